@@ -1,5 +1,5 @@
-//! Tells the program with which profile it is built (Cargo tells that to build scripts only, by the folder
-//! they write to), and of which commit: the checkout may be at another one when the program runs.
+//! Gives the program its build profile and the commit that it is built from. Cargo gives the profile to build
+//! scripts only, by the folder they write to. The checkout may be at another commit when the program runs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,7 +17,7 @@ fn main() {
             println!("cargo:rustc-env=JET_BENCH_COMMIT={commit}");
             println!("cargo:rustc-env=JET_BENCH_DIRTY={dirty}");
         }
-        // Without git whoever builds may say it.
+        // Without git the commit may be given in the environment.
         None => {
             if let Ok(commit) = std::env::var("JET_COMMIT") {
                 println!("cargo:rustc-env=JET_BENCH_COMMIT={commit}");
@@ -26,14 +26,15 @@ fn main() {
     }
 }
 
-/// The commit that git says, and whether what is built of it was changed. Has this script run again when
-/// either may be another.
+/// Returns the commit that git names, and whether the sources differ from it. Has Cargo run this script again
+/// when either may have changed.
 fn commit() -> Option<(String, bool)> {
-    // Sources that were unpacked within another checkout are not of its commits.
+    // Sources that were unpacked within another checkout do not belong to its commits.
     git(&["ls-files", "--error-unmatch", "build.rs"])?;
     let commit = git(&["rev-parse", "HEAD"])?;
-    // The log of HEAD grows with whatever moves it, also where its branch is in no file of its own. The index
-    // is not watched: `git status` writes it, and what is staged changes neither the commit nor the sources.
+    // The log of HEAD grows with everything that moves HEAD, also where its branch has no file of its own.
+    // The index is not watched: `git status` writes it, and staging changes neither the commit nor the
+    // sources.
     let branch = git(&["symbolic-ref", "--quiet", "HEAD"]);
     for name in ["HEAD", "logs/HEAD"].into_iter().chain(branch.as_deref()) {
         watch(Path::new(&git(&["rev-parse", "--git-path", name])?));
@@ -46,8 +47,8 @@ fn commit() -> Option<(String, bool)> {
     Some((commit, !changes.is_empty()))
 }
 
-/// What is built: the sources and manifests of this workspace's packages. A change of one has this package
-/// built anew in any case.
+/// Returns what is built: the sources and manifests of this workspace's packages. A change of one of them
+/// builds this package anew in any case.
 fn sources() -> Option<Vec<PathBuf>> {
     let mut sources: Vec<PathBuf> = ["../Cargo.toml", "../Cargo.lock"].map(PathBuf::from).into();
     let manifest = std::fs::read_to_string("../Cargo.toml").ok()?;
@@ -60,14 +61,14 @@ fn sources() -> Option<Vec<PathBuf>> {
     Some(sources)
 }
 
-/// Cargo takes a path that is not there as changed each time.
+/// Makes Cargo watch a path, if it exists: Cargo takes a missing path as changed each time.
 fn watch(path: &Path) {
     if path.exists() {
         println!("cargo:rerun-if-changed={}", path.display());
     }
 }
 
-/// What git answers here, in this package's folder; nothing where there is no git, or it refuses.
+/// Runs git in this package's folder and returns its output. `None`: there is no git, or it refuses.
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").arg("--no-optional-locks").args(arguments).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())

@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The system's allocator, counted.
+/// The system's allocator, with a count of allocations.
 pub struct Counting;
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -28,7 +28,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Allocations of this process so far.
+/// Returns how many allocations this process has made so far; a reallocation counts as one.
 pub fn count() -> u64 {
     COUNT.load(Ordering::Relaxed)
 }

@@ -1,8 +1,8 @@
-//! This run beside an earlier one: for each row the ratio of the medians, now / then, and an interval that
-//! holds it 95 times of 100 as far as the samples tell.
+//! Compares this run with an earlier one. Each row gets the ratio of the medians, now / then, and a 95 %
+//! interval: the ratio lies in it 95 times of 100, as far as the samples tell.
 //!
 //! The interval is a bootstrap's: both runs' samples are drawn again, with replacement, 10,000 times, from a
-//! fixed seed. It knows the samples' own spread. It does not know what a machine does differently an hour
+//! fixed seed. It covers the samples' own spread. It does not cover what a machine does differently an hour
 //! later: runs that were taken in turns tell more than one interval.
 
 use crate::pattern::scatter;
@@ -15,18 +15,18 @@ use std::path::Path;
 
 const DRAWS: u32 = 10_000;
 const SEED: u64 = 1;
-/// Of a thousand draws, what lies below and above the interval.
+/// Draws of a thousand that lie below the interval, and as many above it.
 const BELOW_PERMILLE: usize = 25;
 
-/// A row as an earlier run wrote it.
+/// A row that an earlier run wrote.
 #[derive(Debug, Deserialize)]
 struct Then {
     bench: String,
     metric: String,
     unit: String,
-    /// What was no number is null.
+    /// Every sample; null where the sample was not a number.
     samples: Vec<Option<f64>>,
-    /// The run that it is of, by its place in the file.
+    /// Index of the row's run among the runs in the file.
     #[serde(skip)]
     run: Option<usize>,
 }
@@ -38,29 +38,29 @@ impl Then {
     }
 }
 
-/// What an earlier run, or several, wrote with `--json`.
+/// Runs and rows that earlier runs wrote with `--json`.
 #[derive(Debug)]
 pub struct Baseline {
     rows: Vec<Then>,
     runs: Vec<Run>,
 }
 
-/// A row of both runs.
+/// A row that is in both runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compared {
     bench: String,
     metric: String,
     unit: String,
-    /// The medians.
+    /// The earlier run's median.
     then: f64,
     now: f64,
-    /// Now / then; null where that is no number.
+    /// Now / then; null where that is not a number.
     ratio: f64,
     /// The interval; null where one of the runs has a single sample.
     interval: Option<[f64; 2]>,
 }
 
-/// A line of `--json`.
+/// A line of `--json` that a comparison prints.
 #[derive(Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Output<'a> {
@@ -69,20 +69,20 @@ enum Output<'a> {
     Differs(&'a str),
 }
 
-/// Both runs side by side.
+/// The rows of this run beside those of the baseline.
 #[derive(Debug)]
 pub struct Comparison<'a> {
     compared: Vec<Compared>,
     missing: Vec<&'a Then>,
-    /// What else differs, and what cannot be told.
+    /// Other differences, and rows or runs that cannot be compared.
     notes: Vec<String>,
 }
 
 impl Baseline {
-    /// Reads a file.
+    /// Reads a file that `--json` printed.
     ///
     /// # Errors
-    /// What the system says, a line that is neither a run nor a row, or that there is no row.
+    /// An error of the system, a line that is neither a run nor a row, or a file without a row.
     pub fn read(path: &Path) -> Result<Self, Box<dyn Error>> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| format!("--baseline {}: {error}", path.display()))?;
@@ -109,7 +109,7 @@ impl Baseline {
         Ok(baseline)
     }
 
-    /// Puts a run's rows beside it.
+    /// Compares the rows of a run with the baseline's.
     pub fn compare(&self, run: &Run, rows: &[Row]) -> Comparison<'_> {
         let mut comparison = Comparison { compared: Vec::new(), missing: Vec::new(), notes: Vec::new() };
         let mut runs = Vec::new();
@@ -152,7 +152,7 @@ fn compare(then: &Then, row: &Row) -> Compared {
     Compared { bench, metric, unit, then: of_then, now: of_now, ratio, interval }
 }
 
-/// What 95 of 100 ratios lie in, of medians of samples that are drawn again.
+/// Returns the interval that holds 95 of 100 ratios of medians, each of samples drawn again.
 fn interval(then: &[f64], now: &[f64]) -> [f64; 2] {
     let mut state = SEED;
     let mut draw = |from: &[f64]| -> f64 {
@@ -174,7 +174,7 @@ fn interval(then: &[f64], now: &[f64]) -> [f64; 2] {
 }
 
 impl Comparison<'_> {
-    /// As JSON, an object a line: `compared`, `missing`, `differs`.
+    /// Returns the comparison as JSON, an object a line: `compared`, `missing`, `differs`.
     pub fn lines(&self) -> String {
         let compared = self.compared.iter().map(Output::Compared);
         let missing = self.missing.iter().map(|Then { bench, metric, unit, .. }| Output::Missing {
@@ -187,7 +187,7 @@ impl Comparison<'_> {
         compared.chain(missing).chain(notes).map(line).collect()
     }
 
-    /// As a table.
+    /// Returns the comparison as a table.
     pub fn table(&self) -> String {
         let head = ["bench", "metric", "unit", "then", "now", "now / then", "95 % interval", ""];
         let mut cells = vec![head.map(str::to_owned)];

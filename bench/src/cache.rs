@@ -1,15 +1,15 @@
-//! The warmer's reading beside what is known to be true, and what reserving cache takes.
+//! Checks the warmer's reading against known truths, and measures what reserving cache takes.
 //!
-//! * Truth by construction: of a region that fits the cache a part is flushed, the rest brought in, and the
-//!   reading must say which part that was.
-//! * Truth by use: one thread fills a pool over and over, as a NIC does, with and without another that
-//!   hammers memory. The larger the pool, the less of it can be in the cache, and the slower it is filled:
-//!   the reading must come in that order, every time. Warmer and filling thread share a core, as warmer and
-//!   reactor do; what lies in another core's own cache would read as memory.
-//! * Reserving: planning, carrying out and giving back, where the kernel's resctrl is there; else it says why
-//!   not.
+//! * Truth by construction: a part of a region that fits the cache is flushed, and the rest brought in. The
+//!   reading must say which share is in the cache.
+//! * Truth by use: one thread fills a pool over and over, as a NIC does, with and without another thread that
+//!   hammers memory. The larger the pool, the less of it can be in the cache, and the slower it is filled.
+//!   The readings must come in that order every time. Warmer and filling thread share a core, as warmer and
+//!   reactor do: lines in another core's own cache would read as memory.
+//! * Reserving: planning, carrying out and giving back, where the kernel has resctrl; otherwise a log line
+//!   says why not.
 //!
-//! It cannot see what others on the host do to the cache meanwhile, which on a shared machine is most of what
+//! What others on the host do to the cache meanwhile is not known. On a shared machine that is most of what
 //! happens beyond the first few MiB.
 
 use crate::report::{Bound, Row};
@@ -25,17 +25,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The sizes of pools, and of what hammers memory.
+/// Sizes of the pools.
 const POOLS_MIB: [usize; 5] = [1, 12, 32, 128, 512];
+/// Memory that the antagonist goes through.
 const ANTAGONIST_BYTES: usize = 512 << 20;
-/// How long a pool is filled before its reading counts, and is read.
+/// Time for which a pool is filled before its rate is measured.
 const SETTLE: Duration = Duration::from_millis(300);
+/// Time over which the rate is measured, until the reading.
 const READ: Duration = Duration::from_millis(700);
 
-/// Runs the benchmark, or the parts named.
+/// Runs the benchmark, or only the parts that are named.
 ///
 /// # Errors
-/// There is no second core, the warmer cannot tell hits from memory, or the system refuses.
+/// There is no second core, the warmer cannot tell cache hits from memory, or the system refuses.
 pub fn run(samples: u32, parts: &[String]) -> Result<Vec<Row>, Box<dyn Error>> {
     let only = |name: &str| parts.is_empty() || parts.iter().any(|part| part == name);
     let mut rows = Vec::new();
@@ -58,14 +60,14 @@ fn row(metric: &str, unit: &'static str, samples: Vec<f64>, bound: Bound) -> Row
     Row::new("cache", metric, unit, samples, bound)
 }
 
-/// A thread that runs until this is dropped.
+/// A thread that repeats its work until this is dropped.
 struct Busy {
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Busy {
-    /// Calls `turn` over and over on a core.
+    /// Starts a thread on `core` that calls `turn` over and over.
     fn start(core: CoreId, mut turn: impl FnMut() + Send + 'static) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopping = Arc::clone(&stop);
@@ -88,7 +90,7 @@ impl Drop for Busy {
     }
 }
 
-/// Fills a region from its beginning, a stretch at a time; tells how many bytes so far.
+/// Returns work that fills a region from its beginning, a stretch at a time, and adds the bytes to `filled`.
 fn filler(region: &Region, filled: Arc<AtomicU64>) -> impl FnMut() + Send + use<> {
     const STRETCH: usize = 256 << 10;
     let region = region.clone();
@@ -96,8 +98,8 @@ fn filler(region: &Region, filled: Arc<AtomicU64>) -> impl FnMut() + Send + use<
     move || {
         let bytes = STRETCH.min(region.bytes() - at);
         value = value.wrapping_add(1);
-        // SAFETY: within the region, whose memory is its own; others only read it, by single bytes that they
-        // throw away.
+        // SAFETY: within the region, whose memory is its own. Other threads only read it, by single bytes
+        // that they throw away.
         unsafe { std::ptr::write_bytes(region.base().add(at), value, bytes) };
         at = (at + bytes) % region.bytes();
         filled.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -117,7 +119,7 @@ fn warmer(region: &Region, core: CoreId, warm_in: bool) -> Result<WarmerThread, 
     Ok(WarmerThread::start(region.clone(), options)?)
 }
 
-/// What of a pool is resident while it is filled, and how fast that goes.
+/// A pool's residency and fill rate, with the warmer's cost, while the pool is filled.
 struct Seen {
     resident: Resident,
     gigabytes_per_s: f64,
@@ -157,7 +159,7 @@ fn pools(samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
                 costs.push(found.cost_permille);
                 seen.push(found.resident);
             }
-            // A larger pool has no more of itself in the cache than a smaller one, as far as the intervals
+            // A larger pool has no larger share in the cache than a smaller one, as far as the intervals
             // tell.
             let right = seen.windows(2).filter(|pair| pair[1].low <= pair[0].high).count();
             orders.push(f64::from(u32::try_from(right)?) / f64::from(u32::try_from(seen.len() - 1)?));
@@ -170,7 +172,7 @@ fn pools(samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
             rows.push(row(&format!("filled, pool of {mib} MiB{words}"), "GB/s", speeds, Bound::None));
         }
     }
-    // The least of all, not the median: every time.
+    // The least of all instead of the median: the order must be right every time.
     let worst = orders.iter().copied().fold(1.0, f64::min);
     rows.push(row(
         "neighbouring pools in the right order, at worst",
@@ -183,7 +185,8 @@ fn pools(samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A part of the pages is brought in, the others are flushed; then the whole is read in batches, briefly.
+/// Compares readings with a known truth. A part of the pages is brought in and the others are flushed, then
+/// the region is read in short batches.
 #[cfg(target_arch = "x86_64")]
 fn constructed(samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     const PAGES: usize = 2048;
@@ -198,8 +201,9 @@ fn constructed(samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> 
         for sample in 0..samples {
             let options = WarmerOptions { seed: u64::from(sample) + 1, ..WarmerOptions::default() };
             let mut warmer = jet_cat::residency::Warmer::new(region.clone(), options)?;
-            // In rounds: what is brought in stays for a millisecond or two where others use the cache, too.
-            // In several passes: a line that is used once is let go of when it leaves the core's own cache.
+            // In rounds: other users of the cache evict what is brought in after a millisecond or two. In
+            // several passes: the cache drops a line that was used once when the line leaves the core's own
+            // cache.
             for _ in 0..16 {
                 let is_cached = |page: usize| page % 4 < quarters;
                 (0..PAGES).filter(|page| !is_cached(*page)).for_each(|page| place(&region, page, false));
@@ -218,7 +222,7 @@ fn constructed(samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-/// Brings a page's lines in, or sees that they are not.
+/// Brings a page's lines into the cache, or flushes them.
 #[cfg(target_arch = "x86_64")]
 fn place(region: &Region, page: usize, cached: bool) {
     for line in (0..PAGE_BYTES).step_by(LINE_BYTES) {

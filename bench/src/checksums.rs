@@ -1,10 +1,10 @@
-//! What the CRC32C of messages costs (Jet §4.2.2): messages without one, with one that the reactor checks,
-//! with one that workers check, and with one that was asked for but is switched off at the receiver; in
-//! turns, each with a sender, a daemon and an application of its own. Beside them the CRC alone, of bytes
-//! that lie in the cache.
+//! Measures what the CRC32C of messages costs (Jet §4.2.2), in four cases. Messages have no checksum; the
+//! reactor checks it; workers check it; checks are switched off at the receiver. The cases run in turns, each
+//! with a sender, a daemon and an application of its own. Another figure is the CRC alone, of bytes that lie
+//! in the cache.
 //!
-//! With a checksum the sender makes it, too, so a figure is what both ends pay. It cannot see cores of one's
-//! own for workers: where there are two processors, they take the time of the sender, the daemon or the
+//! A sender that uses checksums makes them, too, so a figure is the cost at both ends. Workers have no cores
+//! of their own here: where there are two processors, they take the time of the sender, the daemon or the
 //! application.
 
 use crate::e2e::{DEPTH, LARGE_BYTES, Load, per_second};
@@ -21,7 +21,7 @@ const SAMPLE_BYTES: usize = 1 << 30;
 /// Small messages of one sample.
 const MESSAGES: u64 = 400_000;
 
-/// Who checks, and whether messages carry a checksum.
+/// The cases: a name, the value of `read.checksums`, and whether messages carry a checksum.
 const WAYS: [(&str, &str, bool); 4] = [
     ("no checksum", "inline", false),
     ("checked by the reactor", "inline", true),
@@ -29,10 +29,10 @@ const WAYS: [(&str, &str, bool); 4] = [
     ("switched off at the receiver", "off", true),
 ];
 
-/// Runs the benchmark over the fabrics named.
+/// Runs the benchmark over the named fabrics.
 ///
 /// # Errors
-/// What the rig or the system says.
+/// An error of the rig or the system.
 pub fn run(samples: u32, fabrics: &[&str]) -> Result<Vec<Row>, Box<dyn Error>> {
     let mut rows = vec![
         Row::new("checksums", "CRC32C alone, 256 KiB", "GB/s", bare(samples, LARGE_BYTES), Bound::None),
@@ -76,14 +76,14 @@ fn over(fabric: &str, samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn E
         #[allow(clippy::cast_precision_loss)] // below 2^53
         let checked = rig.status()?.reads.checked_bytes as f64 / 1e9;
         let asked = *crc && *checksums != "off";
-        // What was to be checked was, and nothing else.
+        // Everything that was to be checked was checked, and nothing else.
         let bound = if asked { Bound::AtLeast(1.0) } else { Bound::AtMost(0.0) };
         rows.push(Row::exact("checksums", &format!("{fabric}: checked, {who}"), "GB", vec![checked], bound));
     }
     Ok(())
 }
 
-/// The CRC of so many bytes, again and again.
+/// Measures the CRC of `bytes` bytes again and again, in GB/s.
 fn bare(samples: u32, bytes: usize) -> Vec<f64> {
     let data = vec![7u8; bytes];
     let rounds = SAMPLE_BYTES / bytes;
@@ -97,7 +97,7 @@ fn bare(samples: u32, bytes: usize) -> Vec<f64> {
     (0..samples).map(|_| sample()).collect()
 }
 
-/// What it takes to go on with the CRC of a fragment that was made on its own.
+/// Measures joining the CRC of a fragment to that of the bytes before it, in nanoseconds.
 fn combining(samples: u32) -> Vec<f64> {
     const ROUNDS: u32 = 1_000_000;
     const FRAGMENT_BYTES: u32 = 256 << 10;

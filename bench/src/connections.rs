@@ -1,9 +1,9 @@
-//! Many connected senders, few of them active: what the idle ones cost in throughput and in the daemon's
-//! memory; and what a daemon costs that has nothing to do.
+//! Measures what idle connections cost in throughput and in the daemon's memory, with many connected senders
+//! and few active ones. It also measures a daemon that has nothing to do.
 //!
-//! It cannot see what a thousand processes would cost the host: the senders live in this one. The daemon's
-//! memory is what the kernel counts as resident: its pool, its escape memory, and all else. The senders' own
-//! regions, which it maps, are counted as theirs and told in a row of their own.
+//! All senders live in this process, so the cost of a thousand processes to the host is not seen. The
+//! daemon's memory is what the kernel counts as resident: its pool, its escape memory, and all else. The
+//! daemon also maps the senders' own regions. They count as the senders', in a row of their own.
 
 use crate::report::{Bound, Extent, Row, median};
 use crate::resident_memory::Resident;
@@ -19,15 +19,16 @@ const LARGE_BYTES: usize = 256 << 10;
 const DEPTH: usize = 2;
 const SAMPLE_MESSAGES: usize = 4096;
 const SAMPLE_MESSAGES_BRIEF: usize = 512;
-/// What the pool and escape memory are by default: `memory_bytes`, and `replace_bytes` beside them.
+/// MiB of the pool by default.
 const POOL_MIB: f64 = 12.0;
+/// MiB of escape memory by default: `memory_bytes`, and `replace_bytes` beside them.
 const ESCAPE_MIB: f64 = 33.0;
-/// What a daemon with a thousand senders has beyond them.
+/// Most MiB that a daemon with a thousand senders may have beyond the pool and escape memory.
 const BEYOND_MIB: f64 = 32.0;
 
-/// Idle senders and their daemon have said all when nothing was said for so long; they are stuck where that
-/// does not happen.
+/// Time without a header after which idle senders and their daemon have nothing more to exchange.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(300);
+/// Time after which senders and daemon that still exchange headers fail the benchmark.
 const SETTLE_LIMIT: Duration = Duration::from_secs(120);
 
 /// Senders connected to one rig.
@@ -40,10 +41,11 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// A daemon at such an address, an application that reads, and so many senders, 32 of them active.
+    /// Starts a daemon at such an address, an application that reads, and `connected` senders, 32 of them
+    /// active.
     ///
     /// # Errors
-    /// What the rig or a sender says.
+    /// An error of the rig or a sender.
     pub fn gather(fabric: &str, connected: usize) -> Result<Self, Box<dyn Error>> {
         let rig = Rig::start(fabric, true, &[])?;
         let address = rig.address()?;
@@ -66,10 +68,10 @@ impl Crowd {
         Ok(Self { rig, active, idle, consumed: 0 })
     }
 
-    /// Every active sender keeps its messages in flight, until so many have ended; gives GB/s.
+    /// Makes every active sender keep its messages in flight until `messages` have ended. Returns GB/s.
     ///
     /// # Errors
-    /// What a sender says, or a message that was not consumed.
+    /// A sender's error, or a message that was not consumed.
     pub fn send(&mut self, messages: usize) -> Result<f64, Box<dyn Error>> {
         let start = Instant::now();
         let mut started = 0;
@@ -103,26 +105,26 @@ impl Crowd {
         Ok((messages * LARGE_BYTES) as f64 / start.elapsed().as_secs_f64() / 1e9)
     }
 
-    /// What the daemon says of itself.
+    /// Asks the daemon for its status.
     ///
     /// # Errors
-    /// Where it does not answer.
+    /// The daemon does not answer.
     #[cfg(feature = "verbs")]
     pub fn status(&self) -> std::io::Result<jet_control::status::Status> {
         self.rig.status()
     }
 
-    /// The daemon's process.
+    /// Returns the daemon's process id.
     #[cfg(feature = "verbs")]
     pub fn daemon_pid(&self) -> u32 {
         self.rig.daemon_pid()
     }
 
-    /// What holds of a crowd whose messages all ended: everybody is connected, nobody was refused or cut off,
-    /// and the daemon knows as many consumed messages as the senders do.
+    /// Returns rows that hold for a crowd whose messages have all ended. Every sender is connected, none was
+    /// refused or cut off, and the daemon counts as many consumed messages as the senders do.
     ///
     /// # Errors
-    /// Where the daemon does not answer, or does not show one of these.
+    /// The daemon does not answer.
     pub fn counts(&self, bench: &'static str) -> Result<Vec<Row>, Box<dyn Error>> {
         let status = self.rig.status()?;
         #[allow(clippy::cast_precision_loss)] // thousands
@@ -144,18 +146,18 @@ impl Crowd {
         ])
     }
 
-    /// Headers that the daemon has heard and said so far.
+    /// Returns how many headers the daemon has received and sent so far.
     fn headers(&self) -> Result<f64, Box<dyn Error>> {
         let nic = self.rig.status()?.nic;
         #[allow(clippy::cast_precision_loss)] // far below 2^53
         Ok((nic.receives + nic.sends) as f64)
     }
 
-    /// The active ones answer what the daemon asks of them, until nothing was said between two looks; gives
-    /// what had been said.
+    /// Makes the active senders answer the daemon until no header went between two looks. Returns the number
+    /// of headers so far.
     ///
     /// # Errors
-    /// Where the daemon does not answer, or they go on for too long.
+    /// The daemon does not answer, or headers go on for longer than [`SETTLE_LIMIT`].
     fn settle(&mut self) -> Result<f64, Box<dyn Error>> {
         let deadline = Instant::now() + SETTLE_LIMIT;
         let mut before = self.headers()?;
@@ -175,7 +177,7 @@ impl Crowd {
             .into())
     }
 
-    /// The idle ones answer what the daemon asked of them (credit that it called back).
+    /// Makes the idle senders answer the daemon, which may have recalled credit.
     pub fn answer(&mut self) {
         for sender in &mut self.idle {
             while sender.poll().is_some() {}
@@ -186,7 +188,7 @@ impl Crowd {
 /// Runs the benchmark `connections`.
 ///
 /// # Errors
-/// What the rigs or the senders say.
+/// An error of the rigs or the senders.
 pub fn run(extent: Extent) -> Result<Vec<Row>, Box<dyn Error>> {
     raise_descriptor_limit();
     let messages = extent.of(SAMPLE_MESSAGES, SAMPLE_MESSAGES_BRIEF);
@@ -223,10 +225,10 @@ pub fn run(extent: Extent) -> Result<Vec<Row>, Box<dyn Error>> {
     Ok(rows)
 }
 
-/// Runs the benchmark `idle`: a daemon with an application and a sender that have nothing to say.
+/// Runs the benchmark `idle`: a daemon whose application and senders have nothing to send.
 ///
 /// # Errors
-/// What the rig or the system says.
+/// An error of the rig or the system.
 pub fn idle(extent: Extent) -> Result<Vec<Row>, Box<dyn Error>> {
     let mut crowd = Crowd::gather("shm", ACTIVE)?;
     crowd.send(ACTIVE * 8)?;
@@ -234,11 +236,10 @@ pub fn idle(extent: Extent) -> Result<Vec<Row>, Box<dyn Error>> {
     if cpu_ns(pid)? == 0 {
         return Err("this kernel does not count the time that threads run (CONFIG_SCHED_INFO)".into());
     }
-    // Senders whose process does something else: they do not answer what the daemon asks (credit that it
-    // calls back).
+    // Senders whose process does something else do not answer the daemon, which recalls credit.
     std::thread::sleep(Duration::from_secs(1));
     let deaf = cpu_percent(pid, extent.samples)?;
-    // Senders that listen: after they answered nothing is left to be done.
+    // Senders that poll answer the daemon; after that nothing is left to do.
     let before = crowd.settle()?;
     let listening = cpu_percent(pid, extent.samples)?;
     let said = crowd.headers()? - before;
@@ -251,7 +252,7 @@ pub fn idle(extent: Extent) -> Result<Vec<Row>, Box<dyn Error>> {
     Ok(rows)
 }
 
-/// What share of a core the process used, second by second.
+/// Returns the share of a core that the process used in each of `seconds` seconds, in percent.
 fn cpu_percent(pid: u32, seconds: u32) -> std::io::Result<Vec<f64>> {
     let second = |_| {
         let (start, before) = (Instant::now(), cpu_ns(pid)?);
@@ -262,7 +263,7 @@ fn cpu_percent(pid: u32, seconds: u32) -> std::io::Result<Vec<f64>> {
     (0..seconds).map(second).collect()
 }
 
-/// Time that the process's threads ran.
+/// Returns the time that the process's threads have run, in nanoseconds.
 fn cpu_ns(pid: u32) -> std::io::Result<u64> {
     let mut total = 0;
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -274,12 +275,12 @@ fn cpu_ns(pid: u32) -> std::io::Result<u64> {
     Ok(total)
 }
 
-/// A thousand senders in one process have five descriptors each.
+/// Raises the limit of open descriptors as far as allowed: a thousand senders in one process have five each.
 pub fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {
-        // Where it stays too low, connecting says so.
+        // If the limit stays too low, connecting fails and says so.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     }
 }

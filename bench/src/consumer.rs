@@ -1,6 +1,7 @@
-//! An application's end of a load: takes what comes, looks at it, gives it back at once or late.
+//! An application under load: takes messages, inspects their bytes, and gives slices back at once or late.
 //!
-//! It runs in a benchmark's own thread, step by step, or as a process of its own that is told when to stop.
+//! A consumer runs step by step in a benchmark's own thread. It also runs as a process of its own, which
+//! takes orders on its standard input.
 
 use crate::pattern::{self, Words};
 use crate::rig::read_all;
@@ -17,20 +18,20 @@ use std::path::{Path, PathBuf};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-/// Messages that one step takes.
+/// Messages that one step takes at most.
 const STEP_MESSAGES: u32 = 32;
-/// How long the process polls in vain before it sleeps.
+/// Time for which the process polls in vain before it sleeps.
 const SPIN: Duration = Duration::from_micros(20);
-/// Slices held at once: what a session may hold altogether, so that the list never grows.
+/// Slices held at once: as many as a session may hold altogether, so that the list never grows.
 const HELD_MAX: usize = 1024;
 
-/// What a consumer does with the bytes.
+/// Inspection of a message's bytes by its consumer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Look {
-    /// Nothing.
+    /// The consumer does not inspect the bytes.
     #[default]
     Nothing,
-    /// Reads all of them.
+    /// Reads all bytes.
     Read,
     /// Checks the first word of each slab.
     FirstOfSlab,
@@ -38,46 +39,46 @@ pub enum Look {
     Every,
 }
 
-/// How a consumer behaves.
+/// Behaviour of a consumer: its inspection of bytes, and its pace.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Behaviour {
-    /// What it does with the bytes.
+    /// Inspection of each message's bytes.
     pub look: Look,
-    /// One slice in so many is held; 0: none.
+    /// One slice in this many is held; 0: none.
     pub hold_one_in: u32,
-    /// For so long.
+    /// Time for which such a slice is held.
     pub hold: Duration,
-    /// The least time between two messages.
+    /// Least time between two messages.
     pub pace: Duration,
 }
 
-/// What a consumer took.
+/// Totals of the messages that a consumer took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taken {
-    /// Messages that it had whole.
+    /// Messages that were taken whole.
     pub messages: u64,
-    /// Their bytes.
+    /// Bytes of these messages.
     pub bytes: u64,
-    /// The sum of their fingerprints, see [`pattern::fingerprint`].
+    /// Sum of these messages' fingerprints, see [`pattern::fingerprint`].
     pub fingerprint: u64,
-    /// Messages with bytes that are not theirs.
+    /// Messages with bytes that belong to another message or place.
     pub damaged: u64,
-    /// Messages that the daemon took back, as it does when a sender is gone.
+    /// Messages that the daemon withdrew, as it does when a sender is gone.
     pub withdrawn: u64,
 }
 
-/// A message of which not all came yet.
+/// A message that has arrived only in part.
 struct Current {
     message: DetachedMessage,
     intact: bool,
 }
 
-/// A session and what is done with what comes.
+/// A session, and what its application does with the messages.
 pub struct Consumer {
     session: Session,
     behaviour: Behaviour,
     current: Option<Current>,
-    /// In order of the time to release them.
+    /// Slices that are held, in the order of their release times.
     held: VecDeque<(Instant, DetachedSlice)>,
     slices: u64,
     taken: Taken,
@@ -86,10 +87,10 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// Registers an application.
+    /// Registers an application with the daemon.
     ///
     /// # Errors
-    /// What the daemon says.
+    /// The daemon's refusal, or an error of the connection.
     pub fn register(control_socket: &Path, app: &str, behaviour: Behaviour) -> Result<Self, RegisterError> {
         let options =
             RegisterOptions { control_socket: control_socket.to_owned(), ..RegisterOptions::new(app) };
@@ -105,38 +106,39 @@ impl Consumer {
         })
     }
 
-    /// What it took so far.
+    /// Returns the totals so far.
     pub fn taken(&self) -> Taken {
         self.taken
     }
 
-    /// Its session, to be waited on.
+    /// Returns the session, for a caller that waits on it.
     pub fn session(&self) -> &Session {
         &self.session
     }
 
-    /// Behaves otherwise from now on; what is held is held for as long as was said before.
+    /// Changes the behaviour. Slices that are held already keep their release times.
     pub fn behave(&mut self, behaviour: Behaviour) {
         self.behaviour = behaviour;
     }
 
-    /// Whether it holds nothing.
+    /// Returns whether the consumer holds neither slices nor a part of a message.
     pub fn is_empty_handed(&self) -> bool {
         self.held.is_empty() && self.current.is_none()
     }
 
-    /// Gives back what is due and takes what came, a bounded amount; `false`: there was nothing to do.
+    /// Releases slices that are due and takes a bounded number of messages. Returns `false` if there was
+    /// nothing to do.
     ///
     /// # Errors
-    /// [`ReceiveError`], final.
+    /// [`ReceiveError`]: the session is over.
     pub fn step(&mut self, now: Instant) -> Result<bool, ReceiveError> {
         self.step_telling(now, &mut |_| {})
     }
 
-    /// As [`Self::step`], and tells of each message that it has whole.
+    /// Like [`Self::step`], calls `tell` as well for each message that has arrived whole.
     ///
     /// # Errors
-    /// [`ReceiveError`], final.
+    /// [`ReceiveError`]: the session is over.
     pub fn step_telling(
         &mut self,
         now: Instant,
@@ -150,7 +152,7 @@ impl Consumer {
         }
         for _ in 0..STEP_MESSAGES {
             if !self.behaviour.pace.is_zero() && self.current.is_none() && now < self.next_message {
-                // What was released shows at the next look for messages; here there is none.
+                // A look for messages also publishes what was released. Here there is no such look.
                 self.session.flush();
                 break;
             }
@@ -162,7 +164,7 @@ impl Consumer {
         Ok(worked)
     }
 
-    /// Takes what came of one message; `false`: nothing came.
+    /// Takes the slices of one message that have arrived. Returns `false` if there were none.
     fn take(&mut self, now: Instant, tell: &mut impl FnMut(&Message<'_>)) -> Result<bool, ReceiveError> {
         let Self { session, behaviour, current, held, slices, taken, next_message, sum } = self;
         let (mut message, mut intact) = match current.take() {
@@ -222,33 +224,32 @@ impl Consumer {
         }
     }
 
-    /// When something is to be done though nothing comes.
+    /// Returns the time at which the consumer must act even if no message arrives.
     fn due(&self) -> Option<Instant> {
         let paced = (!self.behaviour.pace.is_zero()).then_some(self.next_message);
         [self.held.front().map(|(due, _)| *due), paced].into_iter().flatten().min()
     }
 }
 
-/// What the process of a consumer is told, a line each on its standard input. It answers each with a
+/// Order to a consumer's process, a line of JSON on its standard input. The process answers each with a
 /// [`Report`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
-    /// Nothing: only the answer.
+    /// Only send a report.
     Report,
-    /// Read nothing from now on. What it holds it keeps.
+    /// Stop reading; slices that are held stay held.
     Stop,
-    /// Go on.
+    /// Read again.
     Go,
 }
 
-/// What the process of a consumer answers, as a line of JSON on its standard output; the first when it is
-/// registered.
+/// Report of a consumer's process, a line of JSON on its standard output. The first follows its registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// What it took.
+    /// Totals of the messages taken.
     pub taken: Taken,
-    /// Whether it reads.
+    /// Whether the consumer reads.
     pub reads: bool,
 }
 
@@ -275,10 +276,10 @@ pub struct ConsumerArgs {
     pace_us: u64,
 }
 
-/// Lives as a consumer until standard input ends.
+/// Runs a consumer until standard input ends.
 ///
 /// # Errors
-/// What the daemon or the system says.
+/// An error of the daemon or the system.
 pub fn live(args: &ConsumerArgs) -> Result<(), Box<dyn std::error::Error>> {
     let behaviour = Behaviour {
         look: args.look,
@@ -314,19 +315,19 @@ pub fn live(args: &ConsumerArgs) -> Result<(), Box<dyn std::error::Error>> {
     }
 }
 
-/// Looks whether there are orders; sleeps before, where it may, until there are, a message came or something
-/// is due.
+/// Returns whether orders wait on standard input. If `sleeps`, first sleeps until an order or a message
+/// arrives or something is due.
 fn wait(consumer: &Consumer, reads: bool, sleeps: bool) -> io::Result<bool> {
     let left = match (sleeps, reads, consumer.due()) {
         (false, ..) => Some(Duration::ZERO),
         (true, true, Some(due)) => Some(due.saturating_duration_since(Instant::now())),
-        // Without end.
+        // No time limit.
         (true, ..) => None,
     };
     let left = left.and_then(|left| Timespec::try_from(left).ok());
     let stdin = io::stdin();
     let mut fds = [PollFd::new(&stdin, PollFlags::IN), PollFd::new(&consumer.session, PollFlags::IN)];
-    // Who does not read is not to be woken by messages.
+    // Messages must not wake a consumer that does not read.
     let watched = if reads && sleeps { &mut fds[..] } else { &mut fds[..1] };
     match poll(watched, left.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(!fds[0].revents().is_empty()),
@@ -342,16 +343,17 @@ fn report(consumer: &Consumer, reads: bool) -> io::Result<()> {
     out.flush()
 }
 
-/// The orders so far, as bytes of lines.
+/// Bytes read from standard input that are not a whole line yet.
 struct Orders {
     line: Vec<u8>,
 }
 
 impl Orders {
-    /// The orders that came; `None`: there will be no more. To be called when standard input is readable.
+    /// Reads the orders that have arrived; `None`: standard input has ended. Call it when standard input is
+    /// readable.
     fn take(&mut self) -> io::Result<Option<Vec<Order>>> {
         let mut bytes = [0; 256];
-        // The descriptor itself: a buffer between would hide from `poll` what it has.
+        // Reads the descriptor itself: `poll` would not see what a buffer holds.
         let read = rustix::io::read(io::stdin().as_fd(), &mut bytes)?;
         if read == 0 {
             return Ok(None);
@@ -366,10 +368,10 @@ impl Orders {
     }
 }
 
-/// Reads one line of JSON: a report.
+/// Reads one report, a line of JSON, from a consumer's process.
 ///
 /// # Errors
-/// What the system says, or that the process ended or answered something else.
+/// An error of the system, the end of the process, or a line that is no report.
 pub fn read_report(from: &mut impl Read) -> io::Result<Report> {
     let mut line = Vec::with_capacity(256);
     let mut byte = [0];

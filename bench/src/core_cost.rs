@@ -1,7 +1,6 @@
-//! What the receiver's state machine costs, with a driver that does nothing.
+//! Measures the receiver's state machine with a driver that does nothing.
 //!
-//! It cannot see what a driver adds (rings, the NIC), nor cold caches: everything is warm, as it is at full
-//! load.
+//! The work of a real driver (rings, the NIC) is left out. All caches are warm, as they are at full load.
 
 use crate::allocations;
 use crate::report::{Bound, Row};
@@ -20,7 +19,7 @@ use std::time::Instant;
 /// Messages between two flushes, as a poll of the NIC gives them.
 const BATCH: usize = 32;
 
-/// What is needed to release a delivery again.
+/// Facts about a delivery by which its run is released again.
 #[derive(Clone, Copy)]
 struct Held {
     slot: u32,
@@ -28,7 +27,7 @@ struct Held {
     bytes: u32,
 }
 
-/// Remembers just enough to go on.
+/// An effect handler that does nothing, and remembers just enough to feed the receiver further.
 struct Hands {
     entries: Vec<u32>,
     reads: Vec<ReadId>,
@@ -156,8 +155,8 @@ impl Machine {
         }
     }
 
-    /// A batch of small messages through their whole life. Headers are made beforehand: that is the sender's
-    /// work.
+    /// Takes a batch of small messages through their whole life. Their headers are made beforehand, since
+    /// that is the sender's work.
     fn small_batch(&mut self, headers: &[HeaderBytes]) {
         for header in headers {
             self.arrive(header, SMALL_BYTES);
@@ -174,8 +173,7 @@ impl Machine {
         self.now_ns += 1000;
     }
 
-    /// A 256 KiB message through its whole life; its slices are released one by one, or as the one run they
-    /// are.
+    /// Takes a 256 KiB message through its whole life. Its slices are released one by one, or as one run.
     fn large(&mut self, header: &HeaderBytes, by_slice: bool) {
         self.arrive(header, 0);
         self.flush();
@@ -241,7 +239,7 @@ pub fn run(samples: u32) -> Vec<Row> {
     let rounds = 4000usize;
     let mut headers = vec![HeaderBytes::ZERO; BATCH];
     let (mut small_ns, mut by_slice_ns, mut by_run_ns) = (Vec::new(), Vec::new(), Vec::new());
-    // Credit doubles when most of it is used: grow into a batch.
+    // Credit doubles when most of it is used: batches grow to their full size.
     for n in 0..2000 {
         let fits = BATCH.min(6 << (n / 100).min(8));
         (0..fits).for_each(|at| headers[at] = next_small(&mut machine));

@@ -1,15 +1,16 @@
-//! A sender, the daemon and an application as three processes, beside the bare limits of the machine.
+//! Measures a sender, the daemon and an application as three processes, beside the bare limits of the
+//! machine.
 //!
 //! Over `shm:` the limit is one memcpy of the bytes into a ring of the pool's size and one read of them
-//! there, by one thread; over `tcp:` it is a loop that reads a loopback socket into such a ring. Messages go
-//! 32 at a time.
+//! there, by one thread. Over `tcp:` the limit is a loop that reads a loopback socket into such a ring. 32
+//! messages are under way at once.
 //!
-//! How much memory a load goes through the application tells, which marks each page that it is handed: what
-//! the daemon counts ends at the pool's size by construction, while stand-ins for stragglers, and copies, lie
-//! beyond it.
+//! The application counts how much memory a load goes through: it marks each page that it is handed. The
+//! daemon's own count cannot exceed the pool's size. Stand-ins for stragglers, and copies, lie outside the
+//! pool.
 //!
-//! It cannot see a network, an RNIC's DMA, or cores of one's own for each process: three processes share what
-//! there is.
+//! No network and no RNIC's DMA takes part. The three processes share the machine's cores, so none is sure of
+//! a core of its own.
 
 #[cfg(feature = "verbs")]
 use crate::consumer::Consumer;
@@ -32,18 +33,18 @@ pub const LARGE_BYTES: usize = 256 << 10;
 /// Large messages under way at once.
 pub const DEPTH: usize = 32;
 const POOL_BYTES: usize = 12 << 20;
-/// Loads of a sample's size until as many READs ran at once as may: one is enough where processes have cores
+/// Most loads in a row that try to reach the limit of READs at once. One is enough where processes have cores
 /// of their own.
 const LIMIT_LOADS_MAX: u32 = 32;
-/// Bytes of one sample.
+/// Bytes of one sample over `shm:`.
 const SAMPLE_BYTES: usize = 2 << 30;
 const SMALL_MESSAGES: u64 = 2_000_000;
 const SMALL_BYTES: usize = 64;
 
-/// Runs the benchmark over the fabrics named.
+/// Runs the benchmark over the named fabrics.
 ///
 /// # Errors
-/// What the rig or the system says.
+/// An error of the rig or the system.
 pub fn run(extent: Extent, fabrics: &[&str], settings: &[String]) -> Result<Vec<Row>, Box<dyn Error>> {
     let mut rows = Vec::new();
     for &fabric in fabrics {
@@ -86,8 +87,7 @@ fn shm(extent: Extent, settings: &[String], rows: &mut Vec<Row>) -> Result<(), B
 fn tcp(extent: Extent, settings: &[String], rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     let bytes = extent.of(SAMPLE_BYTES / 2, SAMPLE_BYTES / 16);
     let messages = extent.of(SMALL_MESSAGES / 4, SMALL_MESSAGES / 32);
-    // As the bare loop does not read the bytes it received, neither does the application; and once with both
-    // reading.
+    // The bare loop does not read the bytes it received, so the application does not either; then both read.
     for read in [false, true] {
         let touched = Touched::new()?;
         let rig = Rig::start_on("tcp", read, settings, None, Some(&touched))?;
@@ -114,9 +114,10 @@ fn tcp(extent: Extent, settings: &[String], rows: &mut Vec<Row>) -> Result<(), B
     Ok(())
 }
 
-/// How much memory the load went through since its start, and how many READs ran at once; after loads of
-/// twice as many messages at once as there may be READs, 16 MiB where the pool has 12. Without them neither
-/// limit would be reached: such a load is repeated until as many READs as may be were seen at once.
+/// Adds rows for the memory that the load went through since its start, and for the READs that ran at once.
+/// Before it measures, it sends twice as many messages at once as there may be READs: 16 MiB, where the pool
+/// has 12. Without such a load neither limit would be reached. The load is repeated, up to
+/// [`LIMIT_LOADS_MAX`] times, until the READs at once reach their limit.
 fn limits(
     rig: &Rig,
     touched: &Touched,
@@ -138,9 +139,8 @@ fn limits(
     let touched = touched.bytes() as f64 / 1_048_576.0;
     let pool = f64::from(status.pool.slabs);
     let stand_ins = f64::from(EscapeConfig::default().replace_slabs_max);
-    // Slabs that came from escape memory so far: one for each that was replaced, copied or granted there.
-    // More than were in use at once, which is no limit: a slab that is free again is not always the next one
-    // to be taken.
+    // Slabs that were taken from escape memory so far: one for each that was replaced, copied or granted
+    // there. That is more than were in use at once, since a free slab is not always the next one to be taken.
     let escape = &status.escape;
     #[allow(clippy::cast_precision_loss)] // far below 2^53
     let taken = (escape.replaced.total + escape.copied.total + escape.memory_grants.total) as f64;
@@ -169,36 +169,36 @@ fn limits(
     Ok(())
 }
 
-/// A sender to a rig's application: so many messages, as fast as they go.
+/// A sender to a rig's application, which sends messages as fast as they are taken.
 pub struct Load {
     sends: SendLoop,
     large: Messages,
     small_max: usize,
 }
 
-/// What a message takes one way, the medians of many.
+/// Time that a message takes one way; each field is the median of many messages.
 #[cfg(feature = "verbs")]
 pub struct OneWay {
-    /// Until the sender's calls returned.
+    /// Nanoseconds until the sender's calls returned.
     pub submitted_ns: f64,
-    /// Until the application has it.
+    /// Nanoseconds until the application has the message.
     pub arrived_ns: f64,
 }
 
 impl Load {
-    /// Connects to the rig.
+    /// Connects to the rig with [`DEPTH`] large messages of [`LARGE_BYTES`] under way at once.
     ///
     /// # Errors
-    /// What the sender says.
+    /// The sender's error.
     pub fn connect(rig: &Rig) -> Result<Self, Box<dyn Error>> {
         Self::shaped(rig, LARGE_BYTES, DEPTH, 1024, false)
     }
 
-    /// Connects to the rig, to have so many large messages of so many bytes at once, and so many small ones;
-    /// with checksums, or without.
+    /// Connects to the rig. At most `large_max` large messages of `large_bytes` and `small_max` small ones
+    /// are under way at once. `crc`: messages carry checksums.
     ///
     /// # Errors
-    /// As [`Self::connect`].
+    /// The sender's error.
     pub fn shaped(
         rig: &Rig,
         large_bytes: usize,
@@ -213,10 +213,10 @@ impl Load {
         Ok(Self { sends, large, small_max: small_max as usize })
     }
 
-    /// Sends so many bytes in large messages, as many at once as there are buffers; gives GB/s.
+    /// Sends `bytes` in large messages, as many at once as there are buffers. Returns GB/s.
     ///
     /// # Errors
-    /// What the sender says, or a message that was not consumed.
+    /// The sender's error, or a message that was not consumed.
     pub fn large(&mut self, bytes: usize) -> Result<f64, Box<dyn Error>> {
         let messages = bytes / self.large.bytes;
         let start = Instant::now();
@@ -224,11 +224,10 @@ impl Load {
         Ok(per_second(messages * self.large.bytes, start) / 1e9)
     }
 
-    /// Sends so many small messages, as many at once as the receiver's credit allows; gives messages a
-    /// second.
+    /// Sends small messages, as many at once as the receiver's credit allows. Returns messages a second.
     ///
     /// # Errors
-    /// What the sender says, or a message that was not consumed.
+    /// The sender's error, or a message that was not consumed.
     pub fn small(&mut self, messages: u64, bytes: usize) -> Result<f64, Box<dyn Error>> {
         let small = Messages { bytes, depth: self.small_max, tag: 0, class: 0 };
         let start = Instant::now();
@@ -236,11 +235,11 @@ impl Load {
         Ok(per_second(usize::try_from(messages)?, start))
     }
 
-    /// Sends 64 B messages one after the other, each after the end of the one before, to an application of
-    /// this thread's; gives how long each takes until it is submitted, and until the application has it.
+    /// Sends 64-byte messages to an application in this thread, each after the end of the one before. Returns
+    /// how long a message takes until it is submitted, and until the application has it.
     ///
     /// # Errors
-    /// As [`Self::small`].
+    /// The sender's error, or a message that was not consumed.
     #[cfg(feature = "verbs")]
     pub fn one_way(&mut self, messages: usize, app: &mut Consumer) -> Result<OneWay, Box<dyn Error>> {
         let sender = self.sends.sender();
@@ -255,13 +254,13 @@ impl Load {
             let mut end = None;
             while app.taken().messages < expected {
                 app.step(start)?;
-                // The sender's NIC is driven, too.
+                // Polling drives the sender's NIC, too.
                 end = end.or(sender.poll());
             }
             #[allow(clippy::cast_precision_loss)] // far below 2^53
             arrived.push(start.elapsed().as_nanos() as f64);
             while end.is_none() {
-                // What was released is told with the next look.
+                // The application publishes what it released with its next look for messages.
                 app.step(start)?;
                 end = sender.poll();
             }
@@ -279,8 +278,8 @@ fn consumed(completion: Completion) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// The bare limit on one host: each 256 KiB is copied into the next place of a ring of the pool's size and
-/// read there.
+/// Measures the bare limit on one host, in GB/s. Each 256 KiB is copied into the next place of a ring of the
+/// pool's size and read there.
 fn copy_and_read(bytes: usize) -> f64 {
     let source = vec![1u8; DEPTH * LARGE_BYTES];
     let mut ring = vec![0u8; POOL_BYTES];
@@ -298,8 +297,8 @@ fn copy_and_read(bytes: usize) -> f64 {
     per_second(bytes, start) / 1e9
 }
 
-/// The bare limit over loopback: one thread writes 256 KiB at a time, one reads them into a ring of the
-/// pool's size.
+/// Measures the bare limit over loopback, in GB/s. One thread writes 256 KiB at a time. The other reads them
+/// into a ring of the pool's size.
 fn socket_to_ring(read: bool, bytes: usize) -> std::io::Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
@@ -330,7 +329,7 @@ fn socket_to_ring(read: bool, bytes: usize) -> std::io::Result<f64> {
     Ok(rate)
 }
 
-/// So much, in the time since then.
+/// Returns `count` divided by the seconds since `start`.
 #[allow(clippy::cast_precision_loss)] // counts below 2^53
 pub fn per_second(count: usize, start: Instant) -> f64 {
     count as f64 / start.elapsed().as_secs_f64()

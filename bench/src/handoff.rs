@@ -1,11 +1,12 @@
-//! Handing a descriptor over to another process, both ends spinning on a core of their own.
+//! Measures how long it takes to hand a descriptor over to another process. Both ends spin on a core of their
+//! own.
 //!
-//! A: a bare single-producer single-consumer ring, the least that such a hand-over can be: one cell, one
-//! index a way. B: the session segment as the daemon and an application use it: slot word, 128-byte
-//! descriptor, publish, the look whether the other end sleeps; back comes a release entry. Each way is half a
-//! round trip, in turns A B A B.
+//! A: a bare single-producer single-consumer ring, the least that such a hand-over can be: one cell and one
+//! index each way. B: the session segment as the daemon and an application use it. A delivery takes the slot
+//! word, the 128-byte descriptor, its publication, and a look whether the other end sleeps. A release entry
+//! comes back. A figure is half a round trip; A and B take turns, A B A B.
 //!
-//! It cannot see the system calls of a sleeping end, nor what else the two cores would be doing.
+//! The system calls of a sleeping end are not measured, nor other work on the two cores.
 
 use crate::report::{Bound, Extent, Row};
 use jet_fabric::memory::SharedMemory;
@@ -19,13 +20,14 @@ use std::time::Instant;
 
 const ROUNDS: u64 = 200_000;
 const ROUNDS_BRIEF: u64 = 1000;
-/// A sample takes a tenth of a second on two idle cores.
+/// Seconds after which a sample is given up. It takes a tenth of a second on two idle cores.
 const SAMPLE_SECONDS_MAX: u32 = 10;
-/// Where something else runs on the two cores a round trip takes some milliseconds.
+/// Seconds after which a brief run's sample is given up. Where something else runs on the two cores, a round
+/// trip takes some milliseconds.
 const SAMPLE_SECONDS_MAX_BRIEF: u32 = 60;
 
-/// Two bare rings of one direction each: enough cells that neither is ever full, cells of 64 bytes as a
-/// descriptor needs, indices on lines of their own.
+/// Two bare rings, one for each direction. They have enough cells never to be full. A cell has 64 bytes, as a
+/// descriptor needs, and each index has a line of its own.
 #[repr(C, align(128))]
 struct Bare {
     there_tail: Line,
@@ -37,7 +39,7 @@ struct Bare {
 #[repr(C, align(128))]
 struct Line(AtomicU64);
 
-/// Where the two ends spin, and how often and how long at most.
+/// The cores of the two ends, and the limits of a sample.
 #[derive(Clone, Copy)]
 struct Cores {
     near: core_affinity::CoreId,
@@ -46,21 +48,21 @@ struct Cores {
     seconds_max: u32,
 }
 
-/// What a hand-over through the segment gave.
+/// Results of hand-overs through the segment.
 struct HandedOver {
     one_way_ns: f64,
-    /// Descriptors, and releases on their way back, that were not the next one.
+    /// Descriptors, and releases on their way back, that were not the next one in order.
     astray: f64,
 }
 
 /// Runs the benchmark.
 ///
 /// # Errors
-/// What the system says about memory and processes.
+/// An error of the system about memory and processes, or fewer than two cores.
 pub fn run(extent: Extent) -> io::Result<Vec<Row>> {
     let rounds = extent.of(ROUNDS, ROUNDS_BRIEF);
     let seconds_max = extent.of(SAMPLE_SECONDS_MAX, SAMPLE_SECONDS_MAX_BRIEF);
-    // Asked once: afterwards this thread is pinned and sees one core only.
+    // Asked before any pinning: a pinned thread sees one core only.
     let cores = match core_affinity::get_core_ids().unwrap_or_default()[..] {
         [near, far, ..] => Cores { near, far, rounds, seconds_max },
         _ => {
@@ -102,7 +104,8 @@ pub fn run(extent: Extent) -> io::Result<Vec<Row>> {
     ])
 }
 
-/// Runs `near` here on core 0 and `far` in a forked process on core 1; gives half a round trip.
+/// Runs `near` in this process and `far` in a forked one, each on its core. Returns half a round trip in
+/// nanoseconds.
 fn between(cores: Cores, near: impl FnOnce(), far: impl FnOnce()) -> io::Result<f64> {
     // SAFETY: this process has one thread; the child touches only the shared mapping and leaves by `_exit`.
     let child = unsafe { libc::fork() };
@@ -110,7 +113,7 @@ fn between(cores: Cores, near: impl FnOnce(), far: impl FnOnce()) -> io::Result<
         -1 => return Err(io::Error::last_os_error()),
         0 => {
             pin(cores.far);
-            // SAFETY: the child does not outlive a parent that its alarm ended.
+            // SAFETY: asks the kernel to kill the child if its parent ends, as the alarm may end it.
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
             far();
             // SAFETY: ends the child without running the parent's destructors.
@@ -118,14 +121,14 @@ fn between(cores: Cores, near: impl FnOnce(), far: impl FnOnce()) -> io::Result<
         }
         _ => pin(cores.near),
     }
-    // SAFETY: only sets this process's timer. Two spinning ends need two cores of their own; where something
-    // else runs there a round trip takes milliseconds, and the benchmark ends here instead of going on for
+    // SAFETY: only sets this process's timer. Two spinning ends need two cores of their own. Where something
+    // else runs there, a round trip takes milliseconds. The alarm then ends the benchmark, which would take
     // hours.
     unsafe { libc::alarm(cores.seconds_max) };
     let start = Instant::now();
     near();
     let span_ns = start.elapsed().as_nanos();
-    // SAFETY: takes the timer back.
+    // SAFETY: only takes the timer back.
     unsafe { libc::alarm(0) };
     let mut status = 0;
     // SAFETY: waits for our own child.
@@ -178,7 +181,7 @@ fn segment(cores: Cores, pin_slots: bool) -> io::Result<HandedOver> {
         let daemon = daemon_end(memory.base(), memory.bytes(), shape).map_err(io::Error::other)?;
         (daemon, app_end(memory.base(), memory.bytes()).map_err(io::Error::other)?)
     };
-    // Both ends add to it: it is shared as the segment is.
+    // The count lies in shared memory, since both ends add to it.
     let counts = SharedMemory::new("jet-bench", size_of::<Line>(), false)?;
     // SAFETY: zeroed memory of that size is a valid `Line` (only an atomic), mapped until both ends are done.
     let astray = unsafe { &*counts.base().cast::<Line>() };
@@ -189,7 +192,8 @@ fn segment(cores: Cores, pin_slots: bool) -> io::Result<HandedOver> {
         cores,
         || {
             for n in 0..cores.rounds {
-                // Slots are reused last in, first out: one at a time is always the same one.
+                // Slots are reused last in, first out: with one delivery at a time it is always the same
+                // slot.
                 let generation = (n & 0xffff) as u16;
                 let slot = daemon.slot(0).expect("within the shape");
                 slot.publish(generation, Place { slab: 1, escaped: false });
@@ -235,7 +239,7 @@ fn segment(cores: Cores, pin_slots: bool) -> io::Result<HandedOver> {
                 app.releases.publish();
                 assert!(!app.releases.wake_needed(), "the other end spins");
             }
-            // A ring that has one more than was put in hands something over twice.
+            // A ring with an entry too many would hand an entry over twice.
             expect(app.deliveries.pop().expect("a sound ring").is_none());
         },
     )?;

@@ -1,5 +1,5 @@
-//! An interrupted benchmark leaves nothing behind: its processes end with it (they ask the kernel for that),
-//! and its folders are removed here.
+//! Cleans up after an interrupted benchmark. Its processes end with it, as they ask of the kernel. Its
+//! folders are removed here.
 
 use jet::commands::Signals;
 use std::io;
@@ -11,10 +11,10 @@ use tempfile::TempDir;
 
 static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// A folder that is removed when it is dropped, and when the benchmark is interrupted.
+/// Makes a folder that is removed when it is dropped, and when the benchmark is interrupted.
 ///
 /// # Errors
-/// What the system says.
+/// An error of the system.
 pub fn folder() -> io::Result<TempDir> {
     let folder = tempfile::tempdir()?;
     FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).push(folder.path().to_owned());
@@ -23,13 +23,13 @@ pub fn folder() -> io::Result<TempDir> {
 
 static NOTED: AtomicU8 = AtomicU8::new(0);
 
-/// A benchmark that hears signals itself ended early because of this one.
+/// Notes the signal that ended a benchmark early, for one that handles signals itself.
 pub fn note(signal: u8) {
     NOTED.store(signal, Ordering::Relaxed);
 }
 
-/// The exit code of a benchmark that ended early because of a signal, as the shell has it; `None`: it did
-/// not.
+/// Returns the exit code of a benchmark that a signal ended early, in the shell's convention: 128 and the
+/// signal. `None`: no signal was noted.
 pub fn noted() -> Option<u8> {
     match NOTED.load(Ordering::Relaxed) {
         0 => None,
@@ -37,11 +37,11 @@ pub fn noted() -> Option<u8> {
     }
 }
 
-/// From now on SIGINT and SIGTERM remove the folders and end the process. To be called before any other
-/// thread is started, for they inherit what is blocked.
+/// Starts a thread that removes the folders and ends the process on SIGINT or SIGTERM. Call it before any
+/// other thread is started: threads inherit which signals are blocked.
 ///
 /// # Errors
-/// What the system says.
+/// An error of the system.
 pub fn watch() -> io::Result<()> {
     let signals = Signals::new()?;
     std::thread::Builder::new().name("jet-bench-interrupt".to_owned()).spawn(move || {
@@ -55,7 +55,8 @@ pub fn watch() -> io::Result<()> {
             }
         };
         for folder in FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            // It may be gone already; or a daemon writes into it meanwhile, which ends with this process.
+            // The folder may be gone already. A daemon, which ends with this process, may still write into
+            // it: hence twice.
             let _ = std::fs::remove_dir_all(folder).or_else(|_| std::fs::remove_dir_all(folder));
         }
         std::process::exit(128 + i32::from(number));

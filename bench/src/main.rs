@@ -42,7 +42,7 @@ use std::process::ExitCode;
 #[global_allocator]
 static COUNTING: allocations::Counting = allocations::Counting;
 
-/// Samples of a figure, unless told otherwise.
+/// Samples of a figure unless `--samples` or `--brief` says otherwise.
 const SAMPLES: u32 = 7;
 
 #[derive(Parser)]
@@ -130,14 +130,15 @@ enum Name {
 }
 
 impl Name {
-    /// Whether it hears SIGINT and SIGTERM itself; those of a rig end with the process that started them.
+    /// Returns whether the command itself sees to SIGINT and SIGTERM. Processes of a rig end with the process
+    /// that started them.
     fn hears_signals(&self) -> bool {
         matches!(self, Self::Role(_) | Self::Load(_) | Self::Probe(_) | Self::Receive(_))
     }
 }
 
 fn main() -> ExitCode {
-    // What a daemon of the rig's says is the daemon's.
+    // A rig's daemon logs under its own name.
     let is_daemon = std::env::args_os().nth(2).is_some_and(|word| word == "daemon");
     let _log = jet::log::start(if is_daemon { "jetd" } else { "jet-bench" });
     let args = match output::command_line::<Args>() {
@@ -159,12 +160,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs what is named, and prints what it gave.
+/// Runs the named benchmark and prints its rows.
 fn measure(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     if let Name::Role(role) = &args.name {
         return Ok(rig::live(role));
     }
-    // Before anything is measured.
+    // Before anything is measured, so that a bad file is found at once.
     let baseline = args.baseline.as_deref().map(Baseline::read).transpose()?;
     let samples = args.samples.unwrap_or(if args.brief { 1 } else { SAMPLES });
     // Some benchmarks pin this thread: afterwards the machine would seem to have one core.
@@ -196,7 +197,7 @@ fn measure(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     }
 }
 
-/// The rows of a benchmark.
+/// Runs the named benchmark and returns its rows.
 fn rows(name: Name, extent: Extent) -> Result<Vec<Row>, Box<dyn std::error::Error>> {
     let Extent { samples, .. } = extent;
     match name {

@@ -1,22 +1,21 @@
-//! Memory bandwidth taken at a fixed rate: the antagonist of `residency`, and a load of its own beside any
+//! Takes memory bandwidth at a fixed rate: the antagonist of `residency`, and a load of its own beside any
 //! other.
 //!
-//! Stores go past the caches (`movnti` and its kin), so what it takes is the memory's bandwidth and not the
-//! cache: as where the cache is reserved. Reads and ordinary stores take both.
+//! Stores go past the caches (`movnti` and its kin). So they take the memory's bandwidth and leave the cache
+//! alone, as where the cache is reserved. Reads and ordinary stores take both.
 //!
-//! It cannot take more than one core brings about, and of a large server's memory that is a part: see the row
-//! of its own rate.
+//! One core takes only a part of a large server's memory bandwidth: the benchmark `membw` measures its rate.
 
 use crate::report::{Bound, Row};
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-/// What is done at once, between two looks at the clock.
+/// Bytes that are touched at once, between two looks at the clock.
 const STRETCH_BYTES: usize = 256 << 10;
-/// How long a turn of [`run`] lasts.
+/// Time that one sample of [`run`] lasts.
 const TURN: Duration = Duration::from_secs(1);
 
-/// How memory is touched.
+/// Kinds of access that take memory bandwidth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
     /// Stores past the caches
@@ -27,7 +26,7 @@ pub enum Kind {
     Read,
 }
 
-/// What is taken.
+/// Memory to touch, the kind of access, and the rate.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Args {
     /// GB/s, of what is stored or read; 0: as much as one core can
@@ -41,16 +40,16 @@ pub struct Args {
     pub bytes: usize,
 }
 
-/// A rate that can be kept.
+/// Parses a rate in GB/s.
 ///
 /// # Errors
-/// What it must be.
+/// A text that says which rates are allowed.
 pub fn rate(text: &str) -> Result<f64, String> {
     let rate = text.parse::<f64>().ok().filter(|rate| rate.is_finite() && *rate >= 0.0);
     rate.ok_or_else(|| "must be a number of GB/s, 0 or more".to_owned())
 }
 
-/// Memory, and how far it was gone through.
+/// Memory to touch, and the place that is next.
 pub struct Hammer {
     memory: Box<[u64]>,
     kind: Kind,
@@ -59,10 +58,10 @@ pub struct Hammer {
 }
 
 impl Hammer {
-    /// Takes memory, and touches it all.
+    /// Allocates the memory, and touches it all.
     ///
     /// # Errors
-    /// Where it is less than what is done at once, or this processor has no such stores.
+    /// `bytes` is less than what is touched at once, or this processor has no stores past the caches.
     pub fn new(kind: Kind, bytes: usize) -> Result<Self, Box<dyn Error>> {
         if bytes < STRETCH_BYTES {
             return Err(format!("--bytes must be {STRETCH_BYTES} at least").into());
@@ -74,7 +73,7 @@ impl Hammer {
         Ok(Self { memory: vec![1; words].into_boxed_slice(), kind, next: 0, sum: 0 })
     }
 
-    /// The next stretch.
+    /// Touches the next stretch.
     fn go(&mut self) {
         let words = STRETCH_BYTES / size_of::<u64>();
         let stretch = &mut self.memory[self.next..self.next + words];
@@ -87,7 +86,8 @@ impl Hammer {
         self.next = (self.next + words) % self.memory.len();
     }
 
-    /// Goes on for so long at a rate; gives the GB/s that it came to.
+    /// Touches memory for `span` (without end if `None`) at `rate` GB/s (0: as fast as possible). Returns the
+    /// GB/s reached.
     pub fn run(&mut self, rate: f64, span: Option<Duration>) -> f64 {
         let start = Instant::now();
         let mut stretches = 0u32;
@@ -99,7 +99,7 @@ impl Hammer {
             }
             let due_s = if rate > 0.0 { bytes / 1e9 / rate } else { 0.0 };
             let ahead_s = due_s - elapsed.as_secs_f64();
-            // What it is ahead of its rate it sleeps; a clock's grain of it is not worth a sleep.
+            // Being ahead of the rate by no more than the clock's grain is not worth a sleep.
             if ahead_s > 100e-6 {
                 std::thread::sleep(Duration::from_secs_f64(ahead_s));
             }
@@ -116,29 +116,29 @@ fn store_past_caches(stretch: &mut [u64], value: u64) {
         // SAFETY: SSE2 is part of x86-64, and the word is this slice's.
         unsafe { _mm_stream_si64(std::ptr::from_mut(word).cast(), value.cast_signed()) };
     }
-    // SAFETY: as above; nothing is asked of it.
+    // SAFETY: as above; the fence has no requirements.
     unsafe { _mm_sfence() };
 }
 
-/// Rust has no such stores for other processors: [`Hammer::new`] refuses.
+/// Never runs: Rust has no such stores for other processors, and [`Hammer::new`] refuses.
 #[cfg(not(target_arch = "x86_64"))]
 fn store_past_caches(_stretch: &mut [u64], _value: u64) {
     unreachable!("refused at the start")
 }
 
-/// Runs until the process is killed.
+/// Takes bandwidth until the process is killed.
 ///
 /// # Errors
-/// See [`Hammer::new`].
+/// As of [`Hammer::new`].
 pub fn live(args: Args) -> Result<(), Box<dyn Error>> {
     Hammer::new(args.kind, args.bytes)?.run(args.rate, None);
     Ok(())
 }
 
-/// Runs the benchmark: the rate that comes about.
+/// Runs the benchmark: the rate that is reached.
 ///
 /// # Errors
-/// See [`Hammer::new`].
+/// As of [`Hammer::new`].
 pub fn run(samples: u32, args: Args) -> Result<Vec<Row>, Box<dyn Error>> {
     let mut hammer = Hammer::new(args.kind, args.bytes)?;
     let rates = (0..samples).map(|_| hammer.run(args.rate, Some(TURN))).collect();

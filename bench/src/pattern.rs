@@ -1,33 +1,33 @@
-//! Bytes that tell which message they belong to, so that what arrives can be checked.
+//! Bytes that show which message they belong to, so that a receiver can check what arrives.
 //!
-//! A message is a row of 8-byte words; the word at an offset follows from the sender, the message's tag and
-//! the offset. At full load only the first word of each slab is written and checked: that finds a slab in the
-//! wrong place or used twice, and costs a fiftieth of a copy. Where a message is to be shown intact every
-//! word is.
+//! A message is a row of 8-byte words. The word at an offset follows from the sender, the message's tag and
+//! the offset. At full load only the first word of each slab is written and checked. That finds a slab in the
+//! wrong place or used twice, and costs a fiftieth of a copy. Where a message is to be shown intact, every
+//! word is written and checked.
 
 use jet_wire::SLAB_BYTES;
 
 const WORD_BYTES: usize = 8;
 
-/// How much of a message carries the pattern.
+/// Part of a message that carries the pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Words {
-    /// The first of each slab.
+    /// The first word of each slab carries the pattern.
     FirstOfSlab,
-    /// All.
+    /// Every word carries the pattern.
     Every,
 }
 
 /// An odd number whose multiples are spread over all 64 bits: 2^64 over the golden ratio.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A number that looks nothing like its neighbours'.
+/// Returns a pseudorandom number made from the value alone; neighbouring values give unlike numbers.
 pub fn scatter(value: u64) -> u64 {
     fastrand::Rng::with_seed(value).u64(..)
 }
 
-/// What a message is recognised by: the sum of it over all messages, in whatever order, tells whether each
-/// came once.
+/// Returns the number by which a message is recognised. The sum of these numbers over all messages, in any
+/// order, shows whether each message arrived once.
 pub fn fingerprint(sender: u64, tag: u64) -> u64 {
     scatter(sender ^ scatter(tag))
 }
@@ -43,7 +43,7 @@ fn stride(words: Words) -> usize {
     }
 }
 
-/// Writes a message's pattern. A rest of less than a word stays as it is.
+/// Writes a message's pattern into `bytes`. A rest of less than a word stays unchanged.
 pub fn write(words: Words, sender: u64, tag: u64, bytes: &mut [u8]) {
     let seed = fingerprint(sender, tag);
     let mut offset = 0;
@@ -55,8 +55,8 @@ pub fn write(words: Words, sender: u64, tag: u64, bytes: &mut [u8]) {
     }
 }
 
-/// Whether bytes that begin at an offset of their message carry its pattern. The offset is a multiple of the
-/// slab.
+/// Returns whether `bytes`, which begin at `offset` of their message, carry the message's pattern. `offset`
+/// is a multiple of the slab.
 pub fn is_intact(words: Words, sender: u64, tag: u64, offset: u64, bytes: &[u8]) -> bool {
     let seed = fingerprint(sender, tag);
     let mut at = offset;

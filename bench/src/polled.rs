@@ -1,9 +1,9 @@
-//! What it costs to be asked: a daemon with many applications and senders whose status many ask for, how long
-//! an answer takes, and what the messages' path loses.
+//! Measures what status requests cost: how long an answer takes, and what the path of the messages loses. The
+//! daemon has many applications and senders, and many connections ask for its status.
 //!
-//! Those who ask are threads of this process: they take processor time of the same machine, which counts
-//! against the load. It cannot see what a program makes of the answer: it reads the frame and looks no
-//! further.
+//! The threads that ask belong to this process. They take processor time of the same machine, which counts
+//! against the load. The cost of using the answer is not measured: each thread reads the frame and does not
+//! decode it.
 
 use crate::e2e::Load;
 use crate::report::{Bound, Extent, Row, median, pairwise};
@@ -19,29 +19,29 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Applications that are registered and do nothing, beside the one that reads.
+/// Applications that are registered and idle, beside the one that reads.
 const SESSIONS: usize = 1000;
-/// Senders that are connected and do nothing, beside the one that sends.
+/// Senders that are connected and idle, beside the one that sends.
 const PEERS: usize = 1000;
-/// Connections that ask again and again.
+/// Connections that ask for the status again and again.
 const ASKERS: usize = 128;
-/// How often each of them asks, in the part where they have a pause: as a monitor does.
+/// Time between two requests of one connection under [`Asking::EachSecond`], as of a monitor.
 const PERIOD: Duration = Duration::from_secs(1);
-/// How long an answer may take, ms.
+/// Longest time that an answer may take, ms.
 const ANSWER_MS: f64 = 50.0;
-/// What the load keeps beside those who ask once a second.
+/// Least share of its rate that the load keeps beside connections that ask once a second.
 const KEPT: f64 = 0.98;
-/// Answers that are timed, a sample.
+/// Answers that are timed for each sample.
 const ANSWERS: usize = 40;
-/// Bytes of a turn of the load.
+/// Bytes that the load sends in each turn.
 const BYTES: usize = 16 << 30;
 
-/// How those ask who ask again and again.
+/// Pace at which each of the [`ASKERS`] connections asks.
 #[derive(Clone, Copy)]
 enum Asking {
-    /// Once a second each.
+    /// Each connection asks once a second.
     EachSecond,
-    /// Again as soon as they have their answer.
+    /// Each connection asks again as soon as the answer has arrived.
     AtOnce,
 }
 
@@ -56,10 +56,10 @@ impl Asking {
     }
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
-/// What the rig, a sender or the daemon says.
+/// An error of the rig, a sender or the daemon.
 pub fn run(extent: Extent) -> Result<Vec<Row>, Box<dyn Error>> {
     let (sessions, peers) = (extent.of(SESSIONS, 20), extent.of(PEERS, 20));
     let bytes = extent.of(BYTES, 256 << 20);
@@ -81,8 +81,8 @@ pub fn run(extent: Extent) -> Result<Vec<Row>, Box<dyn Error>> {
                 beside.push(load.large(bytes)?);
                 Ok(())
             })?);
-            // Who is timed asks more often than the others, and takes more of the machine: in a turn of its
-            // own.
+            // In a turn of its own: the thread that is timed asks more often than the others, and takes more
+            // of the machine.
             while_asked(&control, asking, || {
                 let times = std::thread::scope(|scope| {
                     let asks = scope
@@ -123,7 +123,7 @@ pub fn run(extent: Extent) -> Result<Vec<Row>, Box<dyn Error>> {
     Ok(rows)
 }
 
-/// Registers an application that does nothing; its descriptors are closed at once.
+/// Registers an application that does nothing. Its descriptors are closed at once.
 fn idle_session(rig: &Rig, number: usize) -> Result<ControlConnection, Box<dyn Error>> {
     let mut connection = ControlConnection::connect(&rig.control_socket())?;
     let request = ControlRequest::Register {
@@ -144,7 +144,7 @@ fn idle_sender(rig: &Rig) -> Result<Sender, Box<dyn Error>> {
     Ok(Sender::connect(options)?)
 }
 
-/// What so many askers get a second while something is done.
+/// Returns how many answers a second all [`ASKERS`] connections together get while `work` runs.
 fn while_asked(
     control: &Path,
     asking: Asking,
@@ -159,7 +159,7 @@ fn while_asked(
             .enumerate()
             .map(|(number, stream)| {
                 let (over, answers) = (&over, &answers);
-                // Spread over the second.
+                // The first requests are spread over the period.
                 #[allow(clippy::cast_precision_loss)] // hundreds
                 let first = PERIOD.mul_f64(number as f64 / ASKERS as f64);
                 scope.spawn(move || ask(stream, asking, first, over, answers))
@@ -207,7 +207,8 @@ fn ask(
     Ok(())
 }
 
-/// How long so many answers take, ms: from the connection to the status in hand, as `jet status` asks.
+/// Returns how long each of `count` answers takes, in ms. As with `jet status`, the time runs from connecting
+/// until the status has arrived.
 fn times(control: &Path, count: usize) -> Result<Vec<f64>, Box<dyn Error>> {
     (0..count)
         .map(|_| {

@@ -1,7 +1,7 @@
-//! The processor time of processes: what moving a byte costs at an end of the wire.
+//! The processor time of processes: the cost of moving a byte at one end of the wire.
 //!
-//! It cannot see what the kernel does for them in interrupts, as it does for much of what arrives over
-//! `tcp:`.
+//! Time that the kernel spends for a process in interrupts is not included. For `tcp:` that is much of the
+//! work of arrivals.
 
 use jet_control::ControlConnection;
 use rustix::time::{ClockId, clock_gettime};
@@ -9,16 +9,16 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-/// Of this process, all its threads.
+/// Returns the processor time of this process, all its threads.
 pub fn own() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::try_from(time).expect("no clock of a process is negative")
 }
 
-/// The process that listens at the other end of a control connection, by its number here.
+/// Returns the process that listens at the other end of a control connection, as a pid of this namespace.
 ///
 /// # Errors
-/// What the system says, or that the process is not to be seen from here.
+/// An error of the system, or that the process is not visible from here.
 pub fn daemon_of(control: &ControlConnection) -> io::Result<u32> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut bytes = libc::socklen_t::try_from(size_of_val(&peer)).expect("a few bytes");
@@ -35,13 +35,13 @@ pub fn daemon_of(control: &ControlConnection) -> io::Result<u32> {
     };
     match u32::try_from(peer.pid) {
         _ if answer != 0 => Err(io::Error::last_os_error()),
-        // rustix's answer has no place for it.
+        // A pid of 0 means another namespace. rustix's type for the answer has no place for it.
         Ok(0) | Err(_) => Err(io::Error::other("it is in a PID namespace that this process does not see")),
         Ok(pid) => of(pid).map(|_| pid),
     }
 }
 
-/// Of another process, all its threads, those that ended too.
+/// Returns the processor time of a process: all its threads, also those that ended.
 ///
 /// # Errors
 /// There is no such process here.
@@ -64,7 +64,7 @@ pub fn of(pid: u32) -> io::Result<Duration> {
     Ok(Duration::new(seconds, nanoseconds))
 }
 
-/// Nanoseconds a byte; without bytes there is no such figure.
+/// Returns nanoseconds of processor time per byte, or NaN without bytes.
 pub fn ns_per_byte(time: Duration, bytes: u64) -> f64 {
     #[allow(clippy::cast_precision_loss)] // a ratio
     if bytes == 0 { f64::NAN } else { time.as_secs_f64() * 1e9 / bytes as f64 }

@@ -1,48 +1,48 @@
-//! Where figures come from: the machine, the commit, the build and the run's arguments. The first line of
-//! `--json`.
+//! The origin of figures: the machine, the commit, the build and the run's arguments. They are the first line
+//! that `--json` prints.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::process::Command;
 use std::time::SystemTime;
 
-/// Arguments that change nothing of what is measured, or that a run says elsewhere; those with `true` have a
-/// value after them.
+/// Arguments that do not change what is measured, or that a run records elsewhere. `true`: a value follows
+/// the argument.
 const OTHER_ARGUMENTS: [(&str, bool); 5] =
     [("--json", false), ("--check", false), ("--baseline", true), ("--samples", true), ("--brief", false)];
-/// What is said where nothing is known.
+/// Word that stands for an unknown value.
 const UNKNOWN: &str = "unknown";
 
-/// A line of its own, so that it is told from a row.
+/// One line of `--json` that describes a run. Its only key, `run`, tells it from a row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Line {
-    /// The run that the rows after it are of.
+    /// The run to which the rows after this line belong.
     pub run: Run,
 }
 
-/// One run of this program.
+/// One run of this program: build, machine and arguments.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// This program's version.
     pub version: String,
-    /// The commit that it was built from: as git said then, else as the build was told; else "unknown".
+    /// Commit that the program was built from: as git said then, else as the build was told; else "unknown".
     pub commit: String,
-    /// Whether the sources that it was built from differ from the commit; null: unknown.
+    /// Whether the sources that the program was built from differ from the commit; null: unknown.
     pub dirty: Option<bool>,
-    /// The commit that the checkout is at now, where that is another one: the program was not built of it.
+    /// Commit that the checkout is at now, if that differs from the one that the program was built from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkout: Option<String>,
     /// Cargo's profile. Figures are to be quoted from "release" only.
     pub profile: String,
-    /// Where it ran.
+    /// The machine that it ran on.
     pub machine: Machine,
-    /// What it was told, without the program's name.
+    /// Arguments of the program, without the program's name.
     pub arguments: Vec<String>,
-    /// Samples of a figure.
+    /// Samples taken of each figure.
     pub samples: u32,
-    /// Whether spans were shortened: nothing of it is to be quoted.
+    /// Whether spans were shortened: then no figure of the run is to be quoted.
     pub brief: bool,
-    /// When, in seconds since 1970.
+    /// Time of the run, in seconds since 1970.
     pub unix_s: u64,
 }
 
@@ -58,7 +58,7 @@ pub struct Machine {
 }
 
 impl Run {
-    /// This one.
+    /// Describes the run of this process.
     pub fn this(samples: u32, brief: bool) -> Self {
         let commit = option_env!("JET_BENCH_COMMIT").unwrap_or(UNKNOWN);
         Self {
@@ -75,7 +75,7 @@ impl Run {
         }
     }
 
-    /// Why nothing of it is to be quoted, if that is so.
+    /// Returns the reason why no figure of this run is to be quoted, if there is one.
     pub fn caution(&self) -> Option<String> {
         let mut reasons = Vec::new();
         if self.profile != "release" {
@@ -88,7 +88,7 @@ impl Run {
             .then(|| format!("no figure of this run is to be quoted: {}", reasons.join(", ")))
     }
 
-    /// What differs between an earlier run and this one, a line each.
+    /// Returns what differs between an earlier run `then` and this one, a line for each difference.
     pub fn differences(&self, then: &Self) -> Vec<String> {
         let words = |run: &Self| {
             let dirty = match run.dirty {
@@ -114,7 +114,7 @@ impl Run {
     }
 }
 
-/// For people, in a line or two.
+/// Describes the run for people, in a line or two.
 impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { version, commit, dirty, checkout, profile, machine, .. } = self;
@@ -129,7 +129,7 @@ impl fmt::Display for Run {
     }
 }
 
-/// The arguments that say what is measured.
+/// Returns the arguments that decide what is measured.
 fn settings(arguments: &[String]) -> Vec<&str> {
     let mut settings = Vec::new();
     let mut rest = arguments.iter().map(String::as_str);
@@ -162,19 +162,19 @@ fn cpu_name() -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// A commit as people write it.
+/// Returns the first 12 characters of a commit.
 fn short(commit: &str) -> &str {
     commit.get(..12).unwrap_or(commit)
 }
 
-/// The commit that the checkout is at now, if there still is one.
+/// Returns the commit that the checkout is at now, if the checkout still exists.
 fn checkout() -> Option<String> {
     let git = ["--no-optional-locks", "-C", env!("CARGO_MANIFEST_DIR")];
     let output = Command::new("git").args(git).args(["rev-parse", "HEAD"]).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Where the checkout is, if it is not where the program was built.
+/// Returns the checkout's commit `now` if it differs from the commit that the program was built from.
 fn elsewhere(built: &str, now: Option<String>) -> Option<String> {
     now.filter(|now| built != UNKNOWN && now != built)
 }
@@ -183,7 +183,7 @@ fn elsewhere(built: &str, now: Option<String>) -> Option<String> {
 pub mod tests {
     use super::*;
 
-    /// A run of a machine that is not this one.
+    /// A run on a machine that is not this one.
     pub fn example() -> Run {
         Run {
             version: "0.1.0".to_owned(),
@@ -220,7 +220,7 @@ pub mod tests {
         let run = Run { checkout: elsewhere("aaaa", Some("bbbb".to_owned())), ..example() };
         assert!(run.to_string().contains("commit aaaa (the checkout is at bbbb now), release"), "{run}");
         assert!(!example().to_string().contains("checkout"));
-        // A line of a run before there was such a field.
+        // A line from before the field existed.
         let text = serde_json::to_string(&Line { run: example() }).unwrap();
         assert!(!text.contains("checkout"), "{text}");
         assert_eq!(serde_json::from_str::<Line>(&text).unwrap().run, example());

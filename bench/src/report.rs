@@ -1,34 +1,35 @@
-//! Rows of figures: a table for people, one JSON object a line for programs; and whether their bounds hold.
+//! Rows of figures, as a table for people and as JSON for programs, and whether their bounds hold.
 
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// How much a benchmark does.
+/// Extent of a benchmark: its samples, and whether it is brief.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Samples of a figure.
     pub samples: u32,
-    /// Only whether it works: with the short one of two spans or counts.
+    /// Whether the run only shows that the benchmark works. It then takes the shorter of two spans or counts.
     pub brief: bool,
 }
 
 impl Extent {
-    /// The one, or briefly the other.
+    /// Returns `whole`, or `brief` where the run is brief.
     pub fn of<T>(self, whole: T, brief: T) -> T {
         if self.brief { brief } else { whole }
     }
 }
 
-/// What a figure must keep to.
+/// Limit that a figure must keep to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
-    /// Nothing.
+    /// The figure has no limit.
     None,
-    /// At most this.
+    /// The figure must be at most this value.
     AtMost(f64),
-    /// At least this.
+    /// The figure must be at least this value.
     AtLeast(f64),
-    /// This and nothing else.
+    /// The figure must be exactly this value.
     Exactly(f64),
 }
 
@@ -38,7 +39,7 @@ impl Bound {
             Self::None => true,
             Self::AtMost(limit) => value <= limit,
             Self::AtLeast(limit) => value >= limit,
-            // A count: f64 has every whole number up to 2^53.
+            // Exact for a count: f64 has every whole number up to 2^53.
             Self::Exactly(wanted) => value.total_cmp(&wanted).is_eq(),
         }
     }
@@ -53,18 +54,18 @@ impl Bound {
     }
 }
 
-/// What a row says something about.
+/// Kind of a row: its bound holds on any machine, or is for a quiet one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// A count or a relation that holds on any machine, however busy it is. Every sample keeps to the bound.
+    /// A count or a relation that holds on any machine, however busy the machine is. Every sample must keep
+    /// to the bound.
     Exact,
-    /// A figure of one machine at one hour. Its bound, where it has one, wants a machine that does nothing
-    /// else.
+    /// A figure of one machine at one time. Its bound, if any, applies to a machine that does nothing else.
     Timed,
 }
 
-/// Which bounds decide how the program ends.
+/// The bounds that decide with which status the program ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Check {
     /// All of them: on a machine that does nothing else
@@ -73,29 +74,29 @@ pub enum Check {
     Exact,
 }
 
-/// One figure. Its fields are the keys of its JSON object, in this order.
+/// One figure of a benchmark. Its fields are the keys of its JSON object, in this order.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// The benchmark's name.
     pub bench: &'static str,
-    /// What was measured.
+    /// Name of what was measured.
     pub metric: String,
-    /// Whether it holds anywhere, or is a figure of this machine.
+    /// Kind of the row: it holds on any machine, or is a figure of this machine.
     pub kind: Kind,
-    /// The figure: the median of the samples; of an exact row the sample that is worst for its bound.
+    /// The figure: the median of the samples, or the sample that is worst for its bound in an exact row.
     pub value: f64,
-    /// Its unit.
+    /// Unit of the figure.
     pub unit: &'static str,
-    /// What it must keep to, in words; null: nothing.
+    /// Bound of the figure, in words; null: none.
     pub bound: Option<String>,
-    /// Whether it does; null: not judged, because the run was brief.
+    /// Whether the bound holds; null: not judged, because the run was brief.
     pub holds: Option<bool>,
     /// Every sample.
     pub samples: Vec<f64>,
 }
 
 impl Row {
-    /// A figure of this machine: the median of samples against a bound.
+    /// Makes a row of [`Kind::Timed`]: the median of the samples is held against the bound.
     pub fn new(
         bench: &'static str,
         metric: &str,
@@ -108,11 +109,11 @@ impl Row {
         Self { bench, metric, kind: Kind::Timed, value, unit, bound: bound.words(), holds, samples }
     }
 
-    /// What holds on any machine: each sample against a bound. Without samples it does not hold: nothing was
-    /// looked at.
+    /// Makes a row of [`Kind::Exact`]: each sample is held against the bound. Without samples the bound does
+    /// not hold, since nothing was measured.
     ///
     /// # Panics
-    /// Without a bound: a row that cannot fail is not exact.
+    /// If there is no bound: a row that cannot fail is not exact.
     pub fn exact(
         bench: &'static str,
         metric: &str,
@@ -128,7 +129,7 @@ impl Row {
             Bound::Exactly(_) => worst,
         };
         let value = match samples[..] {
-            // The largest or least of numbers leaves out what is none.
+            // `max` and `min` skip a NaN, which must show here.
             _ if samples.iter().any(|sample| sample.is_nan()) => f64::NAN,
             [first, ..] => samples.iter().copied().fold(first, worse),
             [] => f64::NAN,
@@ -137,12 +138,13 @@ impl Row {
         Self { bench, metric, kind: Kind::Exact, value, unit, bound: bound.words(), holds, samples }
     }
 
-    /// Whether its bound was judged.
+    /// Returns whether the row has a bound that was judged.
     fn is_judged(&self) -> bool {
         self.bound.is_some() && self.holds.is_some()
     }
 
-    /// Its bound and whether it holds, and the mark that says under which conditions.
+    /// Returns the bound and whether it holds. An asterisk marks a bound for a machine that does nothing
+    /// else.
     fn verdict(&self) -> String {
         let Some(bound) = &self.bound else { return String::new() };
         let holds = match self.holds {
@@ -155,7 +157,7 @@ impl Row {
     }
 }
 
-/// The middle one; the mean of the middle two.
+/// Returns the middle sample, or the mean of the two middle ones; NaN without samples.
 pub fn median(samples: &[f64]) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -166,22 +168,22 @@ pub fn median(samples: &[f64]) -> f64 {
     }
 }
 
-/// Each sample beside the one that was taken just before it: what drifts over a run, as a shared machine's
-/// memory does, is in both.
+/// Returns the ratio of each sample to the one that was taken just before it. A drift over the run, as of a
+/// shared machine's memory, is in both samples and cancels out.
 pub fn pairwise(of: &[f64], to: &[f64]) -> Vec<f64> {
     of.iter().zip(to).map(|(value, base)| value / base).collect()
 }
 
-/// Takes the verdict from the timed rows of a brief run: its spans are too short for their bounds.
+/// Clears the verdict of the timed rows that have a bound, since a brief run's spans are too short for it.
 pub fn leave_unjudged(rows: &mut [Row]) {
     let timed = |row: &&mut Row| row.kind == Kind::Timed && row.bound.is_some();
     rows.iter_mut().filter(timed).for_each(|row| row.holds = None);
 }
 
-/// Whether the bounds that are looked at hold.
+/// Checks the bounds that `check` selects.
 ///
 /// # Errors
-/// Which do not, or that there are none to look at.
+/// A text that lists the bounds which do not hold, or says that the run has none to check.
 pub fn check(rows: &[Row], check: Check) -> Result<(), String> {
     let looked_at = |row: &&Row| row.is_judged() && (check == Check::All || row.kind == Kind::Exact);
     let judged: Vec<&Row> = rows.iter().filter(looked_at).collect();
@@ -201,13 +203,13 @@ pub fn check(rows: &[Row], check: Check) -> Result<(), String> {
     Err(text)
 }
 
-/// The rows as JSON, an object a line.
+/// Returns the rows as JSON, an object a line.
 pub fn lines(rows: &[Row]) -> String {
     let line = |row| serde_json::to_string(row).expect("rows are plain values") + "\n";
     rows.iter().map(line).collect()
 }
 
-/// The rows as a table.
+/// Returns the rows as a table.
 pub fn table(rows: &[Row]) -> String {
     let head = ["bench", "metric", "value", "unit", "least .. most", "n", "kind", "bound"].map(str::to_owned);
     let mut cells = vec![head];
@@ -235,29 +237,17 @@ pub fn table(rows: &[Row]) -> String {
     text
 }
 
-/// Rows of cells, each column as wide as its widest; those with the numbers named are flush right.
+/// Lays out rows of cells, each column as wide as its widest cell. Columns with a number in `right` are flush
+/// right.
 pub fn aligned<const COLUMNS: usize>(rows: &[[String; COLUMNS]], right: &[usize]) -> String {
-    let mut widths = [0; COLUMNS];
-    for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).add_rows(rows);
+    for (number, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        let flush = if right.contains(&number) { CellAlignment::Right } else { CellAlignment::Left };
+        column.set_cell_alignment(flush);
     }
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
-            let written = if right.contains(&column) {
-                write!(line, "{cell:>width$}  ")
-            } else {
-                write!(line, "{cell:<width$}  ")
-            };
-            written.expect("text grows");
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
+    table.trim_fmt() + "\n"
 }
 
 fn spread(samples: &[f64]) -> String {
@@ -271,7 +261,7 @@ fn spread(samples: &[f64]) -> String {
     }
 }
 
-/// A figure in as many digits as it is worth.
+/// Formats a figure with as many digits as its size deserves.
 pub fn figure(value: f64) -> String {
     match value.abs() {
         v if v >= 1000.0 || v.fract() == 0.0 => format!("{value:.0}"),

@@ -1,14 +1,14 @@
-//! What a daemon has in memory, and whose it is: the sizes that the kernel tells of each of its mappings.
+//! The resident memory of a daemon by owner, from the sizes that the kernel gives for each mapping.
 
-/// Files that senders made and the daemon maps: they are the senders' memory.
+/// Files that senders made and the daemon maps. They count as the senders' memory.
 const SENDERS_FILES: [&str; 3] = ["memfd:jet-link", "memfd:jet-send", "memfd:jet-copies"];
 const POOL_FILE: &str = "memfd:jet-pool";
 const ESCAPE_FILE: &str = "memfd:jet-escape";
-/// Pages that are there. The first leaves out those of hugetlbfs, which the others count.
+/// Names of the sizes of resident pages. `Rss` leaves out pages of hugetlbfs, which the other two count.
 const SIZES: [&str; 3] = ["Rss:", "Shared_Hugetlb:", "Private_Hugetlb:"];
 const KIBIBYTES_OF_MEBIBYTE: f64 = 1024.0;
 
-/// What a process has in memory, in MiB.
+/// Resident memory of a process, in MiB.
 pub struct Resident {
     /// The pool.
     pub pool: f64,
@@ -16,23 +16,22 @@ pub struct Resident {
     pub escape: f64,
     /// Files that senders made.
     pub senders: f64,
-    /// All else: the program, its heap and stacks, sessions, headers.
+    /// Other memory: the program, its heap and stacks, sessions, headers.
     pub beyond: f64,
 }
 
 impl Resident {
-    /// Of such a process.
+    /// Reads the resident memory of the process `pid`.
     ///
     /// # Errors
-    /// There is none, or the kernel does not tell.
+    /// There is no such process, or the kernel does not give the sizes.
     pub fn of(pid: u32) -> std::io::Result<Self> {
         let maps = std::fs::read_to_string(format!("/proc/{pid}/smaps"))?;
         Self::parse(&maps)
             .ok_or_else(|| std::io::Error::other(format!("/proc/{pid}/smaps has no resident sizes")))
     }
 
-    /// Reads the text of `smaps`: a line for each mapping, with its file at the end, and lines of its sizes
-    /// after it.
+    /// Parses the text of `smaps`. A line for each mapping ends with its file, and lines of its sizes follow.
     fn parse(maps: &str) -> Option<Self> {
         let mut resident = Self { pool: 0.0, escape: 0.0, senders: 0.0, beyond: 0.0 };
         let mut mapping = None;
@@ -56,7 +55,7 @@ impl Resident {
                 _ => {}
             }
         }
-        // No process is without a program.
+        // Every process has a program.
         (resident.beyond > 0.0).then_some(resident)
     }
 }
@@ -78,8 +77,8 @@ mod tests {
         assert!(Resident::parse("7f60-7f70 rw-p\nRss: much kB\n").is_none());
     }
 
-    /// As the kernel tells of a pool on huge pages that an application maps, too; and of one that nobody else
-    /// maps.
+    /// The first as the kernel shows a pool on huge pages that an application maps, too; the second as it
+    /// shows one that only the daemon maps.
     #[test]
     fn huge_pages_count() {
         for sizes in [

@@ -1,5 +1,4 @@
-//! A receiver to measure: the daemon and an application as processes of their own, started from this very
-//! binary.
+//! A receiver to measure: the daemon and an application as processes of their own, started from this binary.
 
 use crate::consumer::{self, ConsumerArgs, Look, Order, Report};
 use crate::membw;
@@ -19,18 +18,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-/// The application's name.
+/// Name under which the application registers.
 pub const APP: &str = "bench";
-/// What the daemon says, in the rig's folder.
+/// File in the rig's folder that takes the daemon's log.
 const LOG: &str = "jetd.log";
 const START_LIMIT: Duration = Duration::from_secs(20);
 
-/// What a process of the rig does.
+/// Roles of a rig's processes.
 #[derive(clap::Subcommand)]
 pub enum Role {
     /// The daemon
     Daemon(DaemonArgs),
-    /// An application that takes what comes
+    /// An application that receives messages
     App {
         /// The daemon's socket
         #[arg(long)]
@@ -53,7 +52,7 @@ pub enum Role {
     },
     /// A receiver as RDMA applications are usually written
     Conventional(ConventionalArgs),
-    /// One that takes memory bandwidth
+    /// A process that takes memory bandwidth
     Membw {
         #[command(flatten)]
         args: membw::Args,
@@ -61,16 +60,16 @@ pub enum Role {
         #[arg(long)]
         core: u32,
     },
-    /// An application that holds slices, checks them, and stops when it is told to
+    /// An application that holds slices, checks them, and stops reading on order
     Consumer(ConsumerArgs),
 }
 
-/// READs that a daemon has at once at most, unless it is told otherwise (Jet §4.1).
+/// Returns how many READs a daemon has at once at most by default (Jet §4.1).
 pub fn reads_max() -> u32 {
     jet_core::Config::default().reads_max
 }
 
-/// A daemon, and an application where there is one. Both end when this is dropped.
+/// A daemon, and possibly an application. Both processes end when this is dropped.
 pub struct Rig {
     directory: tempfile::TempDir,
     daemon: Child,
@@ -78,19 +77,19 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Starts both and waits until they stand.
+    /// Starts the daemon and an application, and waits until both are up.
     ///
     /// # Errors
-    /// What the system says, or that they did not come up in time.
+    /// An error of the system, or that they were not up in time.
     pub fn start(fabric: &str, read: bool, settings: &[String]) -> io::Result<Self> {
         Self::start_on(fabric, read, settings, None, None)
     }
 
-    /// As [`Self::start`], with the application on a core of its own or of the reactor's, and marking what it
-    /// reads.
+    /// Starts a rig like [`Self::start`]. `core`: the core that the application stays on. `touched`: where
+    /// the application marks what it reads.
     ///
     /// # Errors
-    /// See there.
+    /// As of [`Self::start`].
     pub fn start_on(
         fabric: &str,
         read: bool,
@@ -116,10 +115,10 @@ impl Rig {
         up.map(|()| rig)
     }
 
-    /// Starts a daemon alone and waits until it stands.
+    /// Starts a daemon alone and waits until it is up.
     ///
     /// # Errors
-    /// What the system says, or that it did not come up in time.
+    /// An error of the system, or that the daemon was not up in time, with the daemon's log.
     pub fn start_daemon(fabric: &str, settings: &[String]) -> io::Result<Self> {
         let directory = crate::interrupt::folder()?;
         let socket = directory.path().join("jetd.sock");
@@ -143,7 +142,7 @@ impl Rig {
         let up = wait_until(&mut rig.daemon, || ControlConnection::connect(&socket).is_ok());
         match up {
             Ok(()) => Ok(rig),
-            // What it said is why.
+            // The daemon's log says why.
             Err(error) => {
                 let said = std::fs::read_to_string(rig.directory.path().join(LOG)).unwrap_or_default();
                 Err(io::Error::new(error.kind(), format!("{error}\n{}", said.trim_end())))
@@ -151,36 +150,36 @@ impl Rig {
         }
     }
 
-    /// Where applications register.
+    /// Returns the path of the daemon's control socket.
     pub fn control_socket(&self) -> PathBuf {
         self.directory.path().join("jetd.sock")
     }
 
-    /// What the daemon says of itself.
+    /// Asks the daemon for its status.
     ///
     /// # Errors
-    /// Where it does not answer.
+    /// The daemon does not answer.
     pub fn status(&self) -> io::Result<Status> {
         let mut control = ControlConnection::connect(&self.control_socket()).map_err(io::Error::other)?;
         control.status().map_err(io::Error::other)
     }
 
-    /// Where senders connect.
+    /// Returns the address that senders connect to.
     ///
     /// # Errors
-    /// Where the daemon does not answer.
+    /// The daemon does not answer, or listens nowhere.
     pub fn address(&self) -> io::Result<Address> {
         let status = self.status()?;
         let text = status.listen.first().ok_or_else(|| io::Error::other("the daemon listens nowhere"))?;
         text.parse().map_err(io::Error::other)
     }
 
-    /// The daemon's process.
+    /// Returns the daemon's process id.
     pub fn daemon_pid(&self) -> u32 {
         self.daemon.id()
     }
 
-    /// The application's process, where there is one.
+    /// Returns the application's process id, if there is an application.
     pub fn app_pid(&self) -> Option<u32> {
         self.app.as_ref().map(Child::id)
     }
@@ -189,23 +188,23 @@ impl Rig {
 impl Drop for Rig {
     fn drop(&mut self) {
         for child in self.app.iter_mut().chain([&mut self.daemon]) {
-            // A child that ended by itself has been noticed by its silence already.
+            // A child that ended early has already failed to answer.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// One that takes memory bandwidth, as a process of its own. It ends when this is dropped.
+/// A process that takes memory bandwidth. It ends when this is dropped.
 pub struct MembwProcess {
     child: Child,
 }
 
 impl MembwProcess {
-    /// Starts it.
+    /// Starts a process that takes `rate` GB/s on a core.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     pub fn start(rate: f64, core: u32) -> io::Result<Self> {
         let mut command = role();
         let child =
@@ -216,13 +215,13 @@ impl MembwProcess {
 
 impl Drop for MembwProcess {
     fn drop(&mut self) {
-        // One that ended by itself has been noticed by its silence already.
+        // Errors do not matter: the process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// An application as a process of its own, that is told when to stop. It ends when this is dropped.
+/// An application as a process of its own, which stops reading on order. It ends when this is dropped.
 pub struct ConsumerProcess {
     child: Child,
     orders: ChildStdin,
@@ -230,10 +229,10 @@ pub struct ConsumerProcess {
 }
 
 impl ConsumerProcess {
-    /// Starts it and waits until it is registered.
+    /// Starts an application and waits until it is registered.
     ///
     /// # Errors
-    /// What the system says, or that it did not register.
+    /// An error of the system, or that the application did not register.
     pub fn start(rig: &Rig, app: &str, look: Look) -> io::Result<Self> {
         let look = clap::ValueEnum::to_possible_value(&look).expect("no value is skipped");
         let mut command = role();
@@ -253,10 +252,10 @@ impl ConsumerProcess {
         Ok(process)
     }
 
-    /// Tells it something and waits for the answer.
+    /// Sends an order to the process and waits for its report.
     ///
     /// # Errors
-    /// What the system says, or that the process ended.
+    /// An error of the system, or that the process ended.
     pub fn order(&mut self, order: Order) -> io::Result<Report> {
         let mut line = serde_json::to_vec(&order)?;
         line.push(b'\n');
@@ -264,18 +263,18 @@ impl ConsumerProcess {
         consumer::read_report(&mut self.reports)
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the process.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         Ok(kill_process(Pid::from_child(&self.child), signal)?)
     }
 
-    /// Waits until a signal has stopped it: it runs on for a moment after that was sent.
+    /// Waits until a signal has stopped the process, which runs on for a moment after the signal was sent.
     ///
     /// # Errors
-    /// What the system says, or that it ended.
+    /// An error of the system, or that the process ended.
     pub fn wait_until_stopped(&self) -> io::Result<()> {
         let asked = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         let status = waitid(WaitId::Pid(Pid::from_child(&self.child)), asked)?;
@@ -285,10 +284,10 @@ impl ConsumerProcess {
         }
     }
 
-    /// Waits until it ended.
+    /// Waits until the process has ended.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     pub fn wait(&mut self) -> io::Result<()> {
         self.child.wait().map(drop)
     }
@@ -296,13 +295,13 @@ impl ConsumerProcess {
 
 impl Drop for ConsumerProcess {
     fn drop(&mut self) {
-        // Ends a stopped one, too. One that ended by itself has been noticed by its silence already.
+        // Ends a stopped process, too. One that ended early has already failed to answer.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// This binary again, in a role; it ends with this process.
+/// Returns a command that runs this binary in a role. Its process ends with this one.
 pub fn role() -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into()));
     command.arg("role").stdin(Stdio::null()).stdout(Stdio::null());
@@ -333,7 +332,7 @@ fn wait_until(child: &mut Child, mut ready: impl FnMut() -> bool) -> io::Result<
     Ok(())
 }
 
-/// Lives a role.
+/// Runs a role until its end.
 pub fn live(role: &Role) -> ExitCode {
     let result = match role {
         Role::Daemon(args) => return jet::daemon::run_from_args(args),
@@ -355,14 +354,14 @@ pub fn live(role: &Role) -> ExitCode {
     }
 }
 
-/// Keeps this process on a core.
+/// Keeps this process on a core, if one is given.
 ///
 /// # Errors
-/// Where the system does not have it so.
+/// The system refuses.
 fn stay_on(core: Option<u32>) -> Result<(), Box<dyn std::error::Error>> {
     let Some(core) = core else { return Ok(()) };
     let stay = CpuSet::from_iter([core]).stay();
-    // For good.
+    // For the life of the process.
     stay.map(std::mem::forget).map_err(|error| format!("cannot run on core {core}: {error}").into())
 }
 
@@ -389,8 +388,8 @@ fn application(
     Ok(())
 }
 
-/// Reads every byte once, as fast as the machine loads: the same for Jet's application and for the bare
-/// limit.
+/// Reads every byte once, as fast as the machine loads. Jet's application and the bare limit use the same
+/// loop.
 pub fn read_all(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let sum = words.iter().fold(0u64, |sum, word| sum.wrapping_add(u64::from_ne_bytes(*word)));

@@ -1,9 +1,9 @@
-//! When messages of an open loop are due: at a rate, whatever became of those before.
+//! When messages of an open loop are due: at a rate, whatever became of earlier messages.
 
 use crate::pattern::scatter;
 use std::time::Duration;
 
-/// How messages come.
+/// Distribution of the messages' times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Arrivals {
     /// At random, independent of each other, as from many users.
@@ -18,32 +18,33 @@ pub struct Schedule {
     per_s: f64,
     arrivals: Arrivals,
     seed: u64,
-    /// The next message's number, and its time in seconds.
+    /// The next message's number.
     number: u64,
+    /// The next message's time, in seconds.
     at_s: f64,
 }
 
 impl Schedule {
-    /// So many messages a second. The same seed gives the same times.
+    /// Makes a schedule of `per_s` messages a second. The same seed gives the same times.
     pub fn new(per_s: f64, arrivals: Arrivals, seed: u64) -> Self {
         let mut schedule = Self { per_s, arrivals, seed, number: 0, at_s: 0.0 };
         schedule.at_s = schedule.gap_s();
         schedule
     }
 
-    /// When the next message is due.
+    /// Returns when the next message is due.
     pub fn due(&self) -> Duration {
         Duration::from_secs_f64(self.at_s)
     }
 
-    /// The next one is the one after.
+    /// Moves on to the message after the next one.
     pub fn advance(&mut self) {
         self.number += 1;
         self.at_s += self.gap_s();
     }
 
-    /// Messages that are due before an end, the next one and those after it; at random, as many as are to be
-    /// expected.
+    /// Returns how many messages are due before `end`, from the next one on. For [`Arrivals::Poisson`] it is
+    /// the expected number.
     pub fn left_before(&self, end: Duration) -> u64 {
         let span_s = end.as_secs_f64() - self.at_s;
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // a count; below zero is none
@@ -55,7 +56,7 @@ impl Schedule {
         match self.arrivals {
             Arrivals::Constant => 1.0 / self.per_s,
             Arrivals::Poisson => {
-                // 53 bits of it, above 0 and at most 1: the logarithm is finite.
+                // 53 bits of the number, above 0 and at most 1, so that the logarithm is finite.
                 #[allow(clippy::cast_precision_loss)] // 53 bits
                 let uniform =
                     ((scatter(self.seed ^ scatter(self.number)) >> 11) + 1) as f64 / (1u64 << 53) as f64;
@@ -76,7 +77,7 @@ mod tests {
             assert_eq!(schedule.due(), Duration::from_millis(250 * quarter));
             schedule.advance();
         }
-        // 1.25, 1.5, 1.75; what is due at the end itself is not before it.
+        // The times 1.25, 1.5 and 1.75: a message that is due at the end itself is not before it.
         assert_eq!(schedule.left_before(Duration::from_secs(2)), 3);
     }
 

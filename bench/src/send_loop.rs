@@ -1,9 +1,9 @@
-//! One sender's loop: it keeps messages of one size under way, as many as it is told, and hears their ends.
-//! `e2e`, `stream`, `load` and what is built on them send by it; loads of many senders in one thread
+//! One sender's loop: keeps a number of messages of one size under way, and takes their ends. `e2e`,
+//! `stream`, `load` and the benchmarks built on them send by it. Loads of many senders in one thread
 //! (`connections`, `escape`, `residency`) have loops of their own.
 //!
-//! Who measures says by a [`Score`] when the next message goes, and is told of each end. So a fixed number of
-//! messages, a fixed time and messages at fixed times are the same loop.
+//! A [`Score`] says when the next message goes, and is told of each end. So a fixed number of messages, a
+//! fixed time and messages at fixed times are the same loop.
 
 use jet_client::send::{
     AckStatus, BufferError, Completion, SendBuffer, SendConnectError, SendError, Sender, SenderOptions,
@@ -12,61 +12,61 @@ use jet_client::send::{
 use jet_wire::SLAB_BYTES;
 use std::time::{Duration, Instant};
 
-/// Places that small messages are copied from: one after the other, as programs do that have more than one
-/// message.
+/// Places that small messages are copied from, in turn, as programs do that have more than one message.
 const SMALL_PLACES: usize = 32;
-/// A wait ends after so long, so that the score is asked again.
+/// Time after which a wait ends, so that the score is asked again.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
-/// So long before a message is due the loop looks at the clock instead of sleeping: longer than waking it
+/// Time before a message is due for which the loop polls instead of sleeping. It is longer than waking up
 /// takes.
 const AWAKE_BEFORE: Duration = Duration::from_micros(200);
 
-/// Messages of a loop.
+/// The messages that a loop sends.
 #[derive(Clone, Copy, Debug)]
 pub struct Messages {
     /// Bytes of each; up to 4096 they are small messages.
     pub bytes: usize,
-    /// Under way at once, at most.
+    /// Most messages under way at once.
     pub depth: usize,
-    /// What each is tagged with.
+    /// The tag of each message.
     pub tag: u64,
-    /// Admission class of large ones.
+    /// Admission class of large messages.
     pub class: u8,
 }
 
 impl Messages {
-    /// Whether their SENDs carry them.
+    /// Returns whether the messages are small: their SENDs carry them.
     pub fn are_small(&self) -> bool {
         self.bytes <= SLAB_BYTES
     }
 }
 
-/// When the next message goes.
+/// Time at which the next message is to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// As soon as there is room.
+    /// The next message goes as soon as there is room.
     Now,
-    /// At this time, or as soon after it as there is room.
+    /// The next message goes at this time, or as soon after it as there is room.
     At(Instant),
-    /// There is none.
+    /// No message is left to send.
     Never,
 }
 
-/// Who measures.
+/// The measurement that a loop serves.
 pub trait Score {
-    /// When the next message goes, after so many. It is asked again and again for the same number.
+    /// Returns when the next message is to go, after `sent` messages. The loop may ask several times for the
+    /// same number.
     fn next(&mut self, sent: u64) -> Next;
-    /// A message that was to go at a time went, so much after it.
+    /// Takes note that a message went later than it was due, by `late`.
     fn sent_late(&mut self, _ticket: Ticket, _late: Duration) {}
-    /// A message was consumed.
+    /// Takes note that a message was consumed.
     fn consumed(&mut self, completion: &Completion);
-    /// Whether to wait no longer for those that have no end. Asked where none comes.
+    /// Returns whether to stop waiting for messages without an end. The loop asks when a wait brought no end.
     fn gives_up(&mut self) -> bool {
         false
     }
 }
 
-/// So many messages, as fast as they go; nothing else is noted.
+/// A score that sends this many messages as fast as possible, and notes nothing.
 pub struct Count(pub u64);
 
 impl Score for Count {
@@ -79,10 +79,10 @@ impl Score for Count {
     fn consumed(&mut self, _completion: &Completion) {}
 }
 
-/// Why a loop ended early.
+/// Reasons for which a loop ends early.
 #[derive(Debug, thiserror::Error)]
 pub enum LoopError {
-    /// A message was not taken.
+    /// The sender refused a message.
     #[error(transparent)]
     Send(#[from] SendError),
     /// The system refuses to wait.
@@ -91,20 +91,20 @@ pub enum LoopError {
     /// A message was not consumed.
     #[error("message {sequence}: {status}")]
     Ended {
-        /// Which.
+        /// The message's sequence number.
         sequence: u64,
-        /// How it ended instead.
+        /// The status with which it ended.
         status: AckStatus,
     },
 }
 
-/// Why there is no loop.
+/// Reasons for which a loop cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// No connection.
+    /// The sender could not connect.
     #[error(transparent)]
     Connect(#[from] SendConnectError),
-    /// No memory to send from.
+    /// The sender has no memory for the buffers.
     #[error(transparent)]
     Buffer(#[from] BufferError),
 }
@@ -119,8 +119,8 @@ pub struct SendLoop {
 }
 
 impl SendLoop {
-    /// Connects, and takes so many buffers of so many bytes for large messages. The pages of all are there
-    /// then.
+    /// Connects, and takes `large_max` buffers of `large_bytes` for large messages. It touches all their
+    /// pages.
     ///
     /// # Errors
     /// [`StartError`].
@@ -135,21 +135,21 @@ impl SendLoop {
         Ok(Self { sender, buffers, small: vec![7; SMALL_PLACES * SLAB_BYTES], small_place: 0, in_flight: 0 })
     }
 
-    /// The sender, for what no loop does.
+    /// Returns the sender, for calls that no loop makes.
     #[cfg(feature = "verbs")]
     pub fn sender(&mut self) -> &mut Sender {
         &mut self.sender
     }
 
-    /// Messages that have no end.
+    /// Returns the number of messages without an end.
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Sends while the score says so and waits for all ends; gives the number of messages sent.
+    /// Sends while the score says so, and waits for all ends. Returns the number of messages sent.
     ///
     /// # Errors
-    /// [`LoopError`]; also a message that was not consumed.
+    /// [`LoopError`], also for a message that was not consumed.
     pub fn run(&mut self, messages: &Messages, score: &mut impl Score) -> Result<u64, LoopError> {
         let mut sent = 0;
         let mut next = score.next(sent);
@@ -179,8 +179,8 @@ impl SendLoop {
             let room = self.in_flight < messages.depth;
             if let Some(completion) = self.wait(next, room)? {
                 self.take(completion, score)?;
-                // A small message is soon sent: all ends that are there come first, so that as many SENDs go
-                // together.
+                // A small message is soon sent. All ends that have arrived come first, so that as many SENDs
+                // go together.
                 while messages.are_small()
                     && let Some(completion) = self.sender.poll()
                 {
@@ -195,7 +195,7 @@ impl SendLoop {
         }
     }
 
-    /// Takes one; `None`: there is no room now.
+    /// Submits one message. `None`: there is no room now.
     #[inline]
     fn submit(&mut self, messages: &Messages) -> Result<Option<Ticket>, LoopError> {
         let &Messages { bytes, tag, class, .. } = messages;
@@ -221,7 +221,8 @@ impl SendLoop {
         }
     }
 
-    /// The next end. Comes back without one after a while, and where a message is due that there is room for.
+    /// Waits for the next end. Returns without one after [`WAIT_SLICE`], and when a message is due and has
+    /// room.
     fn wait(&mut self, next: Next, room: bool) -> Result<Option<Completion>, LoopError> {
         let Next::At(due) = next else { return Ok(self.sender.wait(Some(WAIT_SLICE))?) };
         if !room {
@@ -231,14 +232,14 @@ impl SendLoop {
         let Some(asleep) = left.checked_sub(AWAKE_BEFORE).filter(|asleep| !asleep.is_zero()) else {
             let ended = self.sender.poll();
             if ended.is_none() {
-                // Who is waited for may have only this core.
+                // The daemon and the application may have only this core.
                 rustix::thread::sched_yield();
             }
             return Ok(ended);
         };
         let asleep = asleep.min(WAIT_SLICE);
         if self.in_flight == 0 {
-            // There is nothing but the time to wait for.
+            // Nothing is in flight: only the time is waited for.
             std::thread::sleep(asleep);
             return Ok(self.sender.poll());
         }

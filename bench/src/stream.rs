@@ -1,10 +1,9 @@
-//! One stream of messages of one size through Jet: the figure that `bench/peers` puts beside other systems'
-//! ones.
+//! One stream of messages of one size through Jet: the figure that `bench/peers` compares with other systems.
 //!
-//! A sender, the daemon and an application are three processes, on whatever processors this program was
-//! given. A message counts when its sender heard that the application has read it and given it back.
+//! A sender, the daemon and an application are three processes, on the processors that this program was
+//! given. A message counts when its sender has learned that the application has read it and given it back.
 //!
-//! It cannot see a network or an RNIC's DMA.
+//! Neither a network nor an RNIC's DMA takes part.
 
 use crate::e2e::Load;
 use crate::report::{Bound, Row};
@@ -38,15 +37,15 @@ pub struct Args {
     set: Vec<String>,
 }
 
-/// Runs the stream: bytes a second, and messages a second.
+/// Runs the stream, and returns bytes a second and messages a second.
 ///
 /// # Errors
-/// What the rig or the system says.
+/// An error of the rig or the system.
 pub fn run(samples: u32, shape: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     let bytes = shape.bytes as usize;
     let small = bytes <= SLAB_BYTES;
     let rig = Rig::start(&shape.fabric, !shape.unread, &shape.set)?;
-    // Each kind has its own limit; the other kind is not sent.
+    // Small and large messages have a limit each; only one of the two kinds is sent.
     let mut load = if small {
         Load::shaped(&rig, SLAB_BYTES, 1, shape.depth, shape.crc)?
     } else {

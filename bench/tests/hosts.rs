@@ -1,5 +1,5 @@
-//! Measuring between hosts: what `load` and `probe` say that they sent is what `receive` says that came, and
-//! each error says what to start.
+//! Measuring between hosts: `receive` counts what `load` and `probe` say that they sent, and each error says
+//! what to start.
 
 use jet_test_support::daemon;
 use jet_test_support::folder::Folder;
@@ -15,7 +15,7 @@ const BENCH: &str = env!("CARGO_BIN_EXE_jet-bench");
 struct Daemon {
     process: Process,
     address: String,
-    /// Last, so that whatever is dropped can still say its last words.
+    /// The last field, so that processes which are dropped can still write their output.
     folder: Folder,
 }
 
@@ -41,7 +41,7 @@ impl Daemon {
         command
     }
 
-    /// The receiving application.
+    /// Starts the receiving application and waits until it has registered.
     fn receiver(&self) -> Receiver {
         let mut command = Command::new(BENCH);
         command.args(["receive", "--json", "--app", "store", "--read", "--control-socket"]);
@@ -55,11 +55,11 @@ impl Daemon {
     }
 }
 
-/// The receiving application.
+/// The receiving application, a process of its own.
 struct Receiver(Process);
 
 impl Receiver {
-    /// Ends it by a signal: its rows.
+    /// Ends the application by a signal, and returns its rows.
     fn end(mut self, signal: Signal) -> Vec<serde_json::Value> {
         self.0.signal(signal);
         assert_eq!(self.0.wait().code(), Some(0), "{}", self.0.said());
@@ -82,7 +82,7 @@ fn rows_of(output: &Output) -> Vec<serde_json::Value> {
     rows(std::str::from_utf8(&output.stdout).unwrap())
 }
 
-/// The one row of a metric.
+/// Returns the value of the only row of a metric.
 fn value(rows: &[serde_json::Value], metric: &str, unit: &str) -> f64 {
     let found: Vec<_> = rows.iter().filter(|row| row["metric"] == metric && row["unit"] == unit).collect();
     assert_eq!(found.len(), 1, "'{metric}' in {unit}: {rows:#?}");
@@ -111,7 +111,7 @@ fn both_ends_of_a_sweep_count_the_same() {
         let arrived = value(&came, &format!("run {run}: bytes"), "bytes");
         assert_eq!(arrived, consumed * f64::from(*bytes), "{name}");
         total += arrived;
-        // The figures fit each other: they are of the same messages.
+        // Both figures must fit each other, since they are of the same messages.
         let (rate, gb) = (value(&sent, &name, "1/s"), value(&sent, &name, "GB/s"));
         assert!((rate * f64::from(*bytes) / 1e9 / gb - 1.0).abs() < 1e-9, "{name}");
         let latency = |what| value(&sent, &format!("{name}, {what}"), "us");
@@ -137,10 +137,10 @@ fn an_open_loop_sends_what_is_due_and_says_what_could_not_be_kept() {
         &daemon.bench("load", &[&open[..], &["--rate", "100", "--bytes", "64"]].concat()).output().unwrap(),
     );
     let name = "64 B, 100/s evenly, 32 at once";
-    // At 10, 20 ... 490 ms; a machine that stands still at the end loses the last ones.
+    // Due at 10, 20 ... 490 ms. A machine that stands still at the end loses the last ones.
     let few = value(&due, &format!("{name}: messages consumed"), "messages");
     assert!((1.0..=49.0).contains(&few), "{few}");
-    // A thousand million a second nobody keeps.
+    // No machine keeps a thousand million messages a second.
     let output =
         daemon.bench("load", &[&open[..], &["--rate", "1e9", "--bytes", "65536"]].concat()).output().unwrap();
     let much = rows_of(&output);
@@ -148,7 +148,7 @@ fn an_open_loop_sends_what_is_due_and_says_what_could_not_be_kept() {
     let kept = much.iter().find(|row| row["metric"] == format!("{name}: of the offered load kept")).unwrap();
     assert_eq!((&kept["holds"], kept["value"].as_f64().unwrap() < 99.0), (&false.into(), true), "{kept}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("the offered load could not be kept"));
-    // They were due in the first moments and had to wait: latency counts from a message's time.
+    // The messages were due in the first moments and had to wait: latency counts from a message's due time.
     let late = value(&much, &format!("{name}: went after its time, p99"), "us");
     assert!(value(&much, &format!("{name}, max"), "us") >= late, "{late}");
     let consumed = value(&much, &format!("{name}: messages consumed"), "messages");
@@ -172,7 +172,7 @@ fn a_probe_takes_the_way_to_this_host_away() {
         value(&rows, &format!("{name} to this host, max"), "us"),
     );
     let difference = value(&rows, &format!("{name}, less that to this host, max"), "us");
-    // To the histogram's three digits.
+    // Equal up to the histogram's three digits.
     assert!(difference < far * 1.001 && near > 0.0, "{far} - {near}: {difference}");
     for receiver in [receiver, beside] {
         assert_eq!(value(&receiver.end(Signal::TERM), "run 1: messages", "messages"), consumed);
@@ -195,7 +195,7 @@ fn what_is_missing_is_said_with_what_to_start() {
     }
     let Receiver(mut receiver) = daemon.receiver();
     daemon.process.kill();
-    // The application hears that its daemon is gone.
+    // The application learns that its daemon is gone.
     let (status, said) = (receiver.wait(), receiver.said());
     assert_eq!(status.code(), Some(2), "{said}");
     assert!(said.contains("the daemon is gone") && said.contains("0 messages had come, 0 bytes"), "{said}");
@@ -229,7 +229,7 @@ fn an_interrupted_load_prints_what_was_measured_so_far() {
     let receiver = daemon.receiver();
     let more = ["--bytes", "64,4096", "--runtime", "600", "--warm-up", "0"];
     let mut load = daemon.folder.start("load", daemon.bench("load", &more));
-    // It says every few seconds how far it is: then something was measured.
+    // A line of progress comes every few seconds. After it something has been measured.
     until("progress to be told", || {
         assert!(load.is_running(), "{}", load.said());
         load.said().contains(" s of 600, ").then_some(())

@@ -1,4 +1,4 @@
-//! A benchmark that is interrupted leaves no folder and no process behind.
+//! An interrupted benchmark leaves no folder and no process behind.
 
 use jet_test_support::folder::Folder;
 use jet_test_support::waiting::until;

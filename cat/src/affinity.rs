@@ -1,23 +1,25 @@
-//! Keeping a thread on some processors for a while. Threads that it makes meanwhile inherit that.
+//! Restriction of a thread to some processors for a limited time. Threads that it starts meanwhile inherit
+//! the restriction.
 
 use crate::cpu_set::CpuSet;
 use rustix::thread::{CpuSet as Mask, sched_getaffinity, sched_setaffinity};
 use std::io;
 use std::marker::PhantomData;
 
-/// Until this is dropped, by the thread that made it, that thread runs on fewer processors.
+/// Restriction of the current thread to some processors, made by [`CpuSet::stay`]. Dropping it ends the
+/// restriction: the thread may then use the same processors as before.
 #[must_use = "dropped, it lets the thread run as before"]
 pub struct Stay {
     before: Mask,
-    /// It is about one thread: not to be sent to another.
+    /// Makes the type `!Send`: the restriction belongs to the thread that made it.
     of_this_thread: PhantomData<*const ()>,
 }
 
 impl CpuSet {
-    /// Keeps the thread that calls on those of these processors that it may use.
+    /// Restricts the calling thread to those processors of this set that it is allowed to use.
     ///
     /// # Errors
-    /// It may use none of them.
+    /// The thread is allowed to use none of them, or the kernel refuses.
     pub fn stay(&self) -> io::Result<Stay> {
         let before = sched_getaffinity(None)?;
         let mut both = Mask::new();
@@ -30,7 +32,7 @@ impl CpuSet {
 
 impl Drop for Stay {
     fn drop(&mut self) {
-        // As it was before, which the system allowed.
+        // The kernel allowed this mask before, so a failure is unlikely; `drop` could not report one.
         let _ = sched_setaffinity(None, &self.before);
     }
 }

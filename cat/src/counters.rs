@@ -1,7 +1,7 @@
-//! The processor's own counters of the last-level cache and of memory, through `perf_event_open`.
+//! Hardware counters of the last-level cache and of memory, through `perf_event_open`.
 //!
-//! They are the second opinion on [`crate::residency`]: exact where they exist, which is on bare metal and in
-//! few virtual machines, and where the kernel lets us. Where they do not, the answer says why.
+//! They are a second opinion on [`crate::residency`]. They are exact where they exist: on bare metal, in few
+//! virtual machines, and where the kernel permits it. Elsewhere the error says why there are none.
 
 use perf_event::events::{Cache, CacheOp, CacheResult, Event, Hardware, WhichCache};
 use perf_event::{Builder, CountAndTime, Counter};
@@ -10,28 +10,28 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// What was counted since the counters were started. Only what runs in user space counts.
+/// Counts since the counters were started. Only code in user space is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct CacheCounts {
-    /// Accesses that reached the last-level cache. What exactly counts, prefetching for example, is the
-    /// processor's choice.
+    /// Accesses that reached the last-level cache. Whether prefetches, for example, are included depends on
+    /// the processor.
     pub llc_references: u64,
-    /// Of these, those that it did not have.
+    /// Accesses to the last-level cache that missed.
     pub llc_misses: u64,
-    /// Reads that memory answered, of this NUMA node or another; `None` where the processor does not count
+    /// Reads that memory served, of this NUMA node or another. `None` where the processor does not count
     /// them.
     pub memory_reads: Option<u64>,
-    /// Of these, those that another NUMA node's memory answered; `None` as above.
+    /// Reads that another NUMA node's memory served. `None` where the processor does not count them.
     pub remote_memory_reads: Option<u64>,
-    /// The time that the counters had hardware to count with, thousandths of the time that they were started
-    /// for. Below 1000 others counted too, and the counts are projected.
+    /// Share of the time since the start during which the counters had hardware to count with, in
+    /// thousandths. Below 1000 other users counted too, and the counts are projected.
     pub counted_permille: u32,
 }
 
-/// Why there are no counters.
+/// Reason why there are no counters.
 #[derive(Debug, thiserror::Error)]
 pub enum CountersError {
-    /// There is nothing to count with.
+    /// The kernel has no performance-monitoring unit for this processor.
     #[error(
         "no hardware counters: the kernel has no performance-monitoring unit for this processor{}",
         if *.virtual_machine {
@@ -41,10 +41,10 @@ pub enum CountersError {
         }
     )]
     NoUnit {
-        /// Whether this is known to be a virtual machine.
+        /// Whether the system is known to be a virtual machine.
         virtual_machine: bool,
     },
-    /// The kernel does not let us.
+    /// The kernel denied permission.
     #[error(
         "hardware counters are not permitted: kernel.perf_event_paranoid is {}, and must be 2 or less for \
          one's own threads; lower it, or give CAP_PERFMON (where it is low enough, a filter of system calls \
@@ -52,30 +52,30 @@ pub enum CountersError {
         .paranoid.map_or("unknown".to_owned(), |level| level.to_string())
     )]
     NotPermitted {
-        /// kernel.perf_event_paranoid; `None` where it cannot be read.
+        /// Value of kernel.perf_event_paranoid; `None` where it cannot be read.
         paranoid: Option<i32>,
     },
-    /// There is a unit, but it does not count this.
+    /// The processor's unit does not count this event.
     #[error("no hardware counters: the processor's performance-monitoring unit does not count {event}")]
     NoEvent {
-        /// What was asked for.
+        /// Description of the event.
         event: &'static str,
     },
-    /// The kernel was built without them, or a sandbox hides them.
+    /// The kernel was built without `perf_event_open`, or a sandbox hides it.
     #[error("no hardware counters: this kernel has no perf_event_open, or a sandbox hides it")]
     NoKernelSupport,
     /// There is no such thread.
     #[error("no hardware counters for thread {thread}: there is no such thread")]
     NoThread {
-        /// Its id.
+        /// Id of the thread.
         thread: i32,
     },
-    /// The system refused otherwise.
+    /// The system call failed for another reason.
     #[error("hardware counters do not work: {0}")]
     System(#[from] io::Error),
 }
 
-/// One thing that is counted.
+/// Kind of event that is counted.
 struct Kind {
     name: &'static str,
     event: Event,
@@ -97,16 +97,17 @@ const KINDS: [Kind; 4] = [
     Kind { name: "reads of another node's memory", event: node_reads(CacheResult::MISS), required: false },
 ];
 
-/// Counters of the last-level cache and of memory, for a thread or for this process. They count between
-/// [`Self::start`] and [`Self::stop`], and cost the counted threads nothing but a little at each switch
-/// between threads.
+/// Counters of the last-level cache and of memory, for one thread or for this process.
+///
+/// They count between [`Self::start`] and [`Self::stop`]. The counted threads pay only a little, at each
+/// switch between threads.
 #[derive(Debug)]
 pub struct CacheCounters {
     kinds: Vec<Vec<Counter>>,
 }
 
 impl CacheCounters {
-    /// For the thread that asks.
+    /// Opens counters for the calling thread.
     ///
     /// # Errors
     /// [`CountersError`] names the reason.
@@ -114,7 +115,7 @@ impl CacheCounters {
         Self::open(&KINDS, &[0], false)
     }
 
-    /// For one thread of this process, or of another one of the same user.
+    /// Opens counters for a thread of this process, or of another process of the same user.
     ///
     /// # Errors
     /// [`CountersError`] names the reason.
@@ -122,8 +123,8 @@ impl CacheCounters {
         Self::open(&KINDS, &[thread], false)
     }
 
-    /// For every thread that this process has, and those that they will start. A thread that starts while
-    /// this is called may be missed.
+    /// Opens counters for all threads of this process, including those that these threads start later. A
+    /// thread that starts during the call may be missed.
     ///
     /// # Errors
     /// [`CountersError`] names the reason.
@@ -136,7 +137,7 @@ impl CacheCounters {
         for kind in kinds {
             match open_kind(kind, threads, inherit) {
                 Ok(counters) => opened.push(counters),
-                // Not counted here; the others are.
+                // An optional event may be missing; the others still count.
                 Err(CountersError::NoEvent { .. }) if !kind.required => opened.push(Vec::new()),
                 Err(refused) => return Err(refused),
             }
@@ -144,10 +145,10 @@ impl CacheCounters {
         Ok(Self { kinds: opened })
     }
 
-    /// Counts from now on, from 0.
+    /// Sets all counters to 0 and starts them.
     ///
     /// # Errors
-    /// What the system says.
+    /// Error of the system call.
     pub fn start(&mut self) -> io::Result<()> {
         self.kinds.iter_mut().flatten().try_for_each(|counter| {
             counter.reset()?;
@@ -155,18 +156,18 @@ impl CacheCounters {
         })
     }
 
-    /// Counts no more; what was counted can still be read.
+    /// Stops all counters. The counts can still be read.
     ///
     /// # Errors
-    /// What the system says.
+    /// Error of the system call.
     pub fn stop(&mut self) -> io::Result<()> {
         self.kinds.iter_mut().flatten().try_for_each(Counter::disable)
     }
 
-    /// What was counted so far.
+    /// Reads the counts so far.
     ///
     /// # Errors
-    /// What the system says.
+    /// Error of the system call.
     pub fn read(&mut self) -> io::Result<CacheCounts> {
         let mut sums = self.sums()?.into_iter();
         let mut next = || sums.next().flatten();
@@ -181,7 +182,7 @@ impl CacheCounters {
         })
     }
 
-    /// One a kind; `None` where it has no counters.
+    /// Returns the sum of each kind's counters, or `None` for a kind without counters.
     fn sums(&mut self) -> io::Result<Vec<Option<Sum>>> {
         self.kinds
             .iter_mut()
@@ -197,10 +198,10 @@ impl CacheCounters {
     }
 }
 
-/// Several counters of a kind together.
+/// Sum of several counters of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sum {
-    /// Projected to the time that they were started for.
+    /// Sum of the counts, each projected to the whole time for which its counter was started.
     count: u64,
     started_ns: u64,
     counted_ns: u64,
@@ -210,7 +211,7 @@ impl Sum {
     fn add(&mut self, counted: &CountAndTime) {
         let projected = u128::from(counted.count) * u128::from(counted.time_enabled)
             / u128::from(counted.time_running.max(1));
-        // What counted all the time needs no projection, and loses nothing by rounding.
+        // A counter that had hardware all the time needs no projection, and so no rounding.
         let whole = counted.time_running == counted.time_enabled;
         let count = if whole { counted.count } else { u64::try_from(projected).unwrap_or(u64::MAX) };
         self.count = self.count.saturating_add(count);
@@ -231,7 +232,7 @@ fn open_kind(kind: &Kind, threads: &[i32], inherit: bool) -> Result<Vec<Counter>
         builder.inherit(inherit);
         match builder.build() {
             Ok(counter) => counters.push(counter),
-            // One of many has ended meanwhile.
+            // One of several threads has ended meanwhile.
             Err(error) if threads.len() > 1 && error.raw_os_error() == Some(libc::ESRCH) => {}
             Err(error) => return Err(refusal(error, kind.name, thread, &System::read())),
         }
@@ -239,13 +240,13 @@ fn open_kind(kind: &Kind, threads: &[i32], inherit: bool) -> Result<Vec<Counter>
     Ok(counters)
 }
 
-/// The threads of this process.
+/// Returns the ids of this process's threads.
 fn threads() -> io::Result<Vec<i32>> {
     let tasks = fs::read_dir("/proc/self/task")?;
     Ok(tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// What decides whether there can be counters; `None`: cannot be told.
+/// Properties of the system that decide whether there can be counters. `None` means that it is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct System {
     has_unit: Option<bool>,
@@ -272,14 +273,14 @@ impl System {
     }
 }
 
-/// Whether a unit's name is that of a processor core's: "cpu", "cpu_core", "armv8_pmuv3_0",
+/// Returns whether a unit's name is that of a processor's, for example "cpu", "cpu_core", "armv8_pmuv3_0" or
 /// "apple_icestorm_pmu".
 fn is_processor(unit: &str) -> bool {
     ["cpu", "armv", "apple_", "riscv"].iter().any(|start| unit.starts_with(start))
 }
 
-/// The reason behind an error number. That there is no unit comes before that it is not permitted, since no
-/// permission would help then.
+/// Returns the reason behind an error number. A missing unit takes precedence over a missing permission,
+/// since permission would not help then.
 fn refusal(error: io::Error, event: &'static str, thread: i32, system: &System) -> CountersError {
     match error.raw_os_error() {
         Some(libc::ESRCH) => CountersError::NoThread { thread },
@@ -302,13 +303,14 @@ mod tests {
     use super::*;
     use perf_event::events::Software;
 
-    /// A unit of software, which every kernel with `perf_event_open` has.
+    /// Returns an event of the software unit, which every kernel with `perf_event_open` has.
     fn software(event: Software, required: bool) -> Kind {
         Kind { name: "software", event: Event::Software(event), required }
     }
 
-    /// Counts of what works on any machine that lets us. Containers, and hosts that count for root alone, do
-    /// not: so what needs it is ignored, and run apart where it is let.
+    /// Opens counters of events that exist wherever the kernel permits counting. Containers, and hosts that
+    /// reserve counting for root, do not permit it. So the tests that need it are ignored, and run
+    /// separately.
     fn opened(kinds: &[Kind], threads: &[i32], inherit: bool) -> CacheCounters {
         CacheCounters::open(kinds, threads, inherit).unwrap_or_else(|error| panic!("{error}"))
     }
@@ -349,7 +351,7 @@ mod tests {
     #[ignore = "needs perf_event_open, which root is let: .ci/run has it apart"]
     fn a_thread_that_is_not_there_is_an_error() {
         let kinds = [software(Software::PAGE_FAULTS, true)];
-        // Above what Linux ever numbers threads with.
+        // A number above all that Linux gives to threads.
         let refused = CacheCounters::open(&kinds, &[1 << 23], false).unwrap_err();
         assert!(matches!(refused, CountersError::NoThread { thread: 8_388_608 }), "{refused}");
     }

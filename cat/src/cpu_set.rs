@@ -1,46 +1,47 @@
-//! Sets of processors as the kernel writes them: `0-3,8`.
+//! Sets of processors in the kernel's notation: `0-3,8`.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-/// More processors than any kernel has; a list that names more is no list of processors.
+/// Limit for processor numbers in a parsed list, higher than any kernel's. It bounds the memory that a
+/// malformed list takes.
 const CPUS_MAX: u32 = 1 << 16;
 
-/// Processors by number.
+/// Set of processors, by the numbers that the kernel gives them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CpuSet(BTreeSet<u32>);
 
-/// Why a text is no list of processors.
+/// Error of parsing a [`CpuSet`]: the text is no list of processors.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' is no list of processors, as in 0-3,8")]
 pub struct CpuSetError {
-    /// The text.
+    /// Text that could not be parsed, without surrounding blanks.
     pub text: String,
 }
 
 impl CpuSet {
-    /// Whether the processor is one of them.
+    /// Returns whether the set contains the processor.
     pub fn contains(&self, cpu: u32) -> bool {
         self.0.contains(&cpu)
     }
 
-    /// Whether there are none.
+    /// Returns whether the set contains no processor.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many.
+    /// Returns the number of processors in the set.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// In ascending order.
+    /// Iterates over the processors' numbers in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().copied()
     }
 
-    /// Whether some processor is in both.
+    /// Returns whether some processor is in both sets.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.0.iter().any(|cpu| other.0.contains(cpu))
     }
@@ -55,7 +56,7 @@ impl FromIterator<u32> for CpuSet {
 impl FromStr for CpuSet {
     type Err = CpuSetError;
 
-    /// Empty text is the empty set, which the kernel writes as an empty line.
+    /// Parses a list such as `0-3,8`. Empty text is the empty set, which the kernel writes as an empty line.
     fn from_str(text: &str) -> Result<Self, CpuSetError> {
         let refused = || CpuSetError { text: text.trim().to_owned() };
         let number = |text: &str| text.trim().parse::<u32>().ok().filter(|cpu| *cpu < CPUS_MAX);

@@ -1,8 +1,8 @@
-//! The last-level cache of a host: what there is of it, reserving a part for a pool, and telling whether the
-//! pool is in it (Jet §5).
+//! Last-level caches of a host: their description, the reservation of a part of them for a memory pool, and
+//! measurements of how much of the pool lies in the cache (Jet §5).
 //!
-//! Of use to anybody, not only to Jet: nothing here knows of messages. A program that wants 16 MiB of each
-//! cache for itself:
+//! Any program can use this crate, not only Jet: nothing here knows of messages. The following program
+//! reserves 16 MiB of each cache for itself:
 //!
 //! ```no_run
 //! use jet_cat::plan::Request;
@@ -14,7 +14,7 @@
 //!     let request = Request::new(GroupName::new("mine")?, 16 << 20);
 //!     let reservation = Reservation::make(&resctrl, &request, FOLDER.as_ref(), &mut |_| {})?;
 //!     print!("{}", reservation.plan());
-//!     // Threads that this one starts from here on are in the group, too.
+//!     // Threads that this thread starts from here on are in the group, too.
 //!     reservation.add_thread(rustix::thread::gettid().as_raw_pid())?;
 //!     // ... work ...
 //!     reservation.restore()?;

@@ -1,4 +1,4 @@
-//! Locks of files that others may hold.
+//! Exclusive locks (flock) on files that other processes may hold.
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -7,13 +7,14 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long others may hold one: who changes something holds it for milliseconds, and a start or an end may
-/// need several.
+/// Longest time that [`lock_within`] waits for another process to release the lock. A process that changes
+/// something holds it for milliseconds, and one start or end of a process may take the lock several times.
 const WAIT_MAX: Duration = Duration::from_secs(2);
-/// Between two looks: who waits for a lock without a limit cannot be stopped.
+/// Time between two attempts to take the lock. The wait polls, since a thread that blocks in flock without a
+/// limit cannot be stopped.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Takes a lock if it can be had within 2 s: says whether.
+/// Takes the lock of a file, waiting up to 2 s for another holder. Returns whether it was taken.
 pub(crate) fn lock_within(file: &File) -> io::Result<bool> {
     let deadline = Instant::now() + WAIT_MAX;
     loop {
@@ -27,8 +28,10 @@ pub(crate) fn lock_within(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Takes a lock if nobody has it: says whether. It is the system's flock, which `File::try_lock` is, too,
-/// from Rust 1.89 on: with this one the crate can be checked by older toolchains that are at hand.
+/// Takes the lock of a file if nobody holds it. Returns whether it was taken.
+///
+/// It calls flock(2), as `File::try_lock` does. The latter exists only from Rust 1.89 on, and this crate is
+/// also checked by older toolchains.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),

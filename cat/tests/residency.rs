@@ -1,9 +1,9 @@
-//! Readings against the truth: regions whose lines were brought to a known place just before.
+//! Comparison of readings with the truth, in regions whose lines were brought to a known place just before.
 //!
-//! On a busy host neighbours drive lines out of the shared cache within milliseconds. So places are set anew
-//! before each round, and a witness tells which rounds were disturbed: lines of its own that were placed with
-//! the others, timed by code of this test against a bound of its own. What the metric says has no part in
-//! that.
+//! On a busy host neighbours drive lines out of the shared cache within milliseconds. So the lines are placed
+//! again before each round, and a witness tells which rounds were disturbed. The witness has lines of its
+//! own, placed together with the region's, and times them with code and a bound of this test. The metric
+//! under test has no part in that.
 #![cfg(target_arch = "x86_64")]
 
 use jet_cat::residency::{
@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 
 const REGION_BYTES: usize = 8 << 20;
 const ROUND_TOUCHES: u32 = 160;
-/// Calibrations, one every [`PAUSE`], until the machine is calm enough for one.
+/// Attempts to calibrate, one every [`PAUSE`], until the machine is calm enough.
 const CALIBRATIONS: usize = 600;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A calibration may refuse while a neighbour hammers the cache: then it is made again.
+/// Makes a warmer. Its calibration may refuse while a neighbour uses up the cache, and is then repeated.
 fn warmer(region: &Region) -> Warmer {
     for _ in 0..CALIBRATIONS {
         match Warmer::new(region.clone(), WarmerOptions::default()) {
@@ -41,40 +41,41 @@ fn lines(region: &Region, page: usize) -> impl Iterator<Item = *mut u8> + use<> 
 }
 
 fn flush(region: &Region, which: impl Fn(usize) -> bool) {
-    // SAFETY: lines of our own region; flushing changes no byte.
+    // SAFETY: the lines are in this test's own region; flushing changes no byte.
     (0..region.pages()).filter(|page| which(*page)).flat_map(|page| lines(region, page)).for_each(
         |line| unsafe {
             _mm_clflush(line);
         },
     );
-    // SAFETY: every x86_64 has it.
+    // SAFETY: every x86_64 has this instruction.
     unsafe { _mm_mfence() };
 }
 
 fn write(region: &Region, which: impl Fn(usize) -> bool) {
-    // SAFETY: lines of our own region, which nobody else reads meanwhile.
+    // SAFETY: the lines are in this test's own region, which nobody else reads meanwhile.
     (0..region.pages()).filter(|page| which(*page)).flat_map(|page| lines(region, page)).for_each(
         |line| unsafe {
             line.write_volatile(1);
         },
     );
-    // SAFETY: every x86_64 has it.
+    // SAFETY: every x86_64 has this instruction.
     unsafe { _mm_mfence() };
 }
 
-/// Lines that are placed with the region's, to tell whether a neighbour drives out what is cached now.
+/// Lines placed together with the region's, which show whether a neighbour drives cached lines out.
 struct Witness {
     region: Region,
-    /// Touches of its lines took so long, ticks, when they came from memory: all but 5 of 100, or longer.
+    /// Duration in ticks that 95 of 100 touches of its lines reach or exceed when memory serves them.
     memory_ticks: u64,
     next: usize,
 }
 
-/// Lines that the witness looks at before and again after a round's touches.
+/// Lines that the witness times before a round's touches, and again after them.
 const LOOKS: usize = 64;
-/// A round is disturbed where more of both looks together came from memory: 2 of 100 and a little.
+/// Most lines of both looks together that memory may have served in an undisturbed round: a little over 2 of
+/// 100.
 const GONE_MAX: usize = 3;
-/// The same as a share of both looks: what a round's truth may be less by.
+/// [`GONE_MAX`] as a share of both looks, by which a round's truth may be lower than assumed.
 #[allow(clippy::cast_precision_loss)] // small
 const GONE_SHARE_MAX: f64 = GONE_MAX as f64 / (2 * LOOKS) as f64;
 
@@ -91,12 +92,12 @@ impl Witness {
         witness
     }
 
-    /// Times one line, of another page each time. Another line of the page is read before, for the TLB.
+    /// Times one line, in another page each time. Another line of the page is read before, to fill the TLB.
     fn look(&mut self) -> u64 {
         self.next = (self.next + 97) % self.region.pages();
         let page = self.region.base().wrapping_add(self.next * PAGE_BYTES);
         let line = page.wrapping_add(8 * LINE_BYTES);
-        // SAFETY: both bytes lie in our own region; fences and the counter are on every x86_64.
+        // SAFETY: both bytes lie in this test's own region; fences and the counter are on every x86_64.
         unsafe {
             page.wrapping_add(40 * LINE_BYTES).read_volatile();
             _mm_lfence();
@@ -108,20 +109,20 @@ impl Witness {
         }
     }
 
-    /// How many of some lines, which were written before, are gone.
+    /// Returns how many of some lines, which were written before, are no longer in the cache.
     fn gone(&mut self) -> usize {
         (0..LOOKS).filter(|_| self.look() >= self.memory_ticks).count()
     }
 }
 
-/// What a round read, and whether nobody else disturbed it.
+/// Result of one round, and whether no neighbour disturbed it.
 struct Round {
     resident: Resident,
     undisturbed: bool,
 }
 
-/// Places the pages as said, and reads at once. Whole pages, since lines are read along with the touched
-/// ones.
+/// Places the pages as `cached` says, and measures at once. Whole pages are placed, since the processor also
+/// reads lines near the touched ones.
 fn round(
     region: &Region,
     calibration: &Calibration,
@@ -131,9 +132,9 @@ fn round(
 ) -> Round {
     let options = WarmerOptions { seed, ..WarmerOptions::default() };
     let mut warmer = Warmer::calibrated(region.clone(), calibration.clone(), options).unwrap();
-    // More than once: what is used a single time may leave the private cache for memory, past the last level.
-    // The witness first, so that it has lain there for longer. Flushed afterwards, since some prefetchers
-    // read on into the next page.
+    // Written several times, since a line that is used only once may leave the private cache for memory
+    // without entering the last level. The witness's lines come first, so that they have lain there for
+    // longer. The flush comes last, since some prefetchers read on into the next page.
     for _ in 0..3 {
         write(&witness.region, |_| true);
         write(region, &cached);
@@ -147,28 +148,29 @@ fn round(
     Round { resident: warmer.resident().expect("touches were made"), undisturbed: gone <= GONE_MAX }
 }
 
-/// Pages that a coin fell for: half of them.
+/// Returns a pseudo-random choice of half of the pages.
 fn coin(page: usize) -> bool {
     (page.wrapping_mul(0x9e37_79b9) >> 13).count_ones().is_multiple_of(2)
 }
 
-/// Rounds of one kind that count.
+/// Sums over the rounds of one kind that count.
 #[derive(Default, Debug)]
 struct Counted {
     rounds: u32,
     touches: u32,
     judged_cached: u32,
-    /// The sum of what was read.
+    /// Sum of the estimated shares.
     shares: f64,
-    /// Rounds whose interval holds the truth.
+    /// Number of rounds whose interval contains the truth.
     held: u32,
 }
 
 impl Counted {
-    /// The truth is less by what others drove out unseen, at most: [`GONE_SHARE_MAX`] of it.
+    /// Adds a round. The truth may be lower by at most [`GONE_SHARE_MAX`] of it, for lines that others drove
+    /// out unnoticed.
     fn add(&mut self, resident: &Resident, truth: f64) {
-        // The bounds are for so many: a kind that has them does not go on while it is made up for the
-        // other's.
+        // The bounds are for this number of rounds: a complete kind gets no more while the other kind catches
+        // up.
         if self.rounds == ROUNDS {
             return;
         }
@@ -188,15 +190,14 @@ impl Counted {
     }
 }
 
-/// Undisturbed rounds of each kind: so many count, and none that is made beyond. And the most that are made
-/// for them.
+/// Number of undisturbed rounds of each kind that count; and the most rounds that are made to get them.
 const ROUNDS: u32 = 60;
 const ROUNDS_MAX: u32 = 1200;
-/// Intervals of a kind that hold the truth, at least. Were each of 60 right by a chance of 95 of 100, 57
-/// would be on average, and fewer than 47 once in 800 000 runs (binomial). Of a metric that is right every
-/// other time 47 are once in 160 000.
+/// Fewest intervals of a kind that must contain the truth. If each of 60 contains it with a probability of 95
+/// %, 57 do on average, and fewer than 47 once in 800 000 runs (binomial). With a metric that is right half
+/// of the time 47 do once in 160 000.
 const HELD_MIN: u32 = 47;
-/// Rounds by one calibration.
+/// Rounds that use one calibration.
 const CALIBRATED: u32 = 20;
 
 #[test]
@@ -216,7 +217,7 @@ fn a_reading_is_what_was_put_there() {
             witness = Witness::new();
         }
         let seed = u64::from(made);
-        // Nobody else brings lines in: with all of them flushed no round is disturbed.
+        // With all lines flushed no round counts as disturbed, since neighbours bring none of them in.
         none.add(&round(&region, &calibration, &mut witness, seed, |_| false).resident, 0.0);
         let halved = round(&region, &calibration, &mut witness, seed, coin);
         if halved.undisturbed {
@@ -236,14 +237,14 @@ fn a_reading_is_what_was_put_there() {
         half.rounds,
         all.rounds
     );
-    // 95 of 100 judged touches of lines that are not there, and of lines that are.
+    // Of 100 touches, 95 are judged correctly, both for lines that are not there and for lines that are.
     assert!(none.cached() <= 0.05, "{none:?}");
     assert!(all.cached() >= 0.95, "{all:?}");
     assert!((half.mean() - truth).abs() < 0.05 && all.mean() > 0.95, "{half:?} {all:?}");
     for kind in [&none, &half, &all] {
         assert!(kind.rounds == ROUNDS && kind.held >= HELD_MIN, "{HELD_MIN} of {ROUNDS} wanted: {kind:?}");
     }
-    // 4 lines of 64 are not judged.
+    // Of 64 lines 4 are not judged.
     assert!(
         all.touches >= all.rounds * ROUND_TOUCHES * 8 / 10 && all.touches <= all.rounds * ROUND_TOUCHES,
         "{all:?}"
@@ -257,13 +258,13 @@ fn warming_in_reads_every_line_once() {
     assert_eq!(warmer.resident(), None);
     let cost = warmer.warm_in();
     assert_eq!(cost.touches as usize, region.lines());
-    // None of them was judged.
+    // None of the reads was judged.
     assert_eq!((warmer.resident(), warmer.touches(), warmer.cycles()), (None, 0, 0));
 }
 
 #[test]
 fn a_thread_publishes_readings_and_stops_at_once() {
-    // Memory that came from elsewhere, as a pool does.
+    // Memory of another owner, like a pool's.
     let memory = Arc::new(vec![0u8; 1 << 20]);
     // SAFETY: the bytes of a vector that nobody changes stay where they are while the Arc lives.
     let region = unsafe { Region::new(memory.as_ptr(), memory.len(), memory.clone()) }.unwrap();
@@ -291,7 +292,7 @@ fn a_thread_publishes_readings_and_stops_at_once() {
     assert!(Arc::strong_count(&memory) > 1);
     drop(warmer);
     drop(region);
-    // Its thread is gone, and with it what kept the memory.
+    // The thread is gone, and with it the reference that kept the memory alive.
     assert_eq!(Arc::strong_count(&memory), 1);
 }
 

@@ -1,4 +1,4 @@
-//! A client's end of the control socket, blocking.
+//! A client's end of the control socket. Its calls block.
 
 mod status;
 
@@ -14,34 +14,34 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a request waits for its answer by default.
+/// Default of the longest time that a request waits for its answer.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a request on the control socket got no answer.
+/// Reason why a request on the control socket got no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// Nobody listens on the socket, or it may not be opened.
+    /// The socket cannot be opened: no daemon listens on it, or this user may not open it.
     #[error("cannot reach the daemon on {}: {source}; \
              {}", path.display(), advice::of_socket(source, NO_DAEMON))]
     Connect {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The daemon hung up first.
+    /// The daemon closed the connection before it answered.
     #[error("the daemon closed the control connection before it answered; look at jetd's log")]
     Closed,
-    /// No answer in time.
+    /// The daemon did not answer in time.
     #[error("the daemon did not answer within {timeout:?}; is it stopped or overloaded?")]
     TimedOut {
-        /// How long was waited.
+        /// Time that the request waited.
         timeout: Duration,
     },
-    /// The frame could not be read or written.
+    /// A frame could not be read or written.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// The system refused.
+    /// A system call on the connection failed.
     #[error("the control connection failed: {}", advised(.0))]
     Io(#[from] io::Error),
 }
@@ -49,7 +49,7 @@ pub enum ControlError {
 const NO_DAEMON: &str = "is jetd running? start it with `jet daemon`, or name its control_socket";
 
 impl ControlError {
-    /// Whether trying again may help: the daemon may start, or go on.
+    /// Whether trying again may help: the daemon may start, or continue after a stop.
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Connect { source, .. } => advice::may_pass(source),
@@ -59,7 +59,7 @@ impl ControlError {
     }
 }
 
-/// A client's connection.
+/// A client's connection to the control socket.
 #[derive(Debug)]
 pub struct ControlConnection {
     stream: UnixStream,
@@ -68,17 +68,17 @@ pub struct ControlConnection {
 }
 
 impl ControlConnection {
-    /// Connects; a request waits [`ANSWER_TIMEOUT`] for its answer.
+    /// Connects to the control socket at `path`. A request waits [`ANSWER_TIMEOUT`] for its answer.
     ///
     /// # Errors
-    /// [`ControlError::Connect`].
+    /// [`ControlError::Connect`], and [`ControlError::Io`] where the timeout cannot be set.
     pub fn connect(path: &Path) -> Result<Self, ControlError> {
         let stream = UnixStream::connect(path)
             .map_err(|source| ControlError::Connect { path: path.to_owned(), source })?;
         Ok(Self::over(stream, ANSWER_TIMEOUT)?)
     }
 
-    /// Takes a stream that is connected already.
+    /// Makes a connection of a stream that is connected already. A request waits `timeout` for its answer.
     #[doc(hidden)]
     pub fn over(stream: UnixStream, timeout: Duration) -> io::Result<Self> {
         stream.set_read_timeout(Some(timeout))?;
@@ -86,7 +86,7 @@ impl ControlConnection {
         Ok(Self { stream, decoder: FrameDecoder::default(), timeout })
     }
 
-    /// Sends a request and waits for its answer and the descriptors with it.
+    /// Sends a request, and waits for its answer and the descriptors that come with it.
     ///
     /// # Errors
     /// [`ControlError`]. A refusal by the daemon is [`ControlResponse::Error`], not an error here.
@@ -130,7 +130,7 @@ impl ControlConnection {
         }
     }
 
-    /// Looks, without waiting, whether the daemon hung up, and what it said before.
+    /// Checks, without waiting, whether the daemon hung up, and what it sent before.
     pub fn look(&mut self) -> Look {
         use rustix::net::{RecvFlags, recv};
         let mut bytes = [0u8; 4096];
@@ -143,7 +143,7 @@ impl ControlConnection {
                         Ok(Some(ControlResponse::Error { code, message })) => {
                             return Look::Ended { code, message };
                         }
-                        // Nothing else comes unasked.
+                        // The daemon sends nothing else without a request.
                         Ok(Some(_)) | Err(_) => return Look::Gone,
                         Ok(None) => {}
                     }
@@ -156,18 +156,18 @@ impl ControlConnection {
     }
 }
 
-/// What a look at the control connection of a session found.
+/// Result of [`ControlConnection::look`] at the control connection of a session.
 #[derive(Debug)]
 pub enum Look {
-    /// The daemon is there, and said nothing.
+    /// The connection is open, and the daemon sent nothing.
     Alive,
-    /// It hung up without a word.
+    /// The daemon hung up without giving a reason, or the connection cannot be read.
     Gone,
-    /// It ended the session.
+    /// The daemon ended the session.
     Ended {
-        /// What for.
+        /// Reason why the daemon ended the session.
         code: ErrorCode,
-        /// In words.
+        /// Text that describes the reason.
         message: String,
     },
 }

@@ -1,4 +1,5 @@
-//! Frames: a little-endian `u32` length, at most [`FRAME_BYTES_MAX`], and so many bytes of JSON.
+//! Frames on the control socket: the length of the JSON text as a little-endian `u32`, at most
+//! [`FRAME_BYTES_MAX`], and then the text.
 
 use bytes::{Bytes, BytesMut};
 use serde::Serialize;
@@ -6,21 +7,22 @@ use serde::de::DeserializeOwned;
 use std::io;
 use tokio_util::codec::{Decoder, Encoder, LengthDelimitedCodec, LengthDelimitedCodecError};
 
-/// The longest frame, in bytes of JSON.
+/// Longest frame of either end, in bytes of JSON.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
-/// The longest frame of a client, in bytes of JSON: the room for it is made as soon as its length is read.
+/// Longest frame of a client, in bytes of JSON. The limit is small because a frame's memory is allocated as
+/// soon as its length is read.
 pub const REQUEST_BYTES_MAX: usize = 4096;
 
-/// Why a frame cannot be read or written.
+/// Reason why a frame cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    /// Longer than [`FRAME_BYTES_MAX`] or [`REQUEST_BYTES_MAX`].
+    /// The frame is longer than [`FRAME_BYTES_MAX`] or [`REQUEST_BYTES_MAX`].
     #[error("a frame exceeds the {bytes_max} bytes that one may have")]
     TooLong {
-        /// The most, in bytes of JSON.
+        /// Longest frame that is allowed, in bytes of JSON.
         bytes_max: usize,
     },
-    /// Not the JSON that belongs here.
+    /// The text is not the JSON that is expected here.
     #[error("a frame cannot be read: {0}; use the same build of Jet at both ends")]
     Json(#[from] serde_json::Error),
 }
@@ -29,13 +31,13 @@ fn codec(bytes_max: usize) -> LengthDelimitedCodec {
     LengthDelimitedCodec::builder().little_endian().max_frame_length(bytes_max).new_codec()
 }
 
-/// Any error of the codec is about a length.
+/// Makes an error of the codec into a frame's: every error of the codec is about a length.
 fn too_long(codec: &LengthDelimitedCodec, error: &io::Error) -> FrameError {
     debug_assert!(error.get_ref().is_some_and(|inner| inner.is::<LengthDelimitedCodecError>()), "{error}");
     FrameError::TooLong { bytes_max: codec.max_frame_length() }
 }
 
-/// Writes a request or a response as a frame.
+/// Encodes a request or a response as a frame.
 ///
 /// # Errors
 /// [`FrameError`].
@@ -46,24 +48,25 @@ pub fn encode_frame<T: Serialize>(value: &T) -> Result<Bytes, FrameError> {
     Ok(frame.freeze())
 }
 
-/// Reads frames out of a stream that arrives in pieces. Holds at most one frame and what came behind it.
+/// Decoder of frames from a stream that arrives in pieces. Holds at most one frame and the bytes that came
+/// behind it.
 #[derive(Debug)]
 pub struct FrameDecoder {
     codec: LengthDelimitedCodec,
     arrived: BytesMut,
-    /// The codec has taken a frame's length, and waits for the rest.
+    /// Whether the codec has taken a frame's length, and waits for the rest.
     midway: bool,
 }
 
 impl Default for FrameDecoder {
-    /// For what a daemon says.
+    /// Makes a decoder of the daemon's responses.
     fn default() -> Self {
         Self::new(FRAME_BYTES_MAX)
     }
 }
 
 impl FrameDecoder {
-    /// For what a client says.
+    /// Makes a decoder of clients' requests.
     pub fn of_requests() -> Self {
         Self::new(REQUEST_BYTES_MAX)
     }
@@ -72,15 +75,15 @@ impl FrameDecoder {
         Self { codec: codec(bytes_max), arrived: BytesMut::new(), midway: false }
     }
 
-    /// Takes bytes as they came.
+    /// Appends bytes that arrived, to be decoded by [`Self::next_frame`].
     pub fn push(&mut self, bytes: &[u8]) {
         self.arrived.extend_from_slice(bytes);
     }
 
-    /// Reads the next frame, if it is complete.
+    /// Returns the next frame, if it is complete.
     ///
     /// # Errors
-    /// [`FrameError`], which always blames the other end; the stream cannot be read on.
+    /// [`FrameError`], which is always the other end's fault. The stream cannot be read any further.
     pub fn next_frame<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         self.midway |= !self.arrived.is_empty();
         let decoded = self.codec.decode(&mut self.arrived);
@@ -89,7 +92,7 @@ impl FrameDecoder {
         Ok(Some(serde_json::from_slice(&json)?))
     }
 
-    /// Whether a frame has begun and not ended: a hang-up now cuts it.
+    /// Whether a frame has begun and not ended: a hang-up now cuts it off.
     pub fn is_midway(&self) -> bool {
         self.midway
     }
@@ -142,7 +145,7 @@ mod tests {
         let mut decoder = FrameDecoder::default();
         decoder.push(&u32::MAX.to_le_bytes());
         assert!(matches!(decoder.next_frame::<ControlRequest>(), Err(FrameError::TooLong { .. })));
-        // Who asks may say less.
+        // A client's frames have a lower limit.
         let mut decoder = FrameDecoder::of_requests();
         decoder.push(&4097u32.to_le_bytes());
         let refused = decoder.next_frame::<ControlRequest>();

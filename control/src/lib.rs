@@ -1,8 +1,8 @@
-//! The control socket of `jetd`: what can be asked, what is answered, and the daemon's status as types that
-//! both ends share.
+//! The control socket of `jetd`: its requests and responses, and the daemon's status as types that both ends
+//! share.
 //!
 //! * [`protocol`]: requests and responses.
-//! * [`frame`]: how they lie on the socket.
+//! * [`frame`]: how requests and responses are framed on the socket.
 //! * [`status`]: the daemon's state and counters. The same structs write and read them.
 //! * [`connection`]: a client's end, blocking.
 //!
@@ -11,19 +11,20 @@
 //! The two ends may be of different builds. They understand each other within one
 //! [`protocol::PROTOCOL_VERSION`]:
 //!
-//! * A field that is not known is passed over. So a newer end may add fields.
+//! * A reader ignores fields that it does not know. So a newer end may add fields.
 //! * A field that was added later has a default, so that an older end may leave it out. A field that was
 //!   always there has none: without it the frame is refused, instead of reading 0.
-//! * A word that is not known reads as the variant `Unknown` of its enum.
-//! * A request that is not known is refused ([`protocol::ErrorCode::BadRequest`]).
-//! * An option that must not be lost silently is repeated in the answer. An older daemon leaves it out there,
-//!   and the client sees it.
+//! * A word that the reader does not know is read as the variant `Unknown` of its enum.
+//! * A request that the daemon does not know is refused ([`protocol::ErrorCode::BadRequest`]).
+//! * An option that must not be lost silently is repeated in the answer. An older daemon leaves it out of its
+//!   answer, and so the client notices.
 //!
-//! What cannot be done so takes another version. `tests/versions.rs` has a recorded exchange of each.
+//! A change that does not fit these rules takes another version. `tests/versions.rs` has a recorded exchange
+//! of each version.
 //!
 //! What this crate does *not* do: it decides nothing, and takes no part in passing messages.
 
-// A library says nothing: it returns errors.
+// A library does not print: it returns errors.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 pub mod connection;

@@ -1,116 +1,122 @@
-//! What a client asks of the daemon, and what it answers.
+//! Requests of clients to the daemon, and the daemon's responses.
 //!
-//! A Unix stream socket (default [`CONTROL_SOCKET`]). A client sends one [`ControlRequest`] at a time and
-//! gets one [`ControlResponse`]. Descriptors ride with the first byte of an answer. After
-//! [`ControlRequest::Register`] the connection stays open for the session's life: its hang-up ends the
-//! session at the daemon, and tells the application that the daemon is gone. A [`ControlResponse::Error`]
-//! that comes unasked says why the daemon is about to hang up.
+//! The control socket is a Unix stream socket (default [`CONTROL_SOCKET`]). A client sends one
+//! [`ControlRequest`] at a time and gets one [`ControlResponse`]. Descriptors come with the first byte of an
+//! answer.
+//!
+//! After [`ControlRequest::Register`] the connection stays open for the session's life. When the application
+//! hangs up, the daemon ends the session; when the daemon hangs up, the application knows that the daemon is
+//! gone. A [`ControlResponse::Error`] that is no answer to a request says why the daemon is about to hang up.
 
 use crate::status::{Rows, RowsFrom, Status};
 use serde::{Deserialize, Serialize};
 
-/// Where the daemon listens unless its configuration (`control_socket`) says otherwise.
+/// Path where the daemon listens unless its configuration (`control_socket`) says otherwise.
 pub const CONTROL_SOCKET: &str = "/run/jet/jetd.sock";
-/// The version of this protocol, in [`ControlRequest::Register`]. Ends of one version understand each other
+/// Version of this protocol, sent in [`ControlRequest::Register`]. Ends of one version understand each other
 /// ([versions](crate#versions)).
 pub const PROTOCOL_VERSION: u32 = 3;
 
-/// What a client asks.
+/// Request of a client on the control socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ControlRequest {
-    /// Makes this connection a session.
+    /// Registers an application: the connection becomes a session.
     Register {
-        /// [`PROTOCOL_VERSION`].
+        /// The client's [`PROTOCOL_VERSION`].
         protocol: u32,
-        /// The name that senders address, see [`jet_wire::message::hello::AppName`].
+        /// Name that senders address, see [`jet_wire::message::hello::AppName`].
         app: String,
-        /// Admission class of its messages, 0 the most urgent.
+        /// Admission class of the application's messages; 0 is the most urgent.
         class: u8,
-        /// Take memory outside the cache instead of waiting for room in the pool.
+        /// Whether the application's messages take escape memory instead of waiting for room in the pool.
         memory_instead_of_waiting: bool,
     },
     /// Asks for the daemon's state and counters, see
     /// [`ControlConnection::status`](crate::ControlConnection::status).
     Status,
-    /// Asks for further rows of it.
+    /// Asks for further rows of the status.
     StatusRows {
-        /// Which come next.
+        /// First rows of the next page.
         from: RowsFrom,
     },
-    /// Asks the daemon to take nothing new, finish what it has, and stop. A drain that is under way goes on.
+    /// Asks the daemon to take nothing new, finish what it has, and stop. A drain that is under way
+    /// continues.
     Drain {
-        /// After so many milliseconds from now on it stops anyway; none: as a drain that is under way has it,
-        /// or else the daemon's `shutdown.drain_ms`.
+        /// Milliseconds from now after which the daemon stops anyway. Without a value, a drain that is under
+        /// way keeps its deadline, and a new drain gets the daemon's `shutdown.drain_ms`.
         deadline_ms: Option<u64>,
     },
 }
 
-/// What the daemon answers.
+/// Response of the daemon on the control socket.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ControlResponse {
-    /// The connection is a session. Descriptors come along, in this order: the pool (mapped read-only), the
-    /// session segment (read-write), the application's end of a [`jet_fabric::unix::Doorbell`], and, where
-    /// `escape_bytes` is not 0, escape memory (mapped read-only).
+    /// The connection is a session now. Descriptors come along, in this order:
+    ///
+    /// * the pool (to be mapped read-only),
+    /// * the session segment (read-write),
+    /// * the application's end of a [`jet_fabric::unix::Doorbell`],
+    /// * escape memory (read-only), where `escape_bytes` is not 0.
     Registered {
-        /// The session's number.
+        /// Daemon's number for the session.
         session: u32,
-        /// Bytes of one slab.
+        /// Size of one slab, in bytes.
         slab_bytes: u32,
-        /// Bytes of the pool.
+        /// Size of the pool, in bytes.
         pool_bytes: u64,
-        /// Slabs of the pool.
+        /// Number of slabs in the pool.
         pool_slabs: u32,
-        /// Bytes of escape memory, where runs may lie or be moved to; 0: there is none.
+        /// Size of escape memory in bytes, where runs may lie or be moved to. 0: there is none.
         escape_bytes: u64,
-        /// Bytes of the session segment.
+        /// Size of the session segment, in bytes.
         segment_bytes: u64,
-        /// Changes with every start of the daemon.
+        /// Number that changes with every start of the daemon.
         incarnation: u64,
     },
     /// The daemon's state and counters, with the first of its rows.
     Status {
-        /// All of it.
+        /// The whole status, except for rows that follow in further pages.
         status: Box<Status>,
     },
-    /// Further rows of it.
+    /// Further rows of the status.
     StatusRows(Rows),
-    /// The daemon drains; it hangs up when it stops.
+    /// The daemon drains. It hangs up when it stops.
     Draining {
-        /// After so many milliseconds from now on it stops anyway.
+        /// Milliseconds from now after which the daemon stops even if messages are unfinished.
         deadline_ms: u64,
-        /// It drained already.
+        /// Whether the daemon drained already before this request.
         again: bool,
     },
     /// The request was refused, or the session is ended.
     Error {
-        /// What for.
+        /// Reason of the refusal, or of the end.
         code: ErrorCode,
-        /// In words, with what to change.
+        /// Text that describes the reason, and what to change.
         message: String,
     },
 }
 
-/// Why the daemon refused.
+/// Reason for which the daemon refuses a request or ends a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
-    /// The frame or a field in it is no good.
+    /// The frame, or a field in it, is invalid.
     BadRequest,
-    /// Another [`PROTOCOL_VERSION`].
+    /// The client has another [`PROTOCOL_VERSION`].
     Version,
     /// Another application holds the name.
     NameTaken,
-    /// As many sessions as the configuration allows are open.
+    /// The configuration allows no further session.
     TooManySessions,
-    /// A session of the same process was ended for a fault, and what it held is not back.
+    /// A session of the same process was ended for a fault, and the slabs that it held are not back yet.
     Quarantined,
-    /// The daemon drains and takes nothing new.
+    /// The daemon drains, and takes nothing new.
     Draining,
-    /// The daemon's own failure, or the system's.
+    /// A failure of the daemon itself, or of the system.
     Internal,
-    /// A reason that a newer daemon has; its message says it.
+    /// A reason that only a newer daemon knows; its message describes it.
     #[serde(other)]
     Unknown,
 }

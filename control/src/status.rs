@@ -1,6 +1,6 @@
-//! The daemon's state and counters: what `jet status` shows, field by field (docs/json.md).
+//! The daemon's state and counters: the fields that `jet status` shows (docs/json.md).
 //!
-//! Slabs are of `pool.slab_bytes`. A count is since the daemon's start, unless it says otherwise.
+//! Slabs have `pool.slab_bytes` bytes. A count is since the daemon's start, unless it says otherwise.
 
 mod cache;
 mod pressure;
@@ -22,21 +22,22 @@ pub use rows::{
 
 use serde::{Deserialize, Serialize};
 
-/// Defines an enum of words. A word that is not among them reads as `Unknown`: a newer daemon may have it.
+/// Defines an enum whose variants are words in JSON. A word that is not among them is read as `Unknown`: a
+/// newer daemon may have it.
 macro_rules! words {
     ($(#[$about:meta])* $name:ident { $($(#[$of:meta])* $word:ident = $text:literal,)+ }) => {
         $(#[$about])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
         pub enum $name {
             $($(#[$of])* #[serde(rename = $text)] $word,)+
-            /// Another one, which this build does not know.
+            /// Another word, which this build does not know.
             #[default]
             #[serde(other, rename = "unknown")]
             Unknown,
         }
 
         impl $name {
-            /// As it is written.
+            /// Returns the word as it is written in JSON.
             pub const fn word(self) -> &'static str {
                 match self {
                     $(Self::$word => $text,)+
@@ -54,188 +55,190 @@ macro_rules! words {
 }
 use words;
 
-/// The daemon as a whole.
+/// Status of the daemon as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// The daemon's version.
+    /// Version of the daemon.
     pub version: String,
-    /// Its process.
+    /// Process id of the daemon.
     pub pid: u32,
-    /// Changes with every start; hexadecimal, since JSON's numbers end at 2^53 for many readers.
+    /// Number that changes with every start of the daemon. Hexadecimal text, because many readers of JSON
+    /// have exact numbers only up to 2^53.
     pub incarnation: String,
-    /// Milliseconds since its start.
+    /// Milliseconds since the daemon's start.
     pub uptime_ms: u64,
-    /// Whether it takes nothing new.
+    /// Whether the daemon drains: it takes nothing new.
     pub draining: bool,
-    /// Where it listens, ports resolved.
+    /// Addresses where the daemon listens, with resolved ports.
     pub listen: Vec<String>,
-    /// How full the pool is.
+    /// Pressure on the pool: how full it is.
     pub pressure: Pressure,
     /// Whether the software NIC has a thread of its own.
     pub nic_thread: bool,
-    /// The pool.
+    /// Slabs of the pool, by their use.
     pub pool: PoolStatus,
-    /// READs.
+    /// READs, and messages that wait for them.
     pub reads: ReadStatus,
-    /// Messages.
+    /// Messages, by kind and state.
     pub messages: MessageStatus,
-    /// How many messages ended how.
+    /// Number of messages for each end (consumed, rejected and so on).
     pub ends: EndCounts,
-    /// Escape from pressure.
+    /// Counters of escape from pressure.
     pub escape: EscapeStatus,
-    /// What marks congestion, a row an actuator.
+    /// Actuators that mark congestion, a row each.
     pub congestion: Vec<ActuatorStatus>,
     /// The pool's place in the last-level cache.
     pub cache: Option<CacheStatus>,
     /// The RDMA port, if the NIC has one.
     pub rdma: Option<RdmaStatus>,
-    /// What others did wrong.
+    /// Faults of senders and applications.
     pub faults: FaultStatus,
-    /// The NIC's counters.
+    /// Counters of the NIC.
     pub nic: NicStatus,
-    /// Applications altogether.
+    /// Number of all applications.
     pub session_count: u32,
-    /// Sessions that are over and whose slabs are not back, altogether.
+    /// Number of all sessions that are over and whose slabs are not back.
     #[serde(default)]
     pub quarantined_count: u32,
-    /// Senders altogether.
+    /// Number of all senders.
     pub peer_count: u32,
-    /// Applications and senders one by one.
+    /// Rows for each application and each sender.
     #[serde(flatten)]
     pub rows: Rows,
 }
 
 words! {
-    /// The kind of pages that memory lies on.
+    /// Kind of the pages that memory lies on.
     Pages {
-        /// Of 4 KiB.
+        /// Pages of 4 KiB.
         Small = "small",
-        /// Of 2 MiB.
+        /// Pages of 2 MiB.
         Huge = "huge",
     }
 }
 
 words! {
-    /// Who makes checksums.
+    /// Threads that make checksums.
     Checksums {
-        /// The reactor.
+        /// The reactor's thread.
         Inline = "inline",
-        /// Threads beside it.
+        /// Workers beside the reactor.
         Workers = "workers",
-        /// Nobody.
+        /// None: no checksums are made.
         Off = "off",
     }
 }
 
-/// The pool, in slabs.
+/// The pool, in slabs unless a name says otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PoolStatus {
-    /// All.
+    /// All slabs of the pool.
     pub slabs: u32,
-    /// Bytes of one.
+    /// Size of one slab, in bytes.
     pub slab_bytes: u32,
-    /// Nobody's.
+    /// Free slabs: in no use.
     pub free: u32,
-    /// Posted to the SRQ.
+    /// Slabs posted to the SRQ.
     pub posted: u32,
-    /// Holding small messages.
+    /// Slabs that hold small messages.
     pub small_held: u32,
-    /// Holding READs and large messages.
+    /// Slabs that READs fill or large messages hold.
     pub read: u32,
-    /// Of dead applications.
+    /// Slabs of dead applications, in quarantine.
     pub quarantined: u32,
-    /// Out of use for good: the hardware lost them.
+    /// Slabs out of use for good, because the hardware lost them.
     pub retired: u32,
-    /// What the SRQ share may use.
+    /// The most slabs that the SRQ share may use.
     pub srq_limit: u32,
-    /// The most in use at once.
+    /// The most slabs of the pool in use at once.
     pub high_water: u32,
-    /// The pages that it lies on.
+    /// Kind of the pages that the pool lies on.
     pub pages: Pages,
-    /// The NUMA node that it was asked onto, if it was.
+    /// NUMA node that was asked for, if one was.
     pub numa_node: Option<u32>,
-    /// Every slab that is not retired is free or posted.
+    /// Whether every slab that is not retired is free or posted.
     pub whole: bool,
-    /// Times that the line between the shares moved.
+    /// Number of times that the line between the SRQ share and the READ share moved.
     pub line_moves: u64,
 }
 
-/// READs.
+/// READs, and the large messages that wait for them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReadStatus {
-    /// Now.
+    /// READs in flight now.
     pub in_flight: u32,
-    /// The most at once.
+    /// The most READs in flight at once.
     pub high_water: u32,
-    /// Bytes now.
+    /// Bytes of the READs in flight now.
     pub in_flight_bytes: u64,
-    /// Who makes checksums.
+    /// Threads that make checksums.
     pub checksums: Checksums,
-    /// READs of those in flight that have arrived and are being checked by workers.
+    /// READs in flight that have arrived, and that workers check now.
     pub checks_in_flight: u32,
-    /// Bytes whose CRC32C was made, those of small messages too.
+    /// Bytes whose CRC32C was made, including those of small messages.
     pub checked_bytes: u64,
-    /// How much of the READ share may be in use at once, where that follows the load.
+    /// Bytes of the READ share that may be in use at once, where that limit follows the load.
     pub footprint_window_bytes: Option<u64>,
-    /// Messages waiting for admission.
+    /// Messages that wait for admission.
     pub waiting: u32,
-    /// Messages being read.
+    /// Messages that are being read.
     pub running: u32,
 }
 
-/// Messages.
+/// Counts of messages: those that are known now, and totals.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MessageStatus {
-    /// Without an end, or not let go of.
+    /// Messages that have no end, or whose record is still in use.
     pub known: u32,
-    /// Small ones that arrived.
+    /// Small messages that arrived.
     pub small: u64,
-    /// Large ones that were requested.
+    /// Large messages that were requested.
     pub large: u64,
-    /// Payload that was delivered.
+    /// Bytes of payload that were delivered.
     pub delivered_bytes: u64,
-    /// Messages marked redelivered.
+    /// Messages that their senders marked redelivered.
     pub redelivered: u64,
 }
 
-/// What others did wrong.
+/// Faults of senders and applications.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FaultStatus {
-    /// Senders cut off.
+    /// Senders that were cut off for what they sent.
     pub peers: u64,
-    /// Senders parted with because they heard nothing for long while `limits.messages` was nearly used up.
+    /// Senders that were cut off because they took no acknowledgement for long, while `limits.messages` was
+    /// nearly used up.
     pub unresponsive_peers: u64,
-    /// Sessions ended for what they released.
+    /// Sessions that were ended for what they released.
     pub sessions: u64,
 }
 
-/// The NIC's counters.
+/// Counters of the daemon's NIC.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NicStatus {
-    /// SENDs that arrived.
+    /// SENDs that the NIC received.
     pub receives: u64,
-    /// SENDs that the NIC took.
+    /// SENDs of the daemon that the peers' NICs took.
     pub sends: u64,
-    /// READs done.
+    /// READs that the NIC completed.
     pub reads: u64,
-    /// Bytes that SENDs and READs brought in.
+    /// Bytes that arrived by SENDs and READs.
     pub bytes_in: u64,
-    /// Times that a SEND found no SRQ entry.
+    /// Number of times that a SEND found no SRQ entry.
     pub rnr: u64,
     /// Requests that completed flushed.
     pub flushed: u64,
-    /// Peers that were cut off for speaking out of turn.
+    /// Peers that were cut off for breaking the protocol.
     pub protocol_errors: u64,
-    /// Times that few SRQ entries were left, on devices that tell.
+    /// Number of times that few SRQ entries were left, on devices that report it.
     pub srq_limit_reached: u64,
-    /// Connections whose work the device did not give back in time; they were ended without it.
+    /// Connections whose work the device did not give back in time. They were ended without it.
     pub drains_given_up: u64,
-    /// Connections of which the device never said that they take no SRQ entry any more.
+    /// Connections for which the device never reported that they take no SRQ entry any more.
     pub last_wqe_missed: u64,
 }
 
 impl Status {
-    /// The application of such a name, if it is registered.
+    /// Returns the application of this name, if it is registered.
     pub fn session(&self, app: &str) -> Option<&SessionStatus> {
         self.rows.sessions.iter().find(|session| session.app == app)
     }

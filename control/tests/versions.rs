@@ -1,6 +1,9 @@
-//! Ends of different builds. `recorded/protocol-N.jsonl` is what ends of that version said: a line a frame,
-//! as `{"client": ...}` or `{"daemon": ...}`. The last has what takes a device, a reservation and a fault. A
-//! file is never changed; whoever adds to the protocol adds lines to a file of the next version.
+//! Compatibility of ends of different builds.
+//!
+//! `recorded/protocol-N.jsonl` has the frames that ends of version N exchanged: one on each line, as
+//! `{"client": ...}` or `{"daemon": ...}`. The last frame shows what needs a device, a cache reservation or a
+//! fault. A recorded file is never changed. Additions to the protocol are recorded in the file of the next
+//! version.
 
 use jet_control::protocol::PROTOCOL_VERSION;
 use jet_control::status::{
@@ -14,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 const RECORDED: &str = include_str!("recorded/protocol-3.jsonl");
 
-/// What was recorded of one end.
+/// Returns the recorded frames of one end.
 fn recorded(end: &str) -> Vec<Value> {
     let frames =
         RECORDED.lines().map(|line| serde_json::from_str::<Map<String, Value>>(line).expect("an object"));
@@ -31,10 +34,10 @@ fn written(value: &impl Serialize) -> Value {
     serde_json::to_value(value).expect("JSON")
 }
 
-/// The same frame with one more field in every struct.
+/// Returns the frame with one more field in every struct, as a newer build may send it.
 fn from_a_newer_build(frame: &Value) -> Value {
     match frame {
-        // A frame names one of several, and says then what belongs to it.
+        // A frame is an enum: an object with the variant's name and its fields.
         Value::Object(frame) => frame.iter().map(|(name, value)| (name.clone(), with_more(value))).collect(),
         word => word.clone(),
     }
@@ -45,7 +48,7 @@ fn with_more(value: &Value) -> Value {
         Value::Array(values) => values.iter().map(with_more).collect(),
         Value::Object(fields) => {
             let known = fields.iter().map(|(name, value)| {
-                // No structs: one is a map with anybody's names, and one names one of several.
+                // Two objects are not structs: a map with arbitrary names, and an enum.
                 let is_struct = !["throttle", "occupancy"].contains(&name.as_str());
                 (name.clone(), if is_struct { with_more(value) } else { value.clone() })
             });
@@ -64,7 +67,7 @@ fn what_an_older_build_of_this_version_says_is_understood_and_said_again_in_full
     }
     for frame in recorded("daemon") {
         let mut again = written(&read::<ControlResponse>(&frame));
-        // What was added since is all that may differ.
+        // Only fields that were added since the recording may differ.
         if let Some(status) = again.pointer_mut("/status/status").and_then(Value::as_object_mut) {
             assert_eq!(status.remove("quarantined_count"), Some(json!(0)));
         }
@@ -96,7 +99,7 @@ fn what_was_always_there_is_not_read_as_0_where_it_is_missing() {
         for (name, value) in fields {
             let mut without = status.clone();
             without["status"]["status"][section].as_object_mut().expect("a section").remove(&name);
-            // What may be nothing may be left out.
+            // A field that may be null may also be left out.
             if !value.is_null() && !["numa_node", "footprint_window_bytes"].contains(&name.as_str()) {
                 let read = serde_json::from_value::<ControlResponse>(without);
                 assert!(read.is_err_and(|error| error.to_string().contains(&name)), "{section}.{name}");

@@ -1,9 +1,11 @@
-//! Checksums of large messages (Jet §4.2.2): made here and now, or elsewhere while the reactor goes on.
+//! Checksums of messages (Jet §4.2.2): made at once by the receiver, or by workers while the reactor does
+//! other work.
 //!
-//! A message has one CRC32C over all its bytes, so whether it fits is known at its end only. Its READs are
-//! delivered in the order of their bytes, each after its own part was made; the last is delivered only if the
-//! whole fits. A READ that is being checked elsewhere keeps its slabs and its place among the READs: what is
-//! delivered may be released, and be another message's a moment later.
+//! A large message has one CRC32C over all its bytes, so only its end shows whether the checksum fits. Its
+//! READs are delivered in the order of their bytes, each after its own part of the checksum was made. The
+//! last READ is delivered only if the whole message fits. A READ whose check is under way keeps its slabs and
+//! its place among the READs. Were it delivered, its slabs could be released, and hold another message,
+//! before the check is over.
 
 use crate::config::Checksums;
 use crate::effects::{Commands, ReadId, Sums};
@@ -12,42 +14,42 @@ use crate::reads::Reads;
 use jet_wire::SLAB_BYTES_U32;
 use jet_wire::message::SmallHeader;
 
-/// What is known of a READ's bytes.
+/// The result of checking a READ's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// They may be delivered.
+    /// The bytes may be delivered.
     Good,
-    /// The check is made elsewhere.
+    /// A worker makes the checksum; its result is not there yet.
     Pending,
-    /// They cannot be read.
+    /// The bytes cannot be read.
     Unreadable,
     /// The message is at its end, and does not fit its checksum.
     Wrong,
 }
 
-/// The checks.
+/// Checks of messages: who makes them, and how many are under way.
 #[derive(Debug)]
 pub(crate) struct Checks {
     by: Checksums,
-    /// READs that are being checked elsewhere.
+    /// READs that workers are checking.
     under_way: u32,
     checked_bytes: u64,
 }
 
 impl Checks {
-    /// None is under way.
+    /// Creates checks of which none is under way.
     pub fn new(by: Checksums) -> Self {
         Self { by, under_way: 0, checked_bytes: 0 }
     }
 
-    /// Whether anybody makes checksums.
+    /// Returns whether checksums are made at all.
     #[inline]
     pub fn are_made(&self) -> bool {
         self.by != Checksums::Off
     }
 
-    /// Whether a small message's bytes fit its checksum. Always made here: handing 4 KiB over costs more than
-    /// its CRC.
+    /// Returns whether a small message's bytes fit its checksum. The receiver always makes this checksum
+    /// itself: handing 4 KiB to a worker costs more than the CRC.
     #[inline]
     pub fn small_fits(&mut self, small: &SmallHeader, slab: u32, effects: &mut impl Sums) -> bool {
         let Some(expected) = small.crc32c() else { return true };
@@ -59,7 +61,8 @@ impl Checks {
         effects.crc32c(0, slab, bytes) == Some(expected)
     }
 
-    /// A READ arrived whose message is still wanted.
+    /// Begins the check of a READ that arrived, and whose message is still wanted. With workers the verdict
+    /// is [`Verdict::Pending`].
     pub fn begin(
         &mut self,
         read: u32,
@@ -98,14 +101,14 @@ impl Checks {
         Self::verdict(read, messages, reads)
     }
 
-    /// A check made elsewhere is over: the READ's bytes have this CRC32C.
+    /// Ends a check that a worker made: `crc` is the CRC32C of the READ's bytes.
     pub fn end(&mut self, read: u32, crc: u32, reads: &mut Reads) {
         reads[read].checked = Some(crc);
         self.under_way -= 1;
     }
 
-    /// The next READ of the message of which all before it were checked, and its own part; `None`: there is
-    /// none now.
+    /// Takes the message's next READ that is checked, as are all before it. `None`: there is no such READ
+    /// now.
     pub fn next_checked(&mut self, message: u32, messages: &mut Messages, reads: &Reads) -> Option<u32> {
         let (first, last) = messages.transfer(message).checks?;
         let entry = &reads[first];
@@ -114,7 +117,7 @@ impl Checks {
         Some(first)
     }
 
-    /// What is known of it, now that it is its turn.
+    /// Adds the READ's CRC32C to its message's, now that all before it were added; returns the verdict.
     pub fn combine<S: Sums>(&mut self, read: u32, messages: &mut Messages, reads: &Reads) -> Verdict {
         let entry = &reads[read];
         let crc = entry.checked.expect("its check is over");
@@ -123,7 +126,7 @@ impl Checks {
         Self::verdict(read, messages, reads)
     }
 
-    /// The message's checksum is made up to the end of this READ.
+    /// Returns the verdict on a READ, up to whose end the message's checksum is made.
     fn verdict(read: u32, messages: &mut Messages, reads: &Reads) -> Verdict {
         let entry = &reads[read];
         let is_last = entry.offset + u64::from(entry.bytes) == messages[entry.message].length;
@@ -132,12 +135,12 @@ impl Checks {
         if fits { Verdict::Good } else { Verdict::Wrong }
     }
 
-    /// READs that are being checked elsewhere.
+    /// Returns the number of READs that workers are checking.
     pub fn under_way(&self) -> u32 {
         self.under_way
     }
 
-    /// Bytes whose checksum was made.
+    /// Returns the bytes whose checksum was made.
     pub fn checked_bytes(&self) -> u64 {
         self.checked_bytes
     }

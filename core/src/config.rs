@@ -1,15 +1,15 @@
-//! Every number of the receiver, with the paper's as defaults.
+//! The receiver's configuration, with the paper's numbers as defaults.
 
 use crate::pool::EscapeShape;
 use jet_escape::{EscapeConfig, EscapeConfigError};
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 
-/// The most admission classes.
+/// The most admission classes that can be configured.
 pub const CLASSES_MAX: usize = 8;
-/// The most slabs of one fragment: one bit each in a slot's word of held slices.
+/// The most slabs of one fragment. A slot's word of held slices has one bit for each.
 pub const FRAGMENT_SLABS_MAX: u32 = 64;
 
-/// What a receiver is made with. All of it is fixed once it runs.
+/// Numbers that a receiver is created with. They are fixed while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Slabs of 4 KiB in the pool. 3072 (12 MiB): Jet §4.1.3.
@@ -18,75 +18,76 @@ pub struct Config {
     pub srq_slabs: u32,
     /// Slabs that the SRQ share always keeps, so that control messages land.
     pub srq_floor_slabs: u32,
-    /// SRQ entries kept posted beyond the credit that senders have: for those that were idle and wake.
+    /// SRQ entries kept posted beyond the credit that senders have: for senders that were idle and wake.
     pub srq_reserve_entries: u32,
-    /// The largest fragment, one READ. 256 KiB: Jet §4.1.2.
+    /// Bytes of the largest fragment, which is one READ. 256 KiB: Jet §4.1.2.
     pub fragment_bytes: u32,
-    /// READs at once, and messages that are being read at once. 32: Jet §4.1.2.
+    /// The most READs in flight at once, and the most messages being read at once. 32: Jet §4.1.2.
     pub reads_max: u32,
-    /// Bytes of READs at once. 8 MiB: Jet §4.1.2.
+    /// The most bytes of READs in flight at once. 8 MiB: Jet §4.1.2.
     pub in_flight_bytes: u64,
-    /// Whether no more of the READ share is used at once than the load is found to need. Stragglers, which
-    /// escape counts, are no part of that.
+    /// Whether the READ share in use is bounded by what the load is found to need. Stragglers, which escape
+    /// counts, are left out of that.
     pub footprint_follows: bool,
-    /// Who makes the checksums of messages that carry one.
+    /// Choice of where the checksums are made, for messages that carry one.
     pub checksums: Checksums,
-    /// Scatter entries of one READ: the NIC's limit.
+    /// The most scatter entries of one READ: the NIC's limit.
     pub scatter_max: u32,
-    /// The longest message that is taken.
+    /// Bytes of the longest message that is accepted.
     pub message_bytes_max: u64,
-    /// Admission classes, 0 the most urgent.
+    /// Number of admission classes, of which 0 is the most urgent.
     pub classes: u8,
-    /// A message that waited this long goes ahead of more urgent classes.
+    /// Nanoseconds of waiting after which a message goes ahead of more urgent classes.
     pub aging_ns: u64,
-    /// Connected senders.
+    /// The most connected senders.
     pub peers_max: u32,
-    /// Registered applications.
+    /// The most registered applications.
     pub sessions_max: u32,
-    /// Messages known at once: waiting, being read, delivered and not finished.
+    /// The most messages known at once: waiting, being read, and delivered but not finished.
     pub messages_max: u32,
-    /// Unfinished requests for large messages of one sender.
+    /// The most unfinished requests for large messages of one sender.
     pub requests_per_peer: u32,
     /// The most credit of one sender.
     pub credit_max: u32,
-    /// Runs delivered to one application and not released.
+    /// The most runs delivered to one application and not released.
     pub session_slots: u32,
-    /// Messages delivered to one application and not finished.
+    /// The most messages delivered to one application and not finished.
     pub session_messages: u32,
-    /// Control messages to one peer whose SENDs have not completed: ends, credit, signals. On an RC queue
-    /// pair a SEND completes only after the READs that were posted before it, however long ago it arrived:
-    /// with few of these, acknowledgements would wait for READs.
+    /// The most control messages to one peer (ends, credit, signals) whose SENDs have not completed. On an RC
+    /// queue pair a SEND completes only after the READs posted before it, however long ago it arrived. With a
+    /// small number, acknowledgements would wait for READs.
     pub control_sends_max: u32,
-    /// A peer that waits for something, and that nothing was said to for so long, is told that the receiver
-    /// is there.
+    /// Nanoseconds without a word after which a peer that waits for something is told that the receiver is
+    /// there.
     pub heartbeat_ns: u64,
-    /// How long the slabs of an application whose session is over stay unused at least: its own I/O may still
-    /// be reading them.
+    /// Nanoseconds for which the slabs of an ended session stay unused at least: the application's own I/O
+    /// may still be reading them.
     pub quarantine_ns: u64,
-    /// Time between two looks at rates, credits and ages.
+    /// Nanoseconds between two looks at rates, credits and ages.
     pub tick_ns: u64,
-    /// When the pool is under pressure, and what is done about it (Jet §4.3).
+    /// Thresholds of pressure, and what is done under pressure (Jet §4.3).
     pub escape: EscapeConfig,
-    /// Slabs of escape memory for copies, and for messages that take memory instead of waiting; beside those
-    /// of `escape.replace_slabs_max`.
+    /// Slabs of escape memory for copies, and for messages that take memory instead of waiting. Those of
+    /// `escape.replace_slabs_max` come on top.
     pub memory_slabs: u32,
-    /// A session that holds as many of them is granted nothing new before it releases.
+    /// Slabs of escape memory at which a session is granted nothing new before it releases some.
     pub session_memory_slabs: u32,
-    /// Copies at once.
+    /// The most copies under way at once.
     pub copies_max: u32,
-    /// Whether congestion is signalled to senders, beside whatever the NIC marks.
+    /// Whether congestion signals are sent to senders, beside whatever the NIC marks.
     pub signals: bool,
 }
 
-/// Who makes the CRC32C of messages that carry one (Jet §4.2.2).
+/// Places where the CRC32C of a message that carries one can be made (Jet §4.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksums {
-    /// The receiver, at once.
+    /// The receiver makes the CRC32C at once.
     Inline,
-    /// Whoever `Effects::begin_check` asks, for READs: the receiver goes on meanwhile. For small messages as
-    /// `Inline`.
+    /// Workers make the CRC32C of READs, begun by `Effects::begin_check`, while the receiver does other work.
+    /// For small messages the receiver makes it at once.
     Workers,
-    /// Nobody: the NIC did, or nobody asks for it. Senders are told that checksums are not understood.
+    /// No checksum is made: the NIC checks already, or checks are not wanted. Senders are told that checksums
+    /// are not understood.
     Off,
 }
 
@@ -126,26 +127,26 @@ impl Default for Config {
     }
 }
 
-/// A configuration that cannot work. The message says which number and what it must be.
+/// A configuration that cannot work. Its message says which number is wrong and what it must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigError {
     /// A number is out of its range.
     Range {
-        /// Which.
+        /// Name of the number.
         name: &'static str,
-        /// What it is.
+        /// Value that the number has.
         found: u64,
-        /// The least it may be.
+        /// The least allowed value.
         min: u64,
-        /// The most it may be.
+        /// The greatest allowed value.
         max: u64,
     },
-    /// The fragment is no multiple of the slab.
+    /// The fragment's bytes are no multiple of the slab's.
     FragmentAlignment {
-        /// What it is.
+        /// Value of `fragment_bytes`.
         found: u32,
     },
-    /// The footprint is to follow the load, and nobody counts stragglers.
+    /// The footprint is to follow the load, but escape, which counts stragglers, is off.
     Following,
     /// The escape controller's numbers contradict each other.
     Escape(EscapeConfigError),
@@ -171,7 +172,7 @@ impl core::fmt::Display for ConfigError {
 impl core::error::Error for ConfigError {}
 
 impl Config {
-    /// SENDs to one peer that may be on the way: control messages, and a farewell.
+    /// Returns the most SENDs to one peer that may be under way: control messages, and a farewell.
     pub const fn sends_per_peer_max(&self) -> u32 {
         self.control_sends_max + 1
     }
@@ -179,7 +180,7 @@ impl Config {
     /// Checks that the numbers fit each other.
     ///
     /// # Errors
-    /// [`ConfigError`] names the first that does not.
+    /// [`ConfigError`] names the first number that does not fit.
     pub fn check(&self) -> Result<(), ConfigError> {
         let range = |name, found: u64, min: u64, max: u64| {
             if (min..=max).contains(&found) {
@@ -193,7 +194,8 @@ impl Config {
         range("pool_slabs", pool, 8, 1 << 20)?;
         range("srq_slabs", u64::from(self.srq_slabs), 2, pool - 1)?;
         range("srq_floor_slabs", u64::from(self.srq_floor_slabs), 2, u64::from(self.srq_slabs))?;
-        // What the reserve leaves of the floor is what credit can be given for when the line is down.
+        // What the reserve leaves of the floor is what credit can be given for when the SRQ share is at its
+        // floor.
         range(
             "srq_reserve_entries",
             u64::from(self.srq_reserve_entries),
@@ -211,8 +213,7 @@ impl Config {
         range("classes", u64::from(self.classes), 1, CLASSES_MAX as u64)?;
         range("peers_max", u64::from(self.peers_max), 1, 1 << 20)?;
         range("sessions_max", u64::from(self.sessions_max), 1, 4096)?;
-        // So many records are kept for small messages; beyond them there must be some for those that are
-        // READ.
+        // So many records are kept for small messages. There must be some beyond them, for large messages.
         let records = u64::from(self.srq_slabs) + u64::from(self.reads_max);
         range("messages_max", u64::from(self.messages_max), records, 1 << 20)?;
         range("requests_per_peer", u64::from(self.requests_per_peer), 1, 1 << 16)?;
@@ -239,7 +240,7 @@ impl Config {
         self.escape.check().map_err(ConfigError::Escape)
     }
 
-    /// How much escape memory there is for what.
+    /// Returns how many slabs of escape memory there are for each purpose.
     pub fn escape_shape(&self) -> EscapeShape {
         EscapeShape { replace_slabs: self.escape.replace_slabs_max, memory_slabs: self.memory_slabs }
     }

@@ -1,79 +1,79 @@
 //! Credit: how many SENDs each sender may have on the way, so that the SRQ is never overrun.
 //!
-//! Outstanding credit of active senders never exceeds what the SRQ share can have posted. A sender's credit
-//! follows its rate: it doubles while the sender uses it up, halves while it does not, and what an idle
-//! sender still has above one is called back. The one credit that an idle sender keeps lies outside the
-//! budget: the entries of `srq_reserve_entries` stand for those that wake, and when more wake at once their
+//! The outstanding credit of active senders never exceeds what the SRQ share can have posted. A sender's
+//! credit follows its rate: it doubles while the sender uses it up, and halves while it does not. From an
+//! idle sender all credit above one is recalled. The one credit that an idle sender keeps lies outside the
+//! budget. The entries of `srq_reserve_entries` serve idle senders that wake. When more wake at once, their
 //! NICs wait (RNR) for a moment.
 
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Credit of a sender that does nothing.
+/// Credit of an idle sender.
 const CREDIT_FLOOR: u32 = 1;
-/// Credit that a sender begins with, where there is any left.
+/// Credit that a sender begins with, if so much is left.
 const CREDIT_INITIAL: u32 = 8;
-/// Ticks without a SEND after which unused credit is called back.
+/// Ticks without a SEND after which unused credit is recalled.
 const IDLE_TICKS: u32 = 2;
-/// Ticks after which a recall without an answer is given up: the sender's program does something else. Its
-/// credit then counts as an idle sender's, outside the budget, until it wakes; else a few of them would
-/// starve everybody.
+/// Ticks after which a recall without an answer is given up, because the sender's program does something
+/// else. The sender's credit then counts as an idle sender's, outside the budget, until it sends again.
+/// Otherwise a few such senders would take the budget from all others.
 const RECALL_TICKS: u32 = 10;
 
-/// What there is to give.
+/// The room that the SRQ has for credit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
-    /// Credit that active senders may have altogether.
+    /// Credit that all active senders together may have.
     pub usable: u64,
-    /// An entry is posted.
+    /// Whether any SRQ entry is posted.
     pub posted: bool,
 }
 
-/// Whether a sender can be asked for credit back.
+/// State of a sender's connection, as it matters to a recall of the sender's credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// There is no asking it yet.
+    /// The sender's connection is not established yet.
     NotYet,
-    /// It is on its way out.
+    /// The sender's connection is ending.
     NoMore,
-    /// It is connected; whether a SEND to it has a place now.
+    /// The sender is connected. `may_hear`: whether a SEND to it has a place now.
     Stands { may_hear: bool },
 }
 
-/// What comes of a tick without a SEND.
+/// The consequence of a tick without a SEND.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decay {
-    /// Nothing.
+    /// Nothing changes.
     Stays,
-    /// It has none, and is to be looked at.
+    /// The sender has no credit, and is to be looked at.
     Asks,
-    /// Its credit is called back down to this limit: it is to be told.
+    /// Credit is recalled down to this limit, which is to be sent to the sender.
     Recalled { limit: u64 },
-    /// It is idle from now on.
+    /// The sender is idle from this tick.
     Idle,
 }
 
-/// One sender's credit.
+/// The credit of one sender.
 #[derive(Clone, Copy, Debug, Default)]
 struct Account {
-    /// SENDs that arrived.
+    /// SENDs that arrived from the sender.
     arrived: u64,
-    /// SENDs that it may have made, all told.
+    /// SENDs that the sender may have made in total.
     limit: u64,
-    /// Credit that it should have: follows its rate.
+    /// Credit that the sender should have; follows its rate.
     target: u32,
-    /// Its outstanding credit counts in the budget (it sent lately).
+    /// Whether the sender's outstanding credit counts in the budget, because it sent lately.
     active: bool,
-    /// A recall down to `recall_limit` is under way: no new credit until its answer.
+    /// Whether a recall down to `recall_limit` is under way. The sender gets no new credit until it answers.
     recalling: bool,
-    /// It waits in a list of those without credit.
+    /// Whether the sender waits in a list of those without credit.
     hungry: bool,
     recall_limit: u64,
-    /// Ticks since the recall went out.
+    /// Ticks since the recall was sent.
     recall_ticks: u32,
     idle_ticks: u32,
-    /// `arrived` at the last tick.
+    /// Value of `arrived` at the last tick.
     arrived_at_tick: u64,
 }
 
@@ -84,23 +84,23 @@ impl Account {
     }
 }
 
-/// Every sender's credit.
+/// The credit of all senders.
 #[derive(Debug)]
 pub(crate) struct Credit {
     accounts: Box<[Account]>,
     /// Outstanding credit of active senders.
     outstanding: u64,
-    /// The most of one sender.
+    /// The most credit of one sender.
     most: u32,
-    /// Those whose credit counts in the budget.
+    /// Active senders: their credit counts in the budget.
     active: Vec<u32>,
-    /// Those without credit: for want of room, and because their sessions get nothing new.
+    /// Senders without credit: for lack of room, and because credit is withheld for their sessions.
     hungry: Vec<u32>,
     suspended: Vec<u32>,
 }
 
 impl Credit {
-    /// For so many senders, none of which has more than `most`.
+    /// Creates accounts for `peers` senders, each of which has at most `most` credit.
     pub fn new(peers: u32, most: u32) -> Self {
         let list = || Vec::with_capacity(peers as usize);
         Self {
@@ -118,31 +118,31 @@ impl Credit {
         &mut self.accounts[peer as usize]
     }
 
-    /// Outstanding credit of active senders.
+    /// Returns the outstanding credit of active senders.
     #[inline]
     pub fn total(&self) -> u64 {
         self.outstanding
     }
 
-    /// Credit that a sender has and has not used.
+    /// Returns the credit that a sender has and has not used.
     #[inline]
     pub fn outstanding(&self, peer: u32) -> u64 {
         self.accounts[peer as usize].outstanding()
     }
 
-    /// SENDs that arrived from it.
+    /// Returns the number of SENDs that arrived from the peer.
     pub fn arrived(&self, peer: u32) -> u64 {
         self.accounts[peer as usize].arrived
     }
 
-    /// The limit to tell it: while a recall is under way nothing above the recalled one, or an
-    /// acknowledgement that crosses its answer would give back what it gave up.
+    /// Returns the limit to tell the sender. While a recall is under way, that is the recalled limit.
+    /// Otherwise an acknowledgement that crosses the sender's answer would give back what the sender gave up.
     pub fn limit_to_tell(&self, peer: u32) -> u64 {
         let account = &self.accounts[peer as usize];
         if account.recalling { account.recall_limit } else { account.limit }
     }
 
-    /// Its limit.
+    /// Returns the peer's limit: the SENDs that it may have made in total.
     pub fn limit(&self, peer: u32) -> u64 {
         self.accounts[peer as usize].limit
     }
@@ -151,7 +151,8 @@ impl Credit {
         room.usable.saturating_sub(self.outstanding)
     }
 
-    /// Opens the account of a sender that connects; it counts as active if it got more than the floor.
+    /// Opens the account of a sender that connects, and returns its limit. The sender counts as active if it
+    /// got more than the floor.
     pub fn open(&mut self, peer: u32, room: Room) -> u64 {
         let target = CREDIT_INITIAL.min(self.most);
         let first = u64::from(target).min(self.left(room));
@@ -165,7 +166,7 @@ impl Credit {
         limit
     }
 
-    /// A sender is gone.
+    /// Closes the account of a sender that is gone.
     pub fn close(&mut self, peer: u32) {
         let account = core::mem::take(self.account_mut(peer));
         if account.active {
@@ -176,7 +177,7 @@ impl Credit {
         }
     }
 
-    /// One SEND of this sender arrived and used one credit. `false`: it had none.
+    /// Counts one SEND of this sender, which uses one credit. Returns `false` if the sender had none.
     #[inline]
     pub fn use_one(&mut self, peer: u32) -> bool {
         let account = &mut self.accounts[peer as usize];
@@ -187,7 +188,7 @@ impl Credit {
         if account.active {
             self.outstanding -= 1;
         } else {
-            // It wakes: what it still has counts in the budget from now on.
+            // The idle sender wakes: the credit that it still has counts in the budget again.
             self.outstanding += account.outstanding();
             account.active = true;
             account.recall_ticks = 0;
@@ -197,7 +198,7 @@ impl Credit {
         true
     }
 
-    /// The answer to a recall. `false`: it claims what cannot be.
+    /// Applies the answer to a recall. Returns `false` if the answer claims an impossible limit.
     pub fn returned(&mut self, peer: u32, limit: u64) -> bool {
         let account = &mut self.accounts[peer as usize];
         if !account.recalling || limit < account.arrived || limit > account.limit {
@@ -209,8 +210,8 @@ impl Credit {
         true
     }
 
-    /// A sender that used all its credit before the recall reached it has none left to answer with: that is
-    /// the answer.
+    /// Ends a recall if the sender used all its credit before the recall reached it: it then has none left to
+    /// answer with.
     #[inline]
     pub fn end_recall_if_used_up(&mut self, peer: u32) {
         let account = self.account_mut(peer);
@@ -219,8 +220,9 @@ impl Credit {
         }
     }
 
-    /// Whether it is to have more. With exactly half left there is time: an acknowledgement is likely to come
-    /// by and take credit along. A sender of one message after the other would else be sent both for each.
+    /// Returns whether the sender is to have more credit. With exactly half left it can wait, for an
+    /// acknowledgement is likely to carry credit along soon. Otherwise a sender of one message after the
+    /// other would be sent both for each message.
     #[inline]
     pub fn wants(&self, peer: u32) -> bool {
         let account = &self.accounts[peer as usize];
@@ -228,7 +230,7 @@ impl Credit {
         outstanding == 0 || outstanding * 2 < u64::from(account.target)
     }
 
-    /// Nothing, until its session is no longer suspended.
+    /// Puts a sender without credit aside until its session no longer withholds credit.
     #[cold]
     pub fn refuse(&mut self, peer: u32) {
         let account = &mut self.accounts[peer as usize];
@@ -237,20 +239,20 @@ impl Credit {
         }
     }
 
-    /// A session is no longer suspended: the senders that waited for that ask again.
+    /// Lets senders that were refused credit for their sessions ask again.
     pub fn feed_suspended(&mut self) {
         self.hungry.append(&mut self.suspended);
     }
 
-    /// Those that get nothing because their sessions are suspended.
+    /// Returns the senders that get no credit because their sessions withhold it.
     pub fn suspended(&self) -> &[u32] {
         &self.suspended
     }
 
-    /// Gives the sender what it should have now, within the budget; how much that was.
+    /// Gives the sender the credit that it should have now, within the budget. Returns how much that was.
     pub fn grant(&mut self, peer: u32, room: Room) -> u64 {
         let left = self.left(room);
-        // What each active sender may have at most, so that none takes it all.
+        // The most that each active sender may have, so that none takes it all.
         let share = (room.usable / (self.active.len() as u64).max(1)).max(u64::from(CREDIT_FLOOR));
         let account = &mut self.accounts[peer as usize];
         if account.recalling {
@@ -264,11 +266,12 @@ impl Credit {
             account.target = (account.target * 2).min(self.most);
         }
         let wanted = u64::from(account.target).min(share).saturating_sub(outstanding);
-        // Not each single one: a limit moves when it is worth a message, or rides on an acknowledgement.
+        // Single credits are not sent one by one. The limit moves when it is worth a message, or rides on an
+        // acknowledgement.
         let mut grant = wanted.min(left);
         if outstanding == 0 && grant < u64::from(CREDIT_FLOOR) && room.posted {
-            // Who sits on the SRQ share must not silence the others: each has what an idle sender has, and
-            // while too many use it their NICs wait.
+            // A session that holds most of the SRQ share must not keep other senders from sending. Each gets
+            // what an idle sender has. While too many use it, their NICs wait.
             grant = u64::from(CREDIT_FLOOR);
         }
         if grant > 0 {
@@ -282,14 +285,14 @@ impl Credit {
         grant
     }
 
-    /// Whether senders wait for credit.
+    /// Returns whether senders wait for credit.
     #[inline]
     pub fn has_hungry(&self) -> bool {
         !self.hungry.is_empty()
     }
 
-    /// A sender without credit, which asks again now that some may be left. What takes them is a stack: who
-    /// comes out last here, the sender that waited longest, is served first.
+    /// Takes a sender without credit, which asks again now that some may be left. The caller pushes the
+    /// senders onto a stack. So the last one taken here is served first: the sender that waited longest.
     pub fn next_hungry(&mut self, room: Room) -> Option<u32> {
         if self.left(room) == 0 && !room.posted {
             return None;
@@ -299,18 +302,18 @@ impl Credit {
         Some(peer)
     }
 
-    /// The active sender at a position. Only they are looked at with time: what a thousand idle ones have
-    /// does not change.
+    /// Returns the active sender at a position. Ticks look at active senders only: the credit of idle ones
+    /// does not change, however many they are.
     pub fn active_at(&self, position: usize) -> Option<u32> {
         self.active.get(position).copied()
     }
 
-    /// How many senders are active.
+    /// Returns the number of active senders.
     pub fn active_count(&self) -> usize {
         self.active.len()
     }
 
-    /// A tick passed for the active sender at a position. Where it is [`Decay::Idle`] from now on another
+    /// Applies a tick to the active sender at a position. If the result is [`Decay::Idle`], another sender
     /// takes its position.
     pub fn decay(&mut self, position: usize, reach: Reach) -> Decay {
         let decay = self.decay_one(self.active[position], reach);
@@ -341,7 +344,7 @@ impl Credit {
             return if account.recall_ticks < RECALL_TICKS { Decay::Stays } else { Decay::Idle };
         }
         let may_hear = match reach {
-            // One that takes long to connect counts as one that does not answer.
+            // A sender that takes long to connect counts as one that does not answer.
             Reach::NotYet if account.idle_ticks < RECALL_TICKS => return Decay::Stays,
             Reach::NotYet => return Decay::Idle,
             Reach::NoMore => return Decay::Stays,
@@ -371,7 +374,7 @@ impl Credit {
 
 #[cfg(test)]
 impl Credit {
-    /// Credit that it should have.
+    /// Returns the credit that the peer should have.
     pub fn target(&self, peer: u32) -> u32 {
         self.accounts[peer as usize].target
     }

@@ -1,10 +1,11 @@
-//! Delivery into sessions: message numbers, what waits for a slot, and what is promised to READs under way.
+//! Delivery into sessions: message numbers, messages that wait for a slot, and what is promised to READs in
+//! flight.
 //!
-//! What every small message passes through is inlined whatever the compiler thinks of its size: together a
-//! tenth of what such a message costs (`jet-bench -- core`).
+//! The functions that every small message passes through are inlined whatever the compiler thinks of their
+//! size. Together they make a tenth of the cost of such a message (`jet-bench -- core`).
 //!
-//! Parts of several messages arrive side by side. The oldest of a session that began to arrive and is not
-//! complete is the one that its application waits for: it is known here, and slots are kept for it.
+//! Parts of several messages arrive side by side. The application waits for the oldest message of its session
+//! that began to arrive and is not complete. This module knows that message, and keeps slots for it.
 
 use crate::config::FRAGMENT_SLABS_MAX;
 use crate::effects::{Commands, SessionId};
@@ -17,21 +18,21 @@ use alloc::vec;
 use alloc::vec::Vec;
 use jet_wire::segment::{DELIVERY_USER_HEADER_MAX, Delivery as Descriptor, delivery_flags, delivery_kind};
 
-/// A user header on its way to a descriptor. The bytes that ride in the descriptor are an array of fixed
-/// size: a copy of variable length would cost a store-forwarding stall a message.
+/// A user header on its way to a descriptor. The bytes inside the descriptor are an array of fixed size: a
+/// copy of variable length would cost a store-forwarding stall for each message.
 #[derive(Clone, Copy)]
 pub(crate) struct UserHeader<'a> {
-    /// Its first bytes, and whatever follows them in its place.
+    /// The header's first bytes, followed by whatever lies behind a shorter header.
     inline: &'a [u8; DELIVERY_USER_HEADER_MAX],
-    /// All of it.
+    /// All bytes of the header.
     whole: &'a [u8],
 }
 
 impl<'a> UserHeader<'a> {
-    /// None, on every run but the first.
+    /// The empty user header, for every run but the first.
     pub const NONE: UserHeader<'static> = UserHeader { inline: &[0; DELIVERY_USER_HEADER_MAX], whole: &[] };
 
-    /// The first `used` bytes of a place that is large enough.
+    /// Borrows the first `used` bytes of a place that has room for any user header.
     #[inline]
     pub fn in_place<const N: usize>(place: &'a [u8; N], used: usize) -> Self {
         let inline = place.first_chunk().expect("a place for user headers has at least 64 bytes");
@@ -46,19 +47,19 @@ pub(crate) struct Part {
     pub offset: u64,
     pub bytes: u32,
     pub share: Share,
-    /// It lies in the cache and in the budget.
+    /// Whether the run lies in the cache and in the budget.
     pub plain: bool,
 }
 
-/// One session's state.
+/// The delivery state of one session.
 #[derive(Debug)]
 struct Desk {
-    /// Message number -> record, with the number's generation.
+    /// Record of each message number, with the number's generation.
     numbers: Box<[(u32, u16)]>,
     free_numbers: Vec<u16>,
     /// Small messages that wait for a slot or a number.
     backlog: MessageList,
-    /// Messages that began to arrive and are not complete: the oldest, the newest.
+    /// Messages that began to arrive and are not complete: the oldest and the newest.
     incomplete: (u32, u32),
     /// Slots and message numbers that READs in flight will need.
     promised_slots: u32,
@@ -81,28 +82,28 @@ impl Desk {
         }
     }
 
-    /// Slots that are kept for the message that its application waits for.
+    /// Returns the slots that are kept for the message that the application waits for.
     #[inline]
     fn reserve(&self) -> u32 {
         if self.incomplete.0 == NONE { 0 } else { FRAGMENT_SLABS_MAX }
     }
 }
 
-/// What was delivered to a session.
+/// Messages and bytes that were delivered to a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Delivered {
     pub messages: u64,
     pub bytes: u64,
 }
 
-/// Every session's deliveries.
+/// The deliveries of all sessions.
 #[derive(Debug)]
 pub(crate) struct Delivery {
     desks: Box<[Desk]>,
 }
 
 impl Delivery {
-    /// For so many sessions, of so many message numbers each.
+    /// Creates the deliveries of `sessions` sessions, with `numbers` message numbers each.
     pub fn new(sessions: u32, numbers: u32) -> Self {
         let numbers = u16::try_from(numbers).expect("checked by Config::check");
         Self { desks: (0..sessions).map(|_| Desk::new(numbers)).collect() }
@@ -118,8 +119,8 @@ impl Delivery {
         &mut self.desks[session as usize]
     }
 
-    /// Hands one run to its session, which has a slot, and a number if this is the first; the slot that it
-    /// took.
+    /// Delivers one run to its session and returns the slot that it took. The session must have a slot, and a
+    /// message number if this is the message's first run.
     #[inline(always)] // see the file's head
     pub fn deliver(
         &mut self,
@@ -177,7 +178,7 @@ impl Delivery {
         taken.slot
     }
 
-    /// Tells the application that the rest of a message will not come, if it knows of the message.
+    /// Tells the application that the rest of a message will not arrive, if it knows of the message.
     pub fn withdraw(
         &mut self,
         message: u32,
@@ -211,13 +212,14 @@ impl Delivery {
         effects.deliver(SessionId(record.session), &descriptor, &[]);
     }
 
-    /// The record of the message that the application names so; `None`: it has no such message.
+    /// Returns the record of the message that the application names by number and generation; `None` if it
+    /// has no such message.
     pub fn named(&self, session: u32, number: u32, generation: u16) -> Option<u32> {
         let &(message, at) = self.desk(session).numbers.get(number as usize)?;
         (message != NONE && at == generation).then_some(message)
     }
 
-    /// The application is done with a message: its number is another's.
+    /// Frees the number of a message that the application is done with.
     #[inline(always)] // see the file's head
     pub fn close_number(&mut self, session: u32, number: u32) {
         let desk = self.desk_mut(session);
@@ -225,7 +227,7 @@ impl Delivery {
         desk.free_numbers.push(u16::try_from(number).expect("below session_messages"));
     }
 
-    /// The message began to arrive, and is not complete.
+    /// Lists a message that began to arrive and is not complete.
     fn begin_arrival(&mut self, message: u32, messages: &mut Messages) {
         let incomplete = &mut self.desk_mut(messages[message].session).incomplete;
         let (oldest, newest) = *incomplete;
@@ -237,7 +239,7 @@ impl Delivery {
         *incomplete = (if oldest == NONE { message } else { oldest }, message);
     }
 
-    /// The message is complete, or will never be.
+    /// Takes a message that is complete, or will never be, off the list of incomplete ones.
     pub fn end_arrival(&mut self, message: u32, messages: &mut Messages) {
         let session = messages[message].session;
         let transfer = messages.transfer(message);
@@ -258,36 +260,37 @@ impl Delivery {
         }
     }
 
-    /// The message of a session that began to arrive first and is not complete: its application waits for it.
+    /// Returns the session's message that began to arrive first and is not complete. The application waits
+    /// for it.
     #[inline]
     pub fn oldest_incomplete(&self, session: u32) -> Option<u32> {
         let oldest = self.desk(session).incomplete.0;
         (oldest != NONE).then_some(oldest)
     }
 
-    /// A small message waits for a slot of its session.
+    /// Adds a small message that waits for a slot of its session.
     pub fn push_backlog(&mut self, message: u32, messages: &mut Messages) {
         self.desk_mut(messages[message].session).backlog.push(messages, message);
     }
 
-    /// The small message that has waited longest.
+    /// Takes the small message that has waited longest.
     pub fn pop_backlog(&mut self, session: u32, messages: &mut Messages) -> Option<u32> {
         self.desk_mut(session).backlog.pop(messages)
     }
 
-    /// A small message does not wait any more.
+    /// Takes a small message out of those that wait.
     pub fn take_backlogged(&mut self, message: u32, messages: &mut Messages) {
         self.desk_mut(messages[message].session).backlog.take_out(messages, |waits| waits == message);
     }
 
-    /// Small messages that wait.
+    /// Returns the number of small messages that wait.
     #[inline]
     pub fn backlog(&self, session: u32) -> u32 {
         self.desk(session).backlog.len()
     }
 
-    /// A READ is posted whose runs will need so many slots, and its message a number if the application does
-    /// not know of it.
+    /// Reserves slots for the runs of a READ that is posted. Reserves a number, too, if the application does
+    /// not know of the message.
     pub fn promise(&mut self, message: u32, slots: u32, messages: &mut Messages) {
         let record = &messages[message];
         let (session, needs_number) = (record.session, !record.reader.is_open());
@@ -298,8 +301,8 @@ impl Delivery {
         desk.promised_numbers += u32::from(new_number);
     }
 
-    /// A run of a READ is delivered next: what was promised to it is used now. `true`: it is its message's
-    /// first.
+    /// Uses one promised slot, for the next run of a READ. Returns `true` if the run is its message's first,
+    /// which uses the promised number.
     pub fn keep_promise(&mut self, message: u32, messages: &mut Messages) -> bool {
         let record = &messages[message];
         let (session, first) = (record.session, !record.reader.is_open());
@@ -312,13 +315,12 @@ impl Delivery {
         first
     }
 
-    /// So many runs of a READ will not come.
+    /// Gives up promised slots for runs of a READ that will not be delivered.
     pub fn break_promise(&mut self, session: u32, slots: u32) {
         self.desk_mut(session).promised_slots -= slots;
     }
 
-    /// No READ of the message is under way any more: the number that was kept for it is not needed, if it is
-    /// still kept.
+    /// Gives up the number kept for a message of which no READ is under way any more, if one is still kept.
     pub fn give_up_number(&mut self, message: u32, messages: &mut Messages) {
         let (session, unseen) = (messages[message].session, !messages[message].reader.is_open());
         if unseen && core::mem::take(&mut messages.transfer(message).numbered) && session != NONE {
@@ -326,31 +328,31 @@ impl Delivery {
         }
     }
 
-    /// Slots and numbers promised to READs in flight.
+    /// Returns the slots promised to READs in flight.
     pub fn promised_slots(&self, session: u32) -> u32 {
         self.desk(session).promised_slots
     }
 
-    /// Slots that are neither in use nor kept for READs in flight.
+    /// Returns the slots that are neither in use nor kept for READs in flight.
     #[inline]
     pub fn slots_left(&self, session: u32, slots: &Slots) -> u32 {
         slots.free(session) - self.desk(session).promised_slots
     }
 
-    /// Message numbers that are neither in use nor kept for READs in flight.
+    /// Returns the message numbers that are neither in use nor kept for READs in flight.
     #[inline]
     pub fn numbers_left(&self, session: u32) -> u32 {
         let desk = self.desk(session);
         u32::try_from(desk.free_numbers.len()).unwrap_or(NONE) - desk.promised_numbers
     }
 
-    /// Message numbers in use.
+    /// Returns the message numbers in use.
     pub fn numbers_used(&self, session: u32) -> u32 {
         let desk = self.desk(session);
         u32::try_from(desk.numbers.len() - desk.free_numbers.len()).unwrap_or(NONE)
     }
 
-    /// Whether there are a slot and a number for a small message.
+    /// Returns whether there are a slot and a number for a small message.
     #[inline]
     pub fn has_room_for_small(&self, session: u32, slots: &Slots) -> bool {
         let desk = self.desk(session);
@@ -358,29 +360,30 @@ impl Delivery {
             && desk.free_numbers.len() > desk.promised_numbers as usize
     }
 
-    /// Whether there are slots for a fragment, whatever its runs, and a number.
+    /// Returns whether there are slots for a fragment, whatever its runs, and a number.
     pub fn has_room_for_fragment(&self, session: u32, slabs: u32, slots: &Slots) -> bool {
         self.slots_left(session, slots) >= slabs + self.desk(session).reserve()
             && self.numbers_left(session) > 0
     }
 
-    /// What was delivered to a session.
+    /// Returns what was delivered to a session.
     pub fn delivered(&self, session: u32) -> Delivered {
         let desk = self.desk(session);
         Delivered { messages: desk.delivered_messages, bytes: desk.delivered_bytes }
     }
 
-    /// Bytes that were delivered to sessions that are open.
+    /// Returns the bytes that were delivered to open sessions.
     pub fn delivered_bytes(&self) -> u64 {
         self.desks.iter().map(|desk| desk.delivered_bytes).sum()
     }
 
-    /// The session is over: what was delivered to it counts elsewhere from now on.
+    /// Takes the count of bytes delivered to a session that is over; the caller counts them from then on.
     pub fn take_delivered_bytes(&mut self, session: u32) -> u64 {
         core::mem::take(&mut self.desk_mut(session).delivered_bytes)
     }
 
-    /// Ready for another application. Generations go on, so that late releases of the former fail.
+    /// Makes the session's number ready for another application. Generations continue, so late releases of
+    /// the former application fail.
     pub fn reset(&mut self, session: u32) {
         let desk = self.desk_mut(session);
         desk.numbers.iter_mut().for_each(|number| number.0 = NONE);

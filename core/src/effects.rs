@@ -1,10 +1,11 @@
-//! What the receiver asks of its driver.
+//! Effects: what the receiver asks of its driver.
 
 use crate::pool::Run;
 use jet_wire::message::HeaderBytes;
 use jet_wire::segment::{Delivery, HeldLimit};
 
-/// A connected sender: an index below `Config::peers_max`, free for another after its loss was handled.
+/// A connected sender: an index below `Config::peers_max`. Another sender may get it after this one's loss
+/// was handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerId(pub u32);
 
@@ -12,8 +13,8 @@ pub struct PeerId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionId(pub u32);
 
-/// The process of an application, by the system's number. It is one process's for as long as that process
-/// holds anything.
+/// The process of an application, by the system's number. The number stays with that process for as long as
+/// it holds anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProcessId(pub u32);
 
@@ -21,12 +22,12 @@ pub struct ProcessId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReadId(pub u32);
 
-/// Where a READ reads.
+/// The sender's memory that a READ reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// The sender's address.
+    /// Address in the sender's memory.
     pub address: u64,
-    /// The sender's key.
+    /// Key of the sender's memory region.
     pub key: u32,
 }
 
@@ -34,79 +35,79 @@ pub struct Remote {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CopyId(pub u32);
 
-/// A delivered run that is to be copied to escape memory (Jet §4.3).
+/// A delivered run to copy to escape memory (Jet §4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EscapeCopy {
-    /// Which.
+    /// Index of the copy.
     pub id: CopyId,
-    /// Whose run.
+    /// Session that holds the run.
     pub session: SessionId,
-    /// Its slot.
+    /// Slot of the run.
     pub slot: u32,
-    /// The slot's generation.
+    /// Generation of the slot.
     pub generation: u16,
-    /// Where it lies.
+    /// Slabs that the run occupies now.
     pub from: Run,
-    /// Where it is to lie: as many slabs.
+    /// Slabs of escape memory to copy to, as many as the run has.
     pub to: Run,
 }
 
-/// Why a copy was not begun.
+/// The reason why a copy was not begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyRefused {
     /// The application is reading the run.
     Pinned,
-    /// Nobody can copy now.
+    /// No worker can take another copy now.
     NoRoom,
 }
 
-/// Why a slab was not copied.
+/// The reason why a slab was not copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyFailed {
-    /// The slab cannot be read.
+    /// The source slab cannot be read.
     Source,
-    /// The other one cannot be written.
+    /// The target slab cannot be written.
     Target,
 }
 
-/// An application released what it must not. Its session is over; nobody else is touched.
+/// A release that breaks the rules of the segment. It ends the application's session, and no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReleaseError {
-    /// No such kind of entry, or reserved bytes set.
+    /// The entry's kind is unknown, or reserved bytes are set.
     Kind {
-        /// The kind found.
+        /// Kind that the entry states.
         found: u8,
     },
-    /// No such slot.
+    /// The slot does not exist.
     Slot {
-        /// The slot named.
+        /// Slot that the entry names.
         slot: u32,
     },
     /// The slot holds nothing, or another run than the one named: released twice, or never held.
     NotHeld {
-        /// The slot named.
+        /// Slot that the entry names.
         slot: u32,
     },
-    /// The slices lie outside the run, or are none.
+    /// The slices lie outside the run, or there are none.
     Slices {
-        /// The slot named.
+        /// Slot that the entry names.
         slot: u32,
-        /// First slice named.
+        /// First slice that the entry names.
         first: u16,
-        /// Slices named.
+        /// Number of slices that the entry names.
         count: u16,
     },
     /// The message named is not open.
     Message {
-        /// The message named.
+        /// Message that the entry names.
         message: u32,
     },
     /// A message was finished as consumed before all of it was delivered.
     Early {
-        /// The message named.
+        /// Message that the entry names.
         message: u32,
     },
-    /// The release ring's index cannot be.
+    /// The release ring's index is impossible.
     Ring,
 }
 
@@ -131,95 +132,97 @@ impl core::fmt::Display for ReleaseError {
 
 impl core::error::Error for ReleaseError {}
 
-/// Why a session ended.
+/// The reason why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionEnd {
     /// The application closed it or died.
     Gone,
     /// The application broke the protocol of its segment.
     Release {
-        /// How.
+        /// The rule that was broken.
         error: ReleaseError,
-        /// Slabs that it held: they are in quarantine.
+        /// Slabs that the session held: they are in quarantine.
         held_slabs: u32,
     },
-    /// The driver ended it; its application may live on.
+    /// The driver ended the session; its application may live on.
     Ended {
-        /// Slabs that it held: they are in quarantine.
+        /// Slabs that the session held: they are in quarantine.
         held_slabs: u32,
     },
 }
 
 impl SessionEnd {
-    /// Whether it ended for what its application did, which may live on and hold what it held.
+    /// Returns whether the session ended because of what its application did. Such an application may live on
+    /// and keep what it held.
     pub fn is_fault(&self) -> bool {
         !matches!(self, Self::Gone)
     }
 }
 
-/// An application that holds all that it may: more waits for it, and nothing comes before it gives something
-/// back.
+/// A standstill: the application holds all that it may while more waits for it. Nothing arrives before the
+/// application gives something back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standstill {
-    /// What it has used up.
+    /// The limit that the session has reached.
     pub limit: HeldLimit,
-    /// How long it stands.
+    /// Stage of the standstill, by how often the application was told.
     pub stage: StandstillStage,
 }
 
-/// How long a standstill stands.
+/// Stages of a standstill, by how often the application was told of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StandstillStage {
-    /// It is told for the first time.
+    /// The application is told for the first time.
     First,
-    /// For the second: it is not merely slow.
+    /// The application is told for the second time: it is not merely slow.
     Lasting,
-    /// It was told twice before, or more often.
+    /// The application was told twice before, or more often.
     Again,
 }
 
-/// What the driver is to do. Commands are to be carried out in the order of the calls; none may call back.
+/// Commands for the driver. It carries them out in the order of the calls, and must not call the receiver
+/// back from them.
 pub trait Commands {
-    /// Post SRQ entry `entry` with slab `slab`.
+    /// Posts SRQ entry `entry` with slab `slab`.
     fn post_srq(&mut self, entry: u32, slab: u32);
 
-    /// READ `bytes` from the peer into the runs, in their order. The last slab may be filled in part. Answer
-    /// with `handle_read_done`, also where it could not be posted.
+    /// READs `bytes` from the peer into the runs, in their order. The last slab may be filled in part. The
+    /// driver answers with `handle_read_done`, also where the READ could not be posted.
     fn post_read(&mut self, peer: PeerId, read: ReadId, remote: Remote, bytes: u32, runs: &[Run]);
 
-    /// SEND a header to the peer. Answer with `handle_sent` when its NIC took it.
+    /// SENDs a header to the peer. The driver answers with `handle_sent` when its NIC has taken the header.
     fn send(&mut self, peer: PeerId, header: &HeaderBytes);
 
-    /// End the connection after what was sent. Answer with `handle_peer_lost`.
+    /// Ends the connection after what was sent. The driver answers with `handle_peer_lost`.
     fn disconnect(&mut self, peer: PeerId);
 
-    /// Publish the slot and append the descriptor to the session's delivery ring. `user_header` is whole;
-    /// where it does not fit the descriptor it goes to the message's header cell first.
+    /// Publishes the slot and appends the descriptor to the session's delivery ring. `user_header` is the
+    /// whole header; one that does not fit the descriptor goes to the message's header cell first.
     fn deliver(&mut self, session: SessionId, delivery: &Delivery, user_header: &[u8]);
 
-    /// Tell the application that its session is over and let go of it. No answer.
+    /// Tells the application that its session is over, and lets go of the session. There is no answer.
     fn close_session(&mut self, session: SessionId, end: SessionEnd);
 
-    /// Tell the application that it holds all that it may, or that this is over.
+    /// Tells the application that it holds all that it may, or (`None`) that the standstill is over.
     fn tell_standstill(&mut self, session: SessionId, standstill: Option<Standstill>);
 
-    /// Copy a run, and answer with `handle_copied`. Both runs stay as they are until then.
+    /// Begins to copy a run. The driver answers with `handle_copied`. Both runs stay as they are until then.
     ///
     /// # Errors
-    /// [`CopyRefused`]: nothing was begun, no answer comes.
+    /// [`CopyRefused`]: nothing was begun, and there is no answer.
     fn begin_copy(&mut self, copy: &EscapeCopy) -> Result<(), CopyRefused>;
 
-    /// Copy a slab's first bytes now.
+    /// Copies a slab's first `bytes` bytes at once.
     ///
     /// # Errors
-    /// [`CopyFailed`], also where the slab turned out to be lost after it was copied: what was read may be
-    /// zeros. Tell `handle_poisoned` before the next flush.
+    /// [`CopyFailed`], also where the slab turned out to be lost after it was copied, for the bytes may be
+    /// zeros. The driver calls `handle_poisoned` before the next flush.
     fn copy_slab(&mut self, from: u32, to: u32, bytes: u32) -> Result<(), CopyFailed>;
 
-    /// Have the NIC mark congestion earlier (`true`), or as it did before (`false`).
+    /// Makes the NIC mark congestion earlier (`true`), or as it did before (`false`).
     fn mark(&mut self, on: bool);
 
-    /// Have the CRC32C of a READ's first `bytes` made elsewhere, and answer with `handle_checked` or
+    /// Has a worker make the CRC32C of a READ's first `bytes`. The driver answers with `handle_checked` or
     /// `handle_check_failed`. The runs stay as they are until then. At most one check of each READ is under
     /// way. Called only with [`Checksums::Workers`].
     ///
@@ -227,31 +230,31 @@ pub trait Commands {
     fn begin_check(&mut self, read: ReadId, bytes: u32, runs: &[Run]);
 }
 
-/// What the driver is asked about what only it can see. It answers at once.
+/// Questions about what only the driver can see. It answers at once.
 pub trait Questions {
-    /// The first bytes of a slab whose SEND arrived, and which is not posted again yet: asked for where a
-    /// user header lies there.
+    /// Returns the first bytes of a slab whose SEND arrived, and which is not posted again yet. The receiver
+    /// asks where a user header lies in the slab.
     fn payload(&self, slab: u32, bytes: u32) -> &[u8];
 
-    /// After its copy: does the application find the run at its new place from now on? `false`: it is reading
-    /// the run where it lies, and goes on finding it there.
+    /// Moves a run to its new place after its copy, so that the application finds it there. Returns `false`
+    /// if the application is reading the run: then it still finds the run at the old place.
     fn relocate(&mut self, copy: &EscapeCopy) -> bool;
 }
 
-/// Sums of bytes.
+/// Checksums of bytes.
 pub trait Sums {
-    /// CRC32C of a slab's first bytes, going on from `crc`. `None`: they cannot be read; tell
-    /// `handle_poisoned` before the next flush.
+    /// Returns the CRC32C of a slab's first bytes, continued from `crc`. `None`: the bytes cannot be read;
+    /// the driver calls `handle_poisoned` before the next flush.
     fn crc32c(&mut self, crc: u32, slab: u32, bytes: u32) -> Option<u32>;
 
-    /// CRC32C of two stretches, one behind the other, from those of both; `second_bytes` is how long the
-    /// second is.
+    /// Returns the CRC32C of two byte ranges, one behind the other, from the CRC32C of each. `second_bytes`
+    /// is the length of the second.
     fn combine_crc32c(first: u32, second: u32, second_bytes: u32) -> u32 {
         jet_wire::message::combine_crc32c(first, second, second_bytes)
     }
 }
 
-/// The driver's hands: whoever carries out commands, answers questions and makes sums.
+/// All effects of a driver: it carries out commands, answers questions and makes checksums.
 pub trait Effects: Commands + Questions + Sums {}
 
 impl<T: Commands + Questions + Sums> Effects for T {}

@@ -1,7 +1,7 @@
-//! What senders are to be told: how their messages ended, and that the receiver is there.
+//! Ends and signs of life for senders: how their messages ended, and that the receiver is there.
 //!
-//! A sender's ends wait in ranges of consecutive sequences, as many as one header carries; those beyond wait
-//! in their messages' records. Whoever is to be looked at by the next flush is in one list.
+//! A sender's ends wait as ranges of consecutive sequence numbers, as many as one header carries. Further
+//! ends wait in their messages' records. One list has all peers that the next flush is to look at.
 
 use crate::effects::{Commands, PeerId};
 use crate::messages::{Life, MessageList, Messages};
@@ -10,53 +10,57 @@ use alloc::vec;
 use alloc::vec::Vec;
 use jet_wire::message::{ACK_RANGES_MAX, AckHeader, AckRange, AckStatus, HeaderBytes};
 
-/// Between two congestion signals to one sender: the first must have had time to show, a few round trips.
+/// Nanoseconds between two congestion signals to one sender. The first must have had time to show, which
+/// takes a few round trips.
 const SIGNAL_NS: u64 = 1_000_000;
-/// A sender whose ends wait, and whose NIC took nothing for so long, does not listen. READs take no such
-/// time.
+/// Nanoseconds without a completed SEND after which a sender whose ends wait counts as unresponsive. READs do
+/// not take that long.
 const UNRESPONSIVE_NS: u64 = 5_000_000_000;
 
-/// A connection, as far as it can be spoken on.
+/// The state of a peer's connection, as far as it matters to what may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
-    /// There is none.
+    /// There is no connection.
     Gone,
-    /// It is being made: nothing can be sent on it yet.
+    /// The connection is being made: nothing can be sent on it yet.
     Asked,
-    /// The driver said that it stands.
+    /// The driver reported the connection as established.
     Stands,
-    /// Nothing from its sender counts any more, and nothing is said to it. Whether it stood.
+    /// The connection is ending: nothing from its sender counts any more, and nothing is sent to it. `stood`:
+    /// whether the connection was established.
     Leaving { stood: bool },
 }
 
-/// The time of a turn, also by the clock that stands still while nobody looks.
+/// The time of a turn, by two clocks. `attended_ns` is the clock that stands still while nobody calls the
+/// receiver.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Moment {
     pub now_ns: u64,
     pub attended_ns: u64,
 }
 
-/// One sender's line.
+/// The state of what is said to one peer.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     link: Link,
-    /// The version of the wire that it has.
+    /// Version of the wire format on the connection.
     version: u8,
-    /// It is in the list of those to be looked at by the next flush.
+    /// Whether the peer is in the list of those that the next flush looks at.
     dirty: bool,
-    /// It understands congestion signals; the last one went out then.
+    /// Whether the peer understands congestion signals, and when the last one was sent.
     signals: bool,
     signalled_ns: u64,
-    /// SENDs to it that have not completed, and the most of them: no more than it has receive entries for.
+    /// SENDs to the peer that have not completed, and the most of them. The most is never above the receive
+    /// entries that the peer has.
     sends_in_flight: u32,
     sends_max: u32,
-    /// When something was said to it last.
+    /// Time when something was last sent to the peer.
     spoken: Moment,
-    /// Messages without an end.
+    /// Messages of the peer that have no end yet.
     unfinished: u32,
     ranges: [AckRange; ACK_RANGES_MAX],
     range_count: usize,
-    /// Ended messages that found no room in `ranges`; the records keep their ends.
+    /// Ended messages that found no room in `ranges`. Their records keep their ends.
     overflow: MessageList,
 }
 
@@ -81,7 +85,8 @@ impl Line {
         self.link == Link::Stands && self.sends_in_flight < self.sends_max
     }
 
-    /// Adds an end to the pending ranges, as the sender's version has it; `false` where they are full.
+    /// Adds an end to the pending ranges, in the form that the peer's version knows. Returns `false` if they
+    /// are full.
     #[inline]
     fn add_end(&mut self, sequence: u64, status: AckStatus) -> bool {
         let status = status.known_in(self.version);
@@ -102,20 +107,21 @@ impl Line {
     }
 }
 
-/// What every sender is to be told.
+/// Ends and signs of life for all peers.
 #[derive(Debug)]
 pub(crate) struct Ends {
     lines: Box<[Line]>,
     dirty: Vec<u32>,
     heartbeat_ns: u64,
-    /// When senders are looked at next that wait for a word.
+    /// Time of the next look at peers that wait for a word.
     next_heartbeat_ns: u64,
-    /// When the receiver was last asked to speak.
+    /// Time when the receiver was last asked to speak.
     moment: Moment,
 }
 
 impl Ends {
-    /// For so many senders; one that waits and was told nothing for `heartbeat_ns` is to hear something.
+    /// Creates the state for `peers` peers. A peer that waits and was told nothing for `heartbeat_ns` is to
+    /// be sent something.
     pub fn new(peers: u32, heartbeat_ns: u64) -> Self {
         Self {
             lines: vec![Line::GONE; peers as usize].into_boxed_slice(),
@@ -136,25 +142,25 @@ impl Ends {
         &mut self.lines[peer as usize]
     }
 
-    /// What is said from now on is said then.
+    /// Sets the time that counts for whatever is sent from now on.
     #[inline]
     pub fn set_moment(&mut self, moment: Moment) {
         self.moment = moment;
     }
 
-    /// When the receiver was last asked to speak.
+    /// Returns the time when the receiver was last asked to speak.
     #[inline]
     pub fn spoke_ns(&self) -> u64 {
         self.moment.now_ns
     }
 
-    /// A sender was let in, with this version of the wire.
+    /// Begins the state of a peer that was let in, with this version of the wire format.
     pub fn join(&mut self, peer: u32, sends_max: u32, signals: bool, version: u8) {
         let spoken = self.moment;
         *self.line_mut(peer) = Line { link: Link::Asked, version, sends_max, signals, spoken, ..Line::GONE };
     }
 
-    /// Its connection stands: it is looked at.
+    /// Marks the peer's connection as established. The next flush looks at the peer.
     pub fn stand(&mut self, peer: u32) {
         let line = self.line_mut(peer);
         line.link = match line.link {
@@ -164,7 +170,8 @@ impl Ends {
         self.mark_dirty(peer);
     }
 
-    /// Nothing from it counts any more. `false`: that is so already.
+    /// Marks the connection as ending: nothing from the peer counts any more. Returns `false` if that is so
+    /// already, or there is no connection.
     pub fn leave(&mut self, peer: u32) -> bool {
         let line = self.line_mut(peer);
         let stood = match line.link {
@@ -176,7 +183,7 @@ impl Ends {
         true
     }
 
-    /// It is gone: its ends, which nobody hears any more, count as told.
+    /// Drops the ends of a peer that is gone. They count as told.
     pub fn lose(&mut self, peer: u32, messages: &mut Messages) {
         while let Some(message) = self.line_mut(peer).overflow.pop(messages) {
             messages.forget_sender(message);
@@ -184,42 +191,43 @@ impl Ends {
         }
     }
 
-    /// Its place is another's.
+    /// Frees the peer's place for another.
     pub fn forget(&mut self, peer: u32) {
         *self.line_mut(peer) = Line::GONE;
         self.dirty.retain(|&dirty| dirty != peer);
     }
 
-    /// How its connection stands.
+    /// Returns the state of the peer's connection.
     pub fn link(&self, peer: u32) -> Link {
         self.line(peer).link
     }
 
-    /// Whether there is a connection.
+    /// Returns whether there is a connection.
     pub fn is_connected(&self, peer: u32) -> bool {
         self.line(peer).link != Link::Gone
     }
 
-    /// The version of the wire that its connection has.
+    /// Returns the version of the wire format on the peer's connection.
     pub fn version(&self, peer: u32) -> u8 {
         self.line(peer).version
     }
 
-    /// The version of the wire in which what comes from it is written; `None`: nothing from it counts.
+    /// Returns the version of the wire format in which the peer's headers are written. `None`: nothing from
+    /// the peer counts.
     #[inline]
     pub fn heard_in(&self, peer: u32) -> Option<u8> {
         let line = self.line(peer);
         matches!(line.link, Link::Asked | Link::Stands).then_some(line.version)
     }
 
-    /// It may be spoken to, and a SEND to it has a place.
+    /// Returns whether the peer may be sent something, and a SEND to it has a place.
     #[inline]
     pub fn may_hear(&self, peer: u32) -> bool {
         self.line(peer).may_hear()
     }
 
-    /// It is looked at by the next flush. What is on every message's way looks at `dirty` first, without a
-    /// call: nearly always it is.
+    /// Marks the peer for the next flush. Code that every message passes through tests `dirty` itself first,
+    /// to save the call: nearly always it is set.
     #[inline]
     pub fn mark_dirty(&mut self, peer: u32) {
         let line = self.line_mut(peer);
@@ -229,7 +237,7 @@ impl Ends {
         }
     }
 
-    /// Who is to be looked at now: the last that was marked first.
+    /// Takes the next peer to look at: the one that was marked last comes first.
     #[inline]
     pub fn next_dirty(&mut self) -> Option<u32> {
         let peer = self.dirty.pop()?;
@@ -237,7 +245,8 @@ impl Ends {
         Some(peer)
     }
 
-    /// A message of it arrived, and is to have its end: it is looked at by the next flush.
+    /// Counts a message that arrived from the peer, which is to have its end. The next flush looks at the
+    /// peer.
     #[inline(always)] // on every message's way
     pub fn begin(&mut self, peer: u32) {
         let line = self.line_mut(peer);
@@ -247,12 +256,12 @@ impl Ends {
         }
     }
 
-    /// A message of it ended like this.
+    /// Records the end of one of the peer's messages.
     #[inline(always)] // on every message's way
     pub fn end(&mut self, peer: u32, message: u32, status: AckStatus, messages: &mut Messages) {
         let line = self.line_mut(peer);
         line.unfinished -= 1;
-        // What waits in the overflow goes first.
+        // Ends that wait in the overflow list go first.
         let record = &mut messages[message];
         if line.overflow.len() == 0 && line.add_end(record.sequence, status) {
             record.life.tell();
@@ -265,14 +274,14 @@ impl Ends {
         }
     }
 
-    /// Whether ends wait for it.
+    /// Returns whether ends wait for the peer.
     #[inline]
     pub fn has_ranges(&self, peer: u32) -> bool {
         self.line(peer).range_count > 0
     }
 
-    /// Sends it the ends that wait, with the limit of its credit; those that waited in message records are
-    /// next.
+    /// Sends the waiting ends to the peer, with the limit of its credit. The ends that waited in message
+    /// records become the next ranges.
     pub fn acknowledge(
         &mut self,
         peer: u32,
@@ -299,7 +308,7 @@ impl Ends {
         }
     }
 
-    /// Sends a header to a peer that may hear it, in the version of its connection.
+    /// Sends a header to a peer, which must be able to hear it, in the version of its connection.
     pub fn say(&mut self, peer: u32, header: &HeaderBytes, effects: &mut impl Commands) {
         let spoken = self.moment;
         let line = self.line_mut(peer);
@@ -310,13 +319,13 @@ impl Ends {
         effects.send(PeerId(peer), &header);
     }
 
-    /// A SEND to it was taken by its NIC.
+    /// Counts a SEND to the peer that the NIC has completed.
     pub fn sent(&mut self, peer: u32) {
         let line = self.line_mut(peer);
         line.sends_in_flight = line.sends_in_flight.saturating_sub(1);
     }
 
-    /// Whether senders that wait for a word are to be looked at now, which is done once in a while.
+    /// Returns whether it is time to look at peers that wait for a word, which is once per heartbeat.
     pub fn is_heartbeat_due(&mut self, now_ns: u64) -> bool {
         let due = now_ns >= self.next_heartbeat_ns;
         if due {
@@ -325,23 +334,23 @@ impl Ends {
         due
     }
 
-    /// Whether it may be told something, and was told nothing for a heartbeat.
+    /// Returns whether the peer may be sent something, and was sent nothing for a heartbeat.
     pub fn hears_nothing(&self, peer: u32, now_ns: u64) -> bool {
         let line = self.line(peer);
         line.may_hear() && now_ns.saturating_sub(line.spoken.now_ns) >= self.heartbeat_ns
     }
 
-    /// Whether it waits for an end.
+    /// Returns whether the peer waits for an end.
     pub fn waits(&self, peer: u32) -> bool {
         self.unfinished(peer) > 0
     }
 
-    /// Its messages without an end.
+    /// Returns the number of the peer's messages that have no end yet.
     pub fn unfinished(&self, peer: u32) -> u32 {
         self.line(peer).unfinished
     }
 
-    /// The sender with the most ends waiting in records, of those that took nothing for long.
+    /// Returns the peer with the most ends waiting in records, of those that are unresponsive.
     pub fn most_unresponsive(&self, attended_ns: u64) -> Option<u32> {
         let is_unresponsive = |line: &Line| {
             matches!(line.link, Link::Asked | Link::Stands)
@@ -356,19 +365,19 @@ impl Ends {
             .map(|(peer, _)| peer)
     }
 
-    /// Whether every end is on its way.
+    /// Returns whether every end was sent.
     pub fn are_told(&self) -> bool {
         let is_told = |line: &Line| line.range_count == 0 && line.overflow.len() == 0;
         self.lines.iter().all(|line| line.link == Link::Gone || is_told(line))
     }
 
-    /// Whether it may be sent a congestion signal now.
+    /// Returns whether the peer may be sent a congestion signal now.
     pub fn may_signal(&self, peer: u32, now_ns: u64) -> bool {
         let line = self.line(peer);
         line.signals && line.may_hear() && now_ns.saturating_sub(line.signalled_ns) >= SIGNAL_NS
     }
 
-    /// Sends it a congestion signal.
+    /// Sends a congestion signal to the peer.
     pub fn signal(&mut self, peer: u32, now_ns: u64, header: &HeaderBytes, effects: &mut impl Commands) {
         self.line_mut(peer).signalled_ns = now_ns;
         self.say(peer, header, effects);
@@ -377,7 +386,7 @@ impl Ends {
 
 #[cfg(test)]
 impl Ends {
-    /// SENDs to it that have not completed.
+    /// Returns the SENDs to the peer that have not completed.
     pub fn sends_in_flight(&self, peer: u32) -> u32 {
         self.line(peer).sends_in_flight
     }

@@ -1,8 +1,9 @@
-//! Escape: carries out what Algorithm 1 says (Jet §4.3).
+//! Escape: carries out what Algorithm 1 decides (Jet §4.3).
 //!
-//! Replace is bookkeeping in the pool. Copies are made by the driver, and are over when it says so: until
-//! then neither the slot nor the slabs of either place are used for anything else, whatever the application
-//! does meanwhile. Whom congestion is marked to is not known here: that is said as a value.
+//! Replacing is bookkeeping in the pool. Copies are made by the driver, which reports their end. Until then
+//! neither the slot nor the slabs of either place are used for anything else, whatever the application does
+//! meanwhile. This module does not know which senders to signal: it returns [`Step::Mark`], and the receiver
+//! signals them.
 
 use crate::config::Config;
 use crate::effects::{Commands, CopyFailed, CopyId, CopyRefused, EscapeCopy, Questions, SessionId};
@@ -15,13 +16,13 @@ use alloc::vec;
 use alloc::vec::Vec;
 use jet_escape::{Action, Escape as Algorithm, PoolView, Pressure, Thresholds};
 
-/// Between two evaluations under pressure: with 1,000 sessions an evaluation costs 2 us, so at most 4 % of a
-/// core.
+/// Nanoseconds between two evaluations under pressure. With 1,000 sessions an evaluation costs 2 us, so at
+/// most 4 % of a core.
 const EVALUATION_NS: u64 = 50_000;
-/// Between two evaluations when nothing else happens: a fraction of the time that makes a straggler.
+/// Nanoseconds between two evaluations when nothing else happens: a fraction of the straggler's time.
 const IDLE_EVALUATION_NS: u64 = 500_000;
 
-/// How much escape memory was in use for how long.
+/// A meter of how much escape memory was in use for how long.
 #[derive(Clone, Copy, Debug, Default)]
 struct MemoryMeter {
     used: u32,
@@ -41,23 +42,23 @@ impl MemoryMeter {
     }
 }
 
-/// Slabs of a session's messages that escaped.
+/// Slabs of a session's messages that escaped, by kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Escaped<N> {
     pub copied: N,
     pub replaced: N,
-    /// Taken from memory instead of waiting.
+    /// Slabs taken from escape memory instead of waiting.
     pub granted: N,
 }
 
 impl Escaped<u32> {
-    /// In memory.
+    /// Returns the slabs that lie in escape memory.
     #[inline]
     pub fn memory(&self) -> u32 {
         self.copied + self.granted
     }
 
-    /// So many were released.
+    /// Takes slabs that were released off the counts.
     fn give(&mut self, slabs: u32, share: Share) {
         match share {
             Share::Copied => self.copied -= slabs,
@@ -68,46 +69,46 @@ impl Escaped<u32> {
     }
 }
 
-/// What escaped of one session.
+/// Slabs of one session that escaped, and copies of its runs.
 #[derive(Clone, Copy, Debug, Default)]
 struct SessionEscape {
-    /// Of that which it holds, and of what is being read for it.
+    /// Slabs of the runs that the session holds, and of what is being read for it.
     now: Escaped<u32>,
     so_far: Escaped<u64>,
-    /// Copies of its runs under way.
+    /// Copies of the session's runs under way.
     copies: u32,
 }
 
-/// What the pool is scarce of, beside free slabs.
+/// Demand on the pool that its free slabs do not show.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Demand {
-    /// Slabs that are posted.
+    /// Slabs that are posted to the SRQ.
     pub posted: u32,
-    /// A session is granted nothing because the pool has no room for what waits: pressure, however many slabs
-    /// are posted.
+    /// Whether a session is granted nothing because the pool has no room for what waits. That is pressure,
+    /// however many slabs are posted.
     pub waits_for_room: bool,
 }
 
-/// What an evaluation wants of others.
+/// Request of an evaluation to its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Congestion is to be marked. There may be more to do.
+    /// Congestion is to be marked. More steps may follow.
     Mark,
-    /// Nothing more now.
+    /// Nothing more is to be done now.
     Done,
 }
 
-/// How a copy ended.
+/// Result of a copy that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copied {
     pub session: u32,
-    /// The slot came free: nothing is held of it any more.
+    /// Whether the slot came free, because nothing is held of it any more.
     pub slot_is_free: bool,
-    /// Congestion is to be marked. Jet §4.3: "Data copy does not work because of exceptions."
+    /// Whether congestion is to be marked. Jet §4.3: "Data copy does not work because of exceptions."
     pub marks: bool,
 }
 
-/// Algorithm 1 carried out.
+/// Algorithm 1, with what carries out its actions.
 #[derive(Debug)]
 pub(crate) struct Escape {
     algorithm: Algorithm,
@@ -115,20 +116,20 @@ pub(crate) struct Escape {
     thresholds: Thresholds,
     replace_slabs_max: u32,
     srq_slabs: u32,
-    /// Slabs of memory that one session may hold; `None`: no limit is looked at.
+    /// The most slabs of escape memory that one session may hold; `None` where no limit applies.
     session_memory_slabs: Option<u32>,
     sessions: Box<[SessionEscape]>,
     next_evaluation_ns: u64,
     copies: Box<[Option<EscapeCopy>]>,
     free_copies: Vec<u32>,
     meter: MemoryMeter,
-    /// The NIC marks earlier than it usually does.
+    /// Whether the NIC marks earlier than it usually does.
     marking: bool,
     counts: EscapeStats,
 }
 
 impl Escape {
-    /// Nothing is held, and nothing scarce.
+    /// Creates an escape where nothing is held and nothing is scarce.
     pub fn new(config: &Config) -> Self {
         let has_limit = config.escape.enabled && config.memory_slabs > 0;
         Self {
@@ -153,29 +154,29 @@ impl Escape {
         &mut self.sessions[session as usize]
     }
 
-    /// A run was delivered.
+    /// Notes a run that was delivered.
     #[inline]
     pub fn hold(&mut self, session: u32, slot: u16, slabs: u32, share: Share, plain: bool, attended_ns: u64) {
         self.algorithm.hold(session, slot, slabs, attended_ns);
         if !plain && !share.in_budget() {
-            // In memory already: nothing to escape from, only the time is kept.
+            // The run lies in memory already, so there is nothing to escape from: only the time is kept.
             self.algorithm.remove(session, slot);
         }
     }
 
-    /// Since when a slot's run is held.
+    /// Returns the time since when a slot's run has been held.
     #[inline]
     pub fn since_ns(&self, session: u32, slot: u16) -> u64 {
         self.algorithm.since_ns(session, slot)
     }
 
-    /// Slabs of the cache came back.
+    /// Notes slabs of the cache that were released.
     #[inline]
     pub fn release(&mut self, session: u32, slot: u16, slabs: u32) {
         self.algorithm.release(session, slot, slabs);
     }
 
-    /// Slabs came back of a run that escaped, lies in a slab that stands in for another, or is being copied.
+    /// Notes released slabs of a run that escaped, lies in a stand-in, or is being copied.
     #[cold]
     pub fn release_escaped(&mut self, session: u32, slot: u16, slabs: u32, share: Share) {
         if share.in_budget() {
@@ -185,7 +186,7 @@ impl Escape {
         }
     }
 
-    /// Slabs of memory were taken for a READ of the session instead of waiting.
+    /// Notes slabs of escape memory that a READ of the session takes instead of waiting.
     pub fn grant(&mut self, session: u32, slabs: u32) {
         let owner = self.owner(session);
         owner.now.granted += slabs;
@@ -193,102 +194,102 @@ impl Escape {
         self.counts.granted_total += u64::from(slabs);
     }
 
-    /// Slabs of memory came back that were never delivered.
+    /// Notes slabs of escape memory that come back without having been delivered.
     pub fn give_up(&mut self, session: u32, slabs: u32, share: Share) {
         self.owner(session).now.give(slabs, share);
     }
 
-    /// The pressure when it was read last.
+    /// Returns the pressure at the last evaluation.
     #[inline]
     pub fn pressure(&self) -> Pressure {
         self.algorithm.pressure()
     }
 
-    /// Whether most of what the session holds are stragglers.
+    /// Returns whether most of what the session holds are stragglers.
     #[inline]
     pub fn is_slow(&self, session: u32) -> bool {
         self.algorithm.is_slow(session)
     }
 
-    /// Whether any session is slow.
+    /// Returns whether any session is slow.
     pub fn any_slow(&self) -> bool {
         (0u32..).zip(self.sessions.iter()).any(|(session, _)| self.is_slow(session))
     }
 
-    /// Slabs of the cache that the session holds.
+    /// Returns the slabs of the cache that the session holds.
     #[inline]
     pub fn held_in_cache(&self, session: u32) -> u32 {
         self.algorithm.held_slabs(session)
     }
 
-    /// Slabs that it holds, wherever they lie.
+    /// Returns the slabs that the session holds, wherever they lie.
     pub fn held_slabs(&self, session: u32) -> u32 {
         let now = &self.sessions[session as usize].now;
         self.algorithm.held_slabs(session) + now.replaced + now.memory()
     }
 
-    /// The most slabs of the cache that one session holds.
+    /// Returns the most slabs of the cache that any one session holds.
     pub fn most_held_in_cache(&self) -> u32 {
         let held = (0u32..).zip(self.sessions.iter()).map(|(session, _)| self.held_in_cache(session));
         held.max().unwrap_or(0)
     }
 
-    /// Slabs of the cache that its stragglers hold.
+    /// Returns the slabs of the cache that the session's stragglers hold.
     pub fn straggler_slabs(&self, session: u32) -> u32 {
         self.algorithm.straggler_slabs(session)
     }
 
-    /// Slabs of the cache that all stragglers hold.
+    /// Returns the slabs of the cache that all stragglers hold.
     pub fn all_straggler_slabs(&self) -> u32 {
         (0u32..).zip(self.sessions.iter()).map(|(session, _)| self.straggler_slabs(session)).sum()
     }
 
-    /// What is held for as long is a straggler now.
+    /// Returns the straggler's time now, in nanoseconds: a run held for longer is a straggler.
     pub fn straggler_ns(&self) -> u64 {
         self.algorithm.straggler_ns()
     }
 
-    /// What escaped of that which the session holds.
+    /// Returns what escaped of the runs that the session holds.
     #[inline]
     pub fn escaped(&self, session: u32) -> Escaped<u32> {
         self.sessions[session as usize].now
     }
 
-    /// What escaped of the session so far.
+    /// Returns what escaped of the session so far.
     pub fn escaped_so_far(&self, session: u32) -> Escaped<u64> {
         self.sessions[session as usize].so_far
     }
 
-    /// It holds as much memory as one session may.
+    /// Returns whether the session holds as much escape memory as one session may.
     #[inline]
     pub fn holds_its_memory(&self, session: u32) -> bool {
         self.session_memory_slabs.is_some_and(|most| self.sessions[session as usize].now.memory() >= most)
     }
 
-    /// Whether copies of its runs are under way.
+    /// Returns whether copies of the session's runs are under way.
     pub fn is_copying(&self, session: u32) -> bool {
         self.sessions[session as usize].copies > 0
     }
 
-    /// The session is over.
+    /// Notes that the session is over.
     pub fn close(&mut self, session: u32) {
         self.algorithm.close(session);
     }
 
-    /// Ready for another application.
+    /// Makes the session's number ready for another application.
     pub fn reset(&mut self, session: u32) {
         let owner = self.owner(session);
         (owner.now, owner.so_far) = (Escaped::default(), Escaped::default());
     }
 
-    /// A tick passed.
+    /// Counts stragglers and the use of escape memory, once per tick.
     pub fn tick(&mut self, now_ns: u64, attended_ns: u64, pool: &Pool) {
         self.algorithm.count_stragglers(attended_ns);
         self.meter.note(now_ns, pool.escape_used());
     }
 
-    /// The slabs as Algorithm 1 sees them. Where the SRQ share is scarcer than the pool as a whole, it is
-    /// what counts: its slabs are all that small messages have.
+    /// Returns the slabs as Algorithm 1 sees them. Where the SRQ share is scarcer than the pool as a whole,
+    /// the SRQ share counts: small messages have no other slabs.
     #[inline]
     fn view(&self, pool: &Pool, demand: Demand) -> PoolView {
         let total = pool.total();
@@ -300,22 +301,23 @@ impl Escape {
             available = available.min(u32::try_from(left).unwrap_or(NONE));
         }
         if demand.waits_for_room {
-            // Danger is for a pool that is used up; this is one that others hold, or have posted.
+            // Danger is for a pool that is used up. This pool has slabs that other sessions hold, or that are
+            // posted.
             let safe = u64::from(total) * u64::from(self.thresholds.safe_permille);
             available = available.min(u32::try_from(safe.saturating_sub(1) / 1000).unwrap_or(NONE));
         }
-        // Escape memory that is not there counts as used: then copying is next.
+        // Escape memory that is not there counts as used, so that Algorithm 1 copies next.
         let replaced_slabs = pool.replaced_or_missing(self.replace_slabs_max);
         PoolView { available_slabs: available, total_slabs: total, replaced_slabs }
     }
 
-    /// The pressure now.
+    /// Returns the pressure now.
     pub fn read_pressure(&self, pool: &Pool, demand: Demand) -> Pressure {
         let view = self.view(pool, demand);
         self.thresholds.read(self.pressure(), view.available_slabs, view.total_slabs)
     }
 
-    /// Begins an evaluation of Algorithm 1, if it is time. `true`: there are steps to take.
+    /// Begins an evaluation of Algorithm 1, if it is time. Returns whether there are steps to take.
     #[inline]
     pub fn begin(
         &mut self,
@@ -358,7 +360,7 @@ impl Escape {
         under_pressure
     }
 
-    /// Goes on with an evaluation until somebody else is wanted, or it is over.
+    /// Continues an evaluation until its caller is needed, or it is over.
     pub fn go_on(
         &mut self,
         now_ns: u64,
@@ -370,10 +372,10 @@ impl Escape {
         while let Some(action) = self.algorithm.next(attended_ns, self.view(pool, demand)) {
             match action {
                 Action::Replace { session, slot, .. } => self.replace(session, slot, pool, slots),
-                // As many as there may be are under way: the end of one is when to go on.
+                // As many copies as there may be are under way: the evaluation continues when one ends.
                 Action::Copy { .. } if self.free_copies.is_empty() => break,
                 Action::Copy { session, slot, .. } => self.begin_copy(session, slot, pool, slots, effects),
-                // Copies under way are yet to show what they free.
+                // It is not known yet what the copies under way will free.
                 Action::Mark if self.free_copies.len() < self.copies.len() => {}
                 Action::Mark => return Step::Mark,
             }
@@ -386,7 +388,7 @@ impl Escape {
         let held = slots.movable(session, slot);
         // Where slices were released already, the rest need not be one run.
         let run = Run { first: held.run.first, count: held.held_slabs };
-        // Without escape memory (none could be had, or stand-ins are still in use) the straggler stays, and
+        // Without escape memory (none was available, or stand-ins are still in use) the straggler stays, and
         // is offered again in the next evaluation.
         if held.copying || !pool.replace(run, held.share) {
             return;
@@ -409,13 +411,13 @@ impl Escape {
     ) {
         let held = slots.movable(session, slot);
         if !held.whole {
-            // Slices of it were taken, so it is being read.
+            // Slices of the run were released, so the application is reading it.
             self.counts.copies_pinned += 1;
             return;
         }
         let from = held.run;
         if pool.is_retired(from) {
-            // There is nothing left that could be copied.
+            // Nothing is left that could be copied.
             self.counts.copies_failed += 1;
             return;
         }
@@ -457,8 +459,8 @@ impl Escape {
         }
     }
 
-    /// A copy is over. `ok`: the bytes are there. `is_open`: whether its session is; what one held that is
-    /// over is in quarantine.
+    /// Ends a copy. `ok`: the bytes were copied. `is_open`: tells whether a session is open; what an ended
+    /// session held is in quarantine.
     pub fn end_copy(
         &mut self,
         now_ns: u64,
@@ -469,11 +471,11 @@ impl Escape {
     ) -> Copied {
         let copy = self.copies[id.0 as usize].take().expect("only a copy that was begun ends");
         self.free_copies.push(id.0);
-        // Others may wait for the place in the queue.
+        // Other runs may wait for the copy's place.
         self.next_evaluation_ns = self.next_evaluation_ns.min(now_ns);
         let EscapeCopy { session: SessionId(session), from, to, .. } = copy;
         let slot = u16::try_from(copy.slot).expect("below session_slots");
-        // Whoever copied may have found zeros, or have written where nobody else can read.
+        // The worker that copied may have found zeros, or have written where nobody else can read.
         let ok = ok && !pool.is_retired(from) && !pool.is_retired(to);
         self.owner(session).copies -= 1;
         slots.end_copy(session, slot);
@@ -506,7 +508,7 @@ impl Escape {
         Copied { slot_is_free, marks: !ok, ..nothing }
     }
 
-    /// Congestion is marked: the NIC is told where it does not do so already.
+    /// Counts a mark of congestion, and has the NIC mark earlier unless it does so already.
     pub fn mark(&mut self, effects: &mut (impl Commands + Questions)) {
         self.counts.marks += 1;
         if !core::mem::replace(&mut self.marking, true) {
@@ -514,22 +516,24 @@ impl Escape {
         }
     }
 
-    /// A congestion signal was sent.
+    /// Counts a congestion signal that was sent.
     pub fn count_signal(&mut self) {
         self.counts.signals += 1;
     }
 
-    /// When Algorithm 1 is to be evaluated though nothing happens: runs become stragglers by waiting.
+    /// Returns when Algorithm 1 is to be evaluated if nothing else happens: runs become stragglers by
+    /// waiting. `None` while that is not needed.
     pub fn next_idle_evaluation_ns(&self, flushed_ns: u64, waits_for_room: bool) -> Option<u64> {
         (self.enabled && (waits_for_room || self.pressure() != Pressure::Ok))
             .then_some(flushed_ns + IDLE_EVALUATION_NS)
     }
 
-    /// A small message that has to wait for a slot goes to memory where the cache is scarce, and its slab
-    /// comes back; where it lies then, if it does.
+    /// Moves a small message that has to wait for a slot to escape memory, where the cache is scarce; its
+    /// slab comes back. Returns the slab of escape memory, or `None` if the message stays.
     ///
     /// # Errors
-    /// [`CopyFailed`], upon which congestion is to be marked. [`CopyFailed::Source`]: it cannot be read.
+    /// [`CopyFailed`], upon which congestion is to be marked. [`CopyFailed::Source`]: the message cannot be
+    /// read.
     pub fn keep_in_memory(
         &mut self,
         session: u32,
@@ -556,7 +560,7 @@ impl Escape {
         Ok(Some(run.first))
     }
 
-    /// What was counted, and how things stand.
+    /// Returns the counters, and the current state of escape memory.
     pub fn stats(&self, pool: &Pool) -> EscapeStats {
         EscapeStats {
             enabled: self.enabled,

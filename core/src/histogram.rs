@@ -1,4 +1,4 @@
-//! A histogram of spans: fixed size, a few instructions to add to, 6 % wide buckets.
+//! A histogram of spans: of fixed size, a few instructions to add to, with buckets 6 % wide.
 
 const SUB_BITS: u32 = 4;
 const BUCKETS: usize = 64 << SUB_BITS;
@@ -33,18 +33,19 @@ impl Histogram {
         self.spans += 1;
     }
 
-    /// Spans added.
+    /// Returns the number of spans added.
     pub fn spans(&self) -> u64 {
         self.spans
     }
 
-    /// The longest span.
+    /// Returns the longest span in nanoseconds.
     pub fn max_ns(&self) -> u64 {
         self.max_ns
     }
 
-    /// The spans that so many thousandths of all do not exceed (upper ends of their buckets); 0 where there
-    /// are none. The shares are to grow: all are found in one pass, since a status asks for those of every
+    /// Returns the quantiles for the given shares of all spans, in thousandths and in increasing order. A
+    /// quantile is the span that such a share does not exceed, as the upper end of its bucket. All are 0
+    /// where there are no spans. One pass finds all quantiles, since a status asks for those of every
     /// session.
     pub fn quantiles_ns<const N: usize>(&self, permilles: [u32; N]) -> [u64; N] {
         let mut spans_ns = [self.max_ns; N];
@@ -98,7 +99,7 @@ mod tests {
         }
         assert_eq!(histogram.max_ns(), 1_000_000);
         assert_eq!(Histogram::default().quantiles_ns([500, 999]), [0, 0]);
-        // All in one bucket, which is every quantile's.
+        // All spans are in one bucket, which is every quantile's.
         let mut histogram = Histogram::default();
         histogram.add(7);
         assert_eq!(histogram.quantiles_ns([1, 500, 1000]), [7, 7, 7]);

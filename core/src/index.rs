@@ -1,4 +1,4 @@
-//! Indices into the tables.
+//! Indices into the receiver's tables.
 
-/// No index: the end of a list, a peer or session that is gone.
+/// The absence of an index: the end of a list, or a peer or session that is gone.
 pub(crate) const NONE: u32 = u32::MAX;

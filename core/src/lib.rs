@@ -1,10 +1,9 @@
 //! The receiver as a state machine.
 //!
-//! Everything that decides about receiving lives here, and nothing that touches the world: `no_std`, no
-//! unsafe, no clock, no I/O. Time enters as a value. The same code runs under a real RNIC, a software NIC and
-//! a simulator.
+//! This crate makes all decisions about receiving and touches nothing outside: `no_std`, no unsafe, no clock,
+//! no I/O. Time enters as a value. The same code runs with a real RNIC, a software NIC and a simulator.
 //!
-//! Inputs are the `handle_*` calls of [`Receiver`]; what is to be done about them comes out through
+//! Inputs are the `handle_*` calls of [`Receiver`]. What is to be done about them comes out through
 //! [`Effects`], which the driver implements. The order of calls:
 //!
 //! 1. [`Receiver::new`], then [`Receiver::start`] posts the first SRQ entries.
@@ -12,7 +11,8 @@
 //! 3. After each batch of those, [`Receiver::flush`]: tops up the SRQ, grants READs, sends acknowledgements.
 //! 4. By the time that [`Receiver::next_tick_ns`] names, [`Receiver::handle_tick`].
 //!
-//! After construction nothing allocates.
+//! After construction nothing allocates, except where memory was lost to the hardware (see
+//! [`Receiver::handle_poisoned`]).
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,10 @@
-//! What sessions held that are over: nobody else's before it is certain that nobody reads it any more.
+//! Quarantine: slabs of ended sessions, which nobody else may use before it is certain that nobody reads them
+//! any more.
 //!
-//! A process that ends, or closes its connection, has let go of what it held: it comes back after a while,
-//! for I/O of the process's may still be under way. A process whose session was ended for a fault may live on
-//! and read: then what it held comes back when it lets go, which may be never. So that one such process does
-//! not take the pool slab by slab, it gets no further session before the slabs of the first are back.
+//! A process that ended, or closed its connection, has let go of what it held. Those slabs come back after a
+//! time, for the process's I/O may still be under way. A process whose session was ended for a fault may live
+//! on and read. Then the slabs come back when the process lets go, which may be never. Such a process gets no
+//! further session before the slabs of the first one are back. So it cannot take the pool slab by slab.
 
 use crate::effects::ProcessId;
 use crate::stats::QuarantineStats;
@@ -11,26 +12,26 @@ use alloc::boxed::Box;
 use alloc::vec;
 use jet_wire::message::hello::AppName;
 
-/// A session that is over.
+/// An ended session whose slabs are in quarantine.
 #[derive(Clone, Copy, Debug)]
 struct Detained {
     name: AppName,
     process: Option<ProcessId>,
     until_ns: u64,
     holder_lives: bool,
-    /// It was ended for what its application did.
+    /// Whether the session was ended for what its application did.
     faulted: bool,
     held_slabs: u32,
 }
 
 impl Detained {
-    /// Whether time alone ends it.
+    /// Returns whether the quarantine ends with time alone.
     fn passes(&self) -> bool {
         !self.holder_lives || self.held_slabs == 0
     }
 }
 
-/// Sessions that are over, and whose slabs are not back.
+/// Ended sessions whose slabs are not back yet.
 #[derive(Debug)]
 pub(crate) struct Quarantine {
     sessions: Box<[Option<Detained>]>,
@@ -38,12 +39,13 @@ pub(crate) struct Quarantine {
 }
 
 impl Quarantine {
-    /// For so many sessions; nothing comes back sooner than after `span_ns`.
+    /// Creates quarantines for `sessions` sessions. Slabs come back after `span_ns` nanoseconds at the
+    /// earliest.
     pub fn new(sessions: u32, span_ns: u64) -> Self {
         Self { sessions: vec![None; sessions as usize].into_boxed_slice(), span_ns }
     }
 
-    /// A session is over. Its application may live on, and read what it held.
+    /// Begins the quarantine of an ended session. Its application may live on, and read what it held.
     pub fn begin(
         &mut self,
         now_ns: u64,
@@ -57,15 +59,16 @@ impl Quarantine {
         self.sessions[session as usize] = Some(detained);
     }
 
-    /// Its application does not read any more, as far as it is known.
+    /// Notes that the application does not read any more, as far as is known.
     pub fn let_go(&mut self, session: u32) {
         if let Some(detained) = &mut self.sessions[session as usize] {
             detained.holder_lives = false;
         }
     }
 
-    /// Slabs in quarantine for faults of a process. Where processes cannot be told apart, an application's
-    /// name stands for its process: one that only is faulty comes again under its own.
+    /// Returns the slabs in quarantine for faults of a process. Where processes cannot be told apart, the
+    /// application's name stands for the process: an application that is merely faulty registers again under
+    /// its own name.
     pub fn slabs_for_faults_of(&self, process: Option<ProcessId>, name: AppName) -> u32 {
         let is_of_it = |detained: &&Detained| match (detained.process, process) {
             (Some(holder), Some(process)) => holder == process,
@@ -75,24 +78,24 @@ impl Quarantine {
         faulted.filter(is_of_it).map(|detained| detained.held_slabs).sum()
     }
 
-    /// Whether time alone ends one of them.
+    /// Returns whether any quarantine ends with time alone.
     pub fn passes(&self) -> bool {
         self.sessions.iter().flatten().any(Detained::passes)
     }
 
-    /// Whether the session is over and its quarantine is, too.
+    /// Returns whether the session was in quarantine, and the quarantine is over.
     pub fn is_over(&self, now_ns: u64, session: u32) -> bool {
         self.sessions[session as usize]
             .as_ref()
             .is_some_and(|detained| now_ns >= detained.until_ns && detained.passes())
     }
 
-    /// What it held is anybody's again.
+    /// Ends a session's quarantine: what it held may be used again.
     pub fn end(&mut self, session: u32) {
         self.sessions[session as usize] = None;
     }
 
-    /// One session; `None` where it is not in quarantine.
+    /// Returns the quarantine of a session; `None` if it is not in quarantine.
     pub fn stats(&self, session: u32) -> Option<QuarantineStats> {
         let &Detained { name, process, held_slabs, holder_lives, .. } =
             self.sessions.get(session as usize)?.as_ref()?;

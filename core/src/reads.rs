@@ -1,4 +1,4 @@
-//! READs in flight.
+//! The table of READs in flight.
 
 use crate::config::FRAGMENT_SLABS_MAX;
 use crate::index::NONE;
@@ -7,7 +7,7 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// One fragment, from the grant until its runs are delivered.
+/// The READ of one fragment, from its grant until its runs are delivered.
 #[derive(Clone, Debug)]
 pub(crate) struct Read {
     pub message: u32,
@@ -15,19 +15,19 @@ pub(crate) struct Read {
     pub bytes: u32,
     pub runs: [Run; FRAGMENT_SLABS_MAX as usize],
     pub run_count: usize,
-    /// Runs that were delivered already.
+    /// Number of runs that were delivered already.
     pub delivered: usize,
-    /// Whose its slabs are: the READ share's, or escape memory.
+    /// Share that its slabs count in: the READ share, or escape memory.
     pub share: Share,
-    /// Not yet completed by the NIC.
+    /// Whether the NIC has not completed it yet.
     pub in_flight: bool,
-    /// What the check made elsewhere says, once it is over.
+    /// CRC32C that a worker made, once its check is over.
     pub checked: Option<u32>,
-    /// The READ of its message that is checked after it.
+    /// Next READ of the same message that workers check.
     pub next_check: Option<u32>,
 }
 
-/// The table of READs.
+/// The READs in flight, by index.
 #[derive(Debug)]
 pub(crate) struct Reads {
     records: Box<[Read]>,
@@ -66,8 +66,8 @@ impl Reads {
         self.free.pop()
     }
 
-    /// Fills the READ's runs with up to `slabs` slabs of a share, contiguous ones first, as the NIC's scatter
-    /// entries allow; how many there are.
+    /// Fills the READ's runs with up to `slabs` slabs of a share, contiguous ones first, within the NIC's
+    /// limit of scatter entries. Returns how many slabs it took.
     pub fn fill(&mut self, index: u32, slabs: u32, scatter_max: u32, share: Share, pool: &mut Pool) -> u32 {
         let scatter_max = scatter_max.min(FRAGMENT_SLABS_MAX) as usize;
         let entry = &mut self.records[index as usize];

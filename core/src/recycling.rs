@@ -1,7 +1,7 @@
-//! What an application gives back: checked against what the receiver knows, and measured.
+//! Checking and measuring of what applications give back.
 //!
-//! Every value comes from a stranger. How much comes back, and how long it was held, says what a session's
-//! messages will need.
+//! Every value comes from a program that is not trusted. How much comes back, and how long it was held, tells
+//! what a session's messages will need.
 
 use crate::effects::ReleaseError;
 use crate::histogram::Histogram;
@@ -13,43 +13,43 @@ use core::cell::Cell;
 use jet_wire::SLAB_BYTES;
 use jet_wire::segment::{Release, release_kind};
 
-/// What an entry of a release ring says.
+/// The meaning of a release ring's entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
-    /// Slices are given back; else it names a message.
+    /// Whether slices are given back; if not, the entry names a message.
     pub slices: bool,
-    /// The message is finished.
+    /// Whether the message is finished.
     pub finishes: bool,
 }
 
-/// What is measured of one session.
+/// Measurements of one session.
 #[derive(Clone, Debug, Default)]
 struct Pace {
     released_since_tick_bytes: u64,
     bytes_per_ms: u64,
     post_nic_ns: u64,
     post_nic: Histogram,
-    /// Quantiles of so many spans. They are read by many and take a walk through the histogram, so they are
-    /// kept until it changes.
+    /// Quantiles, with the number of spans they were computed from. They are kept until the histogram
+    /// changes, for they are read often and take a pass through the histogram.
     quantiles: Cell<(u64, [u64; 4])>,
 }
 
-/// What comes back from every session.
+/// Measurements of what comes back from every session.
 #[derive(Debug)]
 pub(crate) struct Recycling {
     paces: Box<[Pace]>,
 }
 
 impl Recycling {
-    /// For so many sessions.
+    /// Creates measurements for `sessions` sessions.
     pub fn new(sessions: u32) -> Self {
         Self { paces: vec![Pace::default(); sessions as usize].into_boxed_slice() }
     }
 
-    /// Reads an entry.
+    /// Decodes a release entry.
     ///
     /// # Errors
-    /// There is no such kind of entry.
+    /// [`ReleaseError::Kind`]: there is no such kind of entry.
     #[inline]
     pub fn read(release: &Release) -> Result<Entry, ReleaseError> {
         let (slices, finishes) = match release.kind {
@@ -62,10 +62,10 @@ impl Recycling {
         Ok(Entry { slices, finishes })
     }
 
-    /// Takes slices back from who holds them. With them: whether their message may come to its end now.
+    /// Takes slices back from a session. Also returns whether their message may come to its end now.
     ///
     /// # Errors
-    /// They are not the session's to give.
+    /// [`ReleaseError`] if the session does not hold the slices.
     #[inline(always)] // on every message's way
     pub fn take_back(
         session: u32,
@@ -76,16 +76,17 @@ impl Recycling {
         let freed = slots.release(session, release)?;
         let record = &mut messages[freed.message];
         record.held -= freed.run.count;
-        // While slices are held, whatever could be decided was: when it was finished, or when its last READ
-        // ended. What is left to be decided waits for the last slice.
+        // While slices are held, whatever could be decided was decided, when the message was finished or its
+        // last READ ended. The rest waits for the last slice.
         let settles = record.held == 0 && (record.reader.is_finished() || record.life.has_failed());
         Ok((freed, settles))
     }
 
-    /// The application finished a message. `true`: the rest of it will not be wanted.
+    /// Finishes a message for its application. Returns whether part of the message has not arrived yet, which
+    /// is not wanted any more.
     ///
     /// # Errors
-    /// It was finished before, or cannot be consumed yet.
+    /// [`ReleaseError`] if the message was finished before, or cannot be consumed yet.
     #[inline]
     pub fn finish(message: u32, code: u32, messages: &mut Messages) -> Result<bool, ReleaseError> {
         let record = &mut messages[message];
@@ -100,7 +101,7 @@ impl Recycling {
         Ok(comes)
     }
 
-    /// All of a run came back, so long after it was delivered; how many bytes that are.
+    /// Notes that all of a run came back `span_ns` after its delivery. Returns its bytes.
     #[inline]
     pub fn note(&mut self, session: u32, slabs: u32, span_ns: u64) -> u64 {
         let pace = &mut self.paces[session as usize];
@@ -112,7 +113,7 @@ impl Recycling {
         bytes
     }
 
-    /// Rates over the last tick, averaged with weight 1/8.
+    /// Updates the throughput with what came back since the last tick, as an average with weight 1/8.
     pub fn tick(&mut self, session: u32, span_ns: u64) {
         let pace = &mut self.paces[session as usize];
         let bytes = core::mem::take(&mut pace.released_since_tick_bytes);
@@ -120,17 +121,17 @@ impl Recycling {
         pace.bytes_per_ms = if pace.bytes_per_ms == 0 { now } else { (pace.bytes_per_ms * 7 + now) / 8 };
     }
 
-    /// Measured throughput.
+    /// Returns the measured throughput in bytes per millisecond.
     pub fn bytes_per_ms(&self, session: u32) -> u64 {
         self.paces[session as usize].bytes_per_ms
     }
 
-    /// Measured post-NIC time, mean.
+    /// Returns the mean of the measured post-NIC time in nanoseconds.
     pub fn post_nic_ns(&self, session: u32) -> u64 {
         self.paces[session as usize].post_nic_ns
     }
 
-    /// Median, 99 % and 99.9 % of it, and the longest.
+    /// Returns the median, 99 % and 99.9 % of the post-NIC time, and the longest, in nanoseconds.
     pub fn post_nic_quantiles_ns(&self, session: u32) -> [u64; 4] {
         let Pace { post_nic, quantiles, .. } = &self.paces[session as usize];
         if quantiles.get().0 != post_nic.spans() {
@@ -140,7 +141,7 @@ impl Recycling {
         quantiles.get().1
     }
 
-    /// Ready for another application.
+    /// Makes the session's number ready for another application.
     pub fn reset(&mut self, session: u32) {
         self.paces[session as usize] = Pace::default();
     }

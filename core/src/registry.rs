@@ -1,4 +1,4 @@
-//! Who there is: applications by name, where senders and sessions meet.
+//! The registry of applications by name: it connects senders with sessions.
 
 use crate::effects::ProcessId;
 use crate::index::NONE;
@@ -7,12 +7,12 @@ use alloc::vec;
 use alloc::vec::Vec;
 use jet_wire::message::hello::AppName;
 
-/// An application by name.
+/// An application's name, with its session and the number of its users.
 #[derive(Clone, Copy, Debug)]
 struct App {
     name: Option<AppName>,
     session: u32,
-    /// Senders and the session that are of that name.
+    /// Number of senders and sessions with that name.
     users: u32,
 }
 
@@ -26,17 +26,17 @@ struct Sender {
     app: u32,
 }
 
-/// What an application registered with.
+/// The values that an application registered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Registration {
     pub name: AppName,
     pub class: u8,
-    /// Its messages may take memory instead of waiting.
+    /// Whether its messages may take memory instead of waiting.
     pub takes_memory: bool,
     pub process: Option<ProcessId>,
 }
 
-/// A session's number.
+/// The state of a session's number.
 #[derive(Clone, Copy, Debug)]
 enum Session {
     Free,
@@ -44,20 +44,20 @@ enum Session {
         app: u32,
         registration: Registration,
     },
-    /// The session is over, and its number is nobody else's yet.
+    /// The session is over, but its number cannot be used again yet.
     Over,
 }
 
-/// Why a session was not opened.
+/// The reason why a session was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// Every number is in use.
+    /// Every session number is in use.
     Numbers,
-    /// The name is.
+    /// The name is in use.
     Name,
 }
 
-/// Applications, senders and sessions.
+/// All applications by name, connected senders, and sessions.
 #[derive(Debug)]
 pub(crate) struct Registry {
     apps: Box<[App]>,
@@ -68,7 +68,7 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// Room for so many.
+    /// Creates a registry with room for so many senders and sessions.
     pub fn new(senders: u32, sessions: u32) -> Self {
         Self {
             apps: vec![NOBODY; (senders + sessions) as usize].into_boxed_slice(),
@@ -79,7 +79,7 @@ impl Registry {
         }
     }
 
-    /// A sender connects; its number. `None`: there is no room for it.
+    /// Adds a sender that connects; returns its number. `None`: there is no room for it.
     pub fn join(&mut self, app: AppName, identity: u64) -> Option<u32> {
         let peer = self.free_senders.pop()?;
         let Some(app) = self.use_app(app) else {
@@ -90,14 +90,14 @@ impl Registry {
         Some(peer)
     }
 
-    /// A sender is gone.
+    /// Removes a sender that is gone.
     pub fn leave(&mut self, peer: u32) {
         let app = core::mem::replace(&mut self.senders[peer as usize].app, NONE);
         self.drop_app(app);
         self.free_senders.push(peer);
     }
 
-    /// Who a sender is, as it says itself, and the session that its messages are for.
+    /// Returns the identity that a sender gave, and the session that its messages are for.
     #[inline]
     pub fn sender(&self, peer: u32) -> (u64, Option<u32>) {
         let sender = &self.senders[peer as usize];
@@ -105,31 +105,31 @@ impl Registry {
         (sender.identity, session.filter(|&session| session != NONE))
     }
 
-    /// Who a sender is, as it says itself.
+    /// Returns the identity that a sender gave.
     pub fn identity(&self, peer: u32) -> u64 {
         self.senders[peer as usize].identity
     }
 
-    /// The session that a sender's messages are for.
+    /// Returns the session that a sender's messages are for.
     #[inline]
     pub fn session_of(&self, peer: u32) -> Option<u32> {
         self.sender(peer).1
     }
 
-    /// The name that a sender's messages are for.
+    /// Returns the name of the application that a sender's messages are for.
     pub fn app_of(&self, peer: u32) -> Option<AppName> {
         self.apps.get(self.senders[peer as usize].app as usize)?.name
     }
 
-    /// Connected senders.
+    /// Returns the number of connected senders.
     pub fn joined(&self) -> u32 {
         u32::try_from(self.senders.len() - self.free_senders.len()).unwrap_or(NONE)
     }
 
-    /// An application registers; its session's number.
+    /// Opens a session for an application that registers; returns its number.
     ///
     /// # Errors
-    /// [`Taken`]: what there is none of.
+    /// [`Taken`] says what is in use already.
     pub fn open(&mut self, registration: Registration) -> Result<u32, Taken> {
         let is_free = |session: &Session| matches!(session, Session::Free);
         let free = self.sessions.iter().position(is_free).ok_or(Taken::Numbers)?;
@@ -145,7 +145,8 @@ impl Registry {
         Ok(session)
     }
 
-    /// A session is over: its name is free, its number is not before [`Self::free`]. `None`: it was not open.
+    /// Closes a session: its name is free at once, its number not before [`Self::free`]. Returns `None` if
+    /// the session was not open.
     pub fn close(&mut self, session: u32) -> Option<Registration> {
         let entry = &mut self.sessions[session as usize];
         let Session::Open { app, registration } = *entry else { return None };
@@ -156,12 +157,12 @@ impl Registry {
         Some(registration)
     }
 
-    /// A session's number may be used again.
+    /// Makes a session's number free for another session.
     pub fn free(&mut self, session: u32) {
         self.sessions[session as usize] = Session::Free;
     }
 
-    /// What the application of an open session registered with.
+    /// Returns what the application of an open session registered with.
     #[inline]
     pub fn registration(&self, session: u32) -> Option<&Registration> {
         match self.sessions.get(session as usize)? {
@@ -170,29 +171,29 @@ impl Registry {
         }
     }
 
-    /// Whether a session is open.
+    /// Returns whether a session is open.
     #[inline]
     pub fn is_open(&self, session: u32) -> bool {
         self.registration(session).is_some()
     }
 
-    /// Whether an open session's messages may take memory instead of waiting.
+    /// Returns whether an open session's messages may take memory instead of waiting.
     pub fn takes_memory(&self, session: u32) -> bool {
         self.registration(session).is_some_and(|registration| registration.takes_memory)
     }
 
-    /// Open sessions.
+    /// Returns the number of open sessions.
     #[inline]
     pub fn open_count(&self) -> u32 {
         self.open
     }
 
-    /// All sessions' numbers, open or not.
+    /// Returns the numbers of all sessions, open or not.
     pub fn numbers(&self) -> core::ops::Range<u32> {
         0..u32::try_from(self.sessions.len()).unwrap_or(NONE)
     }
 
-    /// Finds an application by name, or makes room for it; one use is counted.
+    /// Finds an application by name, or adds it, and counts one more use. `None`: there is no room for it.
     fn use_app(&mut self, name: AppName) -> Option<u32> {
         let known = self.apps.iter().position(|app| app.name == Some(name));
         let index = known.or_else(|| self.apps.iter().position(|app| app.name.is_none()))?;

@@ -1,4 +1,4 @@
-//! The table of delivered runs: which session holds what, slice by slice.
+//! The table of delivered runs: which session holds which of them, slice by slice.
 
 use crate::effects::ReleaseError;
 use crate::index::NONE;
@@ -8,20 +8,21 @@ use alloc::vec;
 use alloc::vec::Vec;
 use jet_wire::segment::Release;
 
-/// A delivered run.
+/// A place for one delivered run.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    /// The record of its message; `NONE`: the slot is empty.
+    /// Record of the run's message; `NONE` if the slot is empty.
     message: u32,
     generation: u16,
     share: Share,
     run: Run,
-    /// It lies in the cache, in the budget, and is not being copied: the usual case, in which releasing is
-    /// short.
+    /// Whether the run lies in the cache and in the budget, and is not being copied. That is the usual case,
+    /// in which releasing takes few steps.
     plain: bool,
-    /// It is being copied to memory: neither it nor its slabs are used for anything else before that is over.
+    /// Whether the run is being copied to memory. Until that is over neither the slot nor its slabs are used
+    /// for anything else.
     copying: bool,
-    /// One bit a slice that is not released.
+    /// One bit for each slice that is not released.
     held: u64,
 }
 
@@ -36,18 +37,19 @@ impl Slot {
         held: 0,
     };
 
-    /// Every slice of its run.
+    /// Returns the bits of all slices of the run.
     fn all(&self) -> u64 {
         u64::MAX >> (64 - self.run.count)
     }
 
-    /// The slices that lie where its run does: while that is being copied, those that were released as well.
+    /// Returns the bits of the slices whose slabs are in use. While the run is being copied that includes
+    /// released slices.
     fn occupied(&self) -> u64 {
         if self.copying { self.all() } else { self.held }
     }
 }
 
-/// What a slot became.
+/// A slot that was taken.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Taken {
     pub slot: u16,
@@ -62,9 +64,9 @@ pub(crate) struct Freed {
     pub share: Share,
     pub slot: u16,
     pub plain: bool,
-    /// The slot can be used again.
+    /// Whether the slot can be used again.
     pub slot_is_free: bool,
-    /// Slabs of the delivered run, of which nothing is held any more; 0 while something is.
+    /// Slabs of the whole run if nothing of it is held any more; 0 while something is.
     pub emptied_slabs: u32,
 }
 
@@ -74,27 +76,27 @@ pub(crate) struct Movable {
     pub run: Run,
     pub generation: u16,
     pub share: Share,
-    /// No slice of it was released.
+    /// Whether no slice of it was released.
     pub whole: bool,
     pub copying: bool,
     pub held_slabs: u32,
 }
 
-/// One session's slots.
+/// The slots of one session.
 #[derive(Debug)]
 struct SessionSlots {
     slots: Box<[Slot]>,
     free: Vec<u16>,
 }
 
-/// Every session's slots.
+/// The slots of all sessions.
 #[derive(Debug)]
 pub(crate) struct Slots {
     sessions: Box<[SessionSlots]>,
 }
 
 impl Slots {
-    /// For so many sessions, of so many slots each.
+    /// Creates slots for `sessions` sessions, with `slots` slots each.
     pub fn new(sessions: u32, slots: u32) -> Self {
         let slots = u16::try_from(slots).expect("checked by Config::check");
         let session = || SessionSlots {
@@ -104,19 +106,19 @@ impl Slots {
         Self { sessions: (0..sessions).map(|_| session()).collect() }
     }
 
-    /// Slots that are in no use.
+    /// Returns the number of free slots.
     #[inline]
     pub fn free(&self, session: u32) -> u32 {
         u32::try_from(self.sessions[session as usize].free.len()).unwrap_or(NONE)
     }
 
-    /// Runs delivered and not wholly released.
+    /// Returns the number of runs that were delivered and are not wholly released.
     pub fn used(&self, session: u32) -> u32 {
         let owner = &self.sessions[session as usize];
         u32::try_from(owner.slots.len() - owner.free.len()).unwrap_or(NONE)
     }
 
-    /// A run is delivered; the session has a free slot.
+    /// Takes a slot for a run that is delivered. The session must have a free slot.
     #[inline(always)] // on every message's way
     pub fn take(&mut self, session: u32, message: u32, run: Run, share: Share, plain: bool) -> Taken {
         let owner = &mut self.sessions[session as usize];
@@ -131,10 +133,10 @@ impl Slots {
         Taken { slot: index, generation: slot.generation }
     }
 
-    /// An application gives slices back.
+    /// Releases slices that an application gives back.
     ///
     /// # Errors
-    /// They are not the session's to give: nothing changed.
+    /// [`ReleaseError`] if the session does not hold them; nothing changed.
     #[inline(always)] // on every message's way
     pub fn release(&mut self, session: u32, release: &Release) -> Result<Freed, ReleaseError> {
         let &Release { index, generation, first, count, .. } = release;
@@ -154,7 +156,7 @@ impl Slots {
         }
         slot.held &= !bits;
         let emptied = slot.held == 0;
-        // A run that is being copied stays where it is until that is over; then its slabs and its slot come
+        // A run that is being copied stays where it is until that is over. Then its slabs and its slot come
         // back.
         let slot_is_free = emptied && (slot.plain || !slot.copying);
         let freed = Freed {
@@ -173,7 +175,7 @@ impl Slots {
         Ok(freed)
     }
 
-    /// A slot that is in use, for who would move its run.
+    /// Returns the run in a slot, for a caller that wants to move it. The slot must be in use.
     pub fn movable(&self, session: u32, slot: u16) -> Movable {
         let slot = &self.sessions[session as usize].slots[usize::from(slot)];
         Movable {
@@ -186,31 +188,31 @@ impl Slots {
         }
     }
 
-    /// Its slabs left the budget; where they lie stays.
+    /// Notes that the run's slabs left the budget; they stay where they are.
     pub fn replaced(&mut self, session: u32, slot: u16) {
         let slot = &mut self.sessions[session as usize].slots[usize::from(slot)];
         (slot.share, slot.plain) = (Share::Replaced, false);
     }
 
-    /// Its run is being copied from now on.
+    /// Notes that the run is being copied.
     pub fn begin_copy(&mut self, session: u32, slot: u16) {
         let slot = &mut self.sessions[session as usize].slots[usize::from(slot)];
         (slot.copying, slot.plain) = (true, false);
     }
 
-    /// Its copy is over, whatever came of it.
+    /// Notes that the run's copy is over, whether it succeeded or not.
     pub fn end_copy(&mut self, session: u32, slot: u16) {
         self.sessions[session as usize].slots[usize::from(slot)].copying = false;
     }
 
-    /// Its run lies there now, as a copy.
+    /// Notes that the run lies at `to` now, as a copy.
     pub fn moved(&mut self, session: u32, slot: u16, to: Run) {
         let slot = &mut self.sessions[session as usize].slots[usize::from(slot)];
         (slot.share, slot.run) = (Share::Copied, to);
     }
 
-    /// Its run stays where it is: `back` gets what was released while it was copied. `true`: the slot can be
-    /// used again.
+    /// Notes that the run stays where it is after a copy. `back` gets the slabs that were released while it
+    /// was being copied. Returns whether the slot can be used again.
     pub fn stays(&mut self, session: u32, number: u16, plain: bool, back: impl FnMut(Run)) -> bool {
         let owner = &mut self.sessions[session as usize];
         let slot = &mut owner.slots[usize::from(number)];
@@ -224,21 +226,21 @@ impl Slots {
         true
     }
 
-    /// Slabs that a session's runs occupy.
+    /// Returns the slabs that a session's runs occupy.
     pub fn occupied_slabs(&self, session: u32) -> u32 {
         let used = self.sessions[session as usize].slots.iter().filter(|slot| slot.message != NONE);
         used.map(|slot| slot.occupied().count_ones()).sum()
     }
 
-    /// What a session holds, with the records of its messages.
+    /// Calls `each` for every run of slabs that a session holds, with the record of its message.
     pub fn for_each_held(&self, session: u32, mut each: impl FnMut(u32, Run)) {
         for slot in self.sessions[session as usize].slots.iter().filter(|slot| slot.message != NONE) {
             for_each_stretch(slot.held, slot.run.first, |run| each(slot.message, run));
         }
     }
 
-    /// The session is over: `each` gets what its runs occupy, all of which counts as held until
-    /// [`Self::reset`].
+    /// Detains what a session's runs occupy when the session is over: `each` gets the slabs. All of them
+    /// count as held until [`Self::reset`].
     pub fn detain(&mut self, session: u32, mut each: impl FnMut(Run, Share)) {
         for slot in self.sessions[session as usize].slots.iter_mut().filter(|slot| slot.message != NONE) {
             slot.held = slot.occupied();
@@ -246,8 +248,8 @@ impl Slots {
         }
     }
 
-    /// Ready for another application: `each` gets what was held. Generations go on, so that late releases of
-    /// the former fail.
+    /// Makes the slots ready for another application: `each` gets the slabs that were held. Generations
+    /// continue, so late releases of the former application fail.
     pub fn reset(&mut self, session: u32, mut each: impl FnMut(Run, Share)) {
         let owner = &mut self.sessions[session as usize];
         for slot in owner.slots.iter_mut().filter(|slot| slot.message != NONE) {
@@ -259,7 +261,7 @@ impl Slots {
     }
 }
 
-/// The stretches of set bits, as runs from `first` on.
+/// Calls `each` for every group of consecutive set bits, as a run of slabs; bit 0 is slab `first`.
 fn for_each_stretch(bits: u64, first: u32, mut each: impl FnMut(Run)) {
     let mut left = bits;
     let mut at = 0;

@@ -1,4 +1,4 @@
-//! The shared receive queue: which slab each posted entry has. It is the one table of that.
+//! The shared receive queue: the slab of each posted entry. No other table has that.
 
 use crate::effects::Commands;
 use crate::index::NONE;
@@ -10,17 +10,17 @@ use alloc::vec::Vec;
 /// The entries of the SRQ.
 #[derive(Debug)]
 pub(crate) struct Srq {
-    /// The slab of each posted entry.
+    /// Slab of each posted entry.
     slabs: Box<[u32]>,
     free: Vec<u32>,
     posted: u32,
-    /// Entries that are posted whatever READs need: without them nobody can ask for a READ, nor give credit
-    /// back.
+    /// Entries that are posted whatever READs need: without them no sender can ask for a READ, nor give
+    /// credit back.
     kept: u32,
 }
 
 impl Srq {
-    /// None is posted. `floor_slabs` of the pool are always the SRQ's.
+    /// Creates an SRQ with no entry posted. The pool always keeps `floor_slabs` slabs for it.
     pub fn new(entries: u32, floor_slabs: u32) -> Self {
         Self {
             slabs: vec![NONE; entries as usize].into_boxed_slice(),
@@ -30,14 +30,14 @@ impl Srq {
         }
     }
 
-    /// Entries that are posted.
+    /// Returns the number of posted entries.
     #[inline]
     pub fn posted(&self) -> u32 {
         self.posted
     }
 
-    /// Posts entries until there are `depth` of them, as far as slabs and records reach: whatever arrives in
-    /// an entry needs a record.
+    /// Posts entries until `depth` of them are posted, as far as slabs and records suffice. Whatever arrives
+    /// in an entry needs a record.
     pub fn top_up(&mut self, depth: u32, records: u32, pool: &mut Pool, effects: &mut impl Commands) {
         let entries = u32::try_from(self.free.len()).unwrap_or(NONE);
         let wanted = depth.saturating_sub(self.posted).min(entries).min(records);
@@ -55,7 +55,7 @@ impl Srq {
         }
     }
 
-    /// The entry completed: its slab is no longer posted.
+    /// Completes an entry; returns its slab, which is no longer posted.
     #[inline]
     pub fn complete(&mut self, entry: u32) -> u32 {
         let slab = core::mem::replace(&mut self.slabs[entry as usize], NONE);

@@ -1,11 +1,12 @@
-//! Applications that hold all that they may, while more waits for them.
+//! Standstills: applications that hold all that they may, while more waits for them.
 //!
-//! An application may keep what it gets until it has all of a message. One that does so with a message larger
-//! than the pool waits for what can never come, and so does one that keeps more messages than it may. So it
-//! is told, as is the operator: which limit, and that something has to be given back.
+//! An application may keep what it gets until it has all of a message. If the message is larger than the
+//! pool, it waits for something that can never arrive. So does an application that keeps more messages than
+//! it may. Jet tells the application and the operator which limit was reached, and that something has to be
+//! given back.
 //!
-//! Who only is slow looks the same for a while. What tells them apart is time in which nothing was given back
-//! and nothing came, though none of it was on its way.
+//! An application that is merely slow looks the same for a while. Time tells them apart: in a standstill
+//! nothing is given back and nothing arrives, and nothing is on its way.
 
 use crate::effects::{Commands, SessionId, Standstill, StandstillStage};
 use crate::stats::StandstillStats;
@@ -13,13 +14,13 @@ use alloc::boxed::Box;
 use alloc::vec;
 use jet_wire::segment::HeldLimit;
 
-/// A session that stood still for so long hears of it. Longer than any READ or queue takes while nobody is in
-/// the way.
+/// Nanoseconds of standstill after which a session is told. That is longer than any READ or queue takes while
+/// nothing blocks it.
 const STANDSTILL_NS: u64 = 1_000_000_000;
-/// It hears of it again so long after.
+/// Nanoseconds after which a session is told again.
 const RENEWAL_NS: u64 = 10_000_000_000;
 
-/// What changes whenever something comes to a session, or comes back from it.
+/// Values of which one changes whenever something arrives for a session, or comes back from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Standing {
     pub held_slabs: u32,
@@ -28,11 +29,12 @@ pub(crate) struct Standing {
     pub delivered_bytes: u64,
 }
 
-/// Since when a session stands still.
+/// The standstill of one session: since when it lasts, and how often the application was told.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stillness {
     standing: Standing,
-    /// By the clock of what applications hold: since when, and the last look.
+    /// Begin of the standstill, and the last look, by the clock that measures how long applications hold
+    /// runs.
     since_ns: u64,
     seen_ns: u64,
     told: u16,
@@ -40,7 +42,7 @@ struct Stillness {
 }
 
 impl StandstillStage {
-    /// That of a session which was told so often before.
+    /// Returns the stage for a session that was told `told` times before.
     fn after(told: u16) -> Self {
         match told {
             0 => Self::First,
@@ -50,24 +52,25 @@ impl StandstillStage {
     }
 }
 
-/// Which sessions stand still.
+/// The standstills of all sessions.
 #[derive(Debug)]
 pub(crate) struct Standstills {
     sessions: Box<[Stillness]>,
 }
 
 impl Standstills {
-    /// None does.
+    /// Creates the state of sessions of which none stands still.
     pub fn new(sessions: u32) -> Self {
         Self { sessions: vec![Stillness::default(); sessions as usize].into_boxed_slice() }
     }
 
-    /// Whether a session was told, and not yet that it is over.
+    /// Returns whether a session was told of its standstill, and not yet that it is over.
     pub fn was_told(&self, session: u32) -> bool {
         self.sessions[session as usize].told > 0
     }
 
-    /// A look at an open session, which has used up `limit` while more waits for it that is not on its way.
+    /// Looks at an open session, and tells it of a standstill that lasts, or that is over. `limit`: what the
+    /// session has used up while more waits for it that is not on its way.
     pub fn look(
         &mut self,
         attended_ns: u64,
@@ -96,16 +99,16 @@ impl Standstills {
         }
     }
 
-    /// How a session stands that was told that it stands still.
+    /// Returns the standstill of a session that was told of it.
     pub fn stats(&self, session: u32) -> Option<StandstillStats> {
         let still = &self.sessions[session as usize];
-        // As the last look saw it: a stall that is noted after that is no part of it.
+        // Up to the last look: a stall that is noted later is not part of the span.
         let span_ns = still.seen_ns.saturating_sub(still.since_ns);
         let told = still.limit.filter(|_| still.told > 0);
         told.map(|limit| StandstillStats { limit, span_ns })
     }
 
-    /// Ready for another application.
+    /// Makes the session's number ready for another application.
     pub fn reset(&mut self, session: u32) {
         self.sessions[session as usize] = Stillness::default();
     }

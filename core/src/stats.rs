@@ -1,4 +1,4 @@
-//! What the receiver counts, as plain values.
+//! Statistics of the receiver, as plain values.
 
 use crate::effects::ProcessId;
 use jet_escape::Pressure;
@@ -6,12 +6,12 @@ use jet_wire::message::EndCounts;
 use jet_wire::message::hello::AppName;
 use jet_wire::segment::HeldLimit;
 
-/// The receiver as a whole.
+/// Statistics of the receiver as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Slabs in the pool.
+    /// Slabs that the pool has.
     pub pool_slabs: u32,
-    /// Slabs that nobody uses.
+    /// Slabs that are free.
     pub free_slabs: u32,
     /// Slabs posted to the SRQ.
     pub posted_slabs: u32,
@@ -21,35 +21,35 @@ pub struct Stats {
     pub read_slabs: u32,
     /// Slabs in quarantine.
     pub quarantined_slabs: u32,
-    /// Slabs that are out of use for good, because the system cannot read them any more.
+    /// Slabs that are out of use for good, because they cannot be read any more.
     pub retired_slabs: u32,
     /// Slabs that the SRQ share may use now.
     pub srq_limit_slabs: u32,
-    /// The most slabs in use at once.
+    /// The most slabs in use at once, since the start or the last reset.
     pub high_water_slabs: u32,
     /// Times that the line between the shares moved.
     pub line_moves: u64,
     /// READs in flight, and those that are being checked.
     pub reads_in_flight: u32,
-    /// The most READs in flight at once.
+    /// The most READs in flight at once, since the start or the last reset.
     pub reads_high_water: u32,
     /// Bytes of READs in flight, and of those that are being checked.
     pub in_flight_bytes: u64,
-    /// READs of them that have arrived and are being checked by workers.
+    /// READs that have arrived and are being checked by workers.
     pub checks_in_flight: u32,
     /// Bytes whose checksum was made.
     pub checked_bytes: u64,
-    /// How much of the READ share may be in use at once, where that follows the load.
+    /// Bytes of the READ share that may be in use at once, where the footprint follows the load.
     pub footprint_window_bytes: Option<u64>,
-    /// Messages waiting for admission.
+    /// Messages that wait for admission, or are deferred with a suspended session.
     pub waiting: u32,
-    /// Messages being read.
+    /// Messages that are being read.
     pub running: u32,
-    /// Messages known.
+    /// Messages that the receiver has records of.
     pub messages: u32,
-    /// Connected senders.
+    /// Senders that are connected.
     pub peers: u32,
-    /// Open sessions.
+    /// Sessions that are open.
     pub sessions: u32,
     /// Small messages that arrived.
     pub small_messages: u64,
@@ -57,153 +57,159 @@ pub struct Stats {
     pub large_messages: u64,
     /// Payload bytes that were delivered.
     pub delivered_bytes: u64,
-    /// Messages that came marked redelivered.
+    /// Messages that were marked redelivered when they arrived.
     pub redelivered: u64,
-    /// Peers cut off for what they sent.
+    /// Peers that were disconnected for what they sent.
     pub peer_faults: u64,
-    /// Peers parted with because they heard nothing for long while messages' records were wanted.
+    /// Peers that were disconnected because they took nothing for long, while records of messages were
+    /// scarce.
     pub unresponsive_peers: u64,
-    /// Sessions ended for what they released.
+    /// Sessions that were ended because they released what they must not.
     pub session_faults: u64,
-    /// Ends of messages.
+    /// Ends of messages, by kind.
     pub ends: EndCounts,
     /// The pool's pressure.
     pub pressure: Pressure,
-    /// What was done about it.
+    /// Counters and state of the escape.
     pub escape: EscapeStats,
 }
 
-/// Escape, in slabs unless a name says otherwise (Jet §4.3).
+/// Statistics of the escape (Jet §4.3), in slabs unless a name says otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EscapeStats {
-    /// Whether anything is ever done.
+    /// Whether the escape is switched on.
     pub enabled: bool,
-    /// Escape memory altogether.
+    /// Slabs of escape memory altogether.
     pub memory_slabs: u32,
-    /// Of it: allocated and touched.
+    /// Slabs of escape memory that are allocated and touched.
     pub memory_ready: u32,
-    /// Of it: in use, or standing in for stragglers.
+    /// Slabs of escape memory that are in use, or stand in for stragglers.
     pub memory_used: u32,
-    /// The most in use at once.
+    /// The most slabs of escape memory in use at once, since the start or the last reset.
     pub memory_used_max: u32,
-    /// Slabs of it that are out of use for good.
+    /// Slabs of escape memory that are out of use for good.
     pub memory_retired: u32,
-    /// Slabs in use times the milliseconds that they were: divided by a span, the mean over it.
+    /// Slabs of escape memory in use, each times the milliseconds for which it was in use. The growth over a
+    /// span of time, divided by that span, is the mean in use.
     pub memory_used_slab_ms: u64,
-    /// Held by stragglers and replaced, now.
+    /// Slabs that stragglers hold and that are replaced now.
     pub replaced_now: u32,
-    /// Replaced so far.
+    /// Slabs replaced so far.
     pub replaced_total: u64,
-    /// Held in copies, now.
+    /// Slabs of escape memory that hold copies now. That includes copies under way, and small messages that
+    /// wait for a slot.
     pub copied_now: u32,
-    /// Copied so far.
+    /// Slabs copied so far.
     pub copied_total: u64,
-    /// What is held for as long is a straggler now.
+    /// Nanoseconds after which a held run counts as a straggler now.
     pub straggler_ns: u64,
-    /// For how long altogether the receiver was not called when it was to be: not held against applications.
+    /// Nanoseconds altogether in which the receiver was not called though it was due. They do not count
+    /// against applications.
     pub stalled_ns: u64,
-    /// Copies begun in vain, or not begun, because the application reads the run.
+    /// Copies that were not begun, or were in vain, because the application reads the run.
     pub copies_pinned: u64,
-    /// Copies that could not be begun or failed: no memory, no room for the job.
+    /// Copies that could not be begun, or failed: no escape memory, no room for the job, or memory that is
+    /// lost.
     pub copies_failed: u64,
     /// Copies under way.
     pub copies_in_flight: u32,
-    /// Taken from memory instead of waiting, held now (of small messages too, while they wait for a slot).
+    /// Slabs of escape memory that were taken instead of waiting, and are held now.
     pub granted_now: u32,
-    /// Taken from memory instead of waiting so far.
+    /// Slabs of escape memory that were taken instead of waiting, so far.
     pub granted_total: u64,
     /// Evaluations of Algorithm 1 under pressure.
     pub evaluations: u64,
-    /// Times that the pool came into danger.
+    /// Times that the pool's pressure became danger.
     pub dangers: u64,
     /// Times that congestion was to be marked.
     pub marks: u64,
     /// Congestion signals sent to senders.
     pub signals: u64,
-    /// Sessions that are granted nothing new for now.
+    /// Sessions that are suspended now.
     pub suspended_sessions: u32,
 }
 
-/// How a session stands that holds all that it may, while more waits for it.
+/// The standstill of a session: it holds all that it may, while more waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StandstillStats {
-    /// What it has used up.
+    /// The limit that the session has reached.
     pub limit: HeldLimit,
-    /// For how long nothing came and nothing was given back.
+    /// Nanoseconds in which nothing arrived and nothing was given back.
     pub span_ns: u64,
 }
 
-/// A session that is over, and whose slabs are in quarantine.
+/// An ended session whose slabs are in quarantine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuarantineStats {
-    /// Its application's name.
+    /// Name of its application.
     pub app: AppName,
-    /// Whose it was, where that can be told.
+    /// Process of its application, where that can be told.
     pub process: Option<ProcessId>,
-    /// Slabs that it held when it ended.
+    /// Slabs that the session held when it ended.
     pub held_slabs: u32,
-    /// Its application may live on, and read them: they come back when it lets go.
+    /// Whether the application may still be alive and read those slabs. They come back when it lets go.
     pub holder_lives: bool,
 }
 
-/// One session.
+/// Statistics of one session.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionStats {
-    /// Its application's name.
+    /// Name of its application.
     pub app: AppName,
-    /// Its class.
+    /// Class of the session, 0 the most urgent.
     pub class: u8,
-    /// Slabs that it holds.
+    /// Slabs that the session holds.
     pub held_slabs: u32,
-    /// Messages delivered to it.
+    /// Messages delivered to the session.
     pub delivered_messages: u64,
-    /// Bytes delivered to it.
+    /// Bytes delivered to the session.
     pub delivered_bytes: u64,
-    /// Measured throughput.
+    /// Measured throughput in bytes per millisecond.
     pub bytes_per_ms: u64,
-    /// Measured post-NIC time, mean; less what the receiver was not called for, as stragglers are counted.
+    /// Mean of the measured post-NIC time in nanoseconds. Time in which the receiver was not called is left
+    /// out, as it is for stragglers.
     pub post_nic_ns: u64,
-    /// Median, 99 % and 99.9 % of it, and the longest.
+    /// Median, 99 % and 99.9 % of the post-NIC time, and the longest, in nanoseconds.
     pub post_nic_quantiles_ns: [u64; 4],
-    /// Messages that wait for its slots.
+    /// Small messages that wait for a slot or a number of the session.
     pub backlog: u32,
-    /// Of what it holds: over the straggler threshold, and in the cache's budget.
+    /// Slabs of the cache's budget that the session's stragglers hold.
     pub straggler_slabs: u32,
-    /// Of what it holds: replaced in the pool.
+    /// Slabs that the session holds and that were replaced in the pool.
     pub replaced_slabs: u32,
-    /// Of what it holds: copied to memory.
+    /// Slabs that the session holds as copies in escape memory.
     pub copied_slabs: u32,
-    /// Of what it holds: in memory, copied or taken instead of waiting.
+    /// Slabs of escape memory that the session holds: copies, and memory taken instead of waiting.
     pub memory_slabs: u32,
-    /// Replaced so far.
+    /// Slabs of the session that were replaced, so far.
     pub replaced_total: u64,
-    /// Copied so far.
+    /// Slabs of the session that were copied, so far.
     pub copied_total: u64,
-    /// Taken from memory instead of waiting so far.
+    /// Slabs of escape memory that the session took instead of waiting, so far.
     pub granted_total: u64,
-    /// Most of what it holds are stragglers (Jet §4.3: CREDIT).
+    /// Whether most of what the session holds are stragglers (Jet §4.3: CREDIT).
     pub slow: bool,
-    /// It is granted nothing new for now.
+    /// Whether the session is granted nothing new for now.
     pub suspended: bool,
-    /// It may take memory instead of waiting.
+    /// Whether the session's messages may take memory instead of waiting.
     pub takes_memory: bool,
-    /// It holds all that it may, and was told so.
+    /// Standstill of the session, if it was told of one.
     pub standstill: Option<StandstillStats>,
 }
 
-/// One sender.
+/// Statistics of one sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerStats {
-    /// Its identity.
+    /// Identity that the sender gave.
     pub sender: u64,
-    /// Its application's name.
+    /// Name of the application that its messages are for.
     pub app: AppName,
-    /// SENDs that arrived from it.
+    /// SENDs that arrived from the sender.
     pub arrived: u64,
-    /// Credit that it has not used.
+    /// Credit that the sender has not used.
     pub credit: u64,
-    /// Its messages without an end.
+    /// Messages of the sender that have no end yet.
     pub unfinished: u32,
-    /// READs that its connection takes at once; 0 until it stands.
+    /// READs that its connection takes at once; 0 until the connection is established.
     pub reads_max: u32,
 }

@@ -1,11 +1,11 @@
-//! The arrows between the modules of this crate are those that `docs/architecture.md` draws: none more, none
-//! less, none upwards.
+//! Checks that the arrows between the modules of this crate are those that `docs/architecture.md` draws: none
+//! more, none less, none upwards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Which modules a module uses.
+/// Modules that each module uses.
 type Arrows = BTreeMap<String, BTreeSet<String>>;
 
 const HEADING: &str = "### The modules of core";
@@ -14,7 +14,7 @@ fn crate_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// All source files but those of tests.
+/// Collects all source files but those of tests.
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("the sources are here") {
         let path = entry.expect("the folder can be read").path();
@@ -26,14 +26,14 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// A file's code, without comments and without tests.
+/// Returns a file's code, without comments and without tests.
 fn code(text: &str) -> String {
     let shown = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let lines = shown.lines().filter(|line| !line.trim_start().starts_with("//"));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The names that follow `prefix` in paths.
+/// Returns the names that follow `prefix` in paths.
 fn names_after<'a>(code: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a str> {
     code.split(prefix).skip(1).map(move |rest| {
         let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
@@ -71,12 +71,12 @@ fn arrows_of_the_code() -> Arrows {
     arrows
 }
 
-/// The names between backticks.
+/// Returns the names between backticks.
 fn quoted(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }
 
-/// What the page draws, and its modules from the top down, each with its floor.
+/// Returns the arrows that the page draws, and its modules from the top down, each with its floor.
 fn arrows_of_the_page() -> (Arrows, Vec<(String, String)>) {
     let page = crate_root().join("../docs/architecture.md");
     let text = fs::read_to_string(page).expect("the page is beside the crate");

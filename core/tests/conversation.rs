@@ -1,8 +1,8 @@
-//! Recorded conversations between hosts, held again: the receiver answers the recorded bytes with the
+//! Recorded conversations between hosts, replayed: the receiver must answer the recorded bytes with the
 //! recorded bytes.
 //!
-//! The recordings are in `wire/tests/conversations/`, one file a version of the wire, and say what is in each
-//! line. What the applications and the daemon do in between is there, too.
+//! The recordings are in `wire/tests/conversations/`, one file for each version of the wire format. They say
+//! what is in each line, and what the applications and the daemon do in between.
 
 use jet_core::{
     Arrival, Commands, Config, CopyFailed, CopyRefused, EscapeCopy, PeerId, Questions, ReadId, Receiver,
@@ -15,7 +15,7 @@ use jet_wire::message::{HeaderBytes, Versions, WIRE_VERSION};
 use jet_wire::segment::{Delivery, Release, delivery_kind, release_kind};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Small, and such that what the receiver gives as credit is as little as can be.
+/// Returns a small configuration, in which the receiver gives as little credit as possible.
 fn config() -> Config {
     Config {
         pool_slabs: 64,
@@ -39,11 +39,11 @@ fn config() -> Config {
     }
 }
 
-/// What the receiver asked for, carried out as far as the bytes matter.
+/// A driver that carries out what the receiver asks for, as far as the bytes matter.
 #[derive(Default)]
 struct World {
     posted: VecDeque<(u32, u32)>,
-    /// What lies in a slab; all else are zeros.
+    /// Contents of slabs; all other slabs hold zeros.
     slabs: BTreeMap<u32, Vec<u8>>,
     reads: VecDeque<ReadId>,
     delivered: VecDeque<Delivery>,
@@ -123,7 +123,7 @@ impl Talk {
         Self { receiver, world, peer: None, session: Some(session), now_ns: 0 }
     }
 
-    /// A step that is not the receiver's own.
+    /// Carries out a step that is not the receiver's own.
     fn step(&mut self, who: &str, what: &str, bytes: &[u8]) {
         match (who, what) {
             ("sender", "hello") => self.hello(bytes),
@@ -159,7 +159,7 @@ impl Talk {
         }
     }
 
-    /// What the daemon does with a connection's first words.
+    /// Answers a connection's first words as the daemon does.
     fn hello(&mut self, bytes: &[u8]) {
         let joined = Hello::decode(bytes).map_err(|_| Refusal::Malformed);
         match joined.and_then(|hello| self.receiver.handle_hello(&hello)) {
@@ -183,7 +183,7 @@ impl Talk {
         self.receiver.handle_receive(self.now_ns, arrival, &mut self.world);
     }
 
-    /// The application gives back what was delivered first, and is done with its message.
+    /// Gives back the run that was delivered first, and finishes its message.
     fn finish(&mut self, code: u32) {
         let delivery = self.world.delivered.pop_front().expect("a message is there");
         let release = Release {
@@ -205,8 +205,8 @@ fn bytes(hex: &str) -> Vec<u8> {
     digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
 }
 
-/// Holds each conversation of a recording with a receiver, and returns how many headers and first words it
-/// said.
+/// Holds each conversation of a recording with a receiver. Returns how many headers and first words the
+/// receiver said.
 fn hold(recording: &str) -> usize {
     let (mut talk, mut said) = (None, 0);
     for (at, line) in recording.lines().enumerate() {
@@ -214,7 +214,8 @@ fn hold(recording: &str) -> usize {
         match parts[0].split_once(' ') {
             _ if line.is_empty() || line.starts_with('#') => {}
             Some(("conversation", _)) => talk = Some(Talk::new()),
-            // What is recorded beside the conversations, because no receiver of these has a reason to say it.
+            // These words are recorded beside the conversations, for the receiver has no reason to say them
+            // in any.
             Some(("words", _)) => return said,
             Some(("receiver", _)) => {
                 let talk = talk.as_mut().expect("a conversation was begun");
@@ -254,7 +255,7 @@ fn a_sender_without_a_version_in_common_is_told_what_the_receiver_speaks() {
     talk.step("sender", "hello", &hello.encode());
     let refusal = Refusal::decode(&talk.world.said.pop_front().unwrap());
     assert_eq!(refusal, Some(Refusal::Version(Versions::SPOKEN)));
-    // It took no place: there is one for a sender with which there is a version.
+    // The refused sender took no place: a sender with a common version still finds one.
     talk.step("sender", "hello", &Hello { versions: Versions::SPOKEN, ..hello }.encode());
     assert!(talk.peer.is_some());
 }

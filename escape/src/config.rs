@@ -1,41 +1,43 @@
-//! The parameters of Algorithm 1, and where the defaults come from.
+//! The parameters of Algorithm 1, and how their defaults are derived.
 
 use crate::pressure::{ThresholdError, Thresholds};
 
-/// What the escape controller is made with (Jet §4.3, Algorithm 1).
+/// Parameters of the escape controller (Jet §4.3, Algorithm 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EscapeConfig {
-    /// `false`: the pressure is read and stragglers are counted, but nothing is ever done about them: to
-    /// compare with.
+    /// Whether the escape acts. If `false`, the pressure is read and stragglers are counted, but nothing is
+    /// done about them. That is for comparisons.
     pub enabled: bool,
-    /// CACHE_SAFE and CACHE_DANGER. See [`Thresholds::default`] for 20 % and 5 %.
+    /// CACHE_SAFE and CACHE_DANGER. [`Thresholds::default`] gives the reasons for 20 % and 5 %.
     pub thresholds: Thresholds,
-    /// MEM_ESC: the most slabs that may stand in for replaced stragglers at once. 0: replace is off, pressure
-    /// leads to copying at once.
+    /// MEM_ESC: the most slabs that may stand in for replaced stragglers at once. With 0 nothing is replaced,
+    /// and pressure leads to copying at once.
     ///
-    /// 256 slabs, 1 MiB: the paper's escape memory stayed below that (§6.3). Where 4 % of the traffic
-    /// straggle (the paper's example, §4.3), 200 Gbps bring 1 GB of stragglers a second: 1 MiB lets each stay
-    /// 1 ms beyond `straggler_ns`. And it is a twelfth of a 12 MiB pool: small beside what the cache is
-    /// reserved for.
+    /// The default is 256 slabs, 1 MiB: the paper's escape memory stayed below that (§6.3). Where 4 % of the
+    /// traffic straggles (the paper's example, §4.3), 200 Gbps bring 1 GB of stragglers a second. Then 1 MiB
+    /// lets each stay 1 ms beyond `straggler_ns`. It is a twelfth of a 12 MiB pool, so it is small beside
+    /// what the cache is reserved for.
     pub replace_slabs_max: u32,
-    /// CREDIT: a session with a larger share of stragglers among what it holds releases slowly. 0 to 1000
+    /// CREDIT: a session releases slowly if stragglers are more than this share of what it holds. 0 to 1000
     /// thousandths; at 1000 no session ever does.
     ///
-    /// 500: Algorithm 1 asks whether "most" of its buffers are stragglers. More than half are most.
+    /// The default is 500: Algorithm 1 asks whether "most" of its buffers are stragglers, and more than half
+    /// are most.
     pub credit_permille: u32,
-    /// A run held for as long is a straggler, nanoseconds; or for twice what the pool takes to be used once
-    /// where that is longer, up to four times what stands here
+    /// The straggler's time in nanoseconds: a run held for as long is a straggler. Where twice the turn of
+    /// the pool is longer, that counts instead, up to four times this value
     /// ([`Escape::straggler_ns`](crate::Escape::straggler_ns)). At least 1.
     ///
-    /// 2 ms: ten times the average time from the NIC to the release, 200 us (§2.2: 5 MB are resident at 200
-    /// Gbps). In 2 ms 200 Gbps bring 50 MB and use each slab of a 12 MiB pool four times; who keeps one for
-    /// that long does not take part in the recycling. And a tail that storage has in its ordinary life, a
-    /// write that meets an SSD's own erasing (1 ms and more), is not yet called slow.
+    /// The default is 2 ms, ten times the average time from the NIC to the release. That average is 200 us
+    /// (§2.2: 5 MB are resident at 200 Gbps). In 2 ms 200 Gbps bring 50 MB and use each slab of a 12 MiB pool
+    /// four times. An application that keeps a slab for that long does not take part in the recycling. But
+    /// storage has a tail in its ordinary life, such as a write that meets an SSD's own erasing (1 ms and
+    /// more). That is not yet called slow.
     pub straggler_ns: u64,
 }
 
 impl Default for EscapeConfig {
-    /// The paper's figures, or what follows from them; each field says how.
+    /// Returns the paper's figures, or what follows from them; each field gives the reasons.
     fn default() -> Self {
         Self {
             enabled: true,
@@ -50,14 +52,14 @@ impl Default for EscapeConfig {
 /// Parameters that cannot work. The message says what must hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EscapeConfigError {
-    /// The lines contradict each other.
+    /// The pressure thresholds contradict each other.
     Thresholds(ThresholdError),
-    /// CREDIT is a share, and larger than all.
+    /// CREDIT is above 1000 thousandths.
     Credit {
-        /// What it is, in thousandths.
+        /// CREDIT found, in thousandths.
         found: u32,
     },
-    /// The straggler threshold is 0.
+    /// The straggler's time is 0.
     Straggler,
 }
 
@@ -83,7 +85,7 @@ impl core::fmt::Display for EscapeConfigError {
 impl core::error::Error for EscapeConfigError {}
 
 impl EscapeConfig {
-    /// Checks that the parameters make sense together. `replace_slabs_max` 0 does: replace is off.
+    /// Checks that the parameters fit each other. `replace_slabs_max` may be 0: then nothing is replaced.
     ///
     /// # Errors
     /// [`EscapeConfigError`] says what must hold.

@@ -1,14 +1,18 @@
 //! Algorithm 1 of Jet §4.3, one action at a time.
 //!
-//! An evaluation is one run of the algorithm: [`Escape::begin`], then [`Escape::next`] until it says `None`.
-//! Between two calls of `next` the action is carried out, so that each is decided on how things stand then,
-//! as in the paper's loop.
+//! An evaluation is one run of the algorithm: [`Escape::begin`], then [`Escape::next`] until it returns
+//! `None`. The caller carries out each action before it calls `next` again. So each action is decided on the
+//! state at that time, as in the paper's loop.
 //!
-//! What the paper leaves open: an evaluation takes [`ACTIONS_MAX`] actions at most and looks at [`NODES_MAX`]
-//! runs at most, and goes on next time where it stopped; sessions take turns, one run each, so that none uses
-//! up MEM_ESC before another had a turn; MEM_ESC counts as reached where the next straggler does not fit into
-//! what is left of it, or no memory could be had for it; a run that is being copied is not replaced; and a
-//! line once crossed is left only with the hysteresis.
+//! The paper leaves some points open. This module decides them as follows:
+//!
+//! * An evaluation takes at most [`ACTIONS_MAX`] actions and looks at most at [`NODES_MAX`] runs. The next
+//!   evaluation continues where it stopped.
+//! * Sessions take turns, one run each, so none uses up MEM_ESC before another had a turn.
+//! * MEM_ESC counts as reached where the next straggler does not fit into the rest of it, or no memory was
+//!   available for that straggler.
+//! * A run that is being copied is not replaced.
+//! * A line that was crossed is left only with the hysteresis.
 
 use crate::config::EscapeConfig;
 use crate::held::{Held, Look};
@@ -18,61 +22,61 @@ use crate::turn::Turn;
 
 /// The most actions of one evaluation.
 ///
-/// An evaluation stands between two completions of the NIC. Carrying out an action costs a few hundred
-/// nanoseconds at most (a replace moves counts, a copy is only begun): 64 of them are some 10 us, a tenth of
-/// what the safe line leaves (see [`crate::Thresholds`]). And 64 runs of one slab each are more than 200 Gbps
-/// bring in the same time.
+/// An evaluation runs between two completions of the NIC. Carrying out an action costs a few hundred
+/// nanoseconds at most, for a replace changes counts, and a copy is only begun. So 64 actions take some 10
+/// us, a tenth of what the safe line leaves (see [`crate::Thresholds`]). Even if the runs have one slab each,
+/// 64 of them are more than 200 Gbps bring in that time.
 pub const ACTIONS_MAX: u32 = 64;
 
-/// The most runs that one evaluation looks at to find its actions: each action's own and as many that are
-/// being copied and passed over.
+/// The most runs that one evaluation looks at to find its actions. That is one for each action, and as many
+/// that are being copied and skipped.
 pub const NODES_MAX: u32 = 2 * ACTIONS_MAX;
 
-/// The most runs that one evaluation, or one [`Escape::count_stragglers`], counts as stragglers anew. As many
-/// as it can act on: one that acts on fewer finds them counted next time.
+/// The most runs that one evaluation, or one [`Escape::count_stragglers`], counts as stragglers anew. It is
+/// as many as an evaluation can act on. If that acts on fewer, the next one finds them counted.
 pub const COUNTED_MAX: u32 = ACTIONS_MAX;
 
-/// The pool as an evaluation finds it, in slabs.
+/// The state of the pool at an evaluation, in slabs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolView {
-    /// Of the cache budget, free.
+    /// Slabs of the cache budget that are free.
     pub available_slabs: u32,
-    /// The cache budget.
+    /// All slabs of the cache budget.
     pub total_slabs: u32,
-    /// Out of the budget because their stragglers were replaced.
+    /// Slabs that are out of the budget because their stragglers were replaced.
     pub replaced_slabs: u32,
 }
 
-/// What is to be done now.
+/// An action to carry out now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The straggler leaves the cache budget; so many slabs of escape memory join the pool.
+    /// Take the straggler out of the cache budget; as many slabs of escape memory join the pool.
     Replace {
-        /// Whose run.
+        /// Session that holds the run.
         session: u32,
-        /// Its slot.
+        /// Slot of the run.
         slot: u16,
-        /// All slabs that are held of it.
+        /// Slabs of the run that are held, all of them.
         slabs: u32,
     },
     /// Copy this run of a slow session to memory, unless the application is reading it.
     Copy {
-        /// Whose run.
+        /// Session that holds the run.
         session: u32,
-        /// Its slot.
+        /// Slot of the run.
         slot: u16,
-        /// All slabs that are held of it.
+        /// Slabs of the run that are held, all of them.
         slabs: u32,
     },
-    /// Copying does not help: signal congestion. At most once an evaluation.
+    /// Signal congestion, for copying does not help. At most once in an evaluation.
     Mark,
 }
 
-/// How far an evaluation is.
+/// The stage that an evaluation has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Replacing,
-    /// MEM_ESC is reached.
+    /// Copying runs of slow sessions, after MEM_ESC was reached.
     Copying,
     Over,
 }
@@ -85,16 +89,16 @@ struct Evaluation {
     counts_left: u32,
     /// Sessions that have no run left for this stage.
     done: SessionSet,
-    /// The run that was to be replaced last.
+    /// The run of the last [`Action::Replace`].
     replacing: Option<(u32, u16)>,
 }
 
 /// The escape controller.
 ///
-/// Told of every run that is delivered and released ([`Self::hold`], [`Self::release`]), it knows what each
-/// session holds of the cache budget and since when, and says in an evaluation what is to be done. Sessions
-/// and slots are indices below what it was made for; slots are below 65,535. Time is in nanoseconds and never
-/// goes back.
+/// It is told of every run that is delivered and released ([`Self::hold`], [`Self::release`]). So it knows
+/// what each session holds of the cache budget, and since when. An evaluation returns the actions to carry
+/// out. Sessions and slots are indices below the numbers given to [`Self::new`]; slots are below 65,535. Time
+/// is in nanoseconds and never decreases.
 #[derive(Debug)]
 pub struct Escape {
     config: EscapeConfig,
@@ -102,16 +106,17 @@ pub struct Escape {
     held: Held,
     turn: Turn,
     evaluation: Evaluation,
-    /// Whose turn it is.
+    /// Sessions at which the next turns begin, for replacing and for copying.
     replace_from: u32,
     copy_from: u32,
 }
 
 impl Escape {
-    /// For so many sessions with so many slots each. Everything it ever needs is allocated here.
+    /// Creates a controller for `sessions` sessions with `slots` slots each. All memory that it ever needs is
+    /// allocated here.
     ///
     /// # Panics
-    /// Where `slots` is above 65,535.
+    /// Panics if `slots` is above 65,535.
     pub fn new(config: EscapeConfig, sessions: u32, slots: u32) -> Self {
         Self {
             pressure: Pressure::Ok,
@@ -131,59 +136,60 @@ impl Escape {
         }
     }
 
-    /// A run of the cache budget was delivered to a session.
+    /// Notes that a run of the cache budget was delivered to a session.
     ///
     /// # Panics
-    /// Where the slot's former run is still held, or `slabs` is 0.
+    /// Panics in debug builds if the slot's former run is still held, or `slabs` is 0.
     #[inline]
     pub fn hold(&mut self, session: u32, slot: u16, slabs: u32, now_ns: u64) {
         self.held.hold(session, slot, slabs, now_ns);
     }
 
-    /// So many slabs of the run were released; with its last one it leaves its session's list. Nothing
-    /// happens where it left already (it was replaced or copied).
+    /// Notes that `slabs` slabs of the run were released. With its last slab the run leaves its session's
+    /// queue. Nothing happens if it left already, because it was replaced or copied.
     ///
     /// # Panics
-    /// Where that is more than is held of it.
+    /// Panics in debug builds if that is more than is held of the run.
     #[inline]
     pub fn release(&mut self, session: u32, slot: u16, slabs: u32) {
         self.held.release(session, slot, slabs);
     }
 
-    /// When the slot's run was held, or its last one where it holds none now.
+    /// Returns the time since when the slot's run is held. For a slot that holds none now, that is the time
+    /// of its last run.
     #[inline]
     pub fn since_ns(&self, session: u32, slot: u16) -> u64 {
         self.held.since_ns(session, slot)
     }
 
-    /// The run left the cache, replaced or copied: it leaves its session's list. Nothing happens where it
-    /// left already.
+    /// Notes that the run left the cache, replaced or copied: it leaves its session's queue. Nothing happens
+    /// if it left already.
     pub fn remove(&mut self, session: u32, slot: u16) {
         self.held.remove(session, slot);
     }
 
-    /// Forgets all that a session holds. Takes time for each run.
+    /// Forgets all that a session holds. The time grows with the number of its slots.
     pub fn close(&mut self, session: u32) {
         self.held.close(session);
     }
 
-    /// The pressure as of the last [`Self::begin`].
+    /// Returns the pressure at the last [`Self::begin`].
     #[inline]
     pub fn pressure(&self) -> Pressure {
         self.pressure
     }
 
-    /// A run held for as long is a straggler now: as long as is configured, or twice what the pool takes to
-    /// be used once where that is longer, but four times the configured at most.
+    /// Returns the straggler's time now, in nanoseconds. It is the configured time, or twice the turn of the
+    /// pool where that is longer, but at most four times the configured time.
     #[inline]
     pub fn straggler_ns(&self) -> u64 {
         self.turn.straggler_ns()
     }
 
-    /// Begins an evaluation: reads the pressure, and counts the runs that became stragglers since,
-    /// [`COUNTED_MAX`] of them at most. `false`: there is nothing to do, by far the usual answer.
+    /// Begins an evaluation. It reads the pressure, and counts the runs that have become stragglers, at most
+    /// [`COUNTED_MAX`] of them. Returns `false` if there is nothing to do, by far the usual answer.
     ///
-    /// To be called after every batch of releases: what the pool takes to be used once is measured by it.
+    /// To be called after every batch of releases, for these calls measure the turn of the pool.
     #[inline]
     pub fn begin(&mut self, now_ns: u64, view: PoolView) -> bool {
         self.pressure = self.read(view);
@@ -192,7 +198,7 @@ impl Escape {
             self.held.set_straggler_ns(self.turn.straggler_ns());
         }
         if !scarce || !self.config.enabled {
-            // What an evaluation before this one left undone is out of date.
+            // Anything that an earlier evaluation left undone is out of date.
             self.evaluation.stage = Stage::Over;
             return false;
         }
@@ -223,13 +229,14 @@ impl Escape {
         self.evaluation.counts_left -= self.held.count(now_ns, self.evaluation.counts_left);
     }
 
-    /// The next action of this evaluation, as things stand now: the one before is carried out, and `view` is
-    /// of after it. `None`: nothing more in this evaluation.
+    /// Returns the next action of this evaluation. The action before must be carried out, and `view` must
+    /// show the pool after it. `None`: nothing more in this evaluation.
     ///
     /// - After [`Action::Replace`] call [`Self::remove`]. A run that is still held at the next call could not
-    ///   be replaced (there is no escape memory); that counts as MEM_ESC reached.
-    /// - After [`Action::Copy`] call [`Self::copying`] where the copy began. Otherwise (the application is
-    ///   reading the run) nothing needs to be told: it is offered again after the session's other runs.
+    ///   be replaced, because there is no escape memory. That counts as MEM_ESC reached.
+    /// - After [`Action::Copy`] call [`Self::copying`] if the copy began. If it did not, because the
+    ///   application is reading the run, no call is needed. The run is offered again after the session's
+    ///   other runs.
     pub fn next(&mut self, now_ns: u64, view: PoolView) -> Option<Action> {
         if self.evaluation.stage == Stage::Over {
             return None;
@@ -243,7 +250,7 @@ impl Escape {
         action
     }
 
-    /// Lines 5 to 20 of Algorithm 1.
+    /// Decides lines 5 to 20 of Algorithm 1.
     fn decide(&mut self, now_ns: u64, view: PoolView, pressure: Pressure) -> Option<Action> {
         self.count(now_ns);
         if self.evaluation.stage == Stage::Replacing {
@@ -270,7 +277,7 @@ impl Escape {
         copy.or_else(|| (pressure == Pressure::Danger).then_some(Action::Mark))
     }
 
-    /// The oldest straggler of the session whose turn it is.
+    /// Returns the oldest straggler of the session whose turn it is.
     fn straggler(&mut self) -> Option<(u32, u16, u32)> {
         if self.evaluation.actions_left == 0 {
             return None;
@@ -288,7 +295,7 @@ impl Escape {
         }
     }
 
-    /// The next run of the slow session whose turn it is.
+    /// Returns the next run of the slow session whose turn it is.
     fn slow_run(&mut self) -> Option<Action> {
         // The last action is kept for the mark.
         if self.evaluation.actions_left <= 1 {
@@ -307,46 +314,48 @@ impl Escape {
         }
     }
 
-    /// A copy of the run began: it is neither offered for copying again nor replaced before [`Self::remove`]
-    /// or [`Self::not_copied`].
+    /// Notes that a copy of the run began. The run is neither offered for copying again nor replaced before
+    /// [`Self::remove`] or [`Self::not_copied`].
     ///
     /// # Panics
-    /// Where the run is not held.
+    /// Panics if the run is not held.
     pub fn copying(&mut self, session: u32, slot: u16) {
         self.held.begin_copy(session, slot);
     }
 
-    /// The copy was given up and the run is where it was. Nothing happens where it left its list meanwhile.
+    /// Notes that the copy was given up and the run is where it was. Nothing happens if the run has left its
+    /// queue meanwhile.
     pub fn not_copied(&mut self, session: u32, slot: u16) {
         self.held.end_copy(session, slot);
     }
 
-    /// Whether more than CREDIT of what the session holds are stragglers (those counted so far).
+    /// Returns whether more than CREDIT of what the session holds are stragglers, as far as they are counted.
     #[inline]
     pub fn is_slow(&self, session: u32) -> bool {
         self.held.is_slow(session)
     }
 
-    /// Slabs of the cache budget that the session holds.
+    /// Returns the slabs of the cache budget that the session holds.
     #[inline]
     pub fn held_slabs(&self, session: u32) -> u32 {
         self.held.held_slabs(session)
     }
 
-    /// Those of them that are stragglers, as far as they are counted.
+    /// Returns the slabs that the session's stragglers hold, as far as they are counted.
     #[inline]
     pub fn straggler_slabs(&self, session: u32) -> u32 {
         self.held.straggler_slabs(session)
     }
 
-    /// Counts the runs that became stragglers, [`COUNTED_MAX`] at most, without an evaluation: for what is
-    /// shown.
+    /// Counts the runs that have become stragglers, at most [`COUNTED_MAX`], without an evaluation. It serves
+    /// statistics.
     pub fn count_stragglers(&mut self, now_ns: u64) {
         self.held.count(now_ns, COUNTED_MAX);
     }
 
-    /// When the next run becomes a straggler, if any is held that is none: for the timer. In the past where
-    /// one did and was not counted yet. Looks at a time for each session.
+    /// Returns when the next run becomes a straggler, for a timer; `None` if no run is held that is not one
+    /// already. The time is in the past if a run became a straggler and was not counted yet. The cost grows
+    /// with the number of sessions.
     pub fn next_straggler_ns(&self) -> Option<u64> {
         self.held.next_due_ns()
     }

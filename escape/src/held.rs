@@ -1,58 +1,59 @@
-//! What sessions hold of the cache budget: a queue each, in order of time.
+//! The runs of the cache budget that sessions hold: one queue for each session, in order of time.
 //!
 //! Jet §4.3: "the cache buffer allocated for each application is organized by linked lists. [...] a node
-//! would be linked to the tail", so that whether there are stragglers is seen from the head alone. Here each
-//! list is a ring of slot numbers: delivering writes one entry at its end, releasing writes none. What was
-//! released stays in the ring until somebody comes by who looks for stragglers, or until the ring is full of
-//! it: then it is swept, at two or three nanoseconds an entry. Unlinking each run from a chain cost every
-//! message more.
+//! would be linked to the tail". So the head alone shows whether there are stragglers. Here each list is a
+//! ring of slot numbers: delivering writes one entry at its end, releasing writes none. The entries of
+//! released runs stay in the ring until a search for stragglers passes them, or until the ring is full. Then
+//! the ring is swept, at two or three nanoseconds an entry. Unlinking each run from a chain was slower for
+//! every message.
 //!
-//! Everything is allocated once. A node is 16 bytes, a session's record one line of the cache.
+//! All memory is allocated once. A node is 16 bytes, and a session's record one cache line.
 
 use crate::session_set::SessionSet;
 use alloc::boxed::Box;
 use alloc::vec;
 
-/// Slots are numbered below it.
+/// Limit on the number of slots: slot numbers are below it.
 const SLOTS_MAX: u32 = u16::MAX as u32;
-/// No run that could become a straggler.
+/// Due time of a session that has no run which could become a straggler.
 const NEVER: u64 = u64::MAX;
 
-/// Passing over entries of runs that were released costs as much as counting one that is held.
+/// Entries of released runs that cost as much to pass as one held run to count.
 const PASSED_PER_NODE: u32 = 4;
 
-/// It counts among its session's stragglers.
+/// Flag of a run that counts among its session's stragglers.
 const STRAGGLER: u8 = 1;
-/// It is being copied to memory.
+/// Flag of a run that is being copied to memory.
 const COPYING: u8 = 2;
 
-/// A run that is or was held: one a slot.
+/// A run that is or was held; there is one for each slot.
 #[derive(Clone, Copy, Debug)]
 struct Node {
     since_ns: u64,
-    /// Where its entry is in the ring; entries elsewhere are of former runs.
+    /// Position of its entry in the ring. Entries of this slot at other positions belong to former runs.
     position: u32,
-    /// Slabs that are not released; 0: the run is not held.
+    /// Slabs that are not released; 0 if the run is not held.
     slabs: u16,
     state: u8,
 }
 
 const _: () = assert!(size_of::<Node>() == 16 && size_of::<Session>() <= 64);
 
-/// Positions count on for ever, and wrap; in the ring they lie modulo its length.
+/// The queue of one session. Positions increase for ever, and wrap; in the ring they lie modulo its length.
 #[derive(Clone, Debug)]
 struct Session {
     nodes: Box<[Node]>,
-    /// A power of two long: twice the slots at least, so that a sweep frees half of it.
+    /// Ring of slot numbers. Its length is a power of two, at least twice the slots, so that a sweep frees
+    /// half of it.
     ring: Box<[u16]>,
     held_slabs: u32,
     straggler_slabs: u32,
-    /// Nothing before it is held.
+    /// Position before which no run is held.
     head: u32,
     tail: u32,
-    /// Every run before it is counted as a straggler, none behind it is.
+    /// Position before which every run is counted as a straggler, and from which on none is.
     due: u32,
-    /// Where offering runs for copying goes on.
+    /// Position where offering runs for copying continues.
     cursor: u32,
 }
 
@@ -62,7 +63,7 @@ impl Session {
         position as usize & (self.ring.len() - 1)
     }
 
-    /// The run of a ring's entry, if it is still held.
+    /// Returns the run of a ring's entry, if it is still held.
     #[inline]
     fn run_at(&self, position: u32) -> Option<(u16, Node)> {
         let slot = self.ring[self.entry(position)];
@@ -70,7 +71,7 @@ impl Session {
         (node.slabs != 0 && node.position == position).then_some((slot, node))
     }
 
-    /// Moves the head up to the first run that is held.
+    /// Moves the head to the first run that is held.
     fn pop_released(&mut self) {
         let mut head = self.head;
         while head != self.tail && self.run_at(head).is_none() {
@@ -89,7 +90,7 @@ impl Session {
         }
     }
 
-    /// Frees half of a full ring at least.
+    /// Frees at least half of a full ring.
     #[cold]
     fn sweep(&mut self) {
         self.pop_released();
@@ -97,7 +98,7 @@ impl Session {
         if (tail.wrapping_sub(head) as usize) <= self.ring.len() / 2 {
             return;
         }
-        // An old run at the head keeps what was released behind it: close up.
+        // An old run at the head keeps the released entries behind it, so the entries are closed up.
         let (mut to, mut new_due, mut new_cursor) = (head, None, None);
         let mut from = head;
         while from != tail {
@@ -125,11 +126,12 @@ impl Session {
 #[derive(Debug)]
 pub(crate) struct Held {
     sessions: Box<[Session]>,
-    /// A session has no further straggler before. Beside the records, to be looked through quickly.
+    /// Time before which each session gets no further straggler. It is apart from the records, so that a
+    /// search passes over it quickly.
     due_ns: Box<[u64]>,
-    /// Nothing becomes a straggler before: a lower bound, so that mostly nothing is looked through at all.
+    /// Time before which no run becomes a straggler. It is a lower bound, which saves most searches.
     quiet_until_ns: u64,
-    /// Where counting goes on that ran out of its bound.
+    /// Session where counting continues after it reached its bound.
     count_from: u32,
     /// Sessions that have stragglers.
     straggling: SessionSet,
@@ -137,24 +139,24 @@ pub(crate) struct Held {
     slow: SessionSet,
     straggler_ns: u64,
     credit_permille: u32,
-    /// By applications, of what was in its queue.
+    /// Slabs that applications released while their runs were in a queue.
     released_slabs: u64,
 }
 
-/// What looking for a run gave.
+/// Result of a search for a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     Found {
         slot: u16,
         slabs: u32,
     },
-    /// There is none (left).
+    /// There is no run, or none left.
     None,
-    /// As many entries as are allowed were looked at.
+    /// The search looked at as many entries as it may.
     Spent,
 }
 
-/// Whether a position comes before another.
+/// Returns whether a position comes before another.
 #[inline]
 fn is_before(position: u32, other: u32) -> bool {
     other.wrapping_sub(position).wrapping_sub(1) < u32::MAX / 2
@@ -186,7 +188,7 @@ impl Held {
         }
     }
 
-    /// From now on a run held for as long is a straggler. What counts as one goes on to.
+    /// Sets the straggler's time. Runs that count as stragglers already still do.
     pub fn set_straggler_ns(&mut self, straggler_ns: u64) {
         let earlier_ns = self.straggler_ns.saturating_sub(straggler_ns);
         self.straggler_ns = straggler_ns;
@@ -198,19 +200,19 @@ impl Held {
         }
     }
 
-    /// Slabs that applications released while they were in a queue, since the beginning.
+    /// Returns the slabs that applications released while their runs were in a queue, since the beginning.
     #[inline]
     pub fn released_slabs(&self) -> u64 {
         self.released_slabs
     }
 
-    /// A run of `slabs` was delivered: the newest of its session.
+    /// Notes that a run of `slabs` slabs was delivered: the newest of its session.
     #[inline]
     pub fn hold(&mut self, session: u32, slot: u16, slabs: u32, now_ns: u64) {
         debug_assert!(slabs > 0, "a run has a slab at least");
         let record = &mut self.sessions[session as usize];
         if record.held_slabs == 0 {
-            // Whatever the ring still has was released.
+            // Everything that the ring still has was released.
             (record.head, record.due, record.cursor) = (record.tail, record.tail, record.tail);
         } else if (record.tail.wrapping_sub(record.head)) as usize == record.ring.len() {
             record.sweep();
@@ -240,7 +242,8 @@ impl Held {
         self.note_share(session);
     }
 
-    /// `slabs` of a run are not held any more. Nothing happens to a run that left its queue.
+    /// Notes that `slabs` slabs of a run are not held any more. Nothing happens to a run that has left its
+    /// queue.
     #[inline]
     pub fn release(&mut self, session: u32, slot: u16, slabs: u32) {
         let record = &mut self.sessions[session as usize];
@@ -268,7 +271,8 @@ impl Held {
         self.note_share(session);
     }
 
-    /// The run leaves its queue with all that is held of it, and not because its application released it.
+    /// Takes the run out of its queue with all that is held of it, for another reason than a release by its
+    /// application.
     pub fn remove(&mut self, session: u32, slot: u16) {
         let slabs = self.sessions[session as usize].nodes[usize::from(slot)].slabs;
         let released_slabs = self.released_slabs;
@@ -276,7 +280,7 @@ impl Held {
         self.released_slabs = released_slabs;
     }
 
-    /// All runs of a session leave.
+    /// Takes all runs of a session out of its queue.
     pub fn close(&mut self, session: u32) {
         let record = &mut self.sessions[session as usize];
         record.nodes.iter_mut().for_each(|node| node.slabs = 0);
@@ -287,7 +291,8 @@ impl Held {
         self.slow.set(session, false);
     }
 
-    /// After a change of what a session holds while it has, or had, stragglers.
+    /// Updates the session's membership of the two sets. To be called after a change of what it holds while
+    /// it has, or had, stragglers.
     fn note_share(&mut self, session: u32) {
         let &Session { held_slabs, straggler_slabs, .. } = &self.sessions[session as usize];
         // Jet §4.3: stragglers / held > CREDIT.
@@ -297,8 +302,8 @@ impl Held {
         self.slow.set(session, slow);
     }
 
-    /// Counts the runs that became stragglers, `nodes_max` of them at most (four entries of released ones
-    /// count as one); the others next time. How many were looked at.
+    /// Counts the runs that have become stragglers, at most `nodes_max` of them; the next call counts the
+    /// others. Four entries of released runs count as one. Returns how many were looked at.
     #[inline]
     pub fn count(&mut self, now_ns: u64, nodes_max: u32) -> u32 {
         if now_ns < self.quiet_until_ns { 0 } else { self.count_due(now_ns, nodes_max) }
@@ -306,7 +311,7 @@ impl Held {
 
     fn count_due(&mut self, now_ns: u64, nodes_max: u32) -> u32 {
         let mut left = nodes_max;
-        // What is delivered from now on becomes no straggler before that.
+        // A run that is delivered from now on becomes no straggler before that.
         let mut quiet_until_ns = now_ns.saturating_add(self.straggler_ns);
         let sessions = self.due_ns.len();
         let from = (self.count_from as usize).min(sessions);
@@ -342,7 +347,7 @@ impl Held {
                 (looked, passed) = (looked + 1, 0);
             }
             if looked >= nodes_max {
-                // Goes on next time, at once.
+                // The next call continues here.
                 due_ns = now_ns;
                 break;
             }
@@ -361,19 +366,21 @@ impl Held {
         looked
     }
 
-    /// The next session that has stragglers, from `from` on and round, that is not in `without`.
+    /// Returns the next session that has stragglers and is not in `without`. The search begins at `from` and
+    /// wraps.
     #[inline]
     pub fn next_straggling(&self, from: u32, without: &SessionSet) -> Option<u32> {
         self.straggling.next(from, without)
     }
 
-    /// The next session that is slow, likewise.
+    /// Returns the next slow session that is not in `without`. The search begins at `from` and wraps.
     #[inline]
     pub fn next_slow(&self, from: u32, without: &SessionSet) -> Option<u32> {
         self.slow.next(from, without)
     }
 
-    /// A session's oldest straggler that is not being copied. What is looked at is taken from `nodes_left`.
+    /// Returns a session's oldest straggler that is not being copied. Each entry that it looks at is taken
+    /// off `nodes_left`.
     #[inline]
     pub fn oldest_straggler(&mut self, session: u32, nodes_left: &mut u32) -> Look {
         let record = &mut self.sessions[session as usize];
@@ -392,7 +399,7 @@ impl Held {
                     break Look::Found { slot, slabs: u32::from(node.slabs) };
                 }
                 Some(_) => {}
-                // What was released at the head is never looked at again.
+                // Released entries at the head are never looked at again.
                 None if position == head => head = head.wrapping_add(1),
                 None => {}
             }
@@ -402,8 +409,8 @@ impl Held {
         look
     }
 
-    /// The run at which a session's cursor stands, or the next that is not being copied; the cursor moves
-    /// past it. With it: whether the cursor came round, so that every run of the session had its turn.
+    /// Returns the next run of a session, from its cursor on, that is not being copied; the cursor moves past
+    /// it. Also returns whether the cursor came round, so that every run of the session had its turn.
     #[inline]
     pub fn next_to_copy(&mut self, session: u32, nodes_left: &mut u32) -> (Look, bool) {
         let record = &mut self.sessions[session as usize];
@@ -429,14 +436,14 @@ impl Held {
         (look, came_round)
     }
 
-    /// A run is being copied.
+    /// Notes that a run is being copied.
     pub fn begin_copy(&mut self, session: u32, slot: u16) {
         let node = &mut self.sessions[session as usize].nodes[usize::from(slot)];
         assert!(node.slabs > 0, "only a run that is held can be copied");
         node.state |= COPYING;
     }
 
-    /// A run is not being copied any more.
+    /// Notes that a run is not being copied any more.
     pub fn end_copy(&mut self, session: u32, slot: u16) {
         self.sessions[session as usize].nodes[usize::from(slot)].state &= !COPYING;
     }
@@ -466,7 +473,8 @@ impl Held {
         self.sessions[session as usize].straggler_slabs
     }
 
-    /// When the next run becomes a straggler. Passes over what was released since somebody last looked.
+    /// Returns when the next run becomes a straggler. It passes over entries that were released since the
+    /// last search.
     pub fn next_due_ns(&self) -> Option<u64> {
         let next = self.sessions.iter().filter_map(|session| {
             let mut due = session.due;

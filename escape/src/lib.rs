@@ -1,11 +1,11 @@
-//! Escape from pressure (Jet §4.3, Algorithm 1): what the pool's state is, and what to do about it.
+//! Escape from pressure (Jet §4.3, Algorithm 1): how full the pool is, and what to do about it.
 //!
 //! - [`Thresholds`] reads the [`Pressure`] from what is available, with hysteresis on the way back;
-//! - [`Escape`] knows which session holds how much of the pool since when, and answers with one [`Action`]
-//!   after the other: replace, copy, mark;
+//! - [`Escape`] knows which session holds how much of the pool since when. It returns one [`Action`] after
+//!   the other: replace, copy, mark;
 //! - [`EscapeConfig`] has the algorithm's parameters, and how the defaults are derived.
 //!
-//! What this crate does *not* do: it moves no byte and reads no clock; it is told and it answers.
+//! What this crate does *not* do: it moves no byte and reads no clock.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,39 +1,40 @@
-//! How near the pool is to running dry: two lines, and hysteresis on the way back.
+//! Pressure: how near the pool is to being used up, by two lines with hysteresis on the way back.
 
-/// How near the pool is to running dry.
+/// Levels of pressure: how near the pool is to being used up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pressure {
     /// At least [`Thresholds::safe_permille`] of the pool is available.
     #[default]
     Ok,
-    /// Below the safe line: stragglers are to be replaced, slow applications' data to be copied.
+    /// Less than the safe line is available: stragglers are to be replaced, slow applications' data to be
+    /// copied.
     Unsafe,
-    /// Below the danger line: senders are to be slowed down.
+    /// Less than the danger line is available: senders are to be slowed down.
     Danger,
 }
 
-/// The lines, in thousandths of the pool that are available (Jet §4.3: CACHE_SAFE and CACHE_DANGER).
+/// The pressure lines, in thousandths of the pool that are available (Jet §4.3: CACHE_SAFE and CACHE_DANGER).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
-    /// At or above it all is well.
+    /// The safe line: if at least so much is available, there is no pressure.
     pub safe_permille: u32,
-    /// Below it there is danger.
+    /// The danger line: if less is available, the pool is in danger.
     pub danger_permille: u32,
-    /// On the way back a line counts as crossed only this much above itself.
+    /// The hysteresis: on the way back a line counts as crossed only this much above itself.
     pub hysteresis_permille: u32,
 }
 
 impl Default for Thresholds {
-    /// 20 % and 5 %, 2 % hysteresis. 20 % of 12 MiB are 2.4 MiB: 100 us at 200 Gbps, the time that an escape
-    /// action has; 5 % are 25 us, about a round trip in a data centre, the time that a signal to the senders
-    /// needs. 2 % are 10 us, or 61 slabs: about the largest run (64), so that one run more or less does not
-    /// cross a line twice.
+    /// Returns 20 % and 5 %, with 2 % hysteresis. 20 % of 12 MiB are 2.4 MiB: 100 us at 200 Gbps, the time
+    /// that an escape action has. 5 % are 25 us, about a round trip in a data centre, the time that a signal
+    /// to the senders needs. 2 % are 10 us, or 61 slabs: about the largest run (64). So one run more or less
+    /// does not cross a line twice.
     fn default() -> Self {
         Self { safe_permille: 200, danger_permille: 50, hysteresis_permille: 20 }
     }
 }
 
-/// The lines contradict each other.
+/// Thresholds that contradict each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThresholdError {
     safe_permille: u32,
@@ -78,8 +79,8 @@ impl Thresholds {
         }
     }
 
-    /// The pressure now, given what it was: lines are crossed downwards at once, upwards only with the
-    /// hysteresis.
+    /// Returns the pressure now, given the pressure before. Lines are crossed downwards at once, upwards only
+    /// with the hysteresis.
     #[inline]
     pub fn read(&self, before: Pressure, available_slabs: u32, total_slabs: u32) -> Pressure {
         let available = u64::from(available_slabs) * 1000;
@@ -123,7 +124,7 @@ mod tests {
         // 614.4 slabs are 20 %.
         assert_eq!(t.read(Pressure::Ok, 614, 3072), Pressure::Unsafe);
         assert_eq!(t.read(Pressure::Ok, 615, 3072), Pressure::Ok);
-        // More than all, as when stragglers just came home.
+        // More is available than the pool has, as when stragglers have just released their slabs.
         assert_eq!(t.read(Pressure::Danger, 20, 10), Pressure::Ok);
     }
 

@@ -1,4 +1,4 @@
-//! A set of sessions, one bit each: a few words even for thousands.
+//! A set of sessions with one bit for each: a few words even for thousands.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -26,14 +26,14 @@ impl SessionSet {
         self.0.fill(0);
     }
 
-    /// The first member, from `from` on and then from the beginning, that is not in `without` (as large a
-    /// set).
+    /// Returns the first member that is not in `without`, a set of the same size. The search begins at `from`
+    /// and wraps.
     #[inline]
     pub fn next(&self, from: u32, without: &Self) -> Option<u32> {
         let words = self.0.len();
         let first = (from / 64) as usize;
         let (mut at, mut mask) = if first < words { (first, u64::MAX << (from % 64)) } else { (0, u64::MAX) };
-        // One word more than there are: the first word's lower bits come last.
+        // One word more than the set has: the first word's lower bits come last.
         for _ in 0..=words {
             let found = self.0.get(at)? & !without.0[at] & mask;
             if found != 0 {

@@ -1,35 +1,36 @@
-//! A straggler's time: as configured, or longer where the pool takes longer to be used, within bounds.
+//! The straggler's time: as configured, or longer where the pool's turn is longer, within bounds.
 //!
-//! A run that its application has held for long does not take part in the recycling (Jet §4.3); one that
-//! stands in a queue does, it waits its turn. In a full pool that takes as long as its slabs do to be
-//! released once. At the 25 GB/s that the configured time was chosen for, 12 MiB take half a millisecond; at
-//! 4 GB/s three, and then all of what is held would be stragglers, and memory would join the pool though
-//! nobody keeps anything. So what a turn takes is measured.
+//! A run that its application has held for long does not take part in the recycling (Jet §4.3). A run that
+//! waits in a queue does, for it is served in its turn. In a full pool that wait is the time in which the
+//! pool's slabs are released once. At 25 GB/s, for which the configured time was chosen, 12 MiB take half a
+//! millisecond. At 4 GB/s they take three milliseconds. Then every held run would be a straggler, and escape
+//! memory would join the pool though no application keeps anything. So the turn of the pool is measured.
 
-/// So many turns of the pool: one is what the last in a full queue waits, the other is for queues that move
-/// in jerks, as where receiver and application share a core.
+/// Turns of the pool that make a straggler. One is the wait of the last run in a full queue. The other is for
+/// queues that move unevenly, as when receiver and application share a core.
 const TURNS: u64 = 2;
 
-/// The most that a straggler's time becomes, in configured ones: an application that is slow holds everybody
-/// up by then.
+/// The longest straggler's time, in multiples of the configured one. A slow application holds all others up
+/// by then.
 const GROWTH_MAX: u64 = 4;
 
-/// At the end of a turn that gives no reason for it the time in force falls by one part of so many.
+/// Divisor of the fall: after a turn that does not justify it, the time in force falls by one part of so
+/// many.
 const FALL: u64 = 8;
 
-/// After so many times the longest turn, in which nobody called, it is as it was configured.
+/// Number of longest turns without a call after which the time is the configured one again.
 const FORGOTTEN: u64 = 16;
 
 /// The straggler's time in force, and the turn by which it is measured.
 #[derive(Debug)]
 pub(crate) struct Turn {
-    /// As it is configured.
+    /// Configured straggler's time, the least that it can be, in nanoseconds.
     least_ns: u64,
     straggler_ns: u64,
-    /// When the turn began, and what was released until then.
+    /// Time when the turn began, and slabs released until then.
     since_ns: u64,
     base_slabs: u64,
-    /// The pool was scarce in it.
+    /// Whether the pool was scarce in this turn.
     scarce: bool,
 }
 
@@ -43,13 +44,13 @@ impl Turn {
         self.straggler_ns
     }
 
-    /// How things stand: slabs released since the beginning, those of the pool, and whether it is scarce now.
-    /// `true`: the straggler's time may have changed.
+    /// Notes the state of the pool: slabs released since the beginning, its number of slabs, and whether it
+    /// is scarce now. Returns `true` if the straggler's time may have changed.
     #[inline]
     pub fn note(&mut self, now_ns: u64, released_slabs: u64, total_slabs: u32, scarce: bool) -> bool {
         let slabs = released_slabs - self.base_slabs;
         let span_ns = now_ns.saturating_sub(self.since_ns);
-        // While there was room nobody waited: a turn counts from where the pool becomes scarce.
+        // While there was room no run waited: a turn counts from where the pool becomes scarce.
         let begins = scarce && !self.scarce;
         let over = slabs >= u64::from(total_slabs) || span_ns >= self.most_ns();
         if begins || over {
@@ -68,10 +69,10 @@ impl Turn {
         self.least_ns.saturating_mul(GROWTH_MAX)
     }
 
-    /// Up at once, down bit by bit: what a turn takes is uneven, and its longest are what counts.
+    /// Ends a turn. The time rises at once and falls bit by bit: turns are uneven, and the longest count.
     fn end(&mut self, span_ns: u64, slabs: u64, total_slabs: u32) {
         let fallen_ns = self.straggler_ns - self.straggler_ns / FALL;
-        // With room in the pool nobody waits for it. Where nothing was released, nothing says that anybody
+        // With room in the pool no run waits for it. Where nothing was released, it is not known that any
         // does.
         let measured_ns = if self.scarce && slabs > 0 {
             span_ns.saturating_mul(u64::from(total_slabs) * TURNS) / slabs
@@ -89,14 +90,14 @@ mod tests {
     const LEAST_NS: u64 = 2_000_000;
     const TOTAL: u32 = 3072;
 
-    /// One that is scarce from now on.
+    /// Creates a turn in which the pool is scarce from the beginning.
     fn scarce() -> Turn {
         let mut turn = Turn::new(LEAST_NS);
         assert!(!turn.note(0, 0, TOTAL, true));
         turn
     }
 
-    /// Turns that take so long, with the pool scarce or not all along.
+    /// Lets turns pass that take `span_ns` each, with the pool scarce or not all along.
     fn pass(turn: &mut Turn, turns: u64, span_ns: u64, scarce: bool) {
         let (since_ns, base) = (turn.since_ns, turn.base_slabs);
         for number in 1..=turns {
@@ -126,7 +127,7 @@ mod tests {
     #[test]
     fn is_four_times_the_configured_at_most() {
         let mut turn = scarce();
-        // 1.6 GB/s, then a trickle: that a turn does not end is seen while it goes on.
+        // 1.6 GB/s, then almost nothing: a turn that does not end is noticed before its end.
         pass(&mut turn, 1, 4 * LEAST_NS - 1, true);
         assert_eq!(turn.straggler_ns(), 4 * LEAST_NS);
         let mut turn = scarce();
@@ -148,7 +149,7 @@ mod tests {
         assert!(!turn.note(turn.since_ns + 4 * LEAST_NS - 1, turn.base_slabs + 1, TOTAL, true));
         pass(&mut turn, 1, 503_000, true);
         assert_eq!(turn.straggler_ns(), LEAST_NS);
-        // Once scarce is enough, though it has room again before the turn is over.
+        // It is enough that the pool was scarce once, though it has room again before the turn is over.
         let (since_ns, base) = (turn.since_ns, turn.base_slabs);
         assert!(!turn.note(since_ns + 1_000_000, base + 1000, TOTAL, false));
         assert!(turn.note(since_ns + 3_000_000, base + 3072, TOTAL, false));

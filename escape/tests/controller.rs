@@ -1,4 +1,5 @@
-//! Algorithm 1 (Jet §4.3) line by line, turns between sessions, and the bounds on an evaluation's work.
+//! Tests of Algorithm 1 (Jet §4.3) line by line, of turns between sessions, and of the bounds on an
+//! evaluation's work.
 
 use jet_escape::{ACTIONS_MAX, Action, COUNTED_MAX, Escape, EscapeConfig, PoolView, Pressure};
 use std::collections::{HashMap, HashSet};
@@ -16,7 +17,7 @@ fn without_replacing() -> EscapeConfig {
     EscapeConfig { replace_slabs_max: 0, ..config() }
 }
 
-/// Each session holds so many runs of one slab, since the beginning.
+/// Creates a controller in which each session holds so many runs of one slab since time 0.
 fn holding(config: EscapeConfig, runs: &[u16]) -> Escape {
     let mut escape = Escape::new(config, u32::try_from(runs.len()).unwrap(), 1024);
     for (session, runs) in (0..).zip(runs) {
@@ -25,15 +26,15 @@ fn holding(config: EscapeConfig, runs: &[u16]) -> Escape {
     escape
 }
 
-/// Counts all stragglers there are, in as many steps as it takes.
+/// Counts all stragglers, in as many steps as needed.
 fn count_all(escape: &mut Escape) {
     while escape.next_straggler_ns().is_some_and(|next_ns| next_ns <= LATE_NS) {
         escape.count_stragglers(LATE_NS);
     }
 }
 
-/// All actions of an evaluation in which the pool stays as it is: copies begin (or not), nothing else
-/// changes.
+/// Returns all actions of an evaluation in which the pool stays as it is. Copies begin or not, as
+/// `copies_begin` says.
 fn evaluate(escape: &mut Escape, view: PoolView, copies_begin: bool) -> Vec<Action> {
     escape.begin(LATE_NS, view);
     let mut actions = Vec::new();
@@ -80,8 +81,8 @@ fn stragglers_are_replaced_oldest_first_until_the_pool_is_safe_again() {
     let view = PoolView { available_slabs: 160, replaced_slabs: 60, ..UNSAFE };
     assert_eq!(escape.next(LATE_NS, view), Some(Action::Replace { session: 0, slot: 3, slabs: 60 }));
     escape.remove(0, 3);
-    // 210 of 1000 are above the line (200), but not by the hysteresis (20): slot 5 would go, were it a
-    // straggler.
+    // 210 of 1000 are above the line (200), but not by the hysteresis (20): slot 5 would be replaced, were it
+    // a straggler.
     let view = PoolView { available_slabs: 210, replaced_slabs: 120, ..UNSAFE };
     assert_eq!(escape.next(LATE_NS, view), None);
     assert!(escape.begin(LATE_NS, view));
@@ -102,7 +103,7 @@ fn replacing_ends_in_the_middle_of_an_evaluation_when_the_pool_is_safe() {
     assert_eq!(escape.next(LATE_NS, UNSAFE), None, "the next one that did not begin ends this one");
 }
 
-/// Line 5: below MEM_ESC replacing is all that is tried, danger or not.
+/// Checks line 5: below MEM_ESC replacing is all that is tried, in danger as well.
 #[test]
 fn without_stragglers_and_below_mem_esc_nothing_is_copied_or_marked() {
     let mut escape = holding(config(), &[100]);
@@ -120,7 +121,7 @@ fn what_does_not_fit_into_mem_esc_counts_as_mem_esc_reached() {
     assert_eq!(escape.next(LATE_NS, view), Some(Action::Copy { session: 0, slot: 0, slabs: 64 }));
     assert_eq!(escape.next(LATE_NS, view), Some(Action::Copy { session: 1, slot: 0, slabs: 5 }));
     assert_eq!(escape.next(LATE_NS, view), None);
-    // The other session's turn: its run fits.
+    // It is the other session's turn, and its run fits.
     assert!(escape.begin(LATE_NS, view));
     assert_eq!(escape.next(LATE_NS, view), Some(Action::Replace { session: 1, slot: 0, slabs: 5 }));
 }
@@ -130,14 +131,14 @@ fn where_escape_memory_cannot_be_had_the_next_stage_comes_at_once() {
     let mut escape = holding(config(), &[2]);
     assert!(escape.begin(LATE_NS, DANGER));
     assert!(matches!(escape.next(LATE_NS, DANGER), Some(Action::Replace { .. })));
-    // Not removed: it could not be replaced.
+    // The run was not removed: it could not be replaced.
     assert_eq!(escape.next(LATE_NS, DANGER), Some(Action::Copy { session: 0, slot: 0, slabs: 1 }));
     assert_eq!(escape.next(LATE_NS, DANGER), Some(Action::Copy { session: 0, slot: 1, slabs: 1 }));
     assert_eq!(escape.next(LATE_NS, DANGER), Some(Action::Mark));
     assert_eq!(escape.next(LATE_NS, DANGER), None, "marked once");
 }
 
-/// Line 14: `straggler / held > CREDIT`, and line 17: all that the application holds.
+/// Checks line 14, `straggler / held > CREDIT`, and line 17: all that the application holds is copied.
 #[test]
 fn a_session_over_credit_is_copied_whole_and_one_at_credit_not_at_all() {
     let mut escape = Escape::new(without_replacing(), 2, 8);
@@ -150,7 +151,7 @@ fn a_session_over_credit_is_copied_whole_and_one_at_credit_not_at_all() {
         [(0, 0, 11), (0, 1, 10)].map(|(session, slot, slabs)| Action::Copy { session, slot, slabs });
     assert_eq!(actions, expected, "the young run too, and no mark: there is no danger");
     assert!(escape.is_slow(0) && !escape.is_slow(1));
-    // With one slab more of stragglers' share, the other crosses the line.
+    // One held slab less raises the share of stragglers, so the other session crosses the line.
     escape.release(1, 1, 1);
     assert_eq!(evaluate(&mut escape, UNSAFE, true).len(), 2);
 }
@@ -168,7 +169,7 @@ fn a_run_that_is_being_copied_is_offered_again_only_when_the_copy_was_given_up()
     escape.remove(0, 0);
     escape.hold(0, 0, 1, LATE_NS);
     assert_eq!(copies_of(&evaluate(&mut escape, UNSAFE, true)), [(0, 0)]);
-    // Nor is it replaced.
+    // A run that is being copied is not replaced either.
     let mut replacing = holding(config(), &[2]);
     replacing.copying(0, 0);
     assert_eq!(evaluate(&mut replacing, UNSAFE, true), [Action::Replace { session: 0, slot: 1, slabs: 1 }]);
@@ -180,7 +181,7 @@ fn an_application_that_pins_everything_leads_to_the_mark_and_keeps_its_turns_sho
     count_all(&mut escape);
     let mut offered = HashMap::new();
     for _ in 0..5 {
-        // 200 in all, and then anew: the last action is kept for the mark.
+        // All 200, and then again from the first: the last action is kept for the mark.
         for copies in [63, 63, 63, 11] {
             let actions = evaluate(&mut escape, DANGER, false);
             assert_eq!(actions.len(), copies + 1);
@@ -257,8 +258,8 @@ fn an_evaluation_of_a_thousand_sessions_is_bounded_and_all_have_their_turn() {
     assert_eq!((stragglers(&escape), escape.next_straggler_ns()), (0, None));
 }
 
-/// One session has more stragglers than are counted at once, again and again: the others are counted all the
-/// same.
+/// Checks that all sessions are counted, though one has more stragglers than are counted at once, again and
+/// again.
 #[test]
 fn counting_goes_round() {
     for noisy in [0, 70, 199] {

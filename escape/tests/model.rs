@@ -1,7 +1,8 @@
-//! The escape controller against a slow and obvious model of Algorithm 1 (Jet §4.3): one list of all runs in
-//! order of time, everything reckoned anew at each question.
+//! The escape controller against a slow and obvious model of Algorithm 1 (Jet §4.3). The model is one list of
+//! all runs in order of time, and computes each answer anew.
 //!
-//! Fewer runs are held here than an evaluation is bounded to, so that each is a whole run of the algorithm.
+//! Fewer runs are held here than an evaluation is bounded to, so each evaluation is a whole run of the
+//! algorithm.
 
 use jet_escape::{Action, Escape, EscapeConfig, PoolView, Pressure, Thresholds};
 use proptest::prelude::*;
@@ -39,7 +40,7 @@ enum Op {
     MemoryIsReady {
         ready: bool,
     },
-    /// Bit n: the n-th copy that is offered cannot begin.
+    /// Evaluates; bit n of `pinned` is set if the n-th copy that is offered cannot begin.
     Evaluate {
         pinned: u32,
     },
@@ -58,7 +59,8 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        20 => (0..SESSIONS, 0..SLOTS, 1..9u32).prop_map(|(session, slot, slabs)| Op::Hold { session, slot, slabs }),
+        20 => (0..SESSIONS, 0..SLOTS, 1..9u32)
+            .prop_map(|(session, slot, slabs)| Op::Hold { session, slot, slabs }),
         4 => (any::<usize>(), 1..9u32).prop_map(|(pick, slabs)| Op::Release { pick, slabs }),
         4 => (0..SESSIONS).prop_map(|session| Op::ReleaseAll { session }),
         1 => (0..SESSIONS, 0..SLOTS).prop_map(|(session, slot)| Op::ReleaseWhatLeft { session, slot }),
@@ -100,11 +102,11 @@ struct Run {
     since_ns: u64,
     slabs: u32,
     copying: bool,
-    /// It is a straggler, as far as they are counted.
+    /// Whether it counts as a straggler so far.
     straggler: bool,
 }
 
-/// The time in which the pool is used once.
+/// The turn of the pool as the model measures it.
 #[derive(Default)]
 struct Turn {
     since_ns: u64,
@@ -112,14 +114,14 @@ struct Turn {
     scarce: bool,
 }
 
-/// The pool, and what the controller ought to know of it.
+/// The pool, and what the controller must know of it.
 struct Model {
     config: EscapeConfig,
     now_ns: u64,
     straggler_ns: u64,
     turn: Turn,
     pressure: Pressure,
-    /// In order of time.
+    /// Held runs in order of time.
     runs: Vec<Run>,
     since_ns: HashMap<(u32, u16), u64>,
     others_slabs: u32,
@@ -155,7 +157,7 @@ impl Model {
         }
     }
 
-    /// Every so often: what the pool takes to be used once.
+    /// Ends a turn of the pool, if it is over, and adjusts the straggler's time.
     fn note_turn(&mut self) {
         let most_ns = 4 * self.config.straggler_ns;
         let Turn { since_ns, released_slabs, scarce } = self.turn;
@@ -202,7 +204,7 @@ impl Model {
         }
     }
 
-    /// How near the pool is to running dry, given how near it was.
+    /// Returns the pressure now, given the pressure before.
     fn read(&self) -> Pressure {
         let Thresholds { safe_permille, danger_permille, hysteresis_permille } = self.config.thresholds;
         let view = self.view();
@@ -221,7 +223,7 @@ impl Model {
         }
     }
 
-    /// The oldest straggler of the session whose turn it is.
+    /// Returns the oldest straggler of the session whose turn it is.
     fn straggler(&self) -> Option<Run> {
         let turns = (self.replace_turn..SESSIONS).chain(0..self.replace_turn.min(SESSIONS));
         let of = |session| move |run: &&Run| run.session == session && !run.copying;
@@ -318,7 +320,7 @@ impl Harness {
         }
     }
 
-    /// One evaluation, each answer checked. What was offered for copying.
+    /// Runs one evaluation and checks each answer. Returns the runs that were offered for copying.
     fn evaluate(&mut self, pinned: u32) -> Vec<Run> {
         let mut offered: Vec<Run> = Vec::new();
         let before = self.model.pressure;
@@ -387,7 +389,7 @@ impl Harness {
         offered
     }
 
-    /// `false`: there is no memory.
+    /// Replaces a run; returns `false` if there is no memory.
     fn replace(&mut self, run: Run) -> bool {
         if self.model.memory_is_ready {
             self.escape.remove(run.session, run.slot);
@@ -397,8 +399,8 @@ impl Harness {
         self.model.memory_is_ready
     }
 
-    /// A copy is of a slow session's run as it stands, not under way, not offered before, and newer than the
-    /// session's run before.
+    /// Checks that an offered copy is of a slow session's run as it is now. The run must not be under copy,
+    /// not offered before, and newer than the session's run offered before.
     fn check_copy(&self, session: u32, slot: u16, slabs: u32, offered: &[Run]) -> Run {
         let model = &self.model;
         assert!(model.is_slow(session), "session {session} is not slow");
@@ -412,7 +414,7 @@ impl Harness {
         run
     }
 
-    /// From the first run of a slow session that was offered to its newest none was left out.
+    /// Checks that no run was left out, from the first run of a slow session that was offered to its newest.
     fn check_nothing_left_out(&self, offered: &[Run]) {
         for session in 0..SESSIONS {
             let of_session = || offered.iter().filter(|run| run.session == session);
@@ -441,8 +443,8 @@ impl Harness {
         assert_eq!(escape.next_straggler_ns(), model.next_straggler_ns());
     }
 
-    /// However things came to stand: while they stay so, two evaluations offer every run that is to be
-    /// copied. (The first may go on in the middle, where one before it stopped because the pool was safe.)
+    /// Checks that two evaluations offer every run that is to be copied, while the state does not change. The
+    /// first one may begin in the middle, where an earlier evaluation stopped because the pool was safe.
     fn check_liveness(&mut self) {
         self.model.memory_is_ready = false;
         self.model.others_slabs = TOTAL_SLABS;
@@ -452,8 +454,7 @@ impl Harness {
         if !model.config.enabled {
             return assert!(offered.is_empty());
         }
-        // With room below MEM_ESC and no straggler that could leave there is nothing to do, as the algorithm
-        // has it.
+        // With room below MEM_ESC and no straggler that could leave, the algorithm does nothing.
         if model.replaced_slabs < model.config.replace_slabs_max && model.straggler().is_none() {
             return;
         }
@@ -467,10 +468,17 @@ impl Harness {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 1500,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
-    fn the_controller_does_what_the_model_does(config in config(), ops in prop::collection::vec(op(), 1..120)) {
+    fn the_controller_does_what_the_model_does(
+        config in config(),
+        ops in prop::collection::vec(op(), 1..120),
+    ) {
         config.check().unwrap();
         let mut harness = Harness::new(config);
         for op in ops {

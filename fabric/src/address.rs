@@ -1,20 +1,20 @@
-//! Where a NIC listens or connects to: `shm:/run/jet/nic.sock`, `tcp:host:port`, `rdma:host:port`.
+//! Addresses where a NIC listens or connects to: `shm:/run/jet/nic.sock`, `tcp:host:port`, `rdma:host:port`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// An address with its fabric.
+/// Address of a NIC, with the fabric (`shm:`, `tcp:` or `rdma:`) that reaches it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// The same host, by a Unix socket's path.
+    /// Path of a Unix socket on the same host.
     Shm(PathBuf),
-    /// Any host, `host:port`; resolved when used.
+    /// Text `host:port` of a TCP address on any host. The name is resolved when the address is used.
     Tcp(String),
-    /// Any host by RDMA CM, `host:port`.
+    /// Text `host:port` of an address on any host that RDMA CM connects to.
     Rdma(String),
 }
 
-/// The text is no address.
+/// Error of a text that is not an [`Address`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' is no address: write shm:/path/of/nic.sock, tcp:host:port or rdma:host:port ({reason})")]
 pub struct AddressError {
@@ -22,7 +22,7 @@ pub struct AddressError {
     reason: &'static str,
 }
 
-/// The longest path of a Unix socket, without its final zero.
+/// Most bytes in the path of a Unix socket, without its final zero.
 const SOCKET_PATH_MAX: usize = 107;
 
 impl FromStr for Address {

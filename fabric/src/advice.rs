@@ -1,17 +1,20 @@
-//! What to change where the system refuses: the same words for the same refusal, whatever was asked of it.
+//! Advice on what to change where the system refuses a call.
+//!
+//! The same refusal always gives the same words, whatever the call was for.
 
 use rustix::io::Errno;
 use std::fmt;
 use std::io;
 
-/// An error of the system, and what to change if that does not depend on what was asked.
+/// Error of the system with advice on what to change.
 ///
-/// Displayed as the error, a semicolon and the advice; where there is none, with `otherwise` in its place.
+/// Displayed as the error, a semicolon, and the advice. The advice is that of [`advice`], or `otherwise`
+/// where that has none.
 #[derive(Clone, Copy, Debug)]
 pub struct Advised<'a> {
-    /// What the system said.
+    /// Error that the system returned.
     pub error: &'a io::Error,
-    /// The advice where the error is about nothing but what was asked.
+    /// Advice for an error that depends on what was asked; may be empty.
     pub otherwise: &'a str,
 }
 
@@ -25,12 +28,14 @@ impl fmt::Display for Advised<'_> {
     }
 }
 
-/// An error of the system with the advice that there is.
+/// Wraps an error of the system with the advice of [`advice`], if there is any.
 pub fn advised(error: &io::Error) -> Advised<'_> {
     Advised { error, otherwise: "" }
 }
 
-/// What to change where something is used up, whatever it was wanted for.
+/// Returns what to change where file descriptors are used up; `None` for every other error.
+///
+/// The answer does not depend on what the descriptor was wanted for.
 pub fn advice(error: &io::Error) -> Option<&'static str> {
     match Errno::from_io_error(error)? {
         Errno::MFILE => {
@@ -41,8 +46,9 @@ pub fn advice(error: &io::Error) -> Option<&'static str> {
     }
 }
 
-/// What to change where a Unix socket of the daemon's cannot be connected to; `absent` where nobody listens
-/// on it.
+/// Returns what to change where a Unix socket of the daemon cannot be connected to.
+///
+/// `absent` is returned where nobody listens on the socket, and for every error without other advice.
 pub fn of_socket(error: &io::Error, absent: &'static str) -> &'static str {
     match Errno::from_io_error(error) {
         Some(Errno::ACCESS | Errno::PERM) => {
@@ -54,7 +60,7 @@ pub fn of_socket(error: &io::Error, absent: &'static str) -> &'static str {
     }
 }
 
-/// Whether an attempt may be made again: something else than this process's own limits is in the way.
+/// Whether a later attempt may succeed: the error is not this process's own limit of file descriptors.
 pub fn may_pass(error: &io::Error) -> bool {
     Errno::from_io_error(error) != Some(Errno::MFILE)
 }

@@ -1,29 +1,30 @@
-//! Clocks for whoever drives a NIC and has none.
+//! Clocks for callers that drive a NIC and have no clock of their own.
 
 use std::time::Instant;
 
-/// Counts nanoseconds from when it was made, as [`crate::Nic`] wants to be told the time.
+/// Clock that counts nanoseconds since it was made: the form of time that [`crate::Nic`] takes.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock(Instant);
 
 impl Clock {
-    /// A clock that begins now.
+    /// Starts a clock at zero.
     pub fn start() -> Self {
         Self(Instant::now())
     }
 
-    /// What it says now. It never goes back.
+    /// Returns the nanoseconds since the clock was started. The value never goes back.
     #[inline]
     pub fn now_ns(&self) -> u64 {
         u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 }
 
-/// Turns between two looks at the clock: reading it costs as much as a message does, and what a NIC does by
-/// time is not that exact.
+/// Turns of a loop between two readings of the clock.
+///
+/// Reading the clock costs as much as a message does, and the NIC's deadlines need no more precision.
 const TURNS: u32 = 64;
 
-/// A clock for a busy loop: it is looked at once in many turns.
+/// Clock for a busy loop: the system's clock is read only once in `TURNS` turns.
 #[derive(Clone, Copy, Debug)]
 pub struct CoarseClock {
     clock: Clock,
@@ -32,25 +33,25 @@ pub struct CoarseClock {
 }
 
 impl CoarseClock {
-    /// A clock that begins now.
+    /// Starts a clock at zero.
     pub fn start() -> Self {
         Self { clock: Clock::start(), now_ns: 0, turns: 0 }
     }
 
-    /// What it said when it was looked at last.
+    /// Returns the nanoseconds that the last reading of the clock gave.
     #[inline]
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// One more turn of the loop; what it says.
+    /// Counts one more turn of the loop, and returns the time in nanoseconds.
     #[inline]
     pub fn turn(&mut self) -> u64 {
         self.turns += 1;
         if self.turns >= TURNS { self.look() } else { self.now_ns }
     }
 
-    /// Looks at the clock: where nothing is to be done, or after a sleep.
+    /// Reads the clock, and returns the time in nanoseconds. Meant for turns without work, and after a sleep.
     #[inline]
     pub fn look(&mut self) -> u64 {
         (self.now_ns, self.turns) = (self.clock.now_ns(), 0);

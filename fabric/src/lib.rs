@@ -1,18 +1,25 @@
-//! NICs behind one trait, in verbs' own terms.
+//! NICs behind one trait, in the terms of verbs.
 //!
-//! [`Nic`] is what the rest of Jet knows of a network: a shared receive queue with two scatter entries an
-//! entry, SEND with a fixed-size header, READ into a scatter list, completions, connections with private
-//! data. One folder per implementation; every implementation passes the same conformance suite
-//! (`tests/conformance/`).
+//! [`Nic`] is all that the rest of Jet knows of a network:
 //!
-//! * [`soft`]: a software RNIC for machines with none, over `shm:` (same host) and `tcp:` (any host).
+//! * a shared receive queue, with two scatter entries in each of its entries,
+//! * SEND with a fixed-size header,
+//! * READ into a scatter list,
+//! * completions,
+//! * connections with private data.
+//!
+//! Each implementation has a folder of its own, and passes the same conformance suite (`tests/conformance/`).
+//!
+//! The modules:
+//!
+//! * [`soft`]: a software RNIC for machines without one, over `shm:` (same host) and `tcp:` (any host).
 //! * `verbs` (cargo feature `verbs`): RNICs, and the kernel's soft-RoCE, on `rdma-sys` and RDMA CM.
-//! * [`advice`]: what to change where the system refuses.
-//! * [`clock`]: the time, for whoever drives a NIC and has none.
+//! * [`advice`]: advice on what to change where the system refuses a call.
+//! * [`clock`]: the time, for callers that drive a NIC and have no clock.
 //! * [`limits`]: what a device can do, what a NIC on it does therefore, and devices by name.
-//! * [`memory`]: sealed shared memory, and passing it between processes; what is registered is made of it.
+//! * [`memory`]: sealed shared memory that is registered with NICs and passed between processes.
 //!
-//! What this crate does *not* do: it knows no sessions, no credits and no admission; it never decides.
+//! This crate knows no sessions, no credits and no admission. It never decides about messages.
 
 pub mod address;
 pub mod advice;

@@ -1,28 +1,29 @@
-//! The trait that every NIC implements, and the values that cross it.
+//! The trait that every NIC implements, and the values that its calls take and return.
 //!
 //! Rules that hold for every implementation (the conformance suite checks them):
 //!
-//! * A work request that was posted completes exactly once, with success, an error, or [`Status::Flushed`].
-//!   SENDs that were posted between two [`Nic::flush`] may complete together.
-//! * SENDs of one QP arrive in the order they were posted, each in one SRQ entry, header in the entry's
-//!   header area, payload in its slab.
-//! * No SRQ entry there: the sender's NIC waits ("receiver not ready", RNR) and tries again; nothing is lost,
-//!   the event is counted, and only that QP waits.
-//! * READs of one QP complete in the order they were posted, and its SENDs in theirs. On a device a SEND
-//!   completes after the READs that were posted before it, too, and so it does on a software NIC that was
-//!   given a profile.
-//! * READs under way on one QP are at most what both ends' devices do: [`Event::Connected`] says how many.
-//! * A READ with an unknown key or outside the region changes no byte, completes with
+//! * A work request that was posted completes exactly once: with success, an error, or [`Status::Flushed`].
+//!   SENDs that were posted between two calls of [`Nic::flush`] may complete together.
+//! * SENDs of one QP arrive in the order they were posted. Each takes one SRQ entry: its header goes to the
+//!   entry's header area, its payload to the entry's slab.
+//! * A SEND that finds no SRQ entry is not lost: the sender's NIC waits ("receiver not ready", RNR) and tries
+//!   again. The event is counted, and only that QP waits.
+//! * READs of one QP complete in the order they were posted, and so do its SENDs. On a device, a SEND also
+//!   completes after the READs that were posted before it. A software NIC that was given a profile does the
+//!   same.
+//! * READs under way on one QP never exceed what the devices of both ends allow: [`Event::Connected`] says
+//!   how many.
+//! * A READ with an unknown key, or outside the region, changes no byte. It completes with
 //!   [`Status::RemoteAccess`], and takes its QP to the error state, as with verbs.
 //! * [`Nic::disconnect`] and a lost peer flush everything outstanding, then report [`Event::Disconnected`]
-//!   exactly once; after that the [`Qp`] is stale and every call with it fails with [`PostError::Stale`]. No
+//!   exactly once. After that the [`Qp`] is stale, and every call with it fails with [`PostError::Stale`]. No
 //!   memory named by a flushed request is touched after its completion was polled.
 //! * After construction, posting and polling allocate nothing.
-//! * Time is what [`Nic::poll`], [`Nic::poll_event`] and [`Nic::arm`] are told: nanoseconds from a beginning
-//!   of the caller's own, which never go back. Only these three do something because time has passed, and no
-//!   software NIC asks a clock. What begins to wait in another call ([`Nic::connect`], [`Nic::disconnect`],
-//!   [`Nic::post_read`]) has its whole span from the next of these three. A NIC on a device goes by the
-//!   system's clock, as the device does; one on a thread, by its thread's.
+//! * The caller passes the time to [`Nic::poll`], [`Nic::poll_event`] and [`Nic::arm`]: nanoseconds from a
+//!   beginning of the caller's choice, which never go back. Only these three calls act because time has
+//!   passed, and no software NIC reads a clock. A wait that begins in another call ([`Nic::connect`],
+//!   [`Nic::disconnect`], [`Nic::post_read`]) has its whole span from the next of these three calls on. A NIC
+//!   on a device uses the system's clock, as the device does. A NIC on a thread uses its thread's.
 
 use crate::address::Address;
 use crate::advice::{self, Advised};
@@ -31,150 +32,153 @@ use jet_wire::message::HeaderBytes;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// A connection (queue pair). Stale once [`Event::Disconnected`] was polled for it.
+/// Handle of a connection (queue pair). It is stale once [`Event::Disconnected`] was polled for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Qp {
-    /// Place in the NIC's table.
+    /// Place in the NIC's table of connections.
     pub index: u32,
-    /// Tells this connection from earlier ones at the same place.
+    /// Number that tells this connection from earlier ones at the same place.
     pub generation: u32,
 }
 
-/// Names registered memory: to this NIC as a local key, to the other end as a remote one.
+/// Key that names registered memory: to this NIC as a local key, to the peer as a remote one.
 ///
-/// It is a name and no secret: on many devices the next is told from the last. What keeps others from memory
-/// is that a READ takes a connection to the NIC that registered it. Whoever has that may read all that is
-/// registered with [`Access::RemoteRead`], named to it or not (docs/rdma.md, "Who may read what").
+/// The key is no secret: on many devices it can be guessed from an earlier one. Memory is protected because a
+/// READ needs a connection to the NIC that registered it. A peer with such a connection may read all memory
+/// that is registered with [`Access::RemoteRead`], whether it was told the key or not (docs/rdma.md, "Who may
+/// read what").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemoryKey(pub u32);
 
-/// What others may do with registered memory.
+/// Access that a NIC and its peers have to registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Only this NIC writes it: the receiver's pool and header area. No peer can name it.
+    /// Only this NIC writes the memory: the receiver's pool and header area. No peer can name it.
     LocalWrite,
-    /// Connected peers may READ it: a sender's buffers.
+    /// Connected peers may READ the memory: a sender's buffers.
     RemoteRead,
 }
 
-/// A stretch of registered local memory.
+/// Stretch of registered local memory (scatter/gather entry).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sge {
-    /// Whose memory.
+    /// Key of the region that the stretch lies in.
     pub key: MemoryKey,
     /// Byte offset from the region's start.
     pub offset: u64,
-    /// Bytes.
+    /// Length of the stretch in bytes.
     pub bytes: u32,
 }
 
-/// An SRQ entry: where the next SEND may land.
+/// Entry of the shared receive queue: memory where one SEND may land.
 #[derive(Clone, Copy, Debug)]
 pub struct SrqEntry {
-    /// Comes back in the completion.
+    /// Caller's number for the entry; its completion returns it.
     pub id: u32,
-    /// Exactly [`jet_wire::message::HEADER_BYTES`] bytes, 64-byte aligned.
+    /// Memory for the header: exactly [`jet_wire::message::HEADER_BYTES`] bytes, 64-byte aligned.
     pub header: Sge,
-    /// The slab; `None` where only header-only SENDs are expected (a sender's end).
+    /// Memory for the payload: a slab. `None` where only SENDs without payload are expected (a sender's end).
     pub payload: Option<Sge>,
 }
 
-/// What a SEND carries behind its header.
+/// Payload of a SEND, behind its header.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
-    /// Nothing.
+    /// No payload.
     None,
-    /// At most [`Limits::inline_bytes_max`] bytes, copied before the call returns.
+    /// Inline bytes, at most [`Limits::inline_bytes_max`]. They are copied before the call returns.
     Inline(&'a [u8]),
-    /// At most 4096 registered bytes, left alone until the SEND completes.
+    /// Registered memory, at most 4096 bytes. The caller must not change them until the SEND completes.
     Registered(Sge),
 }
 
-/// A SEND. The header is copied before the call returns.
+/// SEND to be posted. Its header is copied before the call returns.
 #[derive(Clone, Copy, Debug)]
 pub struct SendRequest<'a> {
-    /// Comes back in the completion.
+    /// Caller's number for the SEND; its completion returns it.
     pub id: u64,
-    /// The header.
+    /// Header of the message.
     pub header: &'a HeaderBytes,
-    /// What follows it.
+    /// Payload that follows the header.
     pub payload: Payload<'a>,
 }
 
-/// A READ of a peer's memory into local memory.
+/// READ of a peer's memory into local memory, to be posted.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadRequest<'a> {
-    /// Comes back in the completion.
+    /// Caller's number for the READ; its completion returns it.
     pub id: u64,
-    /// Where the bytes lie at the peer, in the terms of [`Nic::remote_address`] there.
+    /// Address of the bytes at the peer, as [`Nic::remote_address`] returned it there.
     pub address: u64,
-    /// The peer's key.
+    /// Peer's key of the memory.
     pub key: u32,
-    /// Where they go, in this order; together as long as what is read. At most [`Limits::scatter_max`].
+    /// Local stretches that the bytes go to, in this order. Their total length is the length of the READ. At
+    /// most [`Limits::scatter_max`] stretches.
     pub scatter: &'a [Sge],
 }
 
-/// What ended.
+/// Work that a completion reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// A SEND arrived; `id` is the SRQ entry's.
+    /// SEND of the peer that arrived.
     Receive {
-        /// The SRQ entry.
+        /// Number of the SRQ entry that the SEND took.
         entry: u32,
         /// Payload bytes behind the header.
         payload_bytes: u32,
     },
-    /// A SEND of this end was taken by the peer's NIC.
+    /// SEND of this end that the peer's NIC took.
     Send {
-        /// The request's id.
+        /// Number of the request.
         id: u64,
     },
-    /// A READ of this end is done.
+    /// READ of this end that is done.
     Read {
-        /// The request's id.
+        /// Number of the request.
         id: u64,
     },
-    /// An SRQ entry came back unused: it was never for a QP, the SRQ is being torn down.
+    /// SRQ entry that comes back unused because the SRQ is being torn down. The completion's QP means
+    /// nothing.
     SrqFlush {
-        /// The SRQ entry.
+        /// Number of the SRQ entry.
         entry: u32,
     },
 }
 
-/// How it ended.
+/// Outcome of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// All bytes moved.
+    /// All bytes were moved.
     Success,
-    /// The QP ended first.
+    /// The QP ended before the request was done.
     Flushed,
-    /// The peer refused: unknown key, or outside its region.
+    /// The peer refused the READ: its key is unknown, or the bytes lie outside its region.
     RemoteAccess,
-    /// A local key is unknown or a stretch lies outside its region.
+    /// A local key is unknown, or a stretch lies outside its region.
     LocalProtection,
-    /// A SEND arrived that is longer than an SRQ entry, or shorter than a header: the peer's QP is in error.
+    /// The SEND was longer than its SRQ entry, or shorter than a header. Its connection ends.
     Length,
     /// The peer had no SRQ entry for longer than the limit allows.
     RnrExhausted,
-    /// A provider's own code that has no name here.
+    /// Provider's own error code, for an outcome without a name here.
     Other(u32),
 }
 
-/// A completion.
+/// Completion of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// Whose work.
+    /// Connection whose work completed.
     pub qp: Qp,
-    /// Which work.
+    /// Work that completed.
     pub work: Work,
-    /// Its end.
+    /// Outcome of the work.
     pub status: Status,
 }
 
-/// The most private data that a connection request or its answer carries here.
+/// Most bytes of private data that a connection request or its answer carries here.
 pub const PRIVATE_DATA_MAX: usize = 56;
 
-/// Private data, copied.
+/// Copy of the private data of a connection request or its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrivateData {
     bytes: [u8; PRIVATE_DATA_MAX],
@@ -182,169 +186,173 @@ pub struct PrivateData {
 }
 
 impl PrivateData {
-    /// Copies at most [`PRIVATE_DATA_MAX`] bytes; longer data is `None`.
+    /// Copies the data. `None` where it is longer than [`PRIVATE_DATA_MAX`] bytes.
     pub fn new(data: &[u8]) -> Option<Self> {
         let mut bytes = [0; PRIVATE_DATA_MAX];
         bytes.get_mut(..data.len())?.copy_from_slice(data);
         Some(Self { bytes, used: u8::try_from(data.len()).ok()? })
     }
 
-    /// The bytes.
+    /// Returns the bytes of the data.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.used)]
     }
 }
 
-/// Why a connection ended or was never made.
+/// Reason why a connection ended or was never made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DisconnectReason {
     /// This end asked for it.
     Local,
-    /// The other end closed, or its process died.
+    /// The other end closed the connection, or its process died.
     Peer,
-    /// The transport failed; an errno.
+    /// The transport failed with this errno.
     Transport(i32),
-    /// A work request failed and took the QP with it.
+    /// A work request failed with this status, which ends its connection.
     WorkRequest(Status),
-    /// The peer spoke out of turn: a frame or ring index that cannot be.
+    /// The peer broke the protocol: it sent a frame, or set a ring index, that cannot be.
     Protocol,
 }
 
-/// What happens to connections.
+/// Change of a connection or of the NIC, which [`Nic::poll_event`] reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A peer asks to connect; answer with [`Nic::accept`] or [`Nic::reject`].
     ConnectRequest {
-        /// The connection to be.
+        /// Handle of the connection that is asked for.
         qp: Qp,
-        /// What the peer said.
+        /// Private data of the peer's request.
         private_data: PrivateData,
     },
-    /// A connection stands, at both ends.
+    /// A connection is ready for work at both ends.
     Connected {
-        /// The connection.
+        /// Handle of the connection.
         qp: Qp,
-        /// What the accepting end said (empty at that end itself).
+        /// Private data of the accepting end (empty at that end itself).
         private_data: PrivateData,
-        /// READs that this end may have outstanding on it: the least of what it was made for, of what its
-        /// device makes, and of what the peer said that it answers. 0: none at all.
+        /// READs that this end may have outstanding on the connection. 0 means none at all.
+        ///
+        /// The least of three numbers: what the NIC was made for, what its device makes, and what the peer
+        /// said that it answers.
         reads_max: u32,
     },
-    /// A connection was refused by the other end.
+    /// The other end refused a connection.
     Rejected {
-        /// The connection that was to be; stale now.
+        /// Handle of the refused connection; stale now.
         qp: Qp,
-        /// What the refusing end said.
+        /// Private data of the refusing end.
         private_data: PrivateData,
     },
-    /// A connection ended, or could not be made; all its work has completed before this.
+    /// A connection ended, or could not be made. All its work has completed before this event.
     Disconnected {
-        /// The connection; stale now.
+        /// Handle of the connection; stale now.
         qp: Qp,
-        /// Why.
+        /// Reason for the end.
         reason: DisconnectReason,
     },
-    /// The NIC's device is gone, or failed for good: whatever is connected ends, and nothing can be begun any
-    /// more. The NIC is to be dropped, once its work is back, so that the device can leave.
+    /// The NIC's device is gone, or failed for good.
+    ///
+    /// All connections end, and no call can begin anything any more. Once all its work has completed the NIC
+    /// must be dropped, so that the device can leave.
     Gone,
 }
 
-/// What a NIC can do; asked, not assumed.
+/// Limits of a NIC, which its users ask for instead of assuming them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Scatter entries of one READ.
+    /// Scatter entries of one READ, at most.
     pub scatter_max: u32,
-    /// Outstanding READs of one QP, at most; of a connection [`Event::Connected`] says how many.
+    /// Outstanding READs of one QP, at most. [`Event::Connected`] says how many a connection may have.
     pub reads_per_qp_max: u32,
-    /// Outstanding READs altogether.
+    /// Outstanding READs of all QPs together, at most.
     pub reads_max: u32,
-    /// Outstanding SENDs of one QP.
+    /// Outstanding SENDs of one QP, at most.
     pub sends_per_qp_max: u32,
-    /// SRQ entries.
+    /// Entries of the SRQ, at most.
     pub srq_entries_max: u32,
-    /// Bytes of [`Payload::Inline`].
+    /// Bytes of a [`Payload::Inline`], at most.
     pub inline_bytes_max: u32,
-    /// Connections.
+    /// Connections, at most.
     pub qps_max: u32,
-    /// The NUMA node that its device is attached to, where the system knows it: memory that it writes is best
-    /// there.
+    /// NUMA node that the NIC's device is attached to, where the system knows it. Memory that the NIC writes
+    /// is best there.
     pub numa_node: Option<u32>,
 }
 
-/// What a NIC counted since it was made.
+/// Counters of a NIC since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// SENDs that arrived.
     pub receives: u64,
-    /// SENDs that were taken.
+    /// SENDs of this end that the peers' NICs took.
     pub sends: u64,
-    /// READs done.
+    /// READs of this end that are done.
     pub reads: u64,
-    /// Bytes that SENDs and READs brought in.
+    /// Bytes that SENDs and READs brought to this end.
     pub bytes_in: u64,
-    /// Times that a SEND found no SRQ entry.
+    /// Times that a SEND found no SRQ entry (RNR).
     pub rnr: u64,
-    /// Requests that completed flushed.
+    /// Requests that completed with [`Status::Flushed`].
     pub flushed: u64,
-    /// Peers that were cut off for speaking out of turn.
+    /// Peers that were cut off because they broke the protocol.
     pub protocol_errors: u64,
-    /// Times that few SRQ entries were left, on devices that tell.
+    /// Times that few SRQ entries were left, on devices that report it.
     pub srq_limit_reached: u64,
-    /// Connections whose work the device did not give back in time; they were ended without it.
+    /// Connections that were ended although the device had not given back their work in time.
     pub drains_given_up: u64,
-    /// Connections of which the device never said that they take no SRQ entry any more.
+    /// Connections of which the device never reported that they take no SRQ entry any more.
     pub last_wqe_missed: u64,
 }
 
-/// Why memory could not be registered.
+/// Reason why memory could not be registered.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
     /// The NIC's table of regions is full.
     #[error("{max} memory regions are registered already; deregister some, or use fewer and larger ones")]
     TooMany {
-        /// The table's size.
+        /// Regions that the table holds.
         max: usize,
     },
-    /// The system refused.
+    /// The system refused to register the memory.
     #[error("could not register {bytes} bytes: {}", Advised { error: source, otherwise: "check ulimit -l \
         (memlock)" })]
     System {
-        /// Bytes asked for.
+        /// Bytes that were to be registered.
         bytes: usize,
-        /// What it said.
+        /// Error of the system.
         source: std::io::Error,
     },
 }
 
-/// Why a NIC does not listen.
+/// Reason why a NIC does not listen.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Somebody else does.
+    /// Another process listens on the address.
     #[error("{address} is in use by a running process; stop it or choose another address")]
     InUse {
-        /// The address.
+        /// Address to listen on.
         address: Address,
     },
-    /// Something else lies where its socket is to be.
+    /// A file that is no socket lies at the address's path.
     #[error(
         "{address}: there is a file of that name, and it is no socket; move it away or choose another address"
     )]
     NoSocket {
-        /// The address.
+        /// Address to listen on.
         address: Address,
     },
-    /// This NIC does not speak that kind of address.
+    /// This NIC does not support that kind of address.
     #[error("{address} is not an address for this NIC")]
     WrongFabric {
-        /// The address.
+        /// Address to listen on.
         address: Address,
     },
-    /// The system refused.
+    /// The system refused to listen.
     #[error("cannot listen on {address}: {}", Advised { error: source, otherwise: listen_advice(source) })]
     System {
-        /// The address.
+        /// Address to listen on.
         address: Address,
-        /// What it said.
+        /// Error of the system.
         source: std::io::Error,
     },
 }
@@ -360,88 +368,92 @@ fn listen_advice(error: &std::io::Error) -> &'static str {
     }
 }
 
-/// Why a connection attempt did not even begin.
+/// Reason why a connection attempt did not even begin.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// This NIC does not speak that kind of address.
+    /// This NIC does not support that kind of address.
     #[error("{address} is not an address for this NIC")]
     WrongFabric {
-        /// The address.
+        /// Address to connect to.
         address: Address,
     },
-    /// Nobody listens there, or the system refused.
+    /// Nobody listens at the address, or the system refused.
     #[error("cannot connect to {address}: {source}; {}", advice::of_socket(source, "is jetd running there?"))]
     System {
-        /// The address.
+        /// Address to connect to.
         address: Address,
-        /// What it said.
+        /// Error of the system.
         source: std::io::Error,
     },
     /// The NIC's table of connections is full.
     #[error("{max} connections are open already")]
     TooMany {
-        /// The table's size.
+        /// Connections that the table holds.
         max: u32,
     },
 }
 
 impl ConnectError {
-    /// Whether nobody seems to listen there.
+    /// Whether the error looks as if nobody listens at the address.
     pub fn is_absence(&self) -> bool {
         const ABSENT: &str = "absent";
         matches!(self, Self::System { source, .. } if advice::of_socket(source, ABSENT) == ABSENT)
     }
 }
 
-/// Why a work request was not posted. It will not complete.
+/// Reason why a work request was not posted. Such a request has no completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
     /// The queue is full; poll completions and try again.
     #[error("the queue is full; poll completions first")]
     QueueFull,
-    /// The QP is gone, or not connected (yet).
+    /// The connection is gone, or not ready yet.
     #[error("the connection is gone")]
     Stale,
     /// A local key is unknown, or a stretch lies outside its region.
     #[error("a local stretch of memory is not registered")]
     LocalProtection,
-    /// More scatter entries or bytes than [`Limits`] allows, or a READ on a connection that takes none at
-    /// all.
+    /// The request has more scatter entries or bytes than [`Limits`] allows, or it is a READ on a connection
+    /// that takes no READs.
     #[error("the request exceeds the NIC's limits")]
     Limit,
 }
 
-/// A NIC. One thread uses it; see the module for the rules.
+/// NIC that one thread uses. The module's documentation has the rules for all implementations.
 pub trait Nic: Send {
-    /// What it can do.
+    /// Returns the NIC's limits.
     fn limits(&self) -> Limits;
 
-    /// What it counted.
+    /// Returns what the NIC has counted since it was made.
     fn counters(&self) -> Counters;
 
-    /// Registers memory for as long as the key lives. Slow: at start, or once a buffer.
+    /// Registers memory with the NIC until [`Self::deregister`]. This is slow: call it at start, or once for
+    /// each buffer.
     ///
     /// # Errors
     /// [`RegisterError`].
     fn register(&mut self, memory: &Arc<SharedMemory>, access: Access) -> Result<MemoryKey, RegisterError>;
 
-    /// Takes a registration back. Requests in flight that name the key fail with an access error; peers'
-    /// READs too. Unknown keys are ignored.
+    /// Takes a registration back. An unknown key is ignored.
+    ///
+    /// Requests in flight that name the key fail with an access error, and so do READs of peers.
     fn deregister(&mut self, key: MemoryKey);
 
-    /// What a peer writes into [`ReadRequest::address`] to read registered memory from `offset` on.
+    /// Returns the address that a peer writes into [`ReadRequest::address`] to read registered memory from
+    /// `offset` on.
     fn remote_address(&self, key: MemoryKey, offset: u64) -> u64;
 
-    /// Starts to listen; connection requests come as events.
+    /// Starts to listen, and returns the real address (with port 0 resolved). Connection requests come as
+    /// events.
     ///
     /// # Errors
-    /// [`ListenError`]; the address returned is the real one (with port 0 resolved).
+    /// [`ListenError`].
     fn listen(&mut self, address: &Address) -> Result<Address, ListenError>;
 
-    /// Stops listening: connects fail from now on. Connections stay.
+    /// Stops listening: connection attempts fail from now on. Existing connections stay.
     fn stop_listening(&mut self);
 
-    /// Starts to connect; the outcome comes as an event for the QP returned.
+    /// Starts to connect, and returns the connection's handle. The outcome comes as an event for it.
     ///
     /// # Errors
     /// [`ConnectError`].
@@ -450,18 +462,21 @@ pub trait Nic: Send {
     /// Accepts a connection request.
     ///
     /// # Errors
-    /// [`PostError::Stale`] where the peer has gone meanwhile, or said that it answers no READ though this
-    /// end makes some: then [`Event::Disconnected`] follows, with [`DisconnectReason::Protocol`].
+    /// [`PostError::Stale`] where the peer has gone meanwhile. The same error where this end makes READs and
+    /// the peer said that it answers none; then [`Event::Disconnected`] follows, with
+    /// [`DisconnectReason::Protocol`].
     fn accept(&mut self, qp: Qp, private_data: &PrivateData) -> Result<(), PostError>;
 
-    /// Refuses a connection request; the QP is stale after this and no event follows.
+    /// Refuses a connection request. The handle is stale after this, and no event follows.
     fn reject(&mut self, qp: Qp, private_data: &PrivateData);
 
-    /// Ends a connection: flushes its work, then [`Event::Disconnected`]. SENDs posted before that the peer's
-    /// NIC can still take are tried first, for a bounded time, so that a farewell arrives.
+    /// Ends a connection: flushes its work, then reports [`Event::Disconnected`].
+    ///
+    /// SENDs that were posted before, and that the peer's NIC can still take, are tried first for a bounded
+    /// time. So a farewell arrives.
     fn disconnect(&mut self, qp: Qp);
 
-    /// Gives the SRQ an entry.
+    /// Posts an entry to the SRQ.
     ///
     /// # Errors
     /// [`PostError::QueueFull`], [`PostError::LocalProtection`].
@@ -476,22 +491,26 @@ pub trait Nic: Send {
     /// Posts a READ.
     ///
     /// # Errors
-    /// [`PostError`]; beyond the connection's `reads_max` it is [`PostError::QueueFull`].
+    /// [`PostError`]; [`PostError::QueueFull`] where the connection has `reads_max` READs outstanding.
     fn post_read(&mut self, qp: Qp, request: ReadRequest<'_>) -> Result<(), PostError>;
 
-    /// Rings the doorbell for everything posted since the last time. [`Self::poll`] does so too.
+    /// Rings the doorbell for everything posted since the last call. [`Self::poll`] does so, too.
     fn flush(&mut self);
 
-    /// Takes completions, at most as many as fit; returns how many. It is `now_ns`.
+    /// Takes completions, at most as many as fit into the slice, and returns how many. `now_ns` is the time
+    /// in nanoseconds.
     fn poll(&mut self, now_ns: u64, completions: &mut [Completion]) -> usize;
 
-    /// Takes the next connection event. It is `now_ns`.
+    /// Takes the next connection event. `now_ns` is the time in nanoseconds.
     fn poll_event(&mut self, now_ns: u64) -> Option<Event>;
 
-    /// Becomes readable when there is something to poll, once [`Self::arm`] said that there is nothing now.
+    /// Returns a descriptor to sleep on. It becomes readable when there is something to poll, once
+    /// [`Self::arm`] has returned `true`.
     fn wait_fd(&self) -> BorrowedFd<'_>;
 
-    /// Prepares to sleep on [`Self::wait_fd`]. `false`: there is work, poll instead. It is `now_ns`: the
-    /// descriptor becomes readable in time for what has to happen at a time, too.
+    /// Prepares to sleep on [`Self::wait_fd`]. `false` where there is work: poll instead.
+    ///
+    /// `now_ns` is the time in nanoseconds. The descriptor also becomes readable in time for whatever the NIC
+    /// must do at a later time.
     fn arm(&mut self, now_ns: u64) -> bool;
 }

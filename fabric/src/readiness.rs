@@ -1,4 +1,5 @@
-//! The one descriptor that a sleeping NIC is woken by: an epoll of every socket, and a timer.
+//! Readiness of a NIC: one descriptor that wakes a sleeping NIC, made of an epoll of all its sockets and a
+//! timer.
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -10,21 +11,21 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Descriptors looked at in one go; the rest come with the next look.
+/// Descriptors that one call of [`Readiness::look`] reports, at most. The next call reports the rest.
 pub(crate) const READY_MAX: usize = 64;
 
-/// What the epoll carries for its own timer. Who watches descriptors gives them other numbers.
+/// Token of the epoll's own timer. Callers of [`Readiness::add`] must use other numbers.
 pub(crate) const TIMER: u64 = 0;
 
-/// What one look found.
+/// Buffer for the ready descriptors that one look finds.
 pub(crate) type Ready = [Event; READY_MAX];
 
-/// Room for one look.
+/// Makes an empty buffer for [`Readiness::look`].
 pub(crate) fn none_ready() -> Ready {
     [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; READY_MAX]
 }
 
-/// The epoll and its timer.
+/// An epoll and its timer.
 #[derive(Debug)]
 pub(crate) struct Readiness {
     epoll: OwnedFd,
@@ -42,12 +43,12 @@ impl Readiness {
         Ok(this)
     }
 
-    /// Watches a descriptor until it is removed. A look that finds it ready gives the token back.
+    /// Watches a descriptor until it is removed. A look that finds it ready reports the token.
     pub(crate) fn add(&self, fd: BorrowedFd<'_>, token: u64, flags: EventFlags) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token), flags)?)
     }
 
-    /// Watches a descriptor for as long as the epoll lives; which one is ready does not matter.
+    /// Watches a descriptor until [`Self::forget`], without a token that tells it from others.
     #[cfg(feature = "verbs")]
     pub(crate) fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(u64::MAX), EventFlags::IN)?)
@@ -56,21 +57,25 @@ impl Readiness {
     /// Undoes [`Self::watch`].
     #[cfg(feature = "verbs")]
     pub(crate) fn forget(&self, fd: BorrowedFd<'_>) {
-        // One that is closed is watched no longer.
+        // A descriptor that was closed is no longer watched, so deleting it may fail.
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Changes what a watched descriptor is watched for.
+    /// Changes the events for which a watched descriptor is watched.
     pub(crate) fn modify(&self, fd: BorrowedFd<'_>, token: u64, flags: EventFlags) -> io::Result<()> {
         Ok(epoll::modify(&self.epoll, fd, EventData::new_u64(token), flags)?)
     }
 
-    /// Watches a descriptor no longer. It must be one that is watched.
+    /// Stops watching a descriptor.
+    ///
+    /// # Panics
+    /// Where the descriptor is not watched.
     pub(crate) fn remove(&self, fd: BorrowedFd<'_>) {
         epoll::delete(&self.epoll, fd).expect("a watched descriptor is removed once");
     }
 
-    /// What is ready now; does not wait.
+    /// Fills the buffer with the descriptors that are ready now, and returns how many there are. It does not
+    /// wait.
     pub(crate) fn look(&self, ready: &mut Ready) -> usize {
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         match epoll::wait(&self.epoll, &mut ready[..], Some(&at_once)) {
@@ -80,23 +85,23 @@ impl Readiness {
         }
     }
 
-    /// Becomes ready after `wait`; `None`: not by time.
+    /// Sets the timer, which makes the epoll ready after `wait`. `None` switches the timer off.
     pub(crate) fn set_timer(&mut self, wait: Option<Duration>) {
         if wait.is_none() && !self.timer_is_set {
             return;
         }
         self.timer_is_set = wait.is_some();
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // A value of zero would disarm the timer: what is due now waits for a nanosecond.
+        // A value of zero would disarm the timer, so a wait that is over becomes one of a nanosecond.
         let value = wait.map_or(zero, |wait| {
             Timespec::try_from(wait.max(Duration::from_nanos(1))).expect("waits are seconds, not ages")
         });
         let spec = Itimerspec { it_interval: zero, it_value: value };
-        // Setting a timer also takes back that it was ready.
+        // Setting a timer also clears its readiness.
         timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec).expect("a timer of this NIC is set");
     }
 
-    /// What a user waits on.
+    /// Returns the descriptor that a sleeping user waits on.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }

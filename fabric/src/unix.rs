@@ -1,4 +1,4 @@
-//! Unix sockets: bytes with file descriptors, and doorbells.
+//! Unix sockets: sending and receiving bytes with file descriptors, and doorbells.
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -9,16 +9,16 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The most descriptors that one message carries.
+/// Most descriptors that one message carries.
 pub const FDS_MAX: usize = 8;
 
 const ANCILLARY_BYTES: usize = rustix::cmsg_space!(ScmRights(FDS_MAX));
 
-/// Sends bytes with descriptors in one call; returns how many bytes were taken (the descriptors go with the
-/// first).
+/// Sends bytes with descriptors in one call, and returns how many bytes were taken. The descriptors go with
+/// the first byte.
 ///
 /// # Errors
-/// What the system says; `WouldBlock` where the socket does not wait and is full.
+/// What the system says; `WouldBlock` where the socket is non-blocking and full.
 pub fn send_with_fds(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); ANCILLARY_BYTES];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -28,7 +28,8 @@ pub fn send_with_fds(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>
     Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?)
 }
 
-/// Receives bytes and the descriptors that came with them (close-on-exec). 0 bytes: the other end closed.
+/// Receives bytes and the descriptors that came with them (close-on-exec). 0 bytes mean that the other end
+/// closed.
 ///
 /// # Errors
 /// What the system says; `InvalidData` where more descriptors came than [`FDS_MAX`] (all are closed).
@@ -52,46 +53,47 @@ pub fn receive_with_fds(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<
     Ok((got.bytes, fds))
 }
 
-/// What a look at a doorbell found.
+/// State of a doorbell when it is cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rung {
-    /// Nobody rang.
+    /// The bell did not ring.
     No,
-    /// Somebody rang; it is silent again.
+    /// The bell rang; it is silent again.
     Yes,
-    /// The other end is closed: its process is gone, or let go.
+    /// The other end is closed: its process is gone, or dropped it.
     Closed,
 }
 
-/// One end of a pair of doorbells: ring the other end, wait for a ring at this one.
+/// One end of a pair of doorbells. An end can ring the other end, and wait for a ring itself.
 ///
-/// A socket pair and not an eventfd, because both ends of an eventfd are one open file: a hostile peer could
-/// fill its counter, clear `O_NONBLOCK`, and block whoever rings next. Sending with `MSG_DONTWAIT` never
-/// blocks, whatever the peer does; and a closed end is seen, which an eventfd cannot tell.
+/// Doorbells are a socket pair and not an eventfd, because both ends of an eventfd are one open file. A
+/// hostile peer could fill its counter, clear `O_NONBLOCK`, and block the process that rings next. Sending
+/// with `MSG_DONTWAIT` never blocks, whatever the peer does. Besides, a socket shows that its other end is
+/// closed, which an eventfd cannot.
 #[derive(Debug)]
 pub struct Doorbell(OwnedFd);
 
 impl Doorbell {
-    /// Both ends.
+    /// Makes a pair of doorbells, and returns both ends.
     ///
     /// # Errors
-    /// What the system says; out of file descriptors (raise `ulimit -n`).
+    /// What the system says: out of file descriptors (raise `ulimit -n`).
     pub fn pair() -> io::Result<(Self, Self)> {
         let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         Ok((Self(a), Self(b)))
     }
 
-    /// An end that came from another process.
+    /// Makes an end of a descriptor that came from another process.
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self(fd)
     }
 
-    /// Rings the other end. A bell that rings already, or whose end is closed, is left alone.
+    /// Rings the other end. Nothing happens where that rings already, or is closed.
     pub fn ring(&self) {
         ring(self.0.as_fd());
     }
 
-    /// Takes all rings at this end.
+    /// Takes all rings at this end, and returns whether there were any.
     pub fn clear(&self) -> Rung {
         clear(self.0.as_fd())
     }
@@ -99,7 +101,7 @@ impl Doorbell {
 
 /// Rings the other end of any connected Unix socket; see [`Doorbell::ring`].
 pub fn ring(socket: BorrowedFd<'_>) {
-    // Full means that rings wait there already; closed is noticed by whoever polls.
+    // A full socket means that rings wait there already. A closed one is noticed when the socket is polled.
     let _ = send(socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 

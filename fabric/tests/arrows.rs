@@ -1,15 +1,15 @@
-//! Which module of the software NIC uses which: what the code says, beside what docs/architecture.md draws.
+//! Checks which module of the software NIC uses which: the code against what docs/architecture.md draws.
 //!
-//! The page has a block for each folder, a line for each module: `shm -> transport, tables`. The code has
-//! paths: those that begin with `crate`, `super`, `self` or a module's own child. Tests are left out: they
-//! may look anywhere.
+//! The page has a block for each folder, with a line for each module: `shm -> transport, tables`. In the code
+//! a use is a path that begins with `crate`, `super`, `self` or a module's own child. Tests are left out,
+//! since they may use any module.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// A module under `soft`, by its names from there.
+/// Module under `soft`, as the list of names that leads to it.
 type Module = Vec<String>;
-/// (folder, who uses, who is used).
+/// Use of one module by another: the folder, the using module, the used module.
 type Arrow = (String, String, String);
 
 const ROOT: &str = "fabric/src/soft";
@@ -18,7 +18,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the repository").to_owned()
 }
 
-/// Every module of the software NIC that is no test, and its text.
+/// Finds every module of the software NIC that is no test, with its text.
 fn modules(folder: &Path, within: &Module, found: &mut BTreeMap<Module, String>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -36,7 +36,7 @@ fn modules(folder: &Path, within: &Module, found: &mut BTreeMap<Module, String>)
     }
 }
 
-/// Words and signs of a source, without comments, strings and tests.
+/// Returns the words and signs of a source, without comments, strings and tests.
 fn tokens(source: &str) -> Vec<String> {
     let mut tokens: Vec<String> = Vec::new();
     let mut rest = source;
@@ -65,7 +65,7 @@ fn tokens(source: &str) -> Vec<String> {
     without_tests(&tokens)
 }
 
-/// Bytes of the string literal that this begins with.
+/// Returns the length in bytes of the string literal at the text's beginning.
 fn string(text: &str) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {
@@ -94,7 +94,7 @@ fn without_tests(tokens: &[String]) -> Vec<String> {
     kept
 }
 
-/// Tokens up to the end of the first block in braces.
+/// Returns the number of tokens up to the end of the first block in braces.
 fn block(tokens: &[String]) -> usize {
     let mut depth = 0;
     for (at, token) in tokens.iter().enumerate() {
@@ -108,7 +108,8 @@ fn block(tokens: &[String]) -> usize {
     tokens.len()
 }
 
-/// The paths that begin here, groups in braces spread out; and the tokens that they take.
+/// Returns the paths that begin here, with groups in braces spread out, and the number of tokens that they
+/// take.
 fn paths(tokens: &[String]) -> (Vec<Vec<String>>, usize) {
     let Some(first) = tokens.first() else { return (Vec::new(), 0) };
     if first == "{" {
@@ -132,11 +133,11 @@ fn paths(tokens: &[String]) -> (Vec<Vec<String>>, usize) {
     (behind.into_iter().map(with_first).collect(), 2 + taken)
 }
 
-/// Every module that a module's text names, from the root of the crate.
+/// Returns every module that a module's text names, as paths from the root of the crate.
 fn named(module: &Module, text: &str, all: &BTreeMap<Module, String>) -> Vec<Vec<String>> {
     let tokens = tokens(text);
     let is_child = |name: &String| all.contains_key(&[module.clone(), vec![name.clone()]].concat());
-    // Modules written within this file, each with the depth of braces that it has.
+    // Depths of braces at which modules written within this file begin.
     let (mut inline, mut depth) = (Vec::new(), 0);
     let (mut found, mut at) = (Vec::new(), 0);
     while at < tokens.len() {
@@ -150,7 +151,7 @@ fn named(module: &Module, text: &str, all: &BTreeMap<Module, String>) -> Vec<Vec
                     inline.pop();
                 }
             }
-            // Who may see it is no use of it.
+            // A visibility is not a use.
             "pub" if follows(1, "(") => {
                 while tokens[at] != ")" {
                     at += 1;
@@ -178,7 +179,7 @@ fn named(module: &Module, text: &str, all: &BTreeMap<Module, String>) -> Vec<Vec
     found
 }
 
-/// A path from the root of the software NIC, if it leads there.
+/// Returns a path from the root of the software NIC, if it leads there.
 fn absolute(module: &Module, inline: usize, path: &[String]) -> Option<Vec<String>> {
     let mut from: Vec<String> = ["crate", "soft"].map(str::to_owned).to_vec();
     from.extend(module.iter().cloned());
@@ -195,8 +196,8 @@ fn absolute(module: &Module, inline: usize, path: &[String]) -> Option<Vec<Strin
     Some(within.to_vec())
 }
 
-/// The arrow of a use: between two children of the folder where their ways part, or between a folder's own
-/// file and a child.
+/// Returns the arrow of a use: between two children of the folder where their paths part, or between a
+/// folder's own file and a child.
 fn arrow(from: &Module, to: &Module) -> Option<Arrow> {
     let common = from.iter().zip(to).take_while(|(a, b)| a == b).count();
     if common == from.len() && common == to.len() {
@@ -222,7 +223,7 @@ fn in_the_code() -> BTreeSet<Arrow> {
     arrows
 }
 
-/// What the page draws; each module above those that it uses.
+/// Returns the arrows that the page draws. A module is above those that it uses.
 fn on_the_page() -> BTreeSet<Arrow> {
     let page = std::fs::read_to_string(repository().join("docs/architecture.md")).unwrap();
     let mut arrows = BTreeSet::new();
@@ -278,13 +279,12 @@ fn paths_are_found_as_they_are_written() {
     assert_eq!(found("#[cfg(test)]\nmod tests { use super::super::c::X; }"), [""; 0]);
 }
 
-/// A NIC in virtual time can stand beside the others only where none of them knows another time than the one
-/// that it is told.
+/// No software NIC reads a clock. Only then can a NIC in virtual time run beside the others.
 #[test]
 fn no_software_nic_asks_a_clock() {
     let mut all = BTreeMap::new();
     modules(&repository().join(ROOT), &Vec::new(), &mut all);
-    // The thread that a NIC may be given drives it, and says what time it is.
+    // The thread that a NIC may be given drives it, and passes it the time.
     all.retain(|module, _| module.first().is_none_or(|first| first != "threaded"));
     assert!(all.len() > 20, "modules are found: {:?}", all.keys());
     let asking: Vec<_> = all

@@ -1,5 +1,5 @@
-//! What happens at the limit of a real control group, and where huge pages do not suffice: an error, and
-//! nobody is killed.
+//! Tests at the limit of a real control group, and where huge pages do not suffice: the result is an error,
+//! and no process is killed.
 
 use jet_fabric::memory::{NoRoom, Pages, SharedMemory};
 use std::fs;
@@ -9,10 +9,10 @@ use std::process::Command;
 
 const LIMIT: usize = 24 << 20;
 const CHUNK: usize = 1 << 20;
-/// Set for the process that goes into the group: its folder.
+/// Variable for the process that goes into the group: the group's folder.
 const GROUP: &str = "JET_TEST_GROUP";
 
-/// A group with that limit and no swap.
+/// Control group with that limit and no swap.
 struct Group(PathBuf);
 
 impl Group {
@@ -24,7 +24,8 @@ impl Group {
         let one = path(":memory:");
         let folder = match one {
             Some(path) => Path::new("/sys/fs/cgroup/memory").join(path).join(name),
-            // Beside its own group: one that has processes has no groups with limits below it.
+            // The new group is a sibling of the process's own group: a group with processes has no groups
+            // with limits below it.
             None => {
                 let own = Path::new("/sys/fs/cgroup").join(path("0::").unwrap_or_default());
                 own.parent().filter(|up| up.starts_with("/sys/fs/cgroup")).unwrap_or(&own).join(name)
@@ -34,7 +35,7 @@ impl Group {
         let group = Self(folder);
         if one.is_some() {
             fs::write(group.0.join("memory.limit_in_bytes"), LIMIT.to_string())?;
-            // Not there where swap is not counted.
+            // This file is absent where swap is not accounted.
             let _ = fs::write(group.0.join("memory.memsw.limit_in_bytes"), LIMIT.to_string());
             fs::write(group.0.join("memory.swappiness"), "0")?;
         } else {
@@ -88,11 +89,11 @@ fn no_room(error: &io::Error, group: &Path) {
 }
 
 const HUGE_PAGE: usize = 2 << 20;
-/// Pages that the host gets, and those of them that a group may have.
+/// Huge pages that the host gets, and how many of them a group may have.
 const HOST_PAGES: usize = 6;
 const GROUP_PAGES: usize = 2;
 
-/// The host's number of huge pages; as it was when dropped.
+/// Number of the host's huge pages, restored when dropped.
 struct HugePages {
     before: usize,
 }
@@ -103,7 +104,7 @@ impl HugePages {
     fn add(pages: usize) -> io::Result<Self> {
         let own = Self { before: Self::number()? };
         fs::write(Self::NUMBER, (own.before + pages).to_string())?;
-        // As many as there is room for.
+        // The kernel gives as many as there is room for.
         let now = Self::number()?;
         if now == own.before + pages { Ok(own) } else { Err(io::Error::other(format!("{now} pages"))) }
     }
@@ -119,10 +120,11 @@ impl Drop for HugePages {
     }
 }
 
-/// A group of version 2 that may have so many huge pages, below the root.
+/// Control group of version 2 below the root that may have so many huge pages.
 struct HugePagesGroup {
     folder: PathBuf,
-    /// Where groups below the root were given the controller for this.
+    /// Folder where the controller for huge pages was enabled for groups below the root, if this test did
+    /// that.
     enabled: Option<PathBuf>,
 }
 
@@ -183,7 +185,7 @@ fn with_huge_pages(group: &Path) {
         unsafe { memory.base().add(memory.bytes() - 1).write_volatile(1) };
         memory.pages()
     };
-    // Than the host has; than the group may have, once this process is in it.
+    // One more than the host has; then one more than the group may have, once this process is in it.
     assert_eq!(
         (pages_of(HOST_PAGES), pages_of(HugePages::number().unwrap() + 1)),
         (Pages::Huge, Pages::Small)

@@ -1,5 +1,5 @@
-//! Requests with an in-place message as user header, to an application that this program is itself:
-//! `cargo run --example in_place -- --to shm:/run/jet/nic.sock`.
+//! Sends requests that have an in-place message as user header, to an application that this program registers
+//! itself: `cargo run --example in_place -- --to shm:/run/jet/nic.sock`.
 
 use clap::Parser;
 use jet_client::receive::{RegisterOptions, Session};
@@ -41,7 +41,7 @@ enum Durability {
     Flushed = 2,
 }
 
-/// What a request says of its payload, which rides beside it, page-aligned in a slab.
+/// A request about the payload, which arrives page-aligned in a slab beside it.
 #[derive(Debug, InPlace)]
 #[in_place(kind = 1, version = 2)]
 struct WriteRequest<'a> {
@@ -53,10 +53,10 @@ struct WriteRequest<'a> {
     trace: Option<u64>,
 }
 
-/// Three extents and a name of 16 bytes fit a small message.
+/// A request with three extents and a name of 16 bytes fits a small message's user header.
 const _: () = assert!(WriteRequest::FIXED_BYTES + 3 * size_of::<Extent>() + 16 <= SMALL_USER_HEADER_MAX);
 
-/// Codes of a rejection, the application's own.
+/// Codes of rejection that this application defines.
 const BROKEN: NonZeroU32 = NonZeroU32::new(1).unwrap();
 const UNKNOWN: NonZeroU32 = NonZeroU32::new(2).unwrap();
 

@@ -1,7 +1,7 @@
 //! The two ends of Jet that a program links: receiving from the daemon of this host, and sending to a daemon
-//! anywhere.
+//! on any host.
 //!
-//! An application registers a name and receives where the NIC put the bytes:
+//! An application registers a name, and reads received bytes where the NIC put them:
 //!
 //! ```no_run
 //! use jet_client::receive::{RegisterOptions, Session};
@@ -21,7 +21,7 @@
 //! }
 //! ```
 //!
-//! A sender names the daemon and the application, and hears exactly one end for every message:
+//! A sender names the daemon and the application, and gets exactly one end for every message:
 //!
 //! ```no_run
 //! use jet_client::send::{AckStatus, Sender, SenderOptions};
@@ -46,12 +46,14 @@
 //! ```
 //!
 //! * [`receive`]: sessions, messages, slices.
-//! * [`send`]: senders, buffers, and the protocol between them and a receiver as a state machine without I/O.
+//! * [`send`]: senders, buffers, and the protocol between a sender and a receiver as a state machine without
+//!   I/O.
 //!
-//! With the feature `tokio` (default) waits have an async form. What this crate does *not* do: it spawns no
-//! runtime, and has no opinion on what a message means.
+//! With the feature `tokio` (default) waits have an async form.
+//!
+//! What this crate does *not* do: it spawns no runtime, and does not interpret messages.
 
-// A library says nothing: it returns errors.
+// A library does not print: it returns errors.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 pub mod receive;

@@ -1,31 +1,33 @@
-//! Spinning before sleeping, for as long as it pays.
+//! Adaptive spinning before a sleep.
 //!
-//! Waking a sleeper costs 20-30 us across cores, a spinner about 0.2 us. So spin first; but spinning that was
-//! in vain took a core from somebody. The budget halves where spinning found nothing, and grows to twice what
-//! it took to find something.
+//! Waking a sleeper on another core costs 20-30 us, and a spinner about 0.2 us. So a wait spins first. But
+//! spinning in vain takes a core from other threads. The budget for spinning halves when spinning found
+//! nothing. It grows to twice the time that spinning took to find something.
 //!
-//! That alone is a trap: where both ends sleep, what each waits for takes a wake-up of the other, longer than
-//! a short budget, and neither spins ever again. So one wait in a few tries the longest spin, which is longer
-//! than a wake-up: it finds what comes, and its end is awake when the other's next word is due.
+//! That rule alone fails where both ends sleep. Each end then waits for a wake-up of the other end, which
+//! takes longer than a short budget, and neither end would ever spin again. So every few waits one wait tries
+//! the longest spin, which is longer than a wake-up. It finds what arrives, and this end is awake when the
+//! next message is due.
 
 use std::time::{Duration, Instant};
 
 const BUDGET_MIN: Duration = Duration::from_micros(1);
-/// One of so many waits that follow each other in vain tries the longest spin.
+/// Number of waits in vain, one after another, of which one tries the longest spin.
 const VAIN_PER_TRIAL: u32 = 16;
-/// Looks between two readings of the clock. A yield follows each: who is waited for may have only this core,
-/// and a sender's looks are long, so that sixty-four of them take as long as several messages.
+/// Looks between two readings of the clock. The thread yields after each reading, because the thread that it
+/// waits for may have only this core. Few looks, because a sender's looks are long: sixty-four of them take
+/// as long as several messages.
 const LOOKS_PER_READING: u32 = 16;
 
-/// The longest spin where nothing else is said: longer than waking somebody takes.
+/// Default of the longest spin: longer than waking a thread takes.
 pub(crate) const SPIN_MAX: Duration = Duration::from_micros(50);
 
-/// An adaptive spin budget.
+/// An adaptive budget for spinning.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spin {
     budget: Duration,
     max: Duration,
-    /// Waits in vain since one that was not.
+    /// Waits in vain since the last wait that found something.
     vain: u32,
 }
 
@@ -34,7 +36,8 @@ impl Spin {
         Self { budget: max, max, vain: 0 }
     }
 
-    /// Looks again and again while the budget lasts, or what is left of the wait, where that is limited.
+    /// Calls `look` again and again until it finds something. Stops when the budget is spent, or after `left`
+    /// where the wait has a limit.
     pub(crate) fn until<T>(
         &mut self,
         left: Option<Duration>,
@@ -65,7 +68,7 @@ impl Spin {
         }
     }
 
-    /// Spinning for so long found something.
+    /// Notes that spinning for `spent` found something.
     fn pays(&mut self, spent: Duration) {
         self.vain = 0;
         self.budget = self.budget.max(spent.saturating_mul(2)).min(self.max);
@@ -101,7 +104,8 @@ mod tests {
             assert_eq!(spin.until(None, || None::<()>), None);
             start.elapsed() >= max
         };
-        // The first has the whole budget as well; later ones have less and less, whatever the machine adds.
+        // The first wait has the whole budget as well. Later waits have less and less, whatever delays the
+        // machine adds.
         assert!(trial(&mut spin));
         (1..VAIN_PER_TRIAL - 1).for_each(|_| assert_eq!(spin.until(None, || None::<()>), None));
         assert!(spin.budget < max / 100);

@@ -2,14 +2,15 @@
 //!
 //! * [`daemon`]: configuration, the reactor that drives `jet-core` over a NIC, sessions, the control socket.
 //! * [`files`]: trees of files as messages, sent and received.
-//! * [`commands`]: what the tool `jet` does, a file a subcommand.
-//! * [`demo`]: the whole of it as separate processes on one host.
-//! * [`log`]: what programs say of themselves, which no log can hold up or end.
+//! * [`commands`]: the subcommands of the tool `jet`, one file each.
+//! * [`demo`]: daemon, receiving application and senders as separate processes on one host.
+//! * [`log`]: log lines of the programs. A log that takes no lines neither blocks nor ends a program.
 //! * [`mod@output`]: results, on standard output.
 
-// What a program says goes through `log`.
+// Programs write log lines through `log` and results through `output`, never with the print macros.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
+mod backoff;
 pub mod commands;
 pub mod daemon;
 pub mod demo;
@@ -17,3 +18,5 @@ mod descriptors;
 pub mod files;
 pub mod log;
 pub mod output;
+mod progress;
+mod text;

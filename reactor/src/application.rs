@@ -1,4 +1,4 @@
-//! Applications, as the driver reaches them.
+//! The applications, as the driver reaches them.
 
 use jet_core::{ProcessId, SessionEnd, SessionId, Standstill};
 use jet_fabric::memory::SharedMemory;
@@ -6,41 +6,42 @@ use jet_wire::message::hello::AppName;
 use jet_wire::segment::DaemonEnd;
 use std::sync::Arc;
 
-/// One application, beside its segment. Nothing here may wait.
+/// Connection of the driver to one application, beside the session segment. No method may wait.
 pub trait Application {
-    /// There is something new in its rings, and it sleeps.
+    /// Wakes the application, which sleeps, because there is something new in its rings.
     fn wake(&mut self);
 
-    /// It holds all that it may while more waits for it, or (`None`) does so no longer.
+    /// Reports that the application holds all that it may while more waits for it, or (`None`) no longer does
+    /// so.
     fn stands_still(&mut self, standstill: Option<Standstill>);
 
-    /// Its session is over: why.
+    /// Reports the end of the application's session, with its reason.
     fn ended(self, end: SessionEnd);
 }
 
-/// A session in the making: all that was prepared for it, so that the driver allocates nothing.
+/// Everything that a new session needs, allocated in advance so that the driver allocates nothing.
 pub struct NewSession<A> {
-    /// The application's name.
+    /// Name of the application.
     pub app: AppName,
-    /// Its class.
+    /// Admission class of the application.
     pub class: u8,
-    /// Its messages may take memory instead of waiting.
+    /// Whether the application's messages may take escape memory instead of waiting.
     pub takes_memory: bool,
-    /// Whose it is, where that can be told.
+    /// Process of the application, where it is known.
     pub process: Option<ProcessId>,
-    /// This end of the segment.
+    /// The daemon's end of the session segment.
     pub segment: DaemonEnd,
-    /// The segment's mapping, which the end points into.
+    /// Mapping of the segment, which `segment` points into.
     pub memory: Arc<SharedMemory>,
-    /// How it is reached.
+    /// Connection to the application beside the segment.
     pub application: A,
 }
 
-/// A session that stands: its number, and a ticket that no other session ever has.
+/// An open session: its number, and a ticket that no other session ever has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionTicket {
-    /// The number.
+    /// Number of the session, which a later session may get again.
     pub session: SessionId,
-    /// The ticket.
+    /// Ticket of the session, never used again.
     pub ticket: u64,
 }

@@ -1,4 +1,4 @@
-//! The receiver with its handler, as whoever has the clock sees it.
+//! The driver: the receiver and its effect handler, as their caller uses them.
 
 use crate::application::{Application, NewSession, SessionTicket};
 use crate::effect_handler::{EffectHandler, Parts};
@@ -6,26 +6,27 @@ use crate::memory::LostMemory;
 use jet_core::{OpenError, Receiver, SessionId};
 use jet_fabric::nic::{Counters, Nic};
 
-/// How long peers may take to hear the farewell at the end of a drain.
+/// Longest time in nanoseconds that peers may take to receive the farewell at the end of a drain.
 const FAREWELL_NS: u64 = 1_500_000_000;
-/// Between two looks at a drain's progress.
+/// Nanoseconds between two looks at a drain's progress.
 const DRAIN_LOOK_NS: u64 = 5_000_000;
 
-/// Where a drain stands.
+/// Progress of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Drain {
     Not,
-    /// Messages are being finished.
+    /// Messages that are known are being finished.
     Finishing {
         deadline_ns: u64,
     },
-    /// Peers are being told goodbye.
+    /// The farewell to the peers is on its way.
     Leaving {
         deadline_ns: u64,
     },
 }
 
-/// The receiver and its handler. `now_ns` is any clock that does not go back.
+/// The receiver's driver: the receiver and its effect handler. `now_ns` is a time in nanoseconds, of any
+/// clock that does not go back.
 pub struct Driver<N: Nic, A> {
     pub(crate) receiver: Receiver,
     pub(crate) handler: EffectHandler<N, A>,
@@ -34,80 +35,82 @@ pub struct Driver<N: Nic, A> {
 }
 
 impl<N: Nic, A: Application> Driver<N, A> {
-    /// One that has not started.
+    /// Makes a driver that has not started.
     pub fn new(receiver: Receiver, parts: Parts<N>) -> Self {
         let handler = EffectHandler::new(parts, receiver.config());
         Self { receiver, handler, nic_is_gone: false, drain: Drain::Not }
     }
 
-    /// Gives the NIC what it receives into. Before the first [`Self::turn`].
+    /// Posts the first receive entries to the NIC. To be called before the first [`Self::turn`].
     pub fn start(&mut self, now_ns: u64) {
         self.receiver.start(now_ns, &mut self.handler);
         self.handler.nic.flush();
     }
 
-    /// The receiver, to be asked how things stand.
+    /// Returns the receiver, whose state may be read.
     pub fn receiver(&self) -> &Receiver {
         &self.receiver
     }
 
-    /// What the NIC counted.
+    /// Returns the NIC's counters.
     pub fn counters(&self) -> Counters {
         self.handler.nic.counters()
     }
 
-    /// What the NIC runs on was taken away: there is no going on.
+    /// Whether the NIC's device was removed. The driver cannot continue then.
     pub fn nic_is_gone(&self) -> bool {
         self.nic_is_gone
     }
 
-    /// Memory that the hardware lost and this did not tell before. To be asked after each turn.
+    /// Returns a piece of memory that the hardware lost, and that was not returned before. To be called after
+    /// each turn, until it returns `None`.
     pub fn take_lost_memory(&mut self) -> Option<LostMemory> {
         self.handler.memory.take_untold()
     }
 
-    /// Nobody called for so long although it was time: that is not held against applications.
+    /// Notes that the driver was called `late_ns` nanoseconds too late. This time does not count as time for
+    /// which applications held their slabs.
     pub fn handle_stall(&mut self, late_ns: u64) {
         self.receiver.handle_stall(late_ns);
     }
 
-    /// The first so many slabs of escape memory can be used.
+    /// Notes that the first `ready_slabs` slabs of escape memory can be used.
     pub fn handle_escape_memory(&mut self, ready_slabs: u32) {
         self.receiver.handle_escape_memory(ready_slabs);
     }
 
-    /// Lets an application in.
+    /// Opens a session for an application.
     ///
     /// # Errors
-    /// [`OpenError`]: the receiver does not take it. What was prepared is dropped.
+    /// [`OpenError`]: the receiver refuses the session. What was prepared for it is dropped.
     pub fn open(&mut self, new: NewSession<A>) -> Result<SessionTicket, OpenError> {
         let session =
             self.receiver.handle_session_opened(new.app, new.class, new.takes_memory, new.process)?;
         Ok(self.handler.sessions.attach(session, new))
     }
 
-    /// An open session's application.
+    /// Returns the application of an open session.
     pub fn application(&mut self, session: SessionId) -> Option<&mut A> {
         self.handler.sessions.application(session)
     }
 
-    /// The session is to end. Its application may live on, and read what it held.
+    /// Ends a session whose application may live on, and may go on reading the slabs that it holds.
     pub fn end(&mut self, now_ns: u64, ticket: SessionTicket) {
         if self.handler.sessions.has_had(ticket) {
             self.receiver.handle_session_ended(now_ns, ticket.session, &mut self.handler);
         }
     }
 
-    /// The application is gone, whether its session was ended before or not.
+    /// Notes that the application is gone, whether its session was ended before or not.
     pub fn gone(&mut self, now_ns: u64, ticket: SessionTicket) {
-        // Until it is gone its number is nobody else's.
+        // The number is not given to another session before this application is gone.
         if self.handler.sessions.has_had(ticket) {
             self.receiver.handle_session_gone(now_ns, ticket.session, &mut self.handler);
         }
     }
 
-    /// Takes nothing new, finishes what there is until the deadline, and parts with everybody. Said again:
-    /// another deadline, as long as there is something to finish.
+    /// Begins to drain: takes nothing new, finishes messages until the deadline, and then disconnects all
+    /// peers. A further call moves the deadline, unless the peers are being disconnected already.
     pub fn drain(&mut self, deadline_ns: u64) {
         match &mut self.drain {
             Drain::Not => {
@@ -116,12 +119,13 @@ impl<N: Nic, A: Application> Driver<N, A> {
                 self.drain = Drain::Finishing { deadline_ns };
             }
             Drain::Finishing { deadline_ns: before } => *before = deadline_ns,
-            // What was to be finished is over.
+            // No message is being finished any more.
             Drain::Leaving { .. } => {}
         }
     }
 
-    /// Whether a drain's time is up: looked at after busy turns too, since senders may keep every turn busy.
+    /// Whether a drain's deadline is over. To be checked after busy turns too, since senders may keep every
+    /// turn busy.
     pub fn deadline_is_over(&self, now_ns: u64) -> bool {
         match self.drain {
             Drain::Not => false,
@@ -129,8 +133,8 @@ impl<N: Nic, A: Application> Driver<N, A> {
         }
     }
 
-    /// Parts with everybody where nothing is left to be finished, or the time is up; `true`: the drain is
-    /// over.
+    /// Continues a drain: disconnects all peers once nothing is left to finish, or the deadline is over.
+    /// Returns `true` when the drain is over.
     pub fn go_on_draining(&mut self, now_ns: u64) -> bool {
         match self.drain {
             Drain::Not => false,
@@ -146,7 +150,8 @@ impl<N: Nic, A: Application> Driver<N, A> {
         }
     }
 
-    /// How long nobody needs to call while nothing happens; `None`: for ever.
+    /// Returns the nanoseconds for which the driver needs no call while nothing happens; `None`: without
+    /// limit.
     pub fn idle_span_ns(&self, now_ns: u64) -> Option<u64> {
         let tick_ns = self.receiver.next_tick_ns().map(|tick| tick.saturating_sub(now_ns).max(1));
         let drain_ns = (self.drain != Drain::Not).then_some(DRAIN_LOOK_NS);
@@ -156,8 +161,9 @@ impl<N: Nic, A: Application> Driver<N, A> {
         }
     }
 
-    /// From now on whoever has something for the driver rings: applications at their doorbells, the NIC, the
-    /// workers. `false`: there is something already. Take it back with [`Self::wake_up`].
+    /// Prepares to sleep: applications, the NIC and the workers wake the caller from now on when they have
+    /// something for the driver. Returns `false` where there is something already; then nobody has to wake
+    /// the caller. [`Self::wake_up`] takes it back.
     pub fn prepare_sleep(&mut self, now_ns: u64) -> bool {
         if !self.handler.sessions.prepare_sleep() {
             return false;
@@ -169,7 +175,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
         may_sleep
     }
 
-    /// Nobody needs to ring any more.
+    /// Takes [`Self::prepare_sleep`] back: applications need not wake the caller any more.
     pub fn wake_up(&mut self) {
         self.handler.sessions.wake_up();
     }

@@ -1,5 +1,5 @@
-//! Carries out what the receiver says: posts to the NIC, writes to sessions' rings, has workers copy and
-//! check.
+//! The effect handler carries out what the receiver asks for: it posts to the NIC, writes to the sessions'
+//! rings, and has workers copy and make checksums.
 
 use crate::application::Application;
 use crate::memory::{EscapeRegion, Memory, PoolMemory};
@@ -18,41 +18,41 @@ use jet_wire::message::HeaderBytes;
 use jet_wire::segment::Delivery;
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 
-/// What a driver is made of.
+/// Parts that a driver is made of.
 pub struct Parts<N> {
-    /// It listens already where it is to, and has the memory registered.
+    /// NIC that listens already, and in which the memory is registered.
     pub nic: N,
-    /// What the NIC fills.
+    /// Memory of the pool, which the NIC fills.
     pub pool: PoolMemory,
-    /// What escapes goes there; none where it could not be had, or is off.
+    /// Escape memory; none where it is switched off, or could not be allocated.
     pub escape: Option<EscapeRegion>,
-    /// Who copies, and makes checksums where the configuration has workers make them.
+    /// Workers that copy, and that make checksums where the configuration says so.
     pub workers: Workers,
-    /// Told whether congestion is to be marked by the NIC; must not wait.
+    /// Callback that has the NIC mark congestion (`true`), or stop that (`false`). It must not wait.
     pub congestion: Box<dyn FnMut(bool) + Send>,
 }
 
-/// The receiver's handler.
+/// The receiver's effect handler.
 pub(crate) struct EffectHandler<N: Nic, A> {
-    /// The NIC.
+    /// NIC that READs and headers are posted to.
     pub nic: N,
-    /// Dropped before the memory that they read and write.
+    /// Workers, dropped before the memory that they read and write.
     pub workers: Workers,
-    /// Where slabs lie.
+    /// Memory that slabs lie in.
     pub memory: Memory,
-    /// Whose queue pairs are whose.
+    /// Peers and their queue pairs.
     pub peers: Peers,
-    /// Applications' rings.
+    /// Rings of the applications.
     pub sessions: Sessions<A>,
-    /// What waits for room in the NIC.
+    /// Requests that wait for room in the NIC.
     pub posting: Posting,
-    /// What is being checked of each READ; a worker may be reading the list.
+    /// Pieces that are being checked, of each READ. A worker may be reading the list.
     pieces: Box<[Vec<Piece>]>,
     congestion: Box<dyn FnMut(bool) + Send>,
 }
 
 impl<N: Nic, A: Application> EffectHandler<N, A> {
-    /// For a receiver of this configuration.
+    /// Makes the effect handler of a receiver with this configuration.
     pub fn new(parts: Parts<N>, config: &jet_core::Config) -> Self {
         let Parts { nic, pool, escape, workers, congestion } = parts;
         let qps_max = nic.limits().qps_max;
@@ -71,7 +71,7 @@ impl<N: Nic, A: Application> EffectHandler<N, A> {
         }
     }
 
-    /// What waits for room, and the way that it takes.
+    /// Splits the handler into the waiting requests, and what posting them needs.
     #[inline]
     fn posting(&mut self) -> (&mut Posting, Way<'_, N>) {
         let Self { nic, memory, peers, posting, .. } = self;
@@ -85,13 +85,13 @@ impl<N: Nic, A: Application> EffectHandler<N, A> {
         posting.waiting_reads(&mut way);
     }
 
-    /// Posts headers that the NIC had no room for; `true` while some still wait.
+    /// Posts headers that the NIC had no room for. Returns `true` while some still wait.
     #[inline]
     pub fn post_waiting_headers(&mut self) -> bool {
         self.posting.waiting_headers(&mut self.nic)
     }
 
-    /// Shows applications what was delivered and wakes those that sleep; rings the NIC's doorbell.
+    /// Shows applications what was delivered, wakes those that sleep, and rings the NIC's doorbell.
     #[inline]
     pub fn publish(&mut self) {
         self.sessions.publish();
@@ -104,8 +104,8 @@ impl<N: Nic, A: Application> Commands for EffectHandler<N, A> {
         let header = self.memory.header_sge(entry);
         let payload = self.memory.sge(Run { first: slab, count: 1 }, SLAB_BYTES_U32);
         let posted = self.nic.post_srq(SrqEntry { id: entry, header, payload: Some(payload) });
-        // Each entry is posted once until it comes back, and a NIC has room for all that it was asked to
-        // have, or is not made.
+        // Each entry is posted once until it comes back. A NIC that has no room for all entries that it was
+        // asked for cannot be made.
         posted.expect("the NIC's SRQ has room for every entry, and both regions are registered");
     }
 
@@ -147,9 +147,9 @@ impl<N: Nic, A: Application> Commands for EffectHandler<N, A> {
         let (from, to) = (self.memory.run(copy.from, bytes), self.memory.run(copy.to, bytes));
         let job = Job::Copy(CopyJob { id: copy.id.0, from, to, bytes });
         // SAFETY: both runs are mapped for as long as the workers live, which are dropped before the memory.
-        // The receiver uses neither for anything else before it has heard of the copy's end, and they do not
-        // overlap: the one is in use, the other was free. What is in use nobody writes: no READ, SEND or copy
-        // is told to before it is released.
+        // The receiver uses neither run for anything else before it learns of the copy's end. The runs do not
+        // overlap: one is in use, the other was free. Nobody writes a run that is in use: no READ, SEND or
+        // copy writes to it before it is released.
         unsafe { self.workers.submit(job) }.map_err(|_| CopyRefused::NoRoom)
     }
 
@@ -158,15 +158,15 @@ impl<N: Nic, A: Application> Commands for EffectHandler<N, A> {
         let (from, to) = (self.memory.slab(source), self.memory.slab(target));
         let bytes = (bytes as usize).min(SLAB_BYTES);
         let touched = [Piece { start: from, bytes }, Piece { start: to, bytes }];
-        // SAFETY: two different slabs, each within its mapping and at least `bytes` long; nobody else uses
-        // either: the one was just filled and is not delivered, the other comes out of the reserve. A copy
-        // that is half made is thrown away.
+        // SAFETY: two different slabs, each within its mapping and at least `bytes` long. Nobody else uses
+        // either: the source was just filled and is not delivered, the target comes out of the reserve. A
+        // copy that is half made is thrown away.
         let made = unsafe { guarded(&touched, || std::ptr::copy_nonoverlapping(from, to, bytes)) };
         if let Err(page) = made {
             self.memory.note_poisoned(page);
         }
-        // Somebody else may have met it before, and had it replaced: then zeros were copied, or they were put
-        // where nobody else finds them.
+        // Another thread may have touched a lost page of these slabs before, and had it replaced. Then zeros
+        // were copied, or the bytes were written to a page that only this process sees.
         self.memory.note_lost();
         let is_lost = |slab: u32| self.memory.is_poisoned(slab);
         match made {
@@ -194,8 +194,8 @@ impl<N: Nic, A: Application> Commands for EffectHandler<N, A> {
         let job = Job::Check(CheckJob { id: read.0, pieces: pieces.as_ptr(), count: pieces.len() });
         self.pieces[read.0 as usize] = pieces;
         // SAFETY: the runs are mapped for as long as the workers live, and hold what the READ brought: the
-        // receiver uses them for nothing else before it has heard of the check's end. The list is kept
-        // beside, and changed by the next check of this READ, of which there is at most one under way.
+        // receiver uses them for nothing else before it learns of the check's end. The handler keeps the
+        // list, and changes it only for the next check of this READ, of which at most one is under way.
         let submitted = unsafe { self.workers.submit(job) };
         submitted.expect("there are workers, and room for a check of every READ beside every copy");
     }
@@ -221,7 +221,7 @@ impl<N: Nic, A: Application> Sums for EffectHandler<N, A> {
         // SAFETY: the receiver asks about slabs that a completed request filled and that are not posted.
         let data = unsafe { self.memory.bytes(run, bytes) };
         let touched = [Piece { start: data.as_ptr(), bytes: data.len() }];
-        // SAFETY: it reads only.
+        // SAFETY: the work only reads.
         let made = unsafe { guarded(&touched, || crc32c::crc32c_append(crc, data)) };
         made.map_err(|page| self.memory.note_poisoned(page)).ok()
     }

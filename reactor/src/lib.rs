@@ -1,17 +1,17 @@
-//! The receiver's driver: it carries out what `jet-core` says, on a [NIC](jet_fabric::nic::Nic), on the rings
-//! of applications and on workers that copy and make checksums (Jet §4.1, §4.3).
+//! The receiver's driver. It carries out what `jet-core` decides, on a [NIC](jet_fabric::nic::Nic), on the
+//! rings of applications, and on workers that copy and make checksums (Jet §4.1, §4.3).
 //!
-//! [`Driver`] has no clock, no socket, no file and no configuration of its own. Whoever has those calls
-//! [`Driver::turn`] with the time, and decides when to sleep: the daemon does so on a thread, with epoll; a
-//! simulator does so with a time that it makes up. How an application is woken, and hears of its session's
-//! end, is an [`Application`] of theirs.
+//! [`Driver`] has no clock, no socket, no file and no configuration of its own. Its caller has those: it
+//! calls [`Driver::turn`] with the time, and decides when to sleep. In the daemon the caller is a thread that
+//! sleeps in epoll; in a simulator the caller makes up the time. The caller also implements [`Application`]:
+//! how an application is woken, and how the end of its session is reported to it.
 //!
-//! Nothing on the message path allocates, locks or makes a system call while there is work.
+//! While there is work, nothing on the message path allocates, locks or makes a system call.
 //!
-//! Several drivers may be in one process where no memory is [watched](poison::watch): what the hardware lost
-//! is noted for the process, and whoever looks first takes the notes.
+//! A process may run several drivers only if no memory is [watched](poison::watch). Notes of memory that the
+//! hardware lost are kept once for the process, and the first driver that looks takes them.
 
-// What is to be said is told to whoever has the driver: printing may wait.
+// The driver's caller gets what is to be printed: printing may wait.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod application;

@@ -1,4 +1,4 @@
-//! The memory that slabs lie in: where each is, and which of it the hardware lost.
+//! The memory that slabs lie in: the place of each slab, and the slabs that the hardware lost.
 
 use crate::poison::{Poisoned, take_lost};
 use jet_core::pool::Run;
@@ -12,37 +12,37 @@ use std::sync::Arc;
 const HEADER_BYTES_U32: u32 = 128;
 const _: () = assert!(HEADER_BYTES_U32 as usize == HEADER_BYTES);
 
-/// The memory that the NIC fills. Nobody else writes there: applications have read-only mappings of it,
-/// sealed against being made anything else.
+/// The memory that the NIC fills. Nothing else writes to it: applications have read-only mappings, sealed so
+/// that they cannot be made writable.
 pub struct PoolMemory {
-    /// Slabs.
+    /// Slabs of the pool.
     pub pool: Arc<SharedMemory>,
-    /// Header areas, one an SRQ entry.
+    /// Header areas, one for each SRQ entry.
     pub headers: Arc<SharedMemory>,
-    /// The slabs' key.
+    /// Key by which the NIC knows the pool's slabs.
     pub pool_key: MemoryKey,
-    /// The header areas' key.
+    /// Key by which the NIC knows the header areas.
     pub headers_key: MemoryKey,
 }
 
-/// Memory outside the cache, for what escapes (Jet §4.3).
+/// Escape memory: memory outside the cache, for what escapes (Jet §4.3).
 pub struct EscapeRegion {
-    /// Its slabs.
+    /// Slabs of escape memory.
     pub memory: Arc<SharedMemory>,
-    /// Their key.
+    /// Key by which the NIC knows escape memory.
     pub key: MemoryKey,
 }
 
 /// Slabs that the hardware lost, and that are not used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostMemory {
-    /// So many bytes.
+    /// Number of bytes that were lost.
     pub bytes: usize,
-    /// Whether they are the pool's; else they are of escape memory.
+    /// Whether the slabs are the pool's; otherwise they are escape memory's.
     pub of_pool: bool,
 }
 
-/// Where everything lies.
+/// All memory that slabs and headers lie in.
 pub(crate) struct Memory {
     pool: PoolMemory,
     escape: Option<EscapeRegion>,
@@ -50,13 +50,13 @@ pub(crate) struct Memory {
     escape_slabs: u32,
     /// Slabs that cannot be read or written any more, and that the receiver was not told of.
     poisoned: Vec<Run>,
-    /// The same, of which the driver's user was not told.
+    /// Lost memory that was not yet reported to the driver's caller.
     untold: Vec<LostMemory>,
 }
 
 impl Memory {
-    /// Memory of a receiver of this configuration; none of escape memory where it could not be had, or is
-    /// off.
+    /// Makes the memory of a receiver with this configuration. `escape` is none where escape memory is
+    /// switched off, or could not be allocated.
     pub fn new(pool: PoolMemory, escape: Option<EscapeRegion>, config: &jet_core::Config) -> Self {
         let shape = config.escape_shape();
         Self {
@@ -69,7 +69,8 @@ impl Memory {
         }
     }
 
-    /// The header of a SEND that arrived in this entry, which was not posted again since.
+    /// Returns the header of a SEND that arrived in this entry. The entry must not have been posted again
+    /// since.
     #[inline]
     pub fn header(&self, entry: u32) -> HeaderBytes {
         let headers = &self.pool.headers;
@@ -80,14 +81,14 @@ impl Memory {
         unsafe { headers.base().add(at).cast::<HeaderBytes>().read() }
     }
 
-    /// Where the header of a SEND into this entry goes.
+    /// Returns where the NIC puts the header of a SEND into this entry.
     #[inline]
     pub fn header_sge(&self, entry: u32) -> Sge {
         let offset = u64::from(entry) * u64::from(HEADER_BYTES_U32);
         Sge { key: self.pool.headers_key, offset, bytes: HEADER_BYTES_U32 }
     }
 
-    /// A run, as the NIC is told of it.
+    /// Returns the place of the first `bytes` bytes of a run, in the NIC's terms.
     #[inline]
     pub fn sge(&self, run: Run, bytes: u32) -> Sge {
         let (key, slab) = match run.first.checked_sub(self.pool_slabs) {
@@ -97,26 +98,29 @@ impl Memory {
         Sge { key, offset: u64::from(slab) * SLAB_BYTES as u64, bytes }
     }
 
-    /// Escape memory, which the receiver names only after it was told that there is some.
+    /// Returns escape memory. The receiver names slabs of it only after it was told that they exist.
     fn escape(&self) -> &EscapeRegion {
         self.escape.as_ref().expect("slabs of escape memory are used only where there is some")
     }
 
-    /// First byte and bytes of the pool's mapping, and of escape memory's.
+    /// Returns the address and length of the pool's mapping, and of escape memory's.
     #[cfg(test)]
     pub fn mappings(&self) -> [(usize, usize); 2] {
         [&self.pool.pool, &self.escape().memory].map(|memory| (memory.base() as usize, memory.bytes()))
     }
 
-    /// Where a slab lies: the pool's are numbered first, those of escape memory behind them.
+    /// Returns the address of a slab. The pool's slabs are numbered first, those of escape memory behind
+    /// them.
     pub fn slab(&self, slab: u32) -> *mut u8 {
         self.run(Run { first: slab, count: 1 }, SLAB_BYTES)
     }
 
-    /// Where a run lies, all of which is in one of the two memories, and has room for so many bytes.
+    /// Returns the address of a run. All of the run lies in one of the two memories, and has room for `bytes`
+    /// bytes.
     ///
     /// # Panics
-    /// Where the receiver names what is not there: nothing outside is ever read or written.
+    /// Where the receiver names slabs that do not exist: nothing outside the two memories is ever read or
+    /// written.
     #[inline]
     pub fn run(&self, run: Run, bytes: usize) -> *mut u8 {
         let (memory, index, slabs) = match run.first.checked_sub(self.pool_slabs) {
@@ -133,23 +137,23 @@ impl Memory {
         unsafe { memory.base().add(at) }
     }
 
-    /// The first bytes of a run.
+    /// Returns the first bytes of a run.
     ///
     /// # Safety
-    /// Nothing writes there while they are looked at: the request that filled the run is completed, and the
-    /// run is neither posted nor copied to.
+    /// Nothing writes the bytes while they are borrowed: the request that filled the run is completed, and
+    /// the run is neither posted nor copied to.
     ///
     /// # Panics
-    /// As [`Self::run`].
+    /// Where [`Self::run`] panics.
     #[inline]
     pub unsafe fn bytes(&self, run: Run, bytes: u32) -> &[u8] {
         let start = self.run(run, bytes as usize);
         // SAFETY: the run lies within one of the two mappings, which `self` keeps and no application can
-        // write; the NIC and the workers do not, either.
+        // write; the NIC and the workers do not write it, either.
         unsafe { std::slice::from_raw_parts(start, bytes as usize) }
     }
 
-    /// A slab's place, as applications are told of it.
+    /// Returns a slab's place in the terms of applications.
     #[inline]
     pub fn place(&self, slab: u32) -> Place {
         match slab.checked_sub(self.pool_slabs) {
@@ -158,23 +162,23 @@ impl Memory {
         }
     }
 
-    /// Slabs that cannot be read or written any more.
+    /// Takes a run of lost slabs that the receiver was not told of.
     #[inline]
     pub fn take_poisoned(&mut self) -> Option<Run> {
         self.poisoned.pop()
     }
 
-    /// The same, for whoever looks after the driver.
+    /// Takes a loss that the driver's caller was not told of.
     pub fn take_untold(&mut self) -> Option<LostMemory> {
         self.untold.pop()
     }
 
-    /// Whether a slab is lost, and the receiver was not told.
+    /// Whether a slab is lost, and the receiver was not told of it yet.
     pub fn is_poisoned(&self, slab: u32) -> bool {
         self.poisoned.iter().any(|run| run.first <= slab && slab - run.first < run.count)
     }
 
-    /// Takes note of what was lost and replaced, whoever touched it.
+    /// Takes all notes of pages that were lost and replaced, whichever thread touched them.
     #[inline]
     pub fn note_lost(&mut self) {
         while let Some(page) = take_lost() {
@@ -182,8 +186,8 @@ impl Memory {
         }
     }
 
-    /// The slabs on a page are lost. What of the page lies behind the last slab is nobody's: memory ends on a
-    /// whole page.
+    /// Notes the slabs on a page as lost. The part of the page behind the last slab is ignored: it belongs to
+    /// no slab, because mappings end on whole pages.
     #[cold]
     pub fn note_poisoned(&mut self, page: Poisoned) {
         let end = page.start.saturating_add(page.bytes);

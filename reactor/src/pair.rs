@@ -1,4 +1,4 @@
-//! The handler, and a sender's NIC at the other end of a connection.
+//! Test set-up: the effect handler, and a sender's NIC at the other end of a connection.
 
 use crate::application::Application;
 use crate::effect_handler::{EffectHandler, Parts};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const PEER: PeerId = PeerId(0);
 
-/// One that nobody wakes.
+/// An application that nobody wakes.
 pub(crate) struct Silent;
 
 impl Application for Silent {
@@ -33,16 +33,17 @@ pub(crate) struct Pair {
     pub(crate) handler: EffectHandler<SoftNic, Silent>,
     sender: SoftNic,
     pub(crate) remote: Remote,
-    /// Where the sender takes headers.
+    /// Memory where the sender's NIC puts headers, and its key.
     taken: (Arc<SharedMemory>, MemoryKey),
     pub(crate) config: jet_core::Config,
     pub(crate) qp: Qp,
-    /// A connection that ends waits for its peer, but not for ever: the time goes on.
+    /// Start of the time that the NICs are polled with. A connection that ends waits for its peer only for a
+    /// limited time, so the time must advance.
     began: Instant,
     _folder: tempfile::TempDir,
 }
 
-/// What the effect handler's NIC did.
+/// Completion or event of the effect handler's NIC.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     Read(u64, Status),
@@ -56,7 +57,8 @@ impl Pair {
         Self::with(config, config.pool_slabs as usize * jet_wire::SLAB_BYTES, None)
     }
 
-    /// With so much memory for the pool, and for escape memory if there is to be any.
+    /// Makes a pair with `pool_bytes` of memory for the pool, and `escape_bytes` for escape memory if there
+    /// is to be any.
     pub(crate) fn with(config: jet_core::Config, pool_bytes: usize, escape_bytes: Option<usize>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let address = format!("shm:{}", folder.path().join("nic.sock").display()).parse().unwrap();
@@ -107,26 +109,26 @@ impl Pair {
         self.handler.post_read(PEER, ReadId(id), self.remote, 4096, &[Run { first: slab, count: 1 }]);
     }
 
-    /// A header that gives so much credit, by which it is known again.
+    /// Makes the handler send a header that gives this credit. The credit identifies the header.
     pub(crate) fn send(&mut self, credit_limit: u64) {
         self.handler.send(PEER, &CreditHeader::encode(credit_limit, false));
     }
 
-    /// The sender takes one header more, into this entry.
+    /// Makes the sender's NIC take one more header, into this entry.
     pub(crate) fn take(&mut self, entry: u32) {
         let bytes = u32::try_from(HEADER_BYTES).unwrap();
         let header = Sge { key: self.taken.1, offset: u64::from(entry * bytes), bytes };
         self.sender.post_srq(SrqEntry { id: entry, header, payload: None }).unwrap();
     }
 
-    /// What the sender took into an entry.
+    /// Returns the header that the sender's NIC took into an entry.
     pub(crate) fn took(&self, entry: usize) -> HeaderBytes {
         assert!((entry + 1) * HEADER_BYTES <= self.taken.0.bytes());
         // SAFETY: within the area, and the SEND that filled the entry has completed.
         unsafe { self.taken.0.base().add(entry * HEADER_BYTES).cast::<HeaderBytes>().read() }
     }
 
-    /// The next that the effect handler's NIC tells.
+    /// Returns the next completion or event of the effect handler's NIC.
     pub(crate) fn next(&mut self) -> Seen {
         let Self { handler, sender, began, .. } = self;
         until(|| {

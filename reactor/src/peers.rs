@@ -1,4 +1,4 @@
-//! Which queue pair is which sender's.
+//! The queue pairs of the senders.
 
 use jet_core::PeerId;
 use jet_fabric::nic::Qp;
@@ -11,31 +11,31 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// None is bound.
+    /// Makes a table without bound queue pairs.
     pub fn new(peers_max: u32, qps_max: u32) -> Self {
         Self { qps: vec![None; peers_max as usize].into(), peers: vec![None; qps_max as usize].into() }
     }
 
-    /// The peer of a QP.
+    /// Returns the peer of a QP.
     #[inline]
     pub fn peer(&self, qp: Qp) -> Option<PeerId> {
         let (generation, peer) = (*self.peers.get(qp.index as usize)?)?;
         (generation == qp.generation).then_some(peer)
     }
 
-    /// The QP of a peer.
+    /// Returns the QP of a peer.
     #[inline]
     pub fn qp(&self, peer: PeerId) -> Option<Qp> {
         self.qps[peer.0 as usize]
     }
 
-    /// From now on this QP is this peer.
+    /// Binds a QP to a peer.
     pub fn bind(&mut self, qp: Qp, peer: PeerId) {
         self.peers[qp.index as usize] = Some((qp.generation, peer));
         self.qps[peer.0 as usize] = Some(qp);
     }
 
-    /// This QP is gone.
+    /// Unbinds a QP that is gone, and returns its peer.
     pub fn unbind(&mut self, qp: Qp) -> Option<PeerId> {
         let peer = self.peer(qp)?;
         self.peers[qp.index as usize] = None;
@@ -43,7 +43,7 @@ impl Peers {
         Some(peer)
     }
 
-    /// Peers that are bound to a QP.
+    /// Returns the number of peers that are bound to a QP.
     pub fn bound(&self) -> usize {
         self.qps.iter().flatten().count()
     }

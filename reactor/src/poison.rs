@@ -1,13 +1,19 @@
-//! Touching memory that the hardware may have lost (a machine check, Jet §4.3): the system answers with
-//! SIGBUS, which ends a process. Work that runs under [`guarded`] is abandoned instead, and its caller hears
-//! where. Whatever else touches memory that is [watched](watch) (the warmer, a software NIC) finds a fresh
-//! page in its place, in this process alone, and [`take_lost`] says which, so that nothing there is taken for
-//! a message: neither those zeros nor what a software NIC writes over them. An application that reads there
-//! is still ended by the system; kernels before 5.16 give it zeros, too.
+//! Surviving memory that the hardware lost (a machine check, Jet §4.3).
 //!
-//! The handler changes where the thread goes on, behind the call that [`call`] made, with the stack as it
-//! was; or it maps a page. It knows no locks and allocates nothing. On other processors than x86-64 no work
-//! is guarded.
+//! When a thread touches such memory, the system raises SIGBUS, which normally ends the process. The handler
+//! of this module does one of two things instead:
+//!
+//! * Work that runs under [`guarded`] is abandoned, and its caller learns which memory is lost.
+//! * Any other access to [watched](watch) memory (by the warmer or a software NIC, say) finds a fresh page of
+//!   zeros in its place, in this process alone. [`take_lost`] says which page it is. So neither those zeros
+//!   nor what a software NIC writes over them is taken for a message.
+//!
+//! An application that reads lost memory is still ended by the system; kernels before 5.16 give it zeros,
+//! too.
+//!
+//! The handler either changes where the thread continues (behind the call that [`call`] made, with the stack
+//! as it was), or maps a page. It takes no lock and allocates nothing. On processors other than x86-64 no
+//! work is guarded.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -17,31 +23,31 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// A stretch of bytes.
+/// A range of bytes in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
-    /// From here.
+    /// Address of the first byte.
     pub start: *const u8,
-    /// So many bytes.
+    /// Number of bytes.
     pub bytes: usize,
 }
 
-// SAFETY: it is an address; whoever reads there answers for that.
+// SAFETY: it is an address; the code that reads there is responsible for the access.
 unsafe impl Send for Piece {}
 
-/// Memory that cannot be touched any more: a page, of whatever size.
+/// A memory page, of any size, that cannot be touched any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Poisoned {
-    /// Its first byte's address.
+    /// Address of the first byte.
     pub start: usize,
-    /// So many bytes.
+    /// Number of bytes.
     pub bytes: usize,
 }
 
-/// Where a thread goes on, and what it may lose.
+/// Place where an interrupted thread continues, and the memory that its work may find lost.
 #[repr(C)]
 struct Guard {
-    /// Its stack pointer, and where its program goes on: written by [`call`].
+    /// Stack pointer, and instruction where the thread continues: both written by [`call`].
     stack: usize,
     program: usize,
     touched: *const Piece,
@@ -50,33 +56,32 @@ struct Guard {
 }
 
 thread_local! {
-    /// The guard of the work that this thread is at.
+    /// Guard of the work that this thread carries out now; null: none.
     static GUARD: Cell<*mut Guard> = const { Cell::new(ptr::null_mut()) };
 }
 
-/// Places for watched memory: the pool's, and escape memory's.
+/// The most memories that can be watched: the pool and escape memory.
 const WATCHED_MAX: usize = 2;
-/// Lost pages that may wait to be noticed. One more ends the process.
+/// The most lost pages whose notes may wait to be taken. One more ends the process.
 const LOST_MAX: usize = 64;
 
-/// First byte and end of what is watched.
+/// First byte and end of each watched memory.
 static WATCHED: [(AtomicUsize, AtomicUsize); WATCHED_MAX] =
     [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; WATCHED_MAX];
-/// Addresses of pages that were lost and replaced; in the lowest bits, which are zero in them, their sizes'
-/// logarithms.
+/// Addresses of pages that were lost and replaced. The lowest bits, which are zero in such an address, hold
+/// the logarithm of the page's size.
 static LOST: [AtomicUsize; LOST_MAX] = [const { AtomicUsize::new(0) }; LOST_MAX];
-/// There is something to take.
+/// Whether there may be a note of a lost page to take.
 static ANY_LOST: AtomicBool = AtomicBool::new(false);
 
-/// Has pages of this memory replaced where they are lost. Said before anybody touches it; it stays mapped
-/// until the process ends.
+/// Watches memory: lost pages of it are replaced from now on. To be called before anybody touches the memory.
 ///
 /// # Safety
 /// The bytes are a mapping that stays until the process ends, and that is used as bytes alone: pages of it
 /// may become zeros, in this process only.
 ///
 /// # Panics
-/// Where more is watched than there are places for.
+/// Where more than two memories are watched.
 pub unsafe fn watch(start: *const u8, bytes: usize) {
     let place = WATCHED.iter().find(|place| {
         place.0.compare_exchange(0, start as usize, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -85,8 +90,9 @@ pub unsafe fn watch(start: *const u8, bytes: usize) {
     place.1.store(start as usize + bytes, Ordering::Release);
 }
 
-/// A page of watched memory that was lost, and replaced or about to be. To be asked after hearing of work
-/// that may have met it, and before its outcome is relied on: what was read in its place is zeros.
+/// Takes the note of a page of watched memory that was lost, and was replaced or is about to be. To be called
+/// after work that may have touched the page, and before the work's result is used: what was read in the
+/// page's place is zeros.
 #[inline]
 pub fn take_lost() -> Option<Poisoned> {
     if ANY_LOST.load(Ordering::Relaxed) { take_one_lost() } else { None }
@@ -94,7 +100,7 @@ pub fn take_lost() -> Option<Poisoned> {
 
 #[cold]
 fn take_one_lost() -> Option<Poisoned> {
-    // What is lost after this look sets it again.
+    // A page that is lost after this store sets the flag again.
     ANY_LOST.store(false, Ordering::SeqCst);
     let lost =
         LOST.iter().find_map(|place| Some(place.swap(0, Ordering::SeqCst)).filter(|&lost| lost != 0))?;
@@ -105,18 +111,18 @@ fn take_one_lost() -> Option<Poisoned> {
 
 const SMALL_PAGE_BYTES: usize = 4096;
 
-/// Puts a fresh page in the place of one that is lost; whether it is there.
+/// Puts a fresh page in the place of one that is lost. Returns whether the page is there.
 fn replace_lost(page: Poisoned) -> bool {
     note_and_replace(page, |page| {
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
-        // SAFETY: what is replaced is memory that nobody can touch, and that is only touched as bytes.
+        // SAFETY: the page that is replaced cannot be touched by anybody, and was only used as bytes.
         let mapped = unsafe { libc::mmap(page.start as *mut c_void, page.bytes, protection, flags, -1, 0) };
         mapped != libc::MAP_FAILED
     })
 }
 
-/// Takes note of a lost page; where, or nowhere: there is no place left.
+/// Notes a lost page. Returns the place of the note, or `None` if all places are taken.
 pub(crate) fn note(page: Poisoned) -> Option<&'static AtomicUsize> {
     let lost = page.start | page.bytes.trailing_zeros() as usize;
     let is_free =
@@ -126,7 +132,7 @@ pub(crate) fn note(page: Poisoned) -> Option<&'static AtomicUsize> {
     Some(place)
 }
 
-/// Takes note of a page of watched memory, and has it replaced.
+/// Notes a lost page of watched memory, and calls `replace` for it. Returns whether the page was replaced.
 fn note_and_replace(page: Poisoned, replace: impl FnOnce(Poisoned) -> bool) -> bool {
     let end = page.start.saturating_add(page.bytes);
     let is_watched = WATCHED
@@ -135,7 +141,8 @@ fn note_and_replace(page: Poisoned, replace: impl FnOnce(Poisoned) -> bool) -> b
     if !is_watched {
         return false;
     }
-    // Before there are zeros to be found: whoever reads them, and says so to somebody, said this first.
+    // The note comes before there are zeros to be read. So a thread that reads the zeros and reports a result
+    // has its note in place before that.
     let Some(place) = note(page) else { return false };
     if !replace(page) {
         place.store(0, Ordering::SeqCst);
@@ -144,39 +151,40 @@ fn note_and_replace(page: Poisoned, replace: impl FnOnce(Poisoned) -> bool) -> b
     true
 }
 
-/// What was done about SIGBUS before.
+/// Handler of SIGBUS that was installed before ours.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Makes guards work, in this process from now on.
+/// Installs the handler of SIGBUS for the process: guards work from now on.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn install() -> io::Result<()> {
     if BEFORE.get().is_some() {
         return Ok(());
     }
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: the second place is one to write to, and nothing is changed.
+    // SAFETY: the call writes to its third argument, which may be written, and changes no handler.
     if unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), before.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call succeeded. Two threads that come here at once read the same.
+    // SAFETY: the call succeeded. Two threads that come here at once read the same value.
     let _ = BEFORE.set(unsafe { before.assume_init() });
-    // SAFETY: of all zeroes it is one; its fields follow.
+    // SAFETY: a structure of zeros is a valid `sigaction`; its fields follow.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = on_sigbus as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: the handler is one of three arguments, as its flag says.
+    // SAFETY: the handler takes three arguments, as its flag says.
     if unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) } != 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(())
 }
 
-/// Does work that touches these pieces. A page of theirs that cannot be touched ends it in the middle.
+/// Does work that touches these pieces. A page of the pieces that cannot be touched ends the work in the
+/// middle.
 ///
 /// # Errors
-/// [`Poisoned`]: the work was abandoned.
+/// [`Poisoned`]: the work was abandoned because of this page.
 ///
 /// # Safety
 /// The work may be abandoned wherever it touches a piece: it takes no lock, and leaves nothing half done that
@@ -187,7 +195,7 @@ pub unsafe fn guarded<T: Copy, F: Fn() -> T + Copy>(touched: &[Piece], work: F) 
         result: MaybeUninit<T>,
     }
     extern "C" fn run<T, F: Fn() -> T>(this: *mut c_void) {
-        // SAFETY: `guarded` passes its own, which it does not use meanwhile.
+        // SAFETY: `guarded` passes its own value, which it does not use meanwhile.
         let this = unsafe { &mut *this.cast::<Call<T, F>>() };
         this.result.write((this.work)());
     }
@@ -200,8 +208,8 @@ pub unsafe fn guarded<T: Copy, F: Fn() -> T + Copy>(touched: &[Piece], work: F) 
         found: Poisoned { start: 0, bytes: 0 },
     };
     let before = GUARD.replace(&raw mut guard);
-    // SAFETY: the function gets what it takes; what it may lose is the caller's answer, and neither `T` nor
-    // `F` is to be dropped.
+    // SAFETY: `run` gets the argument that it expects. The caller of `guarded` answers for abandoning the
+    // work, and neither `T` nor `F` needs to be dropped.
     let abandoned = unsafe { call(&raw mut guard, run::<T, F>, (&raw mut this).cast()) };
     GUARD.set(before);
     if abandoned {
@@ -212,10 +220,10 @@ pub unsafe fn guarded<T: Copy, F: Fn() -> T + Copy>(touched: &[Piece], work: F) 
     Ok(unsafe { this.result.assume_init() })
 }
 
-/// Calls a function; whether it was abandoned.
+/// Calls a function. Returns whether the call was abandoned.
 ///
-/// All that a function has to leave as it was lies on the stack, so that the stack pointer is all that the
-/// handler sets.
+/// All registers that a function must preserve are saved on the stack, so the handler needs to restore only
+/// the stack pointer.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "sysv64" fn call(
@@ -230,7 +238,7 @@ unsafe extern "sysv64" fn call(
         "push r13",
         "push r14",
         "push r15",
-        // Six registers and the return address: one more word makes the stack even for a call.
+        // Six registers and the return address: one more word aligns the stack for a call.
         "sub rsp, 8",
         "mov [rdi], rsp",
         "lea rax, [rip + 2f]",
@@ -239,7 +247,7 @@ unsafe extern "sysv64" fn call(
         "call rsi",
         "xor eax, eax",
         "jmp 3f",
-        // The handler comes here.
+        // The handler continues the thread here.
         "2:",
         "mov eax, 1",
         "3:",
@@ -254,7 +262,7 @@ unsafe extern "sysv64" fn call(
     )
 }
 
-/// Calls a function, unguarded.
+/// Calls a function without a guard, because this processor has no implementation. Returns `false`.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn call(_guard: *mut Guard, run: extern "C" fn(*mut c_void), argument: *mut c_void) -> bool {
     run(argument);
@@ -266,8 +274,8 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
     let (code, page) = unsafe { ((*info).si_code, page_of(info)) };
     let guard = GUARD.get();
     if code > 0 && code != libc::BUS_MCEERR_AO && !guard.is_null() {
-        // SAFETY: it is the guard of work that this thread is at, so `guarded` keeps it, and the pieces;
-        // nobody uses it.
+        // SAFETY: it is the guard of the work that this thread carries out now, so `guarded` keeps it, and
+        // the pieces; nobody else uses it.
         unsafe {
             let pieces = std::slice::from_raw_parts((*guard).touched, (*guard).touched_count);
             let end = page.start.saturating_add(page.bytes);
@@ -283,55 +291,56 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
         }
     }
     if code == libc::BUS_MCEERR_AO {
-        // Memory was lost that nobody is at. Whoever comes to it hears of it then.
+        // Memory was lost that no thread touches now. A thread that touches it later gets a signal then.
         return;
     }
     if code == libc::BUS_MCEERR_AR && replace_lost(page) {
         return;
     }
     let Some(before) = BEFORE.get() else { return };
-    // SAFETY: it is what the kernel gave. Where this returns to, the same comes again, and is dealt with as
-    // before.
+    // SAFETY: this is what the kernel gave. Where this handler returns to, the same signal is raised again,
+    // and is then handled as before.
     unsafe {
         libc::sigaction(libc::SIGBUS, before, ptr::null_mut());
         if code <= 0 {
-            // Sent by somebody, so it does not come again by itself.
+            // The signal was sent by a process, so it is not raised again on its own.
             libc::raise(signal);
         }
     }
 }
 
-/// The page that a SIGBUS is about.
+/// Returns the page that a SIGBUS is about.
 ///
 /// # Safety
 /// `info` is what the kernel passed to the handler.
 unsafe fn page_of(info: *const libc::siginfo_t) -> Poisoned {
-    /// Behind the address: how many bits of it say nothing (`si_addr_lsb`), for memory that was lost.
+    /// Offset of `si_addr_lsb`, which follows the address: how many low bits of the address are meaningless,
+    /// for memory that was lost.
     const ADDRESS_BITS_AT: usize = 24;
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's promise.
     let (address, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
     let bits = if code == libc::BUS_MCEERR_AR {
         // SAFETY: a `siginfo_t` is 128 bytes.
         let bits = unsafe { info.cast::<u8>().add(ADDRESS_BITS_AT).cast::<u16>().read_unaligned() };
         u32::from(bits).clamp(12, 30)
     } else {
-        // A page of a file that is shorter now: the smallest there is.
+        // A page of a file that became shorter: the smallest page size.
         12
     };
     let bytes = 1usize << bits;
     Poisoned { start: address & !(bytes - 1), bytes }
 }
 
-/// Has the thread go on where its guard says.
+/// Makes the interrupted thread continue where its guard says.
 ///
 /// # Safety
 /// `context` is what the kernel passed to the handler, and the guard is that of the work that was
 /// interrupted.
 #[cfg(target_arch = "x86_64")]
 unsafe fn go_on(context: *mut c_void, guard: &Guard) {
-    /// Strings are copied upwards, as every function may rely on.
+    /// Direction flag. Every function may rely on it being clear, so that strings are copied upwards.
     const DIRECTION: i64 = 1 << 10;
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's promise.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     let register = |name: c_int| usize::try_from(name).expect("an index");
     registers[register(libc::REG_RSP)] = guard.stack.cast_signed() as i64;
@@ -342,7 +351,7 @@ unsafe fn go_on(context: *mut c_void, guard: &Guard) {
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn go_on(_context: *mut c_void, _guard: &Guard) {}
 
-/// Notes are the process's: tests that take them, or leave some, take turns.
+/// Lock for tests that take notes of lost pages, or leave some: the notes are one set for the process.
 #[cfg(test)]
 pub static TAKES_NOTES: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
@@ -356,7 +365,7 @@ mod tests {
     const PAGE: usize = 4096;
     const PAGES: usize = 4;
 
-    /// Pages of which those from the second on are lost: their file is shorter by now.
+    /// A mapping whose first page exists, and whose others are lost: its file became shorter.
     struct Lost {
         start: *mut u8,
         _file: OwnedFd,
@@ -371,7 +380,7 @@ mod tests {
             let start =
                 unsafe { mmap(ptr::null_mut(), PAGES * PAGE, protection, MapFlags::SHARED, &file, 0) };
             let start = start.unwrap().cast::<u8>();
-            // SAFETY: the mapping is as long, and this test's.
+            // SAFETY: the mapping is as long, and belongs to this test.
             unsafe { start.write_bytes(7, PAGES * PAGE) };
             ftruncate(&file, PAGE as u64).unwrap();
             Self { start, _file: file }
@@ -388,7 +397,7 @@ mod tests {
 
     impl Drop for Lost {
         fn drop(&mut self) {
-            // SAFETY: the mapping is this test's.
+            // SAFETY: the mapping belongs to this test.
             unsafe { munmap(self.start.cast(), PAGES * PAGE).unwrap() };
         }
     }
@@ -402,7 +411,7 @@ mod tests {
         let source = [7u8; PAGES * PAGE];
         for _ in 0..1000 {
             let kept = std::hint::black_box([1.5f64, 2.5, 3.5]);
-            // SAFETY: the places are as long; of the work nothing is relied on.
+            // SAFETY: both places are as long, and nothing relies on the result of the work.
             let copied =
                 unsafe { guarded(&[piece], || ptr::copy_nonoverlapping(piece.start, to, piece.bytes)) };
             assert_eq!(copied, Err(lost.second_page()));
@@ -432,7 +441,7 @@ mod tests {
                     let lost = Lost::new();
                     let piece = lost.piece();
                     for _ in 0..1000 {
-                        // SAFETY: of the work nothing is relied on.
+                        // SAFETY: nothing relies on the result of the work.
                         let outer = unsafe {
                             guarded(&[piece], || {
                                 let inner = guarded(&[piece], || piece.start.add(PAGE).read_volatile());
@@ -451,21 +460,22 @@ mod tests {
         let _turn = TAKES_NOTES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         install().unwrap();
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, wherever there is room. It stays.
+        // SAFETY: a new mapping, wherever there is room. It stays mapped.
         let start = unsafe {
             rustix::mm::mmap_anonymous(ptr::null_mut(), PAGES * PAGE, protection, MapFlags::SHARED)
         };
         let start = start.unwrap().cast::<u8>();
-        // SAFETY: the mapping is as long, and this test's.
+        // SAFETY: the mapping is as long, and belongs to this test.
         unsafe { start.write_bytes(7, PAGES * PAGE) };
         // SAFETY: mapped above, for as long as the process lives, and used as bytes.
         unsafe { watch(start, PAGES * PAGE) };
         assert_eq!(take_lost(), None);
-        // As the kernel says it; to oneself that is allowed.
-        // SAFETY: of all zeroes it is one.
+        // Send the signal as the kernel does; a process may do so to itself.
+        // SAFETY: a structure of zeros is a valid `siginfo_t`.
         let mut info: libc::siginfo_t = unsafe { MaybeUninit::zeroed().assume_init() };
         (info.si_signo, info.si_code) = (libc::SIGBUS, libc::BUS_MCEERR_AR);
-        // SAFETY: the address and its meaningless bits lie there, within its 128 bytes.
+        // SAFETY: the address and its meaningless bits lie at these offsets, within the 128 bytes of a
+        // `siginfo_t`.
         unsafe {
             (&raw mut info).cast::<usize>().add(2).write(start as usize + 2 * PAGE + 77);
             (&raw mut info).cast::<u16>().add(12).write(12);
@@ -482,12 +492,12 @@ mod tests {
             )
         };
         assert_eq!(sent, 0, "{}", io::Error::last_os_error());
-        // SAFETY: the mapping is this test's.
+        // SAFETY: the mapping belongs to this test.
         let read = |page: usize| unsafe { start.add(page * PAGE).read_volatile() };
         assert_eq!([0, 1, 2, 3].map(read), [7, 7, 0, 7]);
         assert_eq!(take_lost(), Some(Poisoned { start: start as usize + 2 * PAGE, bytes: PAGE }));
         assert_eq!(take_lost(), None);
-        // It is told before there are zeros to be found: whoever finds them was told.
+        // The note is there before the zeros are: a thread that finds zeros can also find the note.
         let first = Poisoned { start: start as usize, bytes: PAGE };
         let mut told = None;
         let replaced = note_and_replace(first, |_| {
@@ -495,14 +505,14 @@ mod tests {
             true
         });
         assert_eq!((replaced, told, take_lost()), (true, Some(first), None));
-        // Where it cannot be replaced there is nothing to tell.
+        // A page that cannot be replaced leaves no note.
         assert!(!note_and_replace(first, |_| false));
         assert_eq!(take_lost(), None);
         let beyond = Poisoned { start: start as usize + (PAGES - 1) * PAGE, bytes: 2 * PAGE };
         assert!(!note_and_replace(beyond, |_| panic!("it is not watched")));
     }
 
-    /// Run by the next test in a process of its own.
+    /// Touches lost memory without a guard, and dies. Run by the next test in a process of its own.
     #[test]
     #[ignore = "it ends its process"]
     fn dies_of_lost_memory() {
@@ -510,7 +520,7 @@ mod tests {
         let lost = Lost::new();
         let other = [0u8; 8];
         let elsewhere = Piece { start: other.as_ptr(), bytes: other.len() };
-        // SAFETY: of the work nothing is relied on.
+        // SAFETY: nothing relies on the result of the work.
         let read = unsafe { guarded(&[elsewhere], || lost.start.add(PAGE).read_volatile()) };
         panic!("{read:?} was read");
     }

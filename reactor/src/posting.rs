@@ -1,5 +1,5 @@
-//! Posting READs and headers: what the NIC has no room for waits, what it refuses for any other reason ends
-//! its connection.
+//! Posting READs and headers to the NIC. A request that the NIC has no room for waits. One that the NIC
+//! refuses for any other reason ends its connection.
 
 use crate::memory::Memory;
 use crate::peers::Peers;
@@ -53,36 +53,37 @@ struct WaitingHeader {
     header: HeaderBytes,
 }
 
-/// What became of a request that was to be posted.
+/// Outcome of an attempt to post a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Posted {
     Done,
-    /// The NIC has no room now: what is outstanding makes some.
+    /// The NIC has no room now. Outstanding requests make room when they end.
     NoRoom,
-    /// It never will be.
+    /// The request can never be posted.
     Over,
 }
 
-/// Where requests go, and what they name.
+/// The NIC that takes requests, and the tables from which requests take queue pairs and memory keys.
 pub(crate) struct Way<'a, N: Nic> {
     pub nic: &'a mut N,
     pub peers: &'a Peers,
     pub memory: &'a Memory,
 }
 
-/// What could not be posted yet, or not at all.
+/// Requests that could not be posted yet, and READs that cannot be posted at all.
 pub(crate) struct Posting {
-    /// READs that can no more be posted.
+    /// READs that can no longer be posted.
     unposted: Vec<ReadId>,
-    /// READs that the NIC had no room for, in their order; no more than there are READs at once.
+    /// READs that the NIC had no room for, in their order. There are at most as many as READs in flight.
     reads: VecDeque<WaitingRead>,
-    /// Headers that the NIC had no room for, in their order; bounded by what peers may have on the way.
+    /// Headers that the NIC had no room for, in their order. Their number is bounded by the SENDs that each
+    /// peer may have under way.
     headers: VecDeque<WaitingHeader>,
     scatter: Vec<Sge>,
 }
 
 impl Posting {
-    /// Nothing waits.
+    /// Makes an empty set of waiting requests, with room for all that `config` allows.
     pub fn new(config: &jet_core::Config) -> Self {
         Self {
             unposted: Vec::with_capacity(config.reads_max as usize),
@@ -92,7 +93,7 @@ impl Posting {
         }
     }
 
-    /// Posts a READ, now or when there is room: behind those that wait already.
+    /// Posts a READ, now or when the NIC has room. READs that wait already go first.
     pub fn read<N: Nic>(&mut self, read: Read<'_>, way: &mut Way<'_, N>) {
         if !self.reads.is_empty() {
             self.reads.push_back(WaitingRead::new(read));
@@ -105,7 +106,7 @@ impl Posting {
         }
     }
 
-    /// Posts READs that the NIC had no room for. Those that are outstanding wake the driver when they end.
+    /// Posts READs that the NIC had no room for. Outstanding READs wake the driver when they end.
     #[inline]
     pub fn waiting_reads<N: Nic>(&mut self, way: &mut Way<'_, N>) {
         let Self { reads, scatter, unposted, .. } = self;
@@ -119,7 +120,7 @@ impl Posting {
         }
     }
 
-    /// A peer's connection is over: none of its READs that wait will be posted.
+    /// Gives up the waiting READs of a peer whose connection is over: none of them will be posted.
     pub fn give_up_reads(&mut self, peer: PeerId) {
         let unposted = &mut self.unposted;
         self.reads.retain(|waiting| {
@@ -130,14 +131,14 @@ impl Posting {
         });
     }
 
-    /// A READ that could not be posted.
+    /// Takes a READ that could not be posted.
     #[inline]
     pub fn take_unposted(&mut self) -> Option<ReadId> {
         self.unposted.pop()
     }
 
-    /// Posts a header, now or when there is room: behind those that wait already, so that a peer's keep their
-    /// order.
+    /// Posts a header, now or when the NIC has room. Headers that wait already go first, so that a peer's
+    /// headers keep their order.
     #[inline]
     pub fn header<N: Nic>(&mut self, peer: PeerId, header: &HeaderBytes, way: &mut Way<'_, N>) {
         let Some(qp) = way.peers.qp(peer) else { return };
@@ -146,7 +147,7 @@ impl Posting {
         }
     }
 
-    /// Posts headers that the NIC had no room for; `true` while some still wait.
+    /// Posts headers that the NIC had no room for. Returns `true` while some still wait.
     #[inline]
     pub fn waiting_headers<N: Nic>(&mut self, nic: &mut N) -> bool {
         while let Some(waiting) = self.headers.front() {
@@ -179,14 +180,15 @@ fn header_now<N: Nic>(nic: &mut N, qp: Qp, peer: PeerId, header: &HeaderBytes) -
     after_posting(nic, qp, result)
 }
 
-/// What becomes of a request for a connection, after what the NIC said of it.
+/// Decides the fate of a request from the NIC's result. Where the request cannot be posted for good, ends its
+/// connection.
 fn after_posting<N: Nic>(nic: &mut N, qp: Qp, result: Result<(), PostError>) -> Posted {
     match result {
         Ok(()) => Posted::Done,
         Err(PostError::QueueFull) => Posted::NoRoom,
-        // Its end is on the way, and the receiver hears of its READs before it.
+        // The connection's end is on its way. The receiver learns of the failed READs before that.
         Err(PostError::Stale) => Posted::Over,
-        // A connection on which something cannot be posted would keep its sender waiting for ever.
+        // A connection on which a request cannot be posted would keep its sender waiting for ever.
         Err(PostError::LocalProtection | PostError::Limit) => {
             nic.disconnect(qp);
             Posted::Over

@@ -1,4 +1,4 @@
-//! Applications' rings: what is delivered to each, who is to be woken, and whose session a number stands for.
+//! The applications' rings: deliveries to each session, wake-ups, and which session a number stands for.
 
 use crate::application::{Application, NewSession, SessionTicket};
 use jet_core::{ReleaseError, SessionEnd, SessionId, Standstill, StandstillStage};
@@ -8,22 +8,22 @@ use jet_wire::segment::{
 };
 use std::sync::Arc;
 
-/// One application.
+/// An open session.
 struct Session<A> {
     segment: DaemonEnd,
     application: A,
-    /// Delivered to, or told something, since the last publish.
+    /// Whether something was delivered, or a notice was put, since the last publish.
     dirty: bool,
-    /// Tells its notices apart.
+    /// Number of the last notice, which tells notices apart.
     notices: u16,
-    /// Keeps the segment mapped.
+    /// Mapping of the segment, kept for as long as `segment` points into it.
     _memory: Arc<SharedMemory>,
 }
 
-/// Every session's rings.
+/// The rings of all sessions.
 pub(crate) struct Sessions<A> {
     sessions: Box<[Option<Session<A>>]>,
-    /// The ticket of each number's newest session; 0: none had it yet.
+    /// Ticket of each number's newest session; 0: no session had the number yet.
     tickets: Box<[u64]>,
     next_ticket: u64,
     open: Vec<u32>,
@@ -32,7 +32,7 @@ pub(crate) struct Sessions<A> {
 }
 
 impl<A: Application> Sessions<A> {
-    /// None is open, of so many.
+    /// Makes a table without open sessions, for at most `sessions_max` of them.
     pub fn new(sessions_max: u32) -> Self {
         let max = sessions_max as usize;
         Self {
@@ -45,7 +45,7 @@ impl<A: Application> Sessions<A> {
         }
     }
 
-    /// Lets an application in under the number that the receiver gave it.
+    /// Adds a session under the number that the receiver gave it.
     pub fn attach(&mut self, session: SessionId, new: NewSession<A>) -> SessionTicket {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -61,12 +61,12 @@ impl<A: Application> Sessions<A> {
         SessionTicket { session, ticket }
     }
 
-    /// Whether a session is, or was, the newest of its number.
+    /// Whether the session of this ticket is the newest of its number, open or over.
     pub fn has_had(&self, ticket: SessionTicket) -> bool {
         self.tickets[ticket.session.0 as usize] == ticket.ticket
     }
 
-    /// The number of the n-th open session.
+    /// Returns the number of the open session at `position`.
     #[inline]
     pub fn nth(&self, position: usize) -> Option<SessionId> {
         self.open.get(position).map(|&session| SessionId(session))
@@ -76,19 +76,20 @@ impl<A: Application> Sessions<A> {
         self.sessions[session.0 as usize].as_mut()
     }
 
-    /// An open session's application.
+    /// Returns the application of an open session.
     pub fn application(&mut self, session: SessionId) -> Option<&mut A> {
         self.get(session).map(|session| &mut session.application)
     }
 
-    /// What a session gave back next; `None`: nothing, or it is closed.
+    /// Takes the session's next release entry. `None`: there is none, or the session is closed. An error
+    /// means that the ring is broken.
     #[inline]
     pub fn next_release(&mut self, session: SessionId) -> Option<Result<Release, ReleaseError>> {
         let session = self.get(session)?;
         session.segment.releases.pop().map_err(|_| ReleaseError::Ring).transpose()
     }
 
-    /// What was taken of its releases makes room for more.
+    /// Gives the ring cells of the release entries that were taken back to the application.
     #[inline]
     pub fn took_releases(&mut self, session: SessionId) {
         if let Some(session) = self.get(session) {
@@ -96,13 +97,14 @@ impl<A: Application> Sessions<A> {
         }
     }
 
-    /// A slot of an open session.
+    /// Returns the word of a slot of an open session.
     #[inline]
     pub fn slot(&self, session: SessionId, slot: u32) -> Option<SlotWord<'_>> {
         self.sessions[session.0 as usize].as_ref().and_then(|session| session.segment.slot(slot))
     }
 
-    /// Writes a delivery, which lies at `place`.
+    /// Writes a delivery, whose run lies at `place`, into the session's delivery ring. The application sees
+    /// it after [`Self::publish`].
     pub fn deliver(&mut self, session: SessionId, delivery: &Delivery, place: Place, user_header: &[u8]) {
         let Some(to) = self.sessions[session.0 as usize].as_mut() else { return };
         if user_header.len() > DELIVERY_USER_HEADER_MAX {
@@ -112,8 +114,8 @@ impl<A: Application> Sessions<A> {
             let slot = to.segment.slot(delivery.slot).expect("the receiver's slots are the segment's");
             slot.publish(delivery.slot_generation(), place);
         }
-        // Slots bound what an honest application can have unread, so a full ring is as broken as a wild
-        // index.
+        // The number of slots bounds the deliveries that an honest application leaves in the ring. So a full
+        // ring counts as broken, just like an impossible index.
         if to.segment.deliveries.push(*delivery).is_err() && !self.faulted.contains(&session) {
             self.faulted.push(session);
         }
@@ -123,7 +125,7 @@ impl<A: Application> Sessions<A> {
         }
     }
 
-    /// The session is over.
+    /// Closes a session, and reports the end to its application.
     pub fn close(&mut self, session: SessionId, end: SessionEnd) {
         self.open.retain(|&open| open != session.0);
         if let Some(closed) = self.sessions[session.0 as usize].take() {
@@ -131,7 +133,8 @@ impl<A: Application> Sessions<A> {
         }
     }
 
-    /// Tells an application, and whoever looks after it, that it stands still, or that this is over.
+    /// Reports a standstill to an application, or the end of one: by a notice in its segment, and
+    /// by [`Application::stands_still`].
     pub fn tell_standstill(&mut self, session: SessionId, standstill: Option<Standstill>) {
         let Some(told) = self.sessions[session.0 as usize].as_mut() else { return };
         told.notices = told.notices.wrapping_add(1);
@@ -149,12 +152,12 @@ impl<A: Application> Sessions<A> {
         }
     }
 
-    /// A session whose delivery ring turned out to be broken.
+    /// Takes a session whose delivery ring turned out to be broken.
     pub fn take_faulted(&mut self) -> Option<SessionId> {
         self.faulted.pop()
     }
 
-    /// Shows applications what was delivered and wakes those that sleep.
+    /// Shows applications what was delivered, and wakes those that sleep.
     #[inline]
     pub fn publish(&mut self) {
         while let Some(session) = self.dirty.pop() {
@@ -167,7 +170,8 @@ impl<A: Application> Sessions<A> {
         }
     }
 
-    /// Every session says "about to sleep". `false`: one of them has releases waiting, and none says it.
+    /// Sets the mark "about to sleep" in the release ring of every session. Returns `false` where a session
+    /// has releases waiting; then no session keeps the mark.
     pub fn prepare_sleep(&mut self) -> bool {
         for position in 0..self.open.len() {
             let Some(session) = self.sessions[self.open[position] as usize].as_mut() else { continue };
@@ -179,7 +183,7 @@ impl<A: Application> Sessions<A> {
         true
     }
 
-    /// Takes "about to sleep" back.
+    /// Takes the mark "about to sleep" back in every session.
     pub fn wake_up(&mut self) {
         self.wake_up_first(self.open.len());
     }

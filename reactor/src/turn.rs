@@ -1,4 +1,4 @@
-//! One turn of the driver: everything that waits, a bounded amount of each.
+//! A turn of the driver: everything that waits, a bounded amount of each.
 
 use crate::application::Application;
 use crate::driver::Driver;
@@ -8,27 +8,30 @@ use jet_fabric::nic::{Completion, Event, Nic, PrivateData, Qp, Status, Work};
 use jet_wire::SLAB_BYTES_U32;
 use jet_wire::message::hello::{Hello, Refusal};
 
-/// Completions taken in one turn.
+/// The most completions taken by one poll.
 const COMPLETIONS: usize = 64;
-/// Release entries of one session taken in one turn.
+/// The most release entries of one session taken in one turn.
 const RELEASES: usize = 128;
 
 const NOTHING: Completion =
     Completion { qp: Qp { index: 0, generation: 0 }, work: Work::Send { id: 0 }, status: Status::Success };
 
 impl<N: Nic, A: Application> Driver<N, A> {
-    /// Takes what the NIC, applications and workers have, then has `others` done, which is whatever else is
-    /// asked of the driver, and carries out what comes of all that. `others` says whether it did anything. It
-    /// comes after what applications gave back: one that is gone gave it back before. `false`: there was
-    /// nothing to do.
+    /// Runs one turn: takes what the NIC, applications and workers have, calls `others`, and carries out all
+    /// that follows from it. Returns `false` where there was nothing to do.
+    ///
+    /// `others` does whatever else is asked of the driver, and returns whether it did anything. It is called
+    /// after the applications' releases were taken, because an application that is gone released them before
+    /// it went.
     pub fn turn(&mut self, now_ns: u64, others: impl FnOnce(&mut Self) -> bool) -> bool {
-        // Headers that wait for room in the NIC are work: no sleep before they are gone.
+        // Headers that wait for room in the NIC count as work: the driver must not sleep before they are
+        // posted.
         let mut worked = self.handler.post_waiting_headers();
         worked |= self.poll_nic(now_ns);
         worked |= self.tell_poisoned();
         worked |= self.poll_releases(now_ns);
         while let Some(done) = self.handler.workers.take_done() {
-            // What was replaced under the job was noted before the job could go on.
+            // A lost page that was replaced under the job was noted before the job could continue.
             self.tell_poisoned();
             match done {
                 Done::Copy { id } => self.receiver.handle_copied(now_ns, CopyId(id), true, &mut self.handler),
@@ -54,8 +57,8 @@ impl<N: Nic, A: Application> Driver<N, A> {
             self.receiver.handle_tick(now_ns, &mut self.handler);
         }
         if worked || due {
-            // Before anything is posted, for what was given back may be among it; and before what is
-            // delivered is shown.
+            // Before anything is posted, because released slabs may be among the lost ones. And before
+            // deliveries are shown to applications.
             self.tell_poisoned();
             self.handler.post_waiting_reads();
             self.receiver.flush(now_ns, &mut self.handler);
@@ -65,7 +68,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
         worked
     }
 
-    /// Tells the receiver of memory that was lost. `false`: none was.
+    /// Reports memory that was lost to the receiver. Returns `false` if there was none.
     #[inline]
     fn tell_poisoned(&mut self) -> bool {
         self.handler.memory.note_lost();
@@ -81,14 +84,14 @@ impl<N: Nic, A: Application> Driver<N, A> {
         let mut completions = [NOTHING; COMPLETIONS];
         let count = self.handler.nic.poll(now_ns, &mut completions);
         if count > 0 {
-            // What a software NIC found lost, it noted before it filled what took its place.
+            // A software NIC notes a lost page before it fills the page that took its place.
             self.tell_poisoned();
         }
         for completion in &completions[..count] {
             self.complete(now_ns, completion);
         }
         let mut worked = count > 0;
-        // A connection's end comes after its last completion was polled.
+        // A connection's end must be handled after its last completion was polled.
         while let Some(event) = self.handler.nic.poll_event(now_ns) {
             self.connection(now_ns, event);
             worked = true;
@@ -105,7 +108,8 @@ impl<N: Nic, A: Application> Driver<N, A> {
                     self.receiver.handle_receive_failed(entry);
                     return;
                 };
-                // Copied out (128 bytes): the effect handler is busy with what the receiver says about it.
+                // The header (128 bytes) is copied out, because the receiver borrows the effect handler while
+                // it handles the header.
                 let header = self.handler.memory.header(entry);
                 let payload_bytes = payload_bytes.min(SLAB_BYTES_U32);
                 let arrival = Arrival { peer, entry, header: &header, payload_bytes };
@@ -174,7 +178,8 @@ impl<N: Nic, A: Application> Driver<N, A> {
                 worked = true;
                 match release {
                     Ok(release) => {
-                        // An error has closed the session; it is counted, and the application is told.
+                        // An error has closed the session already; the receiver counts it, and the
+                        // application learns of it.
                         let _ = self.receiver.handle_release(now_ns, session, release, &mut self.handler);
                     }
                     Err(error) => {
@@ -183,7 +188,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
                 }
             }
             self.handler.sessions.took_releases(session);
-            // A session that was closed made room for the next at the same position.
+            // A session that was closed made room for the next one at the same position.
             if self.handler.sessions.nth(position) == Some(session) {
                 position += 1;
             }
@@ -191,7 +196,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
         worked
     }
 
-    /// What the effect handler could not carry out comes back to the receiver.
+    /// Reports to the receiver what the effect handler could not carry out.
     fn repair(&mut self, now_ns: u64) {
         loop {
             let mut repaired = self.fail_unposted_reads(now_ns);
@@ -206,7 +211,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
         }
     }
 
-    /// READs that could not be posted have failed; `true`: there were some.
+    /// Reports READs that could not be posted as failed. Returns `true` if there were some.
     fn fail_unposted_reads(&mut self, now_ns: u64) -> bool {
         let mut any = false;
         while let Some(read) = self.handler.posting.take_unposted() {

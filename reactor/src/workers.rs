@@ -1,6 +1,5 @@
-//! Threads that copy (Jet §4.3) and make checksums (Jet §4.2.2). They decide nothing: a job says what is to
-//! be done with which bytes, and its end is reported. Memory that the hardware lost ends the job, not the
-//! process.
+//! Threads that copy (Jet §4.3) and make checksums (Jet §4.2.2). They decide nothing: a job says what to do
+//! with which bytes, and its end is reported. Memory that the hardware lost ends the job, not the process.
 
 use crate::poison::{self, Piece, Poisoned};
 use crossbeam_queue::ArrayQueue;
@@ -10,78 +9,78 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, Thread};
 
-/// Looks at an empty queue before a worker sleeps: about as long as waking it takes.
+/// Looks at an empty queue before a worker sleeps: they take about as long as waking a worker.
 const LOOKS: u32 = 800;
-/// The most threads: so many that sleep can be told apart.
+/// The most threads: more sleeping threads could not be told apart.
 pub const WORKERS_MAX: usize = Sleepers::MAX;
 
-/// A copy to be made. What holds of its places: see [`Workers::submit`].
+/// A copy to be made. [`Workers::submit`] says what must hold of its memory.
 #[derive(Debug)]
 pub struct CopyJob {
-    /// Comes back with the end.
+    /// Id of the job, reported with its end.
     pub id: u32,
-    /// From here.
+    /// First byte of the source.
     pub from: *const u8,
-    /// To here.
+    /// First byte of the destination.
     pub to: *mut u8,
-    /// So many bytes.
+    /// Number of bytes to copy.
     pub bytes: usize,
 }
 
-/// A CRC32C to be made. What holds of its pieces: see [`Workers::submit`].
+/// A CRC32C to be made. [`Workers::submit`] says what must hold of its memory.
 #[derive(Debug)]
 pub struct CheckJob {
-    /// Comes back with the end.
+    /// Id of the job, reported with its end.
     pub id: u32,
-    /// What is checked, in this order.
+    /// First of the pieces to be checked, in their order.
     pub pieces: *const Piece,
-    /// So many pieces.
+    /// Number of pieces.
     pub count: usize,
 }
 
-/// What is to be done.
+/// Work for a worker.
 #[derive(Debug)]
 pub enum Job {
-    /// Copy.
+    /// Copy bytes.
     Copy(CopyJob),
     /// Make a checksum.
     Check(CheckJob),
 }
 
-/// A job's end.
+/// End of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// This copy was made.
+    /// The copy was made.
     Copy {
-        /// The job's.
+        /// Id of the job.
         id: u32,
     },
-    /// This checksum was made.
+    /// The checksum was made.
     Check {
-        /// The job's.
+        /// Id of the job.
         id: u32,
         /// CRC32C of all pieces.
         crc: u32,
     },
-    /// This copy was not made.
+    /// The copy was not made.
     CopyFailed {
-        /// The job's.
+        /// Id of the job.
         id: u32,
-        /// What cannot be read, or written.
+        /// Memory that cannot be read or written.
         poisoned: Poisoned,
     },
-    /// This checksum was not made.
+    /// The checksum was not made.
     CheckFailed {
-        /// The job's.
+        /// Id of the job.
         id: u32,
-        /// What cannot be read.
+        /// Memory that cannot be read.
         poisoned: Poisoned,
     },
 }
 
-// SAFETY: the places are shared memory that any thread may touch under the terms of `Workers::submit`.
+// SAFETY: the pointers lead to shared memory that any thread may touch under the terms of `Workers::submit`.
 unsafe impl Send for CopyJob {}
-// SAFETY: as above, and the list is read only.
+// SAFETY: as above, and the list of pieces is only read.
 unsafe impl Send for CheckJob {}
 
 impl Job {
@@ -107,7 +106,7 @@ impl Job {
                         crc32c::crc32c_append(crc, bytes)
                     })
                 };
-                // SAFETY: it reads only.
+                // SAFETY: the work only reads.
                 match unsafe { poison::guarded(pieces, check) } {
                     Ok(crc) => Done::Check { id, crc },
                     Err(poisoned) => Done::CheckFailed { id, poisoned },
@@ -117,39 +116,40 @@ impl Job {
     }
 }
 
-/// There is no room for another job.
+/// Error of [`Workers::submit`]: there is no room for another job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueFull;
 
 struct Shared {
-    /// What frees room under pressure goes before what only holds up a message.
+    /// Copies free room under pressure, so they go before checks, which only hold up a message.
     copies: ArrayQueue<CopyJob>,
     checks: ArrayQueue<CheckJob>,
     done: ArrayQueue<Done>,
-    /// Workers without a job.
+    /// Workers that sleep because there is no job.
     sleepers: Sleepers,
     closing: AtomicBool,
-    /// Whoever takes what is done, from when it armed the bell until that rang.
+    /// Sleep of the thread that takes ends: from when it armed the bell until the bell rang.
     taker: Sleeper,
     bell: Box<dyn Fn() + Send + Sync>,
 }
 
-/// The working threads. Dropping this waits until they carried out every job that was submitted, and ends
+/// A set of worker threads. Dropping it waits until they carried out every job that was submitted, and ends
 /// them.
 pub struct Workers {
     shared: Arc<Shared>,
-    /// Submitted, and their ends not taken.
+    /// Jobs that were submitted, and whose ends were not taken.
     under_way: usize,
     capacity: usize,
     threads: Vec<(Thread, Option<JoinHandle<()>>)>,
 }
 
 impl Workers {
-    /// Starts so many threads, at most [`WORKERS_MAX`], for at most `capacity` jobs whose ends were not
-    /// taken. `bell` is rung when there is something to take, at most once after each [`Self::arm`].
+    /// Starts `threads` worker threads, at most [`WORKERS_MAX`]. They have room for `capacity` jobs whose
+    /// ends were not taken. `bell` is called when there is an end to take, at most once after each
+    /// [`Self::arm`].
     ///
     /// # Errors
-    /// What the system says about starting threads.
+    /// The system's error where the handler of SIGBUS or a thread cannot be set up.
     pub fn start(
         threads: usize,
         capacity: usize,
@@ -177,17 +177,18 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Has a job carried out. A system call only where a worker sleeps.
+    /// Submits a job. Makes a system call only where a worker sleeps.
     ///
     /// # Safety
     /// Until the job's end is taken, or these workers are dropped:
-    /// * of a copy: both places are valid for so many bytes and do not overlap, nobody writes the source, and
+    ///
+    /// * of a copy: both places are valid for `bytes` bytes and do not overlap, nobody writes the source, and
     ///   nobody else touches the destination;
-    /// * of a check: there are so many pieces, each is valid for its bytes, and nobody writes any of them,
+    /// * of a check: there are `count` pieces, each is valid for its bytes, and nobody writes any of them,
     ///   the list included.
     ///
     /// # Errors
-    /// [`QueueFull`]: as many jobs are under way as there is room for; always where there are no threads.
+    /// [`QueueFull`]: as many jobs are under way as there is room for. Always where there are no threads.
     pub unsafe fn submit(&mut self, job: Job) -> Result<(), QueueFull> {
         if self.threads.is_empty() || self.under_way == self.capacity {
             return Err(QueueFull);
@@ -204,7 +205,7 @@ impl Workers {
         Ok(())
     }
 
-    /// A job that is done.
+    /// Takes the end of a job that is done.
     #[inline]
     pub fn take_done(&mut self) -> Option<Done> {
         if self.under_way == 0 { None } else { self.take_some() }
@@ -217,14 +218,14 @@ impl Workers {
         Some(done)
     }
 
-    /// From now on the bell rings for the next job that is done. The last thing before sleeping until it
-    /// rings; `false`: something is done already, so do not sleep.
+    /// Arms the bell: it rings for the next job that is done. To be called as the last thing before sleeping
+    /// until the bell rings. Returns `false` where an end can be taken already: do not sleep then.
     pub fn arm(&self) -> bool {
         if self.under_way == 0 {
             return true;
         }
-        // Armed each time, not when the queue runs empty: a worker may be so slow to ring that it rings for a
-        // job that was taken, and then nobody would be rung for the next.
+        // The bell is armed each time, not only when the queue runs empty. A slow worker may ring for a job
+        // whose end was taken already; then no worker would ring for the next one.
         self.shared.taker.sleeps();
         self.shared.done.is_empty()
     }
@@ -251,7 +252,7 @@ impl Shared {
                     continue;
                 }
                 self.sleepers.sleeps(n);
-                // Whoever closes unparks afterwards: parking returns at once then.
+                // The thread that closes the workers unparks them afterwards: then parking returns at once.
                 if self.copies.is_empty() && self.checks.is_empty() && !self.closing.load(Ordering::Relaxed) {
                     std::thread::park();
                 }
@@ -268,7 +269,7 @@ impl Shared {
         assert!(pushed.is_ok(), "no more jobs are under way than there is room for");
     }
 
-    /// Rings, unless it did since the bell was armed; see [`Workers::arm`].
+    /// Rings the bell, unless it rang since it was armed; see [`Workers::arm`].
     fn ring(&self) {
         if self.taker.must_be_woken() {
             (self.bell)();
@@ -284,7 +285,7 @@ impl Drop for Workers {
         }
         for (_, joins) in &mut self.threads {
             if let Some(joins) = joins.take() {
-                // One that panicked has said so.
+                // A thread that panicked has printed its panic.
                 let _ = joins.join();
             }
         }
@@ -302,7 +303,7 @@ mod tests {
         Job::Copy(CopyJob { id, from: from.as_ptr(), to: to.as_mut_ptr(), bytes: to.len() })
     }
 
-    /// The tests' places outlive their workers, and each is used by one job at a time.
+    /// Submits a job of a test. The places of tests outlive their workers, and one job at a time uses each.
     fn submit(workers: &mut Workers, job: Job) -> Result<(), QueueFull> {
         // SAFETY: as said above.
         unsafe { workers.submit(job) }
@@ -329,7 +330,7 @@ mod tests {
                 if let Some(done) = workers.take_done() {
                     break done;
                 }
-                // It may ring for what was taken already.
+                // The bell may ring for an end that was taken already.
                 if workers.arm() {
                     bell.recv_timeout(Duration::from_secs(60)).expect("the bell rings");
                 }
@@ -349,7 +350,7 @@ mod tests {
         let lost = unsafe {
             mmap(std::ptr::null_mut(), PAGE, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)
         };
-        // The file has no such page: touching it is answered as a machine check is.
+        // The file has no such page, so touching it raises SIGBUS as a machine check does.
         let lost = lost.unwrap().cast::<u8>();
         let (good, mut target) = (vec![7u8; PAGE], vec![0u8; PAGE]);
         let (ring, bell) = mpsc::channel();
@@ -399,7 +400,8 @@ mod tests {
             let mut busy = [false; PLACES];
             let (mut submitted, mut done) = (0u32, 0u32);
             while done < JOBS {
-                // Now all places at once, now one alone, so that workers sleep and are woken in between.
+                // All places at once, then one at a time, in turns: so workers sleep and are woken in
+                // between.
                 let at_once = if submitted / 64 % 2 == 0 { PLACES } else { 1 };
                 while submitted < JOBS && busy.iter().filter(|&&busy| busy).count() < at_once {
                     let place = busy.iter().position(|&busy| !busy).expect("fewer are busy than there are");
@@ -412,7 +414,7 @@ mod tests {
                     submit(&mut workers, job(id, &from[place], &mut to[place])).unwrap();
                     submitted += 1;
                 }
-                // As the reactor sleeps; a ring that is lost ends here.
+                // The test sleeps as the reactor does. A lost ring fails it here.
                 if workers.arm() {
                     bell.recv_timeout(Duration::from_secs(60)).expect("the bell rings");
                 }
@@ -435,7 +437,7 @@ mod tests {
         workers.under_way = 2;
         workers.shared.put_done(Done::Copy { id: 1 });
         assert_eq!(workers.take_done(), copied(1));
-        // Only now does the worker come to ringing.
+        // The worker rings only now, after its job's end was taken.
         workers.shared.ring();
         bell.try_recv().unwrap();
         assert!(workers.arm());
@@ -459,14 +461,14 @@ mod tests {
         assert_eq!(bell.try_iter().count(), 1);
     }
 
-    /// One worker that is held up in its first ring until the last of these is dropped.
+    /// Starts one worker that is held up in its first ring until the last of the returned values is dropped.
     fn held_up(capacity: usize) -> (Workers, mpsc::Receiver<()>, mpsc::Sender<()>) {
         let (enter, entered) = mpsc::channel();
         let (leave, left) = mpsc::channel();
         let left = Mutex::new(left);
         let workers = Workers::start(1, capacity, move || {
             enter.send(()).expect("the test listens");
-            // Nothing is ever sent.
+            // Nothing is ever sent: this returns when the sender is dropped.
             let _: Result<(), _> = left.lock().expect("one worker").recv();
         });
         (workers.unwrap(), entered, leave)
@@ -505,7 +507,8 @@ mod tests {
         let (mut workers, entered, leave) = held_up(2);
         submit(&mut workers, job(0, &from, &mut places[0])).unwrap();
         entered.recv().unwrap();
-        // The first is done and not taken. It counts, or there would be no place for the end of the last.
+        // The first job is done, and its end not taken. It counts, or there would be no place for the end of
+        // the last job.
         submit(&mut workers, job(1, &from, &mut places[1])).unwrap();
         assert_eq!(submit(&mut workers, job(2, &from, &mut places[2])), Err(QueueFull));
         assert_eq!(workers.take_done(), copied(0));

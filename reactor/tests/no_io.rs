@@ -1,8 +1,8 @@
-//! The driver has no clock, no socket, no file and no configuration: they are whoever's who calls it.
+//! Checks that the driver has no clock, no socket, no file and no configuration: its caller has those.
 
 use std::path::Path;
 
-/// What stands for one of them, as a word of the code.
+/// Words that the code must not contain, because each stands for a clock, a socket, a file or configuration.
 const NEVER: [&str; 15] = [
     "Instant",
     "SystemTime",
@@ -20,14 +20,14 @@ const NEVER: [&str; 15] = [
     "eprintln",
     "dbg",
 ];
-/// What the crate stands on.
+/// Dependencies that the crate may have.
 const USES: [&str; 6] = ["crc32c", "crossbeam-queue", "jet-core", "jet-fabric", "jet-wire", "libc"];
 
 fn folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The lines of a source before its tests, without comments.
+/// Returns the lines of a source file before its tests, without comments.
 fn code(source: &str) -> impl Iterator<Item = &str> {
     source
         .lines()
@@ -54,7 +54,7 @@ fn nothing_is_named_that_tells_the_time_or_touches_the_system() {
         for (number, line) in (1..).zip(code(&source)) {
             let words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
             let found: Vec<&str> = words.filter(|word| NEVER.contains(word)).collect();
-            // Workers sleep for want of work; `jet_wire::sleep` is how they are woken.
+            // Workers sleep when there is no job; `jet_wire::sleep` is how they are woken.
             let is_sleepers = name == "workers.rs" && line.starts_with("use jet_wire::sleep::");
             assert!(name == "poison.rs" || !line.contains("libc"), "{name}: a system call: {line}");
             assert!(found.is_empty() || is_sleepers, "{name}, {number}th line of code: {found:?}: {line}");

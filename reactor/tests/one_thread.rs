@@ -1,5 +1,5 @@
-//! Sender, driver and application on one thread, with a time that is made up: what a simulator does. It takes
-//! no clock, no socket of the daemon's and no second thread, and comes out the same each time.
+//! Sender, driver and application on one thread, with a made-up time, as a simulator runs them. There is no
+//! clock, no socket of the daemon and no second thread, so every run has the same result.
 
 use jet_client::send::{Driver as SenderDriver, Ended, NicSource, SendConnectError, SenderOptions};
 use jet_core::{Config, Receiver, ReleaseError, SessionEnd, Standstill};
@@ -24,10 +24,10 @@ const SLOTS: u32 = 128;
 const MESSAGES: u32 = 64;
 const LARGE_BYTES: usize = 3 << 20;
 const STEP_NS: u64 = 1000;
-/// A thousand times what it takes.
+/// Limit of steps for one wait: a thousand times what a wait takes.
 const STEPS_MAX: u64 = 1_000_000;
 
-/// What happened, in its order.
+/// An event of the run, recorded in its order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Seen {
     Delivered { tag: u64, offset: u64, bytes: u32 },
@@ -35,7 +35,7 @@ enum Seen {
     SessionOver(SessionEnd),
 }
 
-/// The time that is made up, and what happened when.
+/// The made-up time, and the events with their times.
 #[derive(Default)]
 struct Journal {
     now_ns: Cell<u64>,
@@ -47,7 +47,7 @@ impl Journal {
         self.seen.borrow_mut().push((self.now_ns.get(), seen));
     }
 
-    /// What was seen since it was taken last, without the times.
+    /// Takes the events since the last call, without their times.
     fn take(&self) -> Vec<Seen> {
         self.seen.take().into_iter().map(|(_, seen)| seen).collect()
     }
@@ -55,7 +55,7 @@ impl Journal {
 
 type Log = Rc<Journal>;
 
-/// The application polls: nobody needs to wake it.
+/// An application that polls, so that it needs no wake-up.
 struct Polling(Log);
 
 impl Application for Polling {
@@ -70,7 +70,7 @@ impl Application for Polling {
     }
 }
 
-/// There is no other NIC than the first.
+/// A source of NICs without any: the first NIC is the only one.
 struct NoOther;
 
 impl NicSource for NoOther {
@@ -83,14 +83,14 @@ impl NicSource for NoOther {
     }
 }
 
-/// What the application does with what comes.
+/// Behaviour of the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manner {
-    /// Reads it and gives it back.
+    /// Reads what is delivered, and gives it back.
     Honest,
-    /// Gives it back, and never says that it took it out of the ring.
+    /// Gives back what is delivered, and never frees the cells of its delivery ring.
     FillsItsRing,
-    /// Keeps it.
+    /// Keeps what is delivered.
     KeepsAll,
 }
 
@@ -102,7 +102,7 @@ struct World {
     app: AppEnd,
     pool: Arc<SharedMemory>,
     log: Log,
-    /// Of the large message, as it came.
+    /// Payload of the large message, as it was delivered.
     whole: Vec<u8>,
     _segment: Arc<SharedMemory>,
     _folder: tempfile::TempDir,
@@ -112,11 +112,11 @@ fn mapped(name: &str, bytes: usize) -> Arc<SharedMemory> {
     Arc::new(SharedMemory::new(name, bytes, false).unwrap())
 }
 
-/// A session in the making, its application's end, and what keeps both mapped.
+/// Makes a new session, its application's end, and the memory that both are in.
 fn session(log: &Log) -> (NewSession<Polling>, AppEnd, Arc<SharedMemory>) {
     let shape = SegmentShape::new(SLOTS, MESSAGES);
     let memory = mapped("test-session", SegmentLayout::new(shape).total_bytes());
-    // SAFETY: the mapping is zeroed, page-aligned and outlives both ends, of which there is one each.
+    // SAFETY: the mapping is zeroed and page-aligned, and outlives both ends, of which there is one each.
     let (segment, app) = unsafe {
         let ours = daemon_end(memory.base(), memory.bytes(), shape).unwrap();
         (ours, app_end(memory.base(), memory.bytes()).unwrap())
@@ -133,7 +133,7 @@ fn session(log: &Log) -> (NewSession<Polling>, AppEnd, Arc<SharedMemory>) {
     (new, app, memory)
 }
 
-/// Made of a tag, so that it shows when pieces are mixed up.
+/// Returns the byte at `at` of the message `tag`. The bytes differ, so mixed-up pieces are noticed.
 fn byte(tag: u64, at: usize) -> u8 {
     u8::try_from((at as u64 * 31 + tag * 7 + (at as u64 >> 12)) % 251).unwrap()
 }
@@ -174,12 +174,12 @@ impl World {
         Self { manner, driver, ticket, sender, app, pool, log, whole, _segment: segment, _folder: folder }
     }
 
-    /// The time, which only goes on.
+    /// Returns the made-up time, which never goes back.
     fn now_ns(&self) -> u64 {
         self.log.now_ns.get()
     }
 
-    /// Everybody's turn, until it is as wished.
+    /// Gives the driver, the application and the sender turns until `wished` returns true.
     fn until(&mut self, mut wished: impl FnMut(&mut Self) -> bool) {
         for _ in 0..STEPS_MAX {
             let now_ns = self.now_ns() + STEP_NS;
@@ -201,7 +201,7 @@ impl World {
         panic!("not in {STEPS_MAX} steps; last: {:?}", &seen[seen.len().saturating_sub(5)..]);
     }
 
-    /// The application reads what came, and does with it what is its manner.
+    /// Reads one delivery as the application, and treats it according to `manner`.
     fn take(&mut self, delivery: &Delivery) {
         let &Delivery { tag, offset, bytes, slab, slot, .. } = delivery;
         self.log.see(Seen::Delivered { tag, offset, bytes });
@@ -230,7 +230,8 @@ impl World {
     }
 }
 
-/// Small messages, a large one that is larger than what READs bring at once, and a drain.
+/// Sends small messages and a large one, which is larger than the READs bring at once, and drains. Returns
+/// all events with their times.
 fn run() -> Vec<(u64, Seen)> {
     let mut world = World::new(Manner::Honest);
     world.until(|world| world.sender.is_connected());
@@ -277,7 +278,7 @@ fn a_ticket_ends_its_own_session_once_and_no_other_that_has_its_number() {
     assert_eq!(world.log.take(), [Seen::SessionOver(SessionEnd::Ended { held_slabs: 0 })]);
     world.driver.gone(0, first);
     assert_eq!(world.log.take(), [], "it is over already");
-    // The one number comes free with time.
+    // The only session number becomes free after a time.
     let log = Rc::clone(&world.log);
     let mut kept = None;
     let second = (0..1000).find_map(|_| {
@@ -307,7 +308,7 @@ fn nobody_sleeps_over_what_was_given_back() {
     world.driver.wake_up();
     world.sender.send_small(world.now_ns(), 1, b"", &[byte(1, 0)]).unwrap();
     world.until(|world| !world.log.seen.borrow().is_empty());
-    // The application gave it back after the driver's last turn.
+    // The application gave its slab back after the driver's last turn.
     assert!(!world.driver.prepare_sleep(world.now_ns()), "a release waits");
     world.until(|world| world.sender.poll_end().is_some());
 }
@@ -329,12 +330,12 @@ fn whoever_lets_its_ring_fill_up_loses_its_session_and_every_message_has_one_end
         over = last.map(|(_, seen)| seen).filter(|seen| matches!(seen, Seen::SessionOver(_)));
         over.is_some()
     });
-    // What did not fit its ring counts as held: it may have seen it.
+    // A delivery that did not fit the ring counts as held: the application may have seen it.
     let end = SessionEnd::Release { error: ReleaseError::Ring, held_slabs: 1 };
     assert_eq!(over, Some(Seen::SessionOver(end)));
     let cells = u64::from(SegmentShape::new(SLOTS, MESSAGES).delivery_cells);
     assert_eq!(world.log.take().len() as u64, cells + 1, "all that its ring takes came before");
-    // The driver goes on: what is for nobody now ends.
+    // The driver continues: messages for the application that is gone get their ends.
     world.until(|world| {
         hear(world, &mut ends);
         world.sender.in_flight() == 0

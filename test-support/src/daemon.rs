@@ -1,4 +1,4 @@
-//! Daemons: how each program starts one, and what it says of itself.
+//! Starting a daemon from a test, and reading its status.
 
 use crate::process::Process;
 use crate::waiting::{LOOK, PATIENCE, until};
@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-/// What starts a daemon: `program` and the words that make one of it (none for `jetd`), its control socket,
-/// where it listens, and its settings, as in `read.checksums=off`.
+/// Builds the command that starts a daemon. `words` come first after `program`, and make it a daemon (none
+/// for `jetd`). Each setting has the form `read.checksums=off`.
 pub fn command(
     program: impl AsRef<OsStr>,
     words: &[&str],
@@ -29,15 +29,15 @@ pub fn command(
     command
 }
 
-/// The status, if a daemon answers at this control socket.
+/// Returns the daemon's status, or `None` if no daemon answers at this control socket.
 pub fn try_status(control: &Path) -> Option<Status> {
     ControlConnection::connect(control).ok()?.status().ok()
 }
 
-/// Waits until the daemon that this process is answers at its control socket: its first status.
+/// Waits until the daemon `daemon` answers at its control socket, and returns its first status.
 ///
 /// # Panics
-/// If it ends instead.
+/// If the process ends first, or does not answer within [`PATIENCE`].
 #[track_caller]
 pub fn wait_answer(daemon: &Process, control: &Path) -> Status {
     until("the daemon to answer", || {
@@ -46,10 +46,11 @@ pub fn wait_answer(daemon: &Process, control: &Path) -> Status {
     })
 }
 
-/// Waits until the status is as wished. What is to be done meanwhile is done before each look.
+/// Waits until `wished` holds of the daemon's status, and returns that status. Calls `meanwhile` before each
+/// look.
 ///
 /// # Panics
-/// If it is not so within [`PATIENCE`], or no daemon answers.
+/// If `wished` does not hold within [`PATIENCE`], or no daemon answers.
 #[track_caller]
 pub fn wait_status(
     control: &Path,

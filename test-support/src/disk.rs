@@ -1,17 +1,17 @@
-//! A disk that is soon full.
+//! A file system that is soon full.
 
 use std::ffi::CString;
 use std::io::Error;
 use std::path::{Path, PathBuf};
 
-/// A tiny file system, unmounted when dropped. It takes root.
+/// A tiny file system in memory (tmpfs), unmounted when dropped. Mounting it requires root.
 pub struct TinyDisk(PathBuf);
 
 impl TinyDisk {
-    /// Mounts one of so many KiB.
+    /// Mounts a file system of `kib` KiB at `at`.
     ///
     /// # Panics
-    /// If that is not allowed.
+    /// If the process may not mount.
     pub fn mount(at: &Path, kib: u32) -> Self {
         std::fs::create_dir_all(at).expect("a directory");
         let target = c_path(at);
@@ -25,7 +25,7 @@ impl TinyDisk {
         Self(at.to_owned())
     }
 
-    /// Nothing is written to it from now on.
+    /// Remounts the file system read-only: writes fail afterwards.
     pub fn make_read_only(&self) {
         let (target, flags) = (c_path(&self.0), libc::MS_REMOUNT | libc::MS_RDONLY);
         // SAFETY: all strings end with a zero byte and outlive the call.

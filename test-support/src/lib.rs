@@ -1,8 +1,8 @@
-//! What tests of several crates share: processes that are started and watched, daemons among them, and what
-//! they are given.
+//! Helpers that tests of several crates share: processes that are started and watched (daemons among them),
+//! and the files, ports and devices that they use.
 //!
-//! For tests alone, so whatever fails here panics. Every wait is for a condition, and ends after
-//! [`waiting::PATIENCE`]. Nothing here changes the process of the tests, which others share.
+//! The crate is for tests alone, so whatever fails here panics. Every wait is for a condition, and ends after
+//! [`waiting::PATIENCE`]. Nothing here changes the test process itself, because other tests run in it, too.
 
 pub mod daemon;
 pub mod device;

@@ -1,15 +1,16 @@
-//! Limits of a process that is started (`setrlimit`).
+//! Resource limits of a process that a test starts (`setrlimit`).
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Gives the process that the command will be so much of a resource, and no more.
+/// Limits a resource of the process that `command` starts to `most`.
 pub fn limit(command: &mut Command, resource: Resource, most: u64) {
     limit_within(command, resource, most, most);
 }
 
-/// Gives it so much, which it may raise to `most` by itself.
+/// Limits a resource of the process that `command` starts to `at_first`. The process itself can raise that
+/// limit to `most`.
 pub fn limit_within(command: &mut Command, resource: Resource, at_first: u64, most: u64) {
     let limit = Rlimit { current: Some(at_first), maximum: Some(most) };
     // SAFETY: one system call between fork and exec.

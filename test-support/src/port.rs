@@ -1,4 +1,4 @@
-//! A port for a daemon that is killed and started again.
+//! A TCP port for a daemon that is killed and started again.
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -6,18 +6,18 @@ use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
-/// A port of loopback: below those that the system gives out by itself, and kept from other tests for as long
-/// as this lives, by an abstract socket of its name.
+/// A reserved TCP port of the loopback address. It lies below the range from which the system picks ports. An
+/// abstract Unix socket with the port's name keeps it from other tests while this value lives.
 pub struct Port {
     number: u16,
     _lock: UnixListener,
 }
 
 impl Port {
-    /// Takes one that is free.
+    /// Reserves a free port.
     ///
     /// # Panics
-    /// If there is none.
+    /// If no port is free.
     pub fn take() -> Self {
         let first = 10_000 + u16::try_from(std::process::id() % 1000).expect("below 1000") * 20;
         (first..32_000)
@@ -31,15 +31,16 @@ impl Port {
             .expect("a free port")
     }
 
-    /// Its number.
+    /// Returns the port's number.
     pub fn number(&self) -> u16 {
         self.number
     }
 }
 
-/// A socket that has the port and does not listen; an error where somebody listens. A process that another
-/// test starts has this one's sockets for a moment, and one that listened would keep the daemon from the
-/// port.
+/// Returns a socket that is bound to the port and does not listen. Fails where another socket listens there.
+///
+/// The socket must not listen: a process that another test starts inherits it for a moment. A listening
+/// socket would then keep the daemon from the port.
 fn probe(port: u16) -> rustix::io::Result<OwnedFd> {
     let probe = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_reuseaddr(&probe, true)?;

@@ -1,4 +1,4 @@
-//! A process that a test starts, and what it says.
+//! A process that a test starts, and its output.
 
 use crate::waiting::until;
 use rustix::process::{
@@ -10,25 +10,26 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-/// A process of the test's. It ends when this is dropped, and with the test's thread at the latest. What it
-/// said is printed where the test fails.
+/// A child process of a test. It is killed when this value is dropped, and at the latest when the test's
+/// thread ends. Where the test fails, its output is printed.
 pub struct Process {
     child: Child,
-    /// What it prints to standard output.
+    /// File that takes the standard output.
     out: PathBuf,
-    /// What it says to standard error.
+    /// File that takes the standard error.
     log: PathBuf,
     ended: bool,
 }
 
 impl Process {
-    /// Starts it. Its standard output goes to `PATH.out`, its standard error to `PATH.log`.
+    /// Starts a process. Its standard output goes to `PATH.out`, its standard error to `PATH.log`.
     #[track_caller]
     pub fn start(command: Command, path: &Path) -> Self {
         Self::start_with(command, path, |_| {})
     }
 
-    /// As [`Self::start`], after `prepare` changed the command. It may send the output elsewhere.
+    /// Starts a process like [`Self::start`], after `prepare` changed the command. `prepare` may redirect the
+    /// output.
     #[track_caller]
     pub fn start_with(mut command: Command, path: &Path, prepare: impl FnOnce(&mut Command)) -> Self {
         let (out, log) = (with_ending(path, ".out"), with_ending(path, ".log"));
@@ -44,23 +45,24 @@ impl Process {
         Self { child: command.spawn().expect("the process starts"), out, log, ended: false }
     }
 
-    /// Its number, for system calls.
+    /// Returns the process id as system calls take it.
     pub fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
 
-    /// Its number, for texts and for paths below `/proc`.
+    /// Returns the process id as a number, for texts and for paths below `/proc`.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends it a signal; it runs, or was not waited for.
+    /// Sends the process a signal. The process must not have been waited for.
     #[track_caller]
     pub fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).expect("it runs");
     }
 
-    /// Stops it (SIGSTOP) and waits until it stands still, which is later than the signal.
+    /// Stops the process (SIGSTOP), and waits until it has stopped: that happens some time after the signal
+    /// was sent.
     #[track_caller]
     pub fn pause(&self) {
         self.signal(Signal::STOP);
@@ -68,7 +70,7 @@ impl Process {
         assert!(stopped.is_some_and(|status| status.stopped()), "{stopped:?}");
     }
 
-    /// As `kill -9`, and waits until it has ended.
+    /// Kills the process (SIGKILL), and waits until it has ended.
     #[track_caller]
     pub fn kill(&mut self) {
         self.child.kill().expect("it can be killed");
@@ -76,7 +78,7 @@ impl Process {
         self.ended = true;
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the process has ended on its own, and returns its exit status.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
         let what = format!("{} to end", self.log.display());
@@ -85,23 +87,23 @@ impl Process {
         status
     }
 
-    /// Whether it has not ended yet. Its end can still be waited for.
+    /// Whether the process has not ended yet. The call does not reap it: [`Self::wait`] still works.
     pub fn is_running(&self) -> bool {
         let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         !self.ended && waitid(WaitId::Pid(self.pid()), look).expect("a child").is_none()
     }
 
-    /// What it said to standard error so far.
+    /// Returns the process's standard error so far.
     pub fn said(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// What it printed to standard output so far.
+    /// Returns the process's standard output so far.
     pub fn printed_bytes(&self) -> Vec<u8> {
         fs::read(&self.out).expect("a file")
     }
 
-    /// What it printed to standard output, which is one JSON value.
+    /// Returns the process's standard output, parsed as one JSON value.
     #[track_caller]
     pub fn printed(&self) -> Value {
         let bytes = self.printed_bytes();
@@ -109,7 +111,7 @@ impl Process {
             .unwrap_or_else(|error| panic!("{error}: {:?}\n{}", String::from_utf8_lossy(&bytes), self.said()))
     }
 
-    /// Waits for its end, which must be a good one, and gives what it printed.
+    /// Waits for the process's end, which must be a success, and returns its standard output as JSON.
     #[track_caller]
     pub fn succeed(mut self) -> Value {
         let status = self.wait();
@@ -117,7 +119,8 @@ impl Process {
         self.printed()
     }
 
-    /// Asks it to end (SIGTERM), which it must do well, and gives what it printed.
+    /// Asks the process to end (SIGTERM), which it must do successfully, and returns its standard output as
+    /// JSON.
     #[track_caller]
     pub fn stop(self) -> Value {
         self.signal(Signal::TERM);
@@ -128,7 +131,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if !self.ended {
-            // It may have ended on its own.
+            // The process may have ended on its own.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

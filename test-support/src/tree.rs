@@ -1,4 +1,4 @@
-//! Trees of files that are sent, and whether two are the same.
+//! Directory trees that tests send, and the comparison of two trees.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -7,7 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Bytes that are nobody else's: every 8 of them say where they are.
+/// Returns `length` bytes that depend on the seed: every 8 of them tell the seed and their position apart
+/// from all others.
 pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
     let words =
         (0..length.div_ceil(8) as u64).map(|word| (seed << 40 | word).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -16,7 +17,8 @@ pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// A tree with everything that is odd about trees; a few MiB.
+/// Writes a tree of a few MiB with unusual names, sizes, depths and permissions, empty directories and a
+/// link.
 pub fn odd_tree(root: &Path) {
     let write = |path: PathBuf, bytes: Vec<u8>| {
         fs::create_dir_all(path.parent().expect("below the root")).expect("a directory");
@@ -33,7 +35,8 @@ pub fn odd_tree(root: &Path) {
     for name in names {
         write(root.join("odd").join(OsStr::from_bytes(name)), bytes(7, 50));
     }
-    // Paths that fit no small header, no header at all, and nothing in them, one piece, or several.
+    // Paths that are too long for a small message's user header, or for any user header. The files at them
+    // are empty, of one piece, or of several.
     let long =
         (0..12).fold(root.join("long"), |path, level| path.join(format!("{level:02}-{}", "y".repeat(30))));
     for (name, size) in [("empty", 0), ("one", 10), ("large", 200_000), ("pieces", 2_500_000)] {
@@ -48,7 +51,7 @@ pub fn odd_tree(root: &Path) {
     }
 }
 
-/// Large files, `count` of `length` bytes each.
+/// Writes `count` files of `length` bytes each.
 pub fn large_tree(root: &Path, count: u64, length: usize) {
     fs::create_dir_all(root).expect("a directory");
     for number in 0..count {
@@ -56,15 +59,16 @@ pub fn large_tree(root: &Path, count: u64, length: usize) {
     }
 }
 
-/// Permission bits, and the content of a file as a hash.
+/// Permission bits of an entry, and a hash of the content if it is a file.
 pub type Entry = (u32, Option<blake3::Hash>);
 
-/// Names, permission bits and contents of everything below a directory that is no link.
+/// Returns the names, permission bits and contents of all entries below `root`, without symbolic links.
 pub fn snapshot(root: &Path) -> BTreeMap<Vec<u8>, Entry> {
     snapshot_of(root, |_| true)
 }
 
-/// The same of what counts. Others may remove the rest meanwhile.
+/// Returns what [`snapshot`] returns, for those entries that `counts` accepts. Other entries may be removed
+/// meanwhile.
 pub fn snapshot_of(root: &Path, counts: impl Fn(&Path) -> bool) -> BTreeMap<Vec<u8>, Entry> {
     let mut entries = BTreeMap::new();
     let mut pending = vec![root.to_owned()];
@@ -89,10 +93,10 @@ pub fn snapshot_of(root: &Path, counts: impl Fn(&Path) -> bool) -> BTreeMap<Vec<
     entries
 }
 
-/// Both trees hold the same.
+/// Asserts that both trees hold the same entries.
 ///
 /// # Panics
-/// If they do not, with the names of what differs.
+/// If they differ, with the names of the entries that differ.
 #[track_caller]
 pub fn assert_same(sent: &Path, received: &Path) {
     let (sent, received) = (snapshot(sent), snapshot(received));

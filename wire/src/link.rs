@@ -1,9 +1,9 @@
-//! What the two ends of a connection over shared memory tell each other beside the rings: a few words, each
-//! written by one end alone.
+//! Words by which the two ends of a connection over shared memory inform each other, beside the rings. Each
+//! word is written by one end alone.
 //!
 //! The pairs of orderings, by label:
-//! * *fault*: the Release in [`EndWords::set_fault`] pairs with the Acquire in [`EndWords::fault`]: who sees
-//!   the fault sees the count that belongs to it.
+//! * *fault*: the Release in [`EndWords::set_fault`] pairs with the Acquire in [`EndWords::fault`]: an end
+//!   that sees the fault sees the count that belongs to it.
 //! * *announced*: the Release in [`EndWords::set_announced`] pairs with the Acquire in
 //!   [`EndWords::announced`].
 //! * *sleep*: see [`crate::sleep`].
@@ -11,46 +11,47 @@
 use crate::sleep::Sleeper;
 use crate::sync::{AtomicU32, Ordering};
 
-/// The words of one end, on cache lines of their own. All bits 0 is how they begin; a stranger may write
-/// anything.
+/// The words of one end, on cache lines of their own. Initially all bits are 0. A hostile peer may write
+/// anything into them.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct EndWords {
-    /// 0 while the connection stands.
+    /// Reason why this end gave up; 0 while it has not.
     fault: AtomicU32,
     /// SENDs that this end had taken when it set `fault`.
     received: AtomicU32,
     announced: AtomicU32,
-    /// This end, while it waits for its SENDs to be taken.
+    /// Sleeper word of this end, while it waits until the other end has taken its SENDs.
     room: Sleeper,
 }
 
 impl EndWords {
-    /// This end gives up, for a reason that is not 0, after it took so many SENDs.
+    /// Ends the connection from this end: `fault` is the reason, not 0, and `received` how many SENDs this
+    /// end had taken.
     pub fn set_fault(&self, fault: u32, received: u32) {
         self.received.store(received, Ordering::Relaxed);
         self.fault.store(fault, Ordering::Release); // label: fault
     }
 
-    /// Why that end gave up (0: it did not), and how many SENDs it had taken.
+    /// Returns the reason why that end gave up (0: it did not), and how many SENDs it had taken.
     pub fn fault(&self) -> (u32, u32) {
         let fault = self.fault.load(Ordering::Acquire); // label: fault
         (fault, self.received.load(Ordering::Relaxed))
     }
 
-    /// Says how many announcements this end has made elsewhere, on a socket say.
+    /// Publishes how many announcements this end has made elsewhere, for example on a socket.
     pub fn set_announced(&self, count: u32) {
         self.announced.store(count, Ordering::Release); // label: announced
     }
 
-    /// How many that end says it has made.
+    /// Returns how many announcements that end has made, as it published.
     #[inline]
     pub fn announced(&self) -> u32 {
         self.announced.load(Ordering::Acquire) // label: announced
     }
 
-    /// Where this end says that it sleeps until its SENDs are taken, and the other end looks after it took
-    /// some.
+    /// Returns the word with which this end sleeps until its SENDs are taken. The other end looks at it after
+    /// it took some.
     #[inline]
     pub fn room(&self) -> &Sleeper {
         &self.room
@@ -69,7 +70,7 @@ mod loom {
         EndWords { fault: word(), received: word(), announced: word(), room: Sleeper::awake() }
     }
 
-    /// Label *fault*.
+    /// Checks label *fault*.
     #[test]
     fn loom_a_fault_is_seen_with_its_count() {
         ::loom::model(|| {
@@ -83,7 +84,7 @@ mod loom {
         });
     }
 
-    /// What was announced before a SEND is known to whoever takes the SEND.
+    /// Checks that an announcement made before a SEND is known to the end that takes the SEND.
     #[test]
     fn loom_what_was_announced_before_a_send_is_seen_with_it() {
         ::loom::model(|| {
@@ -103,7 +104,7 @@ mod loom {
         });
     }
 
-    /// A sender whose ring is full sleeps until some of it is taken.
+    /// Checks that a sender whose ring is full sleeps until some of it is taken.
     #[test]
     fn loom_who_waits_for_room_is_woken() {
         let mut builder = ::loom::model::Builder::new();

@@ -1,16 +1,15 @@
 //! A single-producer single-consumer ring between two parties that need not trust each other.
 //!
-//! Power-of-two capacity; free-running 32-bit indices, each on cache lines of its own. Each end keeps its own
-//! index in private memory and never reads it back, so a peer that scribbles over the shared words can only
-//! make this end report [`RingError`]; what is popped is copied out once, word by word, before anybody looks
-//! at it.
+//! The capacity is a power of two, and the 32-bit indices run freely, each on cache lines of its own. Each
+//! end keeps its own index in private memory and never reads it back. So a peer that scribbles over the
+//! shared words can only make this end report [`RingError`]. A popped item is copied out once, word by word,
+//! before anything looks at it.
 //!
 //! The pairs of orderings, by label:
 //! * *items*: the producer's Release store of `tail` in [`Producer::publish`] pairs with the consumer's
 //!   Acquire load in [`Consumer::pop`]: an item is written before it is seen.
 //! * *room*: the consumer's Release store of `head` in [`Consumer::advance`] pairs with the producer's
-//!   Acquire load in
-//!   [`Producer::push`]: an item is read before its cell is written again.
+//!   Acquire load in [`Producer::push`]: an item is read before its cell is written again.
 //! * *sleep*: [`Producer::wake_needed`] and [`Consumer::prepare_sleep`] are the two sides of
 //!   [`crate::sleep`].
 
@@ -18,7 +17,8 @@ use crate::sleep::Sleeper;
 use crate::sync::{AtomicU32, Ordering, UnsafeCell};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What may travel in a ring: plain words, valid for every bit pattern, with a size that is a multiple of 8.
+/// A type that may travel in a ring: plain words, valid for every bit pattern, with a size that is a multiple
+/// of 8.
 pub trait Item: Copy + FromBytes + IntoBytes + Immutable {}
 impl<T: Copy + FromBytes + IntoBytes + Immutable> Item for T {}
 
@@ -36,21 +36,21 @@ pub struct Indices {
 
 #[cfg(test)]
 impl Indices {
-    /// As if `index` items had passed already.
+    /// Creates indices as if `index` items had passed already.
     fn starting_at(index: u32) -> Self {
         let padded = |value| Padded(AtomicU32::new(value));
         Self { tail: padded(index), head: padded(index), consumer: Padded(Sleeper::awake()) }
     }
 }
 
-/// The peer wrote an index that cannot be: it is broken or hostile, and the ring is lost.
+/// An impossible index that the peer wrote. The peer is broken or hostile, and the ring is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingError {
-    /// The index found.
+    /// Index found.
     pub found: u32,
-    /// This end's own index.
+    /// Index of this end.
     pub own: u32,
-    /// Cells of the ring.
+    /// Number of cells of the ring.
     pub capacity: u32,
 }
 
@@ -63,7 +63,7 @@ impl core::fmt::Display for RingError {
 
 impl core::error::Error for RingError {}
 
-/// Why an item was not pushed.
+/// The reason why an item was not pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PushError {
     /// Every cell holds an unread item.
@@ -72,11 +72,11 @@ pub enum PushError {
     Broken(RingError),
 }
 
-/// A cell of a ring. Opaque: only the ends read and write it.
+/// A cell of a ring. It is opaque: only the two ends read and write it.
 #[repr(transparent)]
 pub struct RingCell<T>(UnsafeCell<T>);
 
-/// The writing end.
+/// The writing end of a ring.
 pub struct Producer<T> {
     indices: *const Indices,
     cells: *const RingCell<T>,
@@ -86,7 +86,7 @@ pub struct Producer<T> {
     head: u32,
 }
 
-/// The reading end.
+/// The reading end of a ring.
 pub struct Consumer<T> {
     indices: *const Indices,
     cells: *const RingCell<T>,
@@ -118,7 +118,7 @@ fn check_capacity<T>(capacity: u32) {
 
 #[cfg(test)]
 impl<T: Item> Producer<T> {
-    /// The writing end of a ring made by [`Indices::starting_at`]; otherwise as [`Self::new`].
+    /// Takes the writing end of a ring made by [`Indices::starting_at`]; otherwise like [`Self::new`].
     unsafe fn starting_at(
         indices: *const Indices,
         cells: *const RingCell<T>,
@@ -132,7 +132,7 @@ impl<T: Item> Producer<T> {
 
 #[cfg(test)]
 impl<T: Item> Consumer<T> {
-    /// The reading end of a ring made by [`Indices::starting_at`]; otherwise as [`Self::new`].
+    /// Takes the reading end of a ring made by [`Indices::starting_at`]; otherwise like [`Self::new`].
     unsafe fn starting_at(
         indices: *const Indices,
         cells: *const RingCell<T>,
@@ -152,7 +152,7 @@ impl<T: Item> Producer<T> {
     /// lives; no other producer exists. The peer may write anything into them at any time.
     ///
     /// # Panics
-    /// Where the capacity is no power of two.
+    /// Panics if the capacity is not a power of two.
     pub unsafe fn new(indices: *const Indices, cells: *const RingCell<T>, capacity: u32) -> Self {
         check_capacity::<T>(capacity);
         Self { indices, cells, capacity, tail: 0, published: 0, head: 0 }
@@ -163,11 +163,11 @@ impl<T: Item> Producer<T> {
         unsafe { &*self.indices }
     }
 
-    /// Writes an item without showing it yet; [`Self::publish`] shows all that were written.
+    /// Writes an item without showing it yet; [`Self::publish`] shows all items that were written.
     ///
     /// # Errors
-    /// [`PushError::Full`] where the consumer has not made room; [`PushError::Broken`] where its index is
-    /// impossible.
+    /// [`PushError::Full`] where the consumer has not made room; [`PushError::Broken`] where the consumer's
+    /// index is impossible.
     #[inline]
     pub fn push(&mut self, item: T) -> Result<(), PushError> {
         if self.tail.wrapping_sub(self.head) == self.capacity {
@@ -188,8 +188,8 @@ impl<T: Item> Producer<T> {
         Ok(())
     }
 
-    /// Cells that can be written before the next look at the consumer's index would be needed, after one such
-    /// look.
+    /// Looks at the consumer's index, and returns how many cells can be written before another look is
+    /// needed.
     ///
     /// # Errors
     /// [`RingError`] where the consumer's index is impossible.
@@ -200,7 +200,7 @@ impl<T: Item> Producer<T> {
 
     fn refresh(&mut self) -> Result<(), RingError> {
         let found = self.indices().head.0.load(Ordering::Acquire); // label: room
-        // It only goes on, and never past what was shown.
+        // The index only increases, and never past what was shown.
         if found.wrapping_sub(self.head) > self.published.wrapping_sub(self.head) {
             return Err(RingError { found, own: self.tail, capacity: self.capacity });
         }
@@ -208,7 +208,7 @@ impl<T: Item> Producer<T> {
         Ok(())
     }
 
-    /// Shows the consumer all that was pushed. Cheap when nothing was.
+    /// Shows the consumer all items that were pushed. Costs little when there are none.
     #[inline]
     pub fn publish(&mut self) {
         if self.published != self.tail {
@@ -217,19 +217,23 @@ impl<T: Item> Producer<T> {
         }
     }
 
-    /// After [`Self::publish`]: whether the consumer sleeps and must be woken (by its doorbell). Says so once
-    /// a sleep.
+    /// Returns, after [`Self::publish`], whether the consumer sleeps and must be woken by its doorbell.
+    /// Returns `true` once for each sleep.
     #[inline]
     pub fn wake_needed(&mut self) -> bool {
         self.indices().consumer.0.must_be_woken()
     }
 
-    /// Items that were ever shown, counted modulo 2^32.
+    /// Returns the number of items that were ever shown, modulo 2^32.
     pub fn published(&self) -> u32 {
         self.published
     }
 
-    /// Items that the consumer has not taken, as of the last look.
+    /// Looks at the consumer's index, and returns how many shown items are not given back with
+    /// [`Consumer::advance`] yet.
+    ///
+    /// # Errors
+    /// [`RingError`] where the consumer's index is impossible.
     pub fn unread(&mut self) -> Result<u32, RingError> {
         self.refresh()?;
         Ok(self.published.wrapping_sub(self.head))
@@ -237,13 +241,13 @@ impl<T: Item> Producer<T> {
 }
 
 impl<T: Item> Consumer<T> {
-    /// Takes the reading end of a ring.
+    /// Takes the reading end of a ring whose indices are all zero.
     ///
     /// # Safety
-    /// As for [`Producer::new`], and no other consumer exists.
+    /// The conditions of [`Producer::new`] hold, and no other consumer exists.
     ///
     /// # Panics
-    /// Where the capacity is no power of two.
+    /// Panics if the capacity is not a power of two.
     pub unsafe fn new(indices: *const Indices, cells: *const RingCell<T>, capacity: u32) -> Self {
         check_capacity::<T>(capacity);
         Self { indices, cells, capacity, head: 0, advanced: 0, tail: 0 }
@@ -267,7 +271,7 @@ impl<T: Item> Consumer<T> {
                 return Ok(None);
             }
             // The producer may be ahead of `advanced` by at most the capacity, and never goes back behind
-            // `head`: an index between the two would make this end read four thousand million old cells.
+            // `head`. An index between the two would make this end read four thousand million old cells.
             let room = self.capacity - self.head.wrapping_sub(self.advanced);
             if unread > room {
                 return Err(RingError { found, own: self.head, capacity: self.capacity });
@@ -282,7 +286,7 @@ impl<T: Item> Consumer<T> {
         Ok(Some(item))
     }
 
-    /// Gives the cells of everything popped back to the producer. Cheap when nothing was popped.
+    /// Gives the cells of everything popped back to the producer. Costs little when nothing was popped.
     #[inline]
     pub fn advance(&mut self) {
         if self.advanced != self.head {
@@ -291,18 +295,18 @@ impl<T: Item> Consumer<T> {
         }
     }
 
-    /// Items that were ever taken, counted modulo 2^32.
+    /// Returns the number of items that were ever taken, modulo 2^32.
     pub fn taken(&self) -> u32 {
         self.head
     }
 
-    /// Whether nothing waits, by a fresh look at the producer's index.
+    /// Returns whether no item waits, by a fresh look at the producer's index.
     pub fn is_empty(&self) -> bool {
         self.head == self.tail && self.indices().tail.0.load(Ordering::Acquire) == self.head // label: items
     }
 
-    /// Says "about to sleep" and looks once more. `true`: the ring is empty and the producer will wake this
-    /// end; `false`: items came meanwhile, do not sleep.
+    /// Announces that this end is about to sleep, and looks once more. Returns `true` if the ring is empty:
+    /// the producer will wake this end. Returns `false` if items arrived meanwhile: do not sleep.
     pub fn prepare_sleep(&mut self) -> bool {
         self.indices().consumer.0.sleeps();
         if self.is_empty() {
@@ -312,14 +316,14 @@ impl<T: Item> Consumer<T> {
         false
     }
 
-    /// Takes the "sleeping" word back after waking for whatever reason.
+    /// Takes the announcement of sleep back, after this end woke for whatever reason.
     pub fn awake(&mut self) {
         self.indices().consumer.0.is_up();
     }
 }
 
-/// Copies an item that its writer may be changing meanwhile: each word is read exactly once, so what the
-/// caller checks is what the caller uses.
+/// Copies an item that its writer may be changing meanwhile. Each word is read exactly once, so the caller
+/// uses the same values that it checks.
 #[inline]
 fn copy_once<T: Item>(place: *const T) -> T {
     let mut item = T::new_zeroed();

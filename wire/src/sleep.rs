@@ -1,44 +1,46 @@
-//! Words by which whoever is about to sleep and whoever has something for it never miss each other.
+//! Words by which a thread that is about to sleep and a thread that has work for it never miss each other.
 //!
-//! Who sleeps says so, and then looks once more whether there is something; who has something shows it, and
-//! then looks who sleeps. Each has a `SeqCst` fence between its two steps (label *sleep*), so that one of the
-//! two sees the other, whatever orderings the thing itself is shown with. How somebody is woken (a doorbell,
-//! `unpark`) is the user's; it must not be lost where it comes before the sleep.
+//! A thread that is about to sleep announces it, and then looks once more whether there is work. A thread
+//! that has work shows it, and then looks whether the other sleeps. Each has a `SeqCst` fence between its two
+//! steps (label *sleep*). So at least one of the two sees the other, whatever orderings the work itself is
+//! shown with. How a thread is woken (a doorbell, `unpark`) is up to the user. A wake-up must not be lost if
+//! it comes before the sleep.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// The word of one that sleeps. May lie in shared memory: any bit pattern is one of its values, and a
-/// stranger that writes it can only cause a wake-up too many or too few, of itself or of this end's peer.
+/// The word of one sleeper. It may lie in shared memory: any bit pattern is valid. A hostile peer that writes
+/// it can only cause a wake-up too many or too few, of itself or of this end's peer.
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct Sleeper(AtomicU32);
 
 impl Sleeper {
-    /// One that is awake: nobody needs to wake it.
+    /// Creates the word of a sleeper that is awake: no thread needs to wake it.
     pub fn awake() -> Self {
         Self(AtomicU32::new(0))
     }
 
-    /// One that is to be woken for the first thing that comes.
+    /// Creates the word of a sleeper that is to be woken for the first work that comes.
     pub fn asleep() -> Self {
         Self(AtomicU32::new(1))
     }
 
-    /// Who sleeps: "wake me from now on". Look once more for something to do after this, and sleep only if
-    /// there is nothing.
+    /// Announces that the sleeper is about to sleep and must be woken. It must look once more for work after
+    /// this, and sleep only if there is none.
     #[inline]
     pub fn sleeps(&self) {
         self.0.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst); // label: sleep
     }
 
-    /// Who slept: "I look by myself".
+    /// Takes the sleeper's announcement back, because it looks for work itself.
     #[inline]
     pub fn is_up(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Who has shown something: whether it must wake the other now. Says so once a sleep.
+    /// Returns whether the sleeper must be woken now. The waker calls it after it has shown work. It returns
+    /// `true` once for each sleep.
     #[inline]
     pub fn must_be_woken(&self) -> bool {
         fence(Ordering::SeqCst); // label: sleep
@@ -46,38 +48,39 @@ impl Sleeper {
     }
 }
 
-/// Up to 64 that sleep and do the same work, one bit each. One party wakes them.
+/// The word of up to 64 sleepers that do the same work, one bit each. One party wakes them.
 #[derive(Debug)]
 pub struct Sleepers(AtomicU64);
 
 impl Sleepers {
-    /// How many can be told apart.
+    /// The most sleepers that can be told apart.
     pub const MAX: usize = 64;
 
-    /// All of them awake.
+    /// Creates the word with all sleepers awake.
     pub fn awake() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// This one is about to sleep. It looks once more for something to do after this, and sleeps only if
-    /// there is nothing.
+    /// Announces that sleeper `who` is about to sleep. It must look once more for work after this, and sleep
+    /// only if there is none.
     ///
     /// # Panics
-    /// Where `who` is [`Self::MAX`] or more.
+    /// Panics if `who` is [`Self::MAX`] or more.
     pub fn sleeps(&self, who: usize) {
         self.0.fetch_or(bit(who), Ordering::Relaxed);
         fence(Ordering::SeqCst); // label: sleep
     }
 
-    /// This one looks by itself.
+    /// Takes the announcement of sleeper `who` back, because it looks for work itself.
     ///
     /// # Panics
-    /// As for [`Self::sleeps`].
+    /// Panics if `who` is [`Self::MAX`] or more.
     pub fn is_up(&self, who: usize) {
         self.0.fetch_and(!bit(who), Ordering::Relaxed);
     }
 
-    /// Who has shown one thing to do: whom to wake for it, if they all but sleep. Names each once a sleep.
+    /// Returns the sleeper to wake for one piece of work; `None` if none sleeps. The waker calls it after it
+    /// has shown the work. It names each sleeper once for each sleep.
     #[inline]
     pub fn to_wake(&self) -> Option<usize> {
         fence(Ordering::SeqCst); // label: sleep

@@ -8,7 +8,7 @@ pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(loom)]
 pub(crate) use loom::cell::UnsafeCell;
 
-/// `core`'s cell with loom's way of access, so that the ring reads the same under both.
+/// `core`'s cell with loom's interface, so that the ring's code is the same with both.
 #[cfg(not(loom))]
 #[repr(transparent)]
 pub(crate) struct UnsafeCell<T>(core::cell::UnsafeCell<T>);

@@ -1,16 +1,16 @@
-//! Text out of bytes that somebody else wrote.
+//! Checking of text from another process or host.
 
 use core::str::Utf8Error;
 
-/// As [`core::str::from_utf8`], in a fraction of its time where all is ASCII, as names are: 16 such bytes
-/// take it 13 ns, for it goes through them one by one unless they are many.
+/// Checks UTF-8 like [`core::str::from_utf8`], in a fraction of its time where all is ASCII, as in names. The
+/// library takes 13 ns for 16 such bytes, because it checks short text byte by byte.
 ///
 /// # Errors
-/// [`Utf8Error`] says where it is no UTF-8.
+/// [`Utf8Error`] says where the text is not UTF-8.
 #[inline]
 pub fn from_utf8(bytes: &[u8]) -> Result<&str, Utf8Error> {
     if bytes.is_ascii() {
-        // SAFETY: what is ASCII is UTF-8.
+        // SAFETY: all bytes are ASCII, as just checked, and ASCII is valid UTF-8.
         return Ok(unsafe { core::str::from_utf8_unchecked(bytes) });
     }
     core::str::from_utf8(bytes)

@@ -1,8 +1,8 @@
-//! Recorded conversations between hosts: each line is read as the values that stand beside it, and written as
-//! the same bytes.
+//! Recorded conversations between hosts: each line is read as the values beside it, and written as the same
+//! bytes.
 //!
-//! `conversations/version-1.txt` says what a line is. A recording is never changed: hosts that speak its
-//! version are out there.
+//! `conversations/version-1.txt` explains the lines. A recording is never changed, for hosts in the field
+//! speak its version.
 
 use jet_wire::message::hello::{Hello, Refusal, Welcome};
 use jet_wire::message::{
@@ -13,7 +13,7 @@ use jet_wire::message::{
 const RECORDED: [(u8, &str); 2] =
     [(1, include_str!("conversations/version-1.txt")), (2, include_str!("conversations/version-2.txt"))];
 
-/// A line with bytes.
+/// A line of a recording that has bytes.
 struct Said<'a> {
     at: usize,
     who: &'a str,
@@ -37,7 +37,7 @@ fn bytes(hex: &str) -> Vec<u8> {
     digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
 }
 
-/// What bytes are read as, in words, and what the same values are written as.
+/// Reads a line's bytes. Returns their values in words, and the bytes that the same values are written as.
 fn read(version: u8, said: &Said<'_>) -> Result<(String, Vec<u8>), &'static str> {
     const REFUSED: &str = "refused";
     match (said.who, said.what) {
@@ -166,7 +166,7 @@ fn there_is_a_recording_of_every_version_that_is_spoken() {
     assert!(RECORDED.iter().map(|(version, _)| *version).eq(spoken));
 }
 
-/// So that no kind is forgotten in a recording.
+/// Checks that no kind is missing in a recording.
 #[test]
 fn a_recording_has_every_kind_of_words_every_end_and_every_reason() {
     for (version, recording) in RECORDED {

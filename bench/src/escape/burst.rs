@@ -1,7 +1,7 @@
 //! Ten times the pool at once, to an application that takes a message a millisecond.
 //!
-//! Eight senders submit 60 messages of 256 KiB each in one go: 120 MiB. Every word of what arrives is
-//! checked. A daemon of its own for each sample, because what is shown is the most since its start.
+//! Eight senders submit 60 messages of 256 KiB each in one go: 120 MiB. Every word that arrives is checked.
+//! Each sample has a daemon of its own, because some figures are the most since the daemon's start.
 
 use super::feed::Depth;
 use super::load::{HEALTHY, Load, Standing, mebibytes, milliseconds};
@@ -16,10 +16,10 @@ const SENDERS: usize = 8;
 const DEPTH: Depth = Depth { large: 60, small: 0 };
 const PACE: Duration = Duration::from_millis(1);
 
-/// Runs it.
+/// Runs this part of the benchmark.
 ///
 /// # Errors
-/// What the rig or the load says.
+/// An error of the rig or the load.
 pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     let (mut spans, mut whole, mut high_water, mut memory) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let (mut copied, mut replaced, mut came, mut lost) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());

@@ -1,13 +1,14 @@
-//! What the escape controller itself takes: an evaluation of Algorithm 1 with a thousand sessions, and what
-//! every message pays.
+//! Measures what the escape controller itself costs: an evaluation of Algorithm 1 with a thousand sessions,
+//! and what every message pays.
 //!
-//! An evaluation is `begin` and `next` until there is nothing more, with the calls that carrying out an
-//! action makes. Each is timed alone (what taking the time costs is part of it), and told as the median and
-//! as what one in a hundred exceeds: when stragglers may be due all sessions are looked through, which not
-//! every evaluation does. The controller's time is counted, 50 us between two evaluations as in the daemon;
-//! meanwhile a run of every session comes and goes every 1.5 ms, beside those that the case holds.
+//! An evaluation is `begin` and `next` until no action is left, with the calls that carrying out an action
+//! makes. Each evaluation is timed alone, with the cost of taking the time. The rows give the median and the
+//! time that one in a hundred exceeds. Evaluations differ: when stragglers may be due, all sessions are
+//! looked through, which not every evaluation does. The controller's clock is simulated, with 50 us between
+//! two evaluations as in the daemon. Meanwhile a run of every session is held and released every 1.5 ms,
+//! beside the runs that the case holds.
 //!
-//! It cannot see caches that others emptied between two evaluations.
+//! Caches that other programs emptied between two evaluations are not part of it.
 
 use super::{BENCH, Plan};
 use crate::report::{Bound, Row};
@@ -18,47 +19,48 @@ use std::time::Instant;
 
 const SESSIONS: u32 = 1000;
 const SLOTS: u32 = 1024;
-/// Slot of a session's run that comes and goes.
+/// Slot of a session's passing run, which is held for a while and then released.
 const PASSING: u16 = 0;
-/// Evaluations between its coming and its going: 1.5 ms, so that it is no straggler. A thousand sessions then
-/// have 33 of them between two evaluations; these, too, an evaluation passes when it looks for stragglers, 64
-/// at most.
+/// Evaluations after which a passing run is released and held anew: 1.5 ms, so that the run is no straggler.
+/// Of a thousand sessions 33 do so between two evaluations. An evaluation that looks for stragglers passes
+/// these runs, too, 64 at most.
 const PASSING_EVALUATIONS: u32 = 30;
-/// Of its slabs: with 33 runs between two evaluations 200 Gbps, so that the pool is used as quickly as there.
+/// Slabs of a passing run. With 33 runs between two evaluations the pool is used as quickly as at 200 Gbps.
 const PASSING_SLABS: u32 = 9;
-/// First slot of runs that stay.
+/// First slot of the runs that stay.
 const STAYING: u16 = 1;
-/// Runs that stay in the session that is slow.
+/// Runs that stay in the slow session.
 const STAYING_RUNS: u16 = 16;
 const EVALUATION_NS: u64 = 50_000;
 const EVALUATIONS: u32 = 4000;
-/// What takes longer counts as that.
+/// Longest time in the histogram, in nanoseconds; longer ones count as that.
 const SPAN_NS_MAX: u64 = 1_000_000_000;
 const CALLS: u32 = 1_000_000;
 const POOL_SLABS: u32 = 3072;
-/// As many stragglers as become some between two evaluations where 4 % of 200 Gbps do (Jet §4.3).
+/// Runs that become stragglers between two evaluations where 4 % of 200 Gbps do (Jet §4.3).
 const STRAGGLERS: u32 = 12;
-/// Nothing left: danger.
+/// A pool without an available slab: the pressure is danger.
 const DRY: PoolView = PoolView { available_slabs: 0, total_slabs: POOL_SLABS, replaced_slabs: 0 };
+/// A pool of which every slab is available.
 const WHOLE: PoolView = PoolView { available_slabs: POOL_SLABS, ..DRY };
-/// MEM_ESC is reached.
+/// A pool without an available slab, where replacing has reached MEM_ESC.
 const REPLACED: PoolView = PoolView { replaced_slabs: 256, ..DRY };
 
-/// What stays in the sessions' hands.
+/// Runs that the sessions keep holding.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Case {
-    /// Nothing.
+    /// No such runs.
     NoStraggler,
-    /// So many become stragglers before each evaluation, and are replaced in it.
+    /// [`STRAGGLERS`] runs become stragglers before each evaluation, and are replaced in it.
     Replaced,
-    /// A straggler in each session, and no memory to replace it with; less than half of what it holds, so
-    /// that none is slow.
+    /// A straggler in each session, and no memory to replace it with. It is less than half of what the
+    /// session holds, so that no session is slow.
     AllStraggle,
-    /// A session that is slow, all of whose runs are being read: none can be copied.
+    /// One slow session, all of whose runs are being read, so that none can be copied.
     Pinned,
 }
 
-/// Runs it.
+/// Runs this part of the benchmark.
 pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) {
     plan.progress("cost");
     let cases = [
@@ -84,7 +86,7 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) {
     rows.push(Row::new(BENCH, "cost: hold and release of a run", "ns", held, Bound::None));
 }
 
-/// The median of so many evaluations, and what one in a hundred exceeds.
+/// Returns the median time of the evaluations and the time that one in a hundred exceeds, in nanoseconds.
 fn evaluations(case: Case) -> (f64, f64) {
     let config = EscapeConfig::default();
     let mut escape = Escape::new(config, SESSIONS, SLOTS);
@@ -104,7 +106,8 @@ fn evaluations(case: Case) -> (f64, f64) {
         Case::NoStraggler | Case::Replaced => DRY,
         Case::AllStraggle | Case::Pinned => REPLACED,
     };
-    // Until what stays has become stragglers, and an evaluation a bounded number of them has counted all.
+    // Until the runs that stay have become stragglers. An evaluation counts a bounded number of them, and all
+    // must be counted.
     let before = 100;
     for evaluation in 0..before + EVALUATIONS {
         now_ns += EVALUATION_NS;
@@ -114,8 +117,8 @@ fn evaluations(case: Case) -> (f64, f64) {
             escape.hold(session, PASSING, PASSING_SLABS, now_ns);
         }
         if case == Case::Replaced {
-            // Their turn comes when a straggler's time has passed; then each is replaced, and its slot free
-            // again.
+            // These runs are due when a straggler's time has passed. Then each is replaced, and its slot is
+            // free again.
             for n in 0..STRAGGLERS {
                 escape.hold((evaluation * STRAGGLERS + n) % SESSIONS, STAYING, 1, now_ns);
             }
@@ -138,7 +141,7 @@ fn evaluations(case: Case) -> (f64, f64) {
     (spans.value_at_quantile(0.5) as f64, spans.value_at_quantile(0.99) as f64)
 }
 
-/// What one evaluation had done.
+/// Counts of the actions of one evaluation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Actions {
     replaced: u32,
@@ -156,7 +159,8 @@ fn evaluate(escape: &mut Escape, now_ns: u64, mut view: PoolView) -> Actions {
                     view.replaced_slabs += slabs;
                     actions.replaced += 1;
                 }
-                // Its application reads it: nothing is told, and it is offered again after the others.
+                // The application reads the run: no call follows, and the run is offered again after the
+                // others.
                 Action::Copy { .. } => actions.copied += 1,
                 Action::Mark => actions.marks += 1,
             }
@@ -195,7 +199,8 @@ fn no_pressure() -> f64 {
     per_call(start)
 }
 
-/// As messages come and go at full load: a session has a few at once, and the one that came first goes first.
+/// Times holding and releasing a run as at full load: a session has a few runs at once, and releases the
+/// oldest first.
 fn hold_and_release() -> f64 {
     let mut escape = full();
     let first = STAYING;

@@ -1,4 +1,4 @@
-//! The application that stops, or is killed: a process of its own, and its sender.
+//! The application that stops or is killed: a process of its own, and its sender.
 
 use super::feed::{Depth, Feed};
 use super::load::Load;
@@ -10,40 +10,41 @@ use std::error::Error;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// What is kept in flight for it: more than the pool holds (64 messages of 256 KiB are 16 MiB, and the most
-/// that a daemon lets one sender have unfinished), so that without escape nothing is left for others.
+/// Large messages that are kept in flight for the application, more than the pool holds: 64 messages of 256
+/// KiB are 16 MiB. More unfinished messages a daemon does not allow one sender. Without escape nothing of the
+/// pool is left for the other applications.
 pub const DEPTH_LARGE: usize = 64;
-/// How long it runs beside the others before anything happens to it.
+/// Time for which the application runs beside the others before it is stopped.
 const BEFORE: Duration = Duration::from_millis(300);
 
-/// How it stops.
+/// Ways in which the application stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// It lives, and does not read.
+    /// The application lives, and does not read.
     NotReading,
-    /// SIGSTOP, wherever it is: with slices in its hands, as may be.
+    /// SIGSTOP stops the application at any point, possibly while it holds slices.
     Signal,
 }
 
-/// What going on gave.
+/// Figures of the application's recovery after it was stopped.
 pub struct Recovery {
-    /// From its going on until its last message had its end: it reads its backlog.
+    /// Time from continuing until its last message ended: it reads its backlog.
     pub reading: Duration,
-    /// From its going on until the pool was whole and no escape memory in use.
+    /// Time from continuing until the pool was whole and no escape memory in use.
     pub whole: Duration,
-    /// From its last message's end until then.
+    /// Time from its last message's end until the pool was whole and no escape memory in use.
     pub whole_after_reading: Duration,
-    /// Its messages that came not, more than once, or with other bytes.
+    /// Messages that never arrived, arrived more than once, or had wrong bytes.
     pub damaged: u64,
-    /// Those that came.
+    /// Messages that arrived.
     pub messages: u64,
 }
 
-/// Its death.
+/// The application's death.
 pub struct Killed {
-    /// When.
+    /// Time of the kill.
     pub at: Instant,
-    /// Slabs that it held then, at least: it was stopped, and released nothing any more.
+    /// Slabs that the application held then, at least: it was stopped, and released nothing more.
     pub held: u64,
 }
 
@@ -51,17 +52,17 @@ pub struct Killed {
 pub struct FaultyApplication {
     name: String,
     process: ConsumerProcess,
-    /// Its sender.
+    /// The application's sender.
     pub feed: Feed,
 }
 
 impl FaultyApplication {
-    /// Starts it.
+    /// Starts the application and connects its sender.
     ///
     /// # Errors
-    /// What the rig or the sender says.
+    /// An error of the rig or the sender.
     pub fn start(rig: &Rig, depth: Depth) -> Result<Self, Box<dyn Error>> {
-        // A name that came back at once might be the former one's still.
+        // A name that was used again at once might still be the former application's.
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("fourth-{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let process = ConsumerProcess::start(rig, &name, Look::Every)?;
@@ -70,10 +71,10 @@ impl FaultyApplication {
         Ok(Self { name, process, feed })
     }
 
-    /// Runs it beside the others for a moment and stops it.
+    /// Runs the application beside the others for a moment and stops it.
     ///
     /// # Errors
-    /// What the load or the system says.
+    /// An error of the load or the system.
     pub fn run_and_stop(&mut self, load: &mut Load, stop: Stop) -> Result<(), Box<dyn Error>> {
         load.run(BEFORE, Some(&mut self.feed))?;
         match stop {
@@ -83,11 +84,11 @@ impl FaultyApplication {
         Ok(())
     }
 
-    /// Runs it beside the others for a moment and kills it, with slabs in its hands: it is stopped before
-    /// until it has some.
+    /// Runs the application beside the others for a moment, and kills it while it holds slabs. Before the
+    /// kill it is stopped, until the daemon shows that it holds some.
     ///
     /// # Errors
-    /// As [`Self::run_and_stop`].
+    /// An error of the load or the system.
     pub fn run_and_kill(&mut self, load: &mut Load) -> Result<Killed, Box<dyn Error>> {
         load.run(BEFORE, Some(&mut self.feed))?;
         self.process.signal(Signal::STOP)?;
@@ -99,11 +100,11 @@ impl FaultyApplication {
         Ok(Killed { at, held })
     }
 
-    /// Has it go on, while the others rest, and checks what it got. `starved`: the others' messages end only
-    /// when it went on, so that they rest after it.
+    /// Continues the application, while the others rest, and checks what it received. `starved`: the others'
+    /// messages end only after it continues, so the others come to rest later.
     ///
     /// # Errors
-    /// As [`Self::run_and_stop`].
+    /// An error of the load or the system.
     pub fn go_on(mut self, load: &mut Load, stop: Stop, starved: bool) -> Result<Recovery, Box<dyn Error>> {
         if !starved {
             load.drain()?;

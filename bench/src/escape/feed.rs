@@ -1,4 +1,4 @@
-//! A sender of a load: keeps so many messages in flight, each with its pattern, and counts their ends.
+//! A sender of a load: keeps a number of messages in flight, each with its pattern, and counts their ends.
 
 use crate::pattern::{self, Words};
 use hdrhistogram::Histogram;
@@ -7,14 +7,14 @@ use jet_fabric::Address;
 use jet_wire::SLAB_BYTES;
 use std::error::Error;
 
-/// A large message: one fragment.
+/// Bytes of a large message: one fragment.
 pub const LARGE_BYTES: usize = 256 << 10;
-/// Ends taken in one step, of large and small messages together.
+/// Most ends that one step takes, of large and small messages together.
 const STEP_ENDS: u32 = 64;
-/// Histograms reach to a minute; what takes longer counts as that.
+/// Longest time in a histogram, a minute; longer ones count as that.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
-/// What a sender keeps in flight.
+/// Messages that a sender keeps in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Depth {
     /// Messages of 256 KiB.
@@ -23,42 +23,42 @@ pub struct Depth {
     pub small: usize,
 }
 
-/// From the submission of messages to their ends.
+/// Latencies from the submission of messages to their ends.
 pub struct Latencies {
-    /// Of messages of 256 KiB.
+    /// Latencies of messages of 256 KiB, in nanoseconds.
     pub large: Histogram<u64>,
-    /// Of messages of 4 KiB.
+    /// Latencies of messages of 4 KiB, in nanoseconds.
     pub small: Histogram<u64>,
 }
 
 impl Latencies {
-    /// None yet.
+    /// Makes empty histograms.
     pub fn new() -> Self {
         let empty = || Histogram::new_with_max(LATENCY_NS_MAX, 3).expect("sound bounds");
         Self { large: empty(), small: empty() }
     }
 }
 
-/// What became of a sender's messages.
+/// Ends of a sender's messages.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ends {
-    /// Consumed messages.
+    /// Messages that were consumed.
     pub consumed: u64,
-    /// Their bytes.
+    /// Bytes of the consumed messages.
     pub bytes: u64,
-    /// The sum of their fingerprints, see [`pattern::fingerprint`].
+    /// Sum of the consumed messages' fingerprints, see [`pattern::fingerprint`].
     pub fingerprint: u64,
     /// Messages whose application was gone.
     pub gone: u64,
 }
 
-/// A sender, its buffers, and what became of its messages.
+/// A sender, its buffers, and the ends of its messages.
 pub struct Feed {
     sender: Sender,
     free: Vec<SendBuffer>,
     depth: Depth,
     words: Words,
-    /// Messages submitted. A message's tag is its sequence, which counts from 1.
+    /// Messages submitted. A message's tag is its sequence number, which counts from 1.
     submitted: u64,
     small_in_flight: usize,
     ended: u64,
@@ -67,10 +67,10 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Connects.
+    /// Connects to an application of the daemon at `address`.
     ///
     /// # Errors
-    /// What the sender says.
+    /// The sender's error.
     pub fn connect(address: Address, app: &str, depth: Depth, words: Words) -> Result<Self, Box<dyn Error>> {
         let options = SenderOptions {
             in_flight_max: u32::try_from((depth.large + depth.small).max(1))?,
@@ -81,7 +81,7 @@ impl Feed {
         let mut free = Vec::with_capacity(depth.large);
         for _ in 0..depth.large {
             let mut buffer = sender.buffer(LARGE_BYTES)?;
-            // Its pages are there before the load begins.
+            // Touches the pages before the load begins.
             buffer.fill(1);
             free.push(buffer);
         }
@@ -98,20 +98,20 @@ impl Feed {
         })
     }
 
-    /// What became of the messages that ended.
+    /// Returns the counts of the messages that ended.
     pub fn ends(&self) -> Ends {
         self.ends
     }
 
-    /// Messages without an end.
+    /// Returns the number of messages without an end.
     pub fn in_flight(&self) -> u64 {
         self.submitted - self.ended
     }
 
-    /// Submits what there is room for.
+    /// Submits as many messages as there is room for.
     ///
     /// # Errors
-    /// What the sender says.
+    /// The sender's error.
     pub fn submit(&mut self) -> Result<(), Box<dyn Error>> {
         while let Some(mut buffer) = self.free.pop() {
             let tag = self.submitted + 1;
@@ -148,10 +148,10 @@ impl Feed {
         }
     }
 
-    /// Takes the ends that came, a bounded number.
+    /// Takes a bounded number of the ends that have arrived.
     ///
     /// # Errors
-    /// What the sender says, or a message that ended in neither of the ways that a load provides for.
+    /// The sender's error, or a message that ended in a way other than a load expects.
     pub fn take_ends(&mut self, mut latencies: Option<&mut Latencies>) -> Result<(), Box<dyn Error>> {
         for _ in 0..STEP_ENDS {
             let Some(completion) = self.sender.poll() else { break };

@@ -1,8 +1,8 @@
 //! One of four applications is killed at full load.
 //!
-//! A: three alone, for a second; B: the second that begins when the fourth, which ran beside them, is killed.
-//! Then the load rests, and what the dead one held has to be back when its quarantine is over, and not
-//! before: its own I/O may still be reading those slabs. Its messages have to end.
+//! A: three applications alone, for a second. B: the second that begins when the fourth is killed, which ran
+//! beside them. Then the load rests. The slabs that the dead application held must be back when its
+//! quarantine is over, and not before: its own I/O may still be reading them. Its messages must end.
 
 use super::faulty_application::FaultyApplication;
 use super::feed::Depth;
@@ -16,47 +16,50 @@ use std::time::{Duration, Instant};
 const SPAN: Duration = Duration::from_secs(1);
 const SPAN_BRIEF: Duration = Duration::from_millis(200);
 const DEPTH: Depth = Depth { large: 16, small: 0 };
-/// Longer than a span and what it takes the load to rest, so that there is time to look before its end.
+/// Quarantine of the daemon in this part. It is longer than a span and the time until the load rests, so that
+/// its slabs are seen before its end.
 const QUARANTINE: Duration = Duration::from_secs(3);
 
-/// Turns in which nobody looked before the quarantine was over: so many, and the machine is too busy for
-/// this.
+/// Turns that may end without a look during the quarantine. After that many the machine is too busy for this
+/// part.
 const MISSED_MAX: u32 = 10;
 
-/// What is kept of a dead application's slabs, as the daemon tells it while the load rests: nobody else holds
-/// anything then.
+/// The slabs of a dead application, as the daemon counts them while the load rests. Nothing else holds slabs
+/// then.
 struct Quarantine {
     end: Instant,
     slabs_min: Option<u64>,
 }
 
 impl Quarantine {
-    /// Of an application that was killed then. The daemon hears of it later, and counts from there.
+    /// Expects the quarantine of an application that was killed at `killed`. The daemon notices the death
+    /// later, and counts from there.
     fn of(killed: Instant) -> Self {
         Self { end: killed + QUARANTINE, slabs_min: None }
     }
 
-    /// What was answered before its end counts; later it may be over.
+    /// Notes how many slabs the daemon keeps. An answer after the quarantine's end is left out, since the
+    /// quarantine may be over.
     fn look(&mut self, standing: &Standing) {
         if Instant::now() < self.end {
-            // In the pool, and what had been copied or replaced.
+            // Slabs in the pool, and those that had been copied or replaced.
             let slabs = standing.quarantined + standing.memory_used;
             self.slabs_min = Some(self.slabs_min.map_or(slabs, |least| least.min(slabs)));
         }
     }
 
-    /// The least that was seen, beside what the application held when it was killed; nothing where nobody
-    /// looked in time.
+    /// Returns the fewest slabs seen, divided by those that the application held when it was killed. `None`:
+    /// no look came in time.
     #[allow(clippy::cast_precision_loss)] // some thousands
     fn of_held(&self, held: u64) -> Option<f64> {
         self.slabs_min.map(|slabs| slabs as f64 / held as f64)
     }
 }
 
-/// Runs it.
+/// Runs this part of the benchmark.
 ///
 /// # Errors
-/// What the rig, the load or the system says.
+/// An error of the rig, the load or the system.
 pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     let quarantine = format!("session.quarantine_ms={}", QUARANTINE.as_millis());
     let settings = [plan.settings, &[quarantine]].concat();
@@ -72,14 +75,14 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
         let mut faulty = FaultyApplication::start(&load.rig, DEPTH)?;
         let killed = faulty.run_and_kill(&mut load)?;
         let mut quarantine = Quarantine::of(killed.at);
-        // Its sender sends nothing more: what it has in flight has to end.
+        // The dead application's sender sends nothing more. Its messages in flight must end.
         let measured = load.run(span, None)?;
         load.drain()?;
         load.drain_other(&mut faulty.feed)?;
-        // Its messages have ended: the daemon knows that it is dead.
+        // The messages have ended, so the daemon knows of the death.
         let seen = load.until_whole(|standing| quarantine.look(standing))?;
         let Some(kept) = quarantine.of_held(killed.held) else {
-            // The load came to rest too late to see what was kept: this turn says nothing of it.
+            // The load came to rest too late to see the quarantine: this turn does not count.
             missed += 1;
             if missed == MISSED_MAX {
                 let text = "times the load rested only when the quarantine was over";

@@ -1,15 +1,15 @@
 //! A load at its full rate on two cores: the daemon has one, the load the other.
 //!
 //! One thread drives all senders and the healthy applications, each with a session of its own, and never
-//! sleeps. With a process for each of them nine would share two cores, and what is seen is whom the kernel
-//! runs. Whoever stops, is killed or is slow is a process of its own: it does not run while it is being
-//! measured what that costs the others.
+//! sleeps. With a process for each of them nine processes would share two cores, and the figures would show
+//! which of them the kernel runs. The application that stops, is killed or is slow is a process of its own.
+//! It does not run while its effect on the others is measured.
 //!
-//! It cannot see what waking and switching between processes costs, nor an application that reads all bytes:
-//! those of the healthy ones check the first word of each slab, so that the daemon, which copies as the NIC
-//! would, is what bounds the rate (it spends five sixths of its core on that, and the load two thirds of its
-//! own on looking for more). Over `tcp:` each sender has a NIC thread beside it, and there the scheduler is
-//! seen after all.
+//! The cost of waking and switching between processes is not measured, nor an application that reads all
+//! bytes. The healthy applications check the first word of each slab. So the daemon, which copies as the NIC
+//! would, bounds the rate. The daemon spends five sixths of its core on copying; the load spends two thirds
+//! of its own on polling. Over `tcp:` each sender has a NIC thread beside it, and there the scheduler does
+//! affect the figures.
 
 use super::feed::{Depth, Feed, Latencies};
 use crate::consumer::{Behaviour, Consumer, Look};
@@ -20,41 +20,41 @@ use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Everything that is stuck for as long fails the benchmark: so long that being slow on a busy machine is not
-/// being stuck.
+/// Time after which anything that makes no progress fails the benchmark. It is so long that a busy machine's
+/// slowness is not mistaken for a hang.
 const LIMIT: Duration = Duration::from_secs(120);
-/// A stopped application's slabs do not become fewer over so many looks: the daemon has seen its last
+/// Looks over which a stopped application's slabs must not become fewer: then the daemon has seen its last
 /// releases.
 const LOOKS: usize = 8;
-/// The name of the daemon's thread that does the work.
+/// Name of the daemon's thread that runs the reactor.
 const REACTOR: &str = "jet-reactor";
-/// How the healthy applications behave.
+/// Behaviour of the healthy applications.
 pub const HEALTHY: Behaviour =
     Behaviour { look: Look::FirstOfSlab, hold_one_in: 0, hold: Duration::ZERO, pace: Duration::ZERO };
 
-/// What a span of the load gave.
+/// Figures of one span of the load.
 pub struct Measured {
-    /// Bytes that ended as consumed in the span.
+    /// Bytes of messages that ended as consumed in the span.
     pub bytes: u64,
-    /// The span.
+    /// Length of the span.
     pub span: Duration,
-    /// Of the messages that ended in it.
+    /// Latencies of the messages that ended in the span.
     pub latencies: Latencies,
-    /// How the daemon stood at its end, while the load was on. Not asked meanwhile: asking holds the load up
-    /// for some 100 us, which p99.9 would show.
+    /// State of the daemon at the span's end, while the load was on. It is not read earlier: a status request
+    /// delays the load by some 100 us, which p99.9 would show.
     pub standing: Standing,
-    /// How long the daemon and this thread were ready to run and had no core, together: what others on the
-    /// machine took.
+    /// Time for which the daemon and this thread were ready to run and had no core, together: other programs
+    /// of the machine took it.
     pub waited: Duration,
 }
 
 impl Measured {
-    /// The share of the span that the daemon or the load had no core, in percent.
+    /// Returns the share of the span in which the daemon or the load had no core, in percent.
     pub fn waited_percent(&self) -> f64 {
         self.waited.as_secs_f64() / self.span.as_secs_f64() * 100.0
     }
 
-    /// The rate.
+    /// Returns the rate in GB/s.
     #[allow(clippy::cast_precision_loss)] // gigabytes
     pub fn gigabytes_per_s(&self) -> f64 {
         self.bytes as f64 / self.span.as_secs_f64() / 1e9
@@ -63,24 +63,24 @@ impl Measured {
 
 /// A daemon, healthy applications, and senders, driven by this thread.
 pub struct Load {
-    /// The daemon.
+    /// The daemon's rig.
     pub rig: Rig,
-    /// The healthy ones.
+    /// The healthy applications.
     pub consumers: Vec<Consumer>,
-    /// Senders to the healthy ones.
+    /// Senders to the healthy applications.
     pub feeds: Vec<Feed>,
 }
 
-/// The name of a healthy application.
+/// Returns the name of a healthy application.
 fn name(n: usize) -> String {
     format!("healthy-{n}")
 }
 
 impl Load {
-    /// Starts a daemon, so many applications, and so many senders to each.
+    /// Starts a daemon, `applications` healthy applications, and `senders` senders to each.
     ///
     /// # Errors
-    /// What the rig, the sessions or the senders say.
+    /// An error of the rig, the sessions or the senders.
     pub fn start(
         fabric: &str,
         settings: &[String],
@@ -104,10 +104,11 @@ impl Load {
         Ok(load)
     }
 
-    /// One turn: everything that came is taken, everything that is free is sent.
+    /// Does one turn: takes everything that has arrived, and sends into all free room if `sends`. `other` is
+    /// the sender of an application that this thread does not drive.
     ///
     /// # Errors
-    /// What the sessions or the senders say.
+    /// An error of the sessions or the senders.
     pub fn turn(
         &mut self,
         other: Option<&mut Feed>,
@@ -133,15 +134,16 @@ impl Load {
         Ok(())
     }
 
-    /// Bytes that the healthy ones' senders know to be consumed.
+    /// Returns the bytes that the healthy applications' senders know to be consumed.
     fn consumed_bytes(&self) -> u64 {
         self.feeds.iter().map(|feed| feed.ends().bytes).sum()
     }
 
-    /// The load for so long, with another's sender beside it; what is measured is of the healthy ones alone.
+    /// Runs the load for `span`, with the sender `other` beside it. The figures are of the healthy
+    /// applications alone.
     ///
     /// # Errors
-    /// What the sessions, the senders or the daemon say.
+    /// An error of the sessions, the senders or the daemon.
     pub fn run(&mut self, span: Duration, mut other: Option<&mut Feed>) -> Result<Measured, Box<dyn Error>> {
         let mut latencies = Latencies::new();
         let bytes = self.consumed_bytes();
@@ -157,13 +159,13 @@ impl Load {
         Ok(Measured { bytes, span, latencies, standing, waited })
     }
 
-    /// How long this thread and the daemon's reactor waited for a core so far.
+    /// Returns how long this thread and the daemon's reactor have waited for a core so far, in nanoseconds.
     fn waited_ns(&self) -> std::io::Result<u64> {
         let daemon = format!("/proc/{}/task", self.rig.daemon_pid());
         let mut waited_ns = waiting_ns("/proc/thread-self")?;
         for task in std::fs::read_dir(daemon)? {
             let task = task?.path();
-            // The others wait by design: for what the reactor leaves.
+            // The other threads wait by design, for time that the reactor leaves.
             if std::fs::read_to_string(task.join("comm"))?.trim_end() == REACTOR {
                 waited_ns += waiting_ns(task)?;
             }
@@ -171,10 +173,10 @@ impl Load {
         Ok(waited_ns)
     }
 
-    /// Sends nothing more and waits until all that is in flight has its end and nothing is held.
+    /// Sends nothing more, and waits until all messages in flight have ended and nothing is held.
     ///
     /// # Errors
-    /// As [`Self::run`], or that it takes too long.
+    /// As of [`Self::run`], or that it takes too long.
     pub fn drain(&mut self) -> Result<(), Box<dyn Error>> {
         self.until("the healthy applications' messages to end", None, |load, _| {
             load.feeds.iter().all(|feed| feed.in_flight() == 0)
@@ -183,22 +185,22 @@ impl Load {
         .map(drop)
     }
 
-    /// Sends nothing more and waits until another's messages have their ends; says when the last one was
-    /// there.
+    /// Sends nothing more, and waits until the messages of the sender `other` have ended. Returns when the
+    /// last one did.
     ///
     /// # Errors
-    /// As [`Self::drain`].
+    /// As of [`Self::drain`].
     pub fn drain_other(&mut self, other: &mut Feed) -> Result<Instant, Box<dyn Error>> {
         self.until("the stopped application's messages to end", Some(other), |_, other| {
             other.is_none_or(|feed| feed.in_flight() == 0)
         })
     }
 
-    /// The load goes on, with another's sender beside it, until the application of such a name, which is
-    /// stopped, holds slabs and the daemon has seen all that it released before; gives how many.
+    /// Runs the load, with the sender `other` beside it, until the stopped application `app` holds slabs and
+    /// the daemon has seen its last releases. Returns how many slabs it holds.
     ///
     /// # Errors
-    /// As [`Self::drain`].
+    /// As of [`Self::drain`].
     pub fn until_held(&mut self, app: &str, other: &mut Feed) -> Result<u64, Box<dyn Error>> {
         let deadline = Instant::now() + LIMIT;
         let mut looks = [0; LOOKS];
@@ -234,11 +236,11 @@ impl Load {
         Ok(Instant::now())
     }
 
-    /// Waits until the pool is whole and no escape memory is in use, and says when that was seen; `look` is
-    /// shown what the daemon says meanwhile, and at the end. The load is drained.
+    /// Waits until the pool is whole and no escape memory is in use, and returns when that was seen. `look`
+    /// gets every state of the daemon, also the last. The load must be drained.
     ///
     /// # Errors
-    /// As [`Self::drain`].
+    /// As of [`Self::drain`].
     pub fn until_whole(&mut self, mut look: impl FnMut(&Standing)) -> Result<Instant, Box<dyn Error>> {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -253,17 +255,18 @@ impl Load {
                     format!("waited {LIMIT:?} for the pool; the daemon stands at {standing:?}").into()
                 );
             }
-            // Senders answer what the daemon asks (credit that it calls back).
+            // Senders must answer the daemon, which may recall credit.
             self.turn(None, None, false)?;
         }
     }
 
-    /// Messages that the healthy ones had whole.
+    /// Returns the number of messages that the healthy applications took whole.
     pub fn taken(&self) -> u64 {
         self.consumers.iter().map(|consumer| consumer.taken().messages).sum()
     }
 
-    /// Messages of the healthy ones that came not, more than once, or with other bytes. The load is drained.
+    /// Returns the number of the healthy applications' messages that never arrived, arrived more than once,
+    /// or had wrong bytes. The load must be drained.
     pub fn damaged(&self) -> u64 {
         let mut sent = (0u64, 0u64, 0u64);
         for ends in self.feeds.iter().map(Feed::ends) {
@@ -279,45 +282,46 @@ impl Load {
     }
 }
 
-/// How long a thread was ready to run and did not: the second number of its `schedstat`.
+/// Returns how long a thread was ready to run and did not, in nanoseconds: the second number of its
+/// `schedstat`.
 fn waiting_ns(task: impl AsRef<Path>) -> std::io::Result<u64> {
     let text = std::fs::read_to_string(task.as_ref().join("schedstat"))?;
     let second = text.split_whitespace().nth(1).and_then(|n| n.parse().ok());
     second.ok_or_else(|| std::io::Error::other(format!("a schedstat without a second number: {text:?}")))
 }
 
-/// What the daemon says of pool and escape memory, in slabs.
+/// State of pool and escape memory as the daemon reports it, in slabs.
 #[derive(Clone, Copy, Debug)]
 pub struct Standing {
-    /// Of the pool: free or posted.
+    /// Slabs of the pool that are free or posted.
     pub free: u64,
-    /// Of the pool: the most in use at once.
+    /// Most slabs of the pool in use at once.
     pub high_water: u64,
-    /// Of the pool: dead applications held them.
+    /// Slabs of the pool that dead applications held.
     pub quarantined: u64,
-    /// Nothing of the pool is held.
+    /// Whether nothing of the pool is held.
     pub whole: bool,
-    /// Escape memory in use.
+    /// Slabs of escape memory in use.
     pub memory_used: u64,
-    /// The most at once.
+    /// Most slabs of escape memory in use at once.
     pub memory_used_max: u64,
-    /// Over time.
+    /// Escape memory in use, summed over time: slabs times milliseconds.
     pub memory_used_slab_ms: u64,
-    /// Replaced so far.
+    /// Slabs replaced so far.
     pub replaced: u64,
-    /// Copied so far, in bytes.
+    /// Bytes copied so far.
     pub copied_bytes: u64,
-    /// Granted from memory so far.
+    /// Slabs granted from escape memory so far.
     pub granted: u64,
     /// Congestion signals sent so far.
     pub signals: u64,
 }
 
 impl Standing {
-    /// Asks the daemon.
+    /// Asks the daemon for its state.
     ///
     /// # Errors
-    /// Where it does not answer.
+    /// The daemon does not answer.
     pub fn of(rig: &Rig) -> Result<Self, Box<dyn Error>> {
         let Status { pool, escape, .. } = rig.status()?;
         Ok(Self {
@@ -336,13 +340,13 @@ impl Standing {
     }
 }
 
-/// Slabs in MiB.
+/// Converts slabs to MiB.
 #[allow(clippy::cast_precision_loss)] // megabytes
 pub fn mebibytes(slabs: u64) -> f64 {
     slabs as f64 * 4096.0 / 1_048_576.0
 }
 
-/// A span in milliseconds.
+/// Converts a span to milliseconds.
 pub fn milliseconds(span: Duration) -> f64 {
     span.as_secs_f64() * 1e3
 }

@@ -1,15 +1,15 @@
-//! What a slow, a stopped and a dead application cost the others, and what escape costs (Jet §4.3).
+//! Measures what a slow, a stopped and a dead application cost the others, and what escape costs (Jet §4.3).
 //!
 //! - `stall`: one of four applications stops reading for five seconds at full load;
-//! - `stragglers`: one slice in 25, and in ten, is held for longer than the others;
-//! - `burst`: ten times the pool at once, to an application that is slow;
+//! - `stragglers`: one slice in 25, and one in ten, is held for longer than the others;
+//! - `burst`: ten times the pool at once, to a slow application;
 //! - `kill`: one of four applications is killed at full load;
-//! - `cost`: what one evaluation of Algorithm 1 takes.
+//! - `cost`: the time of one evaluation of Algorithm 1.
 //!
-//! Where a row says that the daemon or the load had no core for more than a few percent of the time, somebody
-//! else was busy on the machine, and rates and latencies of that run mean little.
+//! A row says how long the daemon or the load had no core. More than a few percent mean that other programs
+//! were busy on the machine. Rates and latencies of that run then mean little.
 //!
-//! See [`load`] for how the load is made, and what it cannot see.
+//! [`load`] describes how the load is made, and what it cannot measure.
 
 mod burst;
 mod cost;
@@ -25,10 +25,10 @@ use std::error::Error;
 use std::io::Write;
 use std::time::Duration;
 
-/// The benchmark's name.
+/// Name of the benchmark.
 const BENCH: &str = "escape";
 
-/// A part of it.
+/// A part of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Part {
     /// One of four applications stops reading
@@ -43,7 +43,7 @@ pub enum Part {
     Cost,
 }
 
-/// What to run.
+/// Parts of the benchmark to run, and their settings.
 #[derive(clap::Args)]
 pub struct Args {
     /// Over which fabric
@@ -61,7 +61,7 @@ pub struct Args {
     hold_us: u64,
 }
 
-/// What each part is told.
+/// Settings that all parts share.
 struct Plan<'a> {
     extent: Extent,
     samples: u32,
@@ -71,26 +71,26 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// Long work says where it is.
+    /// Prints how far a long part is.
     fn progress(&self, text: &str) {
-        // Nobody has to listen.
+        // Standard error may be closed.
         let _ = writeln!(std::io::stderr(), "jet-bench: escape: {text}");
     }
 }
 
-/// The rows of one part: each begins with its name.
+/// Adds the rows of one part. Each metric begins with the part's name.
 struct PartRows<'a> {
     rows: &'a mut Vec<Row>,
     name: String,
 }
 
 impl PartRows<'_> {
-    /// A figure of this machine.
+    /// Adds a figure of this machine.
     fn timed(&mut self, metric: &str, unit: &'static str, samples: Vec<f64>, bound: Bound) {
         self.rows.push(Row::new(BENCH, &format!("{}: {metric}", self.name), unit, samples, bound));
     }
 
-    /// What holds on any machine.
+    /// Adds a figure that holds on any machine.
     fn exact(&mut self, metric: &str, unit: &'static str, samples: Vec<f64>, bound: Bound) {
         self.rows.push(Row::exact(BENCH, &format!("{}: {metric}", self.name), unit, samples, bound));
     }
@@ -99,7 +99,7 @@ impl PartRows<'_> {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// What the parts say.
+/// An error of one of the parts.
 pub fn run(extent: Extent, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     let plan = Plan {
         extent,

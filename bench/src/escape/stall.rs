@@ -1,14 +1,15 @@
 //! One of four applications stops reading for five seconds at full load.
 //!
-//! In turns, on one daemon: A, the fourth absent; B, it lives and does not read; A; B, it is stopped by
-//! SIGSTOP. Beside them, on a daemon with `escape.enabled = false`: C, it does not read. A span of B or C
-//! begins when it has just stopped, with all that it has in flight, so that moving its backlog away is part
-//! of what is measured. Latency is a sender's: from the submission of a message to its end.
+//! On one daemon in turns: A, the fourth application is absent; B, it lives and does not read; A again; B,
+//! SIGSTOP has stopped it. On a second daemon with `escape.enabled = false`: C, it does not read. A span of B
+//! or C begins just after the fourth has stopped, with all that it has in flight. So moving its backlog away
+//! is part of what is measured. Latency is a sender's: from the submission of a message to its end.
 //!
-//! Then the others rest (a pool at full load is never whole) and it goes on: it reads its backlog, every word
-//! of it is checked, every message has to end as consumed, and the pool to be whole and escape memory empty.
-//! How long that takes is told twice: from its going on, which is when the cause goes away and what the bound
-//! is for; and from the end of its last message, which leaves out how long it takes to read 16 MiB.
+//! Then the others rest (a pool at full load is never whole) and the fourth continues. It reads its backlog,
+//! and every word of it is checked. Every message must end as consumed, the pool must be whole, and escape
+//! memory empty. Two rows give the time that this takes. One counts from the fourth's continuing, when the
+//! cause goes away; the bound applies to it. The other counts from the end of its last message, and so leaves
+//! out the reading of 16 MiB.
 
 use super::faulty_application::{FaultyApplication, Recovery, Stop};
 use super::feed::{Depth, Latencies};
@@ -19,25 +20,25 @@ use crate::report::{Bound, Row, median, pairwise};
 use std::error::Error;
 use std::time::Duration;
 
-/// How long the fourth stops: far longer than the straggler threshold (2 ms), so that all that escape does is
-/// done, and most of the span shows how the others fare then.
+/// Time for which the fourth stops. It is far longer than the straggler threshold (2 ms), so that escape does
+/// all that it can. Most of the span then shows how the other applications fare.
 const STOPPED: Duration = Duration::from_secs(5);
 const STOPPED_BRIEF: Duration = Duration::from_millis(500);
-/// Spans of A, and of C: long enough for 99.9 % of 256 KiB messages to be dozens of them.
+/// Length of the spans of A and C. It is so long that dozens of 256 KiB messages lie beyond p99.9.
 const BASE: Duration = Duration::from_millis(1500);
 const BASE_BRIEF: Duration = Duration::from_millis(200);
-/// At full load and no more: what waits in the senders' queues is latency that the receiver cannot help.
+/// Full load and no more: waiting in the senders' queues is latency that the receiver cannot help.
 const LARGE: Depth = Depth { large: 16, small: 0 };
-/// The same with small messages between.
+/// The same large messages, with small messages between them.
 const MIXED: Depth = Depth { large: 16, small: 32 };
 
-/// How long the parts of a turn last.
+/// Lengths of the parts of a turn.
 struct Spans {
     base: Duration,
     stopped: Duration,
 }
 
-/// Samples of one way to be stopped.
+/// Samples of one way to stop.
 #[derive(Default)]
 struct Samples {
     absent: Figures,
@@ -68,12 +69,12 @@ impl Figures {
     }
 }
 
-/// Runs it.
+/// Runs this part of the benchmark.
 ///
 /// # Errors
-/// What the rig, the load or the system says.
+/// An error of the rig, the load or the system.
 pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
-    // A turn of this one takes fifteen seconds: half as many.
+    // A turn of this part takes fifteen seconds, so there are half as many.
     let turns = plan.samples.div_ceil(2);
     let spans =
         Spans { base: plan.extent.of(BASE, BASE_BRIEF), stopped: plan.extent.of(STOPPED, STOPPED_BRIEF) };
@@ -84,8 +85,7 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
         load.run(spans.base / 4, None)?;
         let (mut not_reading, mut signal) = (Samples::default(), Samples::default());
         let mut without = Samples::default();
-        // Mixed traffic is there to be compared, and SIGSTOP differs by nothing but what it holds in its
-        // hands.
+        // Mixed traffic serves comparison, and SIGSTOP differs only in the slices that the application holds.
         let ways: &mut [(Stop, &mut Samples)] =
             &mut [(Stop::NotReading, &mut not_reading), (Stop::Signal, &mut signal)];
         let ways = if kind == "mixed" { &mut ways[..1] } else { ways };
@@ -121,7 +121,7 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One span with the fourth stopped, and its going on. `starves`: the others stand still meanwhile.
+/// Measures one span with the fourth stopped, and its recovery. `starves`: the others stand still meanwhile.
 fn stopped(
     load: &mut Load,
     stop: Stop,
@@ -146,7 +146,8 @@ fn comparison(what: &str, samples: &Samples, bounded: bool, rows: &mut Vec<Row>)
     let bound = |bound: Bound| if bounded { bound } else { Bound::None };
     let mut part = PartRows { rows, name: format!("stall, {what}") };
     let Samples { absent, stopped, recoveries, memory, free, waited } = samples;
-    // One hiccup of the machine makes a p99.9: each is compared with the usual one.
+    // One hiccup of the machine makes a p99.9, so each is compared with the median p99.9 of the spans with
+    // the fourth absent.
     let ratios = |of: &[f64], to: &[f64]| of.iter().map(|value| value / median(to)).collect::<Vec<f64>>();
     part.timed("three, the fourth absent", "GB/s", absent.rate.clone(), Bound::None);
     part.timed("three, the fourth stopped", "GB/s", stopped.rate.clone(), Bound::None);
@@ -160,7 +161,7 @@ fn comparison(what: &str, samples: &Samples, bounded: bool, rows: &mut Vec<Row>)
         ("256 KiB", &stopped.p999_large_us, &absent.p999_large_us),
         ("4 KiB", &stopped.p999_small_us, &absent.p999_small_us),
     ] {
-        // Of those that starve few messages end; the others' latency is unknown.
+        // Where the others starve, few of their messages end, and their latency is unknown.
         if to.is_empty() || !bounded {
             continue;
         }
@@ -173,7 +174,7 @@ fn comparison(what: &str, samples: &Samples, bounded: bool, rows: &mut Vec<Row>)
             bound(Bound::AtMost(2.0)),
         );
     }
-    // What it has coming when it is stopped is what its sender has in flight: all of it has to come.
+    // Everything that the sender has in flight at the stop must arrive.
     #[allow(clippy::cast_precision_loss)] // dozens
     let backlog = super::faulty_application::DEPTH_LARGE as f64;
     part.timed("daemon or load without a core", "%", waited.clone(), Bound::None);

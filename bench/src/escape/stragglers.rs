@@ -1,15 +1,16 @@
 //! One slice in so many is held for longer than the others, at full load.
 //!
-//! One application, two senders, messages of 256 KiB, each one slice: A, each is released at once; B, one in
-//! 25 (4 %, the paper's figure) stays pinned for a while, two and a half times the straggler threshold unless
-//! told otherwise. Without a bound: one in ten; and 4 % held for so long that together they would take up
-//! most of the pool, far more than MEM_ESC can stand in for.
+//! There are one application and two senders, with messages of 256 KiB, each one slice. A: each slice is
+//! released at once. B: one in 25 (4 %, the paper's figure) stays pinned for a while, by default for two and
+//! a half times the straggler threshold. Two more cases have no bound. In one, one slice in ten is held. In
+//! the other, 4 % are held for so long that they would take up most of the pool. MEM_ESC can stand in for far
+//! less.
 //!
-//! Memory traffic that escape adds is counted, not measured: a copied or granted slab is written to memory
-//! once and read from it once (2 x 4096 bytes); a replaced one is written back once, when the cache gives its
-//! lines to others (4096).
+//! Memory traffic that escape adds is counted, not measured. A copied or granted slab is written to memory
+//! once and read from it once (2 x 4096 bytes). A replaced slab is written back once, when the cache gives
+//! its lines to other data (4096 bytes).
 //!
-//! It cannot see what the stragglers' application does with them meanwhile: here nothing reads them.
+//! The application's own use of the stragglers is left out: here nothing reads them.
 
 use super::feed::Depth;
 use super::load::{HEALTHY, Load, Measured, Standing, mebibytes};
@@ -22,18 +23,18 @@ use std::time::Duration;
 
 const SPAN: Duration = Duration::from_secs(1);
 const WARM: Duration = Duration::from_millis(200);
-/// As many as a daemon lets one sender have unfinished: a held slice keeps its message from its end, and so
-/// takes one of these.
+/// Messages in flight of each sender, as many as a daemon lets one sender have unfinished. A held slice keeps
+/// its message from ending, and so takes one of these.
 const DEPTH: Depth = Depth { large: 64, small: 0 };
 const SENDERS: usize = 2;
-/// What of the pool is held where stragglers are to take up most of it, in thousandths.
+/// Thousandths of the pool that stragglers hold where they are to take up most of it.
 const MOST_PERMILLE: u32 = 850;
 
-/// One comparison.
+/// One comparison of held slices with none held.
 struct Case {
     name: &'static str,
     one_in: u32,
-    /// `None`: for so long that they take up most of the pool.
+    /// Time for which a slice is held; `None`: for so long that the slices take up most of the pool.
     hold: Option<Duration>,
     bounded: bool,
 }
@@ -52,10 +53,10 @@ struct Samples {
     waited: Vec<f64>,
 }
 
-/// Runs it.
+/// Runs this part of the benchmark.
 ///
 /// # Errors
-/// What the rig or the load says.
+/// An error of the rig or the load.
 pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     let hold = Some(plan.hold);
     let cases = [
@@ -70,13 +71,13 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
 }
 
 fn compare(plan: &Plan<'_>, case: &Case, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
-    // A daemon for each: the most memory in use at once is told since its start.
+    // A daemon for each case: the most memory in use at once counts from the daemon's start.
     let mut load = Load::start(plan.fabric, plan.settings, 1, SENDERS, DEPTH, Words::FirstOfSlab)?;
     let warm = load.run(WARM, None)?;
     let hold = case.hold.unwrap_or_else(|| most_of_the_pool(&warm, case.one_in));
     let held = Behaviour { hold_one_in: case.one_in, hold, ..HEALTHY };
     let mut samples = Samples::default();
-    // What has no bound is worth half the time.
+    // Cases without a bound get half the time.
     let turns = if case.bounded { plan.samples } else { plan.samples.div_ceil(2) };
     for turn in 1..=turns {
         plan.progress(&format!("stragglers, {} for {hold:?}: {turn} of {turns}", case.name));
@@ -84,7 +85,7 @@ fn compare(plan: &Plan<'_>, case: &Case, rows: &mut Vec<Row>) -> Result<(), Box<
         samples.none.push(none.gigabytes_per_s());
         samples.waited.push(none.waited_percent());
         load.consumers.iter_mut().for_each(|consumer| consumer.behave(held));
-        // Until as many are held as will be.
+        // Runs until as many slices are held as will be.
         load.run(hold + WARM, None)?;
         let before = Standing::of(&load.rig)?;
         let measured = load.run(SPAN, None)?;
@@ -99,8 +100,8 @@ fn compare(plan: &Plan<'_>, case: &Case, rows: &mut Vec<Row>) -> Result<(), Box<
     Ok(())
 }
 
-/// How long one slice in so many is held if together they are to take up most of the pool, at the rate
-/// measured.
+/// Returns how long one slice in `one_in` must be held so that together they take up most of the pool, at the
+/// measured rate.
 fn most_of_the_pool(warm: &Measured, one_in: u32) -> Duration {
     let pool_bytes = 12u32 << 20;
     let held_bytes = f64::from(pool_bytes) * f64::from(MOST_PERMILLE) / 1000.0;

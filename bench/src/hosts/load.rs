@@ -1,11 +1,11 @@
 //! A load on a daemon that runs elsewhere: sizes, depths and rates in turn, each for a while.
 //!
 //! Without a rate the loop is closed: a message goes when another has ended. With rates it is open: messages
-//! are due at times that do not wait for the receiver, and latency counts from a message's time, also where
-//! it could not go then. So a receiver that stops for a while shows in all messages that were due meanwhile,
-//! not in the few that were under way.
+//! are due at times that do not wait for the receiver. Latency counts from a message's due time, also where
+//! the message could not go then. So a receiver that stops for a while shows in all messages that were due
+//! meanwhile, not only in the few that were under way.
 //!
-//! It cannot see the processor time of the other host: `jet-bench receive` prints that there.
+//! The processor time of the other host is not visible here: `jet-bench receive` prints it there.
 
 use super::run::{Outcome, PATIENCE, Run};
 use super::{explained, seconds, some_seconds, tag_of};
@@ -22,14 +22,14 @@ use std::error::Error;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Memory for messages of one run: more is a mistake.
+/// Bytes that messages of one run may take here. More is taken for a mistake.
 const BUFFERS_MAX: usize = 4 << 30;
-/// Before a run, uncounted, at most.
+/// Longest time of uncounted messages before a run, by default.
 const WARM_UP_MAX: Duration = Duration::from_secs(1);
-/// A load below this share of what was offered was not kept, in percent.
+/// Share of the offered load in percent below which the load counts as not kept.
 const KEPT_PERCENT_MIN: f64 = 99.0;
 
-/// What is sent where.
+/// Target and shape of the load.
 #[derive(clap::Args)]
 #[command(after_help = "\
 A run is one size, one depth and one rate; each --samples passes through all of them. At the other host, \
@@ -93,7 +93,7 @@ fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
-/// One size, one depth, one rate.
+/// One combination of size, depth and rate.
 #[derive(Clone, Copy)]
 struct Cell {
     bytes: usize,
@@ -112,24 +112,24 @@ impl Cell {
     }
 }
 
-/// What the runs of a cell gave, a sample each.
+/// Figures of a cell's runs, one sample for each run.
 #[derive(Default)]
 struct Samples {
     consumed: Vec<f64>,
     without_end: Vec<f64>,
     per_s: Vec<f64>,
     gb_per_s: Vec<f64>,
-    /// 50 %, 99 %, 99.9 %, 100 %.
+    /// Latencies at 50 %, 99 %, 99.9 % and 100 %.
     latency_us: [Vec<f64>; 4],
     late_us: Vec<f64>,
     kept_percent: Vec<f64>,
     cpu_ns_per_byte: Vec<f64>,
 }
 
-/// Runs the load. To be called before any other thread is started.
+/// Runs the load. Call it before any other thread is started.
 ///
 /// # Errors
-/// What the daemon, the application or the system says.
+/// An error of the daemon, the application or the system.
 pub fn run(samples: u32, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     let signals = Signals::new()?;
     let cells = cells(args)?;
@@ -160,7 +160,7 @@ pub fn run(samples: u32, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     Ok(names.iter().zip(&all).flat_map(|(name, samples)| samples.rows(name)).collect())
 }
 
-/// All sizes with all depths with all rates.
+/// Returns every combination of the sizes, depths and rates.
 fn cells(args: &Args) -> Result<Vec<Cell>, String> {
     let rates: Vec<Option<f64>> =
         if args.rate.is_empty() { vec![None] } else { args.rate.iter().copied().map(Some).collect() };
@@ -181,21 +181,21 @@ fn cells(args: &Args) -> Result<Vec<Cell>, String> {
     Ok(cells)
 }
 
-/// How a sender for messages of a run is to connect.
+/// Returns the options with which a sender connects for the messages of a run.
 pub fn sender_options(to: &Address, app: &str, bytes: usize, depth: usize) -> SenderOptions {
     let defaults = SenderOptions::new(to.clone(), app);
     SenderOptions {
         in_flight_max: u32::try_from(depth).unwrap_or(u32::MAX),
         window_bytes: defaults.window_bytes.max((bytes * depth) as u64),
-        // What a connection that was lost and made again lets through is no figure of this load.
+        // Messages that a repaired connection lets through would falsify the figures of this load.
         reconnect_for: Duration::ZERO,
-        // A NIC registers a bounded number of regions: few of them hold all.
+        // A NIC registers a bounded number of regions: a few large ones hold all buffers.
         region_bytes: defaults.region_bytes.max(bytes.next_power_of_two() * depth.div_ceil(16)),
         ..defaults
     }
 }
 
-/// One run: what it gave, the messages left without an end, and this process's time.
+/// Does one run. Returns its outcome, the messages left without an end, and this process's processor time.
 fn one(
     args: &Args,
     cell: &Cell,
@@ -213,7 +213,7 @@ fn one(
     let mut messages = Messages { bytes: cell.bytes, depth: cell.depth, tag: 0, class: args.class };
     let buffers = if messages.are_small() { 0 } else { cell.depth };
     let mut sends = SendLoop::connect(options, cell.bytes, buffers)?;
-    // The NIC's thread is there already, and does not inherit it.
+    // The NIC's thread exists already, and does not inherit the core.
     let _stay = args.core.map(stay).transpose()?;
     let mut go = |run: u32, span: Duration| {
         messages.tag = tag_of(run);
@@ -234,7 +234,7 @@ fn one(
     if !warm_up.is_zero() {
         let (outcome, without_end) = go(super::WARM_UP, warm_up)?;
         if outcome.interrupted.is_some() {
-            // The run did not begin: what went before it is not its.
+            // The run itself did not begin: what the warm-up consumed does not count.
             let nothing = Outcome { consumed: 0, ..outcome };
             return Ok((nothing, without_end, Duration::ZERO));
         }
@@ -272,7 +272,7 @@ impl Samples {
         self.cpu_ns_per_byte.push(processor_time::ns_per_byte(cpu, bytes));
     }
 
-    /// Says on stderr what the last run gave.
+    /// Logs the figures of the last run.
     fn tell(&self, name: &str) {
         let (Some(per_s), Some(gb_per_s)) = (self.per_s.last(), self.gb_per_s.last()) else { return };
         let [p50, p99, p999, max] =
@@ -294,7 +294,7 @@ impl Samples {
             Row::new("load", &format!("{name}{what}"), unit, samples.to_vec(), bound)
         };
         if self.without_end.is_empty() {
-            // Interrupted before its turn.
+            // Interrupted before its first run.
             return Vec::new();
         }
         let exact = |what: &str, samples: &[f64], bound| {
@@ -324,7 +324,7 @@ impl Samples {
     }
 }
 
-/// A quantile in microseconds.
+/// Returns a quantile in microseconds.
 #[allow(clippy::cast_precision_loss)] // at most a minute
 pub fn us(histogram: &Histogram<u64>, quantile: f64) -> f64 {
     histogram.value_at_quantile(quantile) as f64 / 1e3

@@ -1,8 +1,9 @@
-//! Measuring between two hosts: `load` and `probe` send to a daemon that runs elsewhere, `receive` is the
-//! application behind it.
+//! Measuring between two hosts. `load` and `probe` send to a daemon that runs elsewhere; `receive` is the
+//! application behind that daemon.
 //!
-//! A run is one size, depth and rate for so many seconds. Its messages carry its number as their tag, so that
-//! the receiving end, which hears nothing else of it, counts it on its own: docs/measuring.md joins the two.
+//! A run is one size, depth and rate for a number of seconds. Its messages carry the run's number as their
+//! tag. The receiving end learns nothing else of the run, and counts it by that number. docs/measuring.md
+//! says how to join the two counts.
 
 pub mod load;
 pub mod probe;
@@ -15,23 +16,23 @@ use jet_client::send::AckStatus;
 use jet_fabric::Address;
 use std::time::Duration;
 
-/// The number of messages that belong to no run: they go before, to fill caches and to let rates settle.
+/// Number of messages that belong to no run. They go first, to fill caches and to let rates settle.
 const WARM_UP: u32 = 0;
-/// The upper half of a run's tag, "jet-": other senders give their tags a meaning of their own.
+/// Upper half of a run's tag, "jet-". Other senders give their tags a meaning of their own.
 const TAG_MARK: u32 = 0x6a65_742d;
 
-/// What the messages of a run are tagged with.
+/// Returns the tag of a run's messages.
 fn tag_of(run: u32) -> u64 {
     u64::from(TAG_MARK) << 32 | u64::from(run)
 }
 
-/// The run that a tag names, if it does.
+/// Returns the run that a tag names, if it names one.
 fn run_of(tag: u64) -> Option<u32> {
     let run = u32::try_from(tag & u64::from(u32::MAX)).ok()?;
     (tag >> 32 == u64::from(TAG_MARK) && run != WARM_UP).then_some(run)
 }
 
-/// Seconds of a command line: decimals are allowed, up to a day.
+/// Parses seconds of a command line: decimals are allowed, up to a day.
 fn seconds(text: &str) -> Result<Duration, String> {
     const DAY_S: f64 = 86_400.0;
     match text.parse::<f64>() {
@@ -40,13 +41,13 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Seconds of a command line, more than none.
+/// Parses seconds of a command line, which must be above zero.
 fn some_seconds(text: &str) -> Result<Duration, String> {
     let span = seconds(text)?;
     if span.is_zero() { Err("write seconds above zero, as 10 or 0.5".to_owned()) } else { Ok(span) }
 }
 
-/// What went wrong, and what to start or to change on which host.
+/// Describes an error, with what to start or to change on which host.
 fn explained(error: LoopError, to: &Address, app: &str) -> String {
     let LoopError::Ended { status, .. } = error else { return format!("{to}: {error}") };
     match status {

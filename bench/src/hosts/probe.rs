@@ -1,14 +1,13 @@
-//! One message at a time beside whatever else there is: what a latency-sensitive sender sees, alone or beside
-//! loads of others.
+//! Sends one message at a time, alone or beside other loads, and shows what a latency-sensitive sender sees.
 //!
-//! As RPerf does it (Katebzadeh, Costa, Grot: "Evaluation of an InfiniBand Switch", IV): each message over
-//! the wire is followed by one to this host itself, and the difference is noted. What both ways have in
-//! common, the software and the NIC at this end, is taken away, message by message.
+//! The method is RPerf's (Katebzadeh, Costa, Grot: "Evaluation of an InfiniBand Switch", IV). Each message
+//! over the wire is followed by one to this host itself, and the difference is noted. That takes away what
+//! both ways have in common, the software and the NIC at this end, message by message.
 //!
 //! RPerf's messages are answered by the far NIC, and no software runs there. Jet's are answered when the
-//! application gave them back: so the way to this host has a daemon and an application, too, and what is left
-//! is the network's, and what the far host's software takes longer than this one's. It cannot see the network
-//! alone.
+//! application has given them back. So the way to this host has a daemon and an application, too. The
+//! difference is the network's time, and the time that the far host's software takes longer than this one's.
+//! The network alone cannot be measured this way.
 
 use super::load::{sender_options, stay, us};
 use super::run::{PATIENCE, histogram};
@@ -23,13 +22,13 @@ use std::error::Error;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// It looks for ends for as long before it sleeps: as good as always.
+/// Time for which it polls for ends before it sleeps: in practice it never sleeps.
 const SPIN: Duration = Duration::from_secs(1);
-/// How often signals are looked for, which is a system call.
+/// Time between two looks for signals. A look is a system call.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
 
-/// What is sent where.
+/// Target and shape of the probe.
 #[derive(clap::Args)]
 pub struct Args {
     /// Where the daemon listens: tcp:host:port, rdma:host:port or shm:/path
@@ -59,7 +58,7 @@ pub struct Args {
     core: Option<u32>,
 }
 
-/// One message.
+/// A score that sends one message and notes its latency.
 struct One<'a> {
     signals: &'a Signals,
     start: Instant,
@@ -80,7 +79,7 @@ impl Score for One<'_> {
     }
 }
 
-/// Whether a signal came, now or before.
+/// Returns whether a signal has come, now or before.
 fn is_interrupted(signals: &Signals) -> bool {
     if let Some(signal) = signals.take() {
         crate::interrupt::note(signal);
@@ -88,7 +87,7 @@ fn is_interrupted(signals: &Signals) -> bool {
     crate::interrupt::noted().is_some()
 }
 
-/// A way that messages go.
+/// One way that messages take: a connection to a daemon.
 struct Way<'a> {
     to: &'a Address,
     app: &'a str,
@@ -106,7 +105,7 @@ impl<'a> Way<'a> {
         Ok(Self { to, app: &args.app, sends, messages })
     }
 
-    /// One message, from its submission to its end, in nanoseconds; `None`: a signal came first.
+    /// Sends one message. Returns nanoseconds from its submission to its end; `None`: a signal came first.
     fn one(&mut self, run: u32, now: Instant, signals: &Signals) -> Result<Option<u64>, Box<dyn Error>> {
         self.messages.tag = tag_of(run);
         let mut one = One { signals, start: now, latency_ns: None };
@@ -122,18 +121,18 @@ impl<'a> Way<'a> {
     }
 }
 
-/// What a sample saw.
+/// Latencies of one sample.
 struct Sample {
     far: Histogram<u64>,
     near: Histogram<u64>,
-    /// The far one's time less the near one's, in nanoseconds, in order of size.
+    /// Latency over the wire less that to this host, in nanoseconds, in ascending order.
     differences_ns: Vec<i64>,
 }
 
-/// Runs the probe. To be called before any other thread is started.
+/// Runs the probe. Call it before any other thread is started.
 ///
 /// # Errors
-/// What a daemon, an application or the system says.
+/// An error of a daemon, an application or the system.
 pub fn run(samples: u32, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     let signals = Signals::new()?;
     let mut far = Way::connect(&args.to, args)?;
@@ -215,7 +214,8 @@ fn rows(args: &Args, seen: &[Sample]) -> Vec<Row> {
     rows
 }
 
-/// The smallest that so large a share of them does not exceed, in microseconds. They are in order.
+/// Returns the smallest value that at least a share `quantile` of the sorted values does not exceed, in
+/// microseconds.
 fn quantile_us(sorted_ns: &[i64], quantile: f64) -> f64 {
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)] // a place
     let place = ((sorted_ns.len() as f64 * quantile).ceil() as usize).saturating_sub(1);

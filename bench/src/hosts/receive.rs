@@ -1,8 +1,8 @@
-//! The application behind a daemon that is measured from another host: takes what comes, and says at its end
-//! what that was.
+//! The application behind a daemon that is measured from another host. It receives messages, and prints at
+//! its end how many each run sent.
 //!
-//! It reads the bytes or only gives them back, and keeps nothing. What each run took of processor time at
-//! this end is told here, because nothing of it crosses the wire.
+//! It reads the bytes or only gives them back, and keeps nothing. It prints how much processor time each run
+//! took at this end, because that never crosses the wire.
 
 use super::run_of;
 use super::runs::{Key, Runs, Spent};
@@ -19,14 +19,14 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How long it looks in vain before it sleeps.
+/// Time for which it polls in vain before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
-/// After so long without a message nothing more is counted for the run.
+/// Time without a message after which processor time is no longer counted for the run.
 const SILENCE: Duration = Duration::from_millis(100);
-/// How often it looks for signals while messages come: a look is a system call.
+/// Time between two looks for signals while messages arrive: a look is a system call.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Which application of which daemon.
+/// The daemon and the application's name.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Ends with SIGINT or SIGTERM, and says then what came: of each run of `jet-bench load` (there by the same \
@@ -46,10 +46,10 @@ pub struct Args {
     core: Option<u32>,
 }
 
-/// Receives until a signal comes. To be called before any other thread is started.
+/// Receives until a signal comes. Call it before any other thread is started.
 ///
 /// # Errors
-/// What the daemon or the system says; also that the daemon is gone, with what had come until then.
+/// An error of the daemon or the system. If the daemon is gone, the error says how much had arrived.
 pub fn run(args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     let signals = Signals::new()?;
     let _stay = args.core.map(super::load::stay).transpose()?;
@@ -83,12 +83,12 @@ pub fn run(args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
             );
         }
     }
-    // The daemon lives: it was heard of until now.
+    // The daemon was in contact until now, so its times can still be read.
     runs.close()?;
     Ok(rows(&consumer, &runs, daemon.is_some()))
 }
 
-/// Takes what comes until a signal does.
+/// Receives messages until a signal comes.
 fn serve<F: FnMut() -> io::Result<Spent>>(
     consumer: &mut Consumer,
     runs: &mut Runs<F>,
@@ -143,7 +143,7 @@ fn rows<F: FnMut() -> io::Result<Spent>>(consumer: &Consumer, runs: &Runs<F>, da
     let mut rows = Vec::new();
     let mut before: HashMap<u32, u32> = HashMap::new();
     for run in runs.all() {
-        // Another `load`, at the same time or after the first, counts from 1 again.
+        // Another `load`, at the same time or later, counts its runs from 1, too.
         let number = before.entry(run.key.run).and_modify(|count| *count += 1).or_insert(1);
         let name = match number {
             1 => format!("run {}", run.key.run),

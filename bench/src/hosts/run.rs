@@ -1,4 +1,4 @@
-//! One run at the sending end: what is sent when, and what is noted of the ends.
+//! One run at the sending end: decides what is sent when, and counts the ends.
 
 use crate::schedule::Schedule;
 use crate::send_loop::{Messages, Next, Score};
@@ -8,15 +8,15 @@ use jet_client::send::{Completion, Ticket};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Histograms reach to a minute; what takes longer counts as that.
+/// Longest time in a histogram, a minute; longer ones count as that.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
-/// How often signals are looked for, which is a system call, and whether there is progress to tell.
+/// Time between two looks for signals and progress. A look is a system call.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How often a run says how far it is.
+/// Time between two log lines of a run's progress.
 const TELL_EVERY: Duration = Duration::from_secs(5);
-/// Nothing ends for so long: the run ends.
+/// Time without an end after which the run ends.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// So long a run that was interrupted waits for the ends of what is under way.
+/// Time for which an interrupted run waits for the ends of what is under way.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// A run that is under way.
@@ -26,43 +26,46 @@ pub struct Run<'a> {
     schedule: Option<Schedule>,
     /// Messages that the schedule was advanced past.
     scheduled: u64,
-    /// How late messages went that are under way, by their numbers.
+    /// Delay with which each message under way was sent, by sequence number.
     lateness: HashMap<u64, Duration>,
     latencies: Histogram<u64>,
     late: Histogram<u64>,
     messages: Messages,
     ended: u64,
-    /// Ended when the time was up.
+    /// Messages that had ended when the run's time was up.
     ended_in_time: Option<u64>,
-    /// When the last look was, how many had ended then, and when one had that had not at the look before.
+    /// Time of the last look for signals and progress.
     looked: Instant,
+    /// Messages that had ended at the last look.
     ended_seen: u64,
+    /// Time of the last look at which more messages had ended than at the look before.
     heard: Instant,
+    /// Time of the last log line of progress.
     told: Instant,
     signals: &'a Signals,
-    /// When a signal came, and which.
+    /// Time of the signal that interrupted the run, and its number.
     interrupted: Option<(Instant, u8)>,
     name: &'a str,
 }
 
-/// What a run gave.
+/// Figures of a run.
 pub struct Outcome {
     /// Messages that were consumed.
     pub consumed: u64,
-    /// From the beginning to the last end.
+    /// Time from the beginning to the last end.
     pub span: Duration,
-    /// From a message's time, or from its submission in a closed loop, to its end, in nanoseconds.
+    /// Times from a message's due time, or from its submission in a closed loop, to its end, in nanoseconds.
     pub latencies: Histogram<u64>,
-    /// Of an open loop: how long after its time each message went, in nanoseconds.
+    /// Delay with which each message of an open loop was sent after its due time, in nanoseconds.
     pub late: Histogram<u64>,
-    /// Of an open loop: the share of the offered load that was kept, see [`kept_percent`].
+    /// Share of the offered load that an open loop kept, in percent, see [`kept_percent`].
     pub kept_percent: Option<f64>,
-    /// The signal that ended it.
+    /// The signal that ended the run.
     pub interrupted: Option<u8>,
 }
 
 impl<'a> Run<'a> {
-    /// Begins now: for so long, as fast as messages go, or at the times of a schedule.
+    /// Begins a run of length `span` now. Messages go as fast as possible, or at the times of a schedule.
     pub fn begin(
         name: &'a str,
         span: Duration,
@@ -92,11 +95,11 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Ends: the last end was just heard, or none is waited for any more.
+    /// Finishes the run. Call it after the last end, or when no end is waited for any more.
     pub fn finish(self) -> Outcome {
         let span = self.start.elapsed();
         let interrupted = self.interrupted.map(|(_, number)| number);
-        // Of a run that was interrupted nobody knows what it would have kept.
+        // How much of the load an interrupted run would have kept is unknown.
         #[allow(clippy::cast_precision_loss)] // counts below 2^53
         let kept_percent = self.schedule.filter(|_| interrupted.is_none()).map(|schedule| {
             let due = self.scheduled + schedule.left_before(self.span);
@@ -115,7 +118,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Looks for signals and says how far it is, where that is due.
+    /// Looks for signals and logs the progress, where that is due.
     fn look(&mut self, now: Instant) {
         if now.duration_since(self.looked) < LOOK_EVERY {
             return;
@@ -184,7 +187,7 @@ impl Score for Run<'_> {
     }
 }
 
-/// A histogram of latencies, in nanoseconds to three digits.
+/// Returns an empty histogram for nanoseconds, with three digits.
 pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_max(LATENCY_NS_MAX, 3).expect("sound bounds")
 }
@@ -193,12 +196,12 @@ fn nanoseconds(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Of the messages that were due in a span, the share that had ended when it was over, in percent. Those that
-/// are in flight at any moment count as ended: they had no time.
+/// Returns the share, in percent, of the messages due in a span that had ended at its end. Messages in flight
+/// count as ended, up to `in_flight`: they had no time to end.
 ///
-/// How many these are is told by the median latency (Little's law), but they are no more than may be in
-/// flight. Where the receiver cannot keep up and everything that is due is in flight, the median is that of
-/// half the backlog: then half of it counts as ended.
+/// The caller takes `in_flight` from the median latency (Little's law), and from the most that may be in
+/// flight. Where the receiver cannot keep up and everything due is in flight, the median is that of half the
+/// backlog. Then half of the backlog counts as ended.
 fn kept_percent(due: u64, ended: u64, in_flight: f64) -> f64 {
     #[allow(clippy::cast_precision_loss)] // a share
     let (due, ended) = (due as f64, ended as f64);
@@ -211,11 +214,12 @@ mod tests {
 
     #[test]
     fn an_offered_load_is_kept_where_nothing_piles_up() {
-        // 10,000/s at 1 ms: ten are in flight at the end of a second.
+        // 10,000/s at 1 ms: ten messages are in flight at the end of a second.
         assert!((kept_percent(10_000, 9_990, 10.0) - 100.0).abs() < 1e-9);
-        // 10 % more than can be kept, with room for all: the median waited for 45 ms, as 450 messages take.
+        // 10 % more than can be kept, with room for all. The median message waited for 45 ms, in which 450
+        // messages go.
         assert!((kept_percent(10_000, 9_090, 450.0) - 95.4).abs() < 1e-9);
-        // With room for 32.
+        // The same with room for 32.
         assert!((kept_percent(10_000, 9_090, 32.0) - 91.22).abs() < 1e-9);
         assert!((kept_percent(0, 0, 0.0) - 100.0).abs() < 1e-9);
     }

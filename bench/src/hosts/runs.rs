@@ -1,77 +1,77 @@
-//! The runs of senders as the receiving end sees them: what came of each, and what it cost here.
+//! The runs of senders as the receiving end sees them: what arrived of each, and what it cost here.
 //!
-//! Processor time belongs to a run while its messages are the only ones. Where runs of several senders mix,
-//! nobody can tell whose it is, and none of them has any.
+//! Processor time belongs to a run while only that run's messages arrive. Where runs of several senders mix,
+//! the time cannot be divided, and none of them gets any.
 
 use std::collections::HashMap;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Runs that are told apart; what belongs to later ones counts as no run's.
+/// Runs that are counted apart. Messages of later runs count as messages of no run.
 const RUNS_MAX: usize = 4096;
 
-/// Which run.
+/// Identity of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     /// The sender's identity.
     pub sender: u64,
-    /// Its number there.
+    /// The run's number at its sender.
     pub run: u32,
 }
 
-/// Processor time, of this process and of the daemon where that is known.
+/// Processor time of this process, and of the daemon where that is known (else zero).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
-    /// Of this process.
+    /// Time of this process.
     pub application: Duration,
-    /// Of the daemon.
+    /// Time of the daemon.
     pub daemon: Duration,
 }
 
-/// What came of a run.
+/// Messages of a run that arrived, and what they cost.
 #[derive(Clone, Debug)]
 pub struct Arrived {
-    /// Which.
+    /// The run.
     pub key: Key,
-    /// Messages.
+    /// Messages that arrived whole.
     pub messages: u64,
-    /// Their bytes.
+    /// Bytes of these messages.
     pub bytes: u64,
-    /// When the first one was there, and the last.
+    /// Arrival of the first message.
     pub first: Instant,
-    /// See above.
+    /// Arrival of the last message.
     pub last: Instant,
-    /// What it took; `None`: others sent at the same time.
+    /// Processor time that the run took; `None`: another run's messages arrived at the same time.
     pub spent: Option<Spent>,
 }
 
-/// All runs.
+/// Runs of all senders, in the order of their first messages.
 pub struct Runs<F> {
-    /// Reads what was spent so far.
+    /// Reads the processor time spent so far.
     read: F,
     all: Vec<Arrived>,
     places: HashMap<Key, usize>,
-    /// The run whose messages come, and what was spent when they began to.
+    /// The run whose messages arrive now, and the time spent before its first one.
     open: Option<(usize, Spent)>,
     /// Messages that belong to no run, and their bytes.
     pub others: (u64, u64),
 }
 
 impl<F: FnMut() -> io::Result<Spent>> Runs<F> {
-    /// None yet.
+    /// Starts without any run.
     pub fn new(read: F) -> Self {
         Self { read, all: Vec::new(), places: HashMap::new(), open: None, others: (0, 0) }
     }
 
-    /// In the order of their first messages.
+    /// Returns the runs in the order of their first messages.
     pub fn all(&self) -> &[Arrived] {
         &self.all
     }
 
-    /// A message came whole, of a run or of none.
+    /// Counts a message that arrived whole, for its run or for none.
     ///
     /// # Errors
-    /// What reading the times says.
+    /// An error of reading the times.
     #[inline]
     pub fn take(&mut self, key: Option<Key>, bytes: u64, now: Instant) -> io::Result<()> {
         let at = match self.open {
@@ -91,12 +91,12 @@ impl<F: FnMut() -> io::Result<Spent>> Runs<F> {
         Ok(())
     }
 
-    /// Messages of another run come; its place, where it has one.
+    /// Switches to the run that sends now. Returns its place, if it has one.
     fn change_to(&mut self, key: Option<Key>, now: Instant) -> io::Result<Option<usize>> {
         let before = self.open.map(|(at, _)| at);
         let known = key.and_then(|key| self.places.get(&key).copied());
         if let (Some(at), Some(before)) = (known, before) {
-            // One that was interrupted by another goes on: they run at the same time.
+            // A run that continues after another one's messages: both send at the same time.
             self.all[at].spent = None;
             self.all[before].spent = None;
         }
@@ -108,16 +108,16 @@ impl<F: FnMut() -> io::Result<Spent>> Runs<F> {
             self.places.insert(key, self.all.len() - 1);
             self.all.len() - 1
         });
-        // Where it is nobody's, reading it for each message would only take more.
+        // Where the time belongs to no run, reading it for each message would only cost more.
         let spent = if self.all[at].spent.is_some() { (self.read)()? } else { Spent::default() };
         self.open = Some((at, spent));
         Ok(Some(at))
     }
 
-    /// Nothing comes for now: what is spent from here on is no run's.
+    /// Stops counting time for a run, since no message arrives for now.
     ///
     /// # Errors
-    /// What reading the times says.
+    /// An error of reading the times.
     pub fn close(&mut self) -> io::Result<()> {
         let Some((at, before)) = self.open.take() else { return Ok(()) };
         if let Some(spent) = &mut self.all[at].spent {
@@ -128,7 +128,7 @@ impl<F: FnMut() -> io::Result<Spent>> Runs<F> {
         Ok(())
     }
 
-    /// Whether time is being counted for a run.
+    /// Returns whether time is being counted for a run.
     pub fn is_open(&self) -> bool {
         self.open.is_some()
     }
@@ -141,7 +141,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Each reading finds a millisecond more of this process's time, and ten of the daemon's.
+    /// Makes runs whose every reading adds a millisecond to this process's time, and ten to the daemon's.
     fn runs() -> Runs<impl FnMut() -> io::Result<Spent>> {
         let readings = Cell::new(0);
         Runs::new(move || {
@@ -165,7 +165,7 @@ mod tests {
         assert!(runs.is_open());
         runs.close().unwrap();
         assert!(!runs.is_open());
-        // The same goes on after a silence.
+        // The same run continues after a pause.
         runs.take(key(9, 2), 100, now).unwrap();
         runs.close().unwrap();
         let seen: Vec<_> = runs.all().iter().map(|run| (run.key.run, run.messages, run.bytes)).collect();

@@ -1,38 +1,38 @@
-//! When messages arrive in an open loop: a Poisson process, as of many senders that do not know of each
-//! other.
+//! The arrival times of messages in an open loop: a Poisson process, as of many independent senders.
 //!
-//! It knows nothing of how the receiver fares: who is late with one message has the next ones coming all the
-//! same, and each is timed from when it was to arrive.
+//! The times do not depend on the receiver. Where it is late with one message, the next ones arrive all the
+//! same. Each message is timed from when it was to arrive.
 
 use crate::pattern::scatter;
 use crate::schedule::{Arrivals, Schedule};
 use std::time::Duration;
 
-/// One arrival.
+/// One message that is to arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// When, nanoseconds from the turn's start.
+    /// Time of the arrival, in nanoseconds from the turn's start.
     pub at_ns: u64,
-    /// On which connection.
+    /// Index of the connection on which the message arrives.
     pub connection: usize,
 }
 
-/// All arrivals of a turn, one after the other: the same for the same seed.
+/// Arrivals of a turn, one after the other. The same seed gives the same arrivals.
 #[derive(Clone, Debug)]
 pub struct Poisson {
     schedule: Schedule,
     span: Duration,
     connections: usize,
-    /// Of the connections' own numbers: drawn from the times' seed they would follow from the times.
+    /// Seed for the choice of connections. With the seed of the times, the choice would follow from the
+    /// times.
     seed: u64,
     number: u64,
 }
 
 impl Poisson {
-    /// So many a second, for so long, on connections that are equally likely.
+    /// Makes arrivals at `messages_per_s` for `span`, on connections that are equally likely.
     ///
     /// # Panics
-    /// Where the rate is not positive, or there is no connection.
+    /// If the rate is not positive, or there is no connection.
     pub fn new(seed: u64, messages_per_s: f64, span: Duration, connections: usize) -> Self {
         assert!(messages_per_s > 0.0 && connections > 0, "{messages_per_s} a second on {connections}");
         let schedule = Schedule::new(messages_per_s, Arrivals::Poisson, seed);
@@ -52,8 +52,8 @@ impl Iterator for Poisson {
         let drawn = scatter(self.seed ^ scatter(self.number));
         self.number += 1;
         let at_ns = u64::try_from(due.as_nanos()).expect("within the turn");
-        // The upper half of the product: below the number of connections, and each as likely up to 2^-64 of
-        // them.
+        // The upper half of the product is below the number of connections. Each connection is equally
+        // likely, up to 2^-64 times their number.
         #[allow(clippy::cast_possible_truncation)] // below `connections`
         let connection = ((u128::from(drawn) * self.connections as u128) >> 64) as usize;
         Some(Arrival { at_ns, connection })
@@ -80,7 +80,7 @@ mod tests {
             let count = gaps.len() as f64;
             let mean = gaps.iter().sum::<f64>() / count;
             let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / count;
-            // Of 200,000 gaps: 6 standard errors and more.
+            // At least 6 standard errors, with 200,000 gaps.
             assert!((mean / (1e9 / RATE) - 1.0).abs() < 0.015, "seed {seed}: mean {mean}");
             assert!((variance / mean.powi(2) - 1.0).abs() < 0.04, "seed {seed}: variance {variance}");
             let longer = gaps.iter().filter(|gap| **gap > 3.0 * mean).count() as f64 / count;

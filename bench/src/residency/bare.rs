@@ -6,7 +6,7 @@ use jet_fabric::memory::SharedMemory;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// A ring.
+/// A ring of memory, and a message to copy into it.
 pub struct Ring {
     memory: SharedMemory,
     source: Box<[u8]>,
@@ -14,17 +14,17 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Of so many bytes, rounded up to whole messages, of the memory that receivers have.
+    /// Makes a ring of `bytes`, rounded up to whole messages. Its memory is of the kind that receivers have.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     pub fn new(bytes: usize, message_bytes: usize) -> io::Result<Self> {
         let bytes = bytes.next_multiple_of(message_bytes).next_multiple_of(4096);
         let source = vec![0x5a; message_bytes].into_boxed_slice();
         Ok(Self { memory: SharedMemory::new("jet-bare", bytes, true)?, source, next: 0 })
     }
 
-    /// Goes on for so long; gives GB/s.
+    /// Copies and reads messages for `span`, and returns GB/s.
     pub fn run(&mut self, span: Duration) -> f64 {
         let bytes = self.source.len();
         let (start, mut messages, mut sum) = (Instant::now(), 0u32, 0u64);
@@ -47,23 +47,22 @@ impl Ring {
     }
 }
 
-/// The sizes of rings that are told: what a core's own cache holds, the pool, and a conventional receiver's
-/// buffers.
+/// The sizes of rings that are measured: a core's own cache, the pool, and a conventional receiver's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// 1.5 MiB.
+    /// 1.5 MiB, which a core's own cache holds.
     Own,
-    /// 12 MiB.
+    /// 12 MiB, as Jet's pool has.
     Pool,
-    /// As much as may be under way on all connections.
+    /// The bytes that may be under way on all connections.
     Connections,
 }
 
 impl Size {
-    /// All of them.
+    /// Every size.
     pub const ALL: [Self; 3] = [Self::Own, Self::Pool, Self::Connections];
 
-    /// What it is called in rows.
+    /// Returns the ring's name in rows.
     pub fn name(self) -> &'static str {
         match self {
             Self::Own => "a ring of 1.5 MiB",
@@ -72,7 +71,7 @@ impl Size {
         }
     }
 
-    /// In the table, and as a file's name.
+    /// Returns the ring's name in the table and in file names.
     pub fn key(self) -> &'static str {
         match self {
             Self::Own => "bare-own-cache",
@@ -81,7 +80,7 @@ impl Size {
         }
     }
 
-    /// Its bytes.
+    /// Returns the ring's bytes.
     pub fn bytes(self, shape: Shape) -> usize {
         match self {
             Self::Own => 3 << 19,

@@ -1,23 +1,23 @@
-//! Where a conventional receiver puts what arrives: buffers of each connection's own, or one pool that all of
-//! them share.
+//! The buffers of a conventional receiver: a set of each connection's own, or one pool that all connections
+//! share.
 //!
-//! The pool is SPDK's of its NVMe-oF target over RDMA by default: `SPDK_NVMF_RDMA_DEFAULT_NUM_SHARED_BUFFERS`
-//! is 4095, and a buffer has `SPDK_NVMF_RDMA_DEFAULT_MAX_IO_SIZE / SPDK_NVMF_MAX_SGL_ENTRIES` = 131,072 / 16
-//! bytes (`lib/nvmf/rdma.c`). SPDK hands out the last in first only from what each thread keeps at hand, 32
-//! buffers (`SPDK_NVMF_RDMA_DEFAULT_BUFFER_CACHE_SIZE`); what lies beneath is a ring, first in first out
-//! (`spdk_iobuf_get` and `spdk_iobuf_put` in `lib/thread/iobuf.c`). Here the whole pool is a stack: of the
-//! two that is the order which is better for the cache.
+//! The pool is the one that SPDK's NVMe-oF target has over RDMA by default.
+//! `SPDK_NVMF_RDMA_DEFAULT_NUM_SHARED_BUFFERS` is 4095. A buffer has `SPDK_NVMF_RDMA_DEFAULT_MAX_IO_SIZE /
+//! SPDK_NVMF_MAX_SGL_ENTRIES` = 131,072 / 16 bytes (`lib/nvmf/rdma.c`). SPDK uses last in, first out only for
+//! the 32 buffers that each thread keeps at hand (`SPDK_NVMF_RDMA_DEFAULT_BUFFER_CACHE_SIZE`). Beneath them
+//! lies a ring, first in, first out (`spdk_iobuf_get` and `spdk_iobuf_put` in `lib/thread/iobuf.c`). Here the
+//! whole pool is a stack: of the two orders that is the better one for the cache.
 
 use super::traffic::Shape;
 use jet_wire::SLAB_BYTES;
 use std::collections::VecDeque;
 
-/// Buffers of the shared pool.
+/// Number of buffers of the shared pool.
 const POOL_BUFFERS: u32 = 4095;
-/// Bytes of each.
+/// Bytes of a buffer of the shared pool.
 const POOL_BUFFER_BYTES: usize = 8 << 10;
 
-/// Which buffers.
+/// Kinds of buffers that a receiver can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
     /// Each connection has its own, as many as messages may be under way on it
@@ -26,7 +26,8 @@ pub enum Kind {
     Shared,
 }
 
-/// The buffers, and which of them are free. A buffer has a number; buffers lie one behind the other.
+/// The buffers, and which of them are free. A buffer is known by its number; buffers lie one behind the
+/// other.
 pub struct Buffers {
     free: Free,
     /// Bytes of one buffer.
@@ -36,14 +37,14 @@ pub struct Buffers {
 }
 
 enum Free {
-    /// By connection, the one that was free for longest first.
+    /// Free buffers by connection, the one that has been free for longest first.
     Own(Vec<VecDeque<u32>>),
-    /// The one that came back last on top.
+    /// Free buffers of the pool, the one that was returned last on top.
     Shared(Vec<u32>),
 }
 
 impl Buffers {
-    /// All of them free.
+    /// Makes all buffers free.
     pub fn new(kind: Kind, shape: Shape) -> Self {
         let (connections, depth) = (shape.connections, shape.depth);
         let (free, buffer_bytes, count) = match kind {
@@ -54,7 +55,7 @@ impl Buffers {
                 let free = (0..count).step_by(depth).map(own).collect();
                 (Free::Own(free), shape.message_bytes.next_multiple_of(SLAB_BYTES), count)
             }
-            // The first buffer on top.
+            // The first buffer is on top.
             Kind::Shared => {
                 (Free::Shared((0..POOL_BUFFERS).rev().collect()), POOL_BUFFER_BYTES, POOL_BUFFERS)
             }
@@ -62,17 +63,18 @@ impl Buffers {
         Self { free, buffer_bytes, count, in_use: 0 }
     }
 
-    /// Bytes of all of them.
+    /// Returns the bytes of all buffers.
     pub fn bytes(&self) -> usize {
         self.count as usize * self.buffer_bytes
     }
 
-    /// Bytes of one.
+    /// Returns the bytes of one buffer.
     pub fn buffer_bytes(&self) -> usize {
         self.buffer_bytes
     }
 
-    /// Takes as many as so many bytes need, in order; `false`: there are not enough now, and none is taken.
+    /// Takes as many buffers as `bytes` need, in order, and adds them to `taken`. `false`: there are not
+    /// enough now, and none is taken.
     pub fn take(&mut self, connection: usize, bytes: usize, taken: &mut Vec<u32>) -> bool {
         let count = bytes.div_ceil(self.buffer_bytes).max(1);
         match &mut self.free {
@@ -89,7 +91,7 @@ impl Buffers {
         true
     }
 
-    /// Has them back.
+    /// Takes back the buffers in `taken`, and empties the list.
     pub fn give(&mut self, connection: usize, taken: &mut Vec<u32>) {
         self.in_use -= u32::try_from(taken.len()).expect("less than there are");
         match &mut self.free {
@@ -98,7 +100,7 @@ impl Buffers {
         }
     }
 
-    /// Bytes of those that are taken.
+    /// Returns the bytes of the buffers that are taken.
     pub fn in_use_bytes(&self) -> usize {
         self.in_use as usize * self.buffer_bytes
     }
@@ -126,7 +128,7 @@ mod tests {
         let (had, had_last) = (first.clone(), second.clone());
         buffers.give(0, &mut first);
         buffers.give(1, &mut second);
-        // Whoever asks next, and in the same order.
+        // The next message gets them, on any connection and in the same order.
         assert_eq!(taken(&mut buffers, 2, 20_000), had_last);
         assert_eq!(taken(&mut buffers, 2, 256 << 10), had);
     }
@@ -142,7 +144,8 @@ mod tests {
             gone_through.extend(message.iter().copied());
             held.push_back(message);
             most = most.max(buffers.in_use_bytes());
-            // Given back in an order that is neither of the two.
+            // Given back in an order that is neither of the two: not first in, first out, and not last in,
+            // first out.
             let given = if step % 3 == 0 { held.pop_front() } else { held.remove(held.len() / 2) };
             buffers.give(0, &mut given.expect("one was just taken"));
             if step % 5 == 0 && held.len() < 6 {

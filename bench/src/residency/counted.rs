@@ -1,18 +1,18 @@
-//! What the processor counts of a receiver, where it counts anything.
+//! Counts of a receiver's cache misses, by the processor's counters where they are available.
 
 use jet_cat::counters::{CacheCounters, CountersError};
 use std::fs;
 
-/// Counters of all threads that a process has.
+/// Counters of all threads of a process.
 pub struct Counted {
     threads: Vec<CacheCounters>,
 }
 
 impl Counted {
-    /// From now on.
+    /// Starts to count.
     ///
     /// # Errors
-    /// Why nothing is counted.
+    /// The reason why nothing can be counted.
     pub fn start(pid: u32) -> Result<Self, CountersError> {
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         let threads = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok());
@@ -25,10 +25,10 @@ impl Counted {
         Ok(counted)
     }
 
-    /// Misses of the last-level cache since.
+    /// Returns the misses of the last-level cache since the start.
     ///
     /// # Errors
-    /// Why that cannot be read.
+    /// The reason why the counters cannot be read.
     pub fn misses(&mut self) -> Result<u64, CountersError> {
         self.threads.iter_mut().map(|counters| Ok(counters.read()?.llc_misses)).sum()
     }

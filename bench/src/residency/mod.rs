@@ -1,16 +1,16 @@
-//! The cache's effect: the same senders and the same reading application through Jet's pool, and through
-//! receivers as RDMA applications usually are (`conventional`): with buffers of each connection's own, with
-//! those and no more READs at once than Jet has, so that one sees what that limit gives and what the cache
-//! does, and with a shared pool as SPDK has.
+//! Measures the cache's effect. The same senders and the same reading application use Jet's pool, and
+//! receivers as RDMA applications usually are (`conventional`). These have buffers of each connection's own,
+//! or a shared pool as SPDK has. One with own buffers has no more READs at once than Jet. It tells the effect
+//! of that limit from the effect of the cache.
 //!
-//! All receivers run over the NIC in software, whose copies fill the cache as a device's writes do; each with
-//! one thread for the NIC and one that reads every byte. They have turns in one run, one at a time, in an
-//! order that rotates, without and with an antagonist that takes memory bandwidth; beside it also at loads
-//! that are the same for all, in an open loop.
+//! All receivers run over the NIC in software, whose copies fill the cache as a device's writes do. Each has
+//! one thread for the NIC and one that reads every byte. They take turns in one run, one at a time, in an
+//! order that rotates. Turns go without and with an antagonist that takes memory bandwidth. Beside the
+//! antagonist there are also loads that are the same for all, in an open loop.
 //!
-//! It cannot see a device's own way to memory (DDIO, its buffer), nor processors of one's own for each
-//! thread: senders, receiver, application and antagonist share those of this host. The senders' bytes are one
-//! hot stretch of memory (`traffic`).
+//! A device's own way to memory (DDIO, its buffer) takes no part. No thread has a processor of its own:
+//! senders, receiver, application and antagonist share those of this host. The senders' bytes are one hot
+//! stretch of memory (`traffic`).
 
 mod arrivals;
 mod bare;
@@ -43,20 +43,20 @@ use std::path::PathBuf;
 use traffic::Shape;
 use turns::{Measured, Setting, Spans};
 
-/// Receiver and application share a core, whose own cache then has what has just arrived; senders and
-/// antagonist the other one.
+/// Core that receiver and application share: its own cache then has what has just arrived. Senders and
+/// antagonist use [`OTHERS_CORE`].
 const RECEIVERS_CORE: u32 = 0;
 const OTHERS_CORE: u32 = 1;
-/// Connections, as in the paper's setting.
+/// Connections, as many as in the paper's setting.
 const SENDERS: usize = 32;
-/// The size that the bounds are of.
+/// Message size to which the bounds apply.
 const BOUND_BYTES: usize = 256 << 10;
-/// Loads of the open loop, in percent of what the slowest receiver does in a closed one.
+/// Loads of the open loop, in percent of the slowest receiver's rate in a closed loop.
 const LOADS: [u32; 3] = [50, 70, 90];
-/// The one of a brief run.
+/// The load of a brief run.
 const BRIEF_LOADS: [u32; 1] = [70];
 
-/// What is asked for.
+/// Message sizes and loads to measure, and files to write.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Bytes of a message, 8 to 1 MiB; may be repeated [default: 4 KiB to 1 MiB]
@@ -82,14 +82,14 @@ pub struct Args {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// What a receiver or a sender says.
+/// An error of a receiver or a sender, or a file that cannot be written.
 pub fn run(extent: Extent, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     let sizes = if args.message_bytes.is_empty() {
         vec![4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20]
     } else {
         args.message_bytes.iter().map(|&bytes| bytes as usize).collect()
     };
-    // Before anything is measured.
+    // Before anything is measured, so that a missing gnuplot is found at once.
     let picture = args.plot.as_deref().map(Picture::prepare).transpose()?;
     let mut csv = args
         .csv
@@ -133,7 +133,7 @@ fn one_size(
     let start = |receiver| Standing::start(receiver, shape, RECEIVERS_CORE, &args.set);
     let mut standing = Receiver::ALL.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
     let (spans, loads) = extent.of((Spans::FULL, &LOADS[..]), (Spans::BRIEF, &BRIEF_LOADS[..]));
-    // The loads only beside the antagonist: what the tail's bound is of.
+    // Loads are offered beside the antagonist only, where the tail's bound applies.
     for (antagonist, loads) in [(None, &[][..]), (Some(args.antagonist), loads)] {
         let _hammer = antagonist.map(|rate| MembwProcess::start(rate, OTHERS_CORE)).transpose()?;
         let setting = Setting { shape, antagonist, loads, spans };
@@ -148,14 +148,14 @@ fn one_size(
     Ok(())
 }
 
-/// What judges `resident`, on the receivers' core; where that cannot be, why is said, and no receiver has
-/// that row.
+/// Calibrates the judge of `resident` on the receivers' core. `None`: that is impossible here; a log line
+/// says why, and no receiver has that row.
 fn calibrated() -> std::io::Result<Option<Judge>> {
     let _there = CpuSet::from_iter([RECEIVERS_CORE]).stay()?;
     Ok(Judge::calibrate().inspect_err(|error| tracing::warn!("resident is not told: {error}")).ok())
 }
 
-/// Rows of what Jet's pool has in use while it is asked.
+/// Adds rows for the part of Jet's pool in use, from status requests during a load.
 fn used(
     shape: Shape,
     spans: Spans,

@@ -1,5 +1,5 @@
-//! The picture: throughput by message size without and with the antagonist, and tail latency by load, drawn
-//! by gnuplot.
+//! The picture of the figures, drawn by gnuplot: throughput by message size without and with the antagonist,
+//! and tail latency by load.
 
 use super::BOUND_BYTES;
 use super::bare::Size;
@@ -16,21 +16,21 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What gnuplot is told; it finds each line's points in a file of their own, and writes `residency.svg` and
+/// gnuplot's script. It reads each line's points from a file of their own, and writes `residency.svg` and
 /// `.png`.
 const SCRIPT: &str = include_str!("picture.gnuplot");
 
-/// A folder that the picture goes to, and a gnuplot that can draw it.
+/// A folder that the picture is written to. gnuplot has been found.
 pub struct Picture {
     folder: PathBuf,
     table: File,
 }
 
 impl Picture {
-    /// Makes the folder, and sees that there is a gnuplot: before anything is measured.
+    /// Makes the folder, and checks that gnuplot runs, before anything is measured.
     ///
     /// # Errors
-    /// What is missing.
+    /// gnuplot is missing, or the folder cannot be used.
     pub fn prepare(folder: &Path) -> Result<Self, Box<dyn Error>> {
         let found = Command::new("gnuplot").arg("--version").stdout(Stdio::null()).status();
         if !found.is_ok_and(|status| status.success()) {
@@ -40,7 +40,7 @@ impl Picture {
         }
         let refused = |error| format!("--plot {}: no folder that can be written: {error}", folder.display());
         fs::create_dir_all(folder).map_err(refused)?;
-        // Whole: gnuplot takes a leading `~` or `|` for something else.
+        // An absolute path: gnuplot gives a leading `~` or `|` another meaning.
         let folder = fs::canonicalize(folder).map_err(refused)?;
         if folder.to_str().is_none() {
             return Err("--plot: gnuplot takes names in UTF-8 only".into());
@@ -52,7 +52,7 @@ impl Picture {
     /// Writes `residency.csv`, `residency.svg` and `residency.png`.
     ///
     /// # Errors
-    /// What the system or gnuplot says.
+    /// An error of the system or gnuplot.
     pub fn draw(mut self, run: &Run, measured: &Measured) -> Result<(), Box<dyn Error>> {
         self.table.write_all(csv(measured).as_bytes())?;
         let data = crate::interrupt::folder()?;
@@ -89,12 +89,12 @@ impl Picture {
     }
 }
 
-/// Where and when it was measured, in lines.
+/// Returns lines that say where and when the figures were measured.
 fn caption(run: &Run) -> String {
     format!("{run}\n{}, {} rounds", day(run.unix_s / 86_400), run.samples)
 }
 
-/// Days since 1970 as a date.
+/// Formats days since 1970 as a date.
 fn day(days: u64) -> String {
     let is_leap =
         |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
@@ -114,14 +114,14 @@ fn day(days: u64) -> String {
     format!("{year}-{month:02}-{:02}", left + 1)
 }
 
-/// The size whose tails are drawn: that of the bounds, where it was measured.
+/// Returns the size whose tails are drawn: that of the bounds if it was measured, else the first.
 fn tails_bytes(measured: &Measured) -> usize {
     let mut sizes = measured.turns.iter().map(|turn| turn.shape.message_bytes);
     let first = sizes.clone().next().unwrap_or(BOUND_BYTES);
     sizes.find(|bytes| *bytes == BOUND_BYTES).unwrap_or(first)
 }
 
-/// A line for each message size: KiB; GB/s: median, least and most.
+/// Returns a line for each message size: KiB, then GB/s as median, least and most.
 fn throughputs(measured: &Measured, receiver: Receiver, with: bool) -> String {
     let ours = |turn: &&Turn| {
         turn.receiver == receiver && turn.antagonist.is_some() == with && turn.offered.is_none()
@@ -130,13 +130,13 @@ fn throughputs(measured: &Measured, receiver: Receiver, with: bool) -> String {
     points(turns.map(|turn| (turn.shape.message_bytes >> 10, turn.seen.gigabytes_per_s)))
 }
 
-/// The same of the bare loop.
+/// Returns the same lines as [`throughputs`], for a ring of the bare loop.
 fn bare(measured: &Measured, size: Size, with: bool) -> String {
     let these = measured.bare.iter().filter(|bare| bare.ring == size && bare.antagonist.is_some() == with);
     points(these.map(|bare| (bare.shape.message_bytes >> 10, bare.gigabytes_per_s)))
 }
 
-/// A line for each load of an open loop: percent; p99.9 in ms: median, least and most.
+/// Returns a line for each load of an open loop: percent, then p99.9 in ms as median, least and most.
 fn tails(measured: &Measured, receiver: Receiver, message_bytes: usize) -> String {
     let ours = |turn: &&Turn| turn.receiver == receiver && turn.shape.message_bytes == message_bytes;
     let turns = measured.turns.iter().filter(ours);

@@ -1,13 +1,13 @@
-//! The receivers that are compared, each as processes of its own with senders of its own. One at a time runs:
-//! the others are stopped, so that none warms its pool, polls or answers while another has its turn.
+//! The receivers that are compared, each as processes of its own with senders of its own. One runs at a time.
+//! The others are stopped, so that none warms its pool, polls or answers during another's turn.
 //!
-//! Stopping (`SIGSTOP`) instead of starting anew: it takes well below a millisecond where a start takes
-//! tenths of a second, and what a receiver has learned of its load stays: Jet's footprint takes 5 to 20 s of
-//! load to find its size.
+//! A receiver is stopped (`SIGSTOP`) and not started anew. Stopping takes well below a millisecond where a
+//! start takes tenths of a second. It also keeps what the receiver has learned of its load: Jet's footprint
+//! takes 5 to 20 s of load to find its size.
 //!
-//! On a machine that is busy with something else the kernel gives a receiver less of the processor after a
-//! stop than it had before. So figures of such a machine say nothing; beside real-time priority, stopped or
-//! left alone, receivers were equally fast.
+//! On a machine that is busy with other programs the kernel gives a receiver less of the processor after a
+//! stop than before it. So figures of such a machine mean nothing. Under real-time priority, receivers that
+//! were stopped were as fast as receivers left alone.
 
 use super::buffers::Kind;
 use super::conventional::{BUFFERS, ConventionalProcess, Most};
@@ -23,10 +23,10 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What the daemon's pool is called among a process's mappings.
+/// Name of the daemon's pool among a process's mappings.
 const POOL: &str = "jet-pool";
 
-/// Who receives.
+/// A receiver that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Receiver {
     /// Jet's pool of 12 MiB.
@@ -42,15 +42,15 @@ pub enum Receiver {
 }
 
 impl Receiver {
-    /// All of them, in the order of their letters.
+    /// Every receiver, in the order of the letters.
     pub const ALL: [Self; 5] = [Self::Jet, Self::Own, Self::Following, Self::Shared, Self::Capped];
 
-    /// What it is called in a ratio.
+    /// Returns the receiver's letter, which names it in ratios.
     pub fn letter(self) -> &'static str {
         &self.name()[..3]
     }
 
-    /// What it is called in rows.
+    /// Returns the receiver's name in rows.
     pub fn name(self) -> &'static str {
         match self {
             Self::Jet => "(a) Jet's pool",
@@ -61,7 +61,7 @@ impl Receiver {
         }
     }
 
-    /// In the table, and as a file's name.
+    /// Returns the receiver's name in the table and in file names.
     pub fn key(self) -> &'static str {
         match self {
             Self::Jet => "jet",
@@ -72,8 +72,8 @@ impl Receiver {
         }
     }
 
-    /// Whose turns come in a round, in this order. Over as many rounds as there are receivers each is first,
-    /// second and so on once; after that they go the other way round, so that nobody always follows the same
+    /// Returns the order of turns in a round. Over as many rounds as there are receivers each is first,
+    /// second and so on once. After that the order is reversed, so that no receiver always follows the same
     /// one.
     pub fn order(round: usize) -> [Self; 5] {
         let count = Self::ALL.len();
@@ -84,16 +84,16 @@ impl Receiver {
     }
 }
 
-/// A receiver that stands, with its senders.
+/// A receiver that has been started, with its senders.
 pub struct Standing {
-    /// Which one.
+    /// Kind of the receiver.
     pub receiver: Receiver,
     processes: Processes,
-    /// Its senders.
+    /// The receiver's senders.
     pub traffic: Traffic,
-    /// What its application has read.
+    /// Marks of the pages that the receiver's application has read.
     pub touched: Touched,
-    /// Its buffers.
+    /// The receiver's buffers, mapped into this process.
     pub watched: Watched,
 }
 
@@ -103,10 +103,10 @@ enum Processes {
 }
 
 impl Standing {
-    /// Starts it on a core, and connects. It is stopped then.
+    /// Starts a receiver on a core, and connects its senders. Afterwards the receiver is stopped.
     ///
     /// # Errors
-    /// What the system, the receiver or the NIC says.
+    /// An error of the system, the receiver or the NIC.
     pub fn start(
         receiver: Receiver,
         shape: Shape,
@@ -144,7 +144,7 @@ impl Standing {
         Ok(standing)
     }
 
-    /// The process that drives the NIC.
+    /// Returns the process that drives the NIC.
     pub fn driving_pid(&self) -> u32 {
         match &self.processes {
             Processes::Jet(rig) => rig.daemon_pid(),
@@ -152,7 +152,7 @@ impl Standing {
         }
     }
 
-    /// The daemon, where it is Jet.
+    /// Returns the daemon's rig, if the receiver is Jet.
     pub fn rig(&self) -> Option<&Rig> {
         match &self.processes {
             Processes::Jet(rig) => Some(rig),
@@ -165,10 +165,10 @@ impl Standing {
         [self.driving_pid()].into_iter().chain(application).collect()
     }
 
-    /// The most READs and buffers at once since this was asked last; `None`: it does not count them.
+    /// Returns the most READs and buffer bytes at once since the last call; `None`: Jet does not count them.
     ///
     /// # Errors
-    /// That the process ended.
+    /// The process ended.
     pub fn most(&mut self) -> io::Result<Option<Most>> {
         match &mut self.processes {
             Processes::Jet(_) => Ok(None),
@@ -176,10 +176,10 @@ impl Standing {
         }
     }
 
-    /// Stops it, and waits until it does nothing any more.
+    /// Stops the receiver's processes, and waits until they have stopped.
     ///
     /// # Errors
-    /// That it ended.
+    /// A process ended.
     pub fn stop(&self) -> Result<(), Box<dyn Error>> {
         for pid in self.pids() {
             kill_process(known(pid)?, Signal::STOP)?;
@@ -194,10 +194,10 @@ impl Standing {
         Ok(())
     }
 
-    /// Lets it run.
+    /// Continues the receiver's processes.
     ///
     /// # Errors
-    /// That it ended.
+    /// A process ended.
     pub fn go_on(&self) -> Result<(), Box<dyn Error>> {
         for pid in self.pids() {
             kill_process(known(pid)?, Signal::CONT)?;
@@ -205,20 +205,20 @@ impl Standing {
         Ok(())
     }
 
-    /// Time that its processes have spent on processors.
+    /// Returns the time that the receiver's processes have spent on processors.
     ///
     /// # Errors
-    /// That one of them ended.
+    /// One of them ended.
     pub fn processor_time(&self) -> io::Result<Duration> {
         self.pids().into_iter().map(processor_time::of).sum()
     }
 
-    /// What of the pool is in use for large messages, in MiB: on average over a turn, which is its rate times
-    /// how long a slab is in use (Little's law), and at most. Asking costs the daemon a little: no turn of
-    /// these counts for anything else.
+    /// Returns how many MiB of the pool are in use for large messages while the senders run a closed loop:
+    /// the mean, and the most. The mean is the rate times how long a slab is in use (Little's law). `None`:
+    /// the receiver is not Jet. Asking costs the daemon a little, so this turn counts for nothing else.
     ///
     /// # Errors
-    /// What the daemon or the NIC says.
+    /// An error of the daemon or the NIC.
     pub fn used_mib(&mut self, span: Duration) -> Result<Option<(f64, f64)>, Box<dyn Error>> {
         let Processes::Jet(rig) = &self.processes else { return Ok(None) };
         let traffic = &mut self.traffic;

@@ -1,11 +1,11 @@
-//! What of a receiver's buffers is in the cache: judged in the same way for all of them, by the same code, in
-//! the same process.
+//! The share of a receiver's buffers that is in the cache, judged for all receivers by the same code in the
+//! same process.
 //!
-//! After a turn, with its receiver stopped, lines of the pages that the application has read in that turn are
-//! touched in random order and each touch is timed, as the daemon's warmer does (`jet_cat::residency`). It is
-//! done on the receiver's core, since lines that lie in a core's own cache look like memory from another one.
-//! The daemon's own reading is not used: its warmer touches memory all the time to keep it warm, and the
-//! others' have none.
+//! After a turn its receiver is stopped. Then lines of the pages that the application read in that turn are
+//! touched in random order. Each touch is timed, as by the daemon's warmer (`jet_cat::residency`). The
+//! receiver's core does it, since lines in a core's own cache look like memory from another core. The
+//! daemon's own reading is not used: its warmer touches memory all the time to keep it warm, and the other
+//! receivers have none.
 
 use super::touched::Touched;
 use jet_cat::residency::{Calibration, CalibrationOptions, Region, Resident, Warmer, WarmerOptions};
@@ -17,21 +17,22 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// Touches of a reading: its interval (95 %) is 3 % wide at worst.
+/// Touches of one reading. Its interval (95 %) is 3 % wide at worst.
 const TOUCHES: usize = 4096;
 
-/// A receiver's buffers, mapped here too.
+/// A receiver's buffers, mapped into this process, too.
 pub struct Watched {
     mapping: Arc<Mapping>,
-    /// Where its application has them.
+    /// Address at which the receiver's application has mapped them.
     address: usize,
 }
 
 impl Watched {
-    /// The memory file of this name that one process has open, and where another one has it mapped.
+    /// Maps the memory file `name` that the process `owner` has open, and finds its address in the process
+    /// `application`.
     ///
     /// # Errors
-    /// It is not found, or the system refuses.
+    /// The file is not found, or the system refuses.
     pub fn of(name: &str, owner: u32, application: u32) -> Result<Self, Box<dyn Error>> {
         let missing = |what: &str| format!("process {owner} or {application} {what} memory called {name}");
         let called = format!("/memfd:{name}");
@@ -43,7 +44,7 @@ impl Watched {
         let mapping = Arc::new(Mapping::of_stranger(file.as_fd(), Protection::Read, u64::MAX)?);
         let maps = fs::read_to_string(format!("/proc/{application}/maps"))?;
         let address = address(&maps, &called).ok_or_else(|| missing("does not map"))?;
-        // So that no touch that is timed meets a page that is not there yet.
+        // So that no timed touch meets a page that is not mapped in yet.
         for page in (0..mapping.bytes()).step_by(SLAB_BYTES) {
             // SAFETY: within the mapping, which cannot be truncated; what is read is thrown away.
             unsafe { mapping.base().add(page).read_volatile() };
@@ -51,7 +52,7 @@ impl Watched {
         Ok(Self { mapping, address })
     }
 
-    /// The pages of it that are marked, as ranges.
+    /// Returns the pages of the buffers that are marked, as ranges of page numbers.
     pub fn read_pages(&self, touched: &Touched) -> Vec<Range<usize>> {
         touched.runs(self.address, self.mapping.bytes() / SLAB_BYTES)
     }
@@ -66,7 +67,7 @@ impl Watched {
     }
 }
 
-/// Where a process has a memory file mapped from its beginning.
+/// Returns the address at which a process has mapped a memory file from the file's beginning.
 fn address(maps: &str, called: &str) -> Option<usize> {
     let mut fields = maps.lines().map(|line| line.split_whitespace());
     let found = fields.find_map(|mut line| {
@@ -76,29 +77,29 @@ fn address(maps: &str, called: &str) -> Option<usize> {
     usize::from_str_radix(found.split('-').next()?, 16).ok()
 }
 
-/// Judges touches.
+/// Judges by the time of a touch whether it met the cache.
 pub struct Judge {
     calibration: Calibration,
 }
 
 impl Judge {
-    /// Measures on this core what a touch of the cache takes, and one of memory.
+    /// Measures on this core how long a touch of the cache takes, and one of memory.
     ///
     /// # Errors
-    /// Why they cannot be told apart here.
+    /// The reason why the two cannot be told apart here.
     pub fn calibrate() -> Result<Self, Box<dyn Error>> {
         Ok(Self { calibration: Calibration::measure(CalibrationOptions::default())? })
     }
 
-    /// The share of these pages that is in the cache; `None`: there are none.
+    /// Returns the share of `pages` that is in the cache; `None`: there are no pages.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     pub fn resident(&self, watched: &Watched, pages: &[Range<usize>]) -> Result<Option<f64>, Box<dyn Error>> {
         let all: usize = pages.iter().map(ExactSizeIterator::len).sum();
         let (mut before, mut touches, mut cached) = (0, 0, 0);
         for range in pages {
-            // As many as are its share.
+            // As many touches as the range's share of all pages.
             let upto = before + range.len();
             let count = u32::try_from(upto * TOUCHES / all - before * TOUCHES / all)?;
             before = upto;

@@ -1,4 +1,4 @@
-//! From turns to rows.
+//! Makes rows of turns.
 
 use super::BOUND_BYTES;
 use super::bare::Size;
@@ -8,7 +8,8 @@ use super::turns::{Measured, Turn};
 use crate::report::{Bound, Row, pairwise};
 use crate::rig::reads_max;
 
-/// Ratios of throughput: above, below, what it says, and its bound at 256 KiB beside the antagonist.
+/// Ratios of throughput: numerator, denominator, what the ratio shows, and its bound at 256 KiB beside the
+/// antagonist.
 const THROUGHPUTS: [(Receiver, Receiver, &str, Bound); 5] = [
     (Receiver::Jet, Receiver::Own, "", Bound::AtLeast(1.9)),
     (Receiver::Jet, Receiver::Shared, "", Bound::None),
@@ -16,17 +17,17 @@ const THROUGHPUTS: [(Receiver, Receiver, &str, Bound); 5] = [
     (Receiver::Capped, Receiver::Own, ", what the cap gives", Bound::None),
     (Receiver::Following, Receiver::Jet, "", Bound::AtLeast(1.1)),
 ];
-/// Ratios of p99.9 at a load that is the same for both.
+/// Ratios of p99.9 at a load that is the same for both: numerator and denominator.
 const TAILS: [(Receiver, Receiver); 4] = [
     (Receiver::Jet, Receiver::Own),
     (Receiver::Jet, Receiver::Shared),
     (Receiver::Jet, Receiver::Capped),
     (Receiver::Following, Receiver::Jet),
 ];
-/// The load at which [`TAILS`]' first has a bound, in percent; and that bound.
+/// The load in percent at which the first ratio of [`TAILS`] has a bound, and the bound.
 const TAIL_BOUND: (u32, f64) = (90, 0.5);
 
-/// How the rows of a size begin.
+/// Returns the words with which all rows of a setting begin.
 pub fn words(shape: Shape, antagonist: Option<f64>) -> String {
     let size = format!("{} KiB, {} x {}", shape.message_bytes >> 10, shape.connections, shape.depth);
     match antagonist {
@@ -36,7 +37,7 @@ pub fn words(shape: Shape, antagonist: Option<f64>) -> String {
     }
 }
 
-/// The rows of a size, with or without the antagonist.
+/// Returns the rows of a message size, with or without the antagonist.
 pub fn of_setting(shape: Shape, antagonist: Option<f64>, loads: &[u32], measured: &Measured) -> Vec<Row> {
     let is_bounded = antagonist.is_some() && shape.message_bytes == BOUND_BYTES;
     let these =
@@ -60,7 +61,7 @@ pub fn of_setting(shape: Shape, antagonist: Option<f64>, loads: &[u32], measured
 
 struct Rows<'a> {
     words: String,
-    /// Whether bounds are of these.
+    /// Whether the bounds apply to these rows.
     is_bounded: bool,
     turns: Vec<&'a Turn>,
     rows: Vec<Row>,
@@ -73,7 +74,7 @@ impl Rows<'_> {
         self.rows.push(Row::new("residency", &metric, unit, values, bound));
     }
 
-    /// One figure of a receiver's turns, in the order of rounds.
+    /// Returns one figure of a receiver's turns, in the order of rounds.
     fn of(&self, receiver: Receiver, load: Option<u32>, pick: &dyn Fn(&Turn) -> f64) -> Vec<f64> {
         let ours =
             |turn: &&&Turn| turn.receiver == receiver && turn.offered.map(|offered| offered.percent) == load;
@@ -102,7 +103,7 @@ impl Rows<'_> {
         };
         let mut figure = |what: &str, unit, pick: &dyn Fn(&Turn) -> f64, bound| {
             let values = self.of(receiver, load, pick);
-            // Not told everywhere: a row of nothing says nothing.
+            // A figure that is not known on this machine has no row.
             if !values.iter().any(|value| value.is_nan()) {
                 self.push(&format!("{name}, {what}"), unit, values, bound);
             }
@@ -149,14 +150,14 @@ impl Rows<'_> {
         }
     }
 
-    /// What holds on any machine, however busy.
+    /// Adds rows that hold on any machine, however busy it is.
     fn exact(&mut self, shape: Shape) {
         let of = |receiver: Receiver, pick: &dyn Fn(&Turn) -> f64| -> Vec<f64> {
             self.turns.iter().filter(|turn| turn.receiver == receiver).map(|turn| pick(turn)).collect()
         };
         let reads = |turn: &Turn| turn.most.map_or(f64::NAN, |most| f64::from(most.reads));
         let mut rows = Vec::new();
-        // Small messages come without READs.
+        // Small messages need no READs.
         if !shape.is_small() {
             let name = Receiver::Capped.name();
             let metric = format!("{}: {name}, most READs at once", self.words);
@@ -166,7 +167,7 @@ impl Rows<'_> {
             let metric = format!("{}: {}, most READs at once", self.words, Receiver::Own.name());
             rows.push(Row::new("residency", &metric, "READs", vec![own], Bound::None));
         }
-        // A stack goes through as much as it ever has out, and a queue through all there is.
+        // A stack goes through as much as is ever taken at once, a queue through all buffers.
         let gone_through = of(Receiver::Shared, &|turn| {
             let Some(most) = turn.most else { return f64::NAN };
             #[allow(clippy::cast_precision_loss)] // below 2^30

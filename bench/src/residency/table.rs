@@ -4,11 +4,11 @@ use super::traffic::{Seen, Shape};
 use super::turns::{Bare, Measured, Turn};
 use std::fmt::Write as _;
 
-/// Empty fields: there is no such thing in that turn, or it cannot be told here.
+/// Head of the table. An empty field below it: the turn has no such figure, or it is not known here.
 const HEAD: &str = "receiver,message_bytes,connections,depth,antagonist_gb_per_s,round,place,load_percent,offered_gb_per_s,messages,gb_per_s,delivered,\
                     p50_us,p99_us,p99_9_us,late_p99_9_us,resident,touched_mib,misses_a_kib,reads_most,buffers_most_mib,others_us\n";
 
-/// All turns, in the order in which they were; the bare loop's after them.
+/// Returns all turns in their order, and the bare loop's turns after them.
 pub fn csv(measured: &Measured) -> String {
     let mut text = String::from(HEAD);
     for turn in &measured.turns {

@@ -17,7 +17,7 @@ struct Rig {
     traffic: Traffic,
 }
 
-/// A receiver on threads of its own, which end with the process of the test, and its senders.
+/// Starts a receiver on threads of its own, which end with the process of the test, and its senders.
 fn start(buffers: Kind, reads_max: Option<u32>, shape: Shape) -> Rig {
     let directory = tempfile::tempdir().unwrap();
     let touched = Touched::new().unwrap();
@@ -71,14 +71,14 @@ fn no_more_reads_run_at_once_than_are_allowed() {
     assert!(most.reads > 5, "{most:?}: nothing to hold back");
 }
 
-/// The senders are held up for 100 ms, in which a hundred messages were to arrive on one connection that
-/// takes one at a time.
+/// The senders are held up for 100 ms. In that time a hundred messages are due on one connection, which takes
+/// one at a time.
 #[test]
 fn a_message_is_timed_from_when_it_was_to_arrive() {
     let shape = Shape { connections: 2, depth: 1, message_bytes: 4096 };
     let mut rig = start(Kind::Own, None, shape);
     let held_up = Duration::from_millis(100);
-    // Begins when the first one is asked for: the turn's clock runs by then.
+    // The clock starts when the first arrival is asked for: by then the turn's clock runs.
     let mut clock = None;
     let arrivals = (0..100u64).map(|at_ns| {
         let since = *clock.get_or_insert_with(Instant::now);
@@ -89,7 +89,7 @@ fn a_message_is_timed_from_when_it_was_to_arrive() {
     });
     let seen = rig.traffic.offer(arrivals).unwrap();
     assert_eq!(seen.messages, 100);
-    // Up to what the histogram rounds.
+    // Up to the rounding of the histogram.
     assert!(seen.p50_us > 99_500.0, "{seen:?}");
     assert!(seen.late_p999_us > 99_500.0, "{seen:?}");
 }

@@ -1,7 +1,7 @@
 //! How much memory a receiver goes through: its application marks every page that it reads.
 //!
-//! The marks lie in memory that both processes map. One is a byte, stored once for 4 KiB that are read, so
-//! what it costs is in no figure.
+//! The marks lie in memory that both processes map. A mark is a byte, stored once for 4 KiB that are read.
+//! Its cost is too small to show in a figure.
 
 use jet_fabric::memory::{Mapping, Protection, SharedMemory};
 use jet_wire::SLAB_BYTES;
@@ -13,26 +13,26 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Marks: as many as 512 MiB have pages. A page's is found by its address, so that neighbours never share
-/// one.
+/// Number of marks, as many as 512 MiB have pages. A page's mark is found by its address, so that neighbours
+/// never share one.
 const MARKS: usize = 1 << 17;
 
-/// Where marks are counted.
+/// The marks, in the process that counts them.
 pub struct Touched(SharedMemory);
 
-/// Where marks are made.
+/// The marks, in the process that makes them.
 pub struct Marks(Mapping);
 
 impl Touched {
-    /// No marks yet.
+    /// Makes memory for marks, none of them set.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     pub fn new() -> io::Result<Self> {
         SharedMemory::new("jet-touched", MARKS, false).map(Self)
     }
 
-    /// Where a child finds it.
+    /// Returns the path by which a child process opens the marks.
     pub fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_fd().as_raw_fd()).into()
     }
@@ -43,12 +43,13 @@ impl Touched {
         unsafe { std::slice::from_raw_parts(self.0.base().cast(), MARKS) }
     }
 
-    /// Takes all marks away.
+    /// Clears all marks.
     pub fn clear(&self) {
         self.marks().iter().for_each(|mark| mark.store(0, Ordering::Relaxed));
     }
 
-    /// Of so many pages from an address on, those that are marked: ranges, each as long as can be.
+    /// Returns the marked pages among `pages` pages from `address` on, as ranges that are as long as
+    /// possible.
     pub fn runs(&self, address: usize, pages: usize) -> Vec<Range<usize>> {
         let marks = self.marks();
         let first = address / SLAB_BYTES;
@@ -63,23 +64,23 @@ impl Touched {
         runs
     }
 
-    /// Bytes of the pages that are marked.
+    /// Returns the bytes of all marked pages.
     pub fn bytes(&self) -> usize {
         self.marks().iter().filter(|mark| mark.load(Ordering::Relaxed) != 0).count() * SLAB_BYTES
     }
 }
 
 impl Marks {
-    /// Opens what its parent counts.
+    /// Opens the marks that the parent process counts.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     pub fn open(path: &Path) -> Result<Self, Box<dyn Error>> {
         let file = File::options().read(true).write(true).open(path)?;
         Ok(Self(Mapping::of_stranger(file.as_fd(), Protection::ReadWrite, MARKS as u64)?))
     }
 
-    /// These bytes are read.
+    /// Marks the pages of `bytes`, which are being read.
     pub fn mark(&self, bytes: &[u8]) {
         // SAFETY: as in `Touched::marks`; the mapping cannot be truncated.
         let marks: &[AtomicU8] = unsafe { std::slice::from_raw_parts(self.0.base().cast(), self.0.bytes()) };

@@ -1,9 +1,9 @@
-//! What arrives: many connections of one NIC, each with so many messages under way.
+//! The senders of all messages: many connections of one NIC, each with a number of messages under way.
 //!
-//! A network delivers bytes that do not come out of this host's memory. So that the senders' side is no part
-//! of what is measured, every message of every connection is the same stretch of memory, which stays in the
-//! cache; `jet-client`'s sender has a buffer of its own for each message. Otherwise it says and heeds what
-//! that sender does, but for congestion signals, which it counts.
+//! A network delivers bytes that do not come out of this host's memory. The senders' side must therefore not
+//! affect the figures. So every message of every connection is the same stretch of memory, which stays in the
+//! cache. `jet-client`'s sender has a buffer of its own for each message. Otherwise these senders behave as
+//! that sender does, except that they only count congestion signals.
 
 use super::arrivals::Arrival;
 use crate::rig::APP;
@@ -27,83 +27,84 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Receive entries of each connection, as a sender has.
+/// Receive entries of each connection, as many as a sender has.
 const RECEIVE_ENTRIES: u16 = 64;
-/// How long it looks in vain before it sleeps, as Jet's sender does.
+/// Time for which it polls in vain before it sleeps, as Jet's sender does.
 const SPIN: Duration = Duration::from_micros(50);
-/// Nothing takes longer to end.
+/// Time without an end after which the benchmark fails.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// A SEND's number where it carries no message.
+/// Id of a SEND that carries no message.
 const NO_MESSAGE: u64 = u64::MAX;
-/// Places for each message that may be under way: ends may come in any order.
+/// Places for each message that may be under way. There are more than one, since ends may come in any order.
 const PLACES: usize = 4;
-/// No message is in this place.
+/// Mark of a place without a message.
 const FREE: u64 = u64::MAX;
 
-/// What is under way at once.
+/// The messages that may be under way at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Connections.
+    /// Number of connections.
     pub connections: usize,
-    /// Messages of each.
+    /// Messages under way on each connection.
     pub depth: usize,
     /// Bytes of each message.
     pub message_bytes: usize,
 }
 
 impl Shape {
-    /// Bytes that may be under way at once.
+    /// Returns the bytes that may be under way at once.
     pub fn bytes(&self) -> usize {
         self.connections * self.depth * self.message_bytes
     }
 
-    /// Whether messages are carried by their SENDs.
+    /// Returns whether the messages are small: their SENDs carry them.
     pub fn is_small(&self) -> bool {
         self.message_bytes <= SLAB_BYTES
     }
 }
 
-/// What a turn saw.
+/// Figures of a turn, as the senders measured them.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
-    /// Messages that ended consumed.
+    /// Messages that ended as consumed.
     pub messages: u64,
-    /// Until the last one's end.
+    /// Time until the last message's end.
     pub elapsed: Duration,
-    /// Payload that ended consumed, a second, up to the last end.
+    /// GB of payload that ended as consumed a second, up to the last end.
     pub gigabytes_per_s: f64,
-    /// To a message's end, in microseconds: from its submission in a closed loop, from its intended arrival
-    /// in an open one. Quantiles.
+    /// Median latency in microseconds. Latency runs to a message's end: from its submission in a closed loop,
+    /// from its intended arrival in an open one.
     pub p50_us: f64,
-    /// See above.
+    /// Latency that 99 % of the messages do not exceed, in microseconds.
     pub p99_us: f64,
-    /// See above.
+    /// Latency that 99.9 % of the messages do not exceed, in microseconds.
     pub p999_us: f64,
-    /// From a message's intended arrival to when the senders' thread took it up, microseconds: what the
-    /// senders themselves are late by. 0 in a closed loop.
+    /// Time from a message's intended arrival until the senders' thread took it up, in microseconds: 99.9 %
+    /// quantile. It shows by how much the senders themselves are late. 0 in a closed loop.
     pub late_p999_us: f64,
 }
 
 struct Connection {
     qp: Qp,
-    /// A welcome came.
+    /// Whether the receiver's welcome has arrived.
     stands: bool,
     credit_limit: u64,
-    /// SENDs made.
+    /// SENDs posted so far.
     sends: u64,
-    /// The receiver asked for what is unused above this.
+    /// Limit to which the receiver recalled unused credit.
     recalled_to: Option<u64>,
-    /// The next message's number; the first one's is 1.
+    /// Sequence number of the next message, from 1.
     sequence: u64,
     in_flight: usize,
-    /// Messages of an open loop that have arrived and are not submitted: when they were to arrive.
+    /// Intended arrivals of an open loop's messages that are not submitted yet, in nanoseconds of the turn's
+    /// clock.
     arrived_ns: VecDeque<u64>,
-    /// From when each message is timed, nanoseconds of the turn's clock, by its number modulo the places;
-    /// [`FREE`]: none.
+    /// Times from which messages are timed, in nanoseconds of the turn's clock. A message's place is its
+    /// sequence number modulo the places; [`FREE`]: no message.
     begun_ns: Box<[u64]>,
 }
 
-/// The connections.
+/// Connections of one NIC, and the measurement of a turn.
 pub struct Traffic {
     nic: SoftNic,
     shape: Shape,
@@ -113,20 +114,20 @@ pub struct Traffic {
     connections: Vec<Connection>,
     completions: Box<[Completion]>,
     clock: Instant,
-    /// What the NIC is told, which goes on from turn to turn.
+    /// Clock for the NIC, which runs on from turn to turn.
     nic_clock: CoarseClock,
     latencies: Histogram<u64>,
     late: Histogram<u64>,
     ended: u64,
-    /// Congestion signals, which are not heeded.
+    /// Congestion signals received, which are otherwise ignored.
     pub signals: u64,
 }
 
 impl Traffic {
-    /// Connects.
+    /// Connects all connections to the receiver.
     ///
     /// # Errors
-    /// What the NIC says, or that the receiver does not take all of it.
+    /// An error of the NIC, or that the receiver does not accept all connections or the shape.
     pub fn connect(address: &Address, shape: Shape) -> Result<Self, Box<dyn Error>> {
         let entries = u32::try_from(shape.connections)? * u32::from(RECEIVE_ENTRIES);
         let mut nic = SoftNic::new(SoftOptions {
@@ -198,10 +199,10 @@ impl Traffic {
         Ok(traffic)
     }
 
-    /// A closed loop: keeps every connection busy for so long, and waits for what is under way then.
+    /// Runs a closed loop: keeps every connection busy for `span`, then waits for the messages under way.
     ///
     /// # Errors
-    /// What the NIC says, a message that was not consumed, or that nothing ends any more.
+    /// An error of the NIC, a message that was not consumed, or that messages stop ending.
     pub fn run(&mut self, span: Duration) -> Result<Seen, Box<dyn Error>> {
         self.begin();
         let mut idle_since = None;
@@ -223,8 +224,9 @@ impl Traffic {
         }
     }
 
-    /// An open loop: submits each message when it arrives, or as soon after that as its connection has room;
-    /// and waits for the last one's end. It does not sleep, so that it is not late with the next one.
+    /// Runs an open loop: submits each message when it arrives, or as soon after that as its connection has
+    /// room. Then waits for the last end. The loop does not sleep, so that it is not late with the next
+    /// message.
     ///
     /// # Errors
     /// As of [`Self::run`].
@@ -256,7 +258,7 @@ impl Traffic {
             if next.is_none() && all_done {
                 return Ok(self.seen());
             }
-            // Where nothing is under way nothing can end.
+            // Where nothing is under way, no end can come.
             self.idle(worked || self.ended != ended || all_done, &mut idle_since)?;
         }
     }
@@ -285,7 +287,7 @@ impl Traffic {
         }
     }
 
-    /// How long nothing happened.
+    /// Returns for how long nothing has happened.
     fn idle(&self, worked: bool, since: &mut Option<Instant>) -> Result<Duration, Box<dyn Error>> {
         if worked {
             *since = None;
@@ -313,7 +315,7 @@ impl Traffic {
         self.nic.post_srq(SrqEntry { id: entry, header, payload: None })
     }
 
-    /// Takes what came.
+    /// Takes the completions and events that have arrived.
     fn look(&mut self) -> Result<(), Box<dyn Error>> {
         let now_ns = self.nic_clock.turn();
         let taken = self.nic.poll(now_ns, &mut self.completions);
@@ -381,7 +383,7 @@ impl Traffic {
                 }
             }
             FromReceiver::Credit(credit) if credit.recall() => {
-                // With all of it used there is nothing to give back.
+                // With all credit used there is none to give back.
                 let unused = connection.sends < connection.credit_limit;
                 connection.recalled_to = unused.then_some(credit.credit_limit.get());
             }
@@ -394,8 +396,8 @@ impl Traffic {
         Ok(())
     }
 
-    /// Submits what one connection may: of what has arrived, and, while a closed loop goes on, as much as
-    /// there is room for.
+    /// Submits what one connection may: messages that have arrived, or, while a closed loop goes on, as many
+    /// as have room.
     fn submit(&mut self, at: usize, goes_on: bool) -> Result<(), Box<dyn Error>> {
         let Shape { depth, message_bytes, .. } = self.shape;
         loop {
@@ -404,7 +406,7 @@ impl Traffic {
             let credit = connection.sends < connection.credit_limit;
             let place = usize::try_from(connection.sequence % (depth * PLACES) as u64)?;
             let room = connection.in_flight < depth && connection.begun_ns[place] == FREE;
-            // From its arrival on: what a message waits for room is the receiver's doing.
+            // Timed from its arrival: the receiver causes a message's wait for room.
             let begins_ns = if goes_on { Some(now_ns) } else { connection.arrived_ns.front().copied() };
             let (header, payload, id) = if let Some(asked) = connection.recalled_to.take_if(|_| credit) {
                 connection.credit_limit = connection.credit_limit.min(asked.max(connection.sends + 1));

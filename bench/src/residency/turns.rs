@@ -1,9 +1,9 @@
-//! Turns: each receiver's, in a round, in an order that rotates; first in a closed loop, then at loads that
-//! are the same for all.
+//! Turns of the receivers. In a round each receiver has one turn, in an order that rotates. The first rounds
+//! run a closed loop, the others loads that are the same for all.
 //!
-//! In a closed loop as much is always under way as may be, so a tail latency there says what the throughput
-//! says. The loads offered in the open loop are shares of what the slowest receiver did in the closed loop
-//! just before; all receivers of a round are offered the same arrivals, at the same times.
+//! In a closed loop as much is always under way as may be, so a tail latency there only repeats the
+//! throughput. The loads of the open loop are shares of the slowest receiver's rate in the closed loop just
+//! before. All receivers of a round are offered the same arrivals, at the same times.
 
 use super::arrivals::Poisson;
 use super::bare::{self, Ring};
@@ -18,23 +18,24 @@ use jet_cat::CpuSet;
 use std::error::Error;
 use std::time::Duration;
 
-/// How long things last.
+/// Lengths of the parts of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Spans {
-    /// What a turn measures.
+    /// Length of a turn's measurement.
     pub turn: Duration,
-    /// The same load just before, which is not measured: the cache is the last one's until then.
+    /// Length of the same load just before, which is not measured: at its start the cache has the former
+    /// receiver's bytes.
     pub settle: Duration,
-    /// Before a receiver's first turn; and where its footprint has to find its size.
+    /// Length of a receiver's load before its first turn.
     pub warm_up: Duration,
-    /// See above.
+    /// The same for the receiver whose footprint has to find its size.
     pub warm_up_following: Duration,
-    /// The bare limit.
+    /// Length of a turn of the bare loop.
     pub bare: Duration,
 }
 
 impl Spans {
-    /// For figures.
+    /// Lengths for figures.
     pub const FULL: Self = Self {
         turn: Duration::from_millis(1250),
         settle: Duration::from_millis(250),
@@ -42,7 +43,7 @@ impl Spans {
         warm_up_following: Duration::from_millis(5000),
         bare: Duration::from_millis(150),
     };
-    /// To see that it runs.
+    /// Lengths for a check that the benchmark works.
     pub const BRIEF: Self = Self {
         turn: Duration::from_millis(300),
         settle: Duration::from_millis(100),
@@ -52,86 +53,87 @@ impl Spans {
     };
 }
 
-/// What all turns of a size have in common.
+/// Conditions that all turns of a message size have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting<'a> {
-    /// What is under way at once.
+    /// Messages that may be under way at once.
     pub shape: Shape,
-    /// What the antagonist takes, GB/s; `None`: there is none.
+    /// Rate of the antagonist, GB/s; `None`: there is no antagonist.
     pub antagonist: Option<f64>,
-    /// Loads that are offered, in percent of what the slowest receiver does in a closed loop.
+    /// Loads that are offered, in percent of the slowest receiver's rate in a closed loop.
     pub loads: &'a [u32],
-    /// How long things last.
+    /// Lengths of the parts of a run.
     pub spans: Spans,
 }
 
-/// What is offered in an open loop.
+/// The load that is offered in an open loop.
 #[derive(Clone, Copy, Debug)]
 pub struct Offered {
-    /// Of what the slowest receiver did in the closed loop.
+    /// Percent of the slowest receiver's rate in the closed loop.
     pub percent: u32,
-    /// What that is.
+    /// The load in GB/s.
     pub gigabytes_per_s: f64,
 }
 
 /// One turn of one receiver.
 pub struct Turn {
-    /// From 0.
+    /// Number of the round, from 0.
     pub round: usize,
-    /// Among the turns of that round and load, from 0.
+    /// Place among the turns of that round and load, from 0.
     pub place: usize,
-    /// Whose.
+    /// The receiver whose turn it was.
     pub receiver: Receiver,
-    /// What is under way at once, at most.
+    /// Messages that may be under way at once.
     pub shape: Shape,
-    /// GB/s; `None`: without.
+    /// Rate of the antagonist, GB/s; `None`: there was no antagonist.
     pub antagonist: Option<f64>,
-    /// `None`: a closed loop.
+    /// The load that was offered; `None`: a closed loop.
     pub offered: Option<Offered>,
-    /// What the senders saw.
+    /// Figures that the senders measured.
     pub seen: Seen,
-    /// Of an open loop: what was offered in the turn's time, to how long it took until all of it was
-    /// consumed; 1: as long.
+    /// Length of an open loop's turn divided by the time until everything offered was consumed, at most 1.
+    /// `None`: a closed loop.
     pub delivered: Option<f64>,
-    /// Of the pages that the application read, what was in the cache afterwards; `None`: cannot be told here.
+    /// Share of the pages that the application read which was in the cache afterwards; `None`: not known
+    /// here.
     pub resident: Option<f64>,
-    /// Memory that the application read during the turn, each page counted once.
+    /// MiB that the application read during the turn, each page counted once.
     pub touched_mib: f64,
-    /// Misses of the last-level cache a KiB.
+    /// Misses of the last-level cache for each KiB.
     pub misses: Option<f64>,
-    /// What a conventional receiver counts.
+    /// Most READs and buffer bytes at once, as a conventional receiver counts them.
     pub most: Option<Most>,
-    /// Processor time that all other receivers' processes spent meanwhile, microseconds.
+    /// Processor time that all other receivers' processes spent during the turn, in microseconds.
     pub others_us: f64,
 }
 
 /// One turn of the bare loop.
 pub struct Bare {
-    /// From 0.
+    /// Number of the round, from 0.
     pub round: usize,
-    /// What the receivers have.
+    /// Messages as the receivers have them.
     pub shape: Shape,
-    /// GB/s; `None`: without.
+    /// Rate of the antagonist, GB/s; `None`: there was no antagonist.
     pub antagonist: Option<f64>,
-    /// Which ring.
+    /// The ring's size.
     pub ring: bare::Size,
-    /// GB/s.
+    /// Rate of the loop, GB/s.
     pub gigabytes_per_s: f64,
 }
 
 /// Everything that was measured.
 #[derive(Default)]
 pub struct Measured {
-    /// In the order in which they were.
+    /// Turns of the receivers, in their order.
     pub turns: Vec<Turn>,
-    /// Of the bare loop.
+    /// Turns of the bare loop.
     pub bare: Vec<Bare>,
 }
 
-/// Has every receiver run for a while, so that its pool is warm and its footprint has found its size.
+/// Lets every receiver run for a while, so that its pool is warm and its footprint has found its size.
 ///
 /// # Errors
-/// What a receiver or a sender says.
+/// An error of a receiver or a sender.
 pub fn warm_up(standing: &mut [Standing], spans: Spans) -> Result<(), Box<dyn Error>> {
     let _here = CpuSet::from_iter([OTHERS_CORE]).stay()?;
     for one in standing {
@@ -143,11 +145,11 @@ pub fn warm_up(standing: &mut [Standing], spans: Spans) -> Result<(), Box<dyn Er
     Ok(())
 }
 
-/// All rounds of a setting: first those of the closed loop, with the bare loop's turns, then those of each
-/// load.
+/// Runs all rounds of a setting: first those of the closed loop, with the bare loop's turns, then those of
+/// each load.
 ///
 /// # Errors
-/// What a receiver or a sender says.
+/// An error of a receiver or a sender.
 pub fn rounds(
     rounds: usize,
     setting: &Setting<'_>,
@@ -166,7 +168,7 @@ pub fn rounds(
     for round in 0..rounds {
         for (next, &percent) in setting.loads.iter().enumerate() {
             let offered = Offered { percent, gigabytes_per_s: slowest * f64::from(percent) / 100.0 };
-            // Another order than that of the load before.
+            // Each load has another order than the load before it.
             for (place, receiver) in Receiver::order(round + next).into_iter().enumerate() {
                 let turn = turn((round, place), receiver, Some(offered), setting, judge, standing)?;
                 measured.turns.push(turn);
@@ -176,7 +178,8 @@ pub fn rounds(
     Ok(())
 }
 
-/// What the slowest receiver does in a closed loop, GB/s: of each the median of its turns.
+/// Returns the slowest receiver's rate in a closed loop, in GB/s. A receiver's rate is the median of its
+/// turns.
 pub fn slowest(closed: &[Turn]) -> f64 {
     let rate = |receiver: Receiver| {
         let turns = closed.iter().filter(|turn| turn.receiver == receiver);
@@ -248,7 +251,7 @@ fn others_time(receiver: Receiver, standing: &[Standing]) -> std::io::Result<Dur
     standing.iter().filter(|one| one.receiver != receiver).map(Standing::processor_time).sum()
 }
 
-/// The turn's load for so long: as much as goes, or what is offered.
+/// Runs a turn's load for `span`: as much as possible, or what is offered.
 fn load(
     one: &mut Standing,
     offered: Option<Offered>,
@@ -258,7 +261,7 @@ fn load(
     span: Duration,
 ) -> Result<Seen, Box<dyn Error>> {
     let Some(Offered { percent, gigabytes_per_s }) = offered else { return one.traffic.run(span) };
-    // The same for all receivers of this round and load.
+    // The seed is the same for all receivers of this round and load.
     let seed = (round as u64) << 16 | u64::from(percent) << 1 | part;
     #[allow(clippy::cast_precision_loss)] // a rate
     let messages_per_s = gigabytes_per_s * 1e9 / shape.message_bytes as f64;

@@ -1,5 +1,4 @@
-//! Two NICs without receiver and application: what a message costs in allocations and system calls, and how
-//! long one takes.
+//! Two NICs without receiver and application: the allocations and system calls of a message, and its latency.
 
 use super::end::{self, AREA_BYTES, End, SLAB};
 use crate::allocations;
@@ -36,8 +35,7 @@ fn two_ends(ip: IpAddr) -> Result<[End; 2], Box<dyn Error>> {
     Ok(ends)
 }
 
-/// As long as nothing is received: an end waits for the other without a limit of its own, as `ib_send_lat`
-/// does.
+/// Polls until `count` SENDs have arrived. It has no time limit, as `ib_send_lat` has none.
 fn until_received(end: &mut End, count: u64) -> Result<(), Box<dyn Error>> {
     while end.received < count {
         end.step()?;
@@ -51,22 +49,23 @@ fn send_short(end: &mut End, id: u64) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Allocations of the loops, and how many messages they carried.
+/// Messages that the loops carried, and the allocations that this took.
 pub struct Carried {
     pub sends: u64,
     pub reads: u64,
     pub send_allocations: u64,
     pub read_allocations: u64,
-    /// Looks for completions meanwhile, of both ends.
+    /// Polls for completions while the SENDs ran, of both ends.
     pub send_polls: u64,
+    /// Polls for completions while the READs ran, of both ends.
     pub read_polls: u64,
 }
 
-/// Half of what a message of 64 bytes and one back take, in microseconds, the median: two threads, each with
-/// one end, as `ib_send_lat` has two processes. The header goes with each.
+/// Returns half the time of a message of 64 bytes and one back, in microseconds: the median of `trips`. Two
+/// threads have one end each, as `ib_send_lat` has two processes. A header goes with each message.
 ///
 /// # Errors
-/// What the NICs say.
+/// An error of the NICs.
 pub fn half_round_trip(ip: IpAddr, trips: usize) -> Result<f64, Box<dyn Error>> {
     let [mut echo, mut asker] = two_ends(ip)?;
     let echoing = std::thread::spawn(move || -> Result<End, String> {
@@ -77,7 +76,8 @@ pub fn half_round_trip(ip: IpAddr, trips: usize) -> Result<f64, Box<dyn Error>> 
         while echo.sent < trips as u64 {
             echo.step().map_err(|error| error.to_string())?;
         }
-        // Not ended here: the asker would hear of that before this thread is over, and call it an error.
+        // The end is not dropped here: the asker would see the disconnect before this thread is over, and
+        // take it for an error.
         Ok(echo)
     });
     let mut spans = Vec::with_capacity(trips);
@@ -94,12 +94,11 @@ pub fn half_round_trip(ip: IpAddr, trips: usize) -> Result<f64, Box<dyn Error>> 
     Ok(crate::report::median(&spans))
 }
 
-/// Carries messages, SENDs in chains of [`BURST`] and READs in chains of [`READ_BURST`]. Tells `mark` twice
-/// before, so that what marking itself takes is known; then when the SENDs begin, when the READs begin, and
-/// when all is over.
+/// Carries messages, SENDs in chains of [`BURST`] and READs in chains of [`READ_BURST`]. Calls `mark` twice
+/// before the SENDs, so that the cost of marking is known, once before the READs, and once at the end.
 ///
 /// # Errors
-/// What the NICs say.
+/// An error of the NICs.
 pub fn carry(ip: IpAddr, sends: u64, reads: u64, mut mark: impl FnMut()) -> Result<Carried, Box<dyn Error>> {
     let mut ends = two_ends(ip)?;
     let source = Arc::new(SharedMemory::new("bench-source", READ_BYTES as usize, false)?);
@@ -136,7 +135,7 @@ pub fn carry(ip: IpAddr, sends: u64, reads: u64, mut mark: impl FnMut()) -> Resu
         }
         Ok(())
     };
-    // Everything is used once before it is counted.
+    // Everything is used once before the counting begins.
     send(&mut ends, BURST as u64)?;
     read(&mut ends, READ_BURST)?;
     mark();

@@ -1,4 +1,4 @@
-//! One end of connections between two NICs, without receiver and application.
+//! One end of the connections between two bare NICs, without receiver and application.
 
 use jet_fabric::CoarseClock;
 use jet_fabric::memory::SharedMemory;
@@ -13,32 +13,35 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// SRQ entries that are posted.
+/// SRQ entries that an end posts.
 pub const ENTRIES: u32 = 64;
 pub const SLAB: u32 = 4096;
-/// What READs fill.
+/// Bytes of the memory that READs fill.
 pub const AREA_BYTES: u32 = 2 << 20;
 const CONNECT_LIMIT: Duration = Duration::from_secs(60);
 
-/// One end.
+/// One end: a NIC, its memory, and counts of what completed.
 pub struct End {
     pub nic: VerbsNic,
     clock: CoarseClock,
-    /// Its connections, in the order in which they were asked for or accepted.
+    /// Connections, in the order in which they were asked for or accepted.
     pub qps: Vec<Qp>,
     connected: usize,
     headers: MemoryKey,
     pub slabs: MemoryKey,
     completions: [Completion; 64],
-    /// SENDs that were taken, SENDs that came, READs that are done, and looks for all that.
+    /// SENDs that this end's NIC has completed.
     pub sent: u64,
+    /// SENDs that arrived.
     pub received: u64,
+    /// READs that completed.
     pub read: u64,
+    /// Polls for completions.
     pub polls: u64,
 }
 
 impl End {
-    /// With a NIC of these sizes.
+    /// Opens a NIC of these sizes, and posts all SRQ entries.
     pub fn new(options: VerbsOptions) -> Result<Self, Box<dyn Error>> {
         let room = options.qps_max as usize;
         let mut nic = VerbsNic::new(options)?;
@@ -75,12 +78,12 @@ impl End {
         Ok(self.nic.post_srq(SrqEntry { id: entry, header, payload })?)
     }
 
-    /// Sends a header alone, or with what follows it.
+    /// Sends a header with a payload, or with none.
     pub fn send(&mut self, qp: Qp, id: u64, payload: Payload<'_>) -> Result<(), Box<dyn Error>> {
         Ok(self.nic.post_send(qp, SendRequest { id, header: &HeaderBytes::ZERO, payload })?)
     }
 
-    /// Looks once for what happened.
+    /// Polls the NIC once and handles its completions and events.
     pub fn step(&mut self) -> Result<(), Box<dyn Error>> {
         self.polls += 1;
         let now_ns = self.clock.turn();
@@ -119,10 +122,10 @@ fn nothing() -> Result<PrivateData, Box<dyn Error>> {
     Ok(PrivateData::new(&[]).ok_or("nothing fits")?)
 }
 
-/// The second end connects to the first, so many times, one after the other.
+/// Connects the second end to the first `count` times, one after the other.
 ///
 /// # Errors
-/// What the NICs say.
+/// An error of the NICs, or that they take longer than a minute.
 pub fn connect(ip: IpAddr, ends: &mut [End; 2], count: usize) -> Result<(), Box<dyn Error>> {
     let address = ends[0].nic.listen(&format!("rdma:{}", SocketAddr::new(ip, 0)).parse()?)?;
     let deadline = Instant::now() + CONNECT_LIMIT;

@@ -1,19 +1,19 @@
-//! Jet over verbs beside perftest, on one device, both ends of each on this host, in turns.
+//! Measures Jet over verbs beside perftest, in turns, on one device. Both ends of each run on this host.
 //!
 //! * 256 KiB: `ib_read_bw` with 32 READs outstanding, and messages through sender, daemon and application.
-//! * 4 KiB: `ib_send_bw --use-srq`, and small messages; Jet's carry a header of 128 bytes, so each is two
-//!   packets at an MTU of 4096. What is compared is perftest with 4224 bytes, which are the same two packets;
-//!   4096, which are one, beside it.
-//! * 64 B: `ib_send_lat`, and the way from the sender to the application, which live in one thread beside the
-//!   daemon's, as perftest has two.
-//! * 200 connected senders of which 32 are active, beside 32; and what a connection's queues are of the
-//!   daemon's memory.
-//! * A NIC of a daemon's sizes: how much of completion queues cycles through the cache, and whether all fits
-//!   that can complete.
-//! * Two NICs without receiver and application: allocations and system calls a message while polling.
+//! * 4 KiB: `ib_send_bw --use-srq`, and small messages. Jet's carry a header of 128 bytes, so each is two
+//!   packets at an MTU of 4096. They are compared with perftest's 4224 bytes, which are the same two packets.
+//!   perftest's 4096 bytes, which are one packet, are shown beside them.
+//! * 64 B: `ib_send_lat`, and the way from the sender to the application. These two share one thread beside
+//!   the daemon's, so that both sides have two threads.
+//! * Connections: 200 connected senders of which 32 are active, beside 32; and how much of the daemon's
+//!   memory a connection's queues take.
+//! * Completion queues of a NIC of a daemon's sizes: how much of them cycles through the cache, and whether
+//!   all completions fit that can come at once.
+//! * Two NICs without receiver and application: allocations and system calls per message while polling.
 //!
-//! It cannot see a wire, an RNIC, or cores of one's own: on soft-RoCE the kernel's own work on the same cores
-//! is most of what is measured, and Jet's three processes share them where perftest's two do.
+//! Neither a wire nor an RNIC takes part. On soft-RoCE the kernel's own work on the same cores is most of
+//! what is measured. Jet's three processes share these cores where perftest has two.
 
 mod bare;
 mod end;
@@ -34,33 +34,33 @@ use std::net::IpAddr;
 use std::process::{Command, Stdio};
 
 const LARGE: usize = 256 << 10;
-/// Enough for seconds on an emulated processor, and for a tenth of one on hardware.
+/// Messages of a sample: they take seconds on an emulated processor, and a tenth of a second on hardware.
 const LARGE_MESSAGES: usize = 512;
 const SMALL_MESSAGES: u64 = 8000;
 const ROUND_TRIPS: usize = 4000;
 const BARE_SENDS: u64 = 4096;
 const BARE_READS: u64 = 256;
-/// Polls for which a NIC looks at most once whether anything happened to its connections, which is a system
-/// call: 4096 in vain, and one that brought something counts as sixteen of them.
+/// Polls for which a NIC looks at most once for events of its connections. A look is a system call. It
+/// follows 4096 polls in vain; a poll that brought something counts as sixteen of these.
 const LOOK_EVERY_POLLS: u64 = 4096 / 16;
 const CONNECTED: usize = 200;
-/// The pool's share that small messages arrive in (Jet §4.1.1).
+/// MiB of the pool that small messages arrive in (Jet §4.1.1).
 const SRQ_SHARE_MIB: f64 = 4.0;
-/// One slab.
+/// MiB of one slab.
 const SLAB_MIB: f64 = SLAB_BYTES as f64 / 1_048_576.0;
 const CROWD_MESSAGES: usize = 512;
 const ACTIVE: usize = 32;
-/// What a connection's queues may be of the daemon's memory, and the least that they can be: a kilobyte would
-/// be a place of 32 bytes for each of 32 requests.
+/// Most KiB of the daemon's memory that one connection's queues may take.
 const QUEUES_KIB_MAX: f64 = 24.0;
+/// Least KiB that a connection's queues can take: a place of 32 bytes for each of 32 requests.
 const QUEUES_KIB_LEAST: f64 = 1.0;
-/// What of completion queues may cycle through the cache.
+/// Most KiB of completion queues that may cycle through the cache.
 const CYCLED_KIB_MAX: f64 = 512.0;
 
-/// Runs the benchmark, or the parts named.
+/// Runs the benchmark, or only the parts that are named.
 ///
 /// # Errors
-/// What the rig, perftest or the system says.
+/// An error of the rig, perftest or the system, or that no RDMA device has an address.
 pub fn run(samples: u32, parts: &[String]) -> Result<Vec<Row>, Box<dyn Error>> {
     let first = jet_fabric::verbs::local_addresses()?
         .into_iter()
@@ -96,7 +96,7 @@ fn exact(metric: &str, unit: &'static str, samples: Vec<f64>, bound: Bound) -> R
 }
 
 fn throughput(place: &Place, fabric: &str, samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
-    // perftest's receiver does not look at the bytes, so the application does not either.
+    // perftest's receiver does not read the bytes, so the application does not either.
     let rig = Rig::start(fabric, false, &[])?;
     let mut load = Load::connect(&rig)?;
     load.large(LARGE * 32)?;
@@ -129,8 +129,7 @@ fn throughput(place: &Place, fabric: &str, samples: u32, rows: &mut Vec<Row>) ->
 }
 
 fn latency(place: &Place, fabric: &str, samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
-    // As many threads look all the time as perftest has: the daemon's, and one that is sender and
-    // application.
+    // As many threads poll as in perftest: the daemon's, and one that is sender and application.
     let spin = format!("reactor.spin_us_max={}", 100_000);
     let rig = Rig::start_daemon(fabric, &[spin])?;
     let mut app = Consumer::register(&rig.control_socket(), crate::rig::APP, Behaviour::default())?;
@@ -156,7 +155,8 @@ fn latency(place: &Place, fabric: &str, samples: u32, rows: &mut Vec<Row>) -> Re
     Ok(())
 }
 
-/// What a hand-over takes one way, in microseconds. A process of its own measures it, because it pins itself.
+/// Returns how long a hand-over takes one way, in microseconds, a figure for each sample. Another process
+/// measures it, because it pins itself to a core.
 fn hand_over(samples: u32) -> Result<Vec<f64>, Box<dyn Error>> {
     let mut command = Command::new(std::env::current_exe()?);
     let output = command.args(["handoff", "--json", "--samples", &samples.to_string()]).output()?;
@@ -190,7 +190,7 @@ fn crowd(fabric: &str, samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn 
         posted_many.push(posted_mib(&many)?);
     }
     let ratios = pairwise(&crowded, &alone);
-    // Nothing arrives where nothing is posted: without this a count that is always 0 would keep to its limit.
+    // Nothing arrives where nothing is posted. Without this bound a count that is always 0 would pass.
     let least = posted_many.clone();
     let memory = pairwise(&posted_many, &posted_few);
     rows.push(row("32 connected, 32 active", "GB/s", alone, Bound::None));
@@ -203,15 +203,15 @@ fn crowd(fabric: &str, samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn 
     let more = queues::mapped_kib(many.daemon_pid())? - queues::mapped_kib(few.daemon_pid())?;
     #[allow(clippy::cast_precision_loss)] // hundreds
     let each = vec![more / (CONNECTED - ACTIVE) as f64];
-    // Where the provider allocates queues itself (mlx5), the device's mappings do not grow, and the second of
-    // these says so.
+    // Where the provider allocates queues itself (mlx5), the device's mappings do not grow. Then the second
+    // of these bounds fails.
     let what = "queues of a connection, mapped of the device";
     rows.push(exact(what, "KiB", each.clone(), Bound::AtMost(QUEUES_KIB_MAX)));
     rows.push(exact(&format!("{what}, the least"), "KiB", each, Bound::AtLeast(QUEUES_KIB_LEAST)));
     Ok(())
 }
 
-/// What a daemon's completion queues are, whoever of its peers are active.
+/// Adds rows for a daemon's completion queues, with few and with many connected peers.
 fn completion_queues(address: IpAddr, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     let near = queues::cycled(address, ACTIVE, ACTIVE)?;
     let far = queues::cycled(address, CONNECTED, ACTIVE)?;
@@ -223,8 +223,8 @@ fn completion_queues(address: IpAddr, rows: &mut Vec<Row>) -> Result<(), Box<dyn
     rows.push(row(cycled, "KiB", kibibytes(far.ring, queues::RXE_BYTES), Bound::None));
     let there = kibibytes(far.ring, queues::MLX5_BYTES);
     rows.push(exact(&format!("{cycled}, with mlx5"), "KiB", there, Bound::AtMost(CYCLED_KIB_MAX)));
-    // That of arrivals, and one for each that is active: none is counted that nobody used, and none is left
-    // out.
+    // One queue for arrivals, and one for each active peer: no unused queue is counted, and no used one is
+    // missing.
     #[allow(clippy::cast_precision_loss)] // tens
     let (queues, all) = (far.queues as f64, (1 + ACTIVE) as f64);
     rows.push(exact("completion queues of those", "queues", vec![queues], Bound::Exactly(all)));
@@ -234,18 +234,19 @@ fn completion_queues(address: IpAddr, rows: &mut Vec<Row>) -> Result<(), Box<dyn
     Ok(())
 }
 
-/// Memory that the daemon has posted to its SRQ now, in MiB.
+/// Returns the memory that the daemon has posted to its SRQ now, in MiB.
 fn posted_mib(crowd: &Crowd) -> Result<f64, Box<dyn Error>> {
     Ok(f64::from(crowd.status()?.pool.posted) * SLAB_MIB)
 }
 
-/// A process of this binary does it, so that nothing else is counted.
+/// Adds rows for allocations and system calls per message. The calls are counted in a process of this binary
+/// that does nothing else.
 fn counted(address: IpAddr, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["role", "verbs-bare", &address.to_string()]).stdin(Stdio::null());
     let (counts, said) = syscalls::count(&mut command)?;
     let [send_polls, read_polls]: [u64; 2] = serde_json::from_str(&said)?;
-    // Before the first mark, between two of them, SENDs, READs, after the last.
+    // The intervals: before the first mark, between two marks, SENDs, READs, after the last mark.
     let [_, nothing, sends, reads, _] = &counts[..] else {
         return Err(format!("{} counts instead of 5", counts.len()).into());
     };
@@ -261,7 +262,7 @@ fn counted(address: IpAddr, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
             let bound = Bound::AtMost(most as f64);
             rows.push(exact(&format!("{metric}, {what}"), "calls", vec![value], bound));
         };
-        // Soft-RoCE rings by a system call, once for a chain; hardware by a store.
+        // Soft-RoCE rings a doorbell by a system call, once for each chain; hardware by a store.
         row("doorbells by system call", counts.doorbells, chains);
         // Each end may be about to look when the count begins.
         row("looks for connections' events", counts.looks, polls / LOOK_EVERY_POLLS + 2);
@@ -278,7 +279,7 @@ fn counted(address: IpAddr, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// System calls of an interval, but for those that marking takes.
+/// System calls of an interval, without those that marking takes.
 struct Calls {
     doorbells: f64,
     looks: f64,
@@ -286,7 +287,7 @@ struct Calls {
 }
 
 impl Calls {
-    /// Of the interval, and of one in which nothing was done.
+    /// Sorts the calls of an interval, less those of an interval in which nothing was done.
     fn of(counts: &BTreeMap<u64, u64>, nothing: &BTreeMap<u64, u64>) -> Self {
         let is_look = |number| [libc::SYS_epoll_wait, libc::SYS_epoll_pwait].contains(&number);
         let mut calls = Self { doorbells: 0.0, looks: 0.0, others: 0.0 };
@@ -306,10 +307,10 @@ impl Calls {
     }
 }
 
-/// The counted process.
+/// Runs the process whose system calls are counted, and prints how often it polled.
 ///
 /// # Errors
-/// What the NICs say.
+/// An error of the NICs.
 pub fn live(address: IpAddr) -> Result<(), Box<dyn Error>> {
     let carried = bare::carry(address, BARE_SENDS, BARE_READS, syscalls::mark)?;
     jet::output::print(&format!("{}\n", serde_json::to_string(&[carried.send_polls, carried.read_polls])?));

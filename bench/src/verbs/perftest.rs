@@ -1,4 +1,4 @@
-//! perftest's own programs, both ends on this host, one figure a run.
+//! Runs perftest's own programs, both ends on this host, for one figure each.
 
 use std::io::{self, Read};
 use std::net::IpAddr;
@@ -6,14 +6,14 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where both ends run.
+/// The device and address on which both ends run.
 pub struct Place {
     pub device: String,
     pub gid_index: u8,
     pub address: IpAddr,
 }
 
-/// What a run gives.
+/// The figure that a run prints.
 #[derive(Clone, Copy)]
 pub enum Figure {
     /// MiB/s.
@@ -37,10 +37,10 @@ impl Figure {
 const START_LIMIT: Duration = Duration::from_secs(10);
 const RUN_LIMIT: Duration = Duration::from_secs(120);
 
-/// Runs a program at both ends, and gives what the asking one prints.
+/// Runs a program of perftest as server and client, and returns the figure that the client prints.
 ///
 /// # Errors
-/// That the program is not there, did not start or end in time, or what it says.
+/// The program is missing, did not start or end in time, or failed: the error has its output.
 pub fn run(place: &Place, program: &str, figure: Figure, options: &[&str]) -> io::Result<f64> {
     let port = free_port()?.to_string();
     let command = || {
@@ -94,7 +94,7 @@ struct Ended(Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        // One that ended by itself needs no signal.
+        // A program that has ended needs no signal.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -104,7 +104,8 @@ fn free_port() -> io::Result<u16> {
     Ok(std::net::TcpListener::bind("0.0.0.0:0")?.local_addr()?.port())
 }
 
-/// The server takes one connection, so it cannot be asked whether it is there: the kernel's table says it.
+/// Waits until the server listens, as the kernel's table of sockets shows. A connection to try it would be
+/// the only one that the server takes.
 fn wait_listening(server: &mut Child, port: &str) -> io::Result<()> {
     let port = port.parse::<u16>().map_err(io::Error::other)?;
     let listening = format!(":{port:04X} ");

@@ -1,7 +1,7 @@
-//! What connections cost in queues: the memory of one's own, how much of completion queues cycles through the
-//! cache, and whether everything fits that can complete at once.
+//! Measures the queues of connections: their memory, how much of the completion queues cycles through the
+//! cache, and whether all completions fit that can come at once.
 //!
-//! It cannot see what an RNIC has of a connection on its own board, nor what the kernel keeps.
+//! What an RNIC keeps of a connection on its own board is not measured, nor what the kernel keeps.
 
 use super::end::{self, End, SLAB};
 use jet::daemon::{Config, verbs_options};
@@ -12,31 +12,31 @@ use std::error::Error;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// Of one completion in soft-RoCE's queues: 72, rounded up to a power of two (rxe_queue.c).
+/// Bytes of one completion in soft-RoCE's queues: 72, rounded up to a power of two (rxe_queue.c).
 pub const RXE_BYTES: f64 = 128.0;
-/// In those of mlx5, as its library makes them (`get_cqe_size`).
+/// Bytes of one completion in mlx5's queues, as its library makes them (`get_cqe_size`).
 pub const MLX5_BYTES: f64 = 64.0;
-/// Rounds before anything is counted, and while it is.
+/// Rounds that go before and are not counted; [`ROUNDS`] follow and are.
 const ROUNDS_BEFORE: u64 = 8;
 const ROUNDS: u64 = 32;
 /// Files of the devices' queues, as the kernel names them in a process's mappings.
 const DEVICE_FILES: &str = "/dev/infiniband/uverbs";
 
-/// What was seen of a daemon's completion queues.
+/// Figures of a daemon's completion queues.
 pub struct Cycled {
-    /// Queues to which something came.
+    /// Queues that received completions.
     pub queues: usize,
-    /// Their rings, in completions.
+    /// Places in the rings of these queues, in completions.
     pub ring: f64,
-    /// Places that are left in the fullest of all queues when everything completes that can.
+    /// Places left in the fullest of all queues when everything completes that can.
     pub places_left: f64,
 }
 
-/// A NIC of a daemon's sizes and `connected` peers, of which `active` send and are read from, as far from
-/// each other as can be.
+/// Connects `connected` peers to a NIC of a daemon's sizes and measures its completion queues. `active` of
+/// the peers send and are read from; they are spread evenly over all.
 ///
 /// # Errors
-/// What the NICs say.
+/// An error of the NICs.
 pub fn cycled(ip: IpAddr, connected: usize, active: usize) -> Result<Cycled, Box<dyn Error>> {
     let listen = SocketAddr::new(ip, 0).to_string();
     let daemon = End::new(verbs_options(&Config::default(), &listen)?)?;
@@ -76,18 +76,18 @@ pub fn cycled(ip: IpAddr, connected: usize, active: usize) -> Result<Cycled, Box
         .filter(|(before, after)| after.taken > before.taken)
         .map(|(_, of)| of)
         .collect();
-    // A ring has a place more than it holds.
+    // A ring has one place more than it can hold completions.
     let ring = in_use.iter().map(|of| f64::from(of.places) + 1.0).sum();
     let left = |of: &QueueUse| f64::from(of.places) - f64::from(of.completions_max);
     let places_left = after.iter().map(left).fold(f64::INFINITY, f64::min);
     Ok(Cycled { queues: in_use.len(), ring, places_left })
 }
 
-/// What a process has mapped of RDMA devices, in KiB: the queues, where the provider lets the kernel allocate
-/// them (soft-RoCE).
+/// Returns the KiB that a process has mapped of RDMA devices. These are the queues, where the provider lets
+/// the kernel allocate them (soft-RoCE).
 ///
 /// # Errors
-/// There is no such process, or the kernel tells its mappings in another form.
+/// There is no such process, or the kernel writes its mappings in another form.
 pub fn mapped_kib(pid: u32) -> std::io::Result<f64> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
     mapped(&maps).ok_or_else(|| std::io::Error::other(format!("/proc/{pid}/maps has lines of another form")))

@@ -1,23 +1,24 @@
-//! Counts the system calls of a process, as a tracer sees them.
+//! Counts the system calls of a process by tracing it (ptrace).
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::process::{Command, Stdio};
 
-/// A stop that is a system call's, as `PTRACE_O_TRACESYSGOOD` marks it.
+/// Signal of a stop at a system call, as `PTRACE_O_TRACESYSGOOD` marks it.
 const SYSCALL_STOP: i32 = libc::SIGTRAP | 0x80;
 
-/// Lets this process's tracer begin the next count. Without one it goes on at once after SIGCONT.
+/// Stops this process so that its tracer begins the next count. Without a tracer the process runs on after
+/// SIGCONT.
 pub fn mark() {
     // SAFETY: a signal to this very thread.
     unsafe { libc::raise(libc::SIGSTOP) };
 }
 
-/// Runs a command that marks, and gives the calls between its marks, by number, and what it printed: no more
-/// than a pipe holds.
+/// Runs a command that calls [`mark`]. Returns the system calls between its marks, counted by number, and
+/// what the command printed: no more than a pipe holds.
 ///
 /// # Errors
-/// What the system says, or that the command failed.
+/// An error of the system, or that the command failed.
 pub fn count(command: &mut Command) -> io::Result<(Vec<BTreeMap<u64, u64>>, String)> {
     use std::os::unix::process::CommandExt;
     // SAFETY: one system call between fork and exec.
@@ -64,7 +65,7 @@ pub fn count(command: &mut Command) -> io::Result<(Vec<BTreeMap<u64, u64>>, Stri
                 entering = !entering;
             }
             libc::SIGSTOP => counts.push(BTreeMap::new()),
-            // After exec.
+            // The stop after exec.
             libc::SIGTRAP => {}
             other => signal = other,
         }

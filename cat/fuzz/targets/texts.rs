@@ -1,5 +1,5 @@
-//! What the kernel's files hold, or an operator writes: read without a panic, and what was read prints as
-//! what it was.
+//! Fuzzing of the parsers for texts that the kernel's files contain or that an operator writes. They must not
+//! panic, and what they parse must print as a text that parses to the same value.
 
 #![no_main]
 
@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|text: &str| {
     if let Ok(schemata) = text.parse::<Schemata>() {
         let printed = schemata.to_string();
-        // A group that has nothing yet, and resources of later kernels, are kept as they are.
+        // Lines of a group that has nothing yet, and of resources of later kernels, are kept unchanged.
         assert_eq!(printed.parse::<Schemata>().as_ref(), Ok(&schemata), "{printed}");
         for (_, line) in &schemata.lines {
             if let Line::Ways(ways) = line {

@@ -1,28 +1,28 @@
-//! Other groups' memory bandwidth.
+//! Temporary limits for other groups' memory bandwidth.
 
 use super::{AdjustError, Wanted};
 use crate::resctrl::{DomainId, GroupName, Info, Line, Resctrl, Resource, Schemata};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// By domain.
+/// Memory bandwidth by domain, in the unit of the kernel's files.
 pub(super) type Bandwidth = BTreeMap<DomainId, u64>;
 
-/// What the kernel gives to a domain whose processors were all offline: per cent, eighths of GB/s, and MiB/s
-/// without a limit.
+/// Bandwidths that the kernel sets for a domain after all its processors were offline. They mean no limit: in
+/// per cent, in eighths of GB/s, and in MiB/s.
 const RESET: [u64; 3] = [100, 2048, u32::MAX as u64];
 
-/// One group's.
+/// Change of one group's bandwidth.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Throttle {
     group: GroupName,
-    /// Of the group's folder: a later group of the same name is another's.
+    /// Inode number of the group's folder. It tells the group from a later one of the same name.
     inode: u64,
     before: Bandwidth,
     after: Bandwidth,
 }
 
-/// What is to be changed, and from what.
+/// Checks the requested bandwidths, and returns the changes with the current values.
 pub(super) fn plan(resctrl: &Resctrl, info: &Info, wanted: &Wanted) -> Result<Vec<Throttle>, AdjustError> {
     if wanted.bandwidth.is_empty() {
         return Ok(Vec::new());
@@ -31,9 +31,10 @@ pub(super) fn plan(resctrl: &Resctrl, info: &Info, wanted: &Wanted) -> Result<Ve
     let throttle = |(group, &bandwidth): (&GroupName, &u64)| {
         let no_group = || AdjustError::NoGroup { group: group.clone() };
         let inode = resctrl.group(group).inode().ok_or_else(no_group)?;
-        // Another value the kernel would round, and say something else when it is asked.
+        // The kernel would round another value, and later report the rounded one.
         let granularity = limits.granularity.max(1);
-        // In MiB/s the least that it says is not meant.
+        // With the software controller values are in MiB/s, and the kernel's minimum, which is in per cent,
+        // does not apply.
         let min =
             if resctrl.mount().bandwidth_controller { granularity } else { limits.min.max(granularity) };
         if !bandwidth.is_multiple_of(granularity) || bandwidth < min {
@@ -53,7 +54,7 @@ pub(super) fn plan(resctrl: &Resctrl, info: &Info, wanted: &Wanted) -> Result<Ve
     wanted.bandwidth.iter().map(throttle).collect()
 }
 
-/// What a group may use; none where nothing is said of it.
+/// Reads a group's bandwidth limits, or `None` where its schemata has none.
 fn read(resctrl: &Resctrl, group: &GroupName) -> Result<Option<Bandwidth>, AdjustError> {
     match resctrl.group(group).schemata()?.line(&Resource::MemoryBandwidth) {
         Some(Line::Bandwidth(bandwidth)) => Ok(Some(bandwidth.clone())),
@@ -71,7 +72,8 @@ impl Throttle {
         Ok(resctrl.group(&self.group).set_schemata(&Schemata { lines })?)
     }
 
-    /// What the group has now; none where it is gone, and where a later one has its name.
+    /// Reads the group's current bandwidth limits. Returns `None` where the group is gone, even if a later
+    /// one has its name.
     fn found(&self, resctrl: &Resctrl) -> Result<Option<Bandwidth>, AdjustError> {
         if resctrl.group(&self.group).inode() == Some(self.inode) {
             read(resctrl, &self.group)
@@ -85,8 +87,11 @@ impl Throttle {
         Ok(self.after.iter().all(|(domain, after)| found.get(domain) == Some(after)))
     }
 
-    /// What is still as it was left; what is neither that nor as before is told. A group that is gone needs
-    /// nothing, and a domain without processors has what all have when they are back.
+    /// Returns the previous values of domains that are still as they were set. Values that are neither as set
+    /// nor as before are described in `misfits`.
+    ///
+    /// A group that is gone needs nothing. A domain that is missing, since its processors are offline, comes
+    /// back without a limit.
     pub fn to_be_put_back(
         &self,
         resctrl: &Resctrl,
@@ -116,8 +121,7 @@ impl Throttle {
         if returns.is_empty() { Ok(()) } else { self.write(resctrl, returns) }
     }
 
-    /// Each domain for itself: what cannot be put back in one is no reason that another's is not. What is
-    /// refused is told.
+    /// Puts each domain back independently of the others. Failures are described in `refused`.
     pub fn put_back_what_is_taken(&self, resctrl: &Resctrl, returns: Bandwidth, refused: &mut Vec<String>) {
         for (domain, before) in returns {
             if let Err(error) = self.write(resctrl, [(domain, before)].into()) {

@@ -1,38 +1,39 @@
-//! The ways that devices' writes may fill, where the kernel can say so (`io_alloc`).
+//! Temporary change of the ways that devices' writes may fill, on kernels and processors with `io_alloc`.
 
 use super::{AdjustError, Wanted};
 use crate::resctrl::{DomainId, Info, IoAlloc, Resctrl, WayMask};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// By cache.
+/// Ways by cache.
 type Ways = BTreeMap<DomainId, WayMask>;
 
-/// What is to be put back.
+/// Action that puts the devices' ways back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Returns {
-    /// Nothing.
+    /// Nothing is to be put back.
     Nothing,
-    /// They are to have none of their own.
+    /// Devices had no ways of their own before, so `io_alloc` is switched off.
     None,
-    /// These are still as they were left. Devices had none of their own before, and have others in other
-    /// domains now: so these stay.
+    /// Nothing can be put back, and these ways stay as they were set. Devices had no ways of their own
+    /// before, but somebody has changed their ways in other domains, so `io_alloc` must stay on.
     Stay(Ways),
-    /// These.
+    /// Devices had these ways of their own before, so the ways are set again.
     Ways(Ways),
 }
 
-/// What they had, and have.
+/// Change of the ways that devices fill.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct DeviceWays {
-    /// None: they had none of their own.
+    /// Ways before the change; `None` where devices had none of their own.
     before: Option<Ways>,
-    /// What the kernel gave them at first, then; learnt once it has.
+    /// Ways that the kernel chose when `io_alloc` was switched on. Known only after that was done.
     initial: Option<Ways>,
     after: Ways,
 }
 
-/// What is to be changed, and from what.
+/// Checks the requested ways, and returns the change with the current state; `None` where nothing is
+/// requested.
 pub(super) fn plan(
     resctrl: &Resctrl,
     info: &Info,
@@ -63,7 +64,8 @@ pub(super) fn plan(
 }
 
 impl DeviceWays {
-    /// Set where devices had none of their own, and the kernel gave them the lowest eight.
+    /// Makes the record of a change where devices had no ways of their own, and the kernel chose the lowest
+    /// eight.
     #[cfg(test)]
     pub fn left(after: &[(DomainId, u64)]) -> Self {
         let initial = after.iter().map(|(domain, _)| (*domain, WayMask(0xff))).collect();
@@ -71,7 +73,8 @@ impl DeviceWays {
         Self { before: None, initial: Some(initial), after }
     }
 
-    /// Gives them ways of their own, where they have none: says whether something was learnt by that.
+    /// Gives devices ways of their own where they have none. Returns whether it did, so that the record must
+    /// be saved again.
     pub fn enable(&mut self, resctrl: &Resctrl) -> Result<bool, AdjustError> {
         if self.before.is_some() {
             return Ok(false);
@@ -93,20 +96,22 @@ impl DeviceWays {
         Ok(self.after.iter().all(|(domain, after)| found.get(domain) == Some(after)))
     }
 
-    /// What is still as it was left; what is neither that nor as before is told. Where devices had no ways of
-    /// their own, it is all of it or nothing.
+    /// Returns what is to be put back. Values that are neither as set nor as before are described in
+    /// `misfits`.
+    ///
+    /// Where devices had no ways of their own before, either everything is put back or nothing.
     pub fn to_be_put_back(
         &self,
         resctrl: &Resctrl,
         misfits: &mut Vec<String>,
     ) -> Result<Returns, AdjustError> {
         if resctrl.io_alloc()? != IoAlloc::Enabled {
-            // As before; or somebody has taken the ways away.
+            // Either this is the previous state, or somebody has switched `io_alloc` off since.
             return Ok(Returns::Nothing);
         }
         let found = resctrl.io_ways()?;
-        // Enabled, and the end came before it was written down what that gave: within a few microseconds
-        // nobody else can have come by.
+        // The process ended after it switched `io_alloc` on, and before it saved the kernel's choice. In
+        // those few microseconds nobody else can have changed anything.
         let Some(others) = self.before.as_ref().or(self.initial.as_ref()) else { return Ok(Returns::None) };
         let (mut returns, mut left, mut fits) = (Ways::new(), Ways::new(), true);
         for (domain, &has) in &found {
@@ -143,8 +148,8 @@ impl DeviceWays {
         }
     }
 
-    /// Each domain for itself: what cannot be put back in one is no reason that another's is not. What is
-    /// refused is told.
+    /// Puts each domain back independently of the others. Failures, and ways that stay as set, are described
+    /// in `refused`.
     pub fn put_back_what_is_taken(resctrl: &Resctrl, returns: &Returns, refused: &mut Vec<String>) {
         let mut put_back = |returns: &Returns, what: &str| {
             if let Err(error) = Self::put_back(resctrl, returns) {

@@ -1,114 +1,115 @@
-//! Why something was not adjusted.
+//! Errors of making or undoing adjustments.
 
 use crate::journals::JournalError;
 use crate::resctrl::{AccessError, DomainId, GroupName, WayMask};
 
-/// Why nothing was adjusted.
+/// Error of making adjustments or of putting them back. Where making failed, nothing stays changed, except
+/// with [`Self::HalfUndone`].
 #[derive(Debug, thiserror::Error)]
 pub enum AdjustError {
-    /// There is nothing to throttle with.
+    /// The host has no means to limit memory bandwidth.
     #[error(
         "memory bandwidth cannot be throttled here: resctrl has no MB (Intel's MBA, AMD's QoS bandwidth \
          enforcement)"
     )]
     NoBandwidth,
-    /// A group is not there.
+    /// A named group does not exist.
     #[error("there is no group '{group}' to throttle: make it (mkdir in /sys/fs/resctrl), or do not name it")]
     NoGroup {
-        /// The group.
+        /// Name of the group.
         group: GroupName,
     },
-    /// A group that uses none.
+    /// The group is being set up as pseudo-locked memory, and so has no bandwidth.
     #[error("the group '{group}' is to become locked memory, and has no bandwidth to limit")]
     Locksetup {
-        /// The group.
+        /// Name of the group.
         group: GroupName,
     },
-    /// A bandwidth that cannot be set.
+    /// The requested bandwidth is too small, or no multiple of the granularity.
     #[error(
         "a bandwidth of {wanted} cannot be set for '{group}': it is a multiple of {granularity}, and {min} \
          at least"
     )]
     Bandwidth {
-        /// The group.
+        /// Name of the group.
         group: GroupName,
-        /// What was asked for.
+        /// Bandwidth that was requested, in the unit of the kernel's files.
         wanted: u64,
-        /// What it must be a multiple of.
+        /// Number of which the bandwidth must be a multiple.
         granularity: u64,
-        /// The least there is.
+        /// Smallest bandwidth that can be set.
         min: u64,
     },
-    /// There is no such domain.
+    /// A requested domain does not exist.
     #[error("there is no domain {domain}; there are: \
              {}", present.iter().map(u32::to_string).collect::<Vec<_>>().join(", "))]
     NoDomain {
-        /// What was asked for.
+        /// Domain that was requested.
         domain: DomainId,
-        /// Those there are.
+        /// Domains that exist.
         present: Vec<DomainId>,
     },
-    /// The kernel cannot say where devices write.
+    /// The kernel has no `io_alloc`.
     #[error(
         "the kernel gives devices no ways of their own: io_alloc is of Linux 6.19 and later (Intel's DDIO is \
          a register)"
     )]
     NoIoAlloc,
-    /// The processor cannot.
+    /// The processor does not support `io_alloc`.
     #[error(
         "this processor gives devices no ways of their own (io_alloc: not supported; it takes AMD's SDCIAE)"
     )]
     IoAllocUnsupported,
-    /// Ways that are none.
+    /// The requested ways are empty, or not ways of the cache.
     #[error("devices cannot have the ways {ways} of domain {domain}, which has {all}")]
     Ways {
-        /// The cache.
+        /// Id of the cache.
         domain: DomainId,
-        /// What was asked for.
+        /// Ways that were requested.
         ways: WayMask,
-        /// Those there are.
+        /// Ways that the cache has.
         all: WayMask,
     },
-    /// Another process has adjusted something.
+    /// Another process has made adjustments and still runs.
     #[error("another process has adjusted bandwidth or the ways of devices; end it first")]
     Running,
-    /// Code and data have ways of their own.
+    /// CDP is on: code and data have separate ways, and then devices' ways are not set.
     #[error(
         "the ways of devices are not set where code and data have ways of their own: mount resctrl without \
          cdp"
     )]
     Cdp,
-    /// What was changed is something else now.
+    /// A value is neither as it was set nor as before, so nothing was put back.
     #[error(
         "what was set is neither as it was set nor as before, so nothing was changed: {found}. Set each to \
          one of the two by hand, then: jet cache restore; or let them stay as they are: jet cache restore \
          --forget. It is written down in {journal}"
     )]
     Misfit {
-        /// Which, and what they are.
+        /// Description of these values.
         found: String,
-        /// The journal.
+        /// Path of the journal.
         journal: String,
     },
-    /// What was changed before it was refused could not be put back: the next start tries that again.
+    /// A change was refused, and changes made before it could not be put back. The next start tries again.
     #[error("{refused}; and what was changed before could not be put back: {left}")]
     HalfUndone {
-        /// Why it was not changed.
+        /// Error of making the change.
         refused: Box<AdjustError>,
-        /// Why it was not put back.
+        /// Error of putting the others back.
         left: Box<AdjustError>,
     },
-    /// The kernel refused.
+    /// Access to resctrl failed.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// The journal.
+    /// The journal could not be written, read or locked.
     #[error(transparent)]
     Journal(#[from] JournalError),
 }
 
 impl AdjustError {
-    /// Whether what was set cannot be put back as long as somebody else's hand is in it, or what was written
-    /// down cannot be read.
+    /// Returns whether retrying may never help: somebody else has changed a value, or the journal cannot be
+    /// parsed.
     pub fn may_stay_for_ever(&self) -> bool {
         match self {
             Self::Misfit { .. } | Self::Journal(JournalError::Format { .. }) => true,

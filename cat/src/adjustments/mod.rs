@@ -1,6 +1,8 @@
-//! What is changed of resctrl beside ways of one's own: other groups' memory bandwidth (MBA), and the ways
-//! that devices fill (`io_alloc`). Nothing is by default, only groups that are named are touched, and all of
-//! it is put back.
+//! Temporary changes in resctrl beside a reservation: limits for other groups' memory bandwidth (MBA), and
+//! the ways that devices fill (`io_alloc`).
+//!
+//! By default nothing is changed. Only groups that are named are touched, and all changes are put back at the
+//! end or after a crash.
 
 mod bandwidth;
 mod device_ways;
@@ -17,37 +19,38 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What is wanted.
+/// Adjustments that a caller asks for. The default asks for nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// The most memory bandwidth that groups may use, in the unit of the kernel's files: per cent on Intel,
+    /// Most memory bandwidth that groups may use, in the unit of the kernel's files: per cent on Intel,
     /// eighths of GB/s on AMD, MiB/s where resctrl is mounted with `mba_MBps`.
     pub bandwidth: BTreeMap<GroupName, u64>,
-    /// The caches and memories that are meant, for all of this; none: each.
+    /// Domains in which `bandwidth` applies, for all groups; `None` means all domains.
     pub domains: Option<Vec<DomainId>>,
-    /// The ways that devices' writes may fill, by cache.
+    /// Ways that devices' writes may fill, by cache.
     pub device_ways: BTreeMap<DomainId, WayMask>,
 }
 
 impl Wanted {
-    /// Whether nothing is.
+    /// Returns whether nothing is asked for.
     pub fn is_empty(&self) -> bool {
         self.bandwidth.is_empty() && self.device_ways.is_empty()
     }
 }
 
-/// What was done, as the journal has it.
+/// Adjustments that were made, as the journal holds them.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
-    /// Tells this mount from others, where the kernel can: unmounting undoes everything.
+    /// Number that tells this mount from others, where the kernel can tell them apart. Unmounting undoes
+    /// changes of bandwidth.
     mount: Option<u64>,
     throttles: Vec<Throttle>,
     device_ways: Option<DeviceWays>,
 }
 
 impl Record {
-    /// Whether the bandwidth that it is about is still of this mount. Unmounting gives groups back what they
-    /// had; what devices may fill stays as it is.
+    /// Returns whether the recorded bandwidths belong to the current mount. Unmounting gives groups their
+    /// bandwidth back, but leaves the devices' ways as they are.
     fn is_of_this_mount(&self, resctrl: &Resctrl) -> bool {
         match (self.mount, resctrl.mount_number()) {
             (Some(then), Some(now)) => then == now,
@@ -59,7 +62,7 @@ impl Record {
         if self.is_of_this_mount(resctrl) { &self.throttles } else { &[] }
     }
 
-    /// Looks at everything. Nothing is changed before that.
+    /// Reads all changed values and compares them with the record. Changes nothing.
     fn look(&self, resctrl: &Resctrl) -> Result<Found<'_>, AdjustError> {
         let (mut throttled, mut misfits) = (Vec::new(), Vec::new());
         for throttle in self.throttles(resctrl) {
@@ -73,7 +76,8 @@ impl Record {
     }
 }
 
-/// What is still as it was left, and is to be put back; and what is neither that nor as before.
+/// Current state of the adjustments: values that are still as they were set, and so are to be put back; and
+/// descriptions of values that are neither as set nor as before.
 struct Found<'a> {
     throttled: Vec<(&'a Throttle, Bandwidth)>,
     device_ways: Returns,
@@ -88,7 +92,7 @@ impl journals::Record for Record {
 
     fn lock(resctrl: &Resctrl) -> Result<Lock, AdjustError> {
         if !resctrl.is_mounted() {
-            // Whether it is mounted elsewhere, or will be, is not known: the journal stays.
+            // resctrl may be mounted elsewhere, or be mounted again later, so the journal stays.
             return Err(AccessError::Unmounted { path: resctrl.mount().path.clone() }.into());
         }
         Ok(resctrl.lock()?)
@@ -116,7 +120,7 @@ impl journals::Record for Record {
         }
         let is_any =
             device_ways != Returns::Nothing || throttled.iter().any(|(_, returns)| !returns.is_empty());
-        // Who cannot get back what he had is no reason that others do not.
+        // If one group's value cannot be put back, the others' still are.
         let mut refused = DeviceWays::put_back(resctrl, &device_ways).err();
         for (throttle, returns) in throttled {
             let result = throttle.put_back(resctrl, returns);
@@ -139,12 +143,13 @@ impl journals::Record for Record {
     }
 }
 
-/// What is changed. Put back when dropped, and by the next start where the process ends otherwise.
+/// Adjustments that are in effect. They are put back when this is dropped, or by the next start if the
+/// process ends without dropping it.
 #[derive(Debug)]
 pub struct Adjustments(Journaled<Record>);
 
 impl Adjustments {
-    /// Changes what is wanted, all of it or nothing.
+    /// Makes the requested adjustments, all or none.
     ///
     /// # Errors
     /// [`AdjustError`].
@@ -154,10 +159,10 @@ impl Adjustments {
             .ok_or(AdjustError::Running)
     }
 
-    /// Whether everything is still as it was set. Other tools may change it.
+    /// Returns whether all values are still as they were set. Other tools may change them.
     ///
     /// # Errors
-    /// [`AdjustError`]: it cannot be read.
+    /// [`AdjustError`]: a value cannot be read.
     pub fn stands(&self) -> Result<bool, AdjustError> {
         let (record, resctrl) = self.0.record();
         if !record.is_of_this_mount(resctrl) {
@@ -171,7 +176,7 @@ impl Adjustments {
         record.device_ways.as_ref().map_or(Ok(true), |ways| ways.stands(resctrl))
     }
 
-    /// Puts everything back.
+    /// Puts all values back.
     ///
     /// # Errors
     /// [`AdjustError`]; the next start tries again.
@@ -187,7 +192,7 @@ fn plan(resctrl: &Resctrl, wanted: &Wanted) -> Result<Record, AdjustError> {
     Ok(Record { mount: resctrl.mount_number(), throttles, device_ways })
 }
 
-/// Whether it could be done, as far as that can be told without doing it.
+/// Checks that the adjustments are possible, as far as that shows without making them.
 ///
 /// # Errors
 /// [`AdjustError`].
@@ -195,7 +200,7 @@ pub fn check(resctrl: &Resctrl, wanted: &Wanted) -> Result<(), AdjustError> {
     plan(resctrl, wanted).map(drop)
 }
 
-/// Puts back what a process that is gone had changed: says whether there was anything.
+/// Puts back the adjustments that a process left when it ended. Returns whether there were any.
 ///
 /// # Errors
 /// [`AdjustError`].
@@ -203,8 +208,8 @@ pub fn recover(resctrl: &Resctrl, folder: &Path) -> Result<bool, AdjustError> {
     journals::recover::<Record>(resctrl, folder)
 }
 
-/// Of what [`recover`] could not put back as much is as can be, the rest stays as it is, and the journal is
-/// removed.
+/// Gives up what [`recover`] could not put back: puts back as much as possible, leaves the rest as it is, and
+/// removes the journal.
 ///
 /// # Errors
 /// [`AdjustError`]; the journal stays then.

@@ -1,4 +1,4 @@
-//! In a folder that looks like resctrl; what the kernel says to all this: `tests/kernel`.
+//! Tests in a folder that imitates resctrl. `tests/kernel` runs the same code against the kernel.
 
 use super::*;
 use crate::resctrl::tests::imitation;
@@ -74,7 +74,8 @@ fn devices_get_other_ways_and_those_before_again() {
         let refused = Adjustments::make(&resctrl, &wanted(ways), journals.path());
         assert!(matches!(refused, Err(AdjustError::Ways { domain: 0, .. })));
     }
-    // Somebody gave them ways before. That they have none, only the kernel can answer to.
+    // The devices' ways were set by somebody before. The other case, `disabled`, needs a kernel that answers
+    // to it.
     write(file("io_alloc"), "enabled\n").unwrap();
     write(file("io_alloc_cbm"), "0=ff;1=ff\n").unwrap();
     let adjustments = Adjustments::make(&resctrl, &wanted(0xf), journals.path()).unwrap();
@@ -92,7 +93,7 @@ fn devices_get_other_ways_and_those_before_again() {
     assert_eq!(read_to_string(file("io_alloc_cbm")).unwrap(), "0=f;1=70\n");
 }
 
-/// What stays of what is given up.
+/// Gives the adjustments up, and returns descriptions of what stays changed.
 #[track_caller]
 fn given_up(resctrl: &Resctrl, folder: &Path) -> Vec<String> {
     match forget(resctrl, folder).unwrap() {
@@ -113,7 +114,7 @@ fn of_bandwidth_that_is_forgotten_that_is_put_back_which_nobody_changed_meanwhil
     let wanted = throttled(&[(group("batch"), 10), (group("web"), 20)]);
     Adjustments::make(&resctrl, &wanted, journals.path()).unwrap().0.abandon();
     assert_eq!((line("batch").as_str(), line("web").as_str()), ("MB:0=10;1=10", "MB:0=20;1=20"));
-    // Of one group one domain is somebody else's by now.
+    // Somebody has changed one of the two domains of one group.
     write(dir.path().join("web/schemata"), "MB:0=70;1=20\nL3:0=ff;1=ff\n").unwrap();
     let error = recover(&resctrl, journals.path()).unwrap_err();
     assert!(error.may_stay_for_ever(), "{error}");
@@ -139,7 +140,8 @@ fn of_ways_of_devices_that_are_forgotten_those_are_put_back_that_nobody_changed_
     assert_eq!(stays, ["what devices may fill of domain 1 is 70, where f was set and ff before"]);
     assert_eq!(read_to_string(file("io_alloc_cbm")).unwrap(), "0=ff\n", "the other domain is not written");
 
-    // Where they had none of their own it is all or nothing, and what stays is said.
+    // Where devices had no ways of their own before, all of it is put back or nothing, and what stays is
+    // reported.
     let left = DeviceWays::left(&[(0, 0xf), (1, 0xf)]);
     write(file("io_alloc_cbm"), "0=f;1=70\n").unwrap();
     let record = Record { mount: resctrl.mount_number(), throttles: Vec::new(), device_ways: Some(left) };

@@ -1,5 +1,7 @@
-//! Something that is changed for as long as a process wants it, by the rule of all journals: what was there
-//! is written down first, and put back at the end or by the next start.
+//! Temporary changes of kernel or processor state, which are undone even after a crash of the process.
+//!
+//! Before a change is made, the previous state is written to a journal. The previous state is put back when
+//! the change ends, or by the next start if the process crashed.
 
 use super::{JournalError, Journals, Owner, boot};
 use serde::de::DeserializeOwned;
@@ -8,65 +10,71 @@ use std::fmt;
 use std::fs::File;
 use std::path::Path;
 
-/// A change, with what it takes to undo it.
+/// Temporary change together with everything that is needed to undo it. This is what a journal holds.
 pub(crate) trait Record: Serialize + DeserializeOwned {
-    /// The journal's name. Its lock's is no group's (those end otherwise).
+    /// File name of the journal. It differs from every reservation's, so their lock files differ as well:
+    /// reservations' journals end in `.json`.
     const NAME: &'static str;
-    /// Where it is changed.
+    /// Place where the change is made, for example a mounted file system.
     type Place;
-    /// Keeps others from changing it meanwhile.
+    /// Lock that keeps other processes from changing the same state while it is held.
     type Guard;
-    /// Why it is not.
+    /// Error of making the change or of putting the previous state back.
     type Error: From<JournalError>;
 
-    /// Held from before anything is looked at until it is carried out or put back.
+    /// Locks the place. The caller holds the guard from before the state is first read until the change is
+    /// made or put back.
     fn lock(place: &Self::Place) -> Result<Self::Guard, Self::Error>;
 
-    /// Carries it out; `save` writes down what is learnt on the way. Where it fails, what was done so far is
-    /// put back by the caller.
+    /// Makes the change. `save` writes the record to the journal again when something was learnt on the way.
+    ///
+    /// On an error the caller puts back what was changed so far.
     fn carry_out(
         &mut self,
         place: &Self::Place,
         save: &dyn Fn(&Self) -> Result<(), JournalError>,
     ) -> Result<(), Self::Error>;
 
-    /// Looks at everything, and puts back what is still as it was left; says whether there was anything.
-    /// Where something is neither that nor as before, or cannot be looked at, nothing is changed, and
-    /// `journal` is named.
+    /// Puts back every value that is still as this record set it. Returns whether there was any.
+    ///
+    /// All values are read before the first is written. Where one is neither as it was set nor as before, or
+    /// cannot be read, nothing is changed, and the error names the file `journal`.
     fn put_back(&self, place: &Self::Place, journal: &Path) -> Result<bool, Self::Error>;
 
-    /// Looks at everything, and puts back of it what is still as it was left. Gives what stays as it is, in
-    /// words. Where something cannot be looked at, nothing is changed.
+    /// Puts back every value that is still as this record set it, and leaves the others. Returns descriptions
+    /// of the values that were left.
+    ///
+    /// All values are read before the first is written. Where one cannot be read, nothing is changed.
     fn put_back_what_fits(&self, place: &Self::Place) -> Result<Vec<String>, Self::Error>;
 
-    /// It was refused halfway, and what was done could not be undone.
+    /// Combines two errors: the change was refused halfway, and what had been changed could not be undone.
     fn half_undone(refused: Self::Error, left: Self::Error) -> Self::Error;
 }
 
-/// What became of a change that is given up.
+/// Outcome of giving up a change whose previous state could not be put back completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GivenUp {
-    /// There was none any more.
+    /// There was no such change any more.
     Nothing,
-    /// A living process has it, and nothing was done.
+    /// A living process owns the change, and nothing was done.
     InUse,
-    /// What could be put back is, and its journal is removed. In words what stays as it is; nothing where
-    /// everything is put back.
+    /// The journal was removed, after everything that could be put back was put back. Holds descriptions of
+    /// what stays changed; empty where nothing does.
     Stays(Vec<String>),
 }
 
 const VERSION: u32 = 1;
 
-/// What every version's file begins with.
+/// Fields with which a journal of every version begins.
 #[derive(Debug, Serialize, Deserialize)]
 struct Head {
     version: u32,
-    /// The kernel and the processor forget with it.
+    /// Identifier of the kernel's start. The kernel and the processor forget the change when they restart.
     boot: String,
     owner: Owner,
 }
 
-/// The file.
+/// Contents of a journal file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Entry<R> {
     version: u32,
@@ -75,13 +83,14 @@ struct Entry<R> {
     record: R,
 }
 
-/// What is changed. Put back when dropped, and by the next start where the process ends otherwise.
+/// Temporary change that is in effect. The previous state is put back when this is dropped, or by the next
+/// start if the process ends without dropping it.
 pub(crate) struct Journaled<R: Record> {
     place: R::Place,
     record: R,
     journals: Journals,
     is_restored: bool,
-    /// Given up by the system, however the process ends.
+    /// Lock file that marks the owner. The kernel releases its lock however the process ends.
     _ownership: File,
 }
 
@@ -92,8 +101,9 @@ impl<R: Record> fmt::Debug for Journaled<R> {
 }
 
 impl<R: Record> Journaled<R> {
-    /// Puts back what a process before had left, plans, and carries out all of it or nothing. None where
-    /// another process has changed the same.
+    /// Puts back what an earlier process left, plans a change, and makes all of it or nothing.
+    ///
+    /// Returns `None` where another process owns a change of the same kind.
     pub fn make(
         place: R::Place,
         folder: &Path,
@@ -117,7 +127,7 @@ impl<R: Record> Journaled<R> {
         Ok(Some(Self { place, record, journals, is_restored: false, _ownership: ownership }))
     }
 
-    /// What was done, and where.
+    /// Returns the change that was made, and its place.
     pub fn record(&self) -> (&R, &R::Place) {
         (&self.record, &self.place)
     }
@@ -127,18 +137,19 @@ impl<R: Record> Journaled<R> {
         self.undo()
     }
 
-    /// Leaves it as a process does that is killed.
+    /// Releases the lock and puts nothing back, as a killed process does.
     #[cfg(test)]
     pub fn abandon(mut self) {
         self.is_restored = true;
     }
 
     fn undo(&mut self) -> Result<(), R::Error> {
-        // Tried once: who could not be put back now is put back by the next start.
+        // Tried only once: what cannot be put back now is put back by the next start.
         self.is_restored = true;
         let _transaction = self.journals.transaction()?;
         if !self.journals.file(R::NAME).exists() {
-            // Somebody removed it: what this process has to put back it knows.
+            // Somebody removed the journal. This process still knows the record, so it writes the journal
+            // again.
             save(&self.journals, &self.record)?;
         }
         put_back::<R>(&self.place, &self.journals).map(drop)
@@ -148,7 +159,7 @@ impl<R: Record> Journaled<R> {
 impl<R: Record> Drop for Journaled<R> {
     fn drop(&mut self) {
         if !self.is_restored {
-            // Where it fails the journal stays, and the next start says why.
+            // On failure the journal stays, and the next start reports why.
             let _ = self.undo();
         }
     }
@@ -159,7 +170,9 @@ fn save<R: Record>(journals: &Journals, record: &R) -> Result<(), JournalError> 
     journals.save(R::NAME, &Entry { version: VERSION, boot, owner, record })
 }
 
-/// Puts back what a process that is gone had left: says whether there was anything.
+/// Puts back what a process that ended left changed. Returns whether there was anything.
+///
+/// Does nothing and returns `false` where the owner still lives.
 pub(crate) fn recover<R: Record>(place: &R::Place, folder: &Path) -> Result<bool, R::Error> {
     let journals = Journals::open(folder)?;
     let _transaction = journals.transaction()?;
@@ -170,7 +183,7 @@ pub(crate) fn recover<R: Record>(place: &R::Place, folder: &Path) -> Result<bool
     }
 }
 
-/// Puts back what can be put back of what a process that is gone had left, lets the rest stay as it is, and
+/// Gives up the change that a process left: puts back what can be put back, leaves the rest changed, and
 /// removes the journal.
 pub(crate) fn forget<R: Record>(place: &R::Place, folder: &Path) -> Result<GivenUp, R::Error> {
     let journals = Journals::open(folder)?;
@@ -178,7 +191,7 @@ pub(crate) fn forget<R: Record>(place: &R::Place, folder: &Path) -> Result<Given
     if !journals.file(R::NAME).exists() {
         return Ok(GivenUp::Nothing);
     }
-    // One that cannot be read has no owner that could be told.
+    // A journal that cannot be read names no owner.
     let owner = journals.load::<Head>(R::NAME).ok().flatten().map(|head| head.owner);
     let Some(_ownership) = journals.inherit(R::NAME, owner)? else { return Ok(GivenUp::InUse) };
     let _guard = R::lock(place)?;
@@ -192,7 +205,9 @@ pub(crate) fn forget<R: Record>(place: &R::Place, folder: &Path) -> Result<Given
     Ok(GivenUp::Stays(stays))
 }
 
-/// The caller has the transaction's lock and owns what is changed.
+/// Puts back what the journal records, and removes it. Returns whether there was anything to put back.
+///
+/// The caller holds the transaction's lock and the ownership of the change.
 fn put_back<R: Record>(place: &R::Place, journals: &Journals) -> Result<bool, R::Error> {
     if !journals.file(R::NAME).exists() {
         return Ok(false);
@@ -210,7 +225,8 @@ fn put_back_locked<R: Record>(place: &R::Place, journals: &Journals) -> Result<b
     Ok(was_there)
 }
 
-/// What is to be put back; none where nothing is written down, or by another boot.
+/// Reads the record that is to be put back. Returns `None` where there is no journal, or where it was written
+/// before the kernel's last start.
 fn load<R: Record>(journals: &Journals) -> Result<Option<R>, JournalError> {
     let Some(head) = journals.load::<Head>(R::NAME)? else { return Ok(None) };
     if head.boot != boot()? {
@@ -229,7 +245,7 @@ mod tests {
     use std::fs;
     use std::path::PathBuf;
 
-    /// A number in a file.
+    /// Test record: a text in a file.
     #[derive(Debug, Serialize, Deserialize)]
     struct Number {
         before: String,
@@ -284,7 +300,7 @@ mod tests {
         }
     }
 
-    /// The journal's owner becomes another process.
+    /// Makes another process the owner that the journal names.
     fn hand_over(folder: &Path, pid: u32) {
         let path = folder.join(Number::NAME);
         let mut entry: Entry<Number> = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
@@ -318,10 +334,10 @@ mod tests {
         assert_eq!(number(), "1");
         drop(set(folder, "2").unwrap().unwrap());
         assert_eq!(number(), "1");
-        // As a process that is killed leaves it: the lock is gone, the rest is not.
+        // As a killed process leaves it: the lock is free, the journal and the change remain.
         set(folder, "2").unwrap().unwrap().abandon();
         assert_eq!(number(), "2");
-        // Whoever made it lives, without a lock, too; then not any more.
+        // A living owner keeps the change even without its lock; a dead one does not.
         let mut sleeper = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         hand_over(folder, sleeper.id());
         assert!(!recover::<Number>(&place, folder).unwrap());
@@ -368,7 +384,7 @@ mod tests {
         assert!(kept.restore().is_err());
         assert!(set(folder, "3").is_err(), "the journal stays, and is in the way until it is looked at");
         assert_eq!(fs::read_to_string(&place).unwrap(), "7");
-        // Or until it is given up: what is found stays.
+        // Giving up removes the journal and keeps the value that was found.
         let journal = fs::read(folder.join(Number::NAME)).unwrap();
         let GivenUp::Stays(stays) = forget::<Number>(&place, folder).unwrap() else {
             panic!("nobody has it")
@@ -384,7 +400,7 @@ mod tests {
         };
         assert!(stays.len() == 1 && stays[0].contains("what it was about"), "{stays:?}");
         fs::write(folder.join(Number::NAME), journal).unwrap();
-        // Of another boot: forgotten, whatever it says.
+        // A journal from before the kernel's last start is discarded, whatever its version.
         let text = fs::read_to_string(folder.join(Number::NAME)).unwrap();
         let boot = boot().unwrap();
         fs::write(

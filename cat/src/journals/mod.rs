@@ -1,5 +1,5 @@
-//! The folder where it is written down what was there before something was changed, and the locks of who
-//! changes.
+//! Journals: files that record previous state before it is changed, so that it can be put back after a crash;
+//! and the locks of the processes that make changes.
 
 mod journaled;
 mod owner;
@@ -17,80 +17,83 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Where journals are, unless told otherwise. Of all who reserve: who comes next must find what somebody
-/// left.
+/// Default folder of the journals. All programs that reserve cache share it, since the next one to start must
+/// find what an earlier one left.
 pub const FOLDER: &str = "/run/jet-cache";
 
-/// Why a journal cannot be kept or read.
+/// Error of writing, reading or locking a journal.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot {action} {}: {source}{}", path.display(), root(source))]
     System {
-        /// What was tried.
+        /// Verb for the action that failed, for example "open".
         action: &'static str,
-        /// The file or folder.
+        /// File or folder of the failed call.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// It is another user's, root's in general.
+    /// The folder belongs to another user, in general root.
     #[error("{} is another user's: run this as root (as a service: the drop-in \
              deploy/cache.conf)", path.display())]
     NotOwn {
-        /// The folder.
+        /// Folder of the journals.
         path: PathBuf,
     },
-    /// It is no place for files.
+    /// The folder lies in resctrl, where every new folder would become a group.
     #[error("{} lies in resctrl, where every folder is a group: keep journals elsewhere", path.display())]
     InResctrl {
-        /// The folder.
+        /// Folder of the journals.
         path: PathBuf,
     },
-    /// Others may write there what root would then do.
+    /// Other users may write to the folder, so they could make root put back values of their choice.
     #[error(
         "{} is not this user's alone, so what it says is not trusted; make it so: chown root {}; chmod 700 \
          {}",
         path.display(), path.display(), path.display()
     )]
     Untrusted {
-        /// The folder.
+        /// Folder of the journals.
         path: PathBuf,
     },
-    /// Another process holds a lock.
+    /// Another process held a lock for 2 s.
     #[error("another process has held the lock {} for 2 s (its pid is in /proc/locks); end it, or \
              wait", path.display())]
     Locked {
-        /// The file.
+        /// Lock file.
         path: PathBuf,
     },
-    /// It is none, or a later version's.
+    /// The file is no journal, or one of a later version.
     #[error(
         "{} cannot be read as a journal of this version: {problem}; look whether what it is about is as it \
          should be (jet cache show), then remove the file, or: jet cache restore --forget",
         path.display()
     )]
     Format {
-        /// The file.
+        /// File that was read.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of what is wrong with the file.
         problem: String,
     },
 }
 
-/// What helps where something is not permitted.
+/// Returns a hint for the error text where permission was denied.
 fn root(source: &io::Error) -> &'static str {
     if source.kind() == io::ErrorKind::PermissionDenied { "; reserving cache needs root" } else { "" }
 }
 
-/// The folder of journals.
+/// Folder of journals, checked to be writable by its owner alone.
 #[derive(Clone, Debug)]
 pub(crate) struct Journals {
     folder: PathBuf,
 }
 
 impl Journals {
-    /// Makes the folder where it is not there.
+    /// Opens the folder, and creates it with mode 0700 where it is missing.
+    ///
+    /// # Errors
+    /// [`JournalError`] where the folder lies in resctrl, is another user's, or may be written by others.
     pub fn open(folder: &Path) -> Result<Self, JournalError> {
         let failed = |action| move |source| JournalError::System { action, path: folder.to_owned(), source };
         let above = folder.ancestors().find(|above| above.exists());
@@ -115,15 +118,15 @@ impl Journals {
 
     fn lock_file(&self, name: &str) -> Result<(PathBuf, File), JournalError> {
         let path = self.folder.join(name);
-        // Only root looks after this: the lock of a stranger would keep it waiting.
+        // Mode 0600, so that nobody but root opens the file: another user's lock would make root wait.
         let open = || {
             let mut options = OpenOptions::new();
-            // What is no file is not waited for.
+            // `O_NONBLOCK`: opening something that is no regular file (a FIFO) must not wait.
             options.create(true).truncate(false).write(true).mode(0o600).custom_flags(libc::O_NONBLOCK);
             options.open(&path)
         };
         let opened = open().or_else(|error| {
-            // Somebody removed the folder under a process that has something to put back.
+            // Somebody removed the folder while this process still has something to put back.
             if error.kind() != io::ErrorKind::NotFound {
                 return Err(error);
             }
@@ -136,7 +139,8 @@ impl Journals {
         }
     }
 
-    /// For as long as something is looked at and changed; waits for others.
+    /// Takes the folder's lock, under which state is read and changed, waiting up to 2 s. Dropping the file
+    /// releases it.
     pub fn transaction(&self) -> Result<File, JournalError> {
         let (path, file) = self.lock_file("lock")?;
         match lock_within(&file) {
@@ -146,8 +150,9 @@ impl Journals {
         }
     }
 
-    /// For as long as what was changed stands: the system gives it up when its process ends, however it does.
-    /// None where another process has it.
+    /// Takes the lock that marks the owner of the change `name`. Returns `None` where another process has it.
+    ///
+    /// The lock is held as long as the change is in effect. The kernel releases it however the process ends.
     pub fn ownership(&self, name: &str) -> Result<Option<File>, JournalError> {
         let (path, file) = self.lock_file(&format!("{name}.lock"))?;
         match try_lock(&file) {
@@ -156,10 +161,12 @@ impl Journals {
         }
     }
 
-    /// As [`Self::ownership`], of what `owner` made: one that is ending is waited for, as its lock is about
-    /// to be free. None where it lives, or another process has the lock.
+    /// Takes the lock of the change `name`, which the process `owner` made. Returns `None` where that process
+    /// lives, or where another process has the lock.
+    ///
+    /// An owner that is just ending is waited for, since its lock is about to be released.
     pub fn inherit(&self, name: &str, owner: Option<Owner>) -> Result<Option<File>, JournalError> {
-        // What this process made and could not undo it may try again.
+        // A process may retry what it made and could not undo.
         let life = owner.filter(|owner| *owner != Owner::this()).map(Owner::life);
         if life == Some(Life::Living) {
             return Ok(None);
@@ -176,7 +183,7 @@ impl Journals {
         self.folder.join(name)
     }
 
-    /// Names of the files that end so, without the ending, in order.
+    /// Returns the names of the files with this ending, without the ending, sorted.
     pub fn names(&self, ending: &str) -> Result<Vec<String>, JournalError> {
         let failed = |source| JournalError::System { action: "read", path: self.folder.clone(), source };
         let mut names = Vec::new();
@@ -188,7 +195,7 @@ impl Journals {
         Ok(names)
     }
 
-    /// What was saved by that name; none where nothing was.
+    /// Reads what was saved under the name. Returns `None` where nothing was.
     pub fn load<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, JournalError> {
         let path = self.file(name);
         if fs::metadata(&path).is_ok_and(|found| !found.is_file()) {
@@ -203,7 +210,8 @@ impl Journals {
         found.map(Some).map_err(|error| JournalError::Format { path, problem: error.to_string() })
     }
 
-    /// Saves it whole or not at all: the next start reads what an end in between leaves.
+    /// Saves a value under the name, whole or not at all: after a crash the next start finds the old or the
+    /// new contents.
     pub fn save<T: Serialize>(&self, name: &str, what: &T) -> Result<(), JournalError> {
         let (path, new) = (self.file(name), self.file(&format!("{name}.new")));
         let text = serde_json::to_string_pretty(what).expect("a journal is always JSON");
@@ -228,7 +236,7 @@ impl Journals {
     }
 }
 
-/// The number of this start of the kernel.
+/// Returns the identifier of the kernel's current start (`boot_id`).
 pub(crate) fn boot() -> Result<String, JournalError> {
     let path = Path::new("/proc/sys/kernel/random/boot_id");
     match fs::read_to_string(path) {

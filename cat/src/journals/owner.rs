@@ -1,33 +1,34 @@
-//! Who made a change, so that a process that ends is told from one that lives, even where a lock's file is
-//! gone.
+//! Identity of the process that made a change. It tells whether that process still lives, even where its lock
+//! file was removed.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
 
-/// A process, told from later ones of its number by when it began.
+/// Process, identified by its number and its start time, so that a later process with the same number
+/// differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Owner {
     pid: u32,
-    /// Clock ticks after the boot.
+    /// Start time of the process, in clock ticks after boot.
     began: u64,
 }
 
-/// How a process is, as far as can be told from here.
+/// State of a process, as far as this process can see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
-    /// It runs.
+    /// The process runs.
     Living,
-    /// It ends: its locks are about to be given up.
+    /// The process is ending: its locks are about to be released.
     Ending,
-    /// There is no such process here; in another container there may be.
+    /// No such process is visible here. It may still run in another container.
     Unseen,
 }
 
-/// `PF_EXITING` of the kernel's linux/sched.h.
+/// Flag `PF_EXITING` of the kernel's linux/sched.h, set while a process is ending.
 const EXITING: u64 = 0x4;
 
 impl Owner {
-    /// The process that asks.
+    /// Returns the identity of the calling process.
     pub fn this() -> Self {
         Self::of(std::process::id())
     }
@@ -55,8 +56,8 @@ fn stat(pid: u32) -> Option<Stat> {
     parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Of proc_pid_stat(5): the name, in parentheses, may hold anything; the state follows, the flags, and when
-/// it began.
+/// Parses a line of proc_pid_stat(5). The name, in parentheses, may contain anything; the state, the flags
+/// and the start time follow it.
 fn parse(text: &str) -> Option<Stat> {
     let mut fields = text.get(text.rfind(')')? + 1..)?.split_whitespace();
     let state = fields.next()?;
@@ -77,7 +78,7 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();
         let began = Owner::of(pid).began;
-        // A zombie until it is waited for.
+        // The child is a zombie until it is waited for.
         while (Owner { pid, began }).life() == Life::Living {
             std::thread::yield_now();
         }

@@ -1,4 +1,5 @@
-//! Ways as the kernel writes them, for files: that is what an operator compares.
+//! Serde format of [`Ways`] in journals: the text that the kernel writes to `schemata`, so that an operator
+//! can compare the two.
 
 use super::{Ways, l3_ways, schemata};
 use crate::resctrl::Schemata;

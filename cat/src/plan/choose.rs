@@ -1,33 +1,36 @@
-//! Which ways of one domain.
+//! Choice of the ways of one cache that a reservation takes.
 
 use super::{Holder, Holdings, Placement, Refusal, Request};
 use crate::resctrl::{DomainId, Mode, WayMask, WayUsage};
 
-/// Ways that are tried at most for one choice with gaps: some 0.1 s. Half a dozen groups that overlap in all
+/// Most steps that the search for ways with gaps takes, about 0.1 s. Half a dozen groups that overlap in all
 /// ways need thousands.
 const TRIES_MAX: u32 = 1 << 18;
 
-/// A search used up [`TRIES_MAX`]. Where it found nothing, there may be a choice, or none.
+/// Sign that a search used up [`TRIES_MAX`] steps and found nothing. A choice may exist or not.
 struct Unfinished;
 
-/// What a choice costs: less is better, the first number before the second, and so on.
+/// Cost of a choice; less is better. Costs compare lexicographically: the first number decides, then the
+/// second, then the third.
 type Cost = [u32; 3];
 
-/// What a choice may not touch, and what it should rather not.
+/// Rules for choosing ways in one domain: which must not be taken, and which are better not taken.
 struct Rules<'a> {
     request: &'a Request,
     found: &'a Holdings,
     domain: DomainId,
-    /// How many ways.
+    /// Number of ways to choose.
     count: u32,
-    /// Ways that somebody keeps, whatever was asked for.
+    /// Ways that are never taken, whatever the request says: exclusive groups' and pseudo-locked regions'.
     fixed: WayMask,
-    /// Ways of other tools' groups, which share them.
+    /// Ways of other tools' shareable groups.
     groups: WayMask,
 }
 
-/// What a group keeps of its ways when some are taken: all that is left, or, where its ways must stand side
-/// by side, the longest run of that, the lowest of several.
+/// Returns which of its ways a group keeps when `taken` are taken from it.
+///
+/// Where its ways may have gaps, it keeps all that are left. Otherwise it keeps the longest row of
+/// consecutive ways, and of several equally long rows the lowest.
 pub(super) fn kept_of(had: WayMask, taken: WayMask, sparse: bool) -> WayMask {
     let left = had.without(taken);
     if sparse || left.is_contiguous() {
@@ -37,7 +40,8 @@ pub(super) fn kept_of(had: WayMask, taken: WayMask, sparse: bool) -> WayMask {
     runs.rev().max_by_key(|run| run.count()).unwrap_or(left)
 }
 
-/// What a group keeps where ways of its are taken; none where it does not give, or would keep too few.
+/// Returns which of its ways a group keeps when `taken` are taken from it. Returns `None` where the group
+/// must not lose ways, or would keep too few.
 pub(crate) fn kept_by(
     request: &Request,
     found: &Holdings,
@@ -54,7 +58,7 @@ pub(crate) fn kept_by(
     (gives && left.count() >= least).then_some(left)
 }
 
-/// The ways for the pool in a domain.
+/// Chooses the ways for the pool in a domain.
 pub(super) fn ways(request: &Request, found: &Holdings, domain: DomainId) -> Result<WayMask, Refusal> {
     let way_bytes = found.way_bytes[&domain];
     if way_bytes == 0 {
@@ -76,7 +80,7 @@ pub(super) fn ways(request: &Request, found: &Holdings, domain: DomainId) -> Res
     }
 }
 
-/// The fewest ways that the default group keeps.
+/// Returns the fewest ways that the default group must keep.
 fn kept(request: &Request, found: &Holdings) -> u32 {
     request.others_ways_min.max(found.cache.min_ways).max(1)
 }
@@ -87,7 +91,7 @@ impl<'a> Rules<'a> {
         let of = |holders: &mut dyn Iterator<Item = &Holder>| {
             holders.fold(WayMask::EMPTY, |all, holder| all | holder.all_ways(domain))
         };
-        // A pseudo-locked region has no group's mask any more.
+        // A pseudo-locked region no longer shows in a group's mask, only in the usage of the ways.
         let usage = found.cache.usage.get(&domain).into_iter().flatten();
         let locked = usage.zip(0..).filter(|(usage, _)| **usage == WayUsage::PseudoLocked);
         let locked = locked.fold(WayMask::EMPTY, |all, (_, way)| all | WayMask::run(way, 1));
@@ -105,8 +109,8 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Ways that may be chosen. For telling what stands in the way, groups or devices are left out of
-    /// account.
+    /// Returns the ways that may be chosen. A refusal passes `false` to find out whether groups or devices
+    /// are what prevents a choice.
     fn allowed(&self, respect_groups: bool, respect_devices: bool) -> WayMask {
         let mut allowed = self.found.cache.ways.without(self.fixed);
         if respect_groups && !self.request.take_from_groups {
@@ -118,26 +122,27 @@ impl<'a> Rules<'a> {
         allowed
     }
 
-    /// The best choice among these ways, where there is one.
+    /// Returns the cheapest choice among the allowed ways, or `None` where there is no choice.
     fn best(&self, allowed: WayMask) -> Result<Option<WayMask>, Unfinished> {
         let run = |first| WayMask::run(first, self.count);
         let runs = (0..64 - allowed.0.leading_zeros()).map(run).filter(|ways| allowed.contains(*ways));
         let runs = runs.filter(|ways| ways.count() == self.count && self.leaves_enough(*ways));
-        // Of several that cost the same the lowest.
+        // Of several choices with equal cost, `min_by_key` returns the first, which is the lowest.
         match runs.min_by_key(|ways| self.cost(*ways)) {
             Some(best) => Ok(Some(best)),
-            // Ways with gaps only where there is no other choice, and the processor takes them.
+            // Ways with gaps are used only where no consecutive ways are possible, and where the processor
+            // takes gaps.
             None if self.found.is_sparse() => self.scattered(allowed),
             None => Ok(None),
         }
     }
 
-    /// Ways with gaps: those that cost least together, or the least of those that were tried until the tries
-    /// were used up.
+    /// Returns the cheapest choice of ways with gaps, or the cheapest one found before the search used up its
+    /// tries.
     fn scattered(&self, allowed: WayMask) -> Result<Option<WayMask>, Unfinished> {
         let ways = (0..64).map(|way| WayMask::run(way, 1)).filter(|way| allowed.contains(*way));
         let mut each: Vec<(Cost, WayMask)> = ways.map(|way| (self.cost(way), way)).collect();
-        // The lower of two that cost the same stays before the other.
+        // The sort is stable: of two ways with equal cost the lower one stays first.
         each.sort_by_key(|(cost, _)| *cost);
         let mut search = Search { rules: self, tries: TRIES_MAX, best: None };
         let finished = search.add(WayMask::EMPTY, Cost::default(), &each);
@@ -147,15 +152,16 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Whether the same groups have both ways, for the same resources: then each is as much of a loss as the
-    /// other.
+    /// Returns whether the same groups have both ways, for the same resources. Taking either then has the
+    /// same effect.
     fn are_alike(&self, one: WayMask, other: WayMask) -> bool {
         let all = self.found.holders.iter();
         all.flat_map(|holder| self.of_resources(holder)).all(|had| had.overlaps(one) == had.overlaps(other))
     }
 
-    /// Ways that are not devices', where theirs are wanted; then what other tools' groups lose; then what the
-    /// default group does.
+    /// Returns the cost of taking these ways. First come ways that devices do not fill, where
+    /// [`Placement::Onto`] wants devices' ways. Then come the ways that other tools' groups lose, then those
+    /// that the default group loses.
     fn cost(&self, ways: WayMask) -> Cost {
         let devices = (ways & self.found.cache.shareable).count();
         let off_devices = match self.request.placement {
@@ -172,7 +178,7 @@ impl<'a> Rules<'a> {
         [off_devices, lost(false), lost(true)]
     }
 
-    /// A holder's ways in this domain, of each resource.
+    /// Returns a group's ways in this domain, one mask for each resource.
     fn of_resources<'h>(&self, holder: &'h Holder) -> impl Iterator<Item = WayMask> + use<'h> {
         let domain = self.domain;
         holder.ways.values().filter_map(move |by_domain| by_domain.get(&domain)).copied()
@@ -182,7 +188,7 @@ impl<'a> Rules<'a> {
         self.found.holders.iter().find(|holder| holder.name.is_default())
     }
 
-    /// Whether everybody who loses ways keeps enough.
+    /// Returns whether every group that loses ways keeps enough.
     fn leaves_enough(&self, ways: WayMask) -> bool {
         self.found.holders.iter().all(|holder| {
             let kept = if holder.name.is_default() {
@@ -196,14 +202,14 @@ impl<'a> Rules<'a> {
         })
     }
 
-    /// Groups of others that have ways in this domain.
+    /// Returns the names of the groups other than the default one that have ways in this domain.
     fn other_names(&self) -> Vec<String> {
         let holders = self.found.holders.iter().filter(|holder| !holder.name.is_default());
         let holders = holders.filter(|holder| !holder.all_ways(self.domain).is_empty());
         holders.map(|holder| holder.name.to_string()).collect()
     }
 
-    /// That it is not known whether there is a choice.
+    /// Returns the refusal for a search that was given up, so that it is not known whether a choice exists.
     fn not_found(&self) -> Refusal {
         Refusal::NotFound {
             domain: self.domain,
@@ -213,7 +219,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Why there is no choice: what would have to give way for there to be one.
+    /// Returns the refusal that says why there is no choice: which ways would have to become free.
     fn refusal(&self) -> Refusal {
         let (domain, ways) = (self.domain, self.count);
         match self.best(self.allowed(true, false)) {
@@ -242,18 +248,18 @@ impl<'a> Rules<'a> {
     }
 }
 
-/// A search for ways with gaps.
+/// Depth-first search for a choice of ways with gaps.
 struct Search<'a> {
     rules: &'a Rules<'a>,
-    /// Tries that are left.
+    /// Steps that are left before the search is given up.
     tries: u32,
-    /// The best choice up to now, and its cost.
+    /// Cheapest choice found so far, with its cost.
     best: Option<(Cost, WayMask)>,
 }
 
 impl Search<'_> {
-    /// Adds some of these ways, the cheapest first, to those that are chosen. Costs add up, since with gaps
-    /// nobody loses more than what is taken.
+    /// Extends the chosen ways by ways of `rest`, which is sorted by cost, until there are enough. Costs
+    /// simply add up: where gaps are allowed, a group loses exactly what is taken from it.
     fn add(&mut self, chosen: WayMask, cost: Cost, rest: &[(Cost, WayMask)]) -> Result<(), Unfinished> {
         let missing = (self.rules.count - chosen.count()) as usize;
         if missing == 0 {
@@ -264,18 +270,18 @@ impl Search<'_> {
         }
         let mut done: Vec<WayMask> = Vec::new();
         for (at, cheapest) in rest.windows(missing).enumerate() {
-            // No choice among those that are left costs less than the first ones do.
+            // `rest` is sorted, so no later choice costs less than the next `missing` ways together.
             if !self.is_better(cheapest.iter().fold(cost, |sum, (of_way, _)| sum_of(sum, *of_way))) {
                 break;
             }
             let (of_way, way) = rest[at];
-            // In its place the other one was tried already, which costs as much or less.
+            // An alike way, which costs as much or less, was already tried in this place.
             if done.iter().any(|&other| self.rules.are_alike(way, other)) {
                 continue;
             }
             self.tries = self.tries.checked_sub(1).ok_or(Unfinished)?;
             let more = chosen | way;
-            // Who has lost too much does not get it back by more being taken.
+            // A group that has lost too many ways does not regain them when more are taken.
             if self.rules.leaves_enough(more) {
                 self.add(more, sum_of(cost, of_way), &rest[at + 1..])?;
             }
@@ -293,7 +299,7 @@ fn sum_of(one: Cost, other: Cost) -> Cost {
     std::array::from_fn(|at| one[at] + other[at])
 }
 
-/// Ways side by side from one on.
+/// Returns the number of consecutive ways that begin at `first`.
 fn longest_run(ways: WayMask, first: u32) -> u32 {
     (ways.0 >> first).trailing_ones()
 }

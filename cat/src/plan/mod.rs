@@ -1,9 +1,9 @@
-//! From bytes wanted to ways: which, who loses them, and what is left to others. Decides, and touches
-//! nothing.
+//! Planning of a reservation: which ways of each cache the pool gets, which groups lose them, and what those
+//! groups keep. The module only computes; it changes nothing.
 //!
-//! A class of its own shields ways from other classes; it pins nothing (Jet §5). So the pool gets ways that
-//! nobody else fills: unused ones first, then the default group's, whose mask shrinks. Other tools' groups
-//! are left alone unless told.
+//! A class of its own shields ways from other classes, but pins no lines in them (Jet §5). So the pool gets
+//! ways that no other group fills: first unused ones, then ways of the default group, whose mask shrinks.
+//! Groups of other tools keep their ways unless the request says otherwise.
 
 pub(crate) mod as_schemata;
 mod choose;
@@ -16,109 +16,111 @@ use crate::resctrl::{CacheInfo, DomainId, GroupName, Mode, Resource, Schemata, W
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Ways by resource (`L3`, or code and data where CDP is on) and domain.
+/// Ways by resource and domain. The resource is `L3`, or code and data separately where CDP is on.
 pub type Ways = BTreeMap<Resource, BTreeMap<DomainId, WayMask>>;
 
-/// Who has which ways of the last-level cache.
+/// Group that has ways of the last-level cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The group.
+    /// Name of the group.
     pub name: GroupName,
-    /// How it shares them.
+    /// Mode of the group: whether it shares its ways.
     pub mode: Mode,
-    /// Its ways.
+    /// Ways that the group has.
     pub ways: Ways,
 }
 
 impl Holder {
-    /// Its ways in a domain, of code and of data.
+    /// Returns the group's ways in a domain, those of code and of data together.
     fn all_ways(&self, domain: DomainId) -> WayMask {
         self.ways.values().filter_map(|ways| ways.get(&domain)).fold(WayMask::EMPTY, |all, ways| all | *ways)
     }
 }
 
-/// What is found, before anything is changed.
+/// State of the caches and groups before anything is changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holdings {
-    /// The last-level cache's ways.
+    /// Description of the last-level cache.
     pub cache: CacheInfo,
-    /// Bytes of one way, by domain; 0 where the system does not describe the cache.
+    /// Bytes of one way, by domain; 0 where the system does not tell the cache's size.
     pub way_bytes: BTreeMap<DomainId, u64>,
-    /// The default group, then the others.
+    /// Groups that have ways: the default group first, then the others.
     pub holders: Vec<Holder>,
-    /// Groups of standing reservations, with the domains that each asked for. In all other domains they have
-    /// what the default group had, and give way as it does.
+    /// Groups of standing reservations, with the domains that each asked for. In all other domains such a
+    /// group has what the default group had, and loses ways like it.
     pub reservations: BTreeMap<GroupName, Vec<DomainId>>,
-    /// Groups that can be, the default one counted.
+    /// Number of groups that the processor has classes for, including the default one.
     pub groups_max: u32,
-    /// Whether other caches are shared out as well (L2): a group that is exclusive is so in all of them,
-    /// which is not asked for.
+    /// Whether ways of other caches (L2) are allocated as well. An exclusive group is exclusive in all of
+    /// them, which is not asked for.
     pub other_caches: bool,
 }
 
 impl Holdings {
-    /// Whether a group's ways may have gaps between them.
+    /// Returns whether a group's ways may have gaps between them.
     fn is_sparse(&self) -> bool {
-        // Before 6.7 the kernel does not say; AMD's processors, which all take gaps, are told by taking no
-        // way at all.
+        // Kernels before 6.7 do not say. Of the processors, AMD's all take gaps, and they alone allow a group
+        // without any way.
         self.cache.sparse.unwrap_or(self.cache.min_ways == 0)
     }
 }
 
-/// Whether the ways may be those that devices fill (DDIO, a GPU), as far as the processor tells which these
-/// are.
+/// Relation of the reserved ways to those that devices fill (DDIO, a GPU), as far as the processor tells
+/// which these are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Placement {
-    /// They are others.
+    /// The reserved ways avoid those that devices fill.
     #[default]
     Away,
-    /// As many as possible are: what devices write is then in the pool's ways.
+    /// The reserved ways include as many as possible of those that devices fill, so that devices' writes land
+    /// in the pool's ways.
     Onto,
-    /// It does not matter.
+    /// Ways that devices fill are treated like any others.
     Anywhere,
 }
 
-/// Whether the kernel is to refuse the ways to all other groups.
+/// Wish for exclusiveness: whether the kernel shall refuse the reserved ways to all other groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Exclusiveness {
-    /// Where it can be.
+    /// The group becomes exclusive where that is possible, and shareable otherwise.
     #[default]
     Prefer,
-    /// Or nothing.
+    /// The group must become exclusive; otherwise planning fails.
     Require,
-    /// No.
+    /// The group stays shareable.
     Never,
 }
 
-/// What is wanted.
+/// Request for a reservation of the last-level cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The group that is made for it.
+    /// Name of the group that is made for the reservation.
     pub group: GroupName,
     /// Bytes of the pool.
     pub bytes: u64,
-    /// Bytes for what else its threads touch.
+    /// Additional bytes, for other memory that the group's threads touch.
     pub slack_bytes: u64,
-    /// In which domains; none: in each.
+    /// Caches in which to reserve; `None` means all.
     pub domains: Option<Vec<DomainId>>,
-    /// Where in the cache.
+    /// Relation of the reserved ways to those that devices fill.
     pub placement: Placement,
-    /// For it alone or not.
+    /// Wish for an exclusive group.
     pub exclusive: Exclusiveness,
-    /// The fewest ways that the default group keeps in each domain.
+    /// Fewest ways that the default group keeps in each domain.
     pub others_ways_min: u32,
-    /// Whether groups of other tools may lose ways, too. Those that are exclusive never do.
+    /// Whether groups of other tools may lose ways, too. Exclusive groups never do.
     pub take_from_groups: bool,
-    /// Whether it becomes memory that lies in the ways (pseudo-locking), instead of a class that threads are
-    /// in: in one domain, of one resource, for nobody else.
+    /// Whether the ways become pseudo-locked memory instead of a class that threads belong to. That is
+    /// possible in one domain, without CDP, and keeps the ways from everybody else.
     pub locked: bool,
 }
 
 impl Request {
-    /// So many bytes, and the documented choices: in each domain, away from devices' ways, exclusive where it
-    /// can be, two ways for others, nothing from other tools' groups.
+    /// Makes a request for a number of bytes with the default choices: all domains, away from devices' ways,
+    /// exclusive where possible, at least two ways for the default group, and no ways from other tools'
+    /// groups.
     pub fn new(group: GroupName, bytes: u64) -> Self {
         Self {
             group,
@@ -133,7 +135,7 @@ impl Request {
         }
     }
 
-    /// The domains that are meant, in order, of those there are.
+    /// Returns the requested domains, sorted and without duplicates: all found domains where none are named.
     pub(crate) fn domains_of(&self, found: &Holdings) -> Vec<DomainId> {
         let mut domains = self.domains.clone().unwrap_or_else(|| found.way_bytes.keys().copied().collect());
         domains.sort_unstable();
@@ -142,52 +144,53 @@ impl Request {
     }
 }
 
-/// What a group has before and after, in the domains that change.
+/// Change of one group's ways, in the domains where it loses some.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Change {
-    /// The group.
+    /// Name of the group.
     pub group: GroupName,
-    /// What it has.
+    /// Ways that the group has before the reservation.
     #[serde(with = "as_schemata")]
     pub before: Ways,
-    /// What it keeps.
+    /// Ways that the group keeps.
     #[serde(with = "as_schemata")]
     pub after: Ways,
 }
 
-/// One domain's part.
+/// Part of a plan that concerns one domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DomainPlan {
-    /// The cache's id.
+    /// Id of the cache.
     pub domain: DomainId,
-    /// The pool's ways.
+    /// Ways that the pool gets.
     pub ways: WayMask,
-    /// Their bytes.
+    /// Bytes of the ways that the pool gets.
     pub bytes: u64,
-    /// Of them: those that devices fill, too.
+    /// Those of the pool's ways that devices fill, too.
     pub with_devices: WayMask,
-    /// What the default group keeps.
+    /// Ways that the default group keeps.
     pub left: WayMask,
 }
 
-/// What is to be done.
+/// Plan of a reservation: the group to make, and the ways that change owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The group to make.
+    /// Name of the group to make.
     pub group: GroupName,
-    /// What it gets, in every domain: in those that were not asked for as the default group, or nothing.
+    /// Ways that the group gets in every domain. In a domain that was not asked for it gets the default
+    /// group's ways, or none. Pseudo-locked memory names only its own domain.
     pub own: Ways,
-    /// Whether it is made exclusive.
+    /// Whether the group is made exclusive.
     pub exclusive: bool,
-    /// Whether it becomes memory.
+    /// Whether the ways become pseudo-locked memory.
     pub locked: bool,
-    /// Who loses what.
+    /// Changes of the groups that lose ways.
     pub changes: Vec<Change>,
-    /// The same by domain, for people.
+    /// Summary by domain, for people.
     pub domains: Vec<DomainPlan>,
 }
 
-/// The lines of a schemata that say this.
+/// Returns the schemata whose lines assign these ways.
 pub fn schemata(ways: &Ways) -> Schemata {
     let line = |(resource, ways): (&Resource, &BTreeMap<DomainId, WayMask>)| {
         (resource.clone(), crate::resctrl::Line::Ways(ways.clone()))
@@ -195,20 +198,20 @@ pub fn schemata(ways: &Ways) -> Schemata {
     Schemata { lines: ways.iter().map(line).collect() }
 }
 
-/// The ways of the last-level cache that a schemata names.
+/// Returns the ways of the last-level cache that a schemata names.
 pub fn l3_ways(schemata: &Schemata) -> Ways {
     schemata.l3().map(|(resource, ways)| (resource.clone(), ways.clone())).collect()
 }
 
-/// Plans a reservation.
+/// Plans a reservation from a request and the state that was found.
 ///
 /// # Errors
-/// [`Refusal`], with what to change.
+/// [`Refusal`], whose text says what to change.
 pub fn plan(request: &Request, found: &Holdings) -> Result<Plan, Refusal> {
     if found.holders.iter().any(|holder| holder.name == request.group) {
         return Err(Refusal::GroupExists { group: request.group.clone() });
     }
-    // A pseudo-locked region has given its class back.
+    // A pseudo-locked region has already returned its class.
     let holders = found.holders.iter().filter(|holder| holder.mode != Mode::PseudoLocked);
     let groups = u32::try_from(holders.count()).unwrap_or(u32::MAX);
     if groups >= found.groups_max {
@@ -239,7 +242,7 @@ pub fn plan(request: &Request, found: &Holdings) -> Result<Plan, Refusal> {
     Ok(assemble(request, found, &chosen, exclusive))
 }
 
-/// Whether the ways can become memory.
+/// Checks that the chosen ways can become pseudo-locked memory.
 fn check_locked(found: &Holdings, chosen: &BTreeMap<DomainId, WayMask>) -> Result<(), Refusal> {
     let problem = if chosen.len() > 1 {
         "it lies in one cache, and several are asked for: name one"
@@ -253,7 +256,10 @@ fn check_locked(found: &Holdings, chosen: &BTreeMap<DomainId, WayMask>) -> Resul
     Err(Refusal::NotLocked { problem })
 }
 
-/// Whether the group can be exclusive, where that is wanted.
+/// Returns whether the group is made exclusive.
+///
+/// # Errors
+/// [`Refusal::NotExclusive`] where the request requires what is impossible.
 fn exclusiveness(
     request: &Request,
     found: &Holdings,
@@ -265,8 +271,8 @@ fn exclusiveness(
     } else if found.other_caches {
         Some("an exclusive group is so in the second-level cache, too, which is shared out here as well")
     } else if !everywhere && (found.cache.min_ways > 0 || request.exclusive == Exclusiveness::Prefer) {
-        // With masks that may be empty it could have nothing elsewhere, which is too much to give for a
-        // preference.
+        // Where masks may be empty, an exclusive group could have no way in the other domains. That is too
+        // high a price for a mere preference.
         Some("an exclusive group is so in every domain, and not all are asked for")
     } else if chosen.values().any(|ways| ways.overlaps(found.cache.shareable)) {
         Some("ways that devices fill cannot be exclusive")
@@ -291,7 +297,8 @@ fn assemble(
     let default = found.holders.iter().find(|holder| holder.name.is_default());
     let mut own = Ways::new();
     for (resource, ways) in default.into_iter().flat_map(|holder| &holder.ways) {
-        // Without any way its threads would bring nothing into that cache: only where the kernel asks for it.
+        // Without any way in a domain the group's threads would fill nothing there. That is done only where
+        // the kernel demands it of an exclusive group.
         let nothing = exclusive && found.cache.min_ways == 0;
         let elsewhere = |ways: WayMask| if nothing { WayMask::EMPTY } else { ways };
         let of_domain = |(domain, ways): (&DomainId, &WayMask)| {
@@ -321,7 +328,7 @@ fn assemble(
     Plan { group, own, exclusive, locked, changes, domains: domains.collect() }
 }
 
-/// What a group loses to the chosen ways; none where it loses nothing.
+/// Returns what a group loses to the chosen ways, or `None` where it loses nothing.
 fn change(holder: &Holder, chosen: &BTreeMap<DomainId, WayMask>, sparse: bool) -> Option<Change> {
     let (mut before, mut after) = (Ways::new(), Ways::new());
     for (resource, ways) in &holder.ways {
@@ -338,7 +345,7 @@ fn change(holder: &Holder, chosen: &BTreeMap<DomainId, WayMask>, sparse: bool) -
     (!before.is_empty()).then(|| Change { group: holder.name.clone(), before, after })
 }
 
-/// For people: what is done, and what is left.
+/// Describes for people what is done, and what is left to the groups.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let share = match (self.locked, self.exclusive) {

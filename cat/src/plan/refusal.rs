@@ -1,116 +1,116 @@
-//! Why there is no plan.
+//! Reasons why a reservation cannot be planned.
 
 use crate::resctrl::{DomainId, GroupName, WayMask};
 
-/// Why there is no plan, and what to change.
+/// Reason why a reservation cannot be planned. The error text says what to change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// There is such a group already.
+    /// A group of the requested name exists already.
     #[error(
         "there is a group '{group}' already, and no journal that says it is this program's; remove it \
          (rmdir /sys/fs/resctrl/{group}; what others lost to it, schemata of /sys/fs/resctrl tells), or \
          choose another name"
     )]
     GroupExists {
-        /// Its name.
+        /// Name of the group.
         group: GroupName,
     },
-    /// All classes are taken.
+    /// All classes of the processor are taken.
     #[error(
         "all {groups_max} classes are taken, one by the default group, the others by: {}; remove one that is \
          not needed",
         names.join(", ")
     )]
     NoClass {
-        /// Groups that can be.
+        /// Number of groups that the processor has classes for, including the default one.
         groups_max: u32,
-        /// Those that there are.
+        /// Names of the existing groups, without the default one.
         names: Vec<String>,
     },
-    /// There is no such domain.
+    /// The host has no cache with the requested id, or no cache was requested.
     #[error("there is no cache with the id {wanted}; there are: {}", list(present))]
     NoDomain {
-        /// What was asked for.
+        /// Cache id that was requested.
         wanted: DomainId,
-        /// What there is.
+        /// Cache ids that exist.
         present: Vec<DomainId>,
     },
-    /// The system does not describe the cache.
+    /// The system does not tell the size of the cache.
     #[error(
         "the system does not tell the size of the cache with the id {domain} \
          (/sys/devices/system/cpu/cpu*/cache), so how many of its ways to take cannot be told; name another \
          domain"
     )]
     NoSize {
-        /// Which.
+        /// Cache in question.
         domain: DomainId,
     },
-    /// The cache is too small.
+    /// The cache is too small for the request.
     #[error(
         "{bytes} bytes are {ways} ways of domain {domain}, of which at most {ways_max} ({} bytes) can be \
          reserved: {kept} are for others; ask for less",
         u64::from(*ways_max) * way_bytes
     )]
     TooLarge {
-        /// Where.
+        /// Cache in question.
         domain: DomainId,
-        /// What was asked for, slack included.
+        /// Bytes requested, including the slack.
         bytes: u64,
-        /// The same in ways.
+        /// Ways requested.
         ways: u32,
-        /// The most that can be had.
+        /// Most ways that can be reserved.
         ways_max: u32,
-        /// Ways that others keep.
+        /// Ways that the default group must keep.
         kept: u32,
-        /// Bytes of a way.
+        /// Bytes of one way.
         way_bytes: u64,
     },
-    /// Other tools have what would be needed.
+    /// Other tools' groups have ways that the request needs.
     #[error(
         "domain {domain} has no {ways} ways that are nobody's but the default group's: {} {}; shrink or \
          remove them, ask for less, or let this take from them (exclusive ones never give)",
         names.join(", "), if names.len() == 1 { "has the others" } else { "have the others" }
     )]
     Groups {
-        /// Where.
+        /// Cache in question.
         domain: DomainId,
-        /// Ways wanted.
+        /// Number of ways requested.
         ways: u32,
-        /// Who has them.
+        /// Names of the groups that have ways there.
         names: Vec<String>,
     },
-    /// Devices' ways are in between.
+    /// Ways that devices fill prevent every choice.
     #[error(
         "domain {domain} has no {ways} ways away from those that devices fill ({shareable}); ask for less, \
          or for a placement that may share them"
     )]
     Devices {
-        /// Where.
+        /// Cache in question.
         domain: DomainId,
-        /// Ways wanted.
+        /// Number of ways requested.
         ways: u32,
-        /// Those that devices fill.
+        /// Ways that devices fill.
         shareable: WayMask,
     },
-    /// The ways that are left would have gaps, or be too few.
+    /// Every choice would leave some group too few ways, or ways with gaps where it must have none.
     #[error(
         "whichever {ways} ways of domain {domain} were taken, {} would keep fewer than {kept}, or ways that \
          do not stand side by side; ask for less, or give the default group more (its mask is {default})",
         names.join(" or ")
     )]
     NothingLeft {
-        /// Where.
+        /// Cache in question.
         domain: DomainId,
-        /// Ways wanted.
+        /// Number of ways requested.
         ways: u32,
-        /// Ways that the default group must keep.
+        /// Number of ways that the default group must keep.
         kept: u32,
-        /// What it has.
+        /// Ways that the default group has.
         default: WayMask,
-        /// Who would lose.
+        /// Names of the groups that would lose ways.
         names: Vec<String>,
     },
-    /// The search was given up.
+    /// The search used up its tries without finding a choice.
     #[error(
         "no {ways} ways of domain {domain} that leave everybody enough were found in {tries} tries, and \
          there may be none: the masks of {} have too many gaps to try all; give them masks without gaps or \
@@ -118,25 +118,25 @@ pub enum Refusal {
         if names.is_empty() { "the default group".to_owned() } else { names.join(", ") }
     )]
     NotFound {
-        /// Where.
+        /// Cache in question.
         domain: DomainId,
-        /// Ways wanted.
+        /// Number of ways requested.
         ways: u32,
-        /// Ways that were tried.
+        /// Number of tries after which the search is given up.
         tries: u32,
-        /// Groups that have ways there.
+        /// Names of the groups that have ways there.
         names: Vec<String>,
     },
-    /// Exclusiveness was required.
+    /// The request requires an exclusive group, which is impossible.
     #[error("the group cannot be exclusive: {problem}; ask for a shareable one")]
     NotExclusive {
-        /// Why.
+        /// Reason, in words.
         problem: &'static str,
     },
-    /// It was to become memory.
+    /// The request asks for pseudo-locked memory, which is impossible.
     #[error("no memory can be locked into the cache so: {problem}")]
     NotLocked {
-        /// Why.
+        /// Reason, in words.
         problem: &'static str,
     },
 }

@@ -1,9 +1,12 @@
-//! What a processor has beside resctrl: the ways that devices fill (Intel's DDIO), and its prefetchers.
-//! Registers of a model, known from what others found out rather than from manuals; so nothing is written on
-//! a processor that is not in the list.
+//! Model-specific registers for cache control that resctrl does not cover: the ways that devices fill
+//! (Intel's DDIO), and the switches of the prefetchers.
 //!
-//! Read by anybody who may, set only where asked for, and put back like a reservation: journal first, at the
-//! end, and by the next start after a crash.
+//! These registers differ from model to model, and are mostly known from others' measurements rather than
+//! from manuals. So nothing is written on a processor that this module does not list.
+//!
+//! Any process with the permission may read them. They are set only on request, and put back like a
+//! reservation: a journal is written first, and the values return at the end, or with the next start after a
+//! crash.
 
 mod msr;
 mod processor;
@@ -18,35 +21,35 @@ use crate::resctrl::{DomainId, WayMask};
 use crate::topology::Topology;
 use std::collections::BTreeMap;
 
-/// `IIO LLC WAYS`: which ways devices' writes may fill, of a socket. In no manual; measured by Farshin et al.
-/// (USENIX ATC'20, §4.4).
+/// Register `IIO LLC WAYS` of a socket: the ways that devices' writes may fill. No manual describes it; it
+/// was measured by Farshin et al. (USENIX ATC'20, §4.4).
 const DDIO_WAYS: u32 = 0xc8b;
-/// Intel: a bit switches a prefetcher of the core off.
+/// Intel's register in which each bit switches off one prefetcher of the core.
 const INTEL_PREFETCH: u32 = 0x1a4;
-/// AMD: the same.
+/// AMD's register in which each bit switches off one prefetcher of the core.
 const AMD_PREFETCH: u32 = 0xc000_0108;
 
-/// Why this processor has none of it.
+/// Error: this processor does not have the register, or it is not known to have it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} of this processor ({processor}) {reason}")]
 pub struct Unsupported {
-    /// What was asked for.
+    /// Feature that was asked for.
     pub what: &'static str,
-    /// The processor.
+    /// Description of the processor.
     pub processor: String,
-    /// Why.
+    /// Reason, in words.
     pub reason: &'static str,
 }
 
-/// Whether the ways of DDIO can be set.
+/// Checks that the ways of DDIO can be set on this model of processor.
 ///
 /// # Errors
-/// [`Unsupported`].
+/// [`Unsupported`] where they cannot be set, or where that is not known.
 pub fn ddio_is_known(processor: Processor) -> Result<(), Unsupported> {
     let unsupported =
         |reason| Err(Unsupported { what: "DDIO's ways", processor: processor.to_string(), reason });
     match (processor.vendor, processor.family, processor.model) {
-        // Haswell-EP, Broadwell-EP, Broadwell-DE, Skylake-SP and Cascade Lake.
+        // Models: Haswell-EP, Broadwell-EP, Broadwell-DE, Skylake-SP and Cascade Lake.
         (Vendor::Intel, 6, 0x3f | 0x4f | 0x56 | 0x55) => Ok(()),
         (Vendor::Intel, 6, 0x6a | 0x6c) => {
             unsupported("take a value without effect, as a user found (fastclick issue 392)")
@@ -58,29 +61,31 @@ pub fn ddio_is_known(processor: Processor) -> Result<(), Unsupported> {
     }
 }
 
-/// The register of this processor's prefetchers, and the bits that switch all of them off.
+/// Returns the address of this processor's prefetcher register, and the bits that switch all prefetchers off.
 ///
 /// # Errors
-/// [`Unsupported`].
+/// [`Unsupported`] where the prefetchers cannot be switched off, or where the bits are not known.
 pub fn prefetch_register(processor: Processor) -> Result<(u32, u64), Unsupported> {
     let unsupported =
         |reason| Err(Unsupported { what: "prefetchers", processor: processor.to_string(), reason });
     match (processor.vendor, processor.family, processor.model) {
-        // From Haswell-EP to Ice Lake-SP: L2, L2 adjacent line, L1 next line, L1 IP (Intel's disclosure).
+        // Models from Haswell-EP to Ice Lake-SP. The bits: L2, L2 adjacent line, L1 next line, L1 IP (Intel's
+        // disclosure).
         (Vendor::Intel, 6, 0x3f | 0x4f | 0x56 | 0x55 | 0x6a | 0x6c) => Ok((INTEL_PREFETCH, 0xf)),
-        // Sapphire and Emerald Rapids: and the array of pointers (Intel's Memory Latency Checker).
+        // Sapphire and Emerald Rapids, which also have the array-of-pointers prefetcher (Intel's Memory
+        // Latency Checker).
         (Vendor::Intel, 6, 0x8f | 0xcf) => Ok((INTEL_PREFETCH, 0x2f)),
-        // Zen 3 and later: L1 stream, stride, region; L2 stream, up-down.
+        // Zen 3 and later. The bits: L1 stream, stride, region; L2 stream, up-down.
         (Vendor::Amd, ..) if processor.prefetch_control => Ok((AMD_PREFETCH, 0b10_1111)),
         (Vendor::Amd, ..) => unsupported("cannot be switched off: it says so (CPUID 8000_0021h EAX bit 13)"),
         _ => unsupported("are not known: their bits differ from model to model"),
     }
 }
 
-/// The ways that devices fill in each cache, as the registers say.
+/// Reads from the registers which ways of each cache devices fill (Intel's DDIO).
 ///
 /// # Errors
-/// [`SettingError`].
+/// [`SettingError`]: the processor is not known to have the register, or it cannot be read.
 pub fn ddio_ways(topology: &Topology) -> Result<BTreeMap<DomainId, WayMask>, SettingError> {
     ddio_is_known(Processor::this())?;
     let mut ways = BTreeMap::new();

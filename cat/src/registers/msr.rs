@@ -1,59 +1,59 @@
-//! Model-specific registers, through the kernel's driver.
+//! Access to model-specific registers through the kernel's `msr` driver.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Where the kernel's driver has a folder for each processor.
+/// Folder in which the kernel's driver has a subfolder for each processor.
 pub(super) const DRIVER: &str = "/dev/cpu";
 
-/// Why a register cannot be read or written.
+/// Error of reading or writing a register.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
-    /// The driver is not there, or the processor is not online.
+    /// The driver is not loaded, or the processor is not online.
     #[error("there is no {}; as root: modprobe msr (or processor {cpu} is offline)", path.display())]
     NoDriver {
-        /// The file.
+        /// Device file that was opened.
         path: PathBuf,
-        /// The processor.
+        /// Number of the processor.
         cpu: u32,
     },
-    /// It is not allowed.
+    /// The system denied access.
     #[error(
         "{} may not be {}: {source}; it takes root with CAP_SYS_RAWIO, a kernel that is not locked down \
          (Secure Boot), and for writing msr.allow_writes",
         path.display(), if *.writing { "written" } else { "read" }
     )]
     NotPermitted {
-        /// The file.
+        /// Device file.
         path: PathBuf,
-        /// Whether it was to be written.
+        /// Whether the access was for writing.
         writing: bool,
-        /// What the system said.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// This processor has no such register, or does not take that value.
+    /// The processor has no such register, or does not accept the value.
     #[error("processor {cpu} has no register {register:#x}, or does not take that value")]
     NoRegister {
-        /// The processor.
+        /// Number of the processor.
         cpu: u32,
-        /// The register.
+        /// Address of the register.
         register: u32,
     },
-    /// Something else.
+    /// The system call failed for another reason.
     #[error("register {register:#x} of processor {cpu}: {source}")]
     System {
-        /// The processor.
+        /// Number of the processor.
         cpu: u32,
-        /// The register.
+        /// Address of the register.
         register: u32,
-        /// What the system said.
+        /// Error of the system call.
         source: io::Error,
     },
 }
 
-/// One processor's registers.
+/// Open handle to one processor's model-specific registers.
 #[derive(Debug)]
 pub struct Msr {
     cpu: u32,
@@ -63,7 +63,7 @@ pub struct Msr {
 }
 
 impl Msr {
-    /// Opens a processor's registers, for writing, too, where that is wanted.
+    /// Opens the registers of a processor for reading, and also for writing where `writable` is set.
     ///
     /// # Errors
     /// [`RegisterError::NoDriver`], [`RegisterError::NotPermitted`].
@@ -71,7 +71,7 @@ impl Msr {
         Self::of_driver(DRIVER.as_ref(), cpu, writable)
     }
 
-    /// As [`Self::of_cpu`], of a folder laid out like the driver's.
+    /// Opens registers like [`Self::of_cpu`], in a folder that is laid out like the driver's.
     pub(super) fn of_driver(driver: &Path, cpu: u32, writable: bool) -> Result<Self, RegisterError> {
         let path = driver.join(format!("{cpu}/msr"));
         match OpenOptions::new().read(true).write(writable).open(&path) {
@@ -93,7 +93,7 @@ impl Msr {
         }
     }
 
-    /// A register's value.
+    /// Reads a register.
     ///
     /// # Errors
     /// [`RegisterError`].
@@ -107,7 +107,7 @@ impl Msr {
     /// Writes a register.
     ///
     /// # Errors
-    /// [`RegisterError`]; also where this was opened for reading only.
+    /// [`RegisterError`]; also where the registers were opened for reading only.
     pub fn write(&self, register: u32, value: u64) -> Result<(), RegisterError> {
         let written = if self.writable {
             self.file.write_all_at(&value.to_ne_bytes(), u64::from(register))

@@ -1,26 +1,26 @@
-//! Which processor this is, as far as its registers differ.
+//! Identification of the processor model, as far as its registers depend on it.
 
-/// A processor's maker.
+/// Maker of a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vendor {
     /// Intel.
     Intel,
     /// AMD.
     Amd,
-    /// Somebody else, or not x86-64.
+    /// Another maker, or a processor that is not x86-64.
     Other,
 }
 
-/// Maker, family and model, as the manuals count them.
+/// Maker, family and model of a processor, in the manuals' counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Processor {
-    /// The maker.
+    /// Maker of the processor.
     pub vendor: Vendor,
-    /// The family, extension added.
+    /// Family, with the extended family added.
     pub family: u32,
-    /// The model, extension added.
+    /// Model, with the extended model included.
     pub model: u32,
-    /// AMD: whether prefetchers can be switched off (`PrefetchCtlMsr`).
+    /// Whether the prefetchers of an AMD processor can be switched off (`PrefetchCtlMsr`).
     pub prefetch_control: bool,
 }
 
@@ -36,7 +36,7 @@ impl std::fmt::Display for Processor {
 }
 
 impl Processor {
-    /// This one.
+    /// Identifies the processor that this program runs on.
     pub fn this() -> Self {
         #[cfg(target_arch = "x86_64")]
         return x86::this();
@@ -53,7 +53,7 @@ mod x86 {
     pub fn this() -> Processor {
         let maker = cpuid::leaf(0, 0);
         let vendor = match (maker.ebx, maker.edx, maker.ecx) {
-            // "GenuineIntel", "AuthenticAMD"
+            // The vendor texts "GenuineIntel" and "AuthenticAMD", in the registers' order EBX, EDX, ECX.
             (0x756e_6547, 0x4965_6e69, 0x6c65_746e) => Vendor::Intel,
             (0x6874_7541, 0x6974_6e65, 0x444d_4163) => Vendor::Amd,
             _ => Vendor::Other,

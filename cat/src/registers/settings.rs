@@ -1,4 +1,4 @@
-//! Setting registers, and putting them back.
+//! Temporary settings of registers, which are put back at the end or after a crash.
 
 use super::msr::DRIVER;
 use super::{DDIO_WAYS, Msr, Processor, RegisterError, Unsupported, ddio_is_known, prefetch_register};
@@ -10,75 +10,78 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What is to be set. Nothing by default.
+/// Register settings that a caller asks for. The default asks for nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// The ways that devices are to fill, by cache.
+    /// Ways that devices shall fill, by cache.
     pub ddio: BTreeMap<DomainId, WayMask>,
-    /// The processors whose prefetchers are to be off. Those of a core's threads are the same.
+    /// Processors whose prefetchers shall be off. The hardware threads of a core share their prefetchers.
     pub prefetchers_off: CpuSet,
 }
 
-/// Why a register was not set. None is, then.
+/// Error of setting registers or of putting them back. Where setting failed, no register stays changed,
+/// except with [`Self::HalfUndone`].
 #[derive(Debug, thiserror::Error)]
 pub enum SettingError {
-    /// The processor.
+    /// The processor has no such register, or is not known to have it.
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
-    /// A register.
+    /// A register could not be read or written.
     #[error(transparent)]
     Register(#[from] RegisterError),
-    /// There is no such cache, or no processor of it is online.
+    /// There is no such cache, or none of its processors is online.
     #[error("there is no cache with the id {domain} that has a processor online")]
     NoDomain {
-        /// The cache.
+        /// Id of the cache.
         domain: DomainId,
     },
-    /// Ways that devices would have to do without.
+    /// The requested ways are unusable for devices: fewer than two, not side by side, or not ways of the
+    /// cache.
     #[error("devices cannot do with the ways {ways}: two at least, side by side, within the cache's {count}")]
     Ways {
-        /// What was asked for.
+        /// Ways that were requested.
         ways: WayMask,
-        /// How many there are.
+        /// Number of ways that the cache has.
         count: u32,
     },
-    /// Another process has set registers.
+    /// Another process has set registers and still runs.
     #[error("another process has set the processor's registers; end it first")]
     Running,
-    /// What was set is something else now.
+    /// A register holds neither the value that was set nor the previous one, so nothing was put back.
     #[error(
         "the processor's registers are neither as they were set nor as before, so nothing was changed: \
          {found}. Set each to one of the two by hand (wrmsr), then: jet cache restore; or let them stay as \
          they are: jet cache restore --forget. It is written down in {journal}"
     )]
     Misfit {
-        /// Which, and what they are.
+        /// Description of these registers and their values.
         found: String,
-        /// The journal.
+        /// Path of the journal.
         journal: String,
     },
-    /// What was set before it was refused could not be put back: the next start tries that again.
+    /// A register could not be set, and those set before it could not be put back. The next start tries
+    /// again.
     #[error("{refused}; and what was set before could not be put back: {left}")]
     HalfUndone {
-        /// Why it was not set.
+        /// Error of setting the register.
         refused: Box<SettingError>,
-        /// Why it was not put back.
+        /// Error of putting the others back.
         left: Box<SettingError>,
     },
-    /// The journal.
+    /// The journal could not be written, read or locked.
     #[error(transparent)]
     Journal(#[from] JournalError),
 }
 
 impl SettingError {
-    /// Whether what was set cannot be put back as long as somebody else's hand is in it, or what was written
-    /// down cannot be read.
+    /// Returns whether retrying may never help: somebody else has changed a register, or the journal cannot
+    /// be parsed.
     pub fn may_stay_for_ever(&self) -> bool {
         matches!(self, Self::Misfit { .. } | Self::Journal(JournalError::Format { .. }))
     }
 }
 
-/// One register's change.
+/// Change of one register of one processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Change {
     cpu: u32,
@@ -97,26 +100,27 @@ impl Change {
     }
 }
 
-/// All of them.
+/// Changes of all registers, as the journal holds them.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     changes: Vec<Change>,
 }
 
-/// What is still as it was left, and is to be put back; and what is neither that nor as before.
+/// Current state of the changed registers. `returns` are those that still hold the value that was set;
+/// `misfits` describes those that hold neither that value nor the previous one.
 struct Found<'a> {
     returns: Vec<&'a Change>,
     misfits: Vec<String>,
 }
 
 impl Record {
-    /// Looks at everything. Nothing is changed before that.
+    /// Reads all changed registers and compares them with the record. Changes nothing.
     fn look(&self, driver: &Path) -> Result<Found<'_>, RegisterError> {
         let (mut returns, mut misfits) = (Vec::new(), Vec::new());
         for change in &self.changes {
             let Change { cpu, register, before, after } = *change;
-            // A processor that is offline, or whose registers cannot be seen from here, is not taken for one
-            // that has forgotten: the journal stays until it can be looked at.
+            // A register that cannot be read, since its processor is offline or the driver is not visible,
+            // keeps its journal until it can be read.
             let found = change.read(driver)?;
             if found == after && found != before {
                 returns.push(change);
@@ -133,7 +137,7 @@ impl Record {
 
 impl journals::Record for Record {
     const NAME: &'static str = "registers.state";
-    /// The driver's folder.
+    /// Folder of the driver.
     type Place = PathBuf;
     type Guard = ();
     type Error = SettingError;
@@ -172,12 +176,13 @@ impl journals::Record for Record {
     }
 }
 
-/// Registers that are set. Put back when dropped, and by the next start where the process ends otherwise.
+/// Registers that are set. They are put back when this is dropped, or by the next start if the process ends
+/// without dropping it.
 #[derive(Debug)]
 pub struct Settings(Journaled<Record>);
 
 impl Settings {
-    /// Sets what is wanted, all of it or nothing.
+    /// Sets the requested registers, all or none.
     ///
     /// # Errors
     /// [`SettingError`].
@@ -186,10 +191,10 @@ impl Settings {
         Journaled::make(DRIVER.into(), folder, plan)?.map(Self).ok_or(SettingError::Running)
     }
 
-    /// Whether everything is still as it was set.
+    /// Returns whether all registers still hold the values that were set.
     ///
     /// # Errors
-    /// [`SettingError`]: it cannot be read.
+    /// [`SettingError`]: a register cannot be read.
     pub fn stands(&self) -> Result<bool, SettingError> {
         let (record, driver) = self.0.record();
         for change in &record.changes {
@@ -200,7 +205,7 @@ impl Settings {
         Ok(true)
     }
 
-    /// Puts everything back.
+    /// Puts all registers back.
     ///
     /// # Errors
     /// [`SettingError`]; the next start tries again.
@@ -209,7 +214,7 @@ impl Settings {
     }
 }
 
-/// Puts back what a process that is gone had set: says whether there was anything.
+/// Puts back the registers that a process left set when it ended. Returns whether there were any.
 ///
 /// # Errors
 /// [`SettingError`].
@@ -217,8 +222,8 @@ pub fn recover(folder: &Path) -> Result<bool, SettingError> {
     journals::recover::<Record>(&DRIVER.into(), folder)
 }
 
-/// Of what [`recover`] could not put back as much is as can be, the rest stays as it is, and the journal is
-/// removed.
+/// Gives up what [`recover`] could not put back: puts back as many registers as possible, leaves the others,
+/// and removes the journal.
 ///
 /// # Errors
 /// [`SettingError`]; the journal stays then.
@@ -226,11 +231,12 @@ pub fn forget(folder: &Path) -> Result<GivenUp, SettingError> {
     journals::forget::<Record>(&DRIVER.into(), folder)
 }
 
-/// What is to be changed, and from what.
+/// Returns the register changes that the request needs, with the current values.
 fn changes(topology: &Topology, wanted: &Wanted) -> Result<Vec<Change>, SettingError> {
     let mut changes = Vec::new();
     let mut change = |cpu: u32, register: u32, after: &dyn Fn(u64) -> u64| -> Result<(), SettingError> {
-        // Opened as it will be: who may not write is told before anything is.
+        // Opened for writing already here, so that a missing permission is found before any register is
+        // changed.
         let before = Msr::of_cpu(cpu, true)?.read(register)?;
         changes.push(Change { cpu, register, before, after: after(before) });
         Ok(())
@@ -240,8 +246,8 @@ fn changes(topology: &Topology, wanted: &Wanted) -> Result<Vec<Change>, SettingE
     }
     for (&domain, &ways) in &wanted.ddio {
         let found = topology.domain(domain).ok_or(SettingError::NoDomain { domain })?;
-        // One way alone is refused by other tools, too (fastclick's ddiotune): devices would fill nothing
-        // else.
+        // Other tools (fastclick's ddiotune) refuse a single way as well: devices would have only that one to
+        // fill.
         if ways.count() < 2 || !ways.is_contiguous() || !WayMask::run(0, found.ways).contains(ways) {
             return Err(SettingError::Ways { ways, count: found.ways });
         }
@@ -262,7 +268,8 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// Registers of two processors in a folder laid out like the driver's, set as by a process that is gone.
+    /// Makes registers of two processors in a folder laid out like the driver's, changed by a process that is
+    /// gone. Returns a function that reads them.
     fn left_set(driver: &Path, folder: &Path) -> impl Fn(u32, u32) -> u64 {
         let mut changes = Vec::new();
         for cpu in 0..2 {

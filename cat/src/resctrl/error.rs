@@ -1,38 +1,38 @@
-//! Why something of resctrl could not be done.
+//! Errors of using the resctrl file system.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why resctrl cannot be used at all.
+/// Reason why resctrl cannot be used at all.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The kernel or the processor has none.
+    /// The kernel or the processor does not support resctrl.
     #[error(
         "no resctrl: the processor has nothing to share out, or the kernel was built without it \
          (CONFIG_X86_CPU_RESCTRL); Skylake-SP and Cascade Lake want rdt=l3cat on the kernel's command line"
     )]
     Unsupported,
-    /// It is there and nobody mounted it.
+    /// The kernel supports resctrl, but it is not mounted.
     #[error("resctrl is not mounted; as root: mount -t resctrl resctrl /sys/fs/resctrl")]
     NotMounted,
-    /// What is mounted there is something else.
+    /// The mounted file system is not resctrl.
     #[error("{} is no resctrl file system", path.display())]
     Other {
-        /// The folder.
+        /// Mount point.
         path: PathBuf,
     },
     /// The list of mounts cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Mounts {
-        /// The list.
+        /// File with the list of mounts.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system call.
         source: io::Error,
     },
 }
 
-/// What was being done.
+/// Kind of access that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Reading a file or a folder.
@@ -59,48 +59,49 @@ impl fmt::Display for Action {
     }
 }
 
-/// Why one access failed.
+/// Error of one access to the mounted resctrl file system.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// The kernel refused.
+    /// The kernel refused the access.
     #[error("cannot {action} {}{}: \
-             {source}{}", path.display(), written(.text.as_deref()), reason(*.action, .source, .status.as_deref()))]
+             {source}{}",
+        path.display(), written(.text.as_deref()), reason(*.action, .source, .status.as_deref()))]
     Refused {
-        /// What was tried.
+        /// Kind of access.
         action: Action,
-        /// The file or folder.
+        /// File or folder.
         path: PathBuf,
-        /// What was to be written.
+        /// Text that was to be written.
         text: Option<String>,
-        /// What the kernel's `last_cmd_status` said just after.
+        /// Contents of the kernel's `last_cmd_status` just after the failure.
         status: Option<String>,
-        /// The error number.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// The kernel wrote something that this version cannot read.
+    /// A file has contents that this version cannot parse.
     #[error("{} holds '{text}', which this version cannot read: {problem}", path.display())]
     Format {
-        /// The file.
+        /// File that was read.
         path: PathBuf,
-        /// Its text.
+        /// Text of the file.
         text: String,
-        /// What is wrong with it.
+        /// Description of what is wrong with the text.
         problem: String,
     },
-    /// Another process holds the lock on it.
+    /// Another process held the file system's lock for 2 s.
     #[error(
         "another process has held the lock on {} for 2 s (its pid is in /proc/locks); end it, or wait",
         path.display()
     )]
     Locked {
-        /// Where it is mounted.
+        /// Mount point.
         path: PathBuf,
     },
-    /// The file system was unmounted, by which the kernel undid everything in it.
+    /// The file system was unmounted, and the kernel thereby undid everything that was set in it.
     #[error("resctrl is no longer mounted at {}; whoever unmounted it has undone everything that was \
              set", path.display())]
     Unmounted {
-        /// Where it was.
+        /// Former mount point.
         path: PathBuf,
     },
 }
@@ -115,7 +116,7 @@ impl AccessError {
         Self::Format { path: path.to_owned(), text: text.trim_end().to_owned(), problem: problem.to_string() }
     }
 
-    /// The error number of what the kernel refused.
+    /// Returns the error number where the kernel refused an access.
     pub fn errno(&self) -> Option<i32> {
         match self {
             Self::Refused { source, .. } => source.raw_os_error(),
@@ -123,20 +124,23 @@ impl AccessError {
         }
     }
 
-    /// Whether it is for want of rights.
+    /// Returns whether the kernel refused for lack of permission, or since the file system is read-only.
     pub fn is_permission(&self) -> bool {
         matches!(self.errno(), Some(libc::EACCES | libc::EPERM | libc::EROFS))
     }
 
-    /// Whether the file or folder is not there.
+    /// Returns whether the file or folder does not exist.
     pub fn is_missing(&self) -> bool {
         self.errno() == Some(libc::ENOENT)
     }
 
-    /// Whether trying again in a second may help: the kernel gives ids of monitoring back only when their
-    /// lines have left the cache.
+    /// Returns whether making a group failed for a temporary reason, so that a retry in a second may succeed.
+    /// The kernel reuses a monitoring id only after the lines counted for it have left the cache.
     pub fn is_draining(&self) -> bool {
-        matches!(self, Self::Refused { action: Action::Make, source, .. } if source.raw_os_error() == Some(libc::EBUSY))
+        matches!(
+            self,
+            Self::Refused { action: Action::Make, source, .. } if source.raw_os_error() == Some(libc::EBUSY)
+        )
     }
 }
 
@@ -144,7 +148,8 @@ fn written(text: Option<&str>) -> String {
     text.map_or_else(String::new, |text| format!(" ('{}')", text.replace('\n', "\\n")))
 }
 
-/// The kernel's own words; where it has none, what the error number means here.
+/// Returns the kernel's own explanation and a hint for the error number, as far as there are any, as the end
+/// of an error text.
 fn reason(action: Action, source: &io::Error, status: Option<&str>) -> String {
     let number = source.raw_os_error();
     let hint = match number {

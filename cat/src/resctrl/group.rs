@@ -1,4 +1,4 @@
-//! Groups: who may use what.
+//! Control groups of resctrl: sets of threads and processors, with the ways that they may fill.
 
 use super::error::AccessError;
 use super::schemata::Schemata;
@@ -8,21 +8,21 @@ use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-/// A group's name: one folder's.
+/// Name of a group, which is also the name of its folder.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupName(String);
 
-/// Why a text names no group.
+/// Error: a text is no valid name of a group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{name}' is no name of a group: {problem}")]
 pub struct GroupNameError {
-    /// The text.
+    /// Text that was refused.
     pub name: String,
-    /// What is wrong with it.
+    /// Description of what is wrong with it.
     pub problem: &'static str,
 }
 
-/// The kernel's own folders and files beside the groups.
+/// Names of the kernel's own files and folders, which no group can have.
 const TAKEN: [&str; 10] = [
     "info",
     "mon_groups",
@@ -37,15 +37,17 @@ const TAKEN: [&str; 10] = [
 ];
 
 impl GroupName {
-    /// The group that everything is in that is in no other: the file system's root.
+    /// Returns the name of the default group, to which everything belongs that is in no other group. Its
+    /// folder is the file system's root.
     pub fn default_group() -> Self {
         Self(String::new())
     }
 
-    /// A group's name.
+    /// Checks a text and makes it a group's name.
     ///
     /// # Errors
-    /// That it is none.
+    /// [`GroupNameError`]: the text is empty, too long, reserved by the kernel, or no name of a single
+    /// folder.
     pub fn new(name: &str) -> Result<Self, GroupNameError> {
         let refused = |problem| Err(GroupNameError { name: name.to_owned(), problem });
         if name.is_empty() || name == "." || name == ".." {
@@ -60,7 +62,7 @@ impl GroupName {
         Ok(Self(name.to_owned()))
     }
 
-    /// Whether it is the default group.
+    /// Returns whether this is the default group's name.
     pub fn is_default(&self) -> bool {
         self.0.is_empty()
     }
@@ -93,17 +95,17 @@ impl<'de> serde::Deserialize<'de> for GroupName {
     }
 }
 
-/// How a group shares its ways.
+/// Mode of a group: how it shares its ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// Others may have them, too.
+    /// Other groups may have the same ways, too.
     Shareable,
-    /// The kernel refuses them to all others.
+    /// The kernel refuses the group's ways to all other groups.
     Exclusive,
-    /// It is to become a pseudo-locked region.
+    /// The group is being set up as a pseudo-locked region.
     PseudoLocksetup,
-    /// It is one.
+    /// The group is a pseudo-locked region.
     PseudoLocked,
 }
 
@@ -115,13 +117,14 @@ impl Mode {
         (Self::PseudoLocked, "pseudo-locked"),
     ];
 
-    /// The kernel's word for it.
+    /// Returns the kernel's word for the mode.
     pub fn word(self) -> &'static str {
         Self::WORDS.iter().find(|(mode, _)| *mode == self).map_or("", |(_, word)| word)
     }
 }
 
-/// One group, by its name: nothing is kept, every call asks the kernel.
+/// Handle to one group, which need not exist. It caches nothing: every call reads or writes the kernel's
+/// files.
 #[derive(Clone, Debug)]
 pub struct Group<'a> {
     tree: &'a Tree,
@@ -133,26 +136,27 @@ impl<'a> Group<'a> {
         Self { tree, name }
     }
 
-    /// What it may use.
+    /// Reads what the group may use of each resource.
     ///
     /// # Errors
-    /// [`AccessError`], as for all of these.
+    /// [`AccessError`], as for all methods of this type that can fail.
     pub fn schemata(&self) -> Result<Schemata, AccessError> {
         self.tree.read_as(self.name.file("schemata"), str::parse)
     }
 
-    /// Changes what it may use. All lines together, or none; what is not named stays.
+    /// Changes what the group may use, all lines together or none. Resources and domains that are not named
+    /// keep their values.
     ///
     /// # Errors
-    /// The kernel's reason.
+    /// [`AccessError`], with the kernel's reason.
     pub fn set_schemata(&self, schemata: &Schemata) -> Result<(), AccessError> {
         self.tree.write(self.name.file("schemata"), &schemata.to_string())
     }
 
-    /// How it shares its ways.
+    /// Reads the group's mode.
     ///
     /// # Errors
-    /// As above.
+    /// [`AccessError`].
     pub fn mode(&self) -> Result<Mode, AccessError> {
         self.tree.read_as(self.name.file("mode"), |text| {
             let mode = Mode::WORDS.iter().find(|(_, word)| *word == text.trim());
@@ -160,55 +164,56 @@ impl<'a> Group<'a> {
         })
     }
 
-    /// Changes how it shares its ways.
+    /// Changes the group's mode.
     ///
     /// # Errors
-    /// The kernel's reason.
+    /// [`AccessError`], with the kernel's reason.
     pub fn set_mode(&self, mode: Mode) -> Result<(), AccessError> {
         self.tree.write(self.name.file("mode"), &format!("{}\n", mode.word()))
     }
 
-    /// Its processors: whatever runs there and is in no group of its own uses this one's share.
+    /// Reads the group's processors. Threads that run there and belong to no group but the default one use
+    /// this group's share.
     ///
     /// # Errors
-    /// As above.
+    /// [`AccessError`].
     pub fn cpus(&self) -> Result<CpuSet, AccessError> {
         self.tree.read_as(self.name.file("cpus_list"), str::parse)
     }
 
-    /// Changes its processors. Those that it loses are the default group's.
+    /// Changes the group's processors. Processors that it loses go to the default group.
     ///
     /// # Errors
-    /// The kernel's reason.
+    /// [`AccessError`], with the kernel's reason.
     pub fn set_cpus(&self, cpus: &CpuSet) -> Result<(), AccessError> {
         self.tree.write(self.name.file("cpus_list"), &format!("{cpus}\n"))
     }
 
-    /// Its threads, by the ids that this process knows them by.
+    /// Reads the ids of the group's threads, in this process's PID namespace.
     ///
     /// # Errors
-    /// As above.
+    /// [`AccessError`].
     pub fn threads(&self) -> Result<Vec<i32>, AccessError> {
         self.tree
             .read_as(self.name.file("tasks"), |text| text.lines().map(str::parse).collect::<Result<_, _>>())
     }
 
-    /// Moves one thread into it; its children will be there, too. The lines that it has in the cache stay
-    /// where they are.
+    /// Moves one thread into the group. Threads and processes that it starts afterwards belong to the group,
+    /// too. Lines that the thread already has in the cache stay where they are.
     ///
     /// # Errors
-    /// The kernel's reason.
+    /// [`AccessError`], with the kernel's reason.
     pub fn add_thread(&self, thread: i32) -> Result<(), AccessError> {
         self.tree.write(self.name.file("tasks"), &format!("{thread}\n"))
     }
 
-    /// The number of its folder, which no other group has while this one is there, and a later one is
-    /// unlikely to have; none where there is no such group.
+    /// Returns the inode number of the group's folder, or `None` where there is no such group. No two groups
+    /// have the same number at a time, and a later group is unlikely to get it again.
     pub fn inode(&self) -> Option<u64> {
         std::fs::metadata(self.tree.path(self.name.folder())).ok().map(|found| found.ino())
     }
 
-    /// Whether it is there.
+    /// Returns whether the group exists.
     pub fn exists(&self) -> bool {
         self.inode().is_some()
     }

@@ -1,4 +1,4 @@
-//! What can be shared out: the folder `info`.
+//! Resources that can be allocated to groups, as the folder `info` of resctrl describes them.
 
 use super::error::AccessError;
 use super::mask::WayMask;
@@ -9,70 +9,72 @@ use std::fmt::Display;
 use std::path::Path;
 use std::str::FromStr;
 
-/// A cache whose ways can be shared out.
+/// Description of a cache whose ways can be allocated to groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheInfo {
-    /// All ways.
+    /// All ways of the cache.
     pub ways: WayMask,
-    /// The fewest ways of a group in a domain; 0 on AMD, where a group may have none.
+    /// Fewest ways that a group must have in a domain; 0 on AMD, where a group may have none.
     pub min_ways: u32,
     /// Ways that devices (DDIO, a GPU) fill as well.
     pub shareable: WayMask,
-    /// Classes of it, the default one counted.
+    /// Number of classes that the cache supports, including the default one.
     pub classes: u32,
-    /// Whether a group's ways need not stand side by side; none where the kernel does not say (before 6.7).
+    /// Whether a group's ways may have gaps between them. `None` where the kernel does not say (before 6.7).
     pub sparse: Option<bool>,
-    /// What each way is used for, by domain.
+    /// Use of each way, by domain; index 0 is the lowest way.
     pub usage: BTreeMap<DomainId, Vec<WayUsage>>,
 }
 
-/// What a way is used for.
+/// Use of one way of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WayUsage {
-    /// Nothing.
+    /// No group and no device uses the way.
     Unused,
-    /// Groups that share.
+    /// Shareable groups have the way.
     Shared,
-    /// Devices.
+    /// Devices fill the way.
     Hardware,
-    /// Devices, and groups that share.
+    /// Devices fill the way, and shareable groups have it.
     HardwareAndShared,
-    /// One group alone.
+    /// One exclusive group has the way.
     Exclusive,
-    /// A pseudo-locked region.
+    /// A pseudo-locked region lies in the way.
     PseudoLocked,
 }
 
-/// A bandwidth that can be throttled.
+/// Description of a memory bandwidth that can be limited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BandwidthInfo {
-    /// Classes of it, the default one counted.
+    /// Number of classes that it supports, including the default one.
     pub classes: u32,
-    /// The least that can be set.
+    /// Lowest value that can be set, in the resource's unit.
     pub min: u64,
-    /// What can be set are multiples of this.
+    /// Step between values that can be set, in the resource's unit.
     pub granularity: u64,
-    /// Whether what is set is proportional to what it does.
+    /// Whether the effect is proportional to the value that is set.
     pub linear: bool,
 }
 
-/// What can be counted of groups.
+/// Description of the monitoring of groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MonitorInfo {
-    /// Ids of monitoring: a group takes one, and so does each group for monitoring only.
+    /// Number of monitoring ids. Each group takes one, and so does each group that is made for monitoring
+    /// only.
     pub ids: u32,
-    /// As the kernel names them: `llc_occupancy`, `mbm_total_bytes`, `mbm_local_bytes`.
+    /// Names of the counted values in the kernel's files: `llc_occupancy`, `mbm_total_bytes`,
+    /// `mbm_local_bytes`.
     pub features: Vec<String>,
 }
 
-/// Everything there is.
+/// Description of all resources that resctrl offers on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Info {
-    /// Caches.
+    /// Caches whose ways can be allocated.
     pub caches: BTreeMap<Resource, CacheInfo>,
-    /// Bandwidths.
+    /// Memory bandwidths that can be limited.
     pub bandwidths: BTreeMap<Resource, BandwidthInfo>,
-    /// Counting of the last-level cache.
+    /// Monitoring of the last-level cache, where there is any.
     pub monitor: Option<MonitorInfo>,
 }
 
@@ -83,7 +85,7 @@ impl Info {
             let at = Path::new("info").join(&folder);
             match Resource::named(&folder) {
                 Resource::Other(name) if name == "L3_MON" => info.monitor = Some(monitor(tree, &at)?),
-                // Of later kernels.
+                // Resources of later kernels are ignored.
                 Resource::Other(_) => {}
                 resource if resource.is_cache() => {
                     info.caches.insert(resource, cache(tree, &at)?);
@@ -96,12 +98,14 @@ impl Info {
         Ok(info)
     }
 
-    /// The last-level cache's part: of data, where CDP is on. Code and data are alike.
+    /// Returns the description of the last-level cache. Where CDP is on it is that of the data ways, and code
+    /// has an equal one.
     pub fn l3(&self) -> Option<&CacheInfo> {
         self.caches.get(&Resource::L3).or_else(|| self.caches.get(&Resource::L3Data))
     }
 
-    /// Groups that can be, the default one counted: the resource with the fewest classes decides.
+    /// Returns how many groups there can be, including the default one. The resource with the fewest classes
+    /// decides.
     pub fn groups_max(&self) -> u32 {
         let caches = self.caches.values().map(|cache| cache.classes);
         caches.chain(self.bandwidths.values().map(|bandwidth| bandwidth.classes)).min().unwrap_or(0)
@@ -129,7 +133,7 @@ fn cache(tree: &Tree, at: &Path) -> Result<CacheInfo, AccessError> {
     })
 }
 
-/// `0=SSSSHH;1=...`, the highest way first.
+/// Parses `0=SSSSHH;1=...`, in which the highest way comes first.
 fn usage(text: &str) -> Result<BTreeMap<DomainId, Vec<WayUsage>>, &'static str> {
     let mut domains = BTreeMap::new();
     for entry in text.split(';').filter(|entry| !entry.trim().is_empty()) {

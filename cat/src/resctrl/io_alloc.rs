@@ -1,5 +1,5 @@
-//! Where writes of devices may land: the files `io_alloc` and `io_alloc_cbm` (Linux 6.19 and later,
-//! processors of AMD with SDCIAE). Intel's DDIO is not told by them.
+//! Control over where devices' writes land: the files `io_alloc` and `io_alloc_cbm` (Linux 6.19 and later,
+//! AMD processors with SDCIAE). Intel's DDIO does not use them.
 
 use super::error::AccessError;
 use super::mask::WayMask;
@@ -10,16 +10,16 @@ use std::collections::BTreeMap;
 const STATE: &str = "info/L3/io_alloc";
 const MASKS: &str = "info/L3/io_alloc_cbm";
 
-/// Whether devices have ways of their own.
+/// State of `io_alloc`: whether devices have ways of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoAlloc {
-    /// The kernel knows nothing of it.
+    /// The kernel has no such file.
     Absent,
-    /// The processor cannot.
+    /// The processor does not support it.
     NotSupported,
-    /// They fill all ways.
+    /// Devices fill all ways.
     Disabled,
-    /// They have.
+    /// Devices have ways of their own.
     Enabled,
 }
 
@@ -38,7 +38,7 @@ pub(super) fn set(tree: &Tree, enabled: bool) -> Result<(), AccessError> {
 }
 
 pub(super) fn ways(tree: &Tree) -> Result<BTreeMap<DomainId, WayMask>, AccessError> {
-    // The same form as a line of a schemata, without the name.
+    // The file has the form of a schemata's line without the resource's name.
     let named = |text: &str| format!("L3:{text}").parse::<Schemata>();
     let schemata = tree.read_as(MASKS, named)?;
     match schemata.lines.into_iter().next() {

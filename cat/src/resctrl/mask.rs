@@ -1,57 +1,58 @@
-//! Ways of a cache, as a mask of bits: bit 0 is the lowest way.
+//! Sets of a cache's ways as bit masks: bit 0 is the lowest way.
 
 use std::fmt;
 use std::ops::{BitAnd, BitOr, Not};
 use std::str::FromStr;
 
-/// Some ways of a cache.
+/// Set of ways of a cache, one bit for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WayMask(pub u64);
 
-/// Why a text is no mask.
+/// Error of parsing a [`WayMask`]: the text is no hexadecimal mask.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' is no mask of ways: hexadecimal digits are expected, at most 16")]
 pub struct WayMaskError {
-    /// The text.
+    /// Text that was refused.
     pub text: String,
 }
 
 impl WayMask {
-    /// No way.
+    /// The empty set of ways.
     pub const EMPTY: Self = Self(0);
 
-    /// So many ways from one on; those beyond the 64th are left out.
+    /// Returns `count` consecutive ways that begin at `first`. Ways beyond the 64th are left out.
     pub fn run(first: u32, count: u32) -> Self {
         let ones = if count >= 64 { u64::MAX } else { (1 << count) - 1 };
         Self(if first >= 64 { 0 } else { ones << first })
     }
 
-    /// How many ways.
+    /// Returns the number of ways in the set.
     pub fn count(self) -> u32 {
         self.0.count_ones()
     }
 
-    /// Whether there is none.
+    /// Returns whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether some way is in both.
+    /// Returns whether some way is in both sets.
     pub fn overlaps(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// Whether all ways of the other are in this one.
+    /// Returns whether all ways of the other set are in this one.
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// The ways of this one that are not in the other.
+    /// Returns the ways of this set that are not in the other one.
     pub fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Whether its ways stand side by side, as most processors want it. No way at all does.
+    /// Returns whether the ways lie side by side, as most processors require. The empty set counts as
+    /// contiguous.
     pub fn is_contiguous(self) -> bool {
         let shifted = if self.0 == 0 { 0 } else { self.0 >> self.0.trailing_zeros() };
         shifted & shifted.wrapping_add(1) == 0
@@ -93,14 +94,14 @@ impl FromStr for WayMask {
 
     fn from_str(text: &str) -> Result<Self, WayMaskError> {
         let digits = text.trim();
-        // `from_str_radix` would take a sign.
+        // `from_str_radix` alone would accept a sign.
         let all_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
         let mask = u64::from_str_radix(digits, 16).ok().filter(|_| all_hex);
         mask.map(Self).ok_or_else(|| WayMaskError { text: digits.to_owned() })
     }
 }
 
-/// As hexadecimal text: what an operator compares with the kernel's files.
+/// Serializes the mask as hexadecimal text, which an operator can compare with the kernel's files.
 impl serde::Serialize for WayMask {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)

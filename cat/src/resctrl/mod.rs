@@ -1,7 +1,8 @@
-//! The kernel's resctrl file system, typed: what can be shared out, who has what, and changing it.
+//! Typed access to the kernel's resctrl file system: which resources there are, what each group has, and
+//! changes of that.
 //!
-//! Nothing is kept: each call asks the kernel, which other tools talk to as well. A change is one write, and
-//! what the kernel says about a failing one is in the error beside the text that was written.
+//! Nothing is cached: each call asks the kernel, since other tools change the same files. A change is a
+//! single write. The error of a failed write holds the text that was written and the kernel's reason.
 
 mod error;
 mod group;
@@ -29,7 +30,7 @@ use std::path::{Path, PathBuf};
 pub(crate) use tree::MAGIC;
 use tree::Tree;
 
-/// The mounted file system.
+/// Handle to the mounted resctrl file system.
 #[derive(Clone, Debug)]
 pub struct Resctrl {
     tree: Tree,
@@ -37,10 +38,10 @@ pub struct Resctrl {
 }
 
 impl Resctrl {
-    /// Finds where it is mounted.
+    /// Finds where resctrl is mounted.
     ///
     /// # Errors
-    /// [`OpenError`] says whether there is none, or whether it only has to be mounted.
+    /// [`OpenError`] says whether the host has no resctrl, or whether it only has to be mounted.
     pub fn find() -> Result<Self, OpenError> {
         Self::at(mount::find()?)
     }
@@ -50,9 +51,10 @@ impl Resctrl {
         if tree.is_mounted() { Ok(Self { tree, mount }) } else { Err(OpenError::Other { path: mount.path }) }
     }
 
-    /// A folder of ordinary files laid out like it, for trying what reads and writes them where the kernel
-    /// has none. As with the kernel's, a group begins with all ways, and keeps what a written schemata does
-    /// not name. It refuses nothing that the kernel would.
+    /// Opens a folder of ordinary files that imitates resctrl, to test code on a kernel without it.
+    ///
+    /// As in the kernel, a new group has all ways, and writing a schemata keeps what it does not name. Unlike
+    /// the kernel, the imitation refuses nothing.
     #[cfg(test)]
     fn imitation(folder: &Path, cdp: bool) -> Self {
         let mount = Mount {
@@ -65,20 +67,23 @@ impl Resctrl {
         Self { tree: Tree::plain(folder), mount }
     }
 
-    /// Where it is, and with what options.
+    /// Returns the mount point and the mount options.
     pub fn mount(&self) -> &Mount {
         &self.mount
     }
 
-    /// Whether it is mounted still.
+    /// Returns whether the file system is still mounted.
     pub fn is_mounted(&self) -> bool {
         self.tree.is_mounted()
     }
 
-    /// A number that tells this mount from others since the kernel's start; none where it cannot be told.
-    /// Before Linux 6.8, which numbers mounts: that of a folder that is made anew with each.
+    /// Returns a number that tells this mount from others since the kernel's start, or `None` where there is
+    /// none.
+    ///
+    /// Linux numbers mounts from 6.8 on. On earlier kernels it is the inode number of a folder that the
+    /// kernel makes anew with each mount.
     pub fn mount_number(&self) -> Option<u64> {
-        // STATX_MNT_ID_UNIQUE of linux/stat.h.
+        // The constant STATX_MNT_ID_UNIQUE of linux/stat.h, which rustix does not name.
         let unique = rustix::fs::StatxFlags::from_bits_retain(0x4000);
         let path = self.tree.root();
         let found = rustix::fs::statx(rustix::fs::CWD, path, rustix::fs::AtFlags::empty(), unique).ok()?;
@@ -88,44 +93,45 @@ impl Resctrl {
         std::fs::metadata(self.tree.path("info")).ok().map(|found| found.ino())
     }
 
-    /// A file or folder in it.
+    /// Returns the full path of a file or folder in the file system.
     pub fn path(&self, relative: impl AsRef<Path>) -> PathBuf {
         self.tree.path(relative)
     }
 
-    /// What can be shared out.
+    /// Reads which resources can be allocated to groups.
     ///
     /// # Errors
-    /// [`AccessError`], as for all of these.
+    /// [`AccessError`], as for all methods of this type but [`Self::find`].
     pub fn info(&self) -> Result<Info, AccessError> {
         Info::read(&self.tree)
     }
 
-    /// All groups but the default one, in order.
+    /// Returns the names of all groups but the default one, sorted.
     ///
     /// # Errors
-    /// As above.
+    /// [`AccessError`].
     pub fn groups(&self) -> Result<Vec<GroupName>, AccessError> {
         Ok(self.tree.folders("")?.iter().filter_map(|name| GroupName::new(name).ok()).collect())
     }
 
-    /// One group, whether it is there or not.
+    /// Returns a handle to a group, whether the group exists or not.
     pub fn group<'a>(&'a self, name: &'a GroupName) -> Group<'a> {
         Group::new(&self.tree, name)
     }
 
-    /// Makes a group. It begins with all ways that nobody has for himself.
+    /// Makes a group. It starts with all ways that are not exclusive to another group.
     ///
     /// # Errors
-    /// The kernel's reason: no class left, no id of monitoring left, no way left that is not somebody's own.
+    /// [`AccessError`], with the kernel's reason: no class is left, no monitoring id is left, or all ways are
+    /// exclusive to other groups.
     pub fn make(&self, name: &GroupName) -> Result<(), AccessError> {
         self.tree.make(name.folder())
     }
 
-    /// Removes a group. Its threads and processors are the default group's from then on.
+    /// Removes a group. Its threads and processors then belong to the default group.
     ///
     /// # Errors
-    /// The kernel's reason. The default group cannot be removed.
+    /// [`AccessError`], with the kernel's reason. The default group cannot be removed.
     pub fn remove(&self, name: &GroupName) -> Result<(), AccessError> {
         if name.is_default() {
             let source = std::io::ErrorKind::InvalidInput.into();
@@ -134,10 +140,11 @@ impl Resctrl {
         self.tree.remove(name.folder())
     }
 
-    /// What the kernel counts of a group, by domain; empty where it counts nothing.
+    /// Reads the kernel's monitoring counts of a group, by domain. The map is empty where the kernel counts
+    /// nothing.
     ///
     /// # Errors
-    /// As above.
+    /// [`AccessError`].
     pub fn counts(&self, name: &GroupName) -> Result<BTreeMap<DomainId, Counts>, AccessError> {
         match monitor::counts(&self.tree, name) {
             Err(error) if error.is_missing() && self.group(name).exists() => Ok(BTreeMap::new()),
@@ -145,10 +152,10 @@ impl Resctrl {
         }
     }
 
-    /// Bytes of each domain's ways that a group has of a cache, as the kernel reckons.
+    /// Reads how many bytes of a cache a group's ways have in each domain, by the kernel's computation.
     ///
     /// # Errors
-    /// As above.
+    /// [`AccessError`].
     pub fn sizes(
         &self,
         name: &GroupName,
@@ -166,49 +173,50 @@ impl Resctrl {
         })
     }
 
-    /// Whether devices have ways of their own.
+    /// Reads whether devices have ways of their own.
     ///
     /// # Errors
-    /// As above.
+    /// [`AccessError`].
     pub fn io_alloc(&self) -> Result<IoAlloc, AccessError> {
         io_alloc::state(&self.tree)
     }
 
-    /// Gives devices ways of their own, or all again. It takes the highest class, so there must be one fewer
-    /// groups.
+    /// Gives devices ways of their own, or lets them fill all ways again. While enabled it occupies the
+    /// highest class, so one group fewer can exist.
     ///
     /// # Errors
-    /// The kernel's reason.
+    /// [`AccessError`], with the kernel's reason.
     pub fn set_io_alloc(&self, enabled: bool) -> Result<(), AccessError> {
         io_alloc::set(&self.tree, enabled)
     }
 
-    /// The devices' ways by domain, where they have their own.
+    /// Reads the devices' own ways, by domain.
     ///
     /// # Errors
-    /// As above.
+    /// [`AccessError`].
     pub fn io_ways(&self) -> Result<BTreeMap<DomainId, WayMask>, AccessError> {
         io_alloc::ways(&self.tree)
     }
 
-    /// Changes the devices' ways; domains that are not named keep theirs.
+    /// Changes the devices' own ways. Domains that are not named keep theirs.
     ///
     /// # Errors
-    /// The kernel's reason.
+    /// [`AccessError`], with the kernel's reason.
     pub fn set_io_ways(&self, ways: &BTreeMap<DomainId, WayMask>) -> Result<(), AccessError> {
         io_alloc::set_ways(&self.tree, ways)
     }
 
-    /// Keeps other tools that respect the kernel's convention from changing anything until it is dropped.
+    /// Takes the file system's lock, waiting up to 2 s. While it is held, other tools that respect the
+    /// kernel's convention change nothing. Dropping it releases it.
     ///
     /// # Errors
-    /// As above.
+    /// [`AccessError`].
     pub fn lock(&self) -> Result<Lock, AccessError> {
         Ok(Lock { _folder: self.tree.lock()? })
     }
 }
 
-/// The lock on the file system that tools which change it agree on.
+/// Lock on the file system, on which tools that change resctrl agree. Dropping it releases it.
 #[derive(Debug)]
 pub struct Lock {
     _folder: File,

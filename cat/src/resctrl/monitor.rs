@@ -1,4 +1,4 @@
-//! What the kernel counts of a group: the folder `mon_data`.
+//! Monitoring counts of a group: the folder `mon_data`.
 
 use super::error::AccessError;
 use super::group::GroupName;
@@ -7,22 +7,22 @@ use super::tree::Tree;
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-/// A count, or why there is none now.
+/// Count of a group, or the kernel's word for why there is none now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Count {
-    /// Bytes.
+    /// Number of bytes.
     Bytes(u64),
     /// The processor reported an error.
     Error,
-    /// The processor has none at the moment.
+    /// The processor has no count at the moment.
     Unavailable,
-    /// No counter was assigned to the group.
+    /// No counter is assigned to the group.
     Unassigned,
 }
 
 impl Count {
-    /// The number, where it is one.
+    /// Returns the number of bytes, or `None` where there is no count.
     pub fn bytes(self) -> Option<u64> {
         match self {
             Self::Bytes(bytes) => Some(bytes),
@@ -44,18 +44,19 @@ impl FromStr for Count {
     }
 }
 
-/// What is counted of a group in one domain. A file that is not there is none.
+/// Counts of a group in one domain. A field is `None` where the kernel has no file for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counts {
     /// Bytes of the last-level cache that hold the group's lines.
     pub occupancy: Option<Count>,
     /// Bytes that went to and from memory since the group was made.
     pub total: Option<Count>,
-    /// Of them: memory of this domain's own node.
+    /// Part of `total` that concerns memory of this domain's own NUMA node.
     pub local: Option<Count>,
 }
 
-/// By domain. Folders of other things than the last-level cache, which later kernels have, are left out.
+/// Reads a group's counts, by domain. Folders for other things than the last-level cache, which later kernels
+/// have, are left out.
 pub(super) fn counts(tree: &Tree, group: &GroupName) -> Result<BTreeMap<DomainId, Counts>, AccessError> {
     let at = group.file("mon_data");
     let mut found = BTreeMap::new();

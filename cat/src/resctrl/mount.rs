@@ -1,4 +1,4 @@
-//! Where resctrl is mounted, and how.
+//! Mount point and mount options of resctrl.
 
 use super::error::OpenError;
 use std::ffi::OsString;
@@ -7,32 +7,32 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// Where the kernel has a place for it.
+/// Folder that the kernel provides as mount point.
 pub(super) const MOUNT_POINT: &str = "/sys/fs/resctrl";
 
-/// A mount and its options.
+/// Mount of resctrl, with its options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// The folder.
+    /// Mount point.
     pub path: PathBuf,
-    /// Nothing can be changed.
+    /// Whether the mount is read-only, so that nothing can be changed.
     pub read_only: bool,
-    /// The last-level cache is shared out for code and for data apart from each other.
+    /// Whether CDP is on for the last-level cache: its ways are allocated separately for code and for data.
     pub cdp: bool,
-    /// The same of the second-level cache.
+    /// Whether CDP is on for the second-level cache.
     pub cdp_l2: bool,
-    /// Bandwidth is in MiB/s, and the kernel sees to it.
+    /// Whether the kernel's software controller limits bandwidth, in MiB/s (`mba_MBps`).
     pub bandwidth_controller: bool,
 }
 
-/// The mount of this process's file system; the last one where there are several.
+/// Finds the mount of resctrl that this process sees; the last one where there are several.
 pub(super) fn find() -> Result<Mount, OpenError> {
     let list = Path::new("/proc/self/mountinfo");
     let text =
         fs::read_to_string(list).map_err(|source| OpenError::Mounts { path: list.to_owned(), source })?;
     match in_list(&text) {
         Some(mount) => Ok(mount),
-        // The kernel makes the folder only where there is something to mount.
+        // The kernel makes the mount point only where resctrl is supported.
         None if known_to(&fs::read_to_string("/proc/filesystems")) || Path::new(MOUNT_POINT).exists() => {
             Err(OpenError::NotMounted)
         }
@@ -45,7 +45,7 @@ fn known_to(file_systems: &io::Result<String>) -> bool {
     file_systems.as_ref().is_ok_and(lists)
 }
 
-/// The kernel writes blanks and the like in paths as octal numbers.
+/// Decodes a path in the list of mounts, where the kernel writes blanks and similar bytes as octal numbers.
 fn unescaped(path: &str) -> PathBuf {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();
@@ -60,7 +60,7 @@ fn unescaped(path: &str) -> PathBuf {
 
 fn in_list(mounts: &str) -> Option<Mount> {
     mounts.lines().rev().find_map(|line| {
-        // 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
+        // Example: 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
         let (mount, file_system) = line.split_once(" - ")?;
         let mut mount = mount.split(' ').skip(4);
         let mut file_system = file_system.split(' ');

@@ -1,34 +1,34 @@
-//! What a group may use: the file `schemata`.
+//! Allocation of resources to a group: the file `schemata`.
 
 use super::mask::WayMask;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-/// A domain's number: the id of its cache, which is neither a socket's nor without gaps.
+/// Number of a domain: the id of its cache. Ids are not socket numbers, and may have gaps.
 pub type DomainId = u32;
 
-/// What is shared out.
+/// Resource that the kernel allocates to groups.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {
-    /// The last-level cache.
+    /// Last-level cache.
     L3,
-    /// The same, for code only, where CDP is on.
+    /// Last-level cache for code only, where CDP is on.
     L3Code,
-    /// The same, for data only.
+    /// Last-level cache for data only, where CDP is on.
     L3Data,
-    /// The second-level cache.
+    /// Second-level cache.
     L2,
-    /// The same, for code only.
+    /// Second-level cache for code only, where CDP is on.
     L2Code,
-    /// The same, for data only.
+    /// Second-level cache for data only, where CDP is on.
     L2Data,
-    /// Memory bandwidth: per cent on Intel, eighths of GB/s on AMD, MiB/s where the software controller is
-    /// on.
+    /// Memory bandwidth: per cent on Intel, eighths of GB/s on AMD, MiB/s where the kernel's software
+    /// controller is on.
     MemoryBandwidth,
-    /// The same of slow memory (CXL).
+    /// Bandwidth of slow memory (CXL), in the units of [`Self::MemoryBandwidth`].
     SlowMemoryBandwidth,
-    /// What this version does not know. It is kept as it is.
+    /// Resource that this version does not know, by its name. Its lines are kept unchanged.
     Other(String),
 }
 
@@ -44,13 +44,13 @@ impl Resource {
         (Self::SlowMemoryBandwidth, "SMBA"),
     ];
 
-    /// By its name in the kernel's files.
+    /// Returns the resource with this name in the kernel's files.
     pub fn named(name: &str) -> Self {
         let known = Self::NAMES.into_iter().find(|(_, known)| *known == name);
         known.map_or_else(|| Self::Other(name.to_owned()), |(resource, _)| resource)
     }
 
-    /// Its name in the kernel's files.
+    /// Returns the resource's name in the kernel's files.
     pub fn name(&self) -> &str {
         match self {
             Self::Other(name) => name,
@@ -58,12 +58,12 @@ impl Resource {
         }
     }
 
-    /// Whether its values are masks of ways.
+    /// Returns whether the resource is a cache, so that its values are masks of ways.
     pub fn is_cache(&self) -> bool {
         !matches!(self, Self::MemoryBandwidth | Self::SlowMemoryBandwidth | Self::Other(_))
     }
 
-    /// Whether it is of the last-level cache.
+    /// Returns whether the resource is the last-level cache or a part of it.
     pub fn is_l3(&self) -> bool {
         matches!(self, Self::L3 | Self::L3Code | Self::L3Data)
     }
@@ -75,48 +75,48 @@ impl fmt::Display for Resource {
     }
 }
 
-/// One resource's line.
+/// Line of a schemata: the values of one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// Ways of each domain.
+    /// Ways in each domain.
     Ways(BTreeMap<DomainId, WayMask>),
-    /// Bandwidth of each domain, in the resource's unit.
+    /// Bandwidth in each domain, in the resource's unit.
     Bandwidth(BTreeMap<DomainId, u64>),
-    /// A group that is to be pseudo-locked has nothing yet.
+    /// Nothing yet: the group is being set up as a pseudo-locked region.
     Uninitialized,
-    /// Of a resource that this version does not know: the text behind the colon.
+    /// Text behind the colon, for a resource that this version does not know.
     Unknown(String),
 }
 
-/// What a group may use of each resource.
+/// Allocation of each resource to a group, with the contents of the file `schemata`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schemata {
-    /// In the file's order.
+    /// Lines, in the file's order.
     pub lines: Vec<(Resource, Line)>,
 }
 
-/// Why a text is no schemata.
+/// Error of parsing a [`Schemata`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{line}' is no line of a schemata: {problem}")]
 pub struct SchemataError {
-    /// The line.
+    /// Line that could not be parsed.
     pub line: String,
-    /// What is wrong with it.
+    /// Description of what is wrong with it.
     pub problem: &'static str,
 }
 
 impl Schemata {
-    /// A change of one resource.
+    /// Makes a schemata with one line, which changes the ways of one resource.
     pub fn of_ways(resource: Resource, ways: BTreeMap<DomainId, WayMask>) -> Self {
         Self { lines: vec![(resource, Line::Ways(ways))] }
     }
 
-    /// A resource's line.
+    /// Returns the line of a resource.
     pub fn line(&self, resource: &Resource) -> Option<&Line> {
         self.lines.iter().find(|(found, _)| found == resource).map(|(_, line)| line)
     }
 
-    /// A resource's ways of each domain; none where it has no such line.
+    /// Returns the ways that a resource has in each domain, or `None` where there is no line with its ways.
     pub fn ways(&self, resource: &Resource) -> Option<&BTreeMap<DomainId, WayMask>> {
         match self.line(resource) {
             Some(Line::Ways(ways)) => Some(ways),
@@ -124,7 +124,7 @@ impl Schemata {
         }
     }
 
-    /// The resources of the last-level cache: `L3`, or code and data where CDP is on.
+    /// Iterates over the ways of the last-level cache by resource: `L3`, or code and data where CDP is on.
     pub fn l3(&self) -> impl Iterator<Item = (&Resource, &BTreeMap<DomainId, WayMask>)> {
         self.lines.iter().filter_map(|(resource, line)| match line {
             Line::Ways(ways) if resource.is_l3() => Some((resource, ways)),
@@ -174,7 +174,7 @@ fn by_domain<T>(
 impl FromStr for Schemata {
     type Err = SchemataError;
 
-    /// As the kernel writes it: names right-aligned, numbers padded with zeros or blanks or not.
+    /// Parses the kernel's text. Names may be right-aligned, and numbers padded with zeros or blanks.
     fn from_str(text: &str) -> Result<Self, SchemataError> {
         let mut lines: Vec<(Resource, Line)> = Vec::new();
         for line in text.lines().filter(|line| !line.trim().is_empty()) {
@@ -189,7 +189,8 @@ impl FromStr for Schemata {
     }
 }
 
-/// As the kernel takes it: a line a resource, each with its newline, without which it is refused.
+/// Prints the text that the kernel accepts: one line for each resource, each with the newline that the kernel
+/// requires.
 impl fmt::Display for Schemata {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fn entries<T: fmt::Display>(

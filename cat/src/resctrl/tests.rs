@@ -1,12 +1,12 @@
 use super::*;
 use std::fs::{create_dir_all, write};
 
-/// A folder in memory, where there is one: what is written there takes no time of a disk.
+/// Makes a temporary folder in memory where possible, so that writing there takes no disk time.
 pub(crate) fn in_memory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// A folder laid out as Linux 6.1 does on two sockets, and one group.
+/// Makes a folder laid out like resctrl of Linux 6.1 on two sockets, with one group.
 pub(crate) fn imitation() -> (tempfile::TempDir, Resctrl) {
     let dir = in_memory();
     let files = [
@@ -47,7 +47,7 @@ pub(crate) fn imitation() -> (tempfile::TempDir, Resctrl) {
     (dir, resctrl)
 }
 
-/// What a file holds once that is written to it: a schemata keeps what is not named.
+/// Returns what a file contains after `text` is written to it. A schemata keeps what the text does not name.
 pub(super) fn written(path: &Path, text: &str) -> String {
     let found = std::fs::read_to_string(path).unwrap_or_default();
     let (Ok(mut all), Ok(new)) = (found.parse::<Schemata>(), text.parse::<Schemata>()) else {
@@ -68,7 +68,8 @@ pub(super) fn written(path: &Path, text: &str) -> String {
     all.to_string()
 }
 
-/// The files of a group that was just made: everything of each domain that the default group has.
+/// Writes the files of a group that was just made. It has the whole of each domain that the default group
+/// has.
 pub(super) fn begin(root: &Path, group: &Path) {
     let mut all: Schemata = std::fs::read_to_string(root.join("schemata")).unwrap().parse().unwrap();
     let mask = std::fs::read_to_string(root.join("info/L3/cbm_mask")).unwrap().parse().unwrap();

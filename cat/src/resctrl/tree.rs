@@ -1,4 +1,5 @@
-//! Access to the mounted file system: whole reads, single writes, and the kernel's reasons.
+//! Access to the files of the mounted resctrl file system: whole reads, single writes, and the kernel's
+//! reasons for failures.
 
 use super::error::{AccessError, Action};
 use crate::lock::lock_within;
@@ -7,14 +8,15 @@ use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// `RDTGROUP_SUPER_MAGIC` of the kernel's linux/magic.h.
+/// Magic number of the file system: `RDTGROUP_SUPER_MAGIC` of the kernel's linux/magic.h.
 pub(crate) const MAGIC: i64 = 0x0765_5821;
 
-/// The folder where resctrl is mounted.
+/// Folder where resctrl is mounted.
 #[derive(Clone, Debug)]
 pub(super) struct Tree {
     root: PathBuf,
-    /// A folder that only looks like it: what the kernel alone can tell is not asked for.
+    /// Whether the folder is an imitation of ordinary files, for tests. The kernel then cannot be asked
+    /// whether it is mounted.
     plain: bool,
 }
 
@@ -36,7 +38,7 @@ impl Tree {
         self.root.join(relative)
     }
 
-    /// Whether it is mounted (still).
+    /// Returns whether the file system is still mounted.
     pub fn is_mounted(&self) -> bool {
         self.plain || rustix::fs::statfs(&self.root).is_ok_and(|found| found.f_type == MAGIC)
     }
@@ -49,8 +51,8 @@ impl Tree {
         }
     }
 
-    /// As [`Self::refused`], with what the kernel says about the command before: only a failing call sets it,
-    /// and some failing calls do not.
+    /// Makes an error like [`Self::refused`], and adds the kernel's explanation of its last failed command.
+    /// Not all failing calls set that explanation.
     fn refused_with_status(
         &self,
         action: Action,
@@ -59,7 +61,8 @@ impl Tree {
         source: io::Error,
     ) -> AccessError {
         let mut error = self.refused(action, path, text, source);
-        // What was not even looked at leaves the words of a command before.
+        // A call that fails before the kernel parses the command leaves the explanation of an earlier
+        // command.
         let is_answer = !error.is_permission() && !error.is_missing();
         if let AccessError::Refused { status, .. } = &mut error
             && is_answer
@@ -78,7 +81,7 @@ impl Tree {
         fs::read_to_string(&path).map_err(|source| self.refused(Action::Read, &path, None, source))
     }
 
-    /// As [`Self::read`]; none where there is no such file.
+    /// Reads a file like [`Self::read`]. Returns `None` where there is no such file.
     pub fn read_if_there(&self, relative: impl AsRef<Path>) -> Result<Option<String>, AccessError> {
         match self.read(relative) {
             Ok(text) => Ok(Some(text)),
@@ -87,7 +90,7 @@ impl Tree {
         }
     }
 
-    /// A file's text as something else.
+    /// Reads a file and parses its text, without the trailing whitespace.
     pub fn read_as<T, E: std::fmt::Display>(
         &self,
         relative: impl AsRef<Path>,
@@ -97,7 +100,7 @@ impl Tree {
         parse(text.trim_end()).map_err(|problem| AccessError::format(&self.path(relative), &text, problem))
     }
 
-    /// Names of the folders in a folder, in order.
+    /// Returns the names of the folders in a folder, sorted.
     pub fn folders(&self, relative: impl AsRef<Path>) -> Result<Vec<String>, AccessError> {
         let path = self.path(relative);
         let refused = |source| self.refused(Action::Read, &path, None, source);
@@ -105,7 +108,7 @@ impl Tree {
         for entry in fs::read_dir(&path).map_err(refused)? {
             let entry = entry.map_err(refused)?;
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                // A group that cannot be named has ways all the same.
+                // Skipping a group whose name cannot be represented would hide the ways that it has.
                 let refused = |name: std::ffi::OsString| {
                     AccessError::format(
                         &path,
@@ -120,8 +123,8 @@ impl Tree {
         Ok(names)
     }
 
-    /// One write(2): the kernel takes a change of several lines as one only so, and none without its last
-    /// newline.
+    /// Writes a file by a single write(2). Only so does the kernel apply several lines as one change. It
+    /// refuses text without a final newline.
     pub fn write(&self, relative: impl AsRef<Path>, text: &str) -> Result<(), AccessError> {
         let path = self.path(relative);
         #[cfg(test)]
@@ -141,7 +144,7 @@ impl Tree {
 
     pub fn make(&self, relative: impl AsRef<Path>) -> Result<(), AccessError> {
         let path = self.path(relative);
-        // Whatever the umask says, none but the owner makes groups for monitoring in it.
+        // Not writable for others: only the owner may make monitoring groups in it.
         fs::DirBuilder::new()
             .mode(0o755)
             .create(&path)
@@ -159,12 +162,12 @@ impl Tree {
         removed.map_err(|source| self.refused_with_status(Action::Remove, &path, None, source))
     }
 
-    /// The lock that tools which change resctrl agree on (the kernel's resctrl documentation), until the file
-    /// is dropped.
+    /// Takes the lock that tools which change resctrl agree on, as the kernel's documentation describes it.
+    /// The lock is held until the returned file is dropped.
     pub fn lock(&self) -> Result<File, AccessError> {
         let refused = |source: io::Error| self.refused(Action::Lock, &self.root, None, source);
         let folder = File::open(&self.root).map_err(refused)?;
-        // Anybody may open the folder, and so hold its lock as long as he likes.
+        // Any user may open the folder and hold its lock, so the wait is limited.
         match lock_within(&folder) {
             Ok(true) => Ok(folder),
             Ok(false) => Err(AccessError::Locked { path: self.root.clone() }),

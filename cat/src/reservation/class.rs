@@ -1,10 +1,10 @@
-//! The class that threads are in.
+//! Handle by which threads join or leave the class of a reservation.
 
 use super::ThreadError;
 use crate::resctrl::{AccessError, GroupName, Resctrl};
 use std::fs;
 
-/// A group as threads know it, whatever becomes of what is reserved for it.
+/// Group that threads can join and leave. The handle stays usable whatever happens to the reservation.
 #[derive(Clone, Debug)]
 pub struct Class {
     resctrl: Resctrl,
@@ -16,12 +16,12 @@ impl Class {
         Self { resctrl: resctrl.clone(), group: group.clone() }
     }
 
-    /// The group.
+    /// Returns the name of the group.
     pub fn group(&self) -> &GroupName {
         &self.group
     }
 
-    /// Moves a thread into the group, unless another tool has put it into one of its own.
+    /// Moves a thread into the group, unless the thread is in another tool's group.
     ///
     /// # Errors
     /// [`ThreadError`].
@@ -32,24 +32,24 @@ impl Class {
         Ok(self.resctrl.group(&self.group).add_thread(thread)?)
     }
 
-    /// The group of another tool that a thread is in; none where it is in the default group or in this one,
-    /// or has ended.
+    /// Returns the name of another tool's group that the thread is in. Returns `None` where the thread is in
+    /// the default group or in this one, has ended, or where the kernel cannot tell.
     pub fn other_group_of(&self, thread: i32) -> Option<String> {
-        // Kernels without that file cannot tell.
+        // Older kernels do not have this file.
         let text = fs::read_to_string(format!("/proc/{thread}/cpu_resctrl_groups")).ok()?;
         let group = text.lines().find_map(|line| line.strip_prefix("res:"))?.trim_matches('/');
         (!group.is_empty() && group != self.group.to_string()).then(|| group.to_owned())
     }
 
-    /// Moves a thread to the default group: only from there are threads taken.
+    /// Moves a thread to the default group. Another tool, or a later reservation, can take it from there.
     ///
     /// # Errors
-    /// The kernel's reason.
+    /// [`AccessError`], with the kernel's reason.
     pub fn remove_thread(&self, thread: i32) -> Result<(), AccessError> {
         self.resctrl.group(&GroupName::default_group()).add_thread(thread)
     }
 
-    /// Its threads.
+    /// Reads the ids of the group's threads.
     ///
     /// # Errors
     /// [`AccessError`].

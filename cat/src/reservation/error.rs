@@ -1,4 +1,4 @@
-//! Why nothing was reserved.
+//! Errors of making a reservation and of moving threads.
 
 use super::{HoldingsError, RestoreError};
 use crate::journals::JournalError;
@@ -7,73 +7,74 @@ use crate::resctrl::{AccessError, DomainId, GroupName};
 use crate::topology::TopologyError;
 use std::path::PathBuf;
 
-/// Why nothing was reserved. Nothing is changed then, but for [`ReserveError::HalfUndone`].
+/// Reason why nothing was reserved. Nothing was changed then, except with [`ReserveError::HalfUndone`].
 #[derive(Debug, thiserror::Error)]
 pub enum ReserveError {
-    /// The last-level cache is not shared out here.
+    /// resctrl does not allocate ways of the last-level cache on this host.
     #[error(
         "the last-level cache cannot be shared out here: resctrl has none of L3, L3CODE, L3DATA; Skylake-SP \
          and Cascade Lake want rdt=l3cat on the kernel's command line"
     )]
     NoCache,
-    /// Nothing can be changed.
+    /// resctrl is mounted read-only, so nothing can be changed.
     #[error(
         "{} is mounted read-only; as root: mount -o remount,rw {} (in a container: mount it from the host)",
         path.display(), path.display()
     )]
     ReadOnly {
-        /// The folder.
+        /// Mount point.
         path: PathBuf,
     },
-    /// Somebody else has this group.
+    /// Another process has a reservation under the same name.
     #[error("another process has reserved cache as the group '{group}'; end it, or choose another name")]
     Running {
-        /// The group.
+        /// Name of the group.
         group: GroupName,
     },
-    /// Somebody else has ways there.
+    /// Another reservation has ways of a requested domain.
     #[error(
         "another process has reserved cache of domain {domain}, as the group '{group}': two at once cannot \
          both be put back; end it (or jet cache restore, where it only stands), or choose another domain"
     )]
     DomainTaken {
-        /// The domain.
+        /// Id of the cache.
         domain: DomainId,
-        /// Its group.
+        /// Group of the other reservation.
         group: GroupName,
     },
-    /// There is one that was made to stand, and it is another.
+    /// A standing reservation has the same name, and differs from the request.
     #[error(
         "what stands reserved as '{group}' (jet cache apply) {problem}; give it back first (jet cache \
          restore), or ask for that"
     )]
     Standing {
-        /// The group.
+        /// Name of the group.
         group: GroupName,
-        /// What differs.
+        /// Difference from the request, in words.
         problem: &'static str,
     },
-    /// There is no way to do it.
+    /// The reservation cannot be planned.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// What a process before left cannot be put back.
+    /// The leftover of an earlier process cannot be put back.
     #[error(transparent)]
     Left(#[from] RestoreError),
-    /// The kernel refused. What was done before is undone.
+    /// The kernel refused a step. The steps before it were undone.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// The caches cannot be told.
+    /// The host's caches cannot be determined.
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    /// The journal cannot be kept.
+    /// The journal could not be written, read or locked.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The kernel refused, and then refused to undo what was done before: the next start tries that again.
+    /// The kernel refused a step, and the steps before it could not be undone. The next start tries that
+    /// again.
     #[error("{refused}; and what was done before could not be undone: {left}")]
     HalfUndone {
-        /// Why it was not done.
+        /// Error of the refused step.
         refused: AccessError,
-        /// Why it was not undone.
+        /// Error of undoing the steps before.
         left: Box<RestoreError>,
     },
 }
@@ -87,15 +88,15 @@ impl From<HoldingsError> for ReserveError {
     }
 }
 
-/// Why a thread was not moved.
+/// Reason why a thread was not moved.
 #[derive(Debug, thiserror::Error)]
 pub enum ThreadError {
-    /// It is in another tool's group.
+    /// The thread is in another tool's group.
     #[error("thread {thread} is in the group '{group}' of another tool, and stays there")]
     Elsewhere {
-        /// The thread.
+        /// Id of the thread.
         thread: i32,
-        /// Its group.
+        /// Name of that group.
         group: String,
     },
     /// The kernel refused.
@@ -103,7 +104,7 @@ pub enum ThreadError {
     Access(#[from] AccessError),
 }
 
-/// What can go wrong between journal and end.
+/// Error of a step after the journal was written.
 #[derive(Debug)]
 pub(super) enum CarryError {
     Access(AccessError),

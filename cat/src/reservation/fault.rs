@@ -1,4 +1,5 @@
-//! What becomes of a reservation while it stands: the kernel and other tools may undo it, and tell nobody.
+//! Faults of a reservation: differences from what was made. The kernel and other tools may undo parts of a
+//! reservation without notice.
 
 use super::journal::Journal;
 use super::restore;
@@ -6,79 +7,80 @@ use crate::plan::{Ways, l3_ways};
 use crate::resctrl::{AccessError, DomainId, GroupName, Mode, Resctrl, WayMask};
 use std::path::PathBuf;
 
-/// Something that is not as it was made.
+/// Difference between a reservation as it was made and as it is now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// The file system is gone, and with it all groups.
+    /// resctrl was unmounted, and with it all groups are gone.
     #[error("resctrl is no longer mounted at {}; whoever unmounted it has undone the \
              reservation", path.display())]
     Unmounted {
-        /// Where it was.
+        /// Former mount point.
         path: PathBuf,
     },
-    /// It is another mount, in which nothing was reserved.
+    /// resctrl was unmounted and mounted again; in the new mount nothing is reserved.
     #[error("resctrl was unmounted and mounted anew, which has undone the reservation")]
     MountedAnew,
-    /// The group is gone; its threads are in the default group.
+    /// The group was removed, and its threads are in the default group.
     #[error("the group '{group}' was removed by another tool, and its threads are in the default group")]
     GroupRemoved {
-        /// Its name.
+        /// Name of the group.
         group: GroupName,
     },
-    /// Another tool has one of that name.
+    /// The group was removed, and another tool has made one of the same name.
     #[error(
         "the group '{group}' was removed by another tool, and a group that is now called so is not this \
          program's"
     )]
     GroupOfOthers {
-        /// Its name.
+        /// Name of the group.
         group: GroupName,
     },
-    /// The kernel has no such cache at the moment.
+    /// All processors of a cache are offline, so the kernel has no such cache at the moment.
     #[error("the processors of domain {domain} are offline: nothing is reserved there until one is back")]
     Offline {
-        /// The cache.
+        /// Id of the cache.
         domain: DomainId,
     },
-    /// The kernel has forgotten who had what there. Others may have been given ways since.
+    /// The kernel has forgotten all groups' ways of a cache, since its processors were all offline. Other
+    /// groups may have been given ways since.
     #[error(
         "the group has every way of domain {domain}: that is how the kernel begins with a cache whose \
          processors were all offline"
     )]
     Reset {
-        /// The cache.
+        /// Id of the cache.
         domain: DomainId,
     },
-    /// Another tool gave the group other ways.
+    /// Another tool has given the group other ways.
     #[error("another tool has changed the group's ways of domain {domain} from {made} to {has}")]
     Changed {
-        /// The cache.
+        /// Id of the cache.
         domain: DomainId,
-        /// What was reserved.
+        /// Ways that were reserved.
         made: WayMask,
-        /// What it has.
+        /// Ways that the group has now.
         has: WayMask,
     },
-    /// Somebody else fills the ways, too.
+    /// Another group has some of the reserved ways, too.
     #[error("{group} may fill the ways {ways} of domain {domain}, too, which are reserved")]
     Shared {
-        /// The cache.
+        /// Id of the cache.
         domain: DomainId,
-        /// The reserved ways that it has, too.
+        /// Reserved ways that the other group has.
         ways: WayMask,
-        /// The other group.
+        /// Name of the other group.
         group: GroupName,
     },
-    /// The kernel does not keep others out any more.
+    /// The group is no longer exclusive, so the kernel does not refuse its ways to others.
     #[error("the group is not exclusive any \
              more{}", reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}")))]
     Shareable {
-        /// Why the kernel would not have it so again.
+        /// Reason why the kernel refused to make the group exclusive again, where that was tried.
         reason: Option<String>,
     },
 }
 
-/// What is to be looked for.
+/// Reservation as it was made, with which the current state is compared.
 pub(super) struct Made<'a> {
     pub resctrl: &'a Resctrl,
     pub journal: &'a Journal,
@@ -89,8 +91,8 @@ pub(super) struct Made<'a> {
 }
 
 impl Made<'_> {
-    /// Whether these ways of a domain are the reservation's matter. In domains that were not asked for the
-    /// group gives way to others, unless it is to have nothing there.
+    /// Returns whether the reservation must keep these ways of a domain. In domains that were not asked for
+    /// the group may lose ways to others, unless it is to have none there.
     pub fn is_kept(&self, domain: DomainId, made: WayMask) -> bool {
         self.journal.domains.contains(&domain) || made.is_empty()
     }
@@ -124,7 +126,8 @@ impl Made<'_> {
         Ok(faults)
     }
 
-    /// That the group is gone, and who has its ways now that did not give way to it.
+    /// Returns the faults where the group is gone: its removal, and groups that have its ways now although
+    /// they lost none to it.
     fn without_group(&self) -> Result<Vec<Fault>, AccessError> {
         let gave = |name: &GroupName| self.journal.losses.iter().any(|loss| loss.group == *name);
         let mut others = self.others()?;
@@ -134,7 +137,7 @@ impl Made<'_> {
         Ok(faults)
     }
 
-    /// What all other groups have.
+    /// Reads the ways of all other groups.
     fn others(&self) -> Result<Vec<(GroupName, Ways)>, AccessError> {
         let mut names = vec![GroupName::default_group()];
         names.extend(self.resctrl.groups()?);
@@ -142,7 +145,7 @@ impl Made<'_> {
         for name in names.into_iter().filter(|name| *name != self.journal.group) {
             match self.resctrl.group(&name).schemata() {
                 Ok(schemata) => others.push((name, l3_ways(&schemata))),
-                // Removed meanwhile.
+                // The group was removed meanwhile.
                 Err(error) if error.is_missing() => {}
                 Err(error) => return Err(error),
             }
@@ -153,7 +156,7 @@ impl Made<'_> {
     fn of_ways(&self, own: &Ways, others: &[(GroupName, Ways)]) -> Vec<Fault> {
         let mut faults = Vec::new();
         let mut add = |fault: Fault| {
-            // Code and data may be alike.
+            // Code and data may have the same fault.
             if !faults.contains(&fault) {
                 faults.push(fault);
             }
@@ -171,7 +174,8 @@ impl Made<'_> {
                             }
                         }
                     }
-                    // Whatever others have by now: who runs them may have written it again since.
+                    // Having all ways means a reset, whatever other groups have: other tools may have set
+                    // their ways again since.
                     Some(has) if has == self.all => add(Fault::Reset { domain }),
                     Some(has) => add(Fault::Changed { domain, made, has }),
                 }

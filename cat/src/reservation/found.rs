@@ -1,23 +1,23 @@
-//! Who has which ways now.
+//! Reading of the current state: which groups have which ways.
 
 use crate::plan::{Holder, Holdings, l3_ways};
 use crate::resctrl::{AccessError, CacheInfo, GroupName, Resctrl};
 use crate::topology::{Topology, TopologyError};
 use std::collections::BTreeMap;
 
-/// Why it cannot be told who has which ways.
+/// Reason why the current state could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum HoldingsError {
-    /// The kernel's files of groups cannot be read.
+    /// The groups' files cannot be read.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// The caches cannot be told.
+    /// The host's caches cannot be determined.
     #[error(transparent)]
     Topology(#[from] TopologyError),
 }
 
-/// What there is to reserve of, and who has it; none where the last-level cache is not shared out here at
-/// all.
+/// Reads the caches and groups on which a plan is based. Returns `None` where the ways of the last-level
+/// cache cannot be allocated on this host.
 ///
 /// # Errors
 /// [`HoldingsError`].
@@ -26,14 +26,15 @@ pub fn holdings(resctrl: &Resctrl) -> Result<Option<Holdings>, HoldingsError> {
     Ok(Some(shared_out(resctrl, cache, Some(&Topology::of_host()?))?))
 }
 
-/// As [`holdings`], without the bytes of a way: it tells who has what, and no plan is made of it.
+/// Reads the state like [`holdings`], without the bytes of a way. So it tells which groups have which ways,
+/// but cannot be planned with.
 pub(super) fn holdings_without_sizes(resctrl: &Resctrl) -> Result<Option<Holdings>, AccessError> {
     let Some(cache) = resctrl.info()?.l3().cloned() else { return Ok(None) };
     Ok(Some(shared_out(resctrl, cache, None)?))
 }
 
-/// As [`holdings`], of a cache whose sizes a topology tells. The kernel's sizes of a group would not do: a
-/// group may have no way.
+/// Reads the state of a cache whose sizes the topology gives. The sizes that the kernel tells for a group
+/// would not do, since a group may have no way.
 fn shared_out(
     resctrl: &Resctrl,
     cache: CacheInfo,
@@ -47,13 +48,13 @@ fn shared_out(
     let bytes_of =
         |domain| topology.and_then(|topology| topology.domain(domain)).map_or(0, |found| found.bytes);
     let ways = u64::from(cache.ways.count().max(1));
-    // A cache that the system does not describe has none, and no plan is made of it.
+    // A cache that the system does not describe gets 0, and is not planned with.
     let way_bytes = domains.map(|domain| (domain, bytes_of(domain) / ways)).collect();
     let mut holders = vec![default];
     for name in resctrl.groups()? {
         match holder(resctrl, &name) {
             Ok(holder) => holders.push(holder),
-            // Removed meanwhile.
+            // The group was removed meanwhile.
             Err(error) if error.is_missing() => {}
             Err(error) => return Err(error),
         }
@@ -77,7 +78,7 @@ mod tests {
     use std::fs::{create_dir_all, write};
     use std::path::Path;
 
-    /// Two caches of 55 MiB, one of each processor.
+    /// Makes a topology of two caches of 55 MiB, one for each processor.
     fn two_caches(sysfs: &Path) -> Topology {
         for cpu in 0..2 {
             let cache = sysfs.join(format!("devices/system/cpu/cpu{cpu}/cache/index0"));
@@ -110,7 +111,7 @@ mod tests {
         };
         let whole = found("L3:0=fffff;1=fffff\n", "L3:0=57671680;1=57671680\n");
         assert_eq!(whole.way_bytes, BTreeMap::from([(0, 2816 << 10), (1, 2816 << 10)]));
-        // As processors that take empty masks allow.
+        // The default group has no way in the second cache, which processors that take empty masks allow.
         let mut empty = found("L3:0=fffff;1=0\n", "L3:0=57671680;1=0\n");
         assert_eq!(empty.way_bytes, whole.way_bytes);
         empty.cache.min_ways = 0;

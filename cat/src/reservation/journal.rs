@@ -1,4 +1,4 @@
-//! What was there before, in a file, before anything is changed.
+//! Journal of a reservation: a file with the previous state, written before anything is changed.
 
 use crate::journals::{JournalError, Journals, Owner};
 use crate::plan::{Change, DomainPlan, Holdings, Plan, Ways};
@@ -9,35 +9,38 @@ use std::path::PathBuf;
 
 const VERSION: u32 = 1;
 
-/// What follows the group's name.
+/// Ending of a journal's file name, after the group's name.
 const ENDING: &str = ".json";
 
-/// What is changed, and what it was.
+/// Contents of a reservation's journal: what is changed, and what was before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Journal {
     pub version: u32,
-    /// The kernel forgets everything at its end; its number tells whether this is still the same one.
+    /// Identifier of the kernel's start at which the journal was written. The kernel forgets all groups when
+    /// it restarts.
     pub boot: String,
     pub group: GroupName,
-    /// It outlives the process that made it: only whoever is asked to gives it back.
+    /// Whether the reservation stands: it outlives the process that made it, and is given back only on
+    /// request.
     #[serde(default)]
     pub standing: bool,
-    /// Tells this mount of the file system from others, where the kernel can (6.8): unmounting undoes
-    /// everything, and a later group may have the number of this one.
+    /// Number of the mount, where the kernel can tell mounts apart. Unmounting undoes everything, and a group
+    /// of a later mount may have the same inode number.
     #[serde(default)]
     pub mount: Option<u64>,
-    /// Who made it.
+    /// Process that made the reservation.
     pub owner: Owner,
-    /// Of the group's folder, once it is made.
+    /// Inode number of the group's folder, once the group is made.
     pub inode: Option<u64>,
-    /// Of the folders of groups that lose something: a later one of that name is another's.
+    /// Inode numbers of the folders of groups that lose ways. They tell these groups from later ones of the
+    /// same names.
     #[serde(default)]
     pub losers: BTreeMap<GroupName, u64>,
     #[serde(with = "crate::plan::as_schemata")]
     pub own: Ways,
-    /// Who loses what.
+    /// Changes of the groups that lose ways.
     pub losses: Vec<Change>,
-    /// The domains that were asked for.
+    /// Domains that were asked for.
     pub domains: Vec<DomainId>,
 }
 
@@ -59,7 +62,8 @@ impl Journal {
         }
     }
 
-    /// What was made of a group's ways of a domain; none where it lost nothing there.
+    /// Returns a group's ways of a domain before and after the reservation, or `None` where it lost none
+    /// there.
     pub fn made_of(
         &self,
         group: &GroupName,
@@ -71,8 +75,8 @@ impl Journal {
         Some((of(&loss.before)?, of(&loss.after)?))
     }
 
-    /// Somebody gave a group other ways of a domain since: these are what it is to have, and no loss there is
-    /// to be made good.
+    /// Drops a group's loss in a domain, since another tool has set the group's ways there meanwhile. The
+    /// group then keeps those ways, and gets none back there.
     pub fn settle(&mut self, group: &GroupName, resource: &Resource, domain: DomainId) {
         let forget = |ways: &mut Ways| {
             ways.entry(resource.clone()).or_default().remove(&domain);
@@ -85,12 +89,12 @@ impl Journal {
         self.losses.retain(|loss| !loss.before.is_empty());
     }
 
-    /// Another loss, of a group with that folder. What the group had before anything was taken stays as it is
-    /// written.
+    /// Adds a loss of the group whose folder has this inode number. Where the group already has a recorded
+    /// loss, its ways before the first one stay recorded.
     pub fn lose(&mut self, loss: &Change, inode: Option<u64>) {
         let group = &loss.group;
         if self.losers.get(group).copied() != inode {
-            // It was another group of that name.
+            // The recorded loss is of an earlier group of the same name.
             self.losses.retain(|other| other.group != *group);
         }
         if let Some(inode) = inode {
@@ -112,7 +116,7 @@ impl Journal {
         }
     }
 
-    /// What was planned, as far as it is written down.
+    /// Reconstructs the plan, as far as the journal records it.
     pub fn plan(&self, found: &Holdings) -> Plan {
         let ways_of = |ways: &Ways, domain| {
             let ways = ways.values().filter_map(|ways| ways.get(&domain));
@@ -141,18 +145,18 @@ impl Journal {
     }
 }
 
-/// One for each group.
+/// Access to the reservations' journals, one for each group.
 impl Journals {
     pub(super) fn path(&self, group: &GroupName) -> PathBuf {
         self.file(&name_of(group))
     }
 
-    /// Groups of which there is a journal, in order.
+    /// Returns the names of the groups that have a journal, sorted.
     pub(super) fn groups(&self) -> Result<Vec<GroupName>, JournalError> {
         Ok(self.names(ENDING)?.iter().filter_map(|name| GroupName::new(name).ok()).collect())
     }
 
-    /// A group's journal; none where there is none.
+    /// Reads a group's journal, or returns `None` where there is none.
     pub(super) fn read(&self, group: &GroupName) -> Result<Option<Journal>, JournalError> {
         let Some(journal) = self.load::<Journal>(&name_of(group))? else { return Ok(None) };
         let path = self.path(group);
@@ -183,7 +187,7 @@ impl Journals {
     }
 }
 
-/// The journal's file, and what its lock's is made of.
+/// Returns the name of a group's journal file. The name of its lock file is derived from it.
 pub(super) fn name_of(group: &GroupName) -> String {
     format!("{group}{ENDING}")
 }
@@ -246,7 +250,7 @@ mod tests {
         let [loss] = &journal.losses[..] else { panic!("{journal:?}") };
         assert_eq!(loss.before[&Resource::L3], BTreeMap::from([(0, WayMask(0xffff)), (1, WayMask(0xfffff))]));
         assert_eq!(loss.after[&Resource::L3], BTreeMap::from([(0, WayMask(0xfff00)), (1, WayMask(0xffff0))]));
-        // Of a group that was made anew nothing is known from before.
+        // Of a group that was made anew no earlier ways are known.
         journal.lose(&lost(1, 0xff, 0xf0), Some(2));
         assert_eq!(journal.losses, [lost(1, 0xff, 0xf0)]);
     }

@@ -1,4 +1,4 @@
-//! What processes that are gone had left reserved.
+//! Reservations that processes left when they ended.
 
 use super::journal::{self, Journal};
 use super::locked;
@@ -8,18 +8,18 @@ use crate::resctrl::{GroupName, Resctrl};
 use std::fmt;
 use std::path::Path;
 
-/// What a process that is gone had left.
+/// Reservation that a process left, and the outcome of giving it back.
 #[derive(Debug)]
 pub struct Left {
-    /// Its group.
+    /// Name of its group.
     pub group: GroupName,
-    /// What became of it.
+    /// Outcome of giving it back.
     pub restored: Result<Restored, RestoreError>,
-    /// What of it was forgotten and stays as it is, in words.
+    /// Descriptions of what was not put back and is forgotten.
     pub stays: Vec<String>,
 }
 
-/// One line for people.
+/// Describes the outcome in one line, for people.
 impl fmt::Display for Left {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let group = &self.group;
@@ -46,59 +46,59 @@ impl fmt::Display for Left {
     }
 }
 
-/// Groups that are reserved by this kind of process, living ones and others.
+/// Returns the names of the groups that have a reservation, whether its process lives or not.
 ///
 /// # Errors
-/// The folder of journals cannot be read.
+/// [`JournalError`]: the folder of journals cannot be read.
 pub fn reserved(folder: &Path) -> Result<Vec<GroupName>, JournalError> {
     if folder.is_dir() { Journals::open(folder)?.groups() } else { Ok(Vec::new()) }
 }
 
-/// Looks for what processes that are gone had left, and puts it back. What was made to outlive its process
-/// stays.
+/// Puts back what processes left reserved when they ended. Standing reservations stay.
 ///
 /// # Errors
-/// The folder of journals cannot be read. What cannot be put back is in the list.
+/// [`JournalError`]: the folder of journals cannot be read. A reservation that cannot be put back is in the
+/// list.
 pub fn recover(resctrl: &Resctrl, folder: &Path) -> Result<Vec<Left>, JournalError> {
     let journals = Journals::open(folder)?;
     let _transaction = journals.transaction()?;
     recover_locked(resctrl, &journals, Extent::Gone)
 }
 
-/// As [`recover`], and puts back what was made to outlive its process
-/// ([`Reservation::leave`](super::Reservation::leave)), too, where no process uses it.
+/// Puts back reservations like [`recover`], including standing ones
+/// ([`Reservation::leave`](super::Reservation::leave)) that no process uses.
 ///
 /// # Errors
-/// As for [`recover`].
+/// [`JournalError`], as for [`recover`].
 pub fn restore_all(resctrl: &Resctrl, folder: &Path) -> Result<Vec<Left>, JournalError> {
     let journals = Journals::open(folder)?;
     let _transaction = journals.transaction()?;
     recover_locked(resctrl, &journals, Extent::Standing)
 }
 
-/// As [`restore_all`]. What cannot be put back stays as it is. The journal is removed, so nothing remembers
-/// what was before.
+/// Puts back reservations like [`restore_all`], and leaves as it is what cannot be put back. The journals are
+/// removed, so nothing records the previous state any more.
 ///
 /// # Errors
-/// As for [`recover`].
+/// [`JournalError`], as for [`recover`].
 pub fn forget_all(resctrl: &Resctrl, folder: &Path) -> Result<Vec<Left>, JournalError> {
     let journals = Journals::open(folder)?;
     let _transaction = journals.transaction()?;
     recover_locked(resctrl, &journals, Extent::Forget)
 }
 
-/// How far putting back goes.
+/// Extent of putting back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// What processes that are gone had left.
+    /// Puts back what processes left when they ended.
     Gone,
-    /// And what is to outlive its process.
+    /// Puts back standing reservations, too.
     Standing,
-    /// And what cannot be put back is given up.
+    /// Puts back standing reservations, too, and gives up what cannot be put back.
     Forget,
 }
 
-/// The caller has the transaction's lock.
+/// Puts back what processes left reserved, to the given extent. The caller has the transaction's lock.
 pub(super) fn recover_locked(
     resctrl: &Resctrl,
     journals: &Journals,
@@ -107,7 +107,8 @@ pub(super) fn recover_locked(
     let mut all = Vec::new();
     for group in journals.groups()? {
         let journal = journals.read(&group);
-        // What stands was made by a process that is gone, and may be used by others.
+        // The process that made a standing reservation may be gone while others use it, so only the lock
+        // counts.
         let owner = journal.as_ref().ok().and_then(Option::as_ref).filter(|journal| !journal.standing);
         let Some(_ownership) = journals.inherit(&journal::name_of(&group), owner.map(|found| found.owner))?
         else {
@@ -116,7 +117,7 @@ pub(super) fn recover_locked(
             }
             continue;
         };
-        // Read again: its owner may have written the last of it meanwhile.
+        // Read again under the lock: its owner may have written the journal meanwhile.
         let (restored, stays) = match journals.read(&group) {
             Ok(Some(journal)) if extent == Extent::Gone && stands(resctrl, &journal)? => continue,
             Ok(Some(journal)) => put_back(resctrl, journals, &journal, extent),
@@ -132,12 +133,13 @@ pub(super) fn recover_locked(
     Ok(all)
 }
 
-/// Whether it is to outlive its process. Of another boot, or another mount, nothing stands.
+/// Returns whether the reservation is to outlive its process. A reservation from before the kernel's last
+/// start, or of another mount, is gone.
 fn stands(resctrl: &Resctrl, journal: &Journal) -> Result<bool, JournalError> {
     Ok(journal.standing && journal.boot == boot()? && restore::is_of_this_mount(resctrl, journal))
 }
 
-/// What became of it, and what stays.
+/// Puts one reservation back. Returns the outcome, and descriptions of what stays.
 fn put_back(
     resctrl: &Resctrl,
     journals: &Journals,
@@ -149,7 +151,7 @@ fn put_back(
         return (restored, Vec::new());
     }
     match locked(resctrl, || restore::forget(resctrl, journals, journal)) {
-        // Somebody put right what did not fit a moment ago.
+        // What did not fit a moment ago was corrected meanwhile.
         Ok(stays) if stays.is_empty() => (Ok(Restored::Undone), stays),
         Ok(stays) => (Ok(Restored::Forgotten), stays),
         Err(error) => (Err(error), Vec::new()),

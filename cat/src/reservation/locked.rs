@@ -1,8 +1,9 @@
-//! Memory that lies in ways of the cache and is evicted from them by nobody (the kernel's pseudo-locking).
+//! Memory that is locked into ways of the cache, from which no other access evicts it (the kernel's
+//! pseudo-locking).
 //!
-//! The kernel has it for some processors only, and gives at most 4 MiB at once. What it gives is memory of a
-//! device's: it can be read and written, and no NIC can register it, nor can a file be read into it past the
-//! page cache (both answer EFAULT).
+//! The kernel supports it on some processors only, and locks at most 4 MiB at once. It is a device's memory.
+//! It can be read and written, but no NIC can register it, and no file can be read into it past the page
+//! cache; both fail with EFAULT.
 
 use super::{Reservation, ReserveError, RestoreError, Restored};
 use crate::plan::{Plan, Request};
@@ -14,45 +15,46 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
-/// Where the kernel makes a device for each region.
+/// Folder in which the kernel makes a device for each region.
 const DEVICES: &str = "/dev/pseudo_lock";
 
-/// Why no memory was locked. Everything is as before.
+/// Reason why no memory was locked. Nothing was changed then.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// The ways cannot be had, or the kernel did not lock.
+    /// The ways cannot be reserved, or the kernel refused to lock memory into them.
     #[error(transparent)]
     Reserve(#[from] ReserveError),
-    /// The size cannot be read.
+    /// The size of the region cannot be read.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// The caches cannot be told.
+    /// The host's caches cannot be determined.
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    /// This thread may not run where the memory can be mapped.
+    /// The calling thread may use no processor of the cache, but the memory can be mapped only from one.
     #[error(
         "memory in the cache {domain} is mapped from a processor of it, and this thread may use none: \
          {source}"
     )]
     Processors {
-        /// The cache.
+        /// Id of the cache.
         domain: DomainId,
-        /// What the system said.
+        /// Error of the system call.
         source: io::Error,
     },
     /// The region's device cannot be mapped.
     #[error("cannot map {bytes} bytes of {}: {source}", path.display())]
     Map {
-        /// The device.
+        /// Path of the device.
         path: PathBuf,
-        /// The region's size.
+        /// Size of the region in bytes.
         bytes: usize,
-        /// What the system said.
+        /// Error of the system call.
         source: io::Error,
     },
 }
 
-/// Such memory, mapped. Dropped, it is unmapped and the ways are given back.
+/// Pseudo-locked memory that is mapped into this process. When dropped it is unmapped, and its ways are given
+/// back.
 #[derive(Debug)]
 pub struct LockedRegion {
     mapping: Mapping,
@@ -60,8 +62,8 @@ pub struct LockedRegion {
 }
 
 impl LockedRegion {
-    /// Takes the ways, locks memory into them, and maps it. The request is for one domain, and
-    /// [`Request::locked`].
+    /// Reserves ways, locks memory into them, and maps it. The request must be for one domain;
+    /// [`Request::locked`] is set by this function.
     ///
     /// # Errors
     /// [`LockError`].
@@ -73,7 +75,7 @@ impl LockedRegion {
         let bytes = resctrl.sizes(&plan.group, &Resource::L3)?.get(&domain).copied().unwrap_or(0);
         let path = Path::new(DEVICES).join(plan.group.to_string());
         let bytes = usize::try_from(bytes).unwrap_or(0);
-        // The kernel maps it from a processor of the cache only.
+        // The kernel lets only a processor of the cache map the region.
         let topology = Topology::of_host()?;
         let cpus = topology.domain(domain).map(|found| found.cpus.clone()).unwrap_or_default();
         let stay = cpus.stay().map_err(|source| LockError::Processors { domain, source })?;
@@ -83,50 +85,50 @@ impl LockedRegion {
         Ok(Self { mapping, reservation })
     }
 
-    /// Its first byte. It is filled with zeros at first.
+    /// Returns the address of the first byte. The memory is initially filled with zeros.
     pub fn base(&self) -> NonNull<u8> {
         self.mapping.base
     }
 
-    /// Its size.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> usize {
         self.mapping.bytes
     }
 
-    /// What was done.
+    /// Returns the plan that was carried out.
     pub fn plan(&self) -> &Plan {
         self.reservation.plan()
     }
 
-    /// Gives it up: the memory is gone then.
+    /// Unmaps the memory and gives its ways back. The contents are lost.
     ///
     /// # Errors
     /// [`RestoreError`]; the next start tries again.
     pub fn restore(self) -> Result<Restored, RestoreError> {
-        // The kernel removes no region that is mapped.
+        // The kernel does not remove a region that is mapped.
         drop(self.mapping);
         self.reservation.restore()
     }
 }
 
-/// The device's memory in this process.
+/// Mapping of the device's memory in this process.
 #[derive(Debug)]
 struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: it is memory, valid from any thread for as long as this lives; what is done with it is the caller's
-// promise.
+// SAFETY: the mapping is plain memory, which is valid from any thread as long as this value lives. Accesses
+// to it are under the caller's own promises.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: as for Send.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
     fn make(path: &Path, bytes: usize) -> io::Result<Self> {
         let device = OpenOptions::new().read(true).write(true).open(path)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping where the system chooses.
+        // SAFETY: a new mapping at an address of the kernel's choice aliases no memory of this process.
         let base = unsafe { mmap(std::ptr::null_mut(), bytes, access, MapFlags::SHARED, &device, 0) }?;
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
         Ok(Self { base, bytes })
@@ -135,7 +137,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: made by `make` with this length, and nothing of it is used any more.
+        // SAFETY: `make` made the mapping with this length, and nothing of it is used any more.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }

@@ -1,7 +1,8 @@
-//! Reserving ways: what was there is written down first, and put back at the end, however that comes.
+//! Reservations of ways. The previous state is written to a journal first, and put back at the end, however
+//! the process ends.
 //!
-//! Between two processes of this kind stand locks in the journals' folder; between this and other tools the
-//! lock on resctrl that the kernel's documentation asks for.
+//! Locks in the journals' folder keep two processes of this kind apart. Other tools are kept out by the lock
+//! on resctrl that the kernel's documentation asks for.
 
 mod class;
 mod error;
@@ -33,36 +34,36 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long ids of monitoring are waited for, and between two looks.
+/// Longest wait for a free monitoring id, and the time between two attempts.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
 
-/// What has just been done.
+/// Completed step of making or repairing a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It is written down what was there.
+    /// The journal with the previous state is written.
     Journal,
     /// The group is made.
     Group,
-    /// It is written down which one that is.
+    /// The inode number of the group's folder is written to the journal.
     Inode,
-    /// One group's ways have become fewer; the number counts them.
+    /// One group has lost its ways; the number counts these groups from 0.
     Loss(usize),
-    /// The group is to become memory.
+    /// The group is set up for pseudo-locking.
     Locksetup,
-    /// The group has its ways; where it becomes memory, that lies in them.
+    /// The group has its ways. For pseudo-locked memory, the memory now lies in them.
     Own,
-    /// The group is exclusive; or the kernel would not have it so, where that is only preferred.
+    /// The group is exclusive; or the kernel has refused that, where it was only preferred.
     Exclusive,
-    /// The group is shareable for as long as its ways are made again.
+    /// The group was made shareable, for as long as its ways are restored.
     Shareable,
 }
 
-/// What would be reserved. Changes nothing, and takes no lock: somebody may be about to change what it rests
-/// on.
+/// Returns the plan that a reservation would carry out. It changes nothing and takes no lock, so the state
+/// may change before the plan is used.
 ///
 /// # Errors
-/// [`ReserveError`], as for [`Reservation::make`]; of what processes that are gone had left nothing is said.
+/// [`ReserveError`], as for [`Reservation::make`]. Reservations that ended processes left are not reported.
 pub fn preview(resctrl: &Resctrl, request: &Request, folder: &Path) -> Result<Plan, ReserveError> {
     check_writable(resctrl)?;
     let found = holdings(resctrl)?.ok_or(ReserveError::NoCache)?;
@@ -73,13 +74,13 @@ pub fn preview(resctrl: &Resctrl, request: &Request, folder: &Path) -> Result<Pl
     }
 }
 
-/// What cannot be carried out is not planned.
+/// Checks that resctrl can be changed, so that no plan is made that cannot be carried out.
 fn check_writable(resctrl: &Resctrl) -> Result<(), ReserveError> {
     let mount = resctrl.mount();
     if mount.read_only { Err(ReserveError::ReadOnly { path: mount.path.clone() }) } else { Ok(()) }
 }
 
-/// Notes who has reserved what.
+/// Adds the existing reservations to the state that was found.
 fn note_reservations(journals: &Journals, found: &mut Holdings) -> Result<(), JournalError> {
     for group in journals.groups()? {
         if let Some(journal) = journals.read(&group)? {
@@ -89,7 +90,7 @@ fn note_reservations(journals: &Journals, found: &mut Holdings) -> Result<(), Jo
     Ok(())
 }
 
-/// A plan that knows of other reservations.
+/// Plans a reservation, and refuses domains that another reservation has.
 fn plan_beside_others(
     journals: &Journals,
     request: &Request,
@@ -105,8 +106,8 @@ fn plan_beside_others(
     Ok(plan(request, &found)?)
 }
 
-/// Whether a group has the ways that a journal says, in the domains that were asked for. In all others it
-/// gives way to who comes after it.
+/// Returns whether a group has the ways that its journal records, in the domains that were asked for. In
+/// other domains it may have lost ways to later reservations.
 fn is_as_made(group: &Holder, journal: &Journal) -> bool {
     let of_domain = |ways: &Ways, domain| -> Vec<Option<WayMask>> {
         ways.values().map(|ways| ways.get(&domain).copied()).collect()
@@ -119,29 +120,32 @@ fn locked<T, E: From<AccessError>>(resctrl: &Resctrl, change: impl FnOnce() -> R
     change()
 }
 
-/// Ways that are reserved. Put back when it is dropped, and by the next start where the process ends
-/// otherwise.
+/// Reservation of ways that is in effect. It is put back when this is dropped, or by the next start if the
+/// process ends without dropping it.
 #[derive(Debug)]
 pub struct Reservation {
     resctrl: Resctrl,
     journals: Journals,
     plan: Plan,
     request: Request,
-    /// As it was last written down.
+    /// Journal as it was last written.
     journal: Journal,
     /// All ways of the cache.
     ways_all: WayMask,
-    /// Why the kernel refused that it be exclusive, where that was only preferred.
+    /// Reason why the kernel refused to make the group exclusive, where that was only preferred.
     not_exclusive: Option<String>,
-    /// It was exclusive, and is not since it had to be made again.
+    /// Whether the group was exclusive, and is no longer since it was made again.
     lost_exclusive: bool,
-    /// Given up by the system, however the process ends.
+    /// Lock file that marks the owner. The kernel releases its lock however the process ends.
     _ownership: File,
     is_restored: bool,
 }
 
 impl Reservation {
-    /// Puts back what others left, plans, and carries out; `watch` hears of each step once it is done.
+    /// Puts back what ended processes left, plans a reservation, and makes it. `watch` is called after each
+    /// step.
+    ///
+    /// Where a standing reservation of the same name fits the request, it is used as it is.
     ///
     /// # Errors
     /// [`ReserveError`].
@@ -180,7 +184,7 @@ impl Reservation {
         Self::of_plan(resctrl, journals, request, plan, ways_all, ownership, watch)
     }
 
-    /// The caller has both locks.
+    /// Makes a reservation by a plan. The caller has both locks: the transaction's and that on resctrl.
     fn of_plan(
         resctrl: &Resctrl,
         journals: Journals,
@@ -203,8 +207,8 @@ impl Reservation {
             journal,
             ways_all,
             _ownership: ownership,
-            // Not by dropping while the locks are held here, should `watch` panic: the next start does it
-            // then.
+            // While `true`, dropping does not put anything back: if `watch` panics, this function still holds
+            // the locks. The next start puts it back then.
             is_restored: true,
         };
         match reservation.carry_out(watch) {
@@ -217,14 +221,15 @@ impl Reservation {
                 Err(left) => Err(ReserveError::HalfUndone { refused, left: Box::new(left) }),
             },
             Err(CarryError::Journal(error)) => {
-                // What cannot be undone now has its journal still.
+                // What cannot be undone now still has its journal.
                 let _ = reservation.undo();
                 Err(error.into())
             }
         }
     }
 
-    /// Uses what was made to outlive its process, as it is, and leaves it standing.
+    /// Uses a standing reservation as it is, and leaves it standing. Refuses one that does not fit the
+    /// request.
     fn join(
         resctrl: &Resctrl,
         journals: Journals,
@@ -270,11 +275,11 @@ impl Reservation {
         })
     }
 
-    /// Lets it outlive this process: [`restore_all`] gives it back, and whoever reserves by the same name
-    /// uses it.
+    /// Lets the reservation outlive this process, and returns its plan. [`restore_all`] gives it back later.
+    /// A process that reserves by the same name uses it.
     ///
     /// # Errors
-    /// [`JournalError`]; it is put back then.
+    /// [`JournalError`]; the reservation is put back then.
     pub fn leave(mut self) -> Result<Plan, JournalError> {
         if let Some(mut journal) = self.journals.read(&self.plan.group)? {
             journal.standing = true;
@@ -305,7 +310,7 @@ impl Reservation {
             match self.resctrl.group(name).set_mode(Mode::Exclusive) {
                 Ok(()) => {}
                 Err(error) if self.request.exclusive == Exclusiveness::Require => return Err(error.into()),
-                // The ways are nobody else's all the same, the kernel only does not see to it.
+                // The ways are still no other group's; only the kernel does not enforce that.
                 Err(error) => {
                     self.not_exclusive = Some(error.to_string());
                     self.plan.exclusive = false;
@@ -316,8 +321,10 @@ impl Reservation {
         Ok(())
     }
 
-    /// A group takes an id of monitoring. Those of groups that were removed come back when the cache holds no
-    /// line of theirs any more, which the kernel looks for every second and tells nobody.
+    /// Makes the group, waiting up to 5 s for a free monitoring id.
+    ///
+    /// Each group takes such an id. The id of a removed group becomes free when the cache holds no line
+    /// counted for it any more. The kernel checks that every second, and notifies nobody.
     fn make_group(&self, name: &GroupName) -> Result<(), AccessError> {
         let deadline = Instant::now() + DRAIN_MAX;
         loop {
@@ -328,37 +335,37 @@ impl Reservation {
         }
     }
 
-    /// What was asked for.
+    /// Returns the request.
     pub fn request(&self) -> &Request {
         &self.request
     }
 
-    /// What was done.
+    /// Returns the plan that was carried out.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Whether the kernel refuses the ways to all others.
+    /// Returns whether the kernel refuses the ways to all other groups.
     pub fn is_exclusive(&self) -> bool {
         self.plan.exclusive
     }
 
-    /// Why the kernel would not have it exclusive, where that was preferred and it refused.
+    /// Returns the reason why the kernel refused an exclusive group, where that was only preferred.
     pub fn not_exclusive(&self) -> Option<&str> {
         self.not_exclusive.as_deref()
     }
 
-    /// The file system that it is in.
+    /// Returns the file system in which the reservation is made.
     pub fn resctrl(&self) -> &Resctrl {
         &self.resctrl
     }
 
-    /// The class that threads join.
+    /// Returns a handle to the class that threads can join.
     pub fn class(&self) -> Class {
         Class::new(&self.resctrl, &self.plan.group)
     }
 
-    /// Moves a thread into the group, unless another tool has put it into one of its own.
+    /// Moves a thread into the group, unless the thread is in another tool's group.
     ///
     /// # Errors
     /// [`ThreadError`].
@@ -366,7 +373,7 @@ impl Reservation {
         self.class().add_thread(thread)
     }
 
-    /// Puts everything back.
+    /// Puts everything back. A standing reservation stays.
     ///
     /// # Errors
     /// [`RestoreError`]; the next start tries again.
@@ -374,19 +381,20 @@ impl Reservation {
         if self.is_restored {
             return Ok(Restored::Standing);
         }
-        // Tried once: who could not be put back now is put back by the next start.
+        // Tried only once: what cannot be put back now is put back by the next start.
         self.is_restored = true;
         let _transaction = self.journals.transaction()?;
         let resctrl = self.resctrl.clone();
         locked(&resctrl, || self.undo())
     }
 
-    /// The caller has both locks.
+    /// Puts everything back. The caller has both locks: the transaction's and that on resctrl.
     fn undo(&mut self) -> Result<Restored, RestoreError> {
         self.is_restored = true;
         let journal = match self.journals.read(&self.plan.group)? {
             Some(journal) => journal,
-            // Somebody removed it: what this process has to put back it knows.
+            // Somebody removed the journal. This process still knows its contents, so it writes the journal
+            // again.
             None => {
                 self.journals.write(&self.journal)?;
                 self.journal.clone()
@@ -402,7 +410,7 @@ impl Drop for Reservation {
             && let Ok(_transaction) = self.journals.transaction()
         {
             let resctrl = self.resctrl.clone();
-            // Where it fails the journal stays, and the next start says why.
+            // On failure the journal stays, and the next start reports why.
             let _ = locked(&resctrl, || self.undo());
         }
     }

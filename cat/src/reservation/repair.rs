@@ -1,5 +1,5 @@
-//! Making again what was undone of a reservation, with the ways that it had, and as far as nobody loses who
-//! would not have lost at its start.
+//! Repair of a reservation that was partly undone. It gets the same ways again, as far as only those groups
+//! lose ways that would have lost them at its start.
 
 use super::fault::{Fault, Made};
 use super::found::holdings_without_sizes;
@@ -7,24 +7,24 @@ use super::{Reservation, ReserveError, Step, note_reservations};
 use crate::plan::{Change, Holder, Holdings, Ways, kept_by, schemata};
 use crate::resctrl::{DomainId, GroupName, Mode, Resource, WayMask};
 
-/// What there is to do.
+/// Work of one repair.
 #[derive(Default)]
 struct Work {
-    /// The group's.
+    /// Ways that the reservation's group gets.
     own: Ways,
-    /// Who loses what.
+    /// Changes of the groups that lose ways.
     losses: Vec<Change>,
-    /// Who would have to, and is not asked to.
+    /// Faults of groups that have reserved ways and must not lose them.
     in_the_way: Vec<Fault>,
-    /// Whose ways of which domain somebody has changed since they were taken from.
+    /// Groups, with resource and domain, whose ways another tool has changed since the reservation took some.
     settled: Vec<(GroupName, Resource, DomainId)>,
 }
 
 impl Reservation {
-    /// What is not as it was made.
+    /// Returns all differences from the reservation as it was made.
     ///
     /// # Errors
-    /// [`AccessError`](crate::resctrl::AccessError): it cannot be read.
+    /// [`AccessError`](crate::resctrl::AccessError): the current state cannot be read.
     pub fn faults(&self) -> Result<Vec<Fault>, crate::resctrl::AccessError> {
         self.made().faults()
     }
@@ -39,15 +39,17 @@ impl Reservation {
         }
     }
 
-    /// Makes again what the kernel has forgotten and what other tools have removed, with the same ways: from
-    /// the default group, and from others where the request allows it. What another tool has changed stays
-    /// so. Gives what is still amiss; where resctrl was unmounted nothing of this is left, and a new
-    /// reservation is to be made. `watch` hears of each step once it is done.
+    /// Makes again what the kernel has forgotten and what other tools have removed, with the same ways. They
+    /// are taken from the default group, and from other groups where the request allows it. What another tool
+    /// has changed stays changed. `watch` is called after each step.
     ///
-    /// Who was given other ways meanwhile gets those back at the end, not the ones from before.
+    /// Returns the faults that remain. Where resctrl was unmounted nothing of the reservation is left, and
+    /// the caller must make a new one.
+    ///
+    /// A group that another tool gave other ways meanwhile gets those back at the end, not its earlier ones.
     ///
     /// # Errors
-    /// [`ReserveError`]; what was done so far is in the journal.
+    /// [`ReserveError`]; the steps that were completed are in the journal.
     pub fn repair(&mut self, watch: &mut dyn FnMut(Step)) -> Result<Vec<Fault>, ReserveError> {
         let is_past_repair = |fault: &Fault| {
             matches!(fault, Fault::Unmounted { .. } | Fault::MountedAnew | Fault::GroupOfOthers { .. })
@@ -67,7 +69,7 @@ impl Reservation {
             note_reservations(&self.journals, &mut found)?;
             let work = self.work(&found, is_removed);
             if is_removed && !work.in_the_way.is_empty() {
-                // Without all of its ways it is not made.
+                // The group is made again only with all of its ways.
                 let unnamed = work.in_the_way.into_iter().filter(|fault| !faults.contains(fault));
                 return Ok(faults.iter().cloned().chain(unnamed).collect());
             }
@@ -83,7 +85,8 @@ impl Reservation {
         Ok(self.faults()?)
     }
 
-    /// What is to be done where the group is gone, or a cache forgot.
+    /// Returns the work that is needed where the group was removed, or where the kernel has forgotten a
+    /// cache.
     fn work(&self, found: &Holdings, is_removed: bool) -> Work {
         let made = self.made();
         let mut work = Work::default();
@@ -93,7 +96,7 @@ impl Reservation {
             for (&domain, &ways) in domains {
                 let of =
                     |holder: &Holder| holder.ways.get(resource).and_then(|ways| ways.get(&domain)).copied();
-                // A domain without processors is not there.
+                // The domain is missing while its processors are offline.
                 let Some(of_default) = default.and_then(of) else { continue };
                 let is_kept = made.is_kept(domain, ways);
                 let is_again = own.and_then(of) == Some(self.ways_all);
@@ -111,7 +114,8 @@ impl Reservation {
         work
     }
 
-    /// From whom ways are taken, which only those lose that would have at a start.
+    /// Adds to the work which groups lose the reserved ways. Groups that would not have lost ways at a start
+    /// are recorded as in the way.
     fn take(
         &self,
         found: &Holdings,
@@ -120,7 +124,8 @@ impl Reservation {
     ) {
         for holder in found.holders.iter().filter(|holder| holder.name != self.plan.group) {
             let Some(&has) = holder.ways.get(resource).and_then(|of| of.get(&domain)) else { continue };
-            // Before, or left over; or all, as the kernel begins. Anything else is somebody's will.
+            // A group is expected to have its ways from before, those it was left with, or all, as the kernel
+            // starts with. Another tool has set any other value.
             let made = self.journal.made_of(&holder.name, resource, domain);
             if made.is_some_and(|(before, after)| ![before, after, self.ways_all].contains(&has)) {
                 work.settled.push((holder.name.clone(), resource.clone(), domain));
@@ -146,7 +151,8 @@ impl Reservation {
         }
     }
 
-    /// The caller has both locks. It is written down first.
+    /// Does the work of a repair, and writes it to the journal first. The caller has both locks: the
+    /// transaction's and that on resctrl.
     fn carry_out_again(
         &mut self,
         work: Work,
@@ -170,13 +176,14 @@ impl Reservation {
         if is_removed {
             self.make_group(&name)?;
             self.journal.inode = group.inode();
-            // It begins shareable.
+            // A new group starts shareable.
             self.lost_exclusive = true;
             watch(Step::Group);
             self.journals.write(&self.journal)?;
             watch(Step::Inode);
         } else if group.mode()? == Mode::Exclusive {
-            // With every way it would keep everybody, itself too, from anything less.
+            // The group has every way now. While it is exclusive, the kernel refuses fewer ways to every
+            // group, including itself.
             group.set_mode(Mode::Shareable)?;
             self.lost_exclusive = true;
             watch(Step::Shareable);

@@ -1,4 +1,4 @@
-//! Putting back what a journal says was there, if what is found fits it.
+//! Restoration of the state that a journal records, if the current state fits the journal.
 
 use super::journal::Journal;
 use crate::journals::{JournalError, Journals, boot};
@@ -6,56 +6,58 @@ use crate::plan::{Change, Ways, l3_ways, schemata};
 use crate::resctrl::{AccessError, GroupName, Mode, Resctrl, WayMask};
 use std::collections::BTreeMap;
 
-/// What became of a journal.
+/// Outcome of putting a reservation back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Restored {
     /// Everything is as before.
     Undone,
-    /// There was nothing to do any more: somebody did it, or unmounted the file system, which does it.
+    /// Nothing was left to put back: somebody had done it, or had unmounted resctrl, which has the same
+    /// effect.
     Already,
-    /// It was made to outlive its processes, and stands.
+    /// The reservation was made to outlive its process, and stays.
     Standing,
-    /// A living process uses it.
+    /// A living process uses the reservation.
     InUse,
-    /// It is of another start of the kernel, which has forgotten all this. Nothing was changed.
+    /// The journal is from before the kernel's last start, and the kernel has forgotten the reservation. Only
+    /// the journal was removed.
     OtherBoot,
-    /// What could not be put back stays as it is, and nothing tells any more what was before.
+    /// The previous state could not be put back completely, and nothing records it any more.
     Forgotten,
 }
 
-/// Why something was not put back.
+/// Reason why a reservation was not put back.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// What is found is neither what was nor what was made of it, or somebody else has what is to be put
-    /// back. Nothing was changed.
+    /// The current state is neither as before nor as the reservation made it, or another group exclusively
+    /// has ways that are to be put back. Nothing was changed.
     #[error(
         "the journal of the group '{group}' does not fit what is found, so nothing was changed: {problem}. \
          Put that right by hand, as {path} says what was before and after, then: jet cache restore. Or let \
          it stay as it is: jet cache restore --forget"
     )]
     Misfit {
-        /// The reservation's group.
+        /// Group of the reservation.
         group: GroupName,
-        /// What does not fit.
+        /// Description of what does not fit.
         problem: String,
-        /// The journal.
+        /// Path of the journal.
         path: String,
     },
-    /// The kernel does not take what was before.
+    /// The kernel refused to set the previous ways of some group.
     #[error(
         "the kernel refused to give back some ways that were taken for '{group}': {source}. What was before \
          is in {path}; jet cache restore tries again, jet cache restore --forget lets it stay as it is"
     )]
     Refused {
-        /// The reservation's group.
+        /// Group of the reservation.
         group: GroupName,
-        /// What it said.
+        /// Error of the first refused write.
         source: Box<AccessError>,
-        /// The journal.
+        /// Path of the journal.
         path: String,
     },
-    /// It cannot be looked at or changed now; what is left is tried again with the next start.
+    /// resctrl cannot be read or changed now. The next start tries to put the rest back.
     #[error(transparent)]
     Access(#[from] AccessError),
     /// The journal cannot be read or removed.
@@ -64,7 +66,7 @@ pub enum RestoreError {
 }
 
 impl RestoreError {
-    /// Whether it is no matter of rights, of a mount or of time: then trying again may never help.
+    /// Returns whether retrying may never help, since the cause is none of permissions, mounts or timing.
     pub(super) fn may_stay_for_ever(&self) -> bool {
         matches!(
             self,
@@ -73,7 +75,8 @@ impl RestoreError {
     }
 }
 
-/// Undoes what a journal says, and removes it. The caller has the transaction's lock and owns the group.
+/// Undoes what a journal records, and removes the journal. The caller has the transaction's lock, the lock on
+/// resctrl, and the ownership of the group.
 pub(super) fn restore(
     resctrl: &Resctrl,
     journals: &Journals,
@@ -82,21 +85,21 @@ pub(super) fn restore(
     if let Some(restored) = undone_elsewhere(resctrl, journals, journal)? {
         return Ok(restored);
     }
-    // Everything is looked at before anything is changed.
+    // Everything is checked before anything is changed.
     let is_there = check_group(resctrl, journals, journal)?;
     let Returns { returns, misfits } = returns(resctrl, journal, is_there)?;
     if !misfits.is_empty() {
         return Err(misfit(journals, journal, misfits.join("; ")));
     }
     if journal.standing {
-        // From here on it is not standing any more, whatever becomes of this process. Where that cannot be
-        // written down (the disk is full) it is put back all the same.
+        // From here on the reservation no longer stands, whatever happens to this process. If that cannot be
+        // written (the disk is full), the reservation is put back all the same.
         let _ = journals.write(&Journal { standing: false, ..journal.clone() });
     }
     if is_there {
         resctrl.remove(&journal.group)?;
     }
-    // Who cannot get back what he had is no reason that others do not.
+    // If one group's ways cannot be put back, the others' still are.
     let mut refused = None;
     for (group, ways) in &returns {
         if let Err(error) = resctrl.group(group).set_schemata(&schemata(ways)) {
@@ -115,8 +118,8 @@ pub(super) fn restore(
     Ok(if is_there || !returns.is_empty() { Restored::Undone } else { Restored::Already })
 }
 
-/// Undoes what can be undone of what a journal says, leaves the rest as it is, and removes the journal. Gives
-/// what stays, in words.
+/// Undoes what can be undone of what a journal records, leaves the rest as it is, and removes the journal.
+/// Returns descriptions of what stays.
 pub(super) fn forget(
     resctrl: &Resctrl,
     journals: &Journals,
@@ -137,7 +140,7 @@ pub(super) fn forget(
         stays.push(format!("the group '{}': {error}", journal.group));
     }
     for (group, ways) in &returns {
-        // Each for itself: what cannot be put back in one cache is no reason that another's is not.
+        // Each cache is put back independently of the others.
         for (resource, domains) in ways {
             for (domain, before) in domains {
                 let one = BTreeMap::from([(*domain, *before)]);
@@ -152,7 +155,8 @@ pub(super) fn forget(
     Ok(stays)
 }
 
-/// Where the kernel has forgotten what a journal says, the journal is removed.
+/// Checks whether the kernel has already forgotten what a journal records. If so, removes the journal and
+/// returns the outcome.
 fn undone_elsewhere(
     resctrl: &Resctrl,
     journals: &Journals,
@@ -163,7 +167,7 @@ fn undone_elsewhere(
         return Ok(Some(Restored::OtherBoot));
     }
     if !resctrl.is_mounted() {
-        // Whether it is mounted elsewhere, or will be, is not known: the journal stays.
+        // resctrl may be mounted elsewhere, or be mounted again later, so the journal stays.
         return Err(AccessError::Unmounted { path: resctrl.mount().path.clone() }.into());
     }
     if !is_of_this_mount(resctrl, journal) {
@@ -173,7 +177,8 @@ fn undone_elsewhere(
     Ok(None)
 }
 
-/// Unmounting undid what was done on another.
+/// Returns whether the journal belongs to the current mount; `true` where mounts cannot be told apart.
+/// Unmounting has undone what was done in an earlier mount.
 pub(super) fn is_of_this_mount(resctrl: &Resctrl, journal: &Journal) -> bool {
     match (journal.mount, resctrl.mount_number()) {
         (Some(then), Some(now)) => then == now,
@@ -181,7 +186,7 @@ pub(super) fn is_of_this_mount(resctrl: &Resctrl, journal: &Journal) -> bool {
     }
 }
 
-/// Whether the group is there and the one that was made.
+/// Checks that the group exists, and is the one that this journal's reservation made.
 pub(super) fn check(resctrl: &Resctrl, journals: &Journals, journal: &Journal) -> Result<(), RestoreError> {
     if journal.boot == boot()?
         && is_of_this_mount(resctrl, journal)
@@ -199,14 +204,15 @@ fn misfit(journals: &Journals, journal: &Journal, problem: String) -> RestoreErr
     RestoreError::Misfit { group: journal.group.clone(), problem, path }
 }
 
-/// Whether the group is there, and is the one that was made.
+/// Returns whether the group exists. Fails where it is not the group that the reservation made.
 fn check_group(resctrl: &Resctrl, journals: &Journals, journal: &Journal) -> Result<bool, RestoreError> {
     let group = resctrl.group(&journal.group);
     let Some(inode) = group.inode() else { return Ok(false) };
     match journal.inode {
         Some(made) if made == inode => Ok(true),
         Some(_) => Err(misfit(journals, journal, format!("'{}' is another group now", journal.group))),
-        // Made, and the end came before that was written down. What was just made has nobody in it.
+        // The process ended after it made the group and before it recorded the inode number. A group that was
+        // just made has no threads yet.
         None if is_just_made(resctrl, journal)? => Ok(true),
         None => Err(misfit(
             journals,
@@ -216,8 +222,8 @@ fn check_group(resctrl: &Resctrl, journals: &Journals, journal: &Journal) -> Res
     }
 }
 
-/// Whether a group may be one that was made a moment before its maker's end: it has nobody in it, and still
-/// all ways of those that it was to get.
+/// Returns whether a group may have been made just before its maker ended: it has no threads and no
+/// processors, and still has at least all ways that it was to get.
 fn is_just_made(resctrl: &Resctrl, journal: &Journal) -> Result<bool, RestoreError> {
     let group = resctrl.group(&journal.group);
     let found = l3_ways(&group.schemata()?);
@@ -232,20 +238,20 @@ fn is_just_made(resctrl: &Resctrl, journal: &Journal) -> Result<bool, RestoreErr
         && own.all(|(resource, (domain, ways))| has(resource, domain, *ways)))
 }
 
-/// What groups are to get back, and what does not fit.
+/// Ways that groups get back, and descriptions of what does not fit.
 #[derive(Default)]
 struct Returns {
     returns: Vec<(GroupName, Ways)>,
     misfits: Vec<String>,
 }
 
-/// Of all losses, with the group as it is there or not.
+/// Returns what all losers get back. `is_there` says whether the reservation's group still exists.
 fn returns(resctrl: &Resctrl, journal: &Journal, is_there: bool) -> Result<Returns, RestoreError> {
     let own = is_there.then_some(&journal.group);
     let kept = ways_kept_for_one(resctrl, own)?;
     let ways = match own.map(|own| resctrl.group(own).schemata()) {
         Some(Ok(schemata)) => l3_ways(&schemata),
-        // Removed meanwhile.
+        // The group was removed meanwhile.
         Some(Err(error)) if !error.is_missing() => return Err(error.into()),
         _ => Ways::new(),
     };
@@ -259,7 +265,8 @@ fn returns(resctrl: &Resctrl, journal: &Journal, is_there: bool) -> Result<Retur
     Ok(all)
 }
 
-/// Groups that have their ways for themselves, which the kernel gives to nobody else; but for `own`.
+/// Returns the exclusive and pseudo-locked groups other than `own`, with their ways. The kernel gives these
+/// ways to no other group.
 fn ways_kept_for_one(
     resctrl: &Resctrl,
     own: Option<&GroupName>,
@@ -271,7 +278,7 @@ fn ways_kept_for_one(
         match look() {
             Ok((Mode::Exclusive | Mode::PseudoLocked, ways)) if own != Some(&name) => kept.push((name, ways)),
             Ok(_) => {}
-            // Removed meanwhile.
+            // The group was removed meanwhile.
             Err(error) if AccessError::is_missing(&error) => {}
             Err(error) => return Err(error.into()),
         }
@@ -279,9 +286,10 @@ fn ways_kept_for_one(
     Ok(kept)
 }
 
-/// What a group is to get back: ways of those domains in which it has what it was left with. Where it has
-/// what it had before, it got it back already. A domain whose processors are all offline is not there, and
-/// has everything when they are back.
+/// Returns the ways that a group gets back: those of the domains in which it still has what it was left with.
+///
+/// Where it has what it had before, it needs nothing. A domain whose processors are all offline is missing;
+/// the kernel gives every group all of its ways when they return.
 fn to_be_put_back(
     resctrl: &Resctrl,
     journal: &Journal,
@@ -292,7 +300,7 @@ fn to_be_put_back(
 ) -> Result<Ways, RestoreError> {
     let inode = resctrl.group(&loss.group).inode();
     if journal.losers.get(&loss.group).is_some_and(|made| Some(*made) != inode) {
-        // A later group of that name.
+        // This is a later group of the same name.
         return Ok(Ways::new());
     }
     let all = resctrl.info()?.l3().map(|cache| cache.ways);
@@ -305,7 +313,7 @@ fn to_be_put_back(
     };
     let mut returns = Ways::new();
     for (resource, domains) in &loss.before {
-        // Mounted anew with or without CDP: unmounting gave everything back.
+        // resctrl was mounted again with or without CDP; unmounting gave everything back.
         let Some(found) = found.get(resource) else { continue };
         for (domain, &before) in domains {
             let after =
@@ -317,14 +325,14 @@ fn to_be_put_back(
             if has == before {
                 continue;
             }
-            // The kernel forgot what was taken there, as the group's own ways tell: what others have was
-            // given to them since.
+            // Since the reservation's own group has all ways, the kernel forgot this domain. So other groups'
+            // ways were set after that, and stay.
             let is_forgotten = all.is_some() && of(own, resource, domain) == all;
             if is_forgotten && has != after && Some(has) != all {
                 continue;
             }
-            // What it was left with; or everything, as the kernel gives to a domain whose processors were all
-            // offline.
+            // Expected is what the group was left with; or all ways, which the kernel gives to a domain whose
+            // processors were all offline.
             if has != after && Some(has) != all {
                 misfits.push(format!(
                     "{} has {has} of {resource} of domain {domain}, where {after} is left over and {before} \

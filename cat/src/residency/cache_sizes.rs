@@ -1,31 +1,31 @@
-//! How large the caches of a core are, as far as the calibration must know: what is its own, and what is
-//! shared.
+//! Sizes of a core's caches, as far as the calibration needs them: the private cache and the shared one.
 
 use std::fs;
 use std::path::Path;
 
-/// Where the caches of the first core are described.
+/// Folder of sysfs that describes the caches of the first core.
 const SYSFS: &str = "/sys/devices/system/cpu/cpu0/cache";
 
-/// What is taken where sysfs does not say: the largest private cache of today's servers (2 MiB, Intel since
-/// Sapphire Rapids), and a last level that the smallest of them have. A private cache that is smaller than
-/// assumed costs the calibration a little time; it would be wrong only where the last level were smaller than
-/// two of these.
+/// Sizes that are assumed where sysfs does not say: the largest private cache of today's servers (2 MiB,
+/// Intel since Sapphire Rapids), and a last-level cache that even the smallest of them have.
+///
+/// A private cache that is smaller than assumed costs the calibration a little time. The calibration would be
+/// wrong only where the last-level cache were smaller than two private caches.
 const ASSUMED: CacheSizes = CacheSizes { private_bytes: 2 << 20, last_level_bytes: 16 << 20, assumed: true };
 
-/// The caches of a core, bytes.
+/// Sizes of a core's caches, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct CacheSizes {
-    /// The largest cache below the last level: L2, in general.
+    /// Size of the largest cache below the last level, in general L2.
     pub private_bytes: usize,
-    /// The last level: L3, or L2 where there is no other.
+    /// Size of the last-level cache: L3, or L2 where there is no L3.
     pub last_level_bytes: usize,
-    /// The system does not say, and these are the documented choice: 2 MiB and 16 MiB.
+    /// Whether the system did not tell the sizes, so that 2 MiB and 16 MiB are assumed.
     pub assumed: bool,
 }
 
 impl CacheSizes {
-    /// Of the first core, from sysfs; assumed where that does not say.
+    /// Reads the sizes of the first core's caches from sysfs; assumes them where sysfs does not say.
     pub fn read() -> Self {
         Self::read_from(Path::new(SYSFS)).unwrap_or(ASSUMED)
     }
@@ -57,7 +57,7 @@ impl CacheSizes {
     }
 }
 
-/// "2048K", "32M", "512".
+/// Parses a size such as "2048K", "32M" or "512" into bytes.
 fn bytes_of(size: &str) -> Option<usize> {
     let (digits, unit) = match size.as_bytes().last()? {
         b'K' => (&size[..size.len() - 1], 1 << 10),
@@ -91,7 +91,7 @@ mod tests {
         let l2 = ("2", "Unified", "2048K");
         let sizes = found(&[l1[0], l1[1], l2, ("3", "Unified", "107520K")]).unwrap();
         assert_eq!(sizes, CacheSizes { private_bytes: 2 << 20, last_level_bytes: 105 << 20, assumed: false });
-        // No third level: the second is the last.
+        // Without a third level the second one is the last.
         assert_eq!(found(&[l1[0], l1[1], l2]).unwrap().private_bytes, 48 << 10);
     }
 

@@ -1,13 +1,14 @@
-//! From how many ticks on a touch came from memory, measured on the spot against lines of known place.
+//! Calibration of the judgement: the number of ticks from which on a touch counts as served by memory,
+//! measured on the spot with lines whose place is known.
 //!
-//! The two kinds are taken where they are closest: hits in the last-level cache, the slowest there are (lines
-//! that were driven out of the private caches by a set that fits in the last level), and reads of memory in
-//! the same DRAM row as the anchor just read (both flushed before), the fastest there are.
+//! The two kinds of touches are measured where they are closest. The slowest hits are hits in the last-level
+//! cache, of lines that a set fitting in that cache has driven out of the private caches. The fastest reads
+//! of memory are those in the same DRAM row as the anchor that was just read; both were flushed before.
 //!
-//! On a busy host neighbours drive a part of the cached set out before it is touched. These touches look just
-//! like those of memory, whose times are known: their share is found from how many of the cached touches lie
-//! in the slower half of memory's times, and taken out. What remains is supposed to be hits; so hits that are
-//! as slow as the slower half of memory would go unnoticed, and no others.
+//! On a busy host neighbours drive a part of the cached set out before it is touched. These touches have the
+//! same times as those of memory, which are known. Their share is computed from how many of the cached
+//! touches lie in the slower half of memory's times, and is taken out. The remaining touches are supposed to
+//! be hits. So hits that are as slow as the slower half of memory would go unnoticed, but no others.
 
 use super::cache_sizes::CacheSizes;
 use super::estimate::{ErrorRates, Judged};
@@ -17,94 +18,96 @@ use super::touch;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// Touches of each kind in a round. Lines are touched within some 100 us of the set's last filling, before
+/// Touches of each kind in a round. They are made within some 100 us after the set was last filled, before
 /// neighbours on the same host can drive much of it out.
 const ROUND_TOUCHES: usize = 256;
 
-/// Rounds after which no more is to be learned: 6144 touches of each kind tell an error rate of 1 % to a
-/// quarter of it.
+/// Most rounds of a calibration. Their 6144 touches of each kind determine an error rate of 1 % to within a
+/// quarter of it, and more would add little.
 const ROUNDS_MAX: usize = 24;
 
-/// Rounds that are made even where the time is up.
+/// Fewest rounds of a calibration, made even when the time is up.
 const ROUNDS_MIN: usize = 4;
 
-/// Lines flushed at once before they are touched: few, so that not many of them are each other's neighbours.
+/// Lines that are flushed together before they are touched. They are few, so that not many are neighbours of
+/// each other.
 const FLUSHED_AT_ONCE: usize = 32;
 
-/// Cached touches that must be left of those that were driven out.
+/// Fewest touches of the cached set that must have been hits, without those of lines that were driven out.
 const CACHED_MIN: f64 = 256.0;
 
-/// Both error rates together may come to so many thousandths. At 250 a reading of 2048 touches is still good
-/// to 3 %.
+/// Highest sum of both error rates, in thousandths. At 250 a reading of 2048 touches is still accurate to 3
+/// %.
 const ERRORS_PERMILLE_MAX: u32 = 250;
 
-/// How [`Calibration::measure`] goes about it.
+/// Options of [`Calibration::measure`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct CalibrationOptions {
-    /// No round begins after so long, nanoseconds, but for the first four. A round takes about a millisecond,
-    /// and longer where the thread is kept from running.
+    /// Time after which no further round begins, in nanoseconds; the first four are always made. A round
+    /// takes about a millisecond, and longer where the thread is kept from running.
     pub span_ns_max: u64,
-    /// For the order of touches.
+    /// Seed for the order of touches.
     pub seed: u64,
 }
 
 impl Default for CalibrationOptions {
-    /// 50 ms: not felt at start.
+    /// Returns 50 ms and a fixed seed. Nobody notices that time at start.
     fn default() -> Self {
         Self { span_ns_max: 50_000_000, seed: 1 }
     }
 }
 
-/// What touches of one kind take, ticks.
+/// Distribution of the durations of one kind of touches, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Spread {
-    /// 5 of 100 take no longer.
+    /// Duration that 5 of 100 touches do not exceed.
     pub low_ticks: u32,
-    /// Half of them take no longer.
+    /// Duration that half of the touches do not exceed.
     pub median_ticks: u32,
-    /// 95 of 100 take no longer.
+    /// Duration that 95 of 100 touches do not exceed.
     pub high_ticks: u32,
 }
 
-/// How to tell a cached touch from memory, and how often that is wrong.
+/// Rule that tells a cached touch from one served by memory, with its error rates.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Calibration {
-    /// A touch of so many ticks or more came from memory.
+    /// Threshold: a touch of so many ticks or more counts as served by memory.
     pub threshold_ticks: u32,
-    /// Touches of lines in the last-level cache.
+    /// Durations of touches of lines in the last-level cache.
     pub cached: Spread,
-    /// Touches of lines in memory.
+    /// Durations of touches of lines in memory.
     pub memory: Spread,
-    /// How often a touch is judged wrongly at this threshold.
+    /// Error rates of the judgement at this threshold.
     pub rates: ErrorRates,
-    /// The caches that the sets were made for.
+    /// Cache sizes on which the set's size is based.
     pub caches: CacheSizes,
-    /// The set that lay in the last-level cache, bytes.
+    /// Size in bytes of the set that lay in the last-level cache.
     pub set_bytes: usize,
-    /// Rounds made.
+    /// Number of rounds that were made.
     pub rounds: u32,
-    /// Of the cached set, driven out by others before it was touched, thousandths. Not among the errors.
+    /// Share of the cached set that others drove out before it was touched, in thousandths. It does not count
+    /// as error.
     pub driven_out_permille: u32,
-    /// How long it took, nanoseconds.
+    /// Duration of the calibration in nanoseconds.
     pub span_ns: u64,
 }
 
-/// Why there is no calibration, and so no reading.
+/// Reason why a calibration failed. Without one there is no reading.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrationError {
-    /// Not on this processor.
+    /// Touches cannot be timed on this processor architecture.
     #[error(
         "touches cannot be timed on {architecture}: residency is read on x86_64 and aarch64 only; run \
          without it, or read hardware counters"
     )]
     Unsupported {
-        /// What it is.
+        /// Name of the architecture.
         architecture: &'static str,
     },
-    /// No memory for the sets.
+    /// There was no memory for the set.
     #[error("cannot calibrate the warmer: {0}")]
     Region(#[from] RegionError),
-    /// The set that should lie in the cache did not stay there.
+    /// Too much of the set that should lie in the cache was driven out.
     #[error(
         "cannot calibrate the warmer: of a set of {set_bytes} bytes {driven_out_permille} of 1000 were \
          driven out of the last-level cache (said to be of {last_level_bytes} bytes) within a millisecond, \
@@ -112,39 +115,40 @@ pub enum CalibrationError {
          again when it is quieter, or give it more"
     )]
     Disturbed {
-        /// Rounds made.
+        /// Number of rounds that were made.
         rounds: u32,
-        /// How much of the set was driven out.
+        /// Share of the set that was driven out, in thousandths.
         driven_out_permille: u32,
-        /// The set.
+        /// Size of the set in bytes.
         set_bytes: usize,
-        /// What it should fit in.
+        /// Size of the last-level cache in bytes, into which the set should fit.
         last_level_bytes: usize,
     },
-    /// Cached touches take as long as those of memory.
+    /// Cached touches take about as long as those of memory.
     #[error(
         "cannot calibrate the warmer: cached touches take {} ticks ({} to {}), touches of memory {} ({} to \
          {}); at the best threshold {cached_as_memory_permille} and {memory_as_cached_permille} of 1000 \
          would be judged wrongly, and at most {ERRORS_PERMILLE_MAX} together may be: the timer is too \
          coarse, or a hypervisor traps it, or the machine is too busy; try again when it is quieter, or run \
          without this metric",
-        cached.median_ticks, cached.low_ticks, cached.high_ticks, memory.median_ticks, memory.low_ticks, memory.high_ticks
+        cached.median_ticks, cached.low_ticks, cached.high_ticks,
+        memory.median_ticks, memory.low_ticks, memory.high_ticks
     )]
     Indistinct {
-        /// Touches of lines in the last-level cache.
+        /// Durations of touches of lines in the last-level cache.
         cached: Spread,
-        /// Touches of lines in memory.
+        /// Durations of touches of lines in memory.
         memory: Spread,
-        /// Cached touches judged to be memory, of 1000.
+        /// Share of cached touches that would be judged to be in memory, in thousandths.
         cached_as_memory_permille: u32,
-        /// Touches of memory judged to be cached, of 1000.
+        /// Share of touches of memory that would be judged to be cached, in thousandths.
         memory_as_cached_permille: u32,
     },
 }
 
 impl Calibration {
-    /// Measures, on the core that this thread runs on. The result is for any region, while the machine stays
-    /// as it is.
+    /// Measures a calibration on the core that the calling thread runs on. It is valid for any region,
+    /// until the machine becomes much busier or quieter.
     ///
     /// # Errors
     /// [`CalibrationError`] says what was found and what to do.
@@ -156,7 +160,7 @@ impl Calibration {
         let caches = CacheSizes::read();
         let mut set = KnownSet::new(set_bytes(caches), options.seed)?;
         let mut rounds = Vec::with_capacity(ROUNDS_MAX);
-        // Its first touches also wait for the code.
+        // Not counted: the first round's touches also wait for the code to be fetched.
         set.round();
         while rounds.len() < ROUNDS_MIN
             || (rounds.len() < ROUNDS_MAX && begun.elapsed() < Duration::from_nanos(options.span_ns_max))
@@ -168,27 +172,29 @@ impl Calibration {
         Ok(Self { span_ns, ..judged })
     }
 
-    /// What a touch of so many ticks was.
+    /// Judges a touch that took so many ticks.
     #[inline]
     pub fn judge(&self, ticks: u32) -> Judged {
         if ticks < self.threshold_ticks { Judged::Cached } else { Judged::Memory }
     }
 }
 
-/// Twice what is private: by the time all of it is written, its first quarter lies in the last level alone.
-/// At most half of that level, since others use it too; and no more, since all of it is to be written before
-/// others drive it out.
+/// Returns the size of the set in bytes: twice the private cache. By the time the whole set is written, its
+/// first quarter lies in the last-level cache alone.
+///
+/// It is at most half of the last-level cache, since others use that cache, too. It is not larger, since the
+/// whole set must be written before others drive it out.
 fn set_bytes(caches: CacheSizes) -> usize {
     (2 * caches.private_bytes).min(caches.last_level_bytes / 2).next_multiple_of(PAGE_BYTES)
 }
 
-/// The touches of one round, ticks.
+/// Durations of the touches of one round, in ticks.
 struct Round {
     cached: Vec<u32>,
     memory: Vec<u32>,
 }
 
-/// Memory whose first quarter is brought to a known place.
+/// Memory whose first quarter is brought to a known place: the last-level cache, or memory.
 struct KnownSet {
     region: Region,
     order: Order,
@@ -202,9 +208,9 @@ impl KnownSet {
     }
 
     fn round(&mut self) -> Round {
-        // Written, since a cache may let go of clean lines where it keeps dirty ones.
+        // Written, since some caches drop clean lines where they keep dirty ones.
         for offset in (0..self.region.bytes()).step_by(LINE_BYTES) {
-            // SAFETY: within memory of our own that nobody else knows.
+            // SAFETY: the address is within this set's own memory, which no other code uses.
             unsafe { self.region.base().add(offset).write_volatile(1) };
         }
         touch::fence();
@@ -226,7 +232,7 @@ impl KnownSet {
         Round { cached, memory }
     }
 
-    /// The next one that may be judged.
+    /// Returns the next line that may be judged.
     fn next_line(&mut self) -> usize {
         loop {
             let line = self.order.next().expect("an order never ends");
@@ -238,7 +244,7 @@ impl KnownSet {
     }
 }
 
-/// The threshold and what it is worth, from touches of known kind.
+/// Computes the threshold and its error rates from touches of known kind.
 fn judge_rounds(
     rounds: &[Round],
     caches: CacheSizes,
@@ -252,7 +258,7 @@ fn judge_rounds(
     let [cached_as_memory_permille, memory_as_cached_permille] =
         [rates.cached_as_memory_share(), rates.memory_as_cached_share()].map(permille);
     let (cached, memory) = (kinds.cached_spread(), kinds.memory_spread());
-    // In this order: where the two are alike, all hits seem to be driven out.
+    // The order matters: where both kinds take equally long, all hits seem to be driven out.
     if kinds.hits() < CACHED_MIN {
         let last_level_bytes = caches.last_level_bytes;
         return Err(CalibrationError::Disturbed { rounds, driven_out_permille, set_bytes, last_level_bytes });
@@ -278,11 +284,11 @@ fn judge_rounds(
     })
 }
 
-/// The touches of all rounds, sorted.
+/// Durations of the touches of all rounds, sorted, in ticks.
 struct Kinds {
     cached: Vec<u32>,
     memory: Vec<u32>,
-    /// The share of the first that were touches of memory too.
+    /// Share of the touches in `cached` whose lines had been driven out, so that memory served them.
     driven_out: f64,
 }
 
@@ -294,30 +300,31 @@ impl Kinds {
             ticks
         };
         let (cached, memory) = (sorted(|round| &round.cached), sorted(|round| &round.memory));
-        // Up to 95 of 100, not to the end: a hit with an interruption in it is no touch of memory.
+        // The slower half ends at the 95th percentile: beyond it lie hits that were interrupted, which are no
+        // touches of memory.
         let (from, to) = (at(&memory, 500), at(&memory, 950));
         let within = |ticks: &[u32]| share_below(ticks, to) - share_below(ticks, from);
         let driven_out = (within(&cached) / within(&memory).max(0.1)).clamp(0.0, 1.0);
         Self { cached, memory, driven_out }
     }
 
-    /// Cached touches that were not driven out, about.
+    /// Returns about how many of the cached touches were hits.
     fn hits(&self) -> f64 {
         f64::from(count(self.cached.len())) * (1.0 - self.driven_out)
     }
 
-    /// The share of hits that take less than so many ticks.
+    /// Returns the share of hits that take less than so many ticks.
     fn hits_below(&self, ticks: u32) -> f64 {
         let others = self.driven_out * share_below(&self.memory, ticks);
         ((share_below(&self.cached, ticks) - others) / (1.0 - self.driven_out).max(1e-3)).clamp(0.0, 1.0)
     }
 
-    /// The middle of the thresholds that are as good as the best one up to 2 of 1000: both kinds move when
-    /// the machine gets busy, and so there is room on either side.
+    /// Returns the middle of all thresholds whose error exceeds the best one's by at most 2 of 1000. Both
+    /// kinds' durations change when the machine gets busy, so the threshold has room on either side.
     fn best_threshold(&self) -> u32 {
         let errors = |threshold| 1.0 - self.hits_below(threshold) + share_below(&self.memory, threshold);
-        // Between the quickest and memory's median, just above a cached touch or at one of memory: elsewhere
-        // nothing is gained.
+        // The error is smallest just above a cached touch or at a touch of memory, between the quickest touch
+        // and memory's median. No other threshold needs to be tried.
         let range = at(&self.cached, 0)..=at(&self.memory, 500);
         let above = self.cached.iter().map(|ticks| ticks.saturating_add(1));
         let mut candidates: Vec<u32> =
@@ -347,7 +354,7 @@ impl Kinds {
         Spread { low_ticks, median_ticks, high_ticks }
     }
 
-    /// Of the hits among them.
+    /// Returns the distribution of the hits among the cached touches.
     fn cached_spread(&self) -> Spread {
         let reached = |share: f64| {
             let index = self.cached.partition_point(|ticks| self.hits_below(ticks.saturating_add(1)) < share);
@@ -358,13 +365,13 @@ impl Kinds {
     }
 }
 
-/// The share of the sorted values that are less than this.
+/// Returns the share of the sorted values that are less than `ticks`.
 fn share_below(sorted: &[u32], ticks: u32) -> f64 {
     let below = sorted.partition_point(|value| *value < ticks);
     f64::from(count(below)) / f64::from(count(sorted.len()).max(1))
 }
 
-/// The value that so many thousandths of the sorted values do not exceed.
+/// Returns the value that so many thousandths of the sorted values do not exceed.
 fn at(sorted: &[u32], permille: usize) -> u32 {
     sorted.get((sorted.len() * permille / 1000).min(sorted.len().saturating_sub(1))).copied().unwrap_or(0)
 }
@@ -386,7 +393,7 @@ mod tests {
     const CACHES: CacheSizes =
         CacheSizes { private_bytes: 2 << 20, last_level_bytes: 105 << 20, assumed: false };
 
-    /// 256 touches of each kind around these ticks.
+    /// Returns a round of 256 touches of each kind around these ticks.
     fn round(cached: u32, memory: u32) -> Round {
         let around = |ticks: u32| (0..256).map(|touch| ticks + touch % 40).collect();
         Round { cached: around(cached), memory: around(memory) }
@@ -423,7 +430,7 @@ mod tests {
     #[test]
     fn what_was_driven_out_is_no_error_until_too_little_is_left() {
         let mut rounds: Vec<Round> = (0..4).map(|_| round(100, 250)).collect();
-        // Of a fifth round all, of the others some.
+        // Of a fifth round all lines were driven out, of the other rounds some.
         rounds.push(round(250, 250));
         for round in &mut rounds[..4] {
             let memory = round.memory[..64].to_vec();

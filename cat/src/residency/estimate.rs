@@ -1,72 +1,71 @@
-//! From judged touches to the share of a region that is resident: no clock, no memory that is touched, no
-//! I/O.
+//! Estimate of the resident share of a region from judged touches. The module has no clock, touches no memory
+//! and does no I/O.
 
 use serde::Serialize;
 
-/// What the time of a touch says.
+/// Judgement of a touch by its duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Judged {
-    /// It came from a cache.
+    /// A cache served the touch.
     Cached,
-    /// It came from memory.
+    /// Memory served the touch.
     Memory,
 }
 
-/// How often a touch is judged wrongly, and how many touches of known kind that was measured with.
+/// Error rates of the judgement, as counts of the touches of known kind with which they were measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ErrorRates {
     /// Touches of cached lines.
     pub cached: u32,
-    /// Of these, judged to be memory.
+    /// Touches of cached lines that were judged to be in memory.
     pub cached_as_memory: u32,
     /// Touches of lines that were in memory.
     pub memory: u32,
-    /// Of these, judged to be cached.
+    /// Touches of lines in memory that were judged to be cached.
     pub memory_as_cached: u32,
 }
 
 impl ErrorRates {
-    /// The share of cached touches that are judged to be memory.
+    /// Returns the share of cached touches that are judged to be in memory.
     pub fn cached_as_memory_share(&self) -> f64 {
         f64::from(self.cached_as_memory) / f64::from(self.cached.max(1))
     }
 
-    /// The share of touches of memory that are judged to be cached.
+    /// Returns the share of touches of memory that are judged to be cached.
     pub fn memory_as_cached_share(&self) -> f64 {
         f64::from(self.memory_as_cached) / f64::from(self.memory.max(1))
     }
 }
 
-/// The share of a region that is in the cache, as far as recent touches tell.
+/// Share of a region that is in the cache, estimated from recent touches.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Resident {
-    /// The share, 0 to 1, corrected for the calibration's error rates.
+    /// Estimated share, 0 to 1, corrected for the calibration's error rates.
     pub share: f64,
-    /// It is not lower (95 %).
+    /// Lower end of the 95 % confidence interval.
     pub low: f64,
-    /// It is not higher (95 %).
+    /// Upper end of the 95 % confidence interval.
     pub high: f64,
-    /// How many touches this rests on.
+    /// Number of touches that the estimate rests on.
     pub touches: u32,
-    /// Of these, judged to be cached.
+    /// Number of these touches that were judged to be cached.
     pub judged_cached: u32,
 }
 
-/// Standard deviations that 95 % of a normal distribution lie within.
+/// Number of standard deviations within which 95 % of a normal distribution lie.
 const Z: f64 = 1.959_964;
 
-/// The least that touches of the two kinds may differ in how they are judged (1 minus both error rates) for a
-/// figure to be computed from them. A [`super::Calibration`] refuses long before; this only keeps foreign
-/// rates from dividing by 0.
+/// Lower limit for 1 minus both error rates, by which the estimate divides. A [`super::Calibration`] refuses
+/// long before; the limit only keeps rates from elsewhere from causing a division by 0.
 const INFORMATION_MIN: f64 = 0.05;
 
 impl Resident {
-    /// What so many touches tell; `None` where there were none.
+    /// Estimates the resident share from so many touches; `None` where there were none.
     ///
-    /// The share is that of Rogan and Gladen (1978): of what is judged cached, take away what memory
-    /// contributes by error and scale up for the hits that were missed. The interval is that of Lang and
-    /// Reiczigel (2014), which also counts in that the error rates are themselves measured with so many
-    /// touches only. Neither knows of rates that have changed since the calibration.
+    /// The share is that of Rogan and Gladen (1978): from the share that is judged cached it subtracts what
+    /// memory contributes by error, and scales up for the hits that were missed. The interval is that of Lang
+    /// and Reiczigel (2014), which also accounts for the limited number of touches behind the error rates.
+    /// Neither accounts for rates that have changed since the calibration.
     pub fn estimate(touches: u32, judged_cached: u32, rates: &ErrorRates) -> Option<Self> {
         if touches == 0 {
             return None;
@@ -79,7 +78,7 @@ impl Resident {
         Some(Self { share, low: low.min(share), high: high.max(share), touches, judged_cached })
     }
 
-    /// The share in thousandths, rounded.
+    /// Returns the share in thousandths, rounded.
     pub fn share_permille(&self) -> u32 {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // 0 to 1000
         let permille = (self.share * 1000.0).round() as u32;
@@ -87,8 +86,8 @@ impl Resident {
     }
 }
 
-/// The interval of Lang and Reiczigel: Wald's, about a value drawn towards the middle as Agresti and Coull
-/// do.
+/// Returns the interval of Lang and Reiczigel: a Wald interval around a value that is drawn towards the
+/// middle by the method of Agresti and Coull.
 fn interval(touches: f64, seen: f64, rates: &ErrorRates) -> (f64, f64) {
     let drawn = |wrong: u32, of: u32| {
         let of = f64::from(of) + 2.0;
@@ -112,10 +111,10 @@ fn interval(touches: f64, seen: f64, rates: &ErrorRates) -> (f64, f64) {
     ((middle - half).clamp(0.0, 1.0), (middle + half).clamp(0.0, 1.0))
 }
 
-/// The most recent touches: as many as it was made for, one bit each.
+/// Judgements of the most recent touches, up to a fixed number, one bit each.
 #[derive(Clone, Debug)]
 pub struct Window {
-    /// Set: cached. A ring.
+    /// Ring of bits; a set bit means that the touch was judged to be cached.
     cached_bits: Box<[u64]>,
     size: u32,
     next: u32,
@@ -125,7 +124,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// Of so many touches, which are judged wrongly as often as `rates` say. It never allocates after this.
+    /// Makes a window of `size` touches, which are judged with the error rates `rates`. Later calls never
+    /// allocate.
     ///
     /// # Panics
     /// Where `size` is 0.
@@ -135,7 +135,7 @@ impl Window {
         Self { cached_bits, size, next: 0, touches: 0, judged_cached: 0, rates }
     }
 
-    /// A touch was made; the oldest one is forgotten where the window is full.
+    /// Records a touch. Where the window is full, the oldest touch is forgotten.
     #[inline]
     pub fn record(&mut self, judged: Judged) {
         let (word, bit) = (self.next as usize / 64, 1 << (self.next % 64));
@@ -154,12 +154,12 @@ impl Window {
         self.next = (self.next + 1) % self.size;
     }
 
-    /// What the touches of the window tell; `None` before the first one.
+    /// Estimates the resident share from the touches of the window; `None` before the first one.
     pub fn resident(&self) -> Option<Resident> {
         Resident::estimate(self.touches, self.judged_cached, &self.rates)
     }
 
-    /// Forgets all touches; from now on they are judged wrongly as often as `rates` say.
+    /// Forgets all touches. Later ones are judged with the error rates `rates`.
     pub fn restart(&mut self, rates: ErrorRates) {
         (self.next, self.touches, self.judged_cached) = (0, 0, 0);
         self.rates = rates;
@@ -175,7 +175,7 @@ mod tests {
     const EXACT: ErrorRates =
         ErrorRates { cached: 4096, cached_as_memory: 0, memory: 4096, memory_as_cached: 0 };
 
-    /// Seeded coin flips.
+    /// Coin flips from a seeded random generator.
     struct Coin(fastrand::Rng);
 
     impl Coin {
@@ -188,8 +188,8 @@ mod tests {
         }
     }
 
-    /// Of 1000 calibrations and readings of a region that is `truth` resident, thousandths whose interval
-    /// holds the truth.
+    /// Simulates 1000 calibrations and readings of a region of which the share `truth` is resident. Returns
+    /// how many of the intervals contain the truth.
     fn covered_permille(truth: f64, wrong: (f64, f64), touches: u32, calibration: u32) -> u32 {
         let mut coin = Coin(fastrand::Rng::with_seed(truth.to_bits() ^ u64::from(touches)));
         let covers = (0..1000).filter(|_| {
@@ -212,13 +212,13 @@ mod tests {
         for truth in [0.1, 0.3, 0.5, 0.8, 0.95] {
             for wrong in [(0.0, 0.0), (0.01, 0.002), (0.05, 0.1)] {
                 for (touches, calibration) in [(200, 1000), (1000, 1000)] {
-                    // 1000 trials of 95 %: 7 more or less is one standard deviation.
+                    // With 1000 trials at 95 %, one standard deviation is 7.
                     let covered = covered_permille(truth, wrong, touches, calibration);
                     assert!((925..=985).contains(&covered), "{truth} {wrong:?} {touches}: {covered}");
                 }
             }
         }
-        // At the edges the interval is cut off there, and holds the truth more often.
+        // At 0 and 1 the interval is cut off, and contains the truth more often.
         for truth in [0.0, 0.005, 0.999, 1.0] {
             for wrong in [(0.0, 0.0), (0.05, 0.1)] {
                 let covered = covered_permille(truth, wrong, 1000, 1000);
@@ -230,11 +230,11 @@ mod tests {
     #[test]
     fn errors_of_judgement_are_taken_out() {
         let rates = ErrorRates { cached: 1000, cached_as_memory: 100, memory: 1000, memory_as_cached: 50 };
-        // 60 % resident: 0.6 * 0.9 + 0.4 * 0.05 = 0.56 are judged cached.
+        // With 60 % resident, 0.6 * 0.9 + 0.4 * 0.05 = 0.56 are judged cached.
         let resident = Resident::estimate(10_000, 5600, &rates).unwrap();
         assert!((resident.share - 0.6).abs() < 1e-9, "{resident:?}");
         assert!(resident.low > 0.56 && resident.high < 0.64, "{resident:?}");
-        // Fewer than error alone would give, and more: the ends.
+        // Fewer than errors alone would give, and more than is possible: the share is 0 and 1.
         assert!(Resident::estimate(10_000, 100, &rates).unwrap().share.abs() < 1e-9);
         assert!((Resident::estimate(10_000, 9900, &rates).unwrap().share - 1.0).abs() < 1e-9);
     }
@@ -250,7 +250,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_window_is_its_last_touches(size in 1u32..300, touches in prop::collection::vec(any::<bool>(), 0..1000)) {
+        fn a_window_is_its_last_touches(
+            size in 1u32..300,
+            touches in prop::collection::vec(any::<bool>(), 0..1000),
+        ) {
             let mut window = Window::new(size, EXACT);
             let mut oracle = VecDeque::new();
             prop_assert_eq!(window.resident(), None);
@@ -262,7 +265,10 @@ mod tests {
                 }
                 let resident = window.resident().unwrap();
                 prop_assert_eq!(resident.touches as usize, oracle.len());
-                prop_assert_eq!(resident.judged_cached as usize, oracle.iter().filter(|cached| **cached).count());
+                prop_assert_eq!(
+                    resident.judged_cached as usize,
+                    oracle.iter().filter(|cached| **cached).count()
+                );
             }
             window.restart(EXACT);
             prop_assert_eq!(window.resident(), None);
@@ -270,10 +276,17 @@ mod tests {
 
         #[test]
         fn every_estimate_lies_in_its_interval_within_0_and_1(
-            touches in 1u32..100_000, seen: u32, cached in 1u32..10_000, memory in 1u32..10_000, wrong: (u32, u32),
+            touches in 1u32..100_000,
+            seen: u32,
+            cached in 1u32..10_000,
+            memory in 1u32..10_000,
+            wrong: (u32, u32),
         ) {
             let rates = ErrorRates {
-                cached, cached_as_memory: wrong.0 % (cached + 1), memory, memory_as_cached: wrong.1 % (memory + 1),
+                cached,
+                cached_as_memory: wrong.0 % (cached + 1),
+                memory,
+                memory_as_cached: wrong.1 % (memory + 1),
             };
             let resident = Resident::estimate(touches, seen % (touches + 1), &rates).unwrap();
             prop_assert!(0.0 <= resident.low && resident.low <= resident.share, "{:?}", resident);

@@ -1,16 +1,17 @@
-//! The order in which lines are touched: random, each line once a cycle, without memory of what was touched.
+//! Random order in which lines are touched: each line once a cycle, without a record of the lines already
+//! touched.
 
 use super::region::PAGE_BYTES;
 
-/// An endless walk over `0..lines`: each number once a cycle, every cycle in another order.
+/// Endless walk over `0..lines`, which visits each number once a cycle, in another order every cycle.
 ///
-/// A counter is scrambled by steps that each can be undone (multiply by an odd number, xor the high half onto
-/// the low one), so different counts give different numbers; numbers beyond the last line are skipped. A
-/// congruential generator would also visit each number once, but its low bits, which line of a page, repeat
-/// with a short period.
+/// A counter is scrambled by steps that are each invertible: multiplication by an odd number, and xor of the
+/// high half onto the low one. So different counts give different numbers. Numbers beyond the last line are
+/// skipped. A congruential generator would also visit each number once, but its low bits, which select the
+/// line within a page, repeat with a short period.
 ///
-/// The same seed gives the same walk. Taking a number is a few nanoseconds; less than two counts are needed
-/// for one on average.
+/// The same seed gives the same walk. Taking a number needs a few nanoseconds, and less than two counts on
+/// average.
 #[derive(Clone, Debug)]
 pub struct Order {
     lines: u64,
@@ -24,10 +25,10 @@ pub struct Order {
 }
 
 impl Order {
-    /// Over `0..lines`.
+    /// Makes a walk over `0..lines`.
     ///
     /// # Panics
-    /// Where `lines` is 0, or more than half of what a `u64` counts.
+    /// Where `lines` is 0, or more than 2^63.
     pub fn new(lines: u64, seed: u64) -> Self {
         assert!(lines > 0 && lines <= 1 << 63, "an order of {lines} lines");
         let mask = lines.next_power_of_two() - 1;
@@ -37,7 +38,7 @@ impl Order {
         order
     }
 
-    /// How many cycles are over.
+    /// Returns the number of complete cycles.
     pub fn cycles(&self) -> u64 {
         self.cycle
     }
@@ -62,13 +63,13 @@ impl Order {
 impl Iterator for Order {
     type Item = u64;
 
-    /// Never `None`.
+    /// Returns the next number; never `None`.
     fn next(&mut self) -> Option<u64> {
         if self.left == 0 {
             self.begin(self.cycle + 1);
         }
         self.left -= 1;
-        // Ends: this cycle has `left` numbers below `lines` yet to come.
+        // The loop ends: this cycle still has at least one number below `lines`.
         loop {
             let number = self.scramble(self.count);
             self.count += 1;
@@ -111,7 +112,7 @@ mod tests {
 
     #[test]
     fn the_first_of_a_large_region_are_spread_over_it_and_over_the_page() {
-        // 12 MiB: a window's worth of touches must be a fair sample. By chance the fullest of 16 parts gets
+        // Touches in 12 MiB: a window's worth must be a fair sample. By chance the fullest of 16 parts gets
         // 300 of 4096.
         for seed in 0..8 {
             let lines: Vec<u64> = Order::new(196_608, seed).take(4096).collect();

@@ -1,47 +1,47 @@
-//! How fast to touch: as much as the budget allows while the region is not resident, as little as keeps the
-//! reading fresh once it is. No clock: costs in, the next step out.
+//! Pace of touching: as fast as the budget allows while the region is not resident, and only fast enough to
+//! keep the reading fresh once it is. The module has no clock: it takes costs and returns the next step.
 
 use serde::Serialize;
 
-/// What a batch of touches took.
+/// Cost of a batch of touches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct BatchCost {
-    /// How many.
+    /// Number of touches.
     pub touches: u32,
-    /// Time on a core that they took.
+    /// CPU time of the batch in nanoseconds.
     pub span_ns: u64,
 }
 
-/// What [`Pace`] keeps to.
+/// Limits that [`Pace`] respects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PaceOptions {
-    /// The most that touching may cost, thousandths of a core, waking up included; 1 to 1000. It is kept even
-    /// where the rate then falls below `rate_hz_min`.
+    /// Most that touching may cost, including wake-ups, in thousandths of a core; 1 to 1000. The budget takes
+    /// precedence over `rate_hz_min`.
     ///
-    /// 10, 1 %: what an operator does not see. At half a microsecond a touch it is some 15,000 touches a
-    /// second: all lines of a 12 MiB pool in 13 s.
+    /// Default 10, which is 1 %: an operator does not notice it. At half a microsecond per touch it allows
+    /// some 15,000 touches per second, which is all lines of a 12 MiB pool in 13 s.
     pub budget_permille: u32,
-    /// Touches a second while all of the region is resident; at least 1.
+    /// Touches per second while the whole region is resident; at least 1.
     ///
-    /// 1000: a window of 2048 touches is then two seconds old at most, for a tenth of the budget.
+    /// Default 1000: a window of 2048 touches then spans two seconds, for a tenth of the budget.
     pub rate_hz_min: u32,
-    /// Touches a second while a quarter of the region or more is not; at least `rate_hz_min`.
+    /// Touches per second while a quarter of the region or more is not resident; at least `rate_hz_min`.
     ///
-    /// 100,000: 12 MiB in 2 s, where the budget allows it.
+    /// Default 100,000: 12 MiB in 2 s, where the budget allows it.
     pub rate_hz_max: u32,
-    /// What waking up once costs beyond what the thread's own clock shows, nanoseconds: the timer's
-    /// interrupt, leaving idle, and putting back what was displaced.
+    /// Cost of one wake-up beyond the thread's own CPU time, in nanoseconds: the timer's interrupt, leaving
+    /// idle, and restoring what was displaced.
     ///
-    /// 5 us, of 20 to 30 us that a wake-up across cores takes in all.
+    /// Default 5 us, of the 20 to 30 us that a wake-up across cores takes in all.
     pub wake_ns: u64,
-    /// How long a batch may keep its core at once, nanoseconds, as far as can be foreseen.
+    /// Longest time that a batch is planned to keep its core, in nanoseconds.
     ///
-    /// 50 us: on a machine with few cores this is what a message may have to wait for.
+    /// Default 50 us: on a machine with few cores a message may have to wait that long.
     pub batch_span_ns_max: u64,
 }
 
 impl Default for PaceOptions {
-    /// 1 % of a core; each field says why.
+    /// Returns options for 1 % of a core. Each field's documentation gives the reason for its value.
     fn default() -> Self {
         Self {
             budget_permille: 10,
@@ -53,30 +53,30 @@ impl Default for PaceOptions {
     }
 }
 
-/// Options that cannot work.
+/// Error: options of [`PaceOptions`] that cannot work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PaceError {
-    /// The budget is no share of a core, or nothing.
+    /// The budget is 0, or more than a whole core.
     #[error("the warmer's budget_permille is {found}, but must be 1 to 1000: thousandths of a core")]
     Budget {
-        /// What it is.
+        /// Budget in thousandths of a core.
         found: u32,
     },
-    /// The rates contradict each other, or nothing would ever be touched.
+    /// The lower rate is 0, or above the upper one.
     #[error(
         "the warmer's rate_hz_min is {min} and rate_hz_max {max}: the first must be 1 or more and not above \
          the second"
     )]
     Rates {
-        /// The lower one.
+        /// Lower rate, in touches per second.
         min: u32,
-        /// The upper one.
+        /// Upper rate, in touches per second.
         max: u32,
     },
 }
 
 impl PaceOptions {
-    /// Checks that they make sense together.
+    /// Checks that the options fit together.
     ///
     /// # Errors
     /// [`PaceError`] says what must hold.
@@ -91,61 +91,62 @@ impl PaceOptions {
     }
 }
 
-/// What to do next: pause, then touch.
+/// Next action of a warmer: a pause, then a batch of touches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// How long to sleep at least, nanoseconds.
+    /// Shortest time to sleep, in nanoseconds.
     pub pause_ns: u64,
-    /// How many lines to touch then; at least 1.
+    /// Number of lines to touch after the pause; at least 1.
     pub touches: u32,
 }
 
-/// What a touch is taken to cost before any was made, nanoseconds.
+/// Assumed cost of a touch before any was measured, in nanoseconds.
 const TOUCH_NS_FIRST: u64 = 1_000;
 
-/// The longest that a batch is planned apart from the last, nanoseconds: a low rate makes batches small
-/// before it makes the reading old.
+/// Longest planned time between two batches, in nanoseconds. At a low rate batches become smaller rather than
+/// rarer, so that the reading stays fresh.
 const PERIOD_NS_MAX: u64 = 1_000_000_000;
 
-/// The share of the region from which on its absence is answered with the full rate, as a divisor: a quarter.
+/// Divisor for the share of the region whose absence calls for the full rate: a quarter.
 const EAGER_DIVISOR: u64 = 4;
 
-/// Adapts the rate of touching to what it costs and to what it finds.
+/// Control of the rate of touching by the costs and the residency that were measured.
 ///
-/// Each batch is followed by a pause that is so long that batch, waking up and pause together stay within the
-/// budget: so the budget holds over any time, up to one batch, whatever the costs do.
+/// After each batch comes a pause, long enough that batch, wake-up and pause together stay within the budget.
+/// So the budget holds over any span, up to one batch, however the costs vary.
 #[derive(Clone, Debug)]
 pub struct Pace {
     options: PaceOptions,
-    /// What a touch costs, smoothed over some 8 batches.
+    /// Cost of a touch in nanoseconds, smoothed over some 8 batches.
     touch_ns: u64,
 }
 
 impl Pace {
-    /// With these options.
+    /// Makes a pace with these options.
     ///
     /// # Errors
-    /// [`PaceOptions::check`]'s.
+    /// [`PaceError`], as for [`PaceOptions::check`].
     pub fn new(options: PaceOptions) -> Result<Self, PaceError> {
         options.check()?;
         Ok(Self { options, touch_ns: TOUCH_NS_FIRST })
     }
 
-    /// The first step: at once, and small, since nothing is known yet.
+    /// Returns the first step: at once, and small, since the cost of a touch is not known yet.
     pub fn first(&self) -> Step {
         Step { pause_ns: 0, touches: self.batch(self.options.rate_hz_min) }
     }
 
-    /// The step after a batch that took `last`, with `overhead_ns` of the thread's time around it, when so
-    /// many thousandths of the region are resident; `None`: not known yet, which is taken for none.
+    /// Returns the step after a batch that cost `last`, with `overhead_ns` of the thread's CPU time around
+    /// it. `resident_permille` is the resident share in thousandths; `None` means that it is not known yet,
+    /// and counts as 0.
     pub fn next(&mut self, last: BatchCost, overhead_ns: u64, resident_permille: Option<u32>) -> Step {
         let each_ns = last.span_ns / u64::from(last.touches.max(1));
-        // A batch with an interruption in it must not cut the next ones short for long.
+        // A batch that was interrupted must not shorten the next ones for long.
         let each_ns = each_ns.clamp(1, self.touch_ns.saturating_mul(8));
         self.touch_ns = (self.touch_ns * 7 + each_ns).div_ceil(8);
 
-        // One period is the batch, what is around it, and the pause: long enough for the budget and for the
-        // rate.
+        // A period consists of the batch, the overhead and the pause. It must be long enough for the budget
+        // and for the wanted rate.
         let spent_ns = last.span_ns.saturating_add(overhead_ns);
         let charge_ns = spent_ns.saturating_add(self.options.wake_ns);
         let afford_ns = charge_ns.saturating_mul(1000).div_ceil(u64::from(self.options.budget_permille));
@@ -155,7 +156,7 @@ impl Pace {
         Step { pause_ns, touches: self.batch(rate_hz) }
     }
 
-    /// Touches a second that are wanted, were they free.
+    /// Returns the wanted touches per second, regardless of their cost.
     fn rate_hz(&self, resident_permille: Option<u32>) -> u32 {
         let missing = 1000 - u64::from(resident_permille.unwrap_or(0).min(1000));
         let eager = (missing * EAGER_DIVISOR).min(1000);
@@ -164,7 +165,8 @@ impl Pace {
         min + u32::try_from(more).expect("not above rate_hz_max")
     }
 
-    /// As many touches as a batch may take, or as come in the longest period at this rate.
+    /// Returns the size of a batch: as many touches as fit into the longest batch, or as fall into the
+    /// longest period at this rate, whichever is less; at least 1.
     fn batch(&self, rate_hz: u32) -> u32 {
         let in_span = self.options.batch_span_ns_max / self.touch_ns;
         let in_period = u64::from(rate_hz).saturating_mul(PERIOD_NS_MAX) / 1_000_000_000;
@@ -177,8 +179,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Runs batches whose touches and overheads cost what is given, in turns, for so long; returns what it
-    /// cost and took.
+    /// Runs a number of batches with the given costs of touches and overheads, in turns. Returns the totals.
     fn simulate(options: PaceOptions, costs: &[(u64, u64)], permille: Option<u32>, steps: u32) -> Totals {
         let mut pace = Pace::new(options).unwrap();
         let mut step = pace.first();
@@ -229,7 +230,7 @@ mod tests {
         ) {
             let options = PaceOptions { budget_permille, ..PaceOptions::default() };
             let totals = simulate(options, &[(touch_ns, overhead_ns)], permille, 300);
-            // What a batch of full length would cost and bring.
+            // Cost and yield of a batch of full length.
             let batch = (options.batch_span_ns_max / touch_ns).max(1);
             let charge_ns = batch * touch_ns + overhead_ns + options.wake_ns;
             let affordable_hz = batch * u64::from(budget_permille) * 1_000_000 / charge_ns;
@@ -243,7 +244,7 @@ mod tests {
     fn a_region_that_is_not_resident_is_touched_faster() {
         let rate = |permille| simulate(PaceOptions::default(), &[(400, 8_000)], permille, 1000).rate_hz();
         assert!((950..=1050).contains(&rate(Some(1000))), "{}", rate(Some(1000)));
-        // 1 % of a core at 400 ns a touch would be 25,000 without waking up.
+        // At 400 ns per touch, 1 % of a core would give 25,000 touches without the wake-ups.
         let eager = rate(Some(750));
         assert!((15_000..25_000).contains(&eager), "{eager}");
         assert_eq!((rate(Some(0)), rate(None)), (eager, eager));
@@ -260,8 +261,7 @@ mod tests {
             step = pace.next(BatchCost { touches: step.touches, span_ns }, 5_000, Some(0));
         }
         assert!((90..=100).contains(&step.touches), "{step:?}");
-        // One batch with an interruption of 10 ms in it costs its pause, and no more than halves the next
-        // ones.
+        // A batch with an interruption of 10 ms costs one long pause, and at most halves the next batches.
         let step = pace.next(BatchCost { touches: 100, span_ns: 10_000_000 }, 5_000, Some(0));
         assert!(step.pause_ns > 900_000_000 && step.touches >= 45, "{step:?}");
 

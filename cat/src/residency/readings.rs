@@ -1,26 +1,28 @@
-//! What a warmer's thread publishes.
+//! Results that a warmer's thread publishes.
 
 use super::estimate::Resident;
 use serde::Serialize;
 
-/// What a [`super::WarmerThread`] has found and what it cost.
+/// Results and costs of a [`super::WarmerThread`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Readings {
-    /// What of the region is resident, by the most recent touches; `None` before the first ones.
+    /// Share of the region that is resident, by the most recent touches; `None` before the first judged
+    /// touch.
     pub resident: Option<Resident>,
-    /// Touches made in all, but for warming in.
+    /// Number of touches so far, without warming in.
     pub touches: u64,
-    /// How often each line was touched.
+    /// Number of complete cycles: how often each line was touched.
     pub cycles: u64,
-    /// Time on a core that the thread took in all, nanoseconds, calibrating and warming in included.
+    /// CPU time of the thread in nanoseconds, including calibration and warming in.
     pub cpu_ns: u64,
-    /// Time that has passed since it began touching in batches, nanoseconds.
+    /// Time since the thread began touching in batches, in nanoseconds.
     pub running_ns: u64,
-    /// Of that, its time on a core, nanoseconds: 1000 times this by `running_ns` are thousandths of a core.
+    /// CPU time within `running_ns`, in nanoseconds. Times 1000 and divided by `running_ns` it gives
+    /// thousandths of a core.
     pub running_cpu_ns: u64,
-    /// Touches a second, over the last second or so.
+    /// Touches per second, averaged over about the last second.
     pub rate_hz: f64,
-    /// Thousandths of a core, over the last second or so. What the system charges to nobody is not in it
-    /// ([`super::PaceOptions::wake_ns`]).
+    /// CPU time in thousandths of a core, averaged over about the last second. Time that the system charges
+    /// to no thread is not included ([`super::PaceOptions::wake_ns`]).
     pub cost_permille: f64,
 }

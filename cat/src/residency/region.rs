@@ -1,4 +1,4 @@
-//! The memory that is touched: where it lies, and that it lives as long as it is touched.
+//! Memory regions that are touched, kept mapped as long as they are touched.
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::any::Any;
@@ -7,45 +7,45 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// What is touched at once, bytes: a cache line. Where lines are longer (128 bytes on some ARM cores) each is
+/// Bytes that one touch covers: a cache line. Where lines are longer (128 bytes on some ARM cores), each is
 /// touched twice a cycle.
 pub const LINE_BYTES: usize = 64;
 
-/// A region is taken in whole units of as much, bytes: the smallest page, so that two lines of a unit share a
-/// translation.
+/// Unit of a region in bytes: the smallest page, so that the lines of a unit share an address translation.
 pub const PAGE_BYTES: usize = 4096;
 
 /// Lines of a page.
 pub(super) const PAGE_LINES: usize = PAGE_BYTES / LINE_BYTES;
 
-/// Why a region was not taken, or not made.
+/// Error of taking or making a region.
 #[derive(Debug, thiserror::Error)]
 pub enum RegionError {
-    /// There is no whole page in it.
+    /// The memory contains no whole page.
     #[error(
         "a region of {bytes} bytes at {base:#x} has no whole page of {PAGE_BYTES} bytes in it: give one page \
          at least"
     )]
     TooSmall {
-        /// Its address.
+        /// Address of the memory.
         base: usize,
-        /// Its length.
+        /// Length of the memory in bytes.
         bytes: usize,
     },
     /// The system gave no memory.
     #[error("no memory for a region of {bytes} bytes: {error}")]
     System {
-        /// What was asked for.
+        /// Bytes that were asked for.
         bytes: usize,
-        /// What the system said.
+        /// Error of the system call.
         error: io::Error,
     },
 }
 
-/// Memory that can be touched: the whole pages of a mapping, and what keeps that mapping alive.
+/// Memory that can be touched: the whole pages of a mapping, together with an owner that keeps the mapping
+/// alive.
 ///
-/// A pointer, a length and a keep-alive instead of a trait: one `unsafe` promise at one place, no generic
-/// parameter on everything that holds one, and it takes the memory of any crate.
+/// It is a pointer, a length and an owner instead of a trait. So there is one `unsafe` promise in one place,
+/// no type that holds a region needs a generic parameter, and memory of any crate can be used.
 #[derive(Clone)]
 pub struct Region {
     base: NonNull<u8>,
@@ -62,19 +62,21 @@ impl fmt::Debug for Region {
     }
 }
 
-// SAFETY: the memory is valid from any thread while `_keep`, which is Send, lives; only reads whose value is
+// SAFETY: the memory is valid from any thread while `_keep`, which is Send, lives. Only reads whose value is
 // thrown away go through the pointer.
 unsafe impl Send for Region {}
-// SAFETY: as above; `_keep` is Sync.
+// SAFETY: as for Send; `_keep` is Sync.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// The whole pages of `bytes` bytes from `base` on, kept by `keep`: the mapping's owner, in general.
+    /// Takes the whole pages within `bytes` bytes from `base` on. `keep` keeps them mapped; in general it is
+    /// the owner of the mapping.
     ///
     /// # Safety
     /// While `keep` lives, all of these bytes must stay mapped and readable: not unmapped, not protected,
-    /// and, where a file is behind them, not truncated (a sealed memory file cannot be). Others, in this
-    /// process, in another or on a bus, may write them at any time: what is read is thrown away.
+    /// and, where a file is behind them, not truncated (a sealed memory file cannot be). Other code may write
+    /// them at any time, in this process, in another process or from a device: the values that are read are
+    /// thrown away.
     ///
     /// # Errors
     /// [`RegionError::TooSmall`].
@@ -89,12 +91,12 @@ impl Region {
         if pages == 0 {
             return Err(too_small);
         }
-        // Within the bytes, since a whole page of them follows.
+        // Still within the bytes, since a whole page of them follows.
         let first = base.wrapping_add(skipped).cast_mut();
         Ok(Self { base: NonNull::new(first).ok_or(too_small)?, pages, _keep: keep })
     }
 
-    /// Zeroed memory of its own, rounded up to whole pages, every page there: to measure with.
+    /// Allocates zeroed memory for measurements, rounded up to whole pages. Every page is present in memory.
     ///
     /// # Errors
     /// [`RegionError::System`].
@@ -106,54 +108,54 @@ impl Region {
         unsafe { Self::new(base, bytes, Arc::new(own)) }
     }
 
-    /// The first byte, at the start of a page.
+    /// Returns the address of the first byte, which is at the start of a page.
     ///
-    /// Whether it may be written depends on whose memory it is: that of [`Self::zeroed`] may.
+    /// Whether it may be written depends on the memory's owner. Memory of [`Self::zeroed`] may be written.
     pub fn base(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
-    /// Its length, bytes: whole pages.
+    /// Returns the length in bytes, a multiple of [`PAGE_BYTES`].
     pub fn bytes(&self) -> usize {
         self.pages * PAGE_BYTES
     }
 
-    /// Its length in pages of [`PAGE_BYTES`].
+    /// Returns the length in pages of [`PAGE_BYTES`].
     pub fn pages(&self) -> usize {
         self.pages
     }
 
-    /// Its length in lines of [`LINE_BYTES`].
+    /// Returns the length in lines of [`LINE_BYTES`].
     pub fn lines(&self) -> usize {
         self.pages * PAGE_LINES
     }
 
-    /// The first byte of a line.
+    /// Returns the address of a line's first byte.
     ///
     /// # Panics
     /// Where there is no such line.
     #[inline]
     pub(super) fn line(&self, line: usize) -> *const u8 {
         assert!(line < self.lines(), "line {line} of {}", self.lines());
-        // SAFETY: within the region, as just checked.
+        // SAFETY: the offset lies within the region, as just checked.
         unsafe { self.base.as_ptr().add(line * LINE_BYTES) }
     }
 }
 
-/// An anonymous private mapping.
+/// Anonymous private mapping, which is unmapped when it is dropped.
 struct Own {
     base: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: it only unmaps; its address is used through `Region`.
+// SAFETY: `Own` only unmaps the memory; the address is otherwise used through `Region`.
 unsafe impl Send for Own {}
-// SAFETY: as above.
+// SAFETY: as for Send.
 unsafe impl Sync for Own {}
 
 impl Own {
     fn map(bytes: usize) -> io::Result<Self> {
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing of ours.
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases no memory of this process.
         let base = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
@@ -164,8 +166,8 @@ impl Own {
         };
         let own = Self { base: NonNull::new(base.cast()).expect("the kernel maps nothing at 0"), bytes };
         for offset in (0..bytes).step_by(PAGE_BYTES) {
-            // A page that was never written may be the one page of zeroes behind all of them.
-            // SAFETY: within the fresh mapping that nobody else has yet.
+            // A page that was never written may be mapped to the kernel's single page of zeroes.
+            // SAFETY: the address is within the fresh mapping, which nobody else has yet.
             unsafe { own.base.as_ptr().add(offset).write_volatile(0) };
         }
         Ok(own)
@@ -174,7 +176,7 @@ impl Own {
 
 impl Drop for Own {
     fn drop(&mut self) {
-        // SAFETY: this is our mapping, and every `Region` in it holds us.
+        // SAFETY: the mapping is this value's own, and every `Region` in it holds this value.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
@@ -187,7 +189,7 @@ mod tests {
     fn only_whole_pages_are_taken() {
         let whole = Region::zeroed(3 * PAGE_BYTES).unwrap();
         assert_eq!((whole.pages(), whole.lines(), whole.bytes()), (3, 192, 12_288));
-        // SAFETY: a part of a region, kept by a clone of it.
+        // SAFETY: the bytes are a part of a region, which a clone of it keeps alive.
         let part = |from: usize, bytes: usize| unsafe {
             Region::new(whole.base().wrapping_add(from), bytes, Arc::new(whole.clone()))
         };
@@ -203,10 +205,10 @@ mod tests {
     #[test]
     fn memory_lives_while_a_region_of_it_does() {
         let whole = Region::zeroed(2 * PAGE_BYTES).unwrap();
-        // SAFETY: a part of a region, kept by a clone of it.
+        // SAFETY: the bytes are a part of a region, which a clone of it keeps alive.
         let part = unsafe { Region::new(whole.base(), PAGE_BYTES, Arc::new(whole.clone())) }.unwrap();
         drop(whole);
-        // SAFETY: `part` keeps the mapping.
+        // SAFETY: `part` keeps the mapping alive.
         assert_eq!(unsafe { part.line(63).read_volatile() }, 0);
     }
 }

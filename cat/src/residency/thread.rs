@@ -1,4 +1,4 @@
-//! A warmer in a thread of its own.
+//! Thread that runs a warmer.
 
 use super::calibration::Calibration;
 use super::pace::Pace;
@@ -12,29 +12,29 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Pages that are warmed in between two looks at whether to stop: 1 MiB, a fraction of a millisecond.
+/// Pages that are warmed in between two checks of the stop flag: 1 MiB, a fraction of a millisecond.
 const WARM_IN_PAGES: usize = 256;
 
-/// How often the whole region is read at start. A cache that keeps what has proved to be used again lets go
-/// of much that was read once: of 12 MiB once read half stayed on the Xeon this was written on, read twice
-/// 0.75 to 0.9, read three times 0.9 and more.
+/// Number of times that the whole region is read at start. A cache that prefers lines with repeated use drops
+/// much of what was read only once. On one Xeon half of 12 MiB stayed after one reading, 0.75 to 0.9 after
+/// two, and 0.9 or more after three.
 const WARM_IN_PASSES: usize = 3;
 
-/// Over how long rate and cost are averaged.
+/// Time over which rate and cost are averaged.
 const RECENT: Duration = Duration::from_secs(1);
 
-/// Why the thread was not started.
+/// Reason why the thread was not started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// There is no warmer to run.
+    /// The warmer could not be made.
     #[error(transparent)]
     Warmer(#[from] WarmerError),
-    /// It may not run on that core, or there is no such core.
+    /// The thread may not run on the core, or there is no such core.
     #[error("the warmer cannot run on core {cpu}: {error}; name a core that this process may use, or none")]
     Cpu {
-        /// The core.
+        /// Number of the core.
         cpu: usize,
-        /// What the system said.
+        /// Error of the system call.
         error: io::Error,
     },
     /// The system gave no thread.
@@ -42,8 +42,8 @@ pub enum StartError {
     Thread(#[from] io::Error),
 }
 
-/// A thread that keeps a region warm and reads what of it is resident. It stops when this is dropped, within
-/// the time of a batch.
+/// Thread that keeps a region in the cache and measures which share of it is resident. Dropping this stops
+/// the thread within the time of a batch.
 #[derive(Debug)]
 pub struct WarmerThread {
     shared: Arc<Shared>,
@@ -53,14 +53,15 @@ pub struct WarmerThread {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Held for as long as copying takes. No message waits for it: neither end is on a message's path.
+    /// Latest readings. The lock is held only while they are copied, and no code on a message's path takes
+    /// it.
     published: Mutex<Readings>,
     stopping: Mutex<bool>,
     stopped: Condvar,
 }
 
 impl Shared {
-    /// Sleeps so long, or until it is to stop: says whether.
+    /// Sleeps for the given time, or until the thread is told to stop. Returns whether it is to stop.
     fn pause(&self, pause: Duration) -> bool {
         let stopping = self.stopping.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.stopped.wait_timeout_while(stopping, pause, |stopping| !*stopping);
@@ -74,10 +75,11 @@ impl Shared {
 }
 
 impl WarmerThread {
-    /// Starts it, calibrates on it (that takes up to 50 ms), and returns while it warms the region in.
+    /// Starts the thread, waits for its calibration (up to 50 ms), and returns while the thread warms the
+    /// region in.
     ///
     /// # Errors
-    /// [`StartError`]; nothing keeps running then.
+    /// [`StartError`]; no thread keeps running then.
     pub fn start(region: Region, options: WarmerOptions) -> Result<Self, StartError> {
         options.check()?;
         let shared = Arc::new(Shared::default());
@@ -91,17 +93,17 @@ impl WarmerThread {
             Ok(Err(refused)) => refused,
             Err(_) => StartError::Thread(io::Error::other("it ended before it was ready")),
         };
-        // It has nothing more to do.
+        // The thread has already finished its work, so this does not wait long.
         let _ = thread.join();
         Err(refused)
     }
 
-    /// The latest readings. Never waits for a batch.
+    /// Returns the latest readings, without waiting for a batch.
     pub fn readings(&self) -> Readings {
         *self.shared.published.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// By what touches are judged.
+    /// Returns the calibration by which touches are judged.
     pub fn calibration(&self) -> &Calibration {
         &self.calibration
     }
@@ -129,7 +131,7 @@ fn run(
     let (warmer, pace) = match made {
         Ok(made) => made,
         Err(refused) => {
-            // Whoever starts us waits for this.
+            // The starting thread waits for this.
             let _ = begun.send(Err(refused));
             return;
         }
@@ -161,7 +163,7 @@ struct Runner<'a> {
     shared: &'a Shared,
 }
 
-/// How far things were at some time.
+/// Progress of the thread at some time, for computing rates.
 #[derive(Clone, Copy)]
 struct Mark {
     at: Instant,
@@ -190,12 +192,12 @@ impl Runner<'_> {
                 (readings.rate_hz, readings.cost_permille) = now.since(&recent);
                 recent = now;
             } else if recent.at == first.at {
-                // The first second: what there is.
+                // During the first second the average covers the time so far.
                 (readings.rate_hz, readings.cost_permille) = now.since(&first);
             }
             *self.shared.published.lock().unwrap_or_else(PoisonError::into_inner) = readings;
 
-            // Since the last batch ended: publishing, going to sleep, waking up.
+            // CPU time since the last batch ended: publishing, going to sleep, waking up.
             let overhead_ns = (now.cpu_ns - last.cpu_ns).saturating_sub(batch.span_ns);
             last = now;
             let resident_permille = readings.resident.map(|resident| resident.share_permille());
@@ -203,7 +205,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Says whether it is to stop.
+    /// Reads the region several times. Returns `true` as soon as the thread is to stop.
     fn warm_in(&mut self) -> bool {
         let pages = self.warmer.region().pages();
         let parts = (0..WARM_IN_PASSES).flat_map(|_| (0..pages).step_by(WARM_IN_PAGES));
@@ -222,7 +224,7 @@ impl Runner<'_> {
 }
 
 impl Mark {
-    /// Touches a second and thousandths of a core.
+    /// Returns touches per second, and CPU time in thousandths of a core, since an earlier mark.
     fn since(&self, earlier: &Mark) -> (f64, f64) {
         let seconds = (self.at - earlier.at).as_secs_f64().max(1e-9);
         #[allow(clippy::cast_precision_loss)] // a figure of four digits

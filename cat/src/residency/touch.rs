@@ -1,34 +1,34 @@
-//! One touch of a line and its time, and driving a line out of the caches: the only place that knows the
-//! processor.
+//! Timed touches of lines, and flushes of lines out of the caches. This is the only module of the measurement
+//! that depends on the processor's architecture.
 //!
-//! x86_64 counts in ticks of the time-stamp counter, read between two LFENCEs: LFENCE waits until all loads
-//! before it are done and lets nothing after it begin, on Intel always and on AMD as Linux sets it. aarch64
-//! counts in ticks of the generic timer, which some machines run at 25 MHz: a calibration refuses where that
-//! is too coarse.
+//! On x86_64 durations are in ticks of the time-stamp counter, read between two LFENCEs. LFENCE waits until
+//! all loads before it are done, and lets nothing after it begin: on Intel always, on AMD as Linux configures
+//! it. On aarch64 durations are in ticks of the generic timer. Some machines run that at 25 MHz, and a
+//! calibration refuses where it is too coarse.
 
 use super::region::{PAGE_LINES, Region};
 
-/// Whether touches can be timed and lines flushed on this processor.
+/// Whether touches can be timed and lines flushed on this architecture.
 pub(super) const SUPPORTED: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
 
-/// The lines of a page that are read to fill the TLB: one for each half of the page, 16 lines and more from
-/// the lines of the other half. See [`anchor_of`].
+/// Anchors: lines of a page that are read to fill the TLB. There is one for each half of the page, at least
+/// 16 lines away from that half's lines (see [`anchor_of`]).
 const ANCHORS: [usize; 2] = [48, 16];
 
-/// Which line of the page is read before another one is timed: the one that lies in the other half.
+/// Returns the anchor that is read before another line of the page is timed: the one in the other half.
 const fn anchor_of(page_line: usize) -> usize {
     ANCHORS[page_line / (PAGE_LINES / 2)]
 }
 
-/// Whether a line of the region is ever judged: anchors, and the other line of each anchor's pair of 128
-/// bytes, are read so often that they say nothing of the rest.
+/// Returns whether touches of a line of the region are judged. Anchors, and the other line of each anchor's
+/// pair of 128 bytes, are not: they are read so often that they say nothing about the rest.
 #[inline]
 pub(super) const fn is_judged(line: usize) -> bool {
     let pair = (line % PAGE_LINES) / 2;
     pair != ANCHORS[0] / 2 && pair != ANCHORS[1] / 2
 }
 
-/// Touches a line, with its translation at hand, and times that: ticks.
+/// Touches a line after its address translation was brought into the TLB. Returns the duration in ticks.
 ///
 /// # Panics
 /// Where the region has no such line.
@@ -37,8 +37,9 @@ pub(super) fn touch(region: &Region, line: usize) -> u32 {
     let page_line = line % PAGE_LINES;
     let anchor = region.line(line - page_line + anchor_of(page_line));
     let line = region.line(line);
-    // SAFETY: both lie in the region, whose maker promised that it stays readable (`Region::new`). Others may
-    // write the byte meanwhile; it is read volatile and its value is thrown away, so no decision hangs on it.
+    // SAFETY: both addresses lie in the region, whose maker promised that it stays readable (`Region::new`).
+    // Other code may write the byte meanwhile. The byte is read volatile and its value is thrown away, so no
+    // decision depends on it.
     unsafe {
         anchor.read_volatile();
         arch::timed_read(line)
@@ -55,8 +56,8 @@ pub(super) fn read(region: &Region, line: usize) {
     unsafe { region.line(line).read_volatile() };
 }
 
-/// Drives a line, and the anchor that is read before it, out of every cache of the machine. Both are gone
-/// after [`fence`].
+/// Flushes a line, and the anchor that is read before it, from every cache of the machine. Both flushes are
+/// complete after [`fence`].
 ///
 /// # Panics
 /// Where the region has no such line.
@@ -69,7 +70,7 @@ pub(super) fn flush_with_anchor(region: &Region, line: usize) {
     }
 }
 
-/// Waits until everything before it is done: reads, writes, flushes.
+/// Waits until all earlier reads, writes and flushes are done.
 #[inline]
 pub(super) fn fence() {
     arch::fence();
@@ -80,12 +81,15 @@ mod arch {
     use std::arch::asm;
     use std::arch::x86_64::{_mm_clflush, _mm_mfence};
 
+    /// Reads a byte and returns the duration in ticks.
+    ///
     /// # Safety
     /// The byte must be readable.
     #[inline]
     pub(super) unsafe fn timed_read(line: *const u8) -> u32 {
         let ticks: u32;
-        // One block, so that nothing gets between. The low halves do: a touch takes less than 2^32 ticks.
+        // A single block, so that the compiler puts nothing in between. The low halves of the counter
+        // suffice: a touch takes less than 2^32 ticks.
         // SAFETY: reads one byte that the caller vouches for, and clobbers only what is declared.
         unsafe {
             asm!(
@@ -107,6 +111,8 @@ mod arch {
         ticks
     }
 
+    /// Flushes the line that contains a byte from all caches.
+    ///
     /// # Safety
     /// The byte must be readable.
     #[inline]
@@ -117,7 +123,7 @@ mod arch {
 
     #[inline]
     pub(super) fn fence() {
-        // SAFETY: every x86_64 has it.
+        // SAFETY: every x86_64 has this instruction, and it accesses no memory.
         unsafe { _mm_mfence() };
     }
 }
@@ -126,12 +132,14 @@ mod arch {
 mod arch {
     use std::arch::asm;
 
+    /// Reads a byte and returns the duration in ticks.
+    ///
     /// # Safety
     /// The byte must be readable.
     #[inline]
     pub(super) unsafe fn timed_read(line: *const u8) -> u32 {
         let ticks: u64;
-        // DSB waits for the loads before it, ISB keeps the counter from being read early.
+        // DSB waits for the loads before it; ISB keeps the counter from being read early.
         // SAFETY: reads one byte that the caller vouches for, and clobbers only what is declared.
         unsafe {
             asm!(
@@ -154,6 +162,8 @@ mod arch {
         u32::try_from(ticks).unwrap_or(u32::MAX)
     }
 
+    /// Flushes the line that contains a byte from all caches.
+    ///
     /// # Safety
     /// The byte must be readable.
     #[inline]
@@ -164,20 +174,25 @@ mod arch {
 
     #[inline]
     pub(super) fn fence() {
-        // SAFETY: a barrier.
+        // SAFETY: a barrier accesses no memory.
         unsafe { asm!("dsb ish", "isb", options(nostack)) };
     }
 }
 
-/// Nothing here works; a calibration refuses before any of it is called.
+/// Placeholder for architectures without support. Nothing of it is called, since a calibration refuses
+/// before.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod arch {
+    /// Does nothing, and returns 0.
+    ///
     /// # Safety
     /// None is needed.
     pub(super) unsafe fn timed_read(_line: *const u8) -> u32 {
         0
     }
 
+    /// Does nothing.
+    ///
     /// # Safety
     /// None is needed.
     pub(super) unsafe fn flush(_line: *const u8) {}
@@ -202,13 +217,13 @@ mod tests {
     #[test]
     fn a_touch_takes_time_and_changes_nothing() {
         let region = Region::zeroed(4096).unwrap();
-        // SAFETY: our own memory.
+        // SAFETY: the byte is within this test's own memory.
         unsafe { region.base().add(130).write_volatile(7) };
         flush_with_anchor(&region, 2);
         fence();
         let ticks: u32 = (0..100).map(|_| touch(&region, 2)).sum();
         assert!(ticks > 0 || !SUPPORTED);
-        // SAFETY: our own memory.
+        // SAFETY: the byte is within this test's own memory.
         assert_eq!(unsafe { region.base().add(130).read_volatile() }, 7);
     }
 }

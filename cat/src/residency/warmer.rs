@@ -1,4 +1,4 @@
-//! Touching a region and telling from it what is resident.
+//! Warmer: touches a region and measures which share of it is resident.
 
 use super::calibration::{Calibration, CalibrationError, CalibrationOptions};
 use super::estimate::{Resident, Window};
@@ -10,27 +10,27 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::ops::Range;
 
-/// Touches at the start of a batch that bring its code and nothing else.
+/// Touches at the start of a batch that only bring the code into the cache.
 const PRACTICE_TOUCHES: usize = 4;
 
-/// How a [`Warmer`] and a [`super::WarmerThread`] work.
+/// Options of a [`Warmer`] and of a [`super::WarmerThread`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct WarmerOptions {
-    /// How many touches a reading rests on: the most recent ones. At least 1.
+    /// Number of most recent touches that a reading rests on. At least 1.
     ///
-    /// 2048: the interval (95 %) is 4 % wide at worst; see [`PaceOptions::rate_hz_min`] for how old they are.
+    /// Default 2048: the 95 % interval is at most 4 % wide. [`PaceOptions::rate_hz_min`] determines how old
+    /// the touches are.
     pub window_touches: u32,
-    /// For the order of touches.
+    /// Seed for the order of touches.
     pub seed: u64,
-    /// How it is calibrated at start.
+    /// Options of the calibration at start.
     pub calibration: CalibrationOptions,
-    /// How fast the thread touches.
+    /// Limits for the rate at which the thread touches.
     pub pace: PaceOptions,
-    /// Whether the thread warms the whole region in at start, which is not paced: reads it in order, three
-    /// times.
+    /// Whether the thread first warms the whole region in: it reads the region in order, three times, as fast
+    /// as it can.
     pub warm_in: bool,
-    /// The core that the thread stays on, and through whose caches it therefore sees; `None`: wherever there
-    /// is room.
+    /// Core that the thread is bound to, and whose caches it therefore measures; `None` means any core.
     pub cpu: Option<usize>,
 }
 
@@ -47,25 +47,25 @@ impl Default for WarmerOptions {
     }
 }
 
-/// Why there is no warmer.
+/// Reason why a warmer could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum WarmerError {
-    /// Touches cannot be judged.
+    /// The calibration failed, so touches cannot be judged.
     #[error(transparent)]
     Calibration(#[from] CalibrationError),
-    /// The pace contradicts itself.
+    /// The options of the pace contradict each other.
     #[error(transparent)]
     Pace(#[from] PaceError),
-    /// There is no window.
+    /// The window is empty: `window_touches` is 0.
     #[error("the warmer's window_touches is 0, but a reading rests on 1 touch at least")]
     Window,
-    /// No memory for the page that touching is practised on.
+    /// There was no memory for the page of the practice touches.
     #[error("cannot make a warmer: {0}")]
     Region(#[from] RegionError),
 }
 
 impl WarmerOptions {
-    /// Checks that they make sense together.
+    /// Checks that the options fit together.
     ///
     /// # Errors
     /// [`WarmerError::Pace`] or [`WarmerError::Window`].
@@ -78,9 +78,10 @@ impl WarmerOptions {
     }
 }
 
-/// Touches the lines of a region in random order, each once a cycle, and judges where each came from.
+/// Warmer of a region: touches the lines in random order, each once a cycle, and judges whether a cache or
+/// memory served each touch.
 ///
-/// It has no thread and keeps no pace of its own: whoever calls [`Self::touch_batch`] does.
+/// It has no thread and keeps no pace. The caller of [`Self::touch_batch`] provides both.
 #[derive(Debug)]
 pub struct Warmer {
     region: Region,
@@ -92,7 +93,8 @@ pub struct Warmer {
 }
 
 impl Warmer {
-    /// For this region, calibrated here and now: that takes up to 50 ms.
+    /// Makes a warmer for a region, with a calibration that is measured now. That takes up to 50 ms with the
+    /// default options.
     ///
     /// # Errors
     /// [`WarmerError`].
@@ -102,7 +104,7 @@ impl Warmer {
         Self::calibrated(region, calibration, options)
     }
 
-    /// For this region, with a calibration that was measured before.
+    /// Makes a warmer for a region, with a calibration that was measured before.
     ///
     /// # Errors
     /// [`WarmerError`].
@@ -122,7 +124,7 @@ impl Warmer {
         })
     }
 
-    /// Touches the next so many lines; what that took is time of this thread on its core. It neither
+    /// Touches the next `touches` lines, and returns the CPU time of this thread that it took. It neither
     /// allocates nor sleeps.
     pub fn touch_batch(&mut self, touches: u32) -> BatchCost {
         let begun_ns = thread_cpu_ns();
@@ -141,13 +143,15 @@ impl Warmer {
         BatchCost { touches, span_ns: thread_cpu_ns() - begun_ns }
     }
 
-    /// Reads the whole region once in order: some milliseconds for 12 MiB. Nothing is judged. Some caches
-    /// keep only what was used more than once, and so two or three calls bring in what one does not.
+    /// Reads the whole region once in order, which takes some milliseconds for 12 MiB. Nothing is judged.
+    ///
+    /// Some caches keep only lines that were used more than once. There two or three calls bring in what one
+    /// does not.
     pub fn warm_in(&mut self) -> BatchCost {
         self.warm_in_pages(0..self.region.pages())
     }
 
-    /// As [`Self::warm_in`], for a part; pages beyond the last one are none.
+    /// Reads a part of the region like [`Self::warm_in`]. Pages beyond the region's end are ignored.
     pub(super) fn warm_in_pages(&mut self, pages: Range<usize>) -> BatchCost {
         let begun_ns = thread_cpu_ns();
         let lines = pages.start * PAGE_LINES..pages.end.min(self.region.pages()) * PAGE_LINES;
@@ -158,16 +162,17 @@ impl Warmer {
         BatchCost { touches, span_ns: thread_cpu_ns() - begun_ns }
     }
 
-    /// What the recent touches tell; `None` before the first one that could be judged.
+    /// Estimates the resident share from the recent touches; `None` before the first touch that could be
+    /// judged.
     ///
-    /// In small regions, or after a long pause, the touches of the window may be from the last cycle and
-    /// before.
+    /// In a small region, or after a long pause, the touches of the window may belong to the last cycle and
+    /// earlier ones.
     pub fn resident(&self) -> Option<Resident> {
         self.window.resident()
     }
 
-    /// Measures the calibration anew and forgets the touches judged by the old one: for a machine that has
-    /// become much busier or quieter. On an error all stays as it was.
+    /// Measures a new calibration, and forgets the touches that were judged by the old one. This is meant for
+    /// a machine that has become much busier or quieter. On an error nothing changes.
     ///
     /// # Errors
     /// [`CalibrationError`].
@@ -177,28 +182,28 @@ impl Warmer {
         Ok(())
     }
 
-    /// By what touches are judged.
+    /// Returns the calibration by which touches are judged.
     pub fn calibration(&self) -> &Calibration {
         &self.calibration
     }
 
-    /// What is touched.
+    /// Returns the region that is touched.
     pub fn region(&self) -> &Region {
         &self.region
     }
 
-    /// Touches made in batches since it was made.
+    /// Returns the number of touches in batches so far.
     pub fn touches(&self) -> u64 {
         self.touches
     }
 
-    /// How often each line was touched in batches.
+    /// Returns the number of complete cycles: how often batches have touched each line.
     pub fn cycles(&self) -> u64 {
         self.order.cycles()
     }
 }
 
-/// Time that this thread has spent on a core, nanoseconds.
+/// Returns the CPU time of the calling thread in nanoseconds.
 pub(super) fn thread_cpu_ns() -> u64 {
     let spent = clock_gettime(ClockId::ThreadCPUTime);
     let part = |part: i64| u64::try_from(part).expect("a thread's time is not negative");

@@ -1,20 +1,22 @@
-//! Whether the last-level cache holds what the cores' own caches hold. The kernel does not tell; the
-//! processor does.
+//! Inclusiveness of the last-level cache: whether it also holds what the cores' own caches hold. The kernel
+//! does not report it, so the processor is asked (CPUID).
 
-/// What is in the last-level cache of what is in a core's own.
+/// Relation between the last-level cache and the cores' own caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Inclusion {
-    /// All of it: what leaves the last-level cache leaves the cores', too.
+    /// The last-level cache holds everything that a core's cache holds. A line that leaves the last-level
+    /// cache leaves the cores' caches, too.
     Inclusive,
-    /// Not all of it: lines come there when they leave a core's cache (Skylake-SP and later, AMD).
+    /// The last-level cache need not hold what a core's cache holds. Lines enter it when they leave a core's
+    /// cache (Skylake-SP and later, AMD).
     NonInclusive,
     /// The processor does not say.
     Unknown,
 }
 
 impl Inclusion {
-    /// This processor's.
+    /// Returns the inclusiveness of this processor's last-level cache.
     pub fn of_this_processor() -> Self {
         #[cfg(target_arch = "x86_64")]
         return x86::inclusion();
@@ -29,10 +31,10 @@ mod x86 {
     use crate::cpuid;
     use std::arch::x86_64::CpuidResult;
 
-    /// Deterministic cache parameters: Intel's leaf, and AMD's with the same layout.
+    /// CPUID leaves for deterministic cache parameters: Intel's, and AMD's with the same layout.
     const INTEL: u32 = 4;
     const AMD: u32 = 0x8000_001d;
-    /// More levels than any processor has.
+    /// Limit for the enumerated caches, more than any processor has.
     const LEVELS_MAX: u32 = 16;
 
     pub fn inclusion() -> Inclusion {

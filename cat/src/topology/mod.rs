@@ -1,4 +1,4 @@
-//! The last-level caches of this host, and what is near each: processors, NUMA nodes, PCI devices.
+//! Last-level caches of this host, and which processors, NUMA nodes and PCI devices are near each.
 
 mod inclusion;
 
@@ -11,34 +11,34 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// One last-level cache.
+/// Description of one last-level cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Domain {
-    /// The cache's id, by which resctrl knows it. Ids are neither sockets nor without gaps.
+    /// Id of the cache, which resctrl uses as well. Ids are not socket numbers, and may have gaps.
     pub id: DomainId,
-    /// Its size.
+    /// Size of the cache in bytes.
     pub bytes: u64,
-    /// Ways, as many as the kernel knows; what can be shared out may be counted in other units.
+    /// Number of ways that the kernel reports. resctrl may count the ways that it allocates in other units.
     pub ways: u32,
-    /// Bytes of a line.
+    /// Size of a cache line in bytes.
     pub line_bytes: u32,
-    /// The processors that share it, of those that are online.
+    /// Online processors that share the cache.
     pub cpus: CpuSet,
 }
 
-/// Which caches something is near.
+/// Last-level caches that a NUMA node or a device is near.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Near {
-    /// One.
+    /// Exactly one cache.
     One(DomainId),
-    /// Several: a node of a processor with a last-level cache for every few cores.
+    /// Several caches: the node belongs to a processor that has a last-level cache for every few cores.
     Several(Vec<DomainId>),
     /// The system does not say.
     Unknown,
 }
 
 impl Near {
-    /// All of them.
+    /// Returns the ids of the near caches; empty where they are unknown.
     pub fn domains(&self) -> &[DomainId] {
         match self {
             Self::One(domain) => std::slice::from_ref(domain),
@@ -48,44 +48,44 @@ impl Near {
     }
 }
 
-/// The last-level caches and what is near them.
+/// Last-level caches of a host, and what is near them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
-    /// By id, in order.
+    /// Caches, sorted by id.
     pub domains: Vec<Domain>,
-    /// Whether what is in a core's own cache is in the last-level cache, too.
+    /// Inclusiveness: whether the last-level cache also holds what a core's own cache holds.
     pub inclusion: Inclusion,
-    /// Each NUMA node's processors.
+    /// Processors of each NUMA node.
     pub nodes: BTreeMap<u32, CpuSet>,
     sysfs: PathBuf,
 }
 
-/// Why the caches cannot be told.
+/// Error of reading the topology from sysfs.
 #[derive(Debug, thiserror::Error)]
 pub enum TopologyError {
-    /// A file cannot be read.
+    /// A file or folder cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// The file or folder.
+        /// File or folder.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// A file holds something else than is known.
+    /// A file has contents that this version cannot parse.
     #[error("{} holds '{text}', which this version cannot read", path.display())]
     Format {
-        /// The file.
+        /// File that was read.
         path: PathBuf,
-        /// Its text.
+        /// Text of the file, trimmed.
         text: String,
     },
-    /// The system tells of no last-level cache with an id.
+    /// The system reports no third-level cache.
     #[error(
         "{} tells of no third-level cache; a virtual machine may hide it (QEMU: -cpu ...,l3-cache=on)",
         path.display()
     )]
     None {
-        /// Where they would be.
+        /// Path pattern where caches would be described.
         path: PathBuf,
     },
 }
@@ -95,7 +95,7 @@ const NODES: &str = "devices/system/node";
 const PCI_DEVICES: &str = "bus/pci/devices";
 
 impl Topology {
-    /// This host's.
+    /// Reads the topology of this host.
     ///
     /// # Errors
     /// [`TopologyError`].
@@ -103,7 +103,7 @@ impl Topology {
         Self::read(Path::new("/sys"), Inclusion::of_this_processor())
     }
 
-    /// As a folder laid out like `/sys` says.
+    /// Reads a topology from a folder that is laid out like `/sys`.
     ///
     /// # Errors
     /// [`TopologyError`].
@@ -128,18 +128,18 @@ impl Topology {
         Ok(Self { domains: domains.into_values().collect(), inclusion, nodes, sysfs: sysfs.to_owned() })
     }
 
-    /// A cache by its id.
+    /// Returns the cache with this id.
     pub fn domain(&self, id: DomainId) -> Option<&Domain> {
         self.domains.iter().find(|domain| domain.id == id)
     }
 
-    /// The cache of a processor; none where it is not online.
+    /// Returns the last-level cache of a processor, or `None` where the processor is not online.
     pub fn of_cpu(&self, cpu: u32) -> Option<&Domain> {
         self.domains.iter().find(|domain| domain.cpus.contains(cpu))
     }
 
-    /// The caches of a node's processors. With sub-NUMA clusters several nodes have the same one; a node of
-    /// memory only has none.
+    /// Returns the caches of a NUMA node's processors. With sub-NUMA clusters several nodes share one cache.
+    /// A node that has only memory gets [`Near::Unknown`].
     pub fn of_node(&self, node: u32) -> Near {
         self.nodes.get(&node).map_or(Near::Unknown, |cpus| self.of_cpus(cpus))
     }
@@ -154,15 +154,15 @@ impl Topology {
         }
     }
 
-    /// The caches of the node that a PCI device (`0000:3b:00.0`) is attached to.
+    /// Returns the caches of the NUMA node to which a PCI device (`0000:3b:00.0`) is attached.
     ///
     /// # Errors
-    /// There is no such device.
+    /// [`TopologyError`]: there is no such device, or its node cannot be read.
     pub fn of_pci(&self, address: &str) -> Result<Near, TopologyError> {
         let file = self.sysfs.join(PCI_DEVICES).join(address).join("numa_node");
         let text = read(&file)?;
         let node: i64 = text.trim().parse().map_err(|_| format_error(&file, &text))?;
-        // -1: the firmware did not say. Where there is but one cache it can be no other.
+        // -1 means that the firmware did not say. Where there is only one cache, it must be that one.
         match (u32::try_from(node), &self.domains[..]) {
             (Ok(node), _) => Ok(self.of_node(node)),
             (Err(_), [only]) => Ok(Near::One(only.id)),
@@ -183,7 +183,7 @@ fn parsed<T: std::str::FromStr>(path: &Path, text: &str) -> Result<T, TopologyEr
     text.trim().parse().map_err(|_| format_error(path, text))
 }
 
-/// Numbers of the entries of a folder that are called so and numbered, in order.
+/// Returns the numbers of the folder's entries that are named `prefix` and a number, sorted.
 fn numbered(folder: &Path, prefix: &str) -> Result<Vec<u32>, TopologyError> {
     let failed = |source| TopologyError::Read { path: folder.to_owned(), source };
     let mut numbers = Vec::new();
@@ -196,8 +196,8 @@ fn numbered(folder: &Path, prefix: &str) -> Result<Vec<u32>, TopologyError> {
     Ok(numbers)
 }
 
-/// The third-level cache of a processor: not every index 3 is one, and a processor that is offline has no
-/// folder.
+/// Reads the third-level cache of a processor, or `None` where it has none. `index3` need not be the third
+/// level, and an offline processor has no folder.
 fn last_level(cache: &Path) -> Result<Option<Domain>, TopologyError> {
     if !cache.is_dir() {
         return Ok(None);

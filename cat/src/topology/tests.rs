@@ -1,7 +1,8 @@
 use super::*;
 use std::fs::{create_dir_all, write};
 
-/// A folder like `/sys` with these caches: id and the processors that share it.
+/// Makes a folder like `/sys` with these caches, each given by its id and its processors, and these NUMA
+/// nodes.
 fn sysfs(caches: &[(u32, &str)], nodes: &[(u32, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let cpus = dir.path().join(CPUS);
@@ -25,7 +26,7 @@ fn sysfs(caches: &[(u32, &str)], nodes: &[(u32, &str)]) -> tempfile::TempDir {
             }
         }
     }
-    // What stands beside the processors, and one that is offline.
+    // An entry that is no processor, and a processor that is offline.
     create_dir_all(cpus.join("cpufreq")).unwrap();
     create_dir_all(cpus.join("cpu999")).unwrap();
     for (node, list) in nodes {
@@ -42,7 +43,7 @@ fn read_from(dir: &tempfile::TempDir) -> Topology {
 
 #[test]
 fn this_host_has_caches_and_processors() {
-    // A virtual machine may hide its caches; it then says so, and which file is missing.
+    // A virtual machine may hide its caches. The error then names the missing files.
     match Topology::of_host() {
         Ok(topology) => {
             let first = &topology.domains[0];
@@ -98,7 +99,7 @@ fn a_device_is_near_its_nodes_cache_if_the_firmware_says_so() {
     assert_eq!(topology.of_pci("0000:00:1f.0").unwrap(), Near::Unknown);
     assert!(matches!(topology.of_pci("0000:ff:00.0"), Err(TopologyError::Read { .. })));
 
-    // With one cache it cannot be another.
+    // The firmware does not say, but the only cache must be the near one.
     let dir = sysfs(&[(3, "0-3")], &[]);
     let at = dir.path().join(PCI_DEVICES).join("0000:00:1f.0");
     create_dir_all(&at).unwrap();

@@ -1,4 +1,4 @@
-//! Bandwidth of other groups, and ways of devices.
+//! Tests of adjustments: other groups' bandwidth, and devices' ways.
 
 use crate::mounted::{Mounted, jet};
 use jet_cat::adjustments::{AdjustError, Adjustments, Wanted, recover};
@@ -13,14 +13,15 @@ fn batch() -> GroupName {
     GroupName::new("batch").unwrap()
 }
 
-/// The group that hammers memory, and everything else, at a tenth and a half of what there is.
+/// Returns a request that limits the group `batch` to a tenth of the bandwidth, and the default group to a
+/// half.
 fn throttled(resctrl: &Resctrl) -> Wanted {
     let all = bandwidth(resctrl, &GroupName::default_group());
     let bandwidth = BTreeMap::from([(batch(), all / 10), (GroupName::default_group(), all / 2)]);
     Wanted { bandwidth, ..Wanted::default() }
 }
 
-/// As the kernel says it, in the first domain.
+/// Reads a group's bandwidth in the first domain from the kernel.
 fn bandwidth(resctrl: &Resctrl, group: &GroupName) -> u64 {
     let schemata = resctrl.group(group).schemata().unwrap().to_string();
     let line = schemata.lines().find_map(|line| line.strip_prefix("MB:")).expect("a line of bandwidth");
@@ -40,10 +41,10 @@ fn bandwidth_is_taken_from_groups_that_are_named_and_given_back() {
     assert_eq!(mounted.picture(), nothing, "of two groups one is there, and keeps what it has");
 
     mounted.make(&batch());
-    // It does without the ways that are to be reserved.
+    // The group lacks the ways that are to be reserved, so it loses none.
     resctrl.group(&batch()).set_schemata(&"L3:0=ff00;1=ff00\n".parse().unwrap()).unwrap();
     let before = mounted.picture();
-    // Beside a reservation, which changes what the same groups have of the cache.
+    // A reservation at the same time changes what the same groups have of the cache.
     let reservation = mounted.reserve(&mounted.request(4)).unwrap();
     let reserved = mounted.picture();
     let adjustments = Adjustments::make(resctrl, &wanted, mounted.folder()).unwrap();
@@ -77,14 +78,14 @@ fn bandwidth_is_given_back_after_a_kill_unless_somebody_changed_it_meanwhile() {
     assert!(!recover(&mounted.resctrl, mounted.folder()).unwrap());
 
     kill();
-    // It has a tenth.
+    // The group has a tenth; another tool now sets two tenths.
     let other = format!("MB:0={}\n", bandwidth(&mounted.resctrl, &batch()) * 2);
     mounted.resctrl.group(&batch()).set_schemata(&other.parse().unwrap()).unwrap();
     let changed = mounted.picture();
     let error = recover(&mounted.resctrl, mounted.folder()).unwrap_err().to_string();
     assert!(error.contains("'batch' in domain 0") && error.contains("nothing was changed"), "{error}");
     assert_eq!(mounted.picture(), changed);
-    // A group of that name that somebody made anew is not the one that was throttled.
+    // A group that somebody made anew under the same name is not the one that was limited.
     mounted.resctrl.remove(&batch()).unwrap();
     mounted.make(&batch());
     assert!(recover(&mounted.resctrl, mounted.folder()).unwrap(), "the default group");
@@ -96,7 +97,7 @@ fn bandwidth_is_given_back_after_a_kill_unless_somebody_changed_it_meanwhile() {
     assert!(!recover(&mounted.resctrl, mounted.folder()).unwrap(), "unmounting gave everything back");
 }
 
-/// What a child process does; see `children`.
+/// Body of a child process, called from `children`: makes adjustments and kills itself.
 pub fn throttles_and_dies(folder: &Path) {
     let resctrl = Resctrl::find().unwrap();
     let _adjustments = Adjustments::make(&resctrl, &throttled(&resctrl), folder).unwrap();
@@ -119,7 +120,7 @@ fn io_devices_get_the_pools_ways_and_lose_them() {
     adjustments.restore().unwrap();
     assert_eq!(resctrl.io_alloc().unwrap(), IoAlloc::Disabled);
 
-    // Somebody else's ways meanwhile are not taken from him.
+    // Ways that somebody else sets meanwhile are not changed back.
     let adjustments = Adjustments::make(resctrl, &wanted, mounted.folder()).unwrap();
     assert!(adjustments.stands().unwrap());
     let others: BTreeMap<_, _> = ways.keys().map(|domain| (*domain, WayMask(0xf000))).collect();
@@ -128,7 +129,7 @@ fn io_devices_get_the_pools_ways_and_lose_them() {
     let error = adjustments.restore().unwrap_err().to_string();
     assert!(error.contains("is f000, where f was set and ffff before"), "{error}");
     assert_eq!(resctrl.io_ways().unwrap(), others);
-    // Unmounting does not undo this one.
+    // Unmounting does not undo the devices' ways.
     resctrl.set_io_ways(&ways).unwrap();
     drop(reservation);
     mounted.again("rw");
@@ -136,7 +137,7 @@ fn io_devices_get_the_pools_ways_and_lose_them() {
     assert!(recover(resctrl, mounted.folder()).unwrap());
     assert_eq!(resctrl.io_alloc().unwrap(), IoAlloc::Disabled);
 
-    // An operator gave them others.
+    // An operator had given devices other ways before.
     resctrl.set_io_alloc(true).unwrap();
     resctrl.set_io_ways(&others).unwrap();
     let adjustments = Adjustments::make(resctrl, &wanted, mounted.folder()).unwrap();

@@ -1,10 +1,12 @@
-//! What this binary does when a test starts it again: be a process that is killed, or another user's. In a
-//! module of their own, so that no stage runs them as tests: started by none, they fail instead of passing
-//! for nothing.
+//! Child processes: what this binary does when a test starts it again, to be killed or to run as another
+//! user.
+//!
+//! They are in a module of their own, so that no test stage runs them as tests. Started without a test, they
+//! fail instead of passing without effect.
 
 use std::path::PathBuf;
 
-/// Where the test that started this process keeps its journals.
+/// Returns the folder in which the test that started this process keeps its journals.
 fn folder() -> PathBuf {
     PathBuf::from(std::env::var_os("JET_CAT_FOLDER").expect("JET_CAT_FOLDER: started by no test"))
 }

@@ -1,4 +1,4 @@
-//! Processes that end between any two steps, by SIGKILL.
+//! Tests of processes that are ended by SIGKILL between any two steps.
 
 use crate::mounted::{Mounted, jet};
 use jet_cat::plan::Request;
@@ -8,7 +8,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Every step there is with two changes at most; `Step` itself is read back from its words.
+/// All steps of a reservation with at most two losing groups. A child is told its step by the step's debug
+/// text.
 const STEPS: [Step; 7] =
     [Step::Journal, Step::Group, Step::Inode, Step::Loss(0), Step::Loss(1), Step::Own, Step::Exclusive];
 
@@ -16,8 +17,8 @@ fn word(step: Step) -> String {
     format!("{step:?}")
 }
 
-/// A process that reserves two ways and kills itself after a step; whether it came to that step. One that did
-/// not is killed when it has reserved.
+/// Runs a process that reserves two ways and kills itself after a step. Returns whether it reached that step;
+/// otherwise it killed itself once everything was reserved.
 fn crash_after(mounted: &Mounted, step: Option<Step>) -> bool {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", "children::reserves_and_dies", "--ignored", "--nocapture"]);
@@ -29,7 +30,7 @@ fn crash_after(mounted: &Mounted, step: Option<Step>) -> bool {
     !said.contains("reserved everything")
 }
 
-/// What a child process does; see `children`.
+/// Body of a child process, called from `children`: reserves cache and kills itself.
 pub fn reserves_and_dies(folder: &Path) {
     let last = std::env::var("JET_CAT_STEP").unwrap();
     let die =
@@ -37,7 +38,7 @@ pub fn reserves_and_dies(folder: &Path) {
     let resctrl = Resctrl::find().unwrap();
     let found = jet_cat::reservation::holdings(&resctrl).unwrap().unwrap();
     let mut request = Request::new(jet(), 2 * found.way_bytes.values().next().unwrap());
-    // Where another tool's group has everything, it loses, too.
+    // So that another tool's group that has all ways loses some, too.
     request.take_from_groups = true;
     let mut watch = |step| {
         if word(step) == last {
@@ -45,13 +46,13 @@ pub fn reserves_and_dies(folder: &Path) {
         }
     };
     let reservation = Reservation::make(&resctrl, &request, folder, &mut watch).unwrap();
-    // As a service has them: in the group when it is killed.
+    // A service's threads are in the group when it is killed.
     reservation.add_thread(rustix::thread::gettid().as_raw_pid()).unwrap();
     println!("reserved everything");
     die();
 }
 
-/// Reserves and dies; the journal and everything that was set are left.
+/// Runs a process that reserves cache and is killed. Its journal and everything that it set remain.
 pub fn left_by_a_crash(mounted: &Mounted) {
     crash_after(mounted, None);
     assert!(mounted.has_journal());
@@ -65,7 +66,7 @@ fn after_an_end_between_any_two_steps_the_next_start_finds_everything_as_before(
     let before = mounted.picture();
     for step in STEPS {
         let came_to_it = crash_after(&mounted, Some(step));
-        // Where the kernel cannot make it exclusive there is no such step.
+        // Where the kernel cannot make the group exclusive, this step does not exist.
         assert!(came_to_it || step == Step::Exclusive, "{step:?}");
         assert!(mounted.has_journal());
         let left = recover(&mounted.resctrl, mounted.folder()).unwrap();
@@ -88,7 +89,7 @@ fn a_hundred_starts_each_killed_somewhere_leave_nothing() {
         seed ^= seed << 13;
         seed ^= seed >> 7;
         seed ^= seed << 17;
-        // What the one before left is put back by this one's start.
+        // What the previous process left is put back by the start of this one.
         let step = STEPS.get(usize::try_from(seed % 8).unwrap()).copied();
         crash_after(&mounted, step);
         if turn % 10 == 9 {
@@ -109,13 +110,13 @@ fn a_crash_while_putting_back_is_put_back_by_the_next() {
     let mounted = Mounted::new();
     let before = mounted.picture();
     left_by_a_crash(&mounted);
-    // As far as the first step of putting back.
+    // As if putting back had ended after its first step.
     mounted.resctrl.remove(&jet()).unwrap();
     assert_ne!(mounted.picture(), before);
     let left = recover(&mounted.resctrl, mounted.folder()).unwrap();
     assert!(matches!(left[0].restored, Ok(Restored::Undone)), "{left:?}");
     assert_eq!(mounted.picture(), before);
-    // And with everything back but the journal still there.
+    // As if everything was put back, and only the journal not yet removed.
     left_by_a_crash(&mounted);
     let journal = std::fs::read(mounted.folder().join("jet.json")).unwrap();
     recover(&mounted.resctrl, mounted.folder()).unwrap();

@@ -1,4 +1,4 @@
-//! What holds wherever the last-level cache is shared out.
+//! Tests that hold wherever ways of the last-level cache can be allocated.
 
 use crate::mounted::{Mounted, host, jet, processor};
 use jet_cat::plan::{Exclusiveness, Refusal, l3_ways};
@@ -56,7 +56,7 @@ fn dropping_puts_back_and_threads_go_home() {
 fn a_thread_of_another_tool_stays_where_it_is() {
     let mounted = Mounted::new();
     let web = GroupName::new("web").unwrap();
-    // Narrowed, so that there are ways that are nobody's but the default group's.
+    // The group is narrowed, so that some ways belong to nobody but the default group.
     mounted.make(&web);
     let mut narrow = mounted.resctrl.group(&GroupName::default_group()).schemata().unwrap();
     for (_, line) in &mut narrow.lines {
@@ -90,7 +90,7 @@ fn a_group_of_another_tool_that_shares_everything_is_named_and_nothing_changes()
     );
     assert_eq!(mounted.picture(), before);
     assert!(!mounted.has_journal());
-    // Told to, it takes from that group, and gives back.
+    // On request the reservation takes ways from that group, and gives them back.
     let mut taking = mounted.request(2);
     taking.take_from_groups = true;
     let reservation = mounted.reserve(&taking).unwrap();
@@ -157,7 +157,7 @@ fn each_domain_can_be_somebody_elses() {
     };
     let first = reserve("a", domains[0]);
     let second = reserve("b", domains[1]);
-    // The first to come is the first to go, which a stack would not survive.
+    // The reservations end in the order in which they were made, not in the reverse order.
     drop(first);
     drop(second);
     assert_eq!(mounted.picture(), before);
@@ -171,7 +171,7 @@ fn read_only_is_said_and_nothing_changes() {
     assert!(matches!(error, ReserveError::ReadOnly { .. }), "{error:?}");
     assert!(error.to_string().contains("mount -o remount,rw"), "{error}");
     assert!(!mounted.has_journal());
-    // Nor is planned what could not be carried out.
+    // A plan that could not be carried out is not made either.
     let planned = preview(&mounted.resctrl, &mounted.request(2), mounted.folder());
     assert!(matches!(planned, Err(ReserveError::ReadOnly { .. })), "{planned:?}");
     assert!(mounted.resctrl.group(&GroupName::default_group()).schemata().is_ok());
@@ -182,7 +182,7 @@ fn read_only_is_said_and_nothing_changes() {
 fn a_user_without_the_right_is_told_and_nothing_changes() {
     let mounted = Mounted::new();
     let before = mounted.picture();
-    // A place of its own, one of root's, and one where anybody may write what root would do.
+    // Folders for journals: one that the user owns, one of root's, and one that anybody may write.
     let places = "chmod 755 .; mkdir -m 700 own closed; mkdir -m 777 open; chown 65534 own";
     host(&format!("cd {}; {places}", mounted.folder().display()));
     let mut child = Command::new(std::env::current_exe().unwrap());
@@ -199,14 +199,14 @@ fn a_user_without_the_right_is_told_and_nothing_changes() {
     assert_eq!(mounted.picture(), before);
 }
 
-/// What a child process does; see `children`.
+/// Body of a child process, called from `children`: tries to reserve as another user.
 pub fn as_nobody(folder: &Path) {
     let resctrl = jet_cat::resctrl::Resctrl::find().unwrap();
     let request = jet_cat::plan::Request::new(jet(), 1);
     let own = folder.join("own");
     let error = Reservation::make(&resctrl, &request, &own, &mut |_| {}).unwrap_err();
     assert!(error.to_string().contains("run as root"), "{error}");
-    // And where there is not even a place for the journal.
+    // The same where not even the journal can be written.
     let closed = folder.join("closed/journals");
     let error = Reservation::make(&resctrl, &request, &closed, &mut |_| {}).unwrap_err();
     assert!(error.to_string().contains("reserving cache needs root"), "{error}");
@@ -256,7 +256,7 @@ fn a_journal_that_does_not_fit_changes_nothing_and_says_what_does_not() {
     for (_, line) in &mut schemata.lines {
         if let jet_cat::resctrl::Line::Ways(ways) = line {
             ways.values_mut().for_each(|ways| {
-                // The fewest that some processors take.
+                // Two ways, the fewest that some processors accept.
                 *ways = jet_cat::resctrl::WayMask::run(62 - ways.0.leading_zeros(), 2);
             });
         }
@@ -273,7 +273,7 @@ fn a_journal_that_does_not_fit_changes_nothing_and_says_what_does_not() {
     );
     assert_eq!(mounted.picture(), before);
     assert!(mounted.has_journal());
-    // A reservation does not go over it.
+    // A new reservation does not overwrite it.
     assert!(matches!(mounted.reserve(&mounted.request(2)), Err(ReserveError::Left(_))));
     assert_eq!(mounted.picture(), before);
 }
@@ -284,7 +284,7 @@ fn a_group_that_was_made_anew_by_somebody_is_left_alone() {
     let mounted = Mounted::new();
     crate::crashes::left_by_a_crash(&mounted);
     mounted.resctrl.remove(&jet()).unwrap();
-    // Another one takes the folder's number that was, so that this one gets another.
+    // Another group takes the old inode number, so that this group gets a different one.
     mounted.make(&GroupName::new("between").unwrap());
     mounted.make(&jet());
     let before = mounted.picture();
@@ -304,7 +304,7 @@ fn what_the_kernel_refuses_says_what_was_written_and_why() {
     let refused = said(&format!("{resource}:0=fffffffff\n"));
     assert!(refused.contains(&format!("('{resource}:0=fffffffff')")), "{refused}");
     assert!(refused.to_lowercase().contains("mask"), "{refused}");
-    // Here the kernel says nothing, whatever stands in its file from before.
+    // Here the kernel gives no reason; the text of an earlier failure is not reported.
     let refused = said(&format!("{resource}:77=1\n"));
     assert!(refused.contains("a domain that does not exist"), "{refused}");
     let error = group.add_thread(i32::MAX).unwrap_err().to_string();
@@ -316,8 +316,8 @@ fn what_the_kernel_refuses_says_what_was_written_and_why() {
 fn a_cache_whose_processors_went_away_meanwhile_keeps_nothing_from_the_others() {
     let mounted = Mounted::new();
     let before = mounted.picture();
-    // Away and back: the kernel gave everybody everything there. Away still: there is nothing to put back
-    // there.
+    // If the processor went and came back, the kernel gave every group all ways of its cache. If it is still
+    // offline, there is nothing to put back in that cache.
     for comes_back in [true, false] {
         let reservation = mounted.reserve(&mounted.request(2)).unwrap();
         processor(1, false);
@@ -329,7 +329,7 @@ fn a_cache_whose_processors_went_away_meanwhile_keeps_nothing_from_the_others() 
         processor(1, true);
         assert_eq!(mounted.picture(), before, "back: {comes_back}");
     }
-    // Where the default group had not everything there before, it gets back what it had.
+    // A default group that did not have all ways before gets back those that it had.
     let group = GroupName::default_group();
     let had = mounted.resctrl.group(&group).schemata().unwrap();
     let mut less = had.clone();
@@ -339,7 +339,7 @@ fn a_cache_whose_processors_went_away_meanwhile_keeps_nothing_from_the_others() 
     }
     mounted.resctrl.group(&group).set_schemata(&less).unwrap();
     let with_less = mounted.picture();
-    // More than it left unused, which would be taken first.
+    // More ways than the default group left unused, since unused ways are taken first.
     let reservation = mounted.reserve(&mounted.request(4)).unwrap();
     processor(1, false);
     processor(1, true);
@@ -382,7 +382,7 @@ fn what_stands_is_used_if_it_is_what_is_asked_for_and_given_back_when_told() {
     let joined = mounted.reserve(&mounted.request(2)).unwrap();
     assert_eq!(joined.plan().domains, plan.domains);
     assert_eq!(joined.restore().unwrap(), Restored::Standing);
-    // More than stands is another reservation.
+    // A request for more than what stands is refused.
     let error = mounted.reserve(&mounted.request(3)).unwrap_err();
     assert!(error.to_string().contains("of fewer bytes"), "{error}");
     let mut other = mounted.request(1);

@@ -1,18 +1,18 @@
-//! What cannot be put back: it is named, left alone, and forgotten when somebody says so.
+//! Tests of what cannot be put back: it is reported, left alone, and forgotten on request.
 
 use crate::mounted::{Mounted, jet};
 use jet_cat::plan::l3_ways;
 use jet_cat::resctrl::{GroupName, Mode, WayMask};
 use jet_cat::reservation::{Left, RestoreError, Restored, forget_all, recover};
 
-/// What of the one reservation that was left.
+/// Forgets the only reservation that was left, and returns the outcome.
 fn forgotten(mounted: &Mounted) -> Left {
     let mut left = forget_all(&mounted.resctrl, mounted.folder()).unwrap();
     assert_eq!(left.len(), 1, "{left:?}");
     left.remove(0)
 }
 
-/// Another tool's group, with the ways that the killed process's had, for itself.
+/// Makes another tool's exclusive group with the ways of the killed process's group, which it removes.
 fn take_over(mounted: &Mounted) -> GroupName {
     let web = GroupName::new("web").unwrap();
     let ways = l3_ways(&mounted.resctrl.group(&jet()).schemata().unwrap());
@@ -30,7 +30,7 @@ fn ways_that_another_group_keeps_for_itself_are_named_and_stay_its_own() {
     crate::crashes::left_by_a_crash(&mounted);
     let web = take_over(&mounted);
     let before = mounted.picture();
-    // Not the kernel's refusal halfway: it is seen, and nothing changes.
+    // The conflict is found before anything is changed, not by the kernel's refusal halfway.
     let left = recover(&mounted.resctrl, mounted.folder()).unwrap();
     let error = left[0].restored.as_ref().unwrap_err();
     assert!(matches!(error, RestoreError::Misfit { .. }), "{error:?}");
@@ -45,7 +45,7 @@ fn ways_that_another_group_keeps_for_itself_are_named_and_stay_its_own() {
     assert!(left.to_string().contains("the group 'web' has ways for itself"), "{left}");
     assert_eq!(mounted.picture(), before);
     assert!(!mounted.has_journal());
-    // Nothing is in the way of the next one any more.
+    // Nothing prevents the next reservation any more.
     let reservation = mounted.reserve(&mounted.request(2)).unwrap();
     drop(reservation);
     assert_eq!(mounted.picture(), before);
@@ -58,7 +58,7 @@ fn what_can_be_put_back_is_and_the_rest_is_forgotten() {
     let mounted = Mounted::new();
     let before = mounted.picture();
     crate::crashes::left_by_a_crash(&mounted);
-    // What the default group was left with is something else in one cache.
+    // In one cache the default group's ways are no longer what it was left with.
     let default = GroupName::default_group();
     let mut ways = l3_ways(&mounted.resctrl.group(&default).schemata().unwrap());
     let has = WayMask::run(4, 2);
@@ -72,7 +72,7 @@ fn what_can_be_put_back_is_and_the_rest_is_forgotten() {
     assert!(left.to_string().contains(&format!("the default group has {has} of L3 of domain 0")), "{left}");
     assert!(!mounted.resctrl.group(&jet()).exists());
     assert!(!mounted.has_journal());
-    // The other cache is as it was.
+    // The other cache is as before.
     let found = l3_ways(&mounted.resctrl.group(&default).schemata().unwrap());
     let all = jet_cat::reservation::holdings(&mounted.resctrl).unwrap().unwrap().cache.ways;
     assert_eq!(found.values().next().unwrap().values().copied().collect::<Vec<_>>(), [has, all]);
@@ -89,7 +89,8 @@ fn what_fits_is_given_back_and_what_is_in_use_stays_whatever_is_said() {
     assert_eq!(mounted.picture(), before);
     let reservation = mounted.reserve(&mounted.request(2)).unwrap();
     let reserved = mounted.picture();
-    // By its process and by its lock: this one is another's only by what it says.
+    // Both the owner's process and its lock protect a reservation. Here the journal names another living
+    // process, while this process holds the lock.
     let journal = mounted.folder().join("jet.json");
     let text = std::fs::read_to_string(&journal).unwrap();
     let init = text.replace(&format!("\"pid\": {}", std::process::id()), "\"pid\": 1");

@@ -1,8 +1,8 @@
-//! Against the kernel's own resctrl, in guests that have it (deploy/vm/check, stages `cache-...`): everything
-//! here changes the cache of the machine that it runs on, so all of it is ignored elsewhere.
+//! Tests against the kernel's own resctrl, in guests that have it (deploy/vm/check, stages `cache-...`). They
+//! change the cache of the machine that they run on, so all of them are ignored elsewhere.
 //!
-//! Modules are for guests: `everywhere` holds in each that shares out its last-level cache, the others name
-//! what is special.
+//! The module `everywhere` holds in each guest whose last-level cache can be allocated. The module `special`
+//! has what is special to some guests.
 
 mod adjusted;
 mod children;

@@ -1,4 +1,4 @@
-//! The file system for one test, and everything in it for comparison.
+//! Fixture of one test: the mounted file system, and a picture of all groups for comparison.
 
 use jet_cat::plan::Request;
 use jet_cat::resctrl::{GroupName, Resctrl};
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-/// Runs a command of the host's, which must succeed.
+/// Runs a command on the host, which must succeed, and returns its output.
 #[track_caller]
 pub fn host(command: &str) -> String {
     let output = Command::new("bash").args(["-c", command]).output().expect("bash");
@@ -16,20 +16,20 @@ pub fn host(command: &str) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Takes a processor away, or brings it back; each is all of its cache's.
+/// Takes a processor offline, or brings it back. In the guests each processor is the only one of its cache.
 pub fn processor(number: u32, online: bool) {
     let online = u8::from(online);
     host(&format!("echo {online} > /sys/devices/system/cpu/cpu{number}/online"));
 }
 
-/// resctrl, mounted for one test and unmounted at its end, which undoes all that is left; and a folder for
-/// journals.
+/// resctrl, mounted for one test, with a folder for journals. Dropping it unmounts resctrl, which undoes all
+/// that is left.
 pub struct Mounted {
     pub resctrl: Resctrl,
     pub journals: tempfile::TempDir,
 }
 
-/// What every group has, and how: groups by name, with their files.
+/// State of all groups by name: schemata, mode and processors.
 pub type Picture = BTreeMap<String, (String, String, String)>;
 
 impl Mounted {
@@ -48,7 +48,7 @@ impl Mounted {
         Self { resctrl, journals: tempfile::tempdir().expect("a folder") }
     }
 
-    /// Mounted again, by which the kernel forgets everything.
+    /// Mounts resctrl again, which makes the kernel forget everything.
     pub fn again(&self, options: &str) {
         host(&format!("umount /sys/fs/resctrl; mount -t resctrl -o {options} resctrl /sys/fs/resctrl"));
     }
@@ -70,13 +70,13 @@ impl Mounted {
         names.into_iter().map(of).collect()
     }
 
-    /// Bytes of one way.
+    /// Returns the bytes of one way.
     pub fn way_bytes(&self) -> u64 {
         let found = jet_cat::reservation::holdings(&self.resctrl).expect("readable").expect("a cache");
         *found.way_bytes.values().next().expect("a domain")
     }
 
-    /// So many ways, and the documented choices.
+    /// Makes a request for a number of ways, with the default choices.
     pub fn request(&self, ways: u64) -> Request {
         Request::new(jet(), ways * self.way_bytes())
     }
@@ -85,7 +85,8 @@ impl Mounted {
         Reservation::make(&self.resctrl, request, self.folder(), &mut |_| {})
     }
 
-    /// Another tool's group; where ids of monitoring are few those of the test before may still be draining.
+    /// Makes another tool's group. Where monitoring ids are few, it waits until those of the previous test
+    /// are free.
     pub fn make(&self, name: &GroupName) {
         while let Err(error) = self.resctrl.make(name) {
             assert!(error.is_draining(), "{error}");

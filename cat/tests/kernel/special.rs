@@ -1,4 +1,4 @@
-//! What is special to some guests. Each test's name begins with the guest's profile.
+//! Tests of what is special to some guests. Each test's name begins with the guest's profile.
 
 use crate::mounted::{Mounted, host, jet};
 use jet_cat::plan::{Exclusiveness, Placement, Refusal};
@@ -6,9 +6,10 @@ use jet_cat::resctrl::{GroupName, IoAlloc, Mode, OpenError, Resctrl, WayMask};
 use jet_cat::reservation::{ReserveError, holdings};
 use jet_cat::topology::{Near, Topology};
 
-/// What the processor itself was told of the classes, as `pqos` reads it: `L3CA COS1 => MASK 0xf`. It does so
-/// past the kernel: through the kernel it would make a group for each class, and give up where a group has
-/// another's name.
+/// Reads with `pqos` the masks that the processor itself has for each class: `L3CA COS1 => MASK 0xf`.
+///
+/// `pqos` reads the registers directly. Through the kernel it would make a group for each class, and fail
+/// where a group has an unexpected name.
 fn masks_by_pqos() -> Vec<(u32, u64)> {
     let said = host("modprobe msr && mkdir -p /run/lock && pqos --iface=msr -s");
     let line = |line: &str| {
@@ -26,7 +27,7 @@ fn intel_another_reader_sees_what_was_set() {
     let mounted = Mounted::new();
     let reservation = mounted.reserve(&mounted.request(4)).unwrap();
     assert!(reservation.is_exclusive());
-    // Both sockets say the same of each class: the default one, and the one that was made.
+    // Both sockets have the same masks for both classes: the default one, and the one that was made.
     let masks = masks_by_pqos();
     assert_eq!(masks.iter().filter(|found| **found == (0, 0xffff0)).count(), 2, "{masks:x?}");
     assert_eq!(masks.iter().filter(|found| **found == (1, 0x0000f)).count(), 2, "{masks:x?}");
@@ -74,7 +75,7 @@ fn intel_the_topology_is_the_kernels() {
         assert_eq!(domain.bytes, found.way_bytes[&domain.id] * u64::from(found.cache.ways.count()));
         assert_eq!(domain.cpus.len(), 1);
     }
-    // A virtual device whose firmware does not say where it is.
+    // A virtual device whose firmware does not say which node it is near.
     let device = host("ls /sys/bus/pci/devices | head -n 1");
     assert_eq!(topology.of_pci(device.trim()).unwrap(), Near::Unknown);
 }
@@ -127,7 +128,7 @@ fn small_without_a_class_left_the_others_are_named() {
     let error = mounted.reserve(&mounted.request(2)).unwrap_err();
     assert!(matches!(&error, ReserveError::Refused(Refusal::NoClass { .. })), "{error:?}");
     assert!(error.to_string().contains("others by: a, b, c"), "{error}");
-    // Its own words; where ids of monitoring are draining it says that first.
+    // The kernel's own explanation. While monitoring ids are not yet free, it reports that first.
     let refused = loop {
         match mounted.resctrl.make(&jet()).unwrap_err() {
             error if error.is_draining() => host("sleep 0.05"),
@@ -143,12 +144,12 @@ fn small_without_a_class_left_the_others_are_named() {
 fn small_without_an_id_of_monitoring_left_the_kernel_says_so_and_nothing_changes() {
     let mounted = Mounted::new();
     let before = mounted.picture();
-    // Groups for monitoring take the ids; how many there are is asked.
+    // Groups for monitoring only take all ids; the kernel says how many there are.
     let ids = mounted.resctrl.info().unwrap().monitor.unwrap().ids;
     for id in 1..ids {
         let path = mounted.resctrl.path(format!("mon_groups/m{id}"));
         while let Err(error) = std::fs::create_dir(&path) {
-            // Those of the test before are draining.
+            // The ids of the previous test are not yet free.
             assert_eq!(error.raw_os_error(), Some(libc::EBUSY), "{error}");
             host("sleep 0.05");
         }
@@ -160,7 +161,7 @@ fn small_without_an_id_of_monitoring_left_the_kernel_says_so_and_nothing_changes
     for id in 1..ids {
         std::fs::remove_dir(mounted.resctrl.path(format!("mon_groups/m{id}"))).unwrap();
     }
-    // They drain, which is waited for.
+    // The reservation waits until ids become free.
     drop(mounted.reserve(&mounted.request(2)).unwrap());
     assert_eq!(mounted.picture(), before);
 }
@@ -185,7 +186,7 @@ fn amd_masks_may_have_gaps_and_be_empty() {
     let mounted = Mounted::new();
     let found = holdings(&mounted.resctrl).unwrap().unwrap();
     assert_eq!(found.cache.min_ways, 0);
-    // An exclusive group in the middle of what the default group has.
+    // An exclusive group lies in the middle of the default group's ways.
     let hub = GroupName::new("hub").unwrap();
     mounted.make(&hub);
     let default = GroupName::default_group();
@@ -211,7 +212,7 @@ fn amd_masks_may_have_gaps_and_be_empty() {
     drop(reservation);
     assert_eq!(mounted.picture(), before);
 
-    // In one domain only: nothing in the other, and so exclusive all the same.
+    // In one domain only: the group has no ways in the other, and so can be exclusive.
     two.domains = Some(vec![domains[0]]);
     two.exclusive = Exclusiveness::Require;
     let reservation = mounted.reserve(&two).unwrap();
@@ -233,7 +234,7 @@ fn amd_a_cache_of_which_the_default_group_has_nothing_is_reserved_as_any_other()
     let found = holdings(&mounted.resctrl).unwrap().unwrap();
     assert_eq!(found.way_bytes, whole.way_bytes);
     let before = mounted.picture();
-    // Less than a way, and several.
+    // Fewer bytes than a way has, and several ways.
     for (bytes, ways) in [(8, 1), (3 * mounted.way_bytes(), 3)] {
         let reservation = mounted.reserve(&jet_cat::plan::Request::new(jet(), bytes)).unwrap();
         for planned in &reservation.plan().domains {
@@ -282,7 +283,7 @@ fn io_devices_get_ways_of_their_own_and_lose_them() {
 }
 
 pub mod locked {
-    //! Memory in the cache: on the one profile whose processor the kernel does that for.
+    //! Tests of pseudo-locked memory, on the only profile whose processor the kernel supports it for.
 
     use crate::mounted::{Mounted, jet};
     use jet_cat::plan::{Refusal, Request};
@@ -292,7 +293,7 @@ pub mod locked {
     use std::path::Path;
     use std::process::Command;
 
-    /// One way of the second socket's cache.
+    /// Makes a request for ways of the second socket's cache only.
     fn request(mounted: &Mounted, ways: u64) -> Request {
         Request { domains: Some(vec![1]), ..mounted.request(ways) }
     }
@@ -311,12 +312,12 @@ pub mod locked {
         assert_eq!(ways, [WayMask(0xfffff), WayMask(0xffffe)], "only where it was asked for");
         let refused = mounted.resctrl.group(&default).set_schemata(&"L3:1=fffff\n".parse().unwrap());
         assert!(refused.unwrap_err().to_string().contains("pseudo-locked"));
-        // SAFETY: the region's memory, which nobody else has.
+        // SAFETY: the bytes are the region's memory, which nobody else has.
         let bytes = unsafe { std::slice::from_raw_parts_mut(region.base().as_ptr(), region.bytes()) };
         assert!(bytes.iter().all(|byte| *byte == 0));
         bytes.fill(7);
         assert!(bytes.iter().all(|byte| *byte == 7));
-        // Another thread, wherever it runs, may use what is mapped.
+        // Another thread may use the mapped memory, wherever it runs.
         std::thread::scope(|scope| {
             scope.spawn(|| assert_eq!(bytes[bytes.len() - 1], 7));
         });
@@ -331,7 +332,7 @@ pub mod locked {
     fn intel_what_cannot_be_locked_changes_nothing() {
         let mounted = Mounted::new();
         let before = mounted.picture();
-        // The kernel locks 4 MiB at most.
+        // The kernel locks at most 4 MiB.
         let refused =
             LockedRegion::make(&mounted.resctrl, &request(&mounted, 2), mounted.folder()).unwrap_err();
         assert!(refused.to_string().contains("exceeds maximum size"), "{refused}");
@@ -358,7 +359,7 @@ pub mod locked {
         assert_eq!(mounted.picture(), before);
     }
 
-    /// What a child process does; see `children`.
+    /// Body of a child process, called from `children`: locks memory and kills itself.
     pub fn locks_and_dies(folder: &Path) {
         let resctrl = Resctrl::find().unwrap();
         let request = Request { domains: Some(vec![1]), ..Request::new(jet(), 1 << 20) };
@@ -368,7 +369,7 @@ pub mod locked {
 }
 
 pub mod ddio {
-    //! Registers: in a guest whose processor has them.
+    //! Tests of model-specific registers, in a guest whose processor has them.
 
     use crate::mounted::host;
     use jet_cat::registers::{Msr, RegisterError, SettingError, Settings, Wanted, ddio_ways, recover};
@@ -389,7 +390,7 @@ pub mod ddio {
         (Topology::of_host().unwrap(), tempfile::tempdir().unwrap())
     }
 
-    /// Ways of devices in the first cache, and no prefetchers on its processor.
+    /// Requests other ways for devices in the first cache, and no prefetchers on its processors.
     fn wanted(topology: &Topology) -> Wanted {
         let first = &topology.domains[0];
         let ddio = BTreeMap::from([(first.id, WayMask(0xf0000))]);
@@ -449,7 +450,7 @@ pub mod ddio {
         );
         assert_eq!(registers(), found);
         Msr::of_cpu(0, true).unwrap().write(DDIO, 0xf0000).unwrap();
-        // Who cannot see the registers does not take them for put back.
+        // A process that cannot see the registers does not take them as put back.
         host("mount -t tmpfs none /dev/cpu");
         let unseen = recover(folder.path());
         host("umount /dev/cpu");
@@ -458,7 +459,7 @@ pub mod ddio {
         assert_eq!(registers(), before);
     }
 
-    /// What a child process does; see `children`.
+    /// Body of a child process, called from `children`: sets registers and kills itself.
     pub fn sets_and_dies(folder: &Path) {
         let topology = Topology::of_host().unwrap();
         let _settings = Settings::make(&topology, &wanted(&topology), folder).unwrap();
@@ -482,7 +483,7 @@ pub mod ddio {
         assert!(refused(&[(0, 3), (7, 3)]).contains("no cache with the id 7"));
         assert_eq!(registers(), before);
         assert!(matches!(Msr::of_cpu(99, false), Err(RegisterError::NoDriver { .. })));
-        // A value that the register does not take.
+        // A value that the register does not accept.
         let refused = Msr::of_cpu(0, true).unwrap().write(DDIO, u64::MAX);
         assert!(matches!(refused, Err(RegisterError::NoRegister { .. })), "{refused:?}");
         assert_eq!(registers(), before);

@@ -1,4 +1,5 @@
-//! What others undo while it stands: each is named, and made again where nobody loses by it.
+//! Tests of parts of a reservation that others undo while it stands: each is reported, and made again where
+//! no other group loses by it.
 
 use crate::mounted::{Mounted, Picture, host, jet, processor};
 use jet_cat::plan::{Exclusiveness, Request, l3_ways, schemata};
@@ -9,7 +10,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
-/// The cache of the second processor, which has no other.
+/// Returns the id of the second processor's cache. In the guests that cache has no other processor.
 fn second() -> u32 {
     Topology::of_host().unwrap().of_cpu(1).expect("a second processor").id
 }
@@ -32,24 +33,24 @@ fn set_in(mounted: &Mounted, group: &GroupName, domain: u32, ways: WayMask) {
     mounted.resctrl.group(group).set_schemata(&schemata(&found)).unwrap();
 }
 
-/// All ways that there are, but for so many of the highest.
+/// Returns all ways without the `count` highest ones.
 fn without_highest(all: WayMask, count: u32) -> WayMask {
     WayMask::run(0, 64 - all.0.leading_zeros() - count)
 }
 
-/// Ways of a group in a domain.
+/// Reads a group's ways in a domain.
 fn ways_of(mounted: &Mounted, group: &GroupName, domain: u32) -> WayMask {
     let ways = l3_ways(&mounted.resctrl.group(group).schemata().unwrap());
     *ways.values().next().unwrap().get(&domain).unwrap()
 }
 
-/// The second processor goes and comes back, by which the kernel forgets who had what of its cache.
+/// Takes the second processor offline and back, which makes the kernel forget all groups' ways of its cache.
 fn reset_second() {
     processor(1, false);
     processor(1, true);
 }
 
-/// Cache that is reserved, and what there was before and since.
+/// Reservation, with pictures of all groups before and after it was made.
 struct Reserved {
     reservation: Reservation,
     before: Picture,
@@ -57,7 +58,7 @@ struct Reserved {
 }
 
 impl Reserved {
-    /// So many ways, and the documented choices.
+    /// Reserves a number of ways, with the default choices.
     fn ways(mounted: &Mounted, ways: u64) -> Self {
         Self::as_asked(mounted, &mounted.request(ways))
     }
@@ -76,14 +77,14 @@ impl Reserved {
         repair(&mut self.reservation)
     }
 
-    /// It is made again as it was.
+    /// Checks that a repair makes the reservation as it was.
     #[track_caller]
     fn is_made_again(&mut self, mounted: &Mounted) {
         assert_eq!(self.repair(), []);
         assert_eq!(mounted.picture(), self.since);
     }
 
-    /// It is given back, and everything is as before.
+    /// Gives the reservation back, and checks that everything is as before.
     #[track_caller]
     fn ends_as_it_began(self, mounted: &Mounted) {
         drop(self.reservation);
@@ -118,7 +119,7 @@ fn ways_that_nobody_had_are_somebodys_when_the_cache_comes_back_and_are_taken_fr
     let mounted = Mounted::new();
     let (default, domain) = (GroupName::default_group(), second());
     let all = ways_of(&mounted, &default, domain);
-    // So many that they are taken first, and nobody loses.
+    // Enough unused ways, which are taken first, so that no group loses any.
     set(&mounted, &default, |ways| ways.without(WayMask::run(0, 4)));
     let mut reservation = mounted.reserve(&mounted.request(2)).unwrap();
     assert_eq!(reservation.plan().changes, []);
@@ -128,7 +129,7 @@ fn ways_that_nobody_had_are_somebodys_when_the_cache_comes_back_and_are_taken_fr
     assert_eq!(repair(&mut reservation), []);
     assert_eq!(ways_of(&mounted, &jet(), domain), reserved);
     assert!(!ways_of(&mounted, &default, domain).overlaps(reserved));
-    // What the kernel gave it is what it gets back.
+    // The default group gets back what the kernel gave it.
     drop(reservation);
     assert_eq!(ways_of(&mounted, &default, domain), all);
 }
@@ -148,7 +149,8 @@ fn another_tools_group_keeps_what_the_kernel_gave_it_until_that_tool_takes_it_aw
     assert_eq!(amiss[0], Fault::Shared { domain, ways, group: web() });
     assert_eq!(matches!(amiss[1..], [Fault::Shareable { reason: Some(_) }]), was_exclusive, "{amiss:?}");
     assert_eq!((ways_of(&mounted, &web(), domain), ways_of(&mounted, &jet(), domain)), (all, ways));
-    // The other tool can: with every way for itself the group would have kept it from that.
+    // The other tool can narrow its group. Had the reservation's group stayed exclusive with all ways, the
+    // kernel would have refused that.
     set(&mounted, &web(), |_| WayMask::run(8, 2));
     reserved.is_made_again(&mounted);
     reserved.ends_as_it_began(&mounted);
@@ -169,7 +171,7 @@ fn a_group_that_was_removed_is_made_again_with_its_threads() {
     assert_eq!(class.threads().unwrap(), [thread]);
     class.remove_thread(thread).unwrap();
     assert!(class.threads().unwrap().is_empty());
-    // With one cache away, and all given back by hand.
+    // The same with one cache offline, after somebody gave all ways back by hand.
     processor(1, false);
     mounted.resctrl.remove(&jet()).unwrap();
     set(&mounted, &GroupName::default_group(), |ways| without_highest(ways, 0));
@@ -186,7 +188,7 @@ fn what_is_to_outlive_its_process_is_made_again_by_who_uses_it_and_stands_on() {
     let before = mounted.picture();
     mounted.reserve(&mounted.request(3)).unwrap().leave().unwrap();
     let standing = mounted.picture();
-    // With less than stands, which stays as it was made.
+    // A request for less than what stands uses it, and it stays as it was made.
     let mut joined = mounted.reserve(&mounted.request(2)).unwrap();
     reset_second();
     assert_eq!(joined.faults().unwrap(), [Fault::Reset { domain: second() }]);
@@ -201,10 +203,10 @@ fn what_is_to_outlive_its_process_is_made_again_by_who_uses_it_and_stands_on() {
     assert_eq!(mounted.picture(), before);
 }
 
-/// What undoes a reservation: another tool removes the group, or the kernel forgets a cache.
+/// Events that undo a reservation: another tool removes the group, or the kernel forgets a cache.
 const UNDONE: [&str; 2] = ["removed", "reset"];
 
-/// Every step of repair with one loss at most.
+/// All steps of a repair with at most one losing group.
 const STEPS: [Step; 7] =
     [Step::Journal, Step::Group, Step::Inode, Step::Shareable, Step::Loss(0), Step::Own, Step::Exclusive];
 
@@ -229,14 +231,14 @@ fn after_a_kill_between_any_two_steps_of_repair_what_another_tool_gave_meanwhile
             assert!(left[0].restored.is_ok(), "{undone}, {step:?}: {}", left[0]);
             assert!(!mounted.has_journal());
             if undone == "removed" {
-                // As the child, in the place of another tool, has set it.
+                // The default group has the ways that the child, acting as another tool, gave it.
                 let all = ways_of(&mounted, &default, 0);
                 assert_eq!(all, ways_of(&mounted, &default, second()), "{undone}, {step:?}");
                 set(&mounted, &default, |ways| WayMask(ways.0 << 1 | 1));
             }
             assert_eq!(mounted.picture(), before, "{undone}, {step:?}");
         }
-        // Where the kernel cannot make it exclusive there is no such step, nor is it given up.
+        // Where the kernel cannot make the group exclusive, these two steps do not exist.
         came_to.retain(|step| !matches!(step, Step::Exclusive | Step::Shareable));
         let made = [Step::Journal, Step::Group, Step::Inode, Step::Loss(0), Step::Own];
         let forgotten = [Step::Journal, Step::Loss(0), Step::Own];
@@ -244,7 +246,7 @@ fn after_a_kill_between_any_two_steps_of_repair_what_another_tool_gave_meanwhile
     }
 }
 
-/// What a child process does; see `children`.
+/// Body of a child process, called from `children`: repairs a reservation and kills itself.
 pub fn repairs_and_dies(folder: &Path) {
     let (last, undone) = (std::env::var("JET_CAT_STEP").unwrap(), std::env::var("JET_CAT_UNDONE").unwrap());
     let die =
@@ -255,7 +257,7 @@ pub fn repairs_and_dies(folder: &Path) {
     let mut reservation = Reservation::make(&resctrl, &request, folder, &mut |_| {}).unwrap();
     if undone == "removed" {
         resctrl.remove(&jet()).unwrap();
-        // Another tool has the highest way for something else.
+        // Another tool takes the highest way for something else.
         let default = GroupName::default_group();
         let mut ways = l3_ways(&resctrl.group(&default).schemata().unwrap());
         let less = without_highest(found.cache.ways, 1);
@@ -282,7 +284,7 @@ fn what_another_tool_gave_the_default_group_meanwhile_is_what_it_gets_back() {
     let less = without_highest(all, 4);
     let mut reserved = Reserved::ways(&mounted, 2);
     let ways = ways_of(&mounted, &jet(), 0);
-    // That tool wants the highest ways for a group of its own.
+    // The other tool takes the highest ways for a group of its own.
     mounted.resctrl.remove(&jet()).unwrap();
     mounted.make(&web());
     set(&mounted, &web(), |_| all.without(less));
@@ -305,7 +307,7 @@ fn what_another_tool_gave_the_default_group_meanwhile_is_what_it_gets_back() {
 #[ignore = "changes the machine's cache: deploy/vm/check"]
 fn a_cache_that_comes_back_is_reserved_again_where_another_tool_was_quicker() {
     let (mounted, default, domain) = (Mounted::new(), GroupName::default_group(), second());
-    // The kernel lets nobody write anything beside an exclusive group that has every way.
+    // Shareable: beside an exclusive group that has every way, the kernel lets nobody write any ways.
     let mut request = mounted.request(2);
     request.exclusive = Exclusiveness::Never;
     let mut reserved = Reserved::as_asked(&mounted, &request);
@@ -319,7 +321,7 @@ fn a_cache_that_comes_back_is_reserved_again_where_another_tool_was_quicker() {
     assert_eq!(ways_of(&mounted, &default, domain), less.without(ways));
     drop(reserved.reservation);
     assert_eq!(ways_of(&mounted, &default, domain), less);
-    // All else is as before.
+    // Everything else is as before.
     set_in(&mounted, &default, domain, ways_of(&mounted, &default, 0));
     assert_eq!(mounted.picture(), reserved.before);
 }
@@ -343,7 +345,7 @@ fn ways_that_another_group_has_now_are_left_to_it() {
     );
     assert!(amiss.len() > 1);
     assert_eq!(mounted.picture(), taken);
-    // Nor is a group of that name taken for its own.
+    // A group of the same name that another tool made is not taken for the reservation's.
     mounted.resctrl.remove(&web()).unwrap();
     mounted.make(&jet());
     assert_eq!(reserved.repair(), [Fault::GroupOfOthers { group: jet() }]);
@@ -383,13 +385,13 @@ fn who_unmounts_is_told_from_who_removes() {
     host("mount -t resctrl resctrl /sys/fs/resctrl");
     assert_eq!(repair(&mut reservation), [Fault::MountedAnew]);
     assert_eq!(mounted.picture(), before);
-    // Then there is a new one to be made.
+    // A new reservation can be made afterwards.
     drop(reservation);
     let reservation = mounted.reserve(&mounted.request(2)).unwrap();
     assert_eq!(mounted.picture(), since);
     drop(reservation);
     assert_eq!(mounted.picture(), before);
-    // What was to outlive its process does not outlive the mount.
+    // A standing reservation does not outlive the mount.
     mounted.reserve(&mounted.request(2)).unwrap().leave().unwrap();
     mounted.again("rw");
     let reservation = mounted.reserve(&mounted.request(3)).unwrap();

@@ -1,16 +1,16 @@
-//! A status out of as many frames as it takes.
+//! Reading a status, which may take several frames.
 
 use super::{ControlConnection, ControlError};
 use crate::protocol::{ControlRequest, ControlResponse};
 use crate::status::{Rows, Status};
 
-/// Why there is no status.
+/// Reason why a client got no status.
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
-    /// No answer.
+    /// The daemon did not answer.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// A refusal, or an answer to another question.
+    /// The daemon refused, or answered another question. The text says which.
     #[error("the daemon gives no status: {0}")]
     Refused(String),
 }
@@ -22,8 +22,8 @@ impl StatusError {
 }
 
 impl ControlConnection {
-    /// Asks for the daemon's state and counters, with the first of its rows: one frame. What is missing is in
-    /// `rows.rest`.
+    /// Asks for the daemon's state and counters, with the first page of rows: one frame. `rows.rest` names
+    /// the rows that are missing.
     ///
     /// # Errors
     /// [`StatusError`].
@@ -35,8 +35,8 @@ impl ControlConnection {
         }
     }
 
-    /// Asks for the daemon's state and counters with all of its rows, however many frames they take. Rows of
-    /// later frames are some milliseconds younger.
+    /// Asks for the daemon's state and counters with all rows, in as many frames as they take. Rows of later
+    /// frames are some milliseconds younger.
     ///
     /// # Errors
     /// [`StatusError`].
@@ -76,8 +76,8 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
-    /// A daemon that gives these answers, whatever it is asked; the status that a client makes of them, and
-    /// the questions.
+    /// Runs a daemon that gives these answers, whatever it is asked. Returns the status that a client reads
+    /// from it, and the requests that the client sent.
     fn status_of(answers: Vec<ControlResponse>) -> (Result<Status, StatusError>, Vec<ControlRequest>) {
         let (near, far) = UnixStream::pair().unwrap();
         let daemon = std::thread::spawn(move || {
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(status.unwrap(), Status { pid: 5, rows: all, ..Default::default() });
         let from = |session, peer| ControlRequest::StatusRows { from: RowsFrom { session, peer } };
         assert_eq!(asked, [ControlRequest::Status, from(Some(7), Some(8)), from(Some(9), None)]);
-        // One that would never come to an end.
+        // The daemon names the same rows again: the client must not ask for ever.
         let again = ControlResponse::StatusRows(rows(&[1], &[], rest(Some(7), None)));
         let (status, _) = status_of(vec![first, again]);
         assert!(matches!(status, Err(StatusError::Refused(_))), "{status:?}");

@@ -1,17 +1,17 @@
-//! The pool's place in the last-level cache.
+//! Status of the pool's place in the last-level cache.
 
 use super::words;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 words! {
-    /// Whether cache is to be reserved.
+    /// Values of the configuration key `cache.reserve`: whether the daemon reserves cache.
     Reserve {
-        /// Where it can be.
+        /// Reserve cache where that is possible.
         Auto = "auto",
-        /// No.
+        /// Do not reserve cache.
         Off = "off",
-        /// Or the daemon does not start.
+        /// Reserve cache; where that fails, the daemon does not start.
         Require = "require",
     }
 }
@@ -19,64 +19,65 @@ words! {
 /// The pool's place in the last-level cache.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CacheStatus {
-    /// What was asked for.
+    /// Value of the configuration key `cache.reserve`.
     pub reserve: Reserve,
-    /// What is reserved.
+    /// Part of the cache that is reserved now.
     #[serde(flatten)]
     pub reservation: ReservationStatus,
-    /// Ways of devices, and prefetchers.
+    /// Processor registers for the ways of devices and for prefetchers.
     pub registers: RegistersStatus,
-    /// Other groups' bandwidth, and the ways of devices as the kernel tells them.
+    /// Settings made through the kernel: the memory bandwidth of other groups, and the ways of devices.
     pub adjustments: AdjustmentsStatus,
-    /// What the processor counts.
+    /// Counts of the processor for the reactor's thread.
     pub counters: CountersStatus,
-    /// What of the pool is in the cache.
+    /// Share of the pool that is in the cache, as the warmer measures it.
     pub warmer: WarmerStatus,
 }
 
-/// What is reserved.
+/// Ways of the last-level cache that are reserved for the pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReservationStatus {
-    /// Why nothing is reserved, where it was asked for.
+    /// Reason why nothing is reserved, where that was asked for.
     pub reason: Option<String>,
-    /// The group; none where nothing is reserved.
+    /// Name of the resctrl group; none where nothing is reserved.
     pub group: Option<String>,
-    /// Whether the kernel refuses the ways to others now; none: nothing is reserved, or that cannot be read.
+    /// Whether the kernel refuses the reserved ways to other groups now. None where nothing is reserved, or
+    /// where that cannot be read.
     pub exclusive: Option<bool>,
-    /// What is reserved, and what of it is used.
+    /// Reserved part of each cache, and its use.
     pub domains: Vec<CacheDomainStatus>,
-    /// What is not as it was made, each in words.
+    /// Differences from what the daemon set up, each in words.
     pub faults: Vec<String>,
-    /// How often what was undone was reserved again.
+    /// Number of times that the daemon reserved again what was undone.
     pub reserved_again: u64,
 }
 
-/// One cache's part.
+/// Reserved part of one cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheDomainStatus {
-    /// The cache's id.
+    /// Id of the cache.
     pub domain: u32,
-    /// The ways that were reserved: a hexadecimal mask, of code and data.
+    /// Ways that were reserved for code and data, as a hexadecimal mask.
     pub reserved: String,
-    /// Those that the group has now, as the kernel says; none: that cannot be read.
+    /// Ways that the group has now, as the kernel reports them. None where that cannot be read.
     pub ways: Option<String>,
-    /// Their bytes.
+    /// Size of the ways that the group has now, in bytes.
     pub bytes: Option<u64>,
-    /// What the group's threads have in the cache, where the processor counts.
+    /// Size of the group's lines in the cache, where the processor counts them.
     pub occupancy: Option<Occupancy>,
-    /// Bytes to and from memory on behalf of the group's threads, a second, since this was last asked for.
+    /// Bytes a second to and from memory for the group's threads, since this status was last requested.
     pub memory_bytes_per_s: Option<u64>,
 }
 
-/// How much of a cache holds lines of a group's threads, or why that is not known now.
+/// Bytes of a cache that hold lines of a group's threads, or the reason why they are not known now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Occupancy {
-    /// Bytes.
+    /// Known number of bytes.
     Bytes(u64),
     /// The processor reported an error.
     Error,
-    /// The processor has none at the moment.
+    /// The processor has no value at the moment.
     Unavailable,
     /// No counter was assigned to the group.
     Unassigned,
@@ -86,7 +87,7 @@ pub enum Occupancy {
 }
 
 impl Occupancy {
-    /// The number, where it is one.
+    /// Returns the number of bytes, where it is known.
     pub fn bytes(self) -> Option<u64> {
         match self {
             Self::Bytes(bytes) => Some(bytes),
@@ -95,18 +96,18 @@ impl Occupancy {
     }
 }
 
-/// What became of something that is set where that is configured and can be.
+/// Outcome of a setting that the daemon changes only where it is configured and possible.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub enum SettingStatus {
-    /// It is as it was.
+    /// The setting was left as it was.
     #[default]
     Left,
-    /// What is configured is set.
+    /// The configured value is set.
     Set,
-    /// It could not be.
+    /// The configured value could not be set.
     Failed {
-        /// Why.
+        /// Reason of the failure.
         reason: String,
     },
     /// Another state, which this build does not know.
@@ -114,41 +115,43 @@ pub enum SettingStatus {
     Unknown,
 }
 
-/// The processor's registers.
+/// Processor registers for the ways of devices and for prefetchers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegistersStatus {
-    /// What became of them.
+    /// Outcome of setting the registers.
     #[serde(flatten)]
     pub setting: SettingStatus,
-    /// Whether they are still as they were set; none: that cannot be read, or nothing is.
+    /// Whether the registers still are as the daemon set them. None where that cannot be read, or where the
+    /// daemon set none.
     pub stands: Option<bool>,
 }
 
-/// Other groups' bandwidth, and the ways of devices.
+/// Memory bandwidth of other groups, and the ways of devices, as set through the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdjustmentsStatus {
-    /// What became of them.
+    /// Outcome of changing these settings.
     #[serde(flatten)]
     pub setting: SettingStatus,
-    /// Whether they are still as they were set; none: that cannot be read, or nothing is.
+    /// Whether the settings still are as the daemon made them. None where that cannot be read, or where the
+    /// daemon made none.
     pub stands: Option<bool>,
-    /// What is configured: bandwidth by group.
+    /// Configured memory bandwidth by group.
     pub throttle: BTreeMap<String, u64>,
-    /// What is configured: the ways of devices, a hexadecimal mask or `pool`.
+    /// Configured ways of devices: a hexadecimal mask, or `pool`.
     pub device_ways: Option<String>,
 }
 
-/// What the processor itself counts of the reactor's thread.
+/// Hardware counters of the processor for the reactor's thread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub enum CountersStatus {
-    /// They are switched off.
+    /// The counters are switched off.
     Off,
-    /// They run.
+    /// The counters run, with these counts.
     Running(CacheCounts),
-    /// There are none.
+    /// The counters could not be set up.
     Failed {
-        /// Why.
+        /// Reason of the failure.
         reason: String,
     },
     /// Another state, which this build does not know.
@@ -156,34 +159,34 @@ pub enum CountersStatus {
     Unknown,
 }
 
-/// What was counted since the start.
+/// Counts of the reactor's thread since the daemon's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheCounts {
     /// Accesses that reached the last-level cache.
     pub llc_references: u64,
-    /// Of these, those that it did not have.
+    /// Part of `llc_references` that missed the cache.
     pub llc_misses: u64,
     /// Reads that memory answered, where the processor counts them.
     pub memory_reads: Option<u64>,
-    /// Of these, those that another NUMA node's memory answered.
+    /// Part of `memory_reads` that another NUMA node's memory answered.
     pub remote_memory_reads: Option<u64>,
-    /// Thousandths of the time for which the counters had hardware. Below 1000 the counts are projected.
+    /// Thousandths of the time in which the counters had hardware. Below 1000 the counts are projected.
     pub counted_permille: u32,
 }
 
-/// The warmer.
+/// State of the warmer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub enum WarmerStatus {
-    /// It is switched off.
+    /// The warmer is switched off.
     Off,
-    /// It is about to begin.
+    /// The warmer is about to begin.
     Calibrating,
-    /// It runs.
+    /// The warmer runs, with these measurements.
     Running(WarmerReadings),
-    /// It cannot.
+    /// The warmer cannot run.
     Failed {
-        /// Why.
+        /// Reason of the failure.
         error: String,
     },
     /// Another state, which this build does not know.
@@ -191,38 +194,38 @@ pub enum WarmerStatus {
     Unknown,
 }
 
-/// What the warmer found, and what it cost.
+/// Measurements of the warmer, and its cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WarmerReadings {
-    /// What of the pool is in the cache, by the most recent touches; none before the first ones.
+    /// Share of the pool that is in the cache, by the most recent touches. None before the first touches.
     pub resident: Option<ResidentShare>,
-    /// Touches made in all, but for warming in.
+    /// All touches, without those for warming in.
     pub touches: u64,
-    /// How often each line was touched.
+    /// Number of times that each line was touched.
     pub cycles: u64,
-    /// Time on a core that the thread took in all, nanoseconds.
+    /// Processor time that the warmer's thread has taken, in nanoseconds.
     pub cpu_ns: u64,
-    /// Time since it began touching in batches, nanoseconds.
+    /// Time since the warmer began to touch in batches, in nanoseconds.
     pub running_ns: u64,
-    /// Of that, its time on a core, nanoseconds.
+    /// Processor time of the thread in the span of `running_ns`, in nanoseconds.
     pub running_cpu_ns: u64,
     /// Touches a second, over the last second or so.
     pub rate_hz: f64,
-    /// Thousandths of a core, over the last second or so.
+    /// Thousandths of a core that the warmer takes, over the last second or so.
     pub cost_permille: f64,
 }
 
-/// The share of the pool that is in the cache, as far as recent touches tell.
+/// Share of the pool that is in the cache, estimated from recent touches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ResidentShare {
-    /// The share, 0 to 1.
+    /// Share of the pool that is in the cache, 0 to 1.
     pub share: f64,
-    /// It is not lower (95 %).
+    /// Lower bound of the share (95 %).
     pub low: f64,
-    /// It is not higher (95 %).
+    /// Upper bound of the share (95 %).
     pub high: f64,
-    /// How many touches this rests on.
+    /// Number of touches that the estimate rests on.
     pub touches: u32,
-    /// Of these, judged to be cached.
+    /// Part of `touches` that was judged to be cached.
     pub judged_cached: u32,
 }

@@ -1,123 +1,125 @@
-//! Pressure on the pool, and what is done about it (Jet §4.3).
+//! Status of the pressure on the pool, and of escape (Jet §4.3).
 
 use super::words;
 use serde::{Deserialize, Serialize};
 
 words! {
-    /// How full the pool is.
+    /// Pressure on the pool: how full it is.
     Pressure {
-        /// There is room.
+        /// The pool has room.
         Ok = "ok",
-        /// There is little: what is held too long escapes.
+        /// The pool has little room: data that applications hold too long escapes.
         Unsafe = "unsafe",
-        /// There is hardly any: senders are slowed down, too.
+        /// The pool has hardly any room: senders are slowed down, too.
         Danger = "danger",
     }
 }
 
-/// Escape from pressure, in slabs unless a name says otherwise.
+/// Counters of escape, in slabs unless a name says otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EscapeStatus {
-    /// Whether anything is ever done.
+    /// Whether the daemon acts on pressure at all.
     pub enabled: bool,
-    /// Escape memory.
+    /// Use of escape memory.
     pub memory: EscapeMemoryStatus,
-    /// Held by stragglers and replaced in the pool.
+    /// Slabs that stragglers hold, and that were replaced in the pool.
     pub replaced: EscapedStatus,
-    /// Copied to memory.
+    /// Slabs that were copied to escape memory.
     pub copied: CopiedStatus,
-    /// Taken from memory instead of waiting.
+    /// Slabs of escape memory that messages took instead of waiting.
     pub memory_grants: EscapedStatus,
     /// Evaluations of Algorithm 1 under pressure.
     pub evaluations: u64,
-    /// Times that the pool came into danger.
+    /// Number of times that the pool came into danger.
     pub danger: u64,
-    /// Times that congestion was to be marked.
+    /// Number of times that congestion was to be marked.
     pub marks: u64,
     /// Congestion signals sent to senders.
     pub signals: u64,
     /// Sessions that are granted nothing new for now.
     pub suspended: u32,
-    /// What is held for so many microseconds is a straggler now: as configured, or longer where the pool
-    /// takes as long to be used twice.
+    /// The straggler's time now, in microseconds: a run that is held longer is a straggler. It is the
+    /// configured time, or longer where a turn of the pool takes longer.
     pub straggler_us: u64,
-    /// Milliseconds altogether for which the reactor did not get to look, beyond what it allows itself: not
-    /// held against applications. Where it grows, others take its core, or the host the machine's.
+    /// Milliseconds altogether by which turns of the reactor began too late, beyond what the reactor allows
+    /// itself. This time does not count as held by applications. Where it grows, other programs take the
+    /// reactor's core, or the host takes the virtual machine's.
     pub stalled_ms: u64,
 }
 
 /// Escape memory, in slabs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EscapeMemoryStatus {
-    /// All.
+    /// All slabs of escape memory.
     pub slabs: u32,
-    /// Allocated and touched.
+    /// Slabs of escape memory that are allocated and touched, so that they can be used.
     pub ready: u32,
-    /// In use, or standing in for stragglers.
+    /// Slabs that are in use, or that stand in for stragglers' slabs.
     pub used: u32,
-    /// The most in use at once.
+    /// The most slabs of escape memory in use at once.
     pub used_max: u32,
-    /// Slabs in use times the milliseconds that they were: divided by a span, the mean over it.
+    /// Sum over all used slabs of the milliseconds of their use. Its growth divided by a span is the mean
+    /// number of used slabs over that span.
     pub used_slab_ms: u64,
-    /// Out of use for good: the hardware lost them.
+    /// Slabs out of use for good, because the hardware lost them.
     pub retired: u32,
-    /// Why there is none, or less than was asked for.
+    /// Reason why there is no escape memory, or less than was asked for.
     pub error: Option<String>,
 }
 
-/// What escaped in one way, in slabs.
+/// Slabs that escaped in one way (replaced, or taken instead of waiting).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EscapedStatus {
-    /// Now.
+    /// Slabs that are escaped now.
     pub now: u32,
-    /// So far.
+    /// Slabs that escaped so far.
     pub total: u64,
 }
 
-/// Copies, in slabs.
+/// Copies to escape memory, in slabs unless a name says otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopiedStatus {
-    /// Held in copies.
+    /// Slabs held in copies now.
     pub now: u32,
-    /// Copied so far.
+    /// Slabs copied so far.
     pub total: u64,
-    /// The same in bytes: read once from the cache, written once to memory.
+    /// Bytes copied so far: each is read once from the cache, and written once to memory.
     pub bytes: u64,
-    /// Copies not made, or thrown away, because the application reads the run.
+    /// Copies that were not made, or were thrown away, because the application reads the run.
     pub pinned: u64,
-    /// Copies not made for want of memory or of somebody to make them.
+    /// Copies that were not made because memory or a worker was lacking, or because the hardware lost memory.
     pub failed: u64,
-    /// Under way.
+    /// Copies under way now.
     pub in_flight: u32,
 }
 
 words! {
-    /// How an actuator stands.
+    /// State of an actuator.
     ActuatorState {
-        /// It works, and is as it was found.
+        /// The actuator works, and has the value that it was found with.
         Ready = "ready",
-        /// It is lowered.
+        /// The actuator is lowered, so that congestion is marked earlier.
         Lowered = "lowered",
-        /// It does not work here.
+        /// The actuator does not work on this host.
         Unsupported = "unsupported",
-        /// It could not be lowered or restored.
+        /// The actuator could not be lowered or restored.
         Failed = "failed",
     }
 }
 
-/// One of the NIC's own knobs that mark congestion.
+/// Status of an actuator: a knob of the NIC's own that marks congestion.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ActuatorStatus {
-    /// Its name.
+    /// Name of the actuator.
     pub name: String,
-    /// How it stands.
+    /// State of the actuator.
     pub state: ActuatorState,
-    /// What it is and its values, or why it does not work.
+    /// Description of the actuator and its values, or the reason why it does not work.
     pub detail: String,
-    /// Times that it was lowered.
+    /// Number of times that the actuator was lowered.
     pub lowered: u64,
-    /// Times that it was restored.
+    /// Number of times that the actuator was restored.
     pub restored: u64,
-    /// Times that either failed.
+    /// Number of times that lowering or restoring failed.
     pub failed: u64,
 }

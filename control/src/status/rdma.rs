@@ -1,10 +1,10 @@
-//! The RDMA port.
+//! Status of the RDMA port.
 
 use super::words;
 use serde::{Deserialize, Serialize};
 
 words! {
-    /// What the port's packets travel on.
+    /// Link layer of an RDMA port.
     LinkLayer {
         /// Ethernet.
         RoCE = "RoCE",
@@ -14,13 +14,13 @@ words! {
 }
 
 words! {
-    /// How the port stands.
+    /// State of an RDMA port.
     PortState {
-        /// Packets come and go.
+        /// The port passes packets.
         Active = "active",
-        /// There is no link.
+        /// The port has no link.
         Down = "down",
-        /// A subnet manager has to set it up.
+        /// The port waits for a subnet manager to set it up.
         Waiting = "waiting",
     }
 }
@@ -28,50 +28,50 @@ words! {
 /// A port of an RDMA device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RdmaStatus {
-    /// The device.
+    /// Name of the device.
     pub device: String,
-    /// The port's number, from 1.
+    /// Number of the port, from 1.
     pub port: u8,
-    /// What its packets travel on.
+    /// Link layer of the port.
     pub link: LinkLayer,
-    /// How it stands.
+    /// State of the port.
     pub state: PortState,
-    /// The payload of its longest packet, in bytes.
+    /// Payload of the port's longest packet, in bytes.
     pub packet_bytes_max: u32,
     /// Packets that a small message of 4 KiB takes, with its header.
     pub packets_of_4_kib: u32,
-    /// The interface that has its first address.
+    /// Network interface that has the port's first address.
     pub interface: Option<String>,
-    /// Where the daemon listens.
+    /// Addresses where the daemon listens.
     pub listening: Vec<RdmaListening>,
-    /// Connections by the payload of their longest packet.
+    /// Connections, counted by the payload of their longest packet.
     pub paths: Vec<RdmaPath>,
-    /// Times that the port went down.
+    /// Number of times that the port went down.
     pub downs: u64,
-    /// Times that its addresses changed.
+    /// Number of times that the port's addresses changed.
     pub address_changes: u64,
-    /// Requests that were refused because their packets are longer than the port's.
+    /// Connection requests that were refused because their packets are longer than the port's.
     pub refused_for_packets: u64,
-    /// How long those of the last one were, in bytes.
+    /// Length of the packets of the last request that was refused so, in bytes.
     pub refused_packet_bytes: u32,
 }
 
-/// Where the daemon listens.
+/// An address where the daemon listens.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RdmaListening {
-    /// Address and port number.
+    /// IP address and port number.
     pub address: String,
-    /// Whether the port has the address now.
+    /// Whether the RDMA port has the address now.
     pub is_there: bool,
-    /// Why nobody listens there, though the port has it.
+    /// Reason why the daemon cannot listen there, though the RDMA port has the address.
     pub problem: Option<String>,
 }
 
-/// Connections whose longest packets are alike.
+/// Connections whose longest packets have the same payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RdmaPath {
-    /// The payload of the longest packet, in bytes.
+    /// Payload of the longest packet, in bytes.
     pub packet_bytes: u32,
-    /// How many connections.
+    /// Number of these connections.
     pub connections: u32,
 }

@@ -1,42 +1,42 @@
-//! Applications and senders one by one. There may be thousands of each, so they are told in pages: each fits
-//! a frame.
+//! Status of each application and each sender. There may be thousands of each, so the rows are sent in pages
+//! that each fit a frame.
 
 use serde::{Deserialize, Serialize};
 
-/// A page.
+/// A page of a status: rows for applications, ended sessions and senders.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rows {
-    /// Applications.
+    /// Rows of the registered applications.
     pub sessions: Vec<SessionStatus>,
-    /// Sessions that are over, and what they held.
+    /// Sessions that are over, and the slabs that they still hold.
     #[serde(default)]
     pub quarantined: Vec<QuarantineStatus>,
-    /// Senders.
+    /// Rows of the connected senders.
     pub peers: Vec<PeerStatus>,
-    /// What comes in further pages; none: this is no page, but all of it.
+    /// Rows that follow in further pages. None where these rows are complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rest: Option<RowsFrom>,
 }
 
-/// Which rows of a status are still to be told: all from these numbers on, or none.
+/// Rows of a status that are still to be sent: those from these numbers on. None: no rows of that kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowsFrom {
-    /// Sessions.
+    /// Number of the first session whose row is still to be sent.
     pub session: Option<u32>,
-    /// Senders.
+    /// Number of the first peer whose row is still to be sent.
     pub peer: Option<u32>,
 }
 
 impl RowsFrom {
-    /// All of them.
+    /// Request for all rows, from the first ones on.
     pub const START: Self = Self { session: Some(0), peer: Some(0) };
 
-    /// Whether nothing is left to be told.
+    /// Whether no rows are left to be sent.
     pub fn is_nothing(self) -> bool {
         self == Self::default()
     }
 
-    /// Whether this is less than what `before` says, and so comes to an end.
+    /// Whether fewer rows are left than `before` says, so that further requests come to an end.
     pub(crate) fn is_after(self, before: Self) -> bool {
         let is_after =
             |now: Option<u32>, before: Option<u32>| now.is_none() || (before.is_some() && now > before);
@@ -44,81 +44,81 @@ impl RowsFrom {
     }
 }
 
-/// One application.
+/// Status of one application.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SessionStatus {
-    /// Its number.
+    /// Number of the session.
     pub session: u32,
-    /// Its name.
+    /// Name of the application.
     pub app: String,
-    /// Its class.
+    /// Admission class of the application.
     pub class: u8,
-    /// Slabs that it holds, in the pool and in memory.
+    /// Slabs that the application holds, in the pool and in escape memory.
     pub held_slabs: u32,
-    /// Of them: in the pool's budget for longer than the straggler threshold.
+    /// Part of `held_slabs`: in the pool's budget for longer than the straggler's time.
     pub straggler_slabs: u32,
-    /// Of them: replaced in the pool.
+    /// Part of `held_slabs`: replaced in the pool.
     pub replaced_slabs: u32,
-    /// Of them: copied to memory.
+    /// Part of `held_slabs`: copied to escape memory.
     pub copied_slabs: u32,
-    /// Of them: in memory, copied or taken instead of waiting.
+    /// Part of `held_slabs`: in escape memory, copied or taken instead of waiting.
     pub memory_slabs: u32,
-    /// Slabs replaced so far.
+    /// Slabs of the application that were replaced in the pool so far.
     pub replaced_total: u64,
-    /// Slabs copied so far.
+    /// Slabs of the application that were copied to escape memory so far.
     pub copied_total: u64,
-    /// Slabs taken from memory instead of waiting so far.
+    /// Slabs of escape memory taken instead of waiting so far.
     pub memory_total: u64,
-    /// Most of what it holds are stragglers.
+    /// Whether most of what the application holds are stragglers.
     pub slow: bool,
-    /// It is granted nothing new for now.
+    /// Whether the session is granted nothing new for now.
     pub suspended: bool,
-    /// It may take memory instead of waiting.
+    /// Whether the application's messages may take escape memory instead of waiting.
     pub memory_instead_of_waiting: bool,
-    /// Messages delivered to it.
+    /// Messages delivered to the application.
     pub delivered_messages: u64,
-    /// Bytes delivered to it.
+    /// Bytes delivered to the application.
     pub delivered_bytes: u64,
-    /// Measured throughput.
+    /// Measured throughput, in bytes a second.
     pub bytes_per_s: u64,
-    /// From delivery to release.
+    /// Post-NIC time: from delivery to release.
     pub post_nic_ns: PostNicStatus,
-    /// Messages that wait for its slots.
+    /// Messages that wait for the session's slots.
     pub backlog: u32,
-    /// It holds all that it may while more waits for it.
+    /// The application's standstill: it holds all that it may while more waits for it.
     pub standstill: Option<StandstillStatus>,
 }
 
 /// A session that is over, and whose slabs are not back.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuarantineStatus {
-    /// Its number.
+    /// Number of the session.
     pub session: u32,
-    /// Its application's name.
+    /// Name of the session's application.
     pub app: String,
-    /// The application's process, where that can be told.
+    /// Process id of the application, where it is known.
     pub pid: Option<u32>,
-    /// Slabs that it held when it ended.
+    /// Slabs that the session held when it ended.
     pub held_slabs: u32,
-    /// The same in bytes.
+    /// Bytes that the session held when it ended.
     pub held_bytes: u64,
-    /// Its process may still read them: they come back when it closes its connection or ends. Otherwise time
-    /// alone ends it.
+    /// Whether the application's process may still read the slabs. Then they come back when it closes its
+    /// connection or ends. Otherwise they come back after a time.
     pub holder_lives: bool,
 }
 
-/// An application that holds all that it may.
+/// Standstill of an application that holds all that it may.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StandstillStatus {
-    /// Key of the configuration whose limit it has reached.
+    /// Configuration key whose limit the application has reached.
     pub limit: String,
-    /// In words.
+    /// Text that describes the limit.
     pub why: String,
-    /// For how many milliseconds nothing came and nothing was given back.
+    /// Milliseconds for which nothing arrived and nothing was given back.
     pub ms: u64,
 }
 
-/// Post-NIC time, in nanoseconds.
+/// Distribution of the post-NIC time, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)] // the names say it
 pub struct PostNicStatus {
@@ -129,22 +129,22 @@ pub struct PostNicStatus {
     pub max: u64,
 }
 
-/// One sender.
+/// Status of one sender.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerStatus {
-    /// Its number.
+    /// Number of the peer.
     pub peer: u32,
-    /// Its identity.
+    /// Identity of the sender, as hexadecimal text.
     pub sender: String,
-    /// The application that it sends to.
+    /// Application that the sender sends to.
     pub app: String,
-    /// SENDs that arrived.
+    /// SENDs that arrived from the sender.
     pub arrived: u64,
-    /// Credit that it has.
+    /// Credit that the sender has: SENDs that it may still send.
     pub credit: u64,
-    /// Messages without an end.
+    /// Messages of the sender that have no end yet.
     pub unfinished: u32,
-    /// READs that its connection takes at once, as the two NICs agreed; 0 until it stands.
+    /// READs that the connection takes at once, as the two NICs agreed. 0 until the connection is set up.
     pub reads_max: u32,
 }
 

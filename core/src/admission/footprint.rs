@@ -1,49 +1,53 @@
-//! The footprint that follows the load: how much of the READ share may be in use at once.
+//! The footprint window that follows the load: how much of the READ share may be in use at once.
 //!
-//! Little's law says what a load needs: its rate times how long a slab is in use. More than that only waits,
-//! in slabs that fall out of the nearest cache meanwhile. How long a slab is in use cannot be told from how
-//! long it waits, so the window is found by trying: in turns with the window that stands, another one is used
-//! for a while, and what was released under each decides. A smaller one is taken if it costs next to nothing,
-//! a larger one if it gains something.
+//! Little's law says what a load needs: its rate times how long a slab is in use. Anything beyond that only
+//! waits, in slabs that meanwhile fall out of the nearest cache. A measured waiting time does not tell how
+//! long slabs have to be in use. So the window is found by trial. The current window and a candidate window
+//! are used in alternating epochs, and the bytes released under each decide. A smaller candidate replaces the
+//! current window if it costs next to nothing, a larger one if it gains something.
 //!
-//! First far and wide: windows of all sizes have their turn, since what fits the nearest cache is worth
-//! something only once all of it does. When none was better there is a rest, each one longer than the last;
-//! and then only the two windows beside the one that stands are tried, so that the footprint stays within
-//! half as much again of what the load needs. Far and wide again now and then.
+//! The search begins far: it tries candidates of all sizes, because what fits the nearest cache pays only
+//! once all of it fits. When no candidate was better, the search rests, each time longer than before. After
+//! that it is near: it tries only the two neighbours of the current window. So the footprint stays within one
+//! and a half times what the load needs. From time to time the search is far again.
 //!
-//! Trying tells something only while there is always more to read than the window lets in. Where a load comes
-//! in bursts, one after the other, the window grows with them, to no limit at all at last: it is to have what
-//! it needs when it needs it. One that never fills its window is left alone: slabs are reused last used
-//! first, and so it touches few of them anyway.
+//! A trial means something only while there is always more to read than the window lets in. Where a load
+//! comes in bursts, the window grows with each series of bursts until it is no limit: the load is to have
+//! what it needs when it needs it. A load that never fills its window is left alone. Slabs that were used
+//! last are used first again, so such a load touches few slabs anyway.
 
-/// How long one window is used before the other has its turn.
+/// Nanoseconds for which one window is used before the other has its turn.
 const EPOCH_NS: u64 = 4_000_000;
-/// What of that passes before releases count: what was read under the window before has gone by then.
+/// Nanoseconds at the beginning of an epoch in which releases do not count. Fragments that were read under
+/// the previous window are released in that time.
 const SETTLE_NS: u64 = 1_000_000;
-/// Turns of each window before it is decided: far and wide, and between neighbours, which differ less.
+/// Pairs of epochs after which a trial is decided: in a far search, and between neighbours, which differ
+/// less.
 const PAIRS_FAR: u32 = 12;
 const PAIRS_NEAR: u32 = 24;
-/// Turns of each before it is decided where all of them differ plainly: by so many thousandths.
+/// Pairs of epochs after which a trial may be decided early. Each of them must differ by at least so many
+/// thousandths in the same direction.
 const PAIRS_PLAIN: u32 = 3;
 const PLAIN_PERMILLE: u64 = 150;
-/// A smaller window does as well if it releases this much of what the other does: less is within what turns
-/// differ by. It is taken if it does in half of the turns.
+/// Thousandths of the current window's rate at which a smaller candidate counts as no worse: rates of epochs
+/// differ by that much anyway. The smaller candidate is taken if it reaches this in half of the pairs.
 const SHRINK_PERMILLE: u64 = 985;
-/// A larger one does better if it releases so much. It is taken if it does in two thirds of the turns.
+/// Thousandths of the current window's rate at which a larger candidate counts as better. The larger
+/// candidate is taken if it reaches this in two thirds of the pairs.
 const GROW_PERMILLE: u64 = 1030;
-/// The rest after all windows were tried and none was better: the first one, and the longest.
+/// Nanoseconds of rest after all candidates were tried and none was better: the first rest, and the longest.
 const REST_NS: u64 = 250_000_000;
 const REST_NS_MAX: u64 = 8_000_000_000;
-/// Rests of the longest kind after which windows of all sizes have their turn again.
+/// Rests of the longest kind after which candidates of all sizes are tried again.
 const RESTS_FAR: u32 = 16;
-/// Of an epoch's looks, those with something left to read that make its load a steady one.
+/// Thousandths of an epoch's looks that must find something left to read, for the load to count as steady.
 const STEADY_PERMILLE: u64 = 900;
-/// What an epoch of bursts weighs, in epochs without one after which it is forgotten; and how much of it
-/// makes the window grow: a load that ends is no burst.
+/// Weight of an epoch of bursts, counted in the steady epochs that cancel it; and the sum at which the window
+/// grows. A load that merely ends once stays below that sum.
 const BURST: u32 = 2;
 const BURSTS_MAX: u32 = 16 * BURST;
 
-/// What was seen of one window in one turn.
+/// Bytes released under one window in one epoch, and the time in which they were.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     bytes: u64,
@@ -51,7 +55,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// This rate in thousandths of the other's. `None`: the other released nothing.
+    /// Returns this rate in thousandths of the other rate. `None`: nothing was released under the other.
     fn permille_of(&self, other: &Self) -> Option<u64> {
         let own = u128::from(self.bytes) * u128::from(other.span_ns) * 1000;
         let others = u128::from(other.bytes) * u128::from(self.span_ns);
@@ -59,14 +63,14 @@ impl Seen {
     }
 }
 
-/// One window beside the one that stands. Pairs of turns are counted, not added up: one in which the machine
-/// did something else may then be as wrong as it likes.
+/// The trial of one candidate against the current window. Pairs of epochs are counted, not added up: so a
+/// pair in which the machine did something else counts no more than any other.
 #[derive(Clone, Copy, Debug, Default)]
 struct Trial {
-    /// The turn of the window that stands, which has no other yet.
+    /// The current window's epoch that still lacks the candidate's epoch to make a pair.
     standing: Seen,
     pairs: u32,
-    /// Pairs in which the other one did well enough; plainly better; plainly worse.
+    /// Pairs in which the candidate did well enough; plainly better; plainly worse.
     good: u32,
     better: u32,
     worse: u32,
@@ -74,7 +78,7 @@ struct Trial {
 
 impl Trial {
     fn pair(&mut self, seen: Seen, larger: bool) {
-        // Nothing is released under the window that stands: any larger one is better.
+        // Where nothing is released under the current window, any larger one is better.
         let nothing = if larger { u64::MAX } else { 0 };
         let permille = seen.permille_of(&self.standing).unwrap_or(nothing);
         self.pairs += 1;
@@ -87,40 +91,40 @@ impl Trial {
         self.pairs >= PAIRS_PLAIN && (self.better == self.pairs || self.worse == self.pairs)
     }
 
-    /// Whether the other one is to stand; `None`: not yet known.
+    /// Returns whether the candidate is to replace the current window; `None` while that is not known yet.
     fn verdict(&self, larger: bool, pairs_max: u32) -> Option<bool> {
         let of_three = if larger { 2 * self.pairs } else { self.pairs.div_ceil(2) + self.pairs };
         (self.is_plain() || self.pairs >= pairs_max).then_some(3 * self.good >= of_three)
     }
 }
 
-/// The window, and what is tried beside it.
+/// The current window, and the candidate that is tried beside it.
 #[derive(Clone, Debug)]
 pub(crate) struct Footprint {
-    /// The smallest window.
+    /// Bytes of the smallest window.
     least_bytes: u64,
-    /// The largest one, which is no limit.
+    /// Bytes of the largest window, which is no limit.
     most_bytes: u64,
-    /// The window that stands.
+    /// Step of the current window.
     step: u32,
-    /// The one that is tried.
+    /// Step of the candidate.
     other: u32,
-    /// Whether it is the turn of the one that is tried.
+    /// Whether the candidate is in use now, not the current window.
     trying: bool,
-    /// Whether windows of all sizes are tried, or those beside the one that stands.
+    /// Whether candidates of all sizes are tried, or only the neighbours of the current window.
     far: bool,
-    /// Whether the last step was to a larger window: the next one likely is, too.
+    /// Whether the last change was to a larger window: then the next one is likely to be, too.
     upward: bool,
     rests: u32,
-    /// Steps against the direction of the one before, in a row.
+    /// Changes in a row that each went against the direction of the one before.
     turnings: u32,
-    /// No other is tried before.
+    /// Time before which no candidate is tried.
     rest_until_ns: u64,
     rest_ns: u64,
     trial: Trial,
-    /// Epochs of bursts, less those without.
+    /// Epochs of bursts by their weight, less the steady epochs.
     bursts: u32,
-    /// When the epoch began, and when its releases began to count.
+    /// Time when the epoch began, and when its releases began to count.
     since_ns: u64,
     counts_since_ns: Option<u64>,
     bytes: u64,
@@ -129,7 +133,7 @@ pub(crate) struct Footprint {
 }
 
 impl Footprint {
-    /// From `least_bytes` to `most_bytes`, which is no limit, and with which it begins.
+    /// Creates a window between `least_bytes` and `most_bytes`. It begins at `most_bytes`, which is no limit.
     pub fn new(least_bytes: u64, most_bytes: u64) -> Self {
         let mut new = Self {
             least_bytes,
@@ -158,14 +162,15 @@ impl Footprint {
         new
     }
 
-    /// One that stays where it is.
+    /// Creates a window that never changes.
     #[cfg(test)]
     pub fn fixed(bytes: u64) -> Self {
         Self { step: 0, since_ns: u64::MAX, ..Self::new(bytes, 2 * bytes) }
     }
 
-    /// The window of a step: twice that of the second below; between the two, half as much again. With a
-    /// smallest one of two fragments, which are read in one, each holds more of them than the one below.
+    /// Returns the bytes of a step's window. Each is twice the window two steps below; the step between is
+    /// half as much again. The smallest window has room for two fragments, so each window has room for more
+    /// fragments than the one below.
     fn bytes_of(&self, step: u32) -> u64 {
         let whole = self.least_bytes.saturating_mul(1 << (step / 2).min(32));
         let bytes = if step.is_multiple_of(2) { whole } else { whole.saturating_mul(3) / 2 };
@@ -176,14 +181,14 @@ impl Footprint {
         self.bytes_of(step) == self.most_bytes
     }
 
-    /// What is tried first beside the window that stands.
+    /// Returns the first candidate to try beside the current window.
     fn first(&self) -> u32 {
         self.next(self.step).unwrap_or(self.step)
     }
 
-    /// What is tried after a window; `None`: all had their turn. Far and wide each is half of the last one,
-    /// and after the smallest comes the largest. Otherwise there are two, the one that likely is better
-    /// first.
+    /// Returns the candidate to try after `other`; `None` when all were tried. In a far search each candidate
+    /// is half of the last one, and after the smallest comes the largest. In a near search there are two
+    /// candidates, the more promising one first.
     fn next(&self, other: u32) -> Option<u32> {
         let above = || (!self.is_last(self.step)).then_some(self.step + 1);
         let below = || self.step.checked_sub(1);
@@ -193,36 +198,36 @@ impl Footprint {
             let next = if other == self.step { first } else { second };
             return next.filter(|&next| next != other);
         }
-        // Only powers of two of the smallest, whatever the largest is.
+        // Only the smallest window times powers of two, whatever the largest is.
         let next =
             other.checked_sub(2 - other % 2).or_else(|| (self.step..).find(|&step| self.is_last(step)))?;
-        // Round once: past the one that stands, or past the largest again.
+        // One round is complete past the current window, or past the largest one for the second time.
         let passed = other > self.step && (next <= self.step || next >= other);
         (!passed && next != self.step).then_some(next)
     }
 
-    /// The step that has its turn.
+    /// Returns the step of the window that is in use now.
     fn current(&self) -> u32 {
         if self.trying { self.other } else { self.step }
     }
 
-    /// Bytes of the READ share that may be in use now; `None`: as many as there are.
+    /// Returns the bytes of the READ share that may be in use now; `None` while there is no limit.
     pub fn window_bytes(&self) -> Option<u64> {
         let current = self.current();
         (!self.is_last(current)).then(|| self.bytes_of(current))
     }
 
-    /// The window that stands, whatever is tried beside it.
+    /// Returns the bytes of the current window, whatever candidate is tried beside it.
     pub fn standing_bytes(&self) -> u64 {
         self.bytes_of(self.step)
     }
 
-    /// Bytes of the READ share were released.
+    /// Counts bytes of the READ share that were released.
     pub fn released(&mut self, bytes: u64) {
         self.bytes += bytes;
     }
 
-    /// The grants of a turn are made; `hungry`: something is left to read.
+    /// Looks at the load once the grants of a turn are made. `hungry`: something is left to read.
     pub fn look(&mut self, now_ns: u64, hungry: bool) {
         let age_ns = now_ns.saturating_sub(self.since_ns);
         if age_ns < SETTLE_NS {
@@ -243,25 +248,25 @@ impl Footprint {
         let span_ns = now_ns - self.counts_since_ns.take().unwrap_or(now_ns);
         let age_ns = now_ns - core::mem::replace(&mut self.since_ns, now_ns);
         if age_ns > 2 * EPOCH_NS || span_ns < EPOCH_NS / 2 {
-            // Nobody looked for a while: nothing came, or the machine did something else. Neither is the
-            // window's doing.
+            // Nobody looked for a while: nothing arrived, or the machine did something else. Neither is due
+            // to the window.
             return;
         }
         if self.hungry * 1000 < self.looks * STEADY_PERMILLE {
             if self.trying {
-                // All that there is fits the window that is tried, or the load is no steady one: neither
-                // speaks for it.
+                // All that waits fits the candidate, or the load is not steady: neither speaks for the
+                // candidate.
                 self.trial.pairs += 1;
                 self.decide(now_ns);
                 return;
             }
-            // Not steady: it says nothing of the window that stands, which has its turn again.
+            // A load that is not steady says nothing about the current window. That window has another epoch.
             if self.hungry > 0 {
                 self.bursts = (self.bursts + BURST).min(BURSTS_MAX);
             }
             if self.bursts >= BURSTS_MAX && !self.is_last(self.step) {
                 self.bursts = 0;
-                // What is needed when it is steady again is to be found anew.
+                // What the load needs once it is steady again has to be found anew.
                 (self.far, self.rests, self.rest_ns, self.rest_until_ns) = (true, 0, REST_NS, 0);
                 self.stand(self.step + if self.is_last(self.step + 1) { 1 } else { 2 });
             }
@@ -281,7 +286,7 @@ impl Footprint {
         }
     }
 
-    /// After a pair of turns.
+    /// Decides the trial after a pair of epochs, if it can be decided.
     fn decide(&mut self, now_ns: u64) {
         self.trying = false;
         let larger = self.other > self.step;
@@ -295,13 +300,15 @@ impl Footprint {
         }
     }
 
-    /// The one that was tried does better, and stands from now on.
+    /// Makes the candidate, which did better, the current window.
     fn take(&mut self, larger: bool, now_ns: u64) {
         let (far, plain) = (self.far, self.trial.is_plain());
-        // To and fro: what they differ by is not worth looking. From far below to the top again, too.
+        // The window went to and fro: the difference is not worth more trials. In a far search that is also a
+        // step from far below up to the largest again.
         let back = if far { larger } else { larger != self.upward };
         if back {
-            // Each time for longer; but the first time not for as long as what is tried in vain has come to.
+            // Each such rest is longer than the one before. The first one begins small, however long the
+            // rests after vain trials have become.
             let rest_ns = (REST_NS << self.turnings.min(8)).min(REST_NS_MAX);
             self.rest_until_ns = now_ns.saturating_add(rest_ns);
             self.turnings += 1;
@@ -309,7 +316,7 @@ impl Footprint {
         } else {
             self.turnings = 0;
             if plain {
-                // Another load.
+                // The load has changed.
                 self.rest_ns = REST_NS;
             } else if !far {
                 self.rest_ns = (self.rest_ns / 2).max(REST_NS);
@@ -318,7 +325,7 @@ impl Footprint {
         self.stand(self.other);
     }
 
-    /// All had their turn.
+    /// Begins a rest after all candidates were tried in vain.
     fn rest(&mut self, now_ns: u64) {
         self.turnings = 0;
         self.rest_until_ns = now_ns.saturating_add(self.rest_ns);
@@ -331,23 +338,23 @@ impl Footprint {
         self.try_other(self.first());
     }
 
-    /// From now on this window stands.
+    /// Makes a step the current window.
     fn stand(&mut self, step: u32) {
         self.upward = step > self.step;
         self.step = step;
         self.try_other(self.first());
     }
 
-    /// This one is tried beside the one that stands.
+    /// Begins the trial of a candidate beside the current window.
     fn try_other(&mut self, other: u32) {
         self.other = other;
         (self.trial, self.trying) = (Trial::default(), false);
     }
 }
 
-/// Expected cache footprint of a message: throughput times post-NIC time of its session, but no more than the
-/// message has and no less than one fragment of it (Jet §3.2, §4). A session that was not measured yet counts
-/// in full.
+/// Returns the expected cache footprint of a message (Jet §3.2, §4): its session's throughput times post-NIC
+/// time. That is at most the message's length, and at least one fragment of it. A message of a session that
+/// was not measured yet counts in full.
 pub(super) fn footprint_bytes(length: u64, fragment_bytes: u32, bytes_per_ms: u64, post_nic_ns: u64) -> u64 {
     let least = length.min(u64::from(fragment_bytes));
     if bytes_per_ms == 0 || post_nic_ns == 0 {

@@ -1,18 +1,20 @@
-//! Admission: who goes next, and how much of it (Jet §3.2 step 2, §4.1.2). Decided here and nowhere else.
+//! Admission: decides which message is read next, and how much of it (Jet §3.2 step 2, §4.1.2). No other
+//! module decides that.
 //!
-//! Large messages wait in queues by class. One is admitted when its footprint fits the pool and the
-//! concurrency window has room; then it takes turns with the others of its class, a fragment each. What comes
-//! out is a [`Grant`]: which message, from which share, how many slabs. Posting the READ is the receiver's.
+//! Large messages wait in queues by class. A message is admitted when its footprint fits the pool and the
+//! concurrency window has room. Then it takes turns with the other running messages of its class, one
+//! fragment each. The result is a [`Grant`]: which message, from which share, how many slabs. The receiver
+//! posts the READ.
 //!
-//! Parts of several messages arrive side by side. An application may take its messages one after the other:
-//! it then waits for the next part of the message that began to arrive first, while parts of later ones lie
-//! unread and hold slabs and slots. So that it never waits for ever, the oldest incomplete message of a
-//! session has a reserve that later ones do not touch: a fragment's slabs, a fragment's slots. What it gets
-//! from the reserve its application reads and gives back, so one reserve of slabs serves all sessions. READs
-//! end by themselves and need none.
+//! Parts of several messages arrive side by side. An application may take its messages one after the other.
+//! Then it waits for the next part of the message that began to arrive first, while parts of later messages
+//! lie unread and hold slabs and slots. So that it never waits for ever, the oldest incomplete message of a
+//! session has a reserve that later messages do not touch: a fragment's slabs and a fragment's slots. The
+//! application reads what arrives through the reserve and gives it back, so one reserve of slabs serves all
+//! sessions. READs need no reserve, for each of them ends without the application.
 //!
-//! What a peer, a session or later a tenant may have is asked at two places only: [`Admission::next`], which
-//! hands out turns, and the [`View`] that it is given, which says what a session holds.
+//! Two places alone say what a peer, a session or later a tenant may have. They are [`Admission::next`],
+//! which hands out turns, and the [`View`] passed to it, which says what a session holds.
 
 mod footprint;
 mod policy;
@@ -35,19 +37,19 @@ use jet_escape::Pressure;
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 use suspension::Suspension;
 
-/// A message's turn to be read.
+/// Permission to read one fragment of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grant {
     pub message: u32,
-    /// [`Share::Read`] or [`Share::Granted`].
+    /// Share that the fragment's slabs are taken from: [`Share::Read`] or [`Share::Granted`].
     pub share: Share,
-    /// Slabs that there are for it, at least one.
+    /// Slabs that the fragment may take, at least one.
     pub slabs: u32,
-    /// The most bytes that are to be read into them.
+    /// The most bytes to read into those slabs.
     pub bytes: u32,
 }
 
-/// Work of one class: messages that wait, and those that are being read.
+/// Messages of one class: those that wait for admission, and those that are being read.
 #[derive(Clone, Copy, Debug)]
 struct ClassQueue {
     waiting: MessageList,
@@ -57,57 +59,57 @@ struct ClassQueue {
 impl ClassQueue {
     const EMPTY: Self = Self { waiting: MessageList::EMPTY, running: MessageList::EMPTY };
 
-    /// What its turn is about: what runs, else what waits.
+    /// Returns the message whose turn it is: the first running one, else the first waiting one.
     fn head(&self) -> Option<u32> {
         self.running.head().or_else(|| self.waiting.head())
     }
 }
 
-/// What of one sender's large messages is under way.
+/// READs and requests of one sender that are under way.
 #[derive(Clone, Copy, Debug, Default)]
 struct Connection {
-    /// READs of its memory in flight, and how many its connection takes.
+    /// READs of the sender's memory in flight, and how many its connection takes at once.
     reads: u32,
     reads_max: u32,
-    /// Requests without an end.
+    /// Requests that have no end yet.
     requests: u32,
 }
 
-/// What is configured.
+/// Limits from the configuration.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     reads_max: u32,
     fragment_bytes: u32,
     in_flight_bytes: u64,
     srq_floor_slabs: u32,
-    /// Whether sessions leave room to others.
+    /// Whether each session leaves room in the pool to the others.
     leaves_room: bool,
 }
 
-/// Who waits, who is being read, and who goes next.
+/// Admission's state: which messages wait, which are being read, and which sessions are suspended.
 #[derive(Debug)]
 pub(crate) struct Admission<P> {
     policy: P,
     limits: Limits,
     queues: [ClassQueue; CLASSES_MAX],
-    /// Messages that are being read, and what they are expected to hold.
+    /// Number of messages that are being read, and the bytes that they are expected to hold.
     running: u32,
     footprint_bytes: u64,
     in_flight_bytes: u64,
-    /// How much of the READ share may be in use, where that follows the load.
+    /// The window that bounds the READ share's use, where the footprint follows the load.
     following: Option<Footprint>,
-    /// Slabs that stragglers held when they were counted last.
+    /// Slabs that stragglers held at the last count.
     straggler_slabs: u32,
     connections: Box<[Connection]>,
     suspensions: Box<[Suspension]>,
-    /// Sessions that are suspended, or have deferred messages left.
+    /// Sessions that are suspended, or still have deferred messages.
     reviewed: Vec<u32>,
-    /// A session is suspended because the pool has no room for what waits.
+    /// Whether a session is suspended because the pool has no room for what waits.
     waits_for_room: bool,
 }
 
 impl<P: GrantPolicy> Admission<P> {
-    /// Nothing waits.
+    /// Creates an admission in which nothing waits.
     pub fn new(config: &Config, policy: P) -> Self {
         let following = config.footprint_follows.then(|| {
             let least = 2 * u64::from(config.fragment_bytes);
@@ -135,18 +137,18 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// Slabs of a fragment.
+    /// Returns the slabs of a full fragment.
     pub fn fragment_slabs(&self) -> u32 {
         self.limits.fragment_bytes / SLAB_BYTES_U32
     }
 
-    /// Whether a message waits for its turn, or has one.
+    /// Returns whether any message waits for admission or is being read.
     #[inline]
     pub fn has_work(&self) -> bool {
         self.running > 0 || self.queues.iter().any(|queue| queue.waiting.len() > 0)
     }
 
-    /// Who goes next, class by class as the policy says; `None`: nobody can now.
+    /// Decides the next grant, class by class as the policy says; `None` when no message can be read now.
     pub fn next(
         &mut self,
         now_ns: u64,
@@ -158,8 +160,8 @@ impl<P: GrantPolicy> Admission<P> {
             let heads = self.queue_heads(messages);
             let class = usize::from(self.policy.next_class(&heads, now_ns)?);
             let head = self.queues[class].head();
-            // New messages first, while the concurrency window has room: so that 32 short ones run side by
-            // side and one long one does not hold the others up.
+            // New messages are admitted first, while the concurrency window has room. So 32 short ones run
+            // side by side, and one long one does not hold the others up.
             if self.admit(class, messages, pool, view) {
                 continue;
             }
@@ -167,10 +169,11 @@ impl<P: GrantPolicy> Admission<P> {
                 return Some(grant);
             }
             if self.queues[class].head() != head {
-                // What could not go on was deferred: another look.
+                // The head could not go on and was deferred: look again.
                 continue;
             }
-            // The class of choice waits for room that only running messages can give back: let those go on.
+            // The policy's class waits for room that only running messages can give back: those of other
+            // classes go on.
             return (0..CLASSES_MAX)
                 .filter(|&other| other != class)
                 .find_map(|other| self.turn(other, reads_in_use, messages, pool, view));
@@ -187,6 +190,7 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Admits the head of the class's queue if its footprint fits and the concurrency window has room.
+    /// Returns whether it did.
     fn admit(&mut self, class: usize, messages: &mut Messages, pool: &Pool, view: &impl View) -> bool {
         let is_oldest = |message: u32, messages: &Messages| {
             view.oldest_incomplete(messages[message].session) == Some(message)
@@ -197,7 +201,8 @@ impl<P: GrantPolicy> Admission<P> {
             return false;
         }
         let Some(message) = self.first_waiting(class, messages, pool, view) else { return false };
-        // What began to arrive was admitted before. Those that run may wait for what only its end gives back.
+        // A message that began to arrive was admitted before. The running ones may wait for what only its end
+        // gives back.
         let goes_on = is_oldest(message, messages);
         if is_full && !goes_on {
             return false;
@@ -216,7 +221,8 @@ impl<P: GrantPolicy> Admission<P> {
             if !view.takes_memory(session) || pool.memory_room() < self.fragment_slabs() {
                 return false;
             }
-            // Memory instead of waiting (Jet §5): nothing of it will be in the cache.
+            // The message takes escape memory instead of waiting (Jet §5), so none of it will be in the
+            // cache.
             footprint = 0;
         }
         self.pop_waiting(class, messages);
@@ -231,7 +237,7 @@ impl<P: GrantPolicy> Admission<P> {
         true
     }
 
-    /// What the READ share can hold beside what delivered messages hold already.
+    /// Returns the bytes that the READ share can hold beside what delivered messages hold already.
     fn footprint_room(&self, pool: &Pool) -> u64 {
         let srq = pool.srq_used().max(self.limits.srq_floor_slabs);
         let in_flight_slabs = u32::try_from(self.in_flight_bytes.div_ceil(SLAB_BYTES as u64)).unwrap_or(NONE);
@@ -239,7 +245,7 @@ impl<P: GrantPolicy> Admission<P> {
         u64::from(pool.total().saturating_sub(srq + delivered)) * SLAB_BYTES as u64
     }
 
-    /// The next fragment of the class's message whose turn it is, if there is room for it.
+    /// Grants the next fragment of the class's message whose turn it is, if there is room for it.
     fn turn(
         &mut self,
         class: usize,
@@ -251,7 +257,8 @@ impl<P: GrantPolicy> Admission<P> {
         if self.queues[class].running.len() == 0 {
             return None;
         }
-        // Beyond what one fragment takes, another stays in reserve, and one session leaves more to others.
+        // Beyond one fragment's slabs, another fragment's stay in reserve, and one session leaves more to the
+        // others.
         let wanted = (2 * self.fragment_slabs()).max(self.room_left_by_most(pool));
         let room = pool.read_room(wanted, view.srq_needed());
         let (message, share) = self.next_to_read(class, room, messages, pool, view)?;
@@ -263,8 +270,7 @@ impl<P: GrantPolicy> Admission<P> {
         }
         let slabs = bytes.div_ceil(SLAB_BYTES_U32);
         let room = if share == Share::Granted { pool.memory_room() } else { room };
-        // A shorter fragment is better than none, but only where nothing else is on the way to give room
-        // back.
+        // A shorter fragment is better than none, but only where nothing else under way will give room back.
         if room < slabs && (room == 0 || reads_in_use > 0) {
             return None;
         }
@@ -273,9 +279,9 @@ impl<P: GrantPolicy> Admission<P> {
         Some(Grant { message, share, slabs: slabs.min(room).min(slots), bytes })
     }
 
-    /// The class's running message whose turn it is, and where its fragment goes: to the cache, or to memory
-    /// for those that take it instead of waiting (Jet §5). What may not go on now waits elsewhere, with its
-    /// session.
+    /// Returns the class's running message whose turn it is, and the share of its fragment: the cache, or
+    /// escape memory for a session that takes it instead of waiting (Jet §5). Messages that may not go on now
+    /// are deferred with their sessions.
     fn next_to_read(
         &mut self,
         class: usize,
@@ -295,7 +301,7 @@ impl<P: GrantPolicy> Admission<P> {
                 self.defer_running(message, messages);
                 continue;
             }
-            // As many READs as its connection takes are in flight: the next that ends makes room.
+            // As many READs as the connection takes are in flight: the next one that ends makes room.
             let connection = &self.connections[messages[message].peer as usize];
             if connection.reads >= connection.reads_max {
                 continue;
@@ -320,9 +326,9 @@ impl<P: GrantPolicy> Admission<P> {
         None
     }
 
-    /// Whether the message may use what is reserved. What its application waits for, if it gave back all that
-    /// it got of it; or the first of an application that holds nothing. Who has something to read does not
-    /// need the reserve.
+    /// Returns whether the message may use the reserve. Two kinds may: the message that its application waits
+    /// for, if the application gave back all that it got of it; and the first message of an application that
+    /// holds nothing. An application that has something to read does not need the reserve.
     fn may_use_reserve(&self, message: u32, messages: &Messages, view: &impl View) -> bool {
         let record = &messages[message];
         match view.oldest_incomplete(record.session) {
@@ -334,8 +340,8 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// What is left in the pool by a session that holds more than half of it: an eighth, for it may be about
-    /// to sit on what it holds, which is known only when its runs are stragglers.
+    /// Returns the slabs that a session leaves in the pool when it holds more than half of it: an eighth.
+    /// Such a session may stop giving back, which is known only when its runs are stragglers.
     fn room_left_by_most(&self, pool: &Pool) -> u32 {
         if self.limits.leaves_room { pool.total() / 8 } else { 0 }
     }
@@ -346,8 +352,8 @@ impl<P: GrantPolicy> Admission<P> {
         if holds_most { reserve.max(self.room_left_by_most(pool)) } else { reserve }
     }
 
-    /// Whether another fragment fits the window that follows the load. What stragglers hold is no part of
-    /// what the load needs, and comes back in its own time.
+    /// Returns whether another fragment fits the window that follows the load. Stragglers' slabs do not
+    /// count: the load does not need them, and they come back at their own time.
     fn is_within_window(&self, pool: &Pool) -> bool {
         let Some(window_bytes) = self.following.as_ref().and_then(Footprint::window_bytes) else {
             return true;
@@ -356,7 +362,8 @@ impl<P: GrantPolicy> Admission<P> {
         u64::from(used) * SLAB_BYTES as u64 <= window_bytes
     }
 
-    /// The READ of a grant was posted, of so many bytes. It is the next one's turn.
+    /// Counts the READ that was posted for a grant, of `bytes` bytes. The next message of the class then has
+    /// its turn.
     pub fn posted(&mut self, now_ns: u64, message: u32, bytes: u32, messages: &mut Messages) {
         let transfer = messages.transfer(message);
         transfer.requested += u64::from(bytes);
@@ -377,17 +384,18 @@ impl<P: GrantPolicy> Admission<P> {
         self.in_flight_bytes += u64::from(bytes);
     }
 
-    /// A READ of the peer's memory ended.
+    /// Counts one READ less of the peer's memory in flight.
     pub fn read_ended(&mut self, peer: u32) {
         self.connections[peer as usize].reads -= 1;
     }
 
-    /// A READ's place is free. Its bytes counted as in flight until now: while they were checked, too.
+    /// Takes a READ's bytes out of those in flight, once its place is free. Until then they count, also while
+    /// they are checked.
     pub fn left(&mut self, bytes: u32) {
         self.in_flight_bytes -= u64::from(bytes);
     }
 
-    /// The message no longer counts among those being read.
+    /// Takes the message out of the count of those being read.
     pub fn leave_running(&mut self, message: u32, messages: &mut Messages) {
         let transfer = messages.transfer(message);
         let footprint = core::mem::take(&mut transfer.footprint_bytes);
@@ -397,7 +405,7 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// Takes a message out of whatever queue it waits in; no further READ is posted for it.
+    /// Takes a message out of the queue or list it waits in; no further READ is posted for it.
     pub fn unlink(&mut self, message: u32, messages: &mut Messages) {
         let record = &messages[message];
         let class = record.class();
@@ -420,7 +428,8 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// [`Self::unlink`] for all messages of a session, in one pass over the queues.
+    /// Takes all messages of a session out of the queues, in one pass over them. Like [`Self::unlink`] for
+    /// each.
     pub fn unlink_session(&mut self, session: u32, messages: &mut Messages) {
         for class in 0..CLASSES_MAX {
             let queue = core::mem::replace(&mut self.queues[class], ClassQueue::EMPTY);
@@ -451,42 +460,42 @@ impl<P: GrantPolicy> Admission<P> {
         rest
     }
 
-    /// A sender was let in.
+    /// Resets the counts of a sender that was let in.
     pub fn join(&mut self, peer: u32) {
         self.connections[peer as usize] = Connection::default();
     }
 
-    /// Its connection takes so many READs at once.
+    /// Sets how many READs the peer's connection takes at once.
     pub fn set_reads_max(&mut self, peer: u32, reads_max: u32) {
         self.connections[peer as usize].reads_max = reads_max;
     }
 
-    /// READs that its connection takes at once; 0 until it stands.
+    /// Returns how many READs the peer's connection takes at once; 0 until it is established.
     pub fn reads_max(&self, peer: u32) -> u32 {
         self.connections[peer as usize].reads_max
     }
 
-    /// READs of its memory in flight.
+    /// Returns the READs of the peer's memory in flight.
     pub fn reads(&self, peer: u32) -> u32 {
         self.connections[peer as usize].reads
     }
 
-    /// Its requests for large messages without an end.
+    /// Returns the peer's requests for large messages that have no end yet.
     pub fn requests(&self, peer: u32) -> u32 {
         self.connections[peer as usize].requests
     }
 
-    /// It asks for another large message.
+    /// Counts another request of the peer for a large message.
     pub fn begin_request(&mut self, peer: u32) {
         self.connections[peer as usize].requests += 1;
     }
 
-    /// One of its large messages has its end.
+    /// Counts the end of one of the peer's large messages.
     pub fn end_request(&mut self, peer: u32) {
         self.connections[peer as usize].requests -= 1;
     }
 
-    /// Bytes of what was delivered came back.
+    /// Counts bytes of delivered messages that were released.
     #[inline]
     pub fn released(&mut self, bytes: u64) {
         if let Some(following) = &mut self.following {
@@ -494,39 +503,39 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// The grants of a turn are made.
+    /// Lets the window look at the load once the grants of a turn are made.
     #[inline]
     pub fn look(&mut self, now_ns: u64) {
         if let Some(following) = &mut self.following {
-            // What is deferred with its session is left to read, too.
+            // Messages that are deferred with their session are left to read, too.
             let hungry = !self.reviewed.is_empty() || self.queues.iter().any(|queue| queue.head().is_some());
             following.look(now_ns, hungry);
         }
     }
 
-    /// Stragglers were counted; they hold so many slabs.
+    /// Takes over the number of slabs that stragglers held at the last count.
     pub fn set_straggler_slabs(&mut self, slabs: impl FnOnce() -> u32) {
         if self.following.is_some() {
             self.straggler_slabs = slabs();
         }
     }
 
-    /// How much of the READ share may be in use at once, where that follows the load.
+    /// Returns the bytes of the READ share that may be in use at once, where the footprint follows the load.
     pub fn window_bytes(&self) -> Option<u64> {
         self.following.as_ref().map(Footprint::standing_bytes)
     }
 
-    /// Messages that are being read.
+    /// Returns the number of messages that are being read.
     pub fn running(&self) -> u32 {
         self.running
     }
 
-    /// Bytes of READs in flight, and of those that are being checked.
+    /// Returns the bytes of READs in flight, and of those that are being checked.
     pub fn in_flight_bytes(&self) -> u64 {
         self.in_flight_bytes
     }
 
-    /// Messages that wait for their turn, or for their sessions to be no longer suspended.
+    /// Returns the number of messages that wait for admission, or are deferred with a suspended session.
     pub fn waiting(&self) -> u32 {
         let deferred = self
             .suspensions
@@ -539,7 +548,7 @@ impl<P: GrantPolicy> Admission<P> {
 
 #[cfg(test)]
 impl<P: GrantPolicy> Admission<P> {
-    /// From now on no more of the READ share is in use than that.
+    /// Replaces the window that bounds the READ share's use.
     pub fn follow(&mut self, footprint: Footprint) {
         self.following = Some(footprint);
     }

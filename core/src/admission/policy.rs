@@ -1,33 +1,35 @@
-//! Which class goes next (Jet §5): to be decided by whoever makes the receiver.
+//! The policy for which class goes next (Jet §5), chosen by the receiver's creator.
 
 use crate::config::CLASSES_MAX;
 
-/// The head of one class's work: what waited longest in it.
+/// The head of one class's work: the message that has waited longest in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueHead {
-    /// The class, 0 the most urgent.
+    /// Class of the message, 0 the most urgent.
     pub class: u8,
-    /// Since when it waits for a READ.
+    /// Time since when the message has waited for a READ, in nanoseconds.
     pub since_ns: u64,
 }
 
-/// Decides which class is granted the next READ. Within a class it is first come, first served.
+/// A policy that decides which class is granted the next READ. Within a class the order is first come, first
+/// served.
 pub trait GrantPolicy {
-    /// The class to serve; `heads[c]` is class c's, and `None` where it has nothing that waits.
+    /// Returns the class to serve. `heads[c]` belongs to class `c`, and is `None` where nothing of that class
+    /// waits.
     fn next_class(&self, heads: &[Option<QueueHead>; CLASSES_MAX], now_ns: u64) -> Option<u8>;
 }
 
-/// The most urgent class first; but what has waited beyond the aging bound goes ahead, the longest wait
-/// first, so that no class starves.
+/// A policy of strict priority: the most urgent class goes first. A class that has waited beyond the aging
+/// bound goes ahead of that, the longest wait first. So no class starves.
 #[derive(Clone, Copy, Debug)]
 pub struct StrictWithAging {
-    /// The bound.
+    /// The aging bound in nanoseconds.
     pub aging_ns: u64,
 }
 
 impl GrantPolicy for StrictWithAging {
     fn next_class(&self, heads: &[Option<QueueHead>; CLASSES_MAX], now_ns: u64) -> Option<u8> {
-        // One pass: this is asked about three times for a READ.
+        // One pass over the heads: this is called about three times for each READ.
         let (mut first, mut aged) = (None, None::<&QueueHead>);
         for head in heads.iter().flatten() {
             first = first.or(Some(head));

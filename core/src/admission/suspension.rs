@@ -1,15 +1,20 @@
-//! Sessions that are granted nothing new for a while, so that nobody sits on the pool at others' cost.
+//! Suspension of sessions: a suspended session is granted nothing new for a while, so that none keeps the
+//! pool at the others' cost.
 //!
-//! A session is suspended while its application is slow (Jet §4.3: most of what it holds are stragglers) and
-//! the pool is under pressure, while it holds all the memory that one session may, while it has no slots
-//! left, and while it has something to read and the pool no room but what is reserved. Its waiting messages
-//! then wait in lists of their own instead of at the head of their queues, and where it is its own
-//! application's doing its senders get no further credit. What its application waits for still comes: a
-//! suspension never holds up the message that would end it.
+//! A session is suspended in four cases:
 //!
-//! What is asked for each READ is inlined whatever the compiler thinks of its size: what one question loads,
-//! the next has already. Together a twentieth of what a message of 256 KiB costs that is given back at once
-//! (`jet-bench -- core`).
+//! * its application is slow (Jet §4.3: most of what it holds are stragglers) and the pool is under pressure;
+//! * it holds all the memory that one session may hold;
+//! * it has no slots left;
+//! * it has something to read, and the pool has no room but what is reserved.
+//!
+//! Its waiting messages are then deferred to lists of their own, and no longer wait at the heads of their
+//! queues. Where its own application is the cause, its senders get no further credit. The message that its
+//! application waits for still arrives: a suspension never holds up the message that would end it.
+//!
+//! The functions that are called for each READ are inlined whatever the compiler thinks of their size, for
+//! what one of them loads the next one finds loaded. Together they make a twentieth of the cost of a 256 KiB
+//! message that is given back at once (`jet-bench -- core`).
 
 use super::policy::GrantPolicy;
 use super::{Admission, View};
@@ -23,12 +28,12 @@ use jet_escape::Pressure;
 /// A session's messages of one class that were not admitted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queued {
-    /// How many are in the class's queue.
+    /// Number of the messages that are in the class's queue.
     pub waiting: u32,
-    /// The others: they wait until the session is no longer suspended, or until their class's queue has a
-    /// place for them.
+    /// The other messages: they wait until the session is no longer suspended, or until their class's queue
+    /// has a place for them.
     pub deferred: MessageList,
-    /// Of them: the last that came out of its class's queue since the session was suspended. The next one
+    /// The last deferred message that left its class's queue since the session was suspended. The next one
     /// goes behind it.
     deferred_last: u32,
 }
@@ -37,19 +42,19 @@ impl Queued {
     const NOTHING: Self = Self { waiting: 0, deferred: MessageList::EMPTY, deferred_last: NONE };
 }
 
-/// How one session stands.
+/// The suspension of one session.
 #[derive(Clone, Debug)]
 pub(super) struct Suspension {
-    /// Nothing new is granted to it.
+    /// Whether the session is granted nothing new.
     suspended: bool,
-    /// That is its own application's doing.
+    /// Whether its own application is the cause.
     for_its_application: bool,
-    /// It was so at some time since it was suspended.
+    /// Whether its own application was the cause at any time since the suspension began.
     was_for_its_application: bool,
-    /// It is in the list of sessions that are suspended or have deferred messages.
+    /// Whether the session is in the list of those that are suspended or have deferred messages.
     reviewed: bool,
-    /// Its messages that were not admitted, by class. Apart, so that what every message passes lies close
-    /// together.
+    /// The session's messages that were not admitted, by class. They are boxed so that the fields that every
+    /// message reads lie close together.
     pub queued: Box<[Queued; CLASSES_MAX]>,
 }
 
@@ -70,16 +75,17 @@ impl Suspension {
         self.queued.iter().any(|queued| queued.deferred.len() > 0)
     }
 
-    /// Nothing of it waits.
+    /// Forgets all messages of the session that wait.
     pub fn forget_queued(&mut self) {
         *self.queued = [Queued::NOTHING; CLASSES_MAX];
     }
 }
 
 impl<P: GrantPolicy> Admission<P> {
-    /// Whether the message may have READs now. What its application waits for may, though its session is to
-    /// be suspended: always where all that came of it was given back. One that did not is as slow as it
-    /// seems: it leaves the reserve to the others, and stops where the pool is in danger.
+    /// Returns whether the message may have READs now. The message that its application waits for may, even
+    /// where its session is to be suspended, if the application gave back all that arrived of it. Otherwise
+    /// the application is as slow as it seems: its message leaves the reserve to the others, and stops where
+    /// the pool is in danger.
     #[inline(always)] // see the file's head
     pub(super) fn may_go_on(&self, message: u32, messages: &Messages, pool: &Pool, view: &impl View) -> bool {
         let record = &messages[message];
@@ -92,13 +98,14 @@ impl<P: GrantPolicy> Admission<P> {
             && (is_awaited || (!self.lacks_room(session, pool, view) && view.pressure() != Pressure::Danger))
     }
 
-    /// Whether the session is to get nothing new now.
+    /// Returns whether the session is to be granted nothing new now.
     #[inline(always)] // see the file's head
     fn is_to_be_suspended(&self, session: u32, pool: &Pool, view: &impl View) -> bool {
         self.is_due_to_its_application(session, view) || self.lacks_room(session, pool, view)
     }
 
-    /// Whether that is its own application's doing, so that its senders are to hold back, too.
+    /// Returns whether the session's own application is the cause of its suspension, so that its senders are
+    /// to wait, too.
     #[inline(always)] // see the file's head
     fn is_due_to_its_application(&self, session: u32, view: &impl View) -> bool {
         view.has_backlog(session)
@@ -107,10 +114,10 @@ impl<P: GrantPolicy> Admission<P> {
             || (self.limits.leaves_room && view.pressure() != Pressure::Ok && view.is_slow(session))
     }
 
-    /// Whether the session has something to read, and the pool no room for more that is its own.
+    /// Returns whether the session has something to read while the pool has no room that the session may use.
     #[inline(always)] // see the file's head
     fn lacks_room(&self, session: u32, pool: &Pool, view: &impl View) -> bool {
-        // A suspension for this is lifted only when there is room for more than one fragment.
+        // A suspension for lack of room ends only when there is room for more than one fragment.
         let slack = if self.suspensions[session as usize].suspended { self.fragment_slabs() } else { 0 };
         self.limits.leaves_room
             && view.holds_anything(session)
@@ -118,8 +125,8 @@ impl<P: GrantPolicy> Admission<P> {
             && !(view.takes_memory(session) && pool.memory_room() >= self.fragment_slabs())
     }
 
-    /// Whether the pool has no room for more that is the session's own, whether it leaves any to others or
-    /// not.
+    /// Returns whether the pool has no room that the session may use, whether or not sessions leave room to
+    /// others.
     pub fn has_no_room_for(&self, session: u32, pool: &Pool, view: &impl View) -> bool {
         if self.limits.leaves_room {
             self.lacks_room(session, pool, view)
@@ -128,7 +135,7 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// The session gets nothing new from now on.
+    /// Suspends the session.
     pub fn suspend(&mut self, session: u32, view: &impl View) {
         let for_its_application = self.is_due_to_its_application(session, view);
         let suspension = &mut self.suspensions[session as usize];
@@ -142,8 +149,8 @@ impl<P: GrantPolicy> Admission<P> {
         self.waits_for_room |= !for_its_application;
     }
 
-    /// A request waits in the queue of its class, or behind those of its session that have no place there
-    /// yet.
+    /// Puts a request into the queue of its class, or behind deferred ones of its session that have no place
+    /// there yet.
     pub fn enqueue(&mut self, message: u32, messages: &mut Messages) {
         let class = messages[message].class();
         let queued = &mut self.suspensions[messages[message].session as usize].queued[class];
@@ -157,15 +164,15 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// The head of a class's queue leaves it.
+    /// Takes the head of a class's queue out of it.
     pub(super) fn pop_waiting(&mut self, class: usize, messages: &Messages) {
         if let Some(message) = self.queues[class].waiting.pop(messages) {
             self.suspensions[messages[message].session as usize].queued[class].waiting -= 1;
         }
     }
 
-    /// A message that runs waits from now on, until its session is no longer suspended: before those that
-    /// never ran, for what it was admitted for is still its due.
+    /// Defers a running message until its session is no longer suspended. It goes before those that never
+    /// ran, for it was admitted already.
     pub(super) fn defer_running(&mut self, message: u32, messages: &mut Messages) {
         let class = messages[message].class();
         self.queues[class].running.take_one(messages, message);
@@ -178,8 +185,7 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// A message that has just left the queue of its class waits with its session, before those that follow
-    /// it.
+    /// Defers a message that has just left the queue of its class. It goes before those that follow it.
     fn defer(&mut self, message: u32, messages: &mut Messages) {
         let record = &mut messages[message];
         record.life = Life::Deferred;
@@ -192,7 +198,7 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// A deferred message leaves its session's list.
+    /// Takes a deferred message out of its session's list.
     pub(super) fn take_deferred(&mut self, message: u32, messages: &mut Messages) {
         let record = &messages[message];
         let queued = &mut self.suspensions[record.session as usize].queued[record.class()];
@@ -202,8 +208,8 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// The class's first waiting message whose session is not suspended; the others go to their sessions'
-    /// lists.
+    /// Returns the class's first waiting message whose session is not suspended. Those before it are deferred
+    /// with their sessions.
     pub(super) fn first_waiting(
         &mut self,
         class: usize,
@@ -222,10 +228,10 @@ impl<P: GrantPolicy> Admission<P> {
         None
     }
 
-    /// Looks at the suspended sessions again: at those for which nothing speaks any more, and at messages
-    /// whose turn it has become to be what their application waits for. What was deferred goes back a few at
-    /// a time: so a session that is suspended and not in turns costs the same however much waits for it.
-    /// `true`: senders that were refused credit may ask again.
+    /// Looks at the suspended sessions again. It resumes those that no longer have a reason to be suspended.
+    /// It puts back into the queues those messages that their applications have come to wait for. Deferred
+    /// messages go back a few at a time, so the cost of alternating suspensions does not depend on how many
+    /// wait. Returns whether senders that were refused credit may ask again.
     pub fn review(
         &mut self,
         now_ns: u64,
@@ -275,8 +281,8 @@ impl<P: GrantPolicy> Admission<P> {
         frees_senders
     }
 
-    /// The first of what was deferred goes back to the heads of the queues: what had begun to arrive, and
-    /// what follows it.
+    /// Resumes a session: the first of its deferred messages go back to the heads of the queues. These are
+    /// the ones that had begun to arrive, and what follows them. Returns whether the session was suspended.
     fn resume(&mut self, now_ns: u64, session: u32, messages: &mut Messages) -> bool {
         let suspension = &mut self.suspensions[session as usize];
         suspension.for_its_application = false;
@@ -291,8 +297,8 @@ impl<P: GrantPolicy> Admission<P> {
         true
     }
 
-    /// What is left goes to the ends of the queues, where none of the session's waits there any more: what
-    /// others asked for meanwhile goes first.
+    /// Puts the rest of the deferred messages at the ends of the queues where none of the session's waits any
+    /// more. What other sessions requested meanwhile goes first.
     fn requeue_deferred(&mut self, now_ns: u64, session: u32, messages: &mut Messages) {
         for class in 0..CLASSES_MAX {
             if self.suspensions[session as usize].queued[class].waiting == 0 {
@@ -302,7 +308,8 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// The first deferred messages of a class, no more than could run at once. They wait again.
+    /// Takes the first deferred messages of a class, as many as could run at once. They wait for admission
+    /// again.
     fn split_deferred(
         &mut self,
         now_ns: u64,
@@ -319,7 +326,7 @@ impl<P: GrantPolicy> Admission<P> {
             let record = &mut messages[message];
             record.life = Life::Waiting;
             if suspension.was_for_its_application {
-                // It waited for its own application: that gives it no claim over others.
+                // The message waited for its own application: that gives it no claim over others.
                 record.since_ns = now_ns;
             }
             next = (record.next != NONE).then_some(record.next);
@@ -339,36 +346,36 @@ impl<P: GrantPolicy> Admission<P> {
         self.queues[class].waiting.push_front(messages, awaited);
     }
 
-    /// Whether the session gets nothing new.
+    /// Returns whether the session is suspended.
     pub fn is_suspended(&self, session: u32) -> bool {
         self.suspensions[session as usize].suspended
     }
 
-    /// Whether that is its own application's doing.
+    /// Returns whether the session is suspended because of its own application.
     #[inline]
     pub fn is_suspended_for_its_application(&self, session: u32) -> bool {
         self.suspensions[session as usize].for_its_application
     }
 
-    /// Whether sessions are to be looked at again.
+    /// Returns whether there are sessions to look at again.
     #[inline]
     pub fn is_reviewing(&self) -> bool {
         !self.reviewed.is_empty()
     }
 
-    /// Whether messages of the session wait for their turn.
+    /// Returns whether messages of the session wait for admission.
     pub fn has_queued(&self, session: u32) -> bool {
         let queued = &self.suspensions[session as usize].queued;
         queued.iter().any(|queued| queued.waiting + queued.deferred.len() > 0)
     }
 
-    /// Whether a session is suspended because the pool has no room for what waits.
+    /// Returns whether a session is suspended because the pool has no room for what waits.
     #[inline]
     pub fn waits_for_room(&self) -> bool {
         self.waits_for_room
     }
 
-    /// Ready for another application.
+    /// Makes the session's number ready for another application.
     pub fn reset(&mut self, session: u32) {
         let suspension = &mut self.suspensions[session as usize];
         (suspension.suspended, suspension.for_its_application, suspension.was_for_its_application) =

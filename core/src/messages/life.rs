@@ -1,90 +1,94 @@
-//! Where a message stands: with the receiver and its sender, and with its application.
+//! States of a message: towards the receiver and its sender, and towards its application.
 //!
-//! These are two, for either may be through with a message long before the other: a sender hears of the end
-//! of a message that its application still holds, and an application may have finished one whose end waits to
-//! be said.
+//! These are two separate states, for either side may be done with a message long before the other. A sender
+//! learns the end of a message that its application still holds. An application may have finished a message
+//! whose end was not sent yet.
 
 use crate::index::NONE;
 use crate::pool::Share;
 use jet_wire::message::AckStatus;
 
-/// Where a message stands with the receiver and its sender, from its arrival to its end.
+/// State of a message towards the receiver and its sender, from its arrival to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
     /// The record is unused.
     Free,
-    /// A request that waits for admission.
+    /// A request waits for admission.
     Waiting,
-    /// A request whose session is suspended for now.
+    /// A request is deferred: its session is suspended for now.
     Deferred,
-    /// Admitted; READs are being made.
+    /// The message was admitted, and its fragments are being read.
     Running,
-    /// A small message that waits for a slot of its session, in this slab.
+    /// A small message waits in this slab for a slot of its session.
     Backlogged { slab: u32, share: Share },
-    /// Everything was asked for, or nothing more will be. Its application decides how it ends.
+    /// All READs were posted, or no more will be. The application decides how the message ends.
     Settling,
-    /// It ends like this, decided by the receiver, once no READ of it is under way.
+    /// The receiver has decided how the message ends. It ends once no READ of it is under way.
     Ending(AckStatus),
-    /// It ended like this; its sender has not been told, for there was no room among what it is to be told.
+    /// The message has ended like this, but its sender was not told: the record keeps the end, because the
+    /// pending ends had no room for it.
     Ended(AckStatus),
-    /// Its sender has its end, which the receiver decided, or there is nobody to have it.
+    /// The end was handed on to the sender, or there is no sender. The receiver decided the end, or the
+    /// record kept it for a time.
     Failed,
-    /// Likewise, and its application decided it.
+    /// The end was handed on to the sender, or there is no sender. The application decided the end.
     Told,
 }
 
-/// Where a message stands with its application.
+/// State of a message towards its application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reader {
-    /// It does not know of it: nothing was delivered, or there is no application, or none any more.
+    /// The application does not know the message: nothing was delivered, or there is no application any more.
     Unaware,
-    /// It knows of it by this number.
+    /// The application knows the message by this number.
     Open { number: u16 },
-    /// It finished it, and may hold slices of it. The code: 0 consumed, else the rejection's.
+    /// The application finished the message, and may still hold slices of it. `code`: 0 for consumed, else
+    /// the rejection's code.
     Finished { number: u16, code: u32 },
-    /// It finished it and gave everything back, or is gone since.
+    /// The application finished the message and gave everything back, or is gone since.
     Done { code: u32 },
 }
 
 impl Life {
-    /// In no queue and in no list but its sender's ends.
+    /// Returns whether the message is in no queue and in no list, except its sender's pending ends.
     #[inline]
     pub fn is_settling(&self) -> bool {
         matches!(self, Self::Settling | Self::Ending(_) | Self::Ended(_) | Self::Failed | Self::Told)
     }
 
-    /// The receiver decided how it ends, or its end is kept.
+    /// Returns whether the receiver decided how the message ends, or the record keeps its end.
     #[inline]
     pub fn has_failed(&self) -> bool {
         matches!(self, Self::Ending(_) | Self::Ended(_) | Self::Failed)
     }
 
-    /// Its end is decided, and counted.
+    /// Returns whether the message's end is decided, and counted.
     #[inline]
     pub fn is_over(&self) -> bool {
         matches!(self, Self::Ended(_) | Self::Failed | Self::Told)
     }
 
-    /// Its sender will hear nothing more of it.
+    /// Returns whether the message's sender will hear nothing more of it.
     #[inline]
     pub fn is_told(&self) -> bool {
         matches!(self, Self::Failed | Self::Told)
     }
 
-    /// It ends like this, if nothing else was decided before. It must be in no queue.
+    /// Decides that the message ends with `status`, unless its end was decided before. The message must be in
+    /// no queue.
     pub fn fail(&mut self, status: AckStatus) {
         if *self == Self::Settling {
             *self = Self::Ending(status);
         }
     }
 
-    /// Its end, which is decided now, was handed to those that its sender is told, or has nobody to go to.
+    /// Notes that the message's end was handed on to its sender, or that there is no sender.
     #[inline]
     pub fn tell(&mut self) {
         *self = if self.has_failed() { Self::Failed } else { Self::Told };
     }
 
-    /// A small message does not wait for a slot any more; where it lies.
+    /// Ends a small message's wait for a slot; returns where the message lies.
     pub fn leave_backlog(&mut self) -> (u32, Share) {
         match core::mem::replace(self, Self::Settling) {
             Self::Backlogged { slab, share } => (slab, share),
@@ -94,19 +98,19 @@ impl Life {
 }
 
 impl Reader {
-    /// It knows of it, and its number is in use.
+    /// Returns whether the application knows the message, and its number is in use.
     #[inline]
     pub fn is_open(&self) -> bool {
         matches!(self, Self::Open { .. } | Self::Finished { .. })
     }
 
-    /// It finished it.
+    /// Returns whether the application finished the message.
     #[inline]
     pub fn is_finished(&self) -> bool {
         matches!(self, Self::Finished { .. } | Self::Done { .. })
     }
 
-    /// The message's number, to be named in an error.
+    /// Returns the message's number, to be named in an error; [`NONE`] if it has none.
     pub fn number(&self) -> u32 {
         match *self {
             Self::Open { number } | Self::Finished { number, .. } => u32::from(number),
@@ -114,7 +118,7 @@ impl Reader {
         }
     }
 
-    /// The application is gone: what it finished stays finished.
+    /// Notes that the application is gone. A message that it finished stays finished.
     pub fn forget(&mut self) {
         *self = match *self {
             Self::Finished { code, .. } | Self::Done { code } => Self::Done { code },

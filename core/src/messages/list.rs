@@ -1,9 +1,9 @@
-//! Lists of messages: a message is in at most one.
+//! Lists of messages. A message is in at most one list.
 
 use crate::index::NONE;
 use crate::messages::Messages;
 
-/// A first-in first-out list of messages, threaded through their `next`. A message is in at most one list.
+/// A first-in first-out list of messages, linked through their `next`. A message is in at most one list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MessageList {
     head: u32,

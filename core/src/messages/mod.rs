@@ -1,4 +1,4 @@
-//! The table of messages that the receiver knows, from arrival to acknowledgement.
+//! The table of messages that the receiver knows, from their arrival to their acknowledgement.
 
 mod life;
 mod list;
@@ -12,28 +12,29 @@ use alloc::vec;
 use alloc::vec::Vec;
 use jet_wire::message::USER_HEADER_MAX;
 
-/// What a message is to the receiver.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It occupies an SRQ slab, not READs.
+    /// The message occupies an SRQ slab, and needs no READs.
     Small,
-    /// It is read, when its class's turn comes.
+    /// The message is read when its class has its turn.
     Large { class: u8 },
 }
 
-/// One message. A record lives until its sender has its acknowledgement and its application is done with it.
+/// The record of one message. It lives until the sender has the acknowledgement and the application is done
+/// with the message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Message {
     pub life: Life,
     pub reader: Reader,
     pub kind: Kind,
     pub redelivered: bool,
-    /// `NONE`: it is gone.
+    /// Index of the sender's connection; `NONE` when the sender is gone.
     pub peer: u32,
-    /// `NONE`: there is none, or none any more.
+    /// Index of the session; `NONE` if there is none, or none any more.
     pub session: u32,
     pub next: u32,
-    /// READs in flight or waiting for slots.
+    /// READs of the message that are in flight or being checked.
     pub reads: u32,
     /// Slices delivered and not released.
     pub held: u32,
@@ -41,10 +42,10 @@ pub(crate) struct Message {
     pub sender: u64,
     pub tag: u64,
     pub length: u64,
-    /// Bytes that arrived and were delivered.
+    /// Bytes that were delivered.
     pub arrived: u64,
     pub user_header_bytes: u16,
-    /// When it began to wait, or last got a READ.
+    /// Time when the message began to wait, or last got a READ.
     pub since_ns: u64,
 }
 
@@ -70,7 +71,7 @@ const EMPTY: Message = Message {
 const _: () =
     assert!(size_of::<Message>() <= 128, "a record is written for every small message: two cache lines");
 
-/// What there is to know of a small message when it arrives.
+/// Fields of a small message that are known when it arrives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Small {
     pub redelivered: bool,
@@ -83,8 +84,8 @@ pub(crate) struct Small {
 }
 
 impl Message {
-    /// Writes every field where it lies. Building the record elsewhere and copying it stalls: the wide loads
-    /// of the copy would wait for the narrow stores before them.
+    /// Writes every field in place. Building the record elsewhere and copying it stalls: the wide loads of
+    /// the copy would wait for the narrow stores before them.
     #[inline]
     fn begin_small(&mut self, small: &Small) {
         let Self {
@@ -101,7 +102,7 @@ impl Message {
             tag,
             length,
             arrived,
-            // Set before they are read: by waiting in a list or for a slot.
+            // These are written before they are read: when the message waits in a list or for a slot.
             next: _,
             user_header_bytes: _,
             since_ns: _,
@@ -121,7 +122,7 @@ impl Message {
         *arrived = 0;
     }
 
-    /// The class that it waits in.
+    /// Returns the class that the message waits in.
     #[inline]
     pub fn class(&self) -> usize {
         match self.kind {
@@ -130,41 +131,42 @@ impl Message {
         }
     }
 
-    /// Whether nobody takes what arrives of it.
+    /// Returns whether nobody wants what still arrives of the message.
     #[inline]
     pub fn is_unwanted(&self) -> bool {
         self.session == NONE || self.life.has_failed() || self.reader.is_finished()
     }
 }
 
-/// What only a large message has: where it lies and how far its READs are. Apart from [`Message`], so that a
-/// small one does not touch it.
+/// The part of a record that only large messages use: where the payload lies, and how far its READs are. It
+/// is apart from [`Message`], so that small messages do not touch it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Transfer {
     pub address: u64,
     pub key: u32,
-    /// Bytes that READs were posted for.
+    /// Bytes for which READs were posted.
     pub requested: u64,
-    /// What the checksum must be at the end, where there is one.
+    /// Checksum that all bytes together must have, where the message carries one.
     pub crc_expected: Option<u32>,
-    /// What it is so far.
+    /// Checksum of the bytes checked so far.
     pub crc: u32,
-    /// The first and the last of its READs that are checked elsewhere, in the order of their bytes.
+    /// First and last of its READs that workers check, in the order of their bytes.
     pub checks: Option<(u32, u32)>,
     pub footprint_bytes: u64,
-    /// It counts among the messages being read.
+    /// Whether the message counts among those being read.
     pub running: bool,
-    /// Its READs go to escape memory.
+    /// Whether its READs go to escape memory.
     pub in_memory: bool,
-    /// A READ of it was posted before its application knew of it: a number is kept for it.
+    /// Whether a message number is kept for it, because a READ was posted before its application knew of it.
     pub numbered: bool,
-    /// Neighbours in its session's list of messages that began to arrive and are not complete.
+    /// Neighbours in the session's list of messages that began to arrive and are not complete; whether the
+    /// message is in that list.
     pub newer: u32,
     pub older: u32,
     pub listed: bool,
 }
 
-/// All messages, with a stack of unused records, last used first.
+/// All messages, with a stack of unused records: the last one used is used first.
 #[derive(Debug)]
 pub(crate) struct Messages {
     records: Box<[Message]>,
@@ -191,14 +193,14 @@ impl Messages {
         self.records.len() - self.free.len()
     }
 
-    /// A record that says nothing, for a large message.
+    /// Takes an empty record for a large message; `None` if there is none left.
     pub fn add(&mut self) -> Option<u32> {
         let index = self.free.pop()?;
         self.records[index as usize] = EMPTY;
         Some(index)
     }
 
-    /// A record of a small message.
+    /// Takes a record for a small message and fills it; `None` if there is none left.
     #[inline]
     pub fn add_small(&mut self, small: &Small) -> Option<u32> {
         let index = self.free.pop()?;
@@ -214,18 +216,19 @@ impl Messages {
         self.free.push(index);
     }
 
-    /// The message's sender has its end, or there is nobody to have it: what nobody needs is let go of.
+    /// Notes that the message's end was handed on to its sender, or that there is no sender. Frees the record
+    /// if nobody needs it any more.
     pub fn told(&mut self, index: u32) {
         self.records[index as usize].life.tell();
         self.free_if_settled(index);
     }
 
-    /// The message's sender is gone.
+    /// Notes that the message's sender is gone.
     pub fn forget_sender(&mut self, index: u32) {
         self.records[index as usize].peer = NONE;
     }
 
-    /// The record is free once neither sender nor application needs it.
+    /// Frees the record if neither the sender nor the application needs it.
     #[inline]
     pub fn free_if_settled(&mut self, index: u32) {
         let record = &self.records[index as usize];
@@ -245,7 +248,7 @@ impl Messages {
         self.records[index as usize].user_header_bytes = u16::try_from(used).unwrap_or(0);
     }
 
-    /// The place of the user header that was kept, and how much of it is used.
+    /// Returns a copy of the user header that was kept, and how many of its bytes are used.
     pub fn user_header(&self, index: u32) -> ([u8; USER_HEADER_MAX], usize) {
         let used = usize::from(self.records[index as usize].user_header_bytes);
         (self.user_headers[index as usize], used)

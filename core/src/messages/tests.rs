@@ -1,4 +1,4 @@
-//! Where a message stands, step by step.
+//! Tests of a message's states, step by step.
 
 use super::{Life, Reader};
 use jet_wire::message::AckStatus;

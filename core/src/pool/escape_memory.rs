@@ -1,20 +1,20 @@
-//! Escape memory as the pool knows it: which of its slabs are free, and which of those joined the pool (Jet
+//! Escape memory from the pool's view: which of its slabs are free, and which of those joined the pool (Jet
 //! §4.3).
 
 use super::runs::{FreeRuns, Run};
 
-/// Slabs of escape memory, numbered on from the pool's. Each is unready, in reserve, free in the pool, or in
-/// use.
+/// Slabs of escape memory; their numbers follow the pool's. Each is not ready, in reserve, free in the pool,
+/// or in use.
 #[derive(Debug)]
 pub(super) struct EscapeMemory {
-    /// The number of its first slab: as many as the pool has.
+    /// Number of the first slab of escape memory, which is the pool's number of slabs.
     first: u32,
     slabs: u32,
-    /// The first so many are allocated and touched.
+    /// Number of slabs, from the first on, that are allocated and touched.
     ready: u32,
-    /// Free, in no use.
+    /// Slabs that are free and used for nothing.
     reserve: FreeRuns,
-    /// Free, and part of the pool for now.
+    /// Slabs that are free and part of the pool for now.
     joined: FreeRuns,
     used_max: u32,
 }
@@ -31,7 +31,7 @@ impl EscapeMemory {
         }
     }
 
-    /// The first `ready` slabs may be used from now on.
+    /// Makes the first `ready` slabs usable.
     pub fn make_ready(&mut self, ready: u32) {
         let ready = ready.min(self.slabs);
         if ready > self.ready {
@@ -48,18 +48,18 @@ impl EscapeMemory {
         self.ready
     }
 
-    /// Slabs that could be taken from the reserve now.
+    /// Returns the slabs that can be taken from the reserve now.
     pub fn reserve(&self) -> u32 {
         self.reserve.free()
     }
 
-    /// Slabs that joined the pool and that nobody uses.
+    /// Returns the slabs that joined the pool and are free.
     #[inline]
     pub fn joined(&self) -> u32 {
         self.joined.free()
     }
 
-    /// Slabs in use or joined.
+    /// Returns the slabs that are in use or joined the pool.
     #[inline]
     pub fn used(&self) -> u32 {
         self.ready - self.reserve.free() - self.gone()
@@ -90,7 +90,7 @@ impl EscapeMemory {
         self.reserve.give(local);
     }
 
-    /// Up to `wanted` slabs of the reserve join the pool; how many did.
+    /// Lets up to `wanted` slabs of the reserve join the pool; returns how many joined.
     pub fn join(&mut self, wanted: u32) -> u32 {
         let mut joined = 0;
         while let Some(run) = self.reserve.take(wanted - joined) {
@@ -101,7 +101,7 @@ impl EscapeMemory {
         joined
     }
 
-    /// Up to `wanted` free slabs leave the pool again; how many did.
+    /// Takes up to `wanted` free slabs out of the pool again, back into the reserve; returns how many left.
     pub fn leave(&mut self, wanted: u32) -> u32 {
         let mut left = 0;
         while let Some(run) = self.joined.take(wanted - left) {
@@ -111,25 +111,25 @@ impl EscapeMemory {
         left
     }
 
-    /// Takes up to `wanted` joined slabs for use by the pool's shares.
+    /// Takes up to `wanted` joined slabs, as one run, for use by the pool's shares.
     pub fn take_joined(&mut self, wanted: u32) -> Option<Run> {
         let run = self.joined.take(wanted)?;
         Some(self.out(run))
     }
 
-    /// These slabs are never used again, once they are given back.
+    /// Retires these slabs: they are never used again, once they are given back.
     pub fn retire(&mut self, run: Run) {
         let local = self.local(run);
         self.reserve.retire(local);
         self.joined.retire(local);
     }
 
-    /// Whether a slab of the run is retired.
+    /// Returns whether a slab of the run is retired.
     pub fn is_retired(&self, run: Run) -> bool {
         self.reserve.is_retired(self.local(run))
     }
 
-    /// Slabs that were retired and are in no use any more.
+    /// Returns the slabs that were retired and are not in use any more.
     pub fn gone(&self) -> u32 {
         self.reserve.gone() + self.joined.gone()
     }
@@ -140,7 +140,7 @@ impl EscapeMemory {
         self.joined.give(local);
     }
 
-    /// Starts the most in use at once anew.
+    /// Restarts the mark of the most slabs in use at once, from what is in use now.
     pub fn reset_used_max(&mut self) {
         self.used_max = self.used();
     }

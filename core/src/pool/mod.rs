@@ -1,14 +1,14 @@
-//! The pool: slabs, and the line between the SRQ share and the READ share (Jet §4.1.3).
+//! The pool: its slabs, and the line between the SRQ share and the READ share (Jet §4.1.3).
 //!
-//! Slabs belong to no share by address; a share is a count. The SRQ share covers slabs that are posted or
-//! hold a small message, the READ share those that a READ fills or a large message holds. The line moves to
-//! whoever needs it while the other does not, and never takes the SRQ share below its floor: control messages
-//! must always land.
+//! Slabs belong to no share by address: a share is a count. The SRQ share covers slabs that are posted or
+//! hold a small message. The READ share covers slabs that a READ fills or a large message holds. The line
+//! moves towards the share that does not use its part, in favour of the one that needs more. It never takes
+//! the SRQ share below its floor, for control messages must always land.
 //!
-//! The *budget* is what both shares have together: the pool's own slabs, less those that were replaced
-//! because a straggler keeps them, plus as many of escape memory that joined for them (Jet §4.3). It stays
-//! what the pool has, except while a straggler came home and the slab that stood in for it is still in use:
-//! then it is larger for a moment.
+//! The *budget* is what both shares have together. It is the pool's own slabs, less those that were replaced
+//! because a straggler holds them, plus as many of escape memory that joined for them (Jet §4.3). The budget
+//! stays the pool's number of slabs, with one exception. When a straggler's slabs were given back while its
+//! stand-in is still in use, the budget is larger until the stand-in is free.
 
 mod escape_memory;
 mod runs;
@@ -16,35 +16,35 @@ mod runs;
 use escape_memory::EscapeMemory;
 pub use runs::{FreeRuns, Run};
 
-/// Who uses a slab.
+/// The share that a slab counts in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// Posted to the SRQ, or holding a small message.
+    /// Slabs posted to the SRQ, or holding a small message.
     Srq,
-    /// Filled by a READ, or holding part of a large message.
+    /// Slabs filled by a READ, or holding part of a large message.
     Read,
-    /// Out of the budget: a straggler that was replaced.
+    /// Slabs out of the budget, of a straggler that was replaced.
     Replaced,
-    /// Of escape memory, out of the budget: a copy.
+    /// Slabs of escape memory, out of the budget, that hold a copy.
     Copied,
-    /// Of escape memory, out of the budget: taken instead of waiting.
+    /// Slabs of escape memory, out of the budget, that were taken instead of waiting.
     Granted,
 }
 
 impl Share {
-    /// Of the budget.
+    /// Returns whether the share is part of the budget.
     #[inline]
     pub fn in_budget(self) -> bool {
         matches!(self, Self::Srq | Self::Read)
     }
 
-    /// Of the memory that a session may hold.
+    /// Returns whether the share counts towards the escape memory that a session may hold.
     pub fn is_memory(self) -> bool {
         matches!(self, Self::Copied | Self::Granted)
     }
 }
 
-/// How much escape memory there is for what.
+/// Sizes of escape memory, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EscapeShape {
     /// Slabs that may stand in for stragglers (Jet §4.3: MEM_ESC).
@@ -53,7 +53,7 @@ pub struct EscapeShape {
     pub memory_slabs: u32,
 }
 
-/// The pool's slabs and shares.
+/// The pool's slabs, and how they are shared.
 #[derive(Debug)]
 pub struct Pool {
     runs: FreeRuns,
@@ -62,7 +62,7 @@ pub struct Pool {
     srq_configured: u32,
     /// Free slabs that the SRQ share leaves to READs once it has its floor.
     read_floor: u32,
-    /// The line: slabs that the SRQ share may use.
+    /// Slabs that the SRQ share may use: the line.
     srq_limit: u32,
     srq_used: u32,
     read_used: u32,
@@ -76,12 +76,13 @@ pub struct Pool {
     copied: u32,
     granted: u32,
     memory_max: u32,
-    /// A slab is retired, of the pool or of escape memory: until then nobody looks which.
+    /// Whether any slab, of the pool or of escape memory, is retired. While none is, no run is searched for
+    /// one.
     has_retired: bool,
 }
 
 impl Pool {
-    /// `total` slabs, `srq` of them for the SRQ at first, `srq_floor` always.
+    /// Creates a pool of `total` slabs. The SRQ share has `srq` of them at first, and `srq_floor` always.
     pub fn new(total: u32, srq: u32, srq_floor: u32, escape: EscapeShape) -> Self {
         Self {
             runs: FreeRuns::new(total),
@@ -105,21 +106,22 @@ impl Pool {
         }
     }
 
-    /// The SRQ share leaves so many free slabs to READs once it has its floor: what is posted stays so until
-    /// somebody sends, and who waits for a READ may not.
+    /// Makes the SRQ share leave so many free slabs to READs once it has its floor. Posted slabs stay posted
+    /// until somebody sends, and senders that wait for READs may not.
     pub fn with_read_floor(self, slabs: u32) -> Self {
         Self { read_floor: slabs, ..self }
     }
 
-    /// The first so many slabs of escape memory may be used from now on.
+    /// Makes the first `escape_slabs` slabs of escape memory usable.
     pub fn make_ready(&mut self, escape_slabs: u32) {
         self.escape.make_ready(escape_slabs);
     }
 
-    /// Slabs that the SRQ may take now, up to `wanted`, after moving the line into what the READ share does
-    /// not use: a loan above where it was configured, which [`Self::read_room`] takes back as soon as the SRQ
-    /// share lets go. `kept` of them whatever is left for READs. Beyond that and its floor it takes nothing
-    /// that stands in for stragglers: what is posted stays in use until somebody sends.
+    /// Returns the slabs that the SRQ may take now, up to `wanted`. Moves the line for that into what the
+    /// READ share does not use. Above the configured line this is a loan: [`Self::read_room`] takes it back
+    /// as soon as the SRQ share gives slabs back. The SRQ may take `kept` of the slabs whatever is left for
+    /// READs. Beyond `kept` and its floor it takes no stand-ins, for posted slabs stay in use until somebody
+    /// sends.
     pub fn srq_room(&mut self, wanted: u32, kept: u32) -> u32 {
         let (free, of_the_cache) = (self.free(), self.runs.free());
         let to_floor = self.srq_floor.saturating_sub(self.srq_used);
@@ -138,19 +140,20 @@ impl Pool {
         below_line + raised
     }
 
-    /// Takes up to `most` slabs for the SRQ as one run, to be posted from its end; the caller has asked
-    /// [`Self::srq_room`].
+    /// Takes up to `most` slabs for the SRQ as one run, which the caller posts from its end on. The caller
+    /// must have asked [`Self::srq_room`].
     #[inline]
     pub fn take_srq(&mut self, most: u32) -> Option<Run> {
-        // Not what stands in for a straggler, if it can be helped.
+        // A stand-in for a straggler is taken only if there is nothing else.
         let run = self.runs.take_loose(most).or_else(|| self.escape.take_joined(most))?;
         self.srq_used += run.count;
         self.note_use();
         Some(run)
     }
 
-    /// Slabs that READs may take now, after moving the line where the SRQ share can spare some. `srq_needed`
-    /// is what the SRQ share is about to need: posted entries, held messages, and credit that senders have.
+    /// Returns the slabs that READs may take now, after moving the line where the SRQ share can spare some.
+    /// `srq_needed` is what the SRQ share is about to need: posted entries, held messages, and credit that
+    /// senders have.
     pub fn read_room(&mut self, wanted: u32, srq_needed: u32) -> u32 {
         let limit = self.total - self.srq_limit;
         let room = limit.saturating_sub(self.read_used + self.quarantined);
@@ -166,25 +169,25 @@ impl Pool {
         (room + spare).min(self.free())
     }
 
-    /// How far down the line may go: to what the SRQ share is about to need, or, where that leaves READs less
-    /// than their floor, to what it uses.
+    /// Returns how far down the line may go: to what the SRQ share is about to need. Where that leaves READs
+    /// less than their floor, it may go to what the SRQ share uses.
     fn line_at_least(&self, srq_needed: u32) -> u32 {
         let used = self.srq_used.max(self.srq_floor);
         let most = self.total.saturating_sub(self.read_used + self.quarantined + self.read_floor);
         srq_needed.min(most).max(used)
     }
 
-    /// What [`Self::read_room`] would find at most, without moving anything.
+    /// Returns the most that [`Self::read_room`] would find, without moving the line.
     pub fn read_room_max(&self, srq_needed: u32) -> u32 {
         let line = self.line_at_least(srq_needed).min(self.srq_limit);
         self.total.saturating_sub(line + self.read_used + self.quarantined).min(self.free())
     }
 
-    /// Takes up to `wanted` slabs for a READ as one run; the caller has asked [`Self::read_room`].
+    /// Takes up to `wanted` slabs for a READ as one run. The caller must have asked [`Self::read_room`].
     #[inline]
     pub fn take_read(&mut self, wanted: u32) -> Option<Run> {
-        // What stands in for stragglers first: it comes back soon, and may then leave as soon as they come
-        // home.
+        // Stand-ins for stragglers are taken first: they are soon given back, and may then leave the pool
+        // when the stragglers' slabs come back.
         let run = if self.escape.joined() == 0 {
             self.runs.take(wanted)
         } else {
@@ -195,12 +198,13 @@ impl Pool {
         Some(run)
     }
 
-    /// Slabs of escape memory for copies and for messages that take memory instead of waiting.
+    /// Returns the slabs of escape memory that are left for copies and for messages that take memory instead
+    /// of waiting.
     pub fn memory_room(&self) -> u32 {
         (self.memory_max - self.memory()).min(self.escape.reserve())
     }
 
-    /// Takes up to `wanted` of them as one run, for a copy or a grant.
+    /// Takes up to `wanted` slabs of escape memory as one run, for [`Share::Copied`] or [`Share::Granted`].
     pub fn take_memory(&mut self, wanted: u32, share: Share) -> Option<Run> {
         let run = self.escape.take(wanted.min(self.memory_room()))?;
         match share {
@@ -211,8 +215,8 @@ impl Pool {
         Some(run)
     }
 
-    /// A straggler leaves the budget, and as many slabs of escape memory join the pool (Jet §4.3). `false`:
-    /// there is not that much escape memory, nothing changed.
+    /// Takes a straggler's slabs out of the budget; as many slabs of escape memory join the pool (Jet §4.3).
+    /// Returns `false`, with nothing changed, if there is too little escape memory.
     pub fn replace(&mut self, run: Run, share: Share) -> bool {
         if self.escape.reserve() < run.count {
             return false;
@@ -234,14 +238,14 @@ impl Pool {
         }
     }
 
-    /// Whether the run lies in the cache and in the budget.
+    /// Returns whether the run lies in the cache and in the budget.
     #[inline]
     pub fn is_plain(&self, run: Run, share: Share) -> bool {
         share.in_budget() && run.first < self.total
     }
 
-    /// Gives slabs back that lie in the cache and in the budget: what every message passes, whatever the
-    /// compiler thinks of its size.
+    /// Gives back slabs that lie in the cache and in the budget. It is inlined whatever the compiler thinks
+    /// of its size, for every message passes through it.
     #[inline(always)]
     pub fn give_plain(&mut self, run: Run, share: Share) {
         debug_assert!(self.is_plain(run, share), "{run:?} of {share:?}");
@@ -262,7 +266,7 @@ impl Pool {
         }
     }
 
-    /// Gives back what is, or was replaced by, escape memory.
+    /// Gives back a run of escape memory, or one that escape memory replaced.
     #[cold]
     fn give_escaped(&mut self, run: Run, share: Share) {
         self.count_out(run.count, share);
@@ -273,15 +277,15 @@ impl Pool {
         match (run.first < self.total, in_budget) {
             (true, true) => self.runs.give(run),
             (true, false) => {
-                // The straggler comes home.
+                // The straggler's slabs are back in the pool.
                 self.runs.give(run);
                 self.budget += run.count;
             }
             (false, true) => self.escape.give_joined(run),
             (false, false) => {
                 self.escape.give(run);
-                // A straggler that had been a stand-in itself: what stands in for it stays for whom it stood
-                // in for.
+                // Where the straggler was itself a stand-in, its own stand-in stays, for the straggler that
+                // the first one stood in for.
             }
         }
         let excess = self.budget.saturating_sub(self.total);
@@ -290,9 +294,9 @@ impl Pool {
         }
     }
 
-    /// These slabs cannot be read or written any more: they are not used again, once they are given back.
-    /// They count as used by nobody: as part of the budget that is never free. What of the run is no slab is
-    /// passed over.
+    /// Retires slabs that cannot be read or written any more: they are not used again, once they are given
+    /// back. Then they count as a part of the budget that is never free. Numbers in the run that are no slabs
+    /// are ignored.
     pub fn retire(&mut self, run: Run) {
         let (of_pool, of_escape_memory) = self.by_memory(run);
         self.runs.retire(of_pool);
@@ -300,7 +304,8 @@ impl Pool {
         self.has_retired = true;
     }
 
-    /// Whether a slab of the run is retired. One comparison while none is: it is asked about every message.
+    /// Returns whether a slab of the run is retired. It costs one comparison while no slab is retired, for it
+    /// is called for every message.
     #[inline]
     pub fn is_retired(&self, run: Run) -> bool {
         self.has_retired && self.has_retired_of(run)
@@ -312,19 +317,20 @@ impl Pool {
         self.runs.is_retired(of_pool) || self.escape.is_retired(of_escape_memory)
     }
 
-    /// What of a run lies in the pool, and what of it behind the pool.
+    /// Splits a run into what lies in the pool, and what lies behind the pool.
     fn by_memory(&self, run: Run) -> (Run, Run) {
         let end = run.first.saturating_add(run.count);
         let between = |first: u32, end: u32| Run { first, count: end.saturating_sub(first) };
         (between(run.first, end.min(self.total)), between(run.first.max(self.total), end))
     }
 
-    /// Retired slabs that are in no use any more: of the pool, and of escape memory.
+    /// Returns the retired slabs that are not in use any more: of the pool, and of escape memory.
     pub fn gone(&self) -> (u32, u32) {
         (self.runs.gone(), self.escape.gone())
     }
 
-    /// Slabs of a dead application stay out of use until [`Self::release_quarantined`].
+    /// Puts slabs of an ended session into quarantine. They stay out of use until
+    /// [`Self::release_quarantined`].
     pub fn quarantine(&mut self, run: Run, share: Share) {
         if share.in_budget() {
             self.count_out(run.count, share);
@@ -332,7 +338,7 @@ impl Pool {
         }
     }
 
-    /// The quarantine of these slabs is over; their share is what it was before.
+    /// Ends the quarantine of slabs. `share` is what they belonged to before it.
     pub fn release_quarantined(&mut self, run: Run, share: Share) {
         if share.in_budget() {
             self.quarantined -= run.count;
@@ -342,7 +348,8 @@ impl Pool {
         }
     }
 
-    /// Moves the line back towards where it was configured, as far as nobody uses what it passes over.
+    /// Moves the line back towards where it was configured, as far as the slabs that it passes over are not
+    /// in use.
     pub fn restore_line(&mut self) {
         let wanted = self.srq_configured;
         let before = self.srq_limit;
@@ -362,111 +369,112 @@ impl Pool {
         self.high_water = self.high_water.max(self.budget - self.free());
     }
 
-    /// Slabs altogether.
+    /// Returns the pool's number of slabs, without escape memory.
     #[inline]
     pub fn total(&self) -> u32 {
         self.total
     }
 
-    /// Slabs of the budget that nobody uses.
+    /// Returns the slabs of the budget that are free.
     #[inline]
     pub fn free(&self) -> u32 {
         self.runs.free() + self.escape.joined()
     }
 
-    /// Slabs that the SRQ share may use now.
+    /// Returns the slabs that the SRQ share may use now.
     pub fn srq_limit(&self) -> u32 {
         self.srq_limit
     }
 
-    /// Slabs that the SRQ share could use if the line went up as far as it can, as [`Self::srq_room`] has it.
+    /// Returns the slabs that the SRQ share could use if the line went up as far as [`Self::srq_room`] lets
+    /// it.
     pub fn srq_limit_max(&self) -> u32 {
         let unused = self.total.saturating_sub(self.read_used + self.quarantined);
         let may_take = (self.srq_used + self.runs.free()).max(self.srq_floor);
         self.srq_limit.max(unused.min(self.srq_configured)).min(may_take)
     }
 
-    /// Slabs that the SRQ share uses.
+    /// Returns the slabs that the SRQ share uses.
     #[inline]
     pub fn srq_used(&self) -> u32 {
         self.srq_used
     }
 
-    /// Slabs that the READ share uses.
+    /// Returns the slabs that the READ share uses.
     pub fn read_used(&self) -> u32 {
         self.read_used
     }
 
-    /// Slabs in quarantine.
+    /// Returns the slabs in quarantine.
     pub fn quarantined(&self) -> u32 {
         self.quarantined
     }
 
-    /// Slabs that both shares have together.
+    /// Returns the slabs that both shares have together.
     pub fn budget(&self) -> u32 {
         self.budget
     }
 
-    /// Slabs out of the budget because their stragglers were replaced.
+    /// Returns the slabs that are out of the budget because their stragglers were replaced.
     #[inline]
     pub fn replaced(&self) -> u32 {
         self.replaced
     }
 
-    /// Slabs of escape memory that hold copies, or messages that took memory instead of waiting.
+    /// Returns the slabs of escape memory that hold copies, or messages that took memory instead of waiting.
     pub fn memory(&self) -> u32 {
         self.copied + self.granted
     }
 
-    /// Of them: copies, also those under way.
+    /// Returns the slabs of escape memory that hold copies, also copies under way.
     pub fn copied(&self) -> u32 {
         self.copied
     }
 
-    /// Of them: taken instead of waiting.
+    /// Returns the slabs of escape memory that were taken instead of waiting.
     pub fn granted(&self) -> u32 {
         self.granted
     }
 
-    /// What of MEM_ESC cannot be used: in use already, or not there.
+    /// Returns the slabs of MEM_ESC that cannot be used, because they are in use already or not there.
     #[inline]
     pub fn replaced_or_missing(&self, replace_max: u32) -> u32 {
         self.replaced.max(replace_max.saturating_sub(self.escape.reserve()))
     }
 
-    /// Slabs of escape memory altogether.
+    /// Returns the slabs of escape memory altogether.
     pub fn escape_slabs(&self) -> u32 {
         self.escape.slabs()
     }
 
-    /// Slabs of escape memory that are allocated and touched.
+    /// Returns the slabs of escape memory that are allocated and touched.
     pub fn escape_ready(&self) -> u32 {
         self.escape.ready()
     }
 
-    /// Slabs of escape memory that are in use or joined the pool.
+    /// Returns the slabs of escape memory that are in use or joined the pool.
     #[inline]
     pub fn escape_used(&self) -> u32 {
         self.escape.used()
     }
 
-    /// The most of them at once since the start or the last reset.
+    /// Returns the most slabs of escape memory that were in use at once since the start or the last reset.
     pub fn escape_used_max(&self) -> u32 {
         self.escape.used_max()
     }
 
-    /// The most slabs that were in use at once since the start or the last reset.
+    /// Returns the most slabs that were in use at once since the start or the last reset.
     pub fn high_water(&self) -> u32 {
         self.high_water
     }
 
-    /// Starts the high-water marks anew from what is in use now.
+    /// Restarts the high-water marks from what is in use now.
     pub fn reset_high_water(&mut self) {
         self.high_water = self.budget - self.free();
         self.escape.reset_used_max();
     }
 
-    /// How often the line moved.
+    /// Returns how often the line moved.
     pub fn line_moves(&self) -> u64 {
         self.line_moves
     }

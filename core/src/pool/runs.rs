@@ -1,13 +1,13 @@
-//! Free slabs as runs: the last used first, contiguous where it can be.
+//! Free slabs as runs: the last one used is taken first, contiguous where possible.
 //!
-//! Free slabs are kept as maximal runs with boundary tags (the first and the last slab of a run know each
-//! other), in lists by size class, newest first. Taking from the newest run of the smallest class that fits
-//! keeps both promises of Jet's design: what is used next was used last (so it is in the cache), and a READ
-//! gets few scatter entries. Every operation is O(1), but for the walk over at most 13 classes' bits, which
-//! is one instruction.
+//! Free slabs are kept as maximal runs with boundary tags: the first and the last slab of a run hold its
+//! length. The runs are in lists by size class, newest first. A run is taken from the smallest class that
+//! fits, and in that class the newest. That keeps both promises of Jet's design: the next slabs used are the
+//! last ones used, so they are in the cache; and a READ gets few scatter entries. Every operation is O(1),
+//! except a search over at most 32 classes' bits, which is one instruction.
 //!
-//! The run that was given last is kept aside, grown while its neighbours come, and taken from first: the
-//! usual giving and taking touches no list at all.
+//! The run that was given last is kept aside. It grows as its neighbours are given, and slabs are taken from
+//! it first. So the usual giving and taking touches no list at all.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -16,9 +16,9 @@ use alloc::vec::Vec;
 /// Consecutive slabs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Run {
-    /// The first.
+    /// Number of the first slab.
     pub first: u32,
-    /// How many.
+    /// Number of slabs.
     pub count: u32,
 }
 
@@ -27,9 +27,9 @@ const CLASSES: usize = 32;
 
 #[derive(Clone, Copy)]
 struct Tag {
-    /// At both ends of a free run: its length. 0: not an end of a free run.
+    /// Length of the free run, in the tags of both its ends; 0 in all other slabs.
     count: u32,
-    /// At its first slab: neighbours in the class's list.
+    /// Neighbours in the class's list, in the tag of the run's first slab.
     newer: u32,
     older: u32,
 }
@@ -39,16 +39,16 @@ struct Tag {
 pub struct FreeRuns {
     tags: Box<[Tag]>,
     newest: [u32; CLASSES],
-    /// Bit c is set where class c has a run.
+    /// Set of the classes that have a run: bit c stands for class c.
     classes: u32,
     free: u32,
-    /// Given last, in no list and without tags; empty where `count` is 0.
+    /// The run that was given last, in no list and without tags; empty where `count` is 0.
     recent: Run,
-    /// A bit for each slab that is never to be free again.
+    /// One bit for each slab, set if the slab is never to be free again.
     retired: Box<[u64]>,
-    /// Any of those bits is set.
+    /// Whether any slab is retired.
     has_retired: bool,
-    /// Of them: given back, or free when they were retired.
+    /// Retired slabs that were given back, or were free when they were retired.
     gone: u32,
 }
 
@@ -63,7 +63,7 @@ fn class_of(count: u32) -> usize {
 }
 
 impl FreeRuns {
-    /// All of `slabs` free, as one run.
+    /// Creates `slabs` slabs, all of them free, as one run.
     pub fn new(slabs: u32) -> Self {
         let mut runs = Self::none(slabs);
         if slabs > 0 {
@@ -73,7 +73,7 @@ impl FreeRuns {
         runs
     }
 
-    /// Room for `slabs`, none of them free yet.
+    /// Creates `slabs` slabs, none of them free yet.
     pub fn none(slabs: u32) -> Self {
         let tags = vec![Tag { count: 0, newer: NONE, older: NONE }; slabs as usize].into_boxed_slice();
         Self {
@@ -88,8 +88,8 @@ impl FreeRuns {
         }
     }
 
-    /// These slabs are never free again: those that are in use when they are given back. What of the run lies
-    /// beyond the last slab is no slab, and passed over. Takes as long as there are free runs.
+    /// Retires slabs: they are never free again. Those that are in use are retired when they are given back.
+    /// Numbers in the run beyond the last slab are ignored. The time grows with the number of free runs.
     pub fn retire(&mut self, run: Run) {
         let slabs = self.slabs_of(run);
         if slabs.is_empty() {
@@ -106,12 +106,12 @@ impl FreeRuns {
         free.into_iter().for_each(|run| self.give(run));
     }
 
-    /// Whether a slab of the run is retired.
+    /// Returns whether a slab of the run is retired.
     pub fn is_retired(&self, run: Run) -> bool {
         self.has_retired && self.slabs_of(run).any(|slab| self.is_slab_retired(slab))
     }
 
-    /// The slabs of a run that there are.
+    /// Returns the slab numbers of a run, without those that are no slabs.
     fn slabs_of(&self, run: Run) -> core::ops::Range<u32> {
         let slabs = u32::try_from(self.tags.len()).unwrap_or(NONE);
         run.first.min(slabs)..run.first.saturating_add(run.count).min(slabs)
@@ -121,12 +121,12 @@ impl FreeRuns {
         self.retired[(slab / u64::BITS) as usize] & (1 << (slab % u64::BITS)) != 0
     }
 
-    /// Slabs that were retired and are in no use any more.
+    /// Returns the slabs that were retired and are not in use any more.
     pub fn gone(&self) -> u32 {
         self.gone
     }
 
-    /// Gives back what of a run is not retired.
+    /// Gives back the slabs of a run that are not retired.
     #[cold]
     fn give_rest(&mut self, run: Run) {
         let mut first = run.first;
@@ -144,25 +144,26 @@ impl FreeRuns {
         }
     }
 
-    /// Slabs that are free.
+    /// Returns the number of free slabs.
     #[inline]
     pub fn free(&self) -> u32 {
         self.free
     }
 
-    /// Takes up to `most` slabs that need not lie together with others: what was given last, else the
-    /// smallest piece there is. To be used from its end, where it grew last.
+    /// Takes up to `most` slabs for a use that needs no contiguous ones. They come from the run that was
+    /// given last. If there is none, one slab of the smallest size class is taken. The caller uses the slabs
+    /// from the run's end, where it grew last.
     #[inline]
     pub fn take_loose(&mut self, most: u32) -> Option<Run> {
         let count = most.min(self.recent.count);
         if count > 0 { self.take(count) } else { self.take_listed(most.min(1)) }
     }
 
-    /// Takes `wanted` contiguous slabs, or the longest run there is where none is that long.
+    /// Takes `wanted` contiguous slabs, or a shorter run of the longest size class where none is that long.
     #[inline]
     pub fn take(&mut self, wanted: u32) -> Option<Run> {
         if self.recent.count >= wanted && wanted > 0 {
-            // From the end that grew last, most often.
+            // That is most often the end that grew last.
             self.recent.count -= wanted;
             self.free -= wanted;
             return Some(Run { first: self.recent.first + self.recent.count, count: wanted });
@@ -176,7 +177,7 @@ impl FreeRuns {
             return None;
         }
         let exact = class_of(wanted);
-        // The newest run of the exact class may be too short, every run of a higher class is long enough.
+        // The newest run of the exact class may be too short; every run of a higher class is long enough.
         let newest = self.newest[exact];
         let found = if newest != NONE && self.tags[newest as usize].count >= wanted {
             newest
@@ -195,10 +196,10 @@ impl FreeRuns {
         Some(Run { first: whole.first, count })
     }
 
-    /// Gives a run back; it joins its free neighbours. What of it is retired is gone.
+    /// Gives a run back; it joins its free neighbours. Its retired slabs do not become free.
     ///
     /// # Panics
-    /// Where a slab lies beyond the pool or the run's ends are free already: a broken invariant of the
+    /// Panics if a slab lies beyond the pool, or the run's ends are free already: a broken invariant of the
     /// caller.
     #[inline]
     pub fn give(&mut self, run: Run) {
@@ -207,7 +208,7 @@ impl FreeRuns {
 
     #[inline]
     fn give_whole(&mut self, run: Run) {
-        // The usual case, small enough to be inlined: the run goes on where the recent one ends, or ends
+        // The usual case, small enough to be inlined: the given run begins where the recent one ends, or ends
         // where it begins.
         let Run { first, count } = run;
         let end = first + count;
@@ -222,7 +223,7 @@ impl FreeRuns {
         }
     }
 
-    /// Whether both ends of a run are slabs of this pool, and no ends of a free run.
+    /// Returns whether both ends of a run are slabs of this pool, and not ends of a free run.
     #[inline]
     fn are_taken(&self, first: u32, end: u32) -> bool {
         (end as usize) <= self.tags.len()
@@ -245,7 +246,7 @@ impl FreeRuns {
         self.recent = run;
     }
 
-    /// Puts the recent run among the listed ones; it joins its free neighbours.
+    /// Puts the recent run into the lists, joined with its free neighbours.
     fn list_recent(&mut self) {
         let Run { mut first, mut count } = core::mem::take(&mut self.recent);
         let end = first + count;
@@ -348,7 +349,7 @@ mod tests {
     fn what_is_retired_is_never_taken_again() {
         let mut runs = FreeRuns::new(100);
         let held = runs.take(40).unwrap();
-        // Slabs that are held and slabs that are free.
+        // Retires slabs that are held and slabs that are free.
         runs.retire(Run { first: held.first + 38, count: 4 });
         assert_eq!((runs.free(), runs.gone()), (58, 2));
         assert!(runs.is_retired(held) && !runs.is_retired(Run { count: 38, ..held }));
@@ -361,7 +362,7 @@ mod tests {
             left.extend(run.first..run.first + run.count);
         }
         assert_eq!(left.len(), 96);
-        // What is no slab is passed over, wherever it begins and ends.
+        // Numbers that are no slabs are ignored, wherever the run begins and ends.
         for (first, count) in [(100, 1), (500, 64), (u32::MAX, 1), (0, 0), (100, u32::MAX)] {
             runs.retire(Run { first, count });
             assert!(!runs.is_retired(Run { first, count }));
@@ -375,7 +376,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_slab_is_lost_or_taken_twice(ops in prop::collection::vec((any::<bool>(), 1u32..20, any::<prop::sample::Index>()), 1..300)) {
+        fn no_slab_is_lost_or_taken_twice(
+            ops in prop::collection::vec((any::<bool>(), 1u32..20, any::<prop::sample::Index>()), 1..300),
+        ) {
             let mut runs = FreeRuns::new(200);
             let mut free: BTreeSet<u32> = (0..200).collect();
             let mut held: Vec<Run> = Vec::new();
@@ -393,7 +396,7 @@ mod tests {
                     }
                 } else if !held.is_empty() {
                     let run = held.swap_remove(pick.index(held.len()));
-                    // Give it back in two halves to cut runs apart.
+                    // The run is given back in two halves, to cut runs apart.
                     let half = run.count / 2;
                     if half > 0 {
                         runs.give(Run { first: run.first, count: half });

@@ -1,8 +1,8 @@
-//! Shares, the line between them, and what joins from escape memory and leaves again.
+//! Tests of the shares, the line between them, and slabs of escape memory that join and leave.
 
 use super::*;
 
-/// How many could be taken for the SRQ.
+/// Takes up to `wanted` slabs for the SRQ; returns how many.
 fn post(pool: &mut Pool, wanted: u32) -> u32 {
     let room = pool.srq_room(wanted, 0);
     let mut left = room;
@@ -161,10 +161,10 @@ fn memory_is_bounded_and_outside_the_budget() {
 #[test]
 fn what_is_retired_may_reach_beyond_the_pool_and_beyond_escape_memory() {
     let mut pool = escaping(4, 8);
-    // Two of the pool and three of escape memory.
+    // Two slabs of the pool and three of escape memory.
     pool.retire(Run { first: 98, count: 5 });
     assert_eq!(pool.gone(), (2, 3));
-    // The last of escape memory, and more than there is.
+    // The last slab of escape memory, and numbers beyond it.
     pool.retire(Run { first: 111, count: 512 });
     pool.retire(Run { first: 112, count: 1 });
     pool.retire(Run { first: u32::MAX, count: u32::MAX });

@@ -1,4 +1,4 @@
-//! A SEND arrived: a small message, a request for a large one, or an answer about credit.
+//! Arrival of a SEND: a small message, a request for a large message, or an answer to a recall of credit.
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
@@ -9,18 +9,18 @@ use jet_wire::message::{ByeReason, FromSender, HeaderBytes, HeaderError, parse_f
 /// A completed SRQ entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival<'a> {
-    /// Whose SEND.
+    /// Peer whose SEND arrived.
     pub peer: PeerId,
-    /// The entry that was posted.
+    /// SRQ entry that completed.
     pub entry: u32,
-    /// The header area's bytes.
+    /// Bytes of the header area.
     pub header: &'a HeaderBytes,
-    /// How many of the slab's bytes were filled.
+    /// Bytes of the slab that were filled.
     pub payload_bytes: u32,
 }
 
 impl<P: GrantPolicy> Receiver<P> {
-    /// A SEND arrived (Jet §4.1.1).
+    /// Handles a SEND that arrived (Jet §4.1.1).
     #[inline]
     pub fn handle_receive(&mut self, now_ns: u64, arrival: Arrival<'_>, effects: &mut impl Effects) {
         let slab = self.srq.complete(arrival.entry);
@@ -57,13 +57,14 @@ impl<P: GrantPolicy> Receiver<P> {
         self.credit.end_recall_if_used_up(peer);
     }
 
-    /// An SRQ entry completed without a message, or with an error of its peer: it can be posted again.
+    /// Handles an SRQ entry that completed without a message, or with an error of its peer. The entry can be
+    /// posted again.
     pub fn handle_receive_failed(&mut self, entry: u32) {
         let slab = self.srq.complete(entry);
         self.give_small(slab);
     }
 
-    /// Whether what arrived in the slab lies in memory that was lost since the slab was posted.
+    /// Returns whether the slab lies in memory that was lost since the slab was posted.
     #[inline]
     pub(super) fn is_slab_lost(&self, slab: u32) -> bool {
         self.pool.is_retired(Run { first: slab, count: 1 })

@@ -1,8 +1,7 @@
-//! Relief of a pool that is scarce: Algorithm 1 is evaluated, copies end, and congestion is marked to
-//! senders.
+//! Running the escape: evaluates Algorithm 1, ends copies, and marks congestion to senders.
 //!
-//! Marking speaks to the senders of slow sessions, or to all where none is slow, and has the NIC mark earlier
-//! where it can.
+//! Marking sends signals to the senders of slow sessions, or to all senders where no session is slow. It also
+//! has the NIC mark earlier where the NIC can.
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
@@ -11,26 +10,27 @@ use crate::escape::{Demand, Step};
 use jet_escape::Pressure;
 use jet_wire::message::CongestionHeader;
 
-/// What a signal says: halve your window.
+/// Window that a congestion signal asks for, in thousandths of the current one: half.
 const SIGNAL_PERMILLE: u32 = 500;
-/// Senders signalled in one evaluation.
+/// The most senders signalled in one evaluation.
 const SIGNALS_MAX: usize = 64;
-/// Senders looked at in one evaluation; the cursor goes on with the others.
+/// The most senders looked at in one evaluation. The cursor continues with the rest in the next.
 const LOOKS_MAX: usize = 4 * SIGNALS_MAX;
 
 impl<P: GrantPolicy> Receiver<P> {
-    /// The first so many slabs of escape memory are allocated and touched; they may be used from now on.
+    /// Handles that the first `ready_slabs` slabs of escape memory are allocated and touched: they may be
+    /// used now.
     pub fn handle_escape_memory(&mut self, ready_slabs: u32) {
         self.pool.make_ready(ready_slabs);
     }
 
-    /// What the pool is scarce of, beside free slabs.
+    /// Returns the demand on the pool that its free slabs do not show.
     #[inline]
     pub(super) fn demand(&self) -> Demand {
         Demand { posted: self.srq.posted(), waits_for_room: self.admission.waits_for_room() }
     }
 
-    /// The pressure now.
+    /// Returns the pressure now.
     pub(super) fn read_pressure(&self) -> Pressure {
         self.escape.read_pressure(&self.pool, self.demand())
     }
@@ -56,8 +56,9 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// A copy is over. `ok`: the bytes are there, unless one of the two places was lost meanwhile, as
-    /// [`Self::handle_poisoned`] was told; else one of them cannot be read or written, as it was told, too.
+    /// Handles the end of a copy. `ok`: the bytes were copied, but count only if neither place was lost
+    /// meanwhile. `ok` is false if one of the places cannot be read or written. The driver reports each loss
+    /// before, to [`Self::handle_poisoned`].
     pub fn handle_copied(&mut self, now_ns: u64, id: CopyId, ok: bool, effects: &mut impl Effects) {
         let is_open = |session: u32| self.registry.is_open(session);
         let tables = (&mut self.pool, &mut self.slots);

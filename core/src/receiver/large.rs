@@ -1,5 +1,5 @@
-//! A large message's way, downwards: its request arrives, it is admitted, its fragments are read, checked and
-//! delivered. What comes then, release and end, is in `release` and `settle`.
+//! Handling of large messages, in order: the request arrives, is admitted, and its fragments are read,
+//! checked and delivered. The release and the end follow in `release` and `settle`.
 
 use super::Receiver;
 use super::small::RECORD_IN_RESERVE;
@@ -14,8 +14,8 @@ use jet_wire::SLAB_BYTES_U32;
 use jet_wire::message::{AckStatus, ByeReason, RequestHeader};
 
 impl<P: GrantPolicy> Receiver<P> {
-    /// It arrives: a request, which is refused or waits. A user header that does not fit the request lies in
-    /// the slab.
+    /// Handles a request that arrived: it is refused, or waits for admission. A user header that does not fit
+    /// the request lies in the slab.
     pub(super) fn request(
         &mut self,
         now_ns: u64,
@@ -50,7 +50,8 @@ impl<P: GrantPolicy> Receiver<P> {
         self.ends.begin(peer);
         self.admission.begin_request(peer);
         let record = &mut self.messages[message];
-        // Large from the start: a request that is refused counts among its sender's until it has its end.
+        // The record is large from the start: a request that is refused counts among its sender's until it
+        // has its end.
         record.life = Life::Settling;
         record.kind = Kind::Large { class: 0 };
         record.peer = peer;
@@ -80,7 +81,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.admission.enqueue(message, &mut self.messages);
     }
 
-    /// Messages are admitted, and their fragments read, while the windows and the pool have room.
+    /// Admits messages and posts READs of their fragments, while the windows and the pool have room.
     pub(super) fn grant(&mut self, now_ns: u64, effects: &mut impl Effects) {
         while self.reads.any_free() {
             let view = look_at!(self);
@@ -93,7 +94,7 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// A fragment of it is read. `false`: there is no room for it after all.
+    /// Posts the READ of one fragment. Returns `false` if there is no room for it after all.
     fn read(&mut self, now_ns: u64, grant: Grant, effects: &mut impl Effects) -> bool {
         let Grant { message, share, slabs, bytes } = grant;
         let Some(read) = self.reads.add() else { return false };
@@ -127,7 +128,7 @@ impl<P: GrantPolicy> Receiver<P> {
         true
     }
 
-    /// A READ ended. `ok`: its bytes are there. A READ that failed takes its connection with it, so
+    /// Handles the end of a READ. `ok`: its bytes arrived. A READ that failed ends its connection, so
     /// [`Self::handle_peer_lost`] follows; `refused` says that the peer's key or length was at fault.
     pub fn handle_read_done(
         &mut self,
@@ -148,7 +149,7 @@ impl<P: GrantPolicy> Receiver<P> {
             if refused {
                 self.expel(peer, ByeReason::BadMemory, effects);
             } else if !ok {
-                // The connection is ending; there is nobody to speak to.
+                // The connection is ending, so nothing can be sent on it.
                 self.ends.leave(peer);
             }
         }
@@ -166,13 +167,13 @@ impl<P: GrantPolicy> Receiver<P> {
         self.drop_read_of(now_ns, read, effects);
     }
 
-    /// A check that [`begin_check`](crate::effects::Commands::begin_check) began is over: the READ's bytes
-    /// have this CRC32C.
+    /// Handles the end of a check that [`begin_check`](crate::effects::Commands::begin_check) began: `crc` is
+    /// the CRC32C of the READ's bytes.
     pub fn handle_checked<E: Effects>(&mut self, now_ns: u64, read: ReadId, crc: u32, effects: &mut E) {
         let message = self.reads[read.0].message;
         assert!(message != NONE && !self.reads[read.0].in_flight, "{read:?} was checked but is not");
         self.checks.end(read.0, crc, &mut self.reads);
-        // Each READ left in the list keeps its message's record.
+        // The record outlives the loop, for each READ left in the list keeps its message's record.
         while let Some(next) = self.checks.next_checked(message, &mut self.messages, &self.reads) {
             if self.messages[message].is_unwanted() {
                 self.drop_read_of(now_ns, next, effects);
@@ -183,17 +184,18 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// A check that [`begin_check`](crate::effects::Commands::begin_check) began is over, and came to
-    /// nothing: the READ's bytes cannot be read.
+    /// Handles a check that [`begin_check`](crate::effects::Commands::begin_check) began and that failed: the
+    /// READ's bytes cannot be read.
     pub fn handle_check_failed(&mut self, now_ns: u64, read: ReadId, effects: &mut impl Effects) {
         let message = self.reads[read.0].message;
         assert!(message != NONE, "{read:?} was checked but is not");
         self.end_unreadable(message, effects);
-        // Unwanted now, so that no checksum is looked at. Those before it in the message are waited for.
+        // The message is unwanted now, so no checksum of it is looked at. READs before this one in the
+        // message still wait for their checks.
         self.handle_checked(now_ns, read, 0, effects);
     }
 
-    /// It was checked: delivered if it may be.
+    /// Acts on the verdict of a READ's check: delivers the READ, or ends its message.
     fn act_on(&mut self, now_ns: u64, read: u32, verdict: Verdict, effects: &mut impl Effects) {
         let message = self.reads[read].message;
         match verdict {
@@ -211,8 +213,8 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// Delivers a READ's runs. Its session has the slots and the number: they were kept for it when it was
-    /// posted.
+    /// Delivers a READ's runs. The session has the slots and the message number: they were kept when the READ
+    /// was posted.
     fn deliver_read(&mut self, now_ns: u64, read: u32, effects: &mut impl Effects) {
         let message = self.reads[read].message;
         let mut before = 0;
@@ -235,8 +237,8 @@ impl<P: GrantPolicy> Receiver<P> {
         self.end_read(read);
     }
 
-    /// Drops a READ, and delivers what may have waited for the number that its message gave back. Its slabs
-    /// that were not delivered come back; they were never shown to anybody.
+    /// Drops a READ, and delivers small messages that may have waited for the number that its message gave
+    /// back. The slabs that were not delivered come back; no application ever saw them.
     fn drop_read_of(&mut self, now_ns: u64, read: u32, effects: &mut impl Effects) {
         let entry = &self.reads[read];
         let share = entry.share;
@@ -255,7 +257,7 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// The READ's place is free, and its message may have come to its end.
+    /// Frees the READ's place, and ends its message if that can be decided.
     fn end_read(&mut self, read: u32) {
         let (message, bytes) = (self.reads[read].message, self.reads[read].bytes);
         self.admission.left(bytes);

@@ -1,5 +1,6 @@
-//! The receiver: it wires the mechanisms, none of which knows another, and gives them the time. Each input
-//! has a file of its own; the ways of a small and of a large message read downwards in `small` and `large`.
+//! The receiver: it connects the mechanisms, none of which knows another, and passes the time to them. Each
+//! kind of input has a file of its own. `small` and `large` show in order how a small and a large message are
+//! handled.
 
 #[macro_use]
 mod view;
@@ -42,24 +43,22 @@ use crate::srq::Srq;
 use crate::standstill::Standstills;
 use crate::stats::Stats;
 
-/// The receiver on a host, as a state machine. See the crate's text for the order of calls.
+/// The receiver on a host, as a state machine. The crate's documentation has the order of calls.
 #[derive(Debug)]
 pub struct Receiver<P: GrantPolicy = StrictWithAging> {
     config: Config,
     incarnation: u64,
     draining: bool,
     last_tick_ns: u64,
-    /// For how long altogether nobody called.
+    /// Nanoseconds altogether in which the driver did not call though it was due.
     stalled_ns: u64,
-    /// Where among the active senders the last congestion signal went.
+    /// Position among the active senders of the last congestion signal.
     signal_cursor: usize,
     stats: Stats,
-    // Tables.
     pool: Pool,
     messages: Messages,
     slots: Slots,
     reads: Reads,
-    // Mechanisms.
     srq: Srq,
     credit: Credit,
     ends: Ends,
@@ -73,15 +72,15 @@ pub struct Receiver<P: GrantPolicy = StrictWithAging> {
     standstills: Standstills,
 }
 
-/// The time less that in which nobody called: see [`Receiver::handle_stall`].
+/// Returns the time less that in which the driver did not call: see [`Receiver::handle_stall`].
 #[inline]
 fn attended_ns(now_ns: u64, stalled_ns: u64) -> u64 {
     now_ns.saturating_sub(stalled_ns)
 }
 
 impl Receiver<StrictWithAging> {
-    /// A receiver with strict priority between classes and an aging bound. `incarnation` tells this start
-    /// from others.
+    /// Creates a receiver with strict priority between classes and an aging bound. `incarnation` tells this
+    /// start of the daemon from others.
     ///
     /// # Errors
     /// [`ConfigError`] names the number that does not fit.
@@ -91,7 +90,7 @@ impl Receiver<StrictWithAging> {
 }
 
 impl<P: GrantPolicy> Receiver<P> {
-    /// A receiver whose grants another policy decides.
+    /// Creates a receiver with another policy for grants.
     ///
     /// # Errors
     /// [`ConfigError`] names the number that does not fit.
@@ -132,7 +131,7 @@ impl<P: GrantPolicy> Receiver<P> {
         })
     }
 
-    /// The configuration.
+    /// Returns the configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -143,7 +142,8 @@ impl<P: GrantPolicy> Receiver<P> {
         self.top_up(effects);
     }
 
-    /// After a batch of inputs: grants READs, gives credit, sends what is due, tops up the SRQ.
+    /// Grants READs, gives credit, sends what is due and tops up the SRQ. To be called after each batch of
+    /// inputs.
     pub fn flush(&mut self, now_ns: u64, effects: &mut impl Effects) {
         self.ends.set_moment(Moment { now_ns, attended_ns: self.attended_ns(now_ns) });
         self.run_escape(now_ns, effects);
@@ -158,7 +158,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.top_up(effects);
     }
 
-    /// Looks again at the sessions that are granted nothing new.
+    /// Looks again at the sessions that are suspended.
     fn review(&mut self, now_ns: u64) {
         let view = look_at!(self);
         let is_open = |session: u32| self.registry.is_open(session);
@@ -167,65 +167,66 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// Posts SRQ entries until there are as many as there is credit, and the reserve.
+    /// Posts SRQ entries until there are as many as credit and the reserve need.
     fn top_up(&mut self, effects: &mut impl Effects) {
         let depth = self.srq_depth().min(self.config.srq_slabs);
         let records = self.records_unreserved();
         self.srq.top_up(depth, records, &mut self.pool, effects);
     }
 
-    /// SRQ entries that are to be posted, if there could be any number.
+    /// Returns the SRQ entries to be posted, as if their number had no limit.
     fn srq_depth(&self) -> u32 {
         u32::try_from(self.credit.total()).unwrap_or(NONE).saturating_add(self.config.srq_reserve_entries)
     }
 
-    /// Slabs that the SRQ share is about to need.
+    /// Returns the slabs that the SRQ share is about to need.
     fn srq_needed(&self) -> u32 {
         self.srq_depth().saturating_add(self.small_held_slabs())
     }
 
-    /// When [`Self::handle_tick`] is due: `None` while nothing changes with time.
+    /// Returns when [`Self::handle_tick`] is due; `None` while nothing changes with time.
     pub fn next_tick_ns(&self) -> Option<u64> {
         let is_measured =
             |session: u32| self.registry.is_open(session) && self.recycling.bytes_per_ms(session) > 0;
         let restless = self.credit.total() > 0
             || self.messages.in_use() > 0
-            // What a process may still read comes back when it lets go: no tick sees that.
+            // Slabs that a living process may still read come back when it lets go: no tick ends that.
             || self.quarantine.passes()
             || self.registry.numbers().any(is_measured);
         let tick_ns = restless.then(|| self.last_tick_ns + self.config.tick_ns);
         [tick_ns, self.next_idle_evaluation_ns()].into_iter().flatten().min()
     }
 
-    /// When Algorithm 1 is to be evaluated though nothing happens.
+    /// Returns when Algorithm 1 is to be evaluated if nothing else happens.
     #[inline]
     fn next_idle_evaluation_ns(&self) -> Option<u64> {
         self.escape.next_idle_evaluation_ns(self.ends.spoke_ns(), self.admission.waits_for_room())
     }
 
-    /// The driver calls later than it was to: it, or all of the machine, stood still for so long. What
-    /// applications hold did not grow older meanwhile, for whether they gave something back, or could have,
-    /// was not looked at. To be called before anything else of a turn, with no more than the time since the
-    /// turn before.
+    /// Handles a stall: the driver, or the whole machine, stood still for `span_ns` and calls late. What
+    /// applications hold does not count as older by that time, for nobody looked whether they gave anything
+    /// back, or could have. To be called before anything else in a turn, with at most the time since the
+    /// previous turn.
     pub fn handle_stall(&mut self, span_ns: u64) {
         self.stalled_ns = self.stalled_ns.saturating_add(span_ns);
     }
 
-    /// The clock by which applications hold what they hold: it stands still while nobody looks.
+    /// Returns the time by the clock that measures how long applications hold runs. It stands still while the
+    /// receiver is not called.
     #[inline]
     fn attended_ns(&self, now_ns: u64) -> u64 {
         attended_ns(now_ns, self.stalled_ns)
     }
 
-    /// Whether a tick is due: cheap enough to ask at every turn.
+    /// Returns whether a tick is due. It is cheap enough to call at every turn.
     #[inline]
     pub fn next_tick_due(&self, now_ns: u64) -> bool {
         now_ns.saturating_sub(self.last_tick_ns) >= self.config.tick_ns
             || self.next_idle_evaluation_ns().is_some_and(|next_ns| now_ns >= next_ns)
     }
 
-    /// Time passed: rates, ages, credit that is not used, quarantines that end. Call [`Self::flush`]
-    /// afterwards.
+    /// Handles the passing of time: rates, ages, unused credit, and quarantines that end. Call
+    /// [`Self::flush`] afterwards.
     pub fn handle_tick(&mut self, now_ns: u64, effects: &mut impl Effects) {
         let span_ns = now_ns.saturating_sub(self.last_tick_ns);
         if span_ns < self.config.tick_ns {
@@ -250,18 +251,18 @@ impl<P: GrantPolicy> Receiver<P> {
         self.reassure(now_ns, effects);
     }
 
-    /// From now on every new message is answered `Draining` and every new peer refused; what is known goes
-    /// on.
+    /// Begins to drain: every new message ends as `Draining`, and every new peer is refused. Messages that
+    /// are known already are finished.
     pub fn drain(&mut self) {
         self.draining = true;
     }
 
-    /// Whether [`Self::drain`] was called.
+    /// Returns whether [`Self::drain`] was called.
     pub fn is_draining(&self) -> bool {
         self.draining
     }
 
-    /// Whether every message has its end and every end is on its way.
+    /// Returns whether every message has its end and every end was sent.
     pub fn is_drained(&self) -> bool {
         let is_told =
             |message: u32| matches!(self.messages[message].life, Life::Free | Life::Failed | Life::Told);

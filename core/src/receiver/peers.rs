@@ -1,4 +1,4 @@
-//! Senders come and go.
+//! Arrival and loss of senders.
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
@@ -8,21 +8,22 @@ use crate::messages::Life;
 use jet_wire::message::hello::{Hello, Refusal, Welcome, features};
 use jet_wire::message::{AckStatus, Versions};
 
-/// A sender was let in.
+/// A sender that was let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joined {
-    /// Who it is from now on.
+    /// Index of the sender.
     pub peer: PeerId,
-    /// What to answer it.
+    /// The answer to the sender's hello.
     pub welcome: Welcome,
 }
 
 impl<P: GrantPolicy> Receiver<P> {
-    /// A sender asks to connect. Its connection counts from now on; if it fails, [`Self::handle_peer_lost`]
-    /// it. Nothing is sent to it but a farewell before [`Self::handle_connected`].
+    /// Handles a sender that asks to connect, and lets it in if it may. Its connection counts from this call;
+    /// if the connection fails, call [`Self::handle_peer_lost`]. Before [`Self::handle_connected`] nothing
+    /// but a farewell is sent to it.
     ///
     /// # Errors
-    /// The [`Refusal`] to answer.
+    /// [`Refusal`] is the answer to send.
     pub fn handle_hello(&mut self, hello: &Hello) -> Result<Joined, Refusal> {
         let spoken = Versions::SPOKEN;
         let version = spoken.agree(hello.versions).ok_or(Refusal::Version(spoken))?;
@@ -30,7 +31,8 @@ impl<P: GrantPolicy> Receiver<P> {
             return Err(Refusal::Draining);
         }
         let peer = self.registry.join(hello.app, hello.sender_id).ok_or(Refusal::TooManyPeers)?;
-        // A sender that says it has none posts some all the same: nothing could ever be said to it otherwise.
+        // A sender that claims no receive entries posts some all the same: nothing could ever be sent to it
+        // otherwise.
         let sends_max = self.config.control_sends_max.min(u32::from(hello.receive_entries)).max(1);
         self.ends.join(peer, sends_max, hello.features & features::CONGESTION != 0, version);
         self.admission.join(peer);
@@ -49,14 +51,15 @@ impl<P: GrantPolicy> Receiver<P> {
         Ok(Joined { peer: PeerId(peer), welcome })
     }
 
-    /// Its connection stands: it may be spoken to. `reads_max`: READs that the connection takes at once, as
-    /// its two NICs agreed; what is beyond waits here.
+    /// Handles a connection that is established: the peer may be sent something. `reads_max`: how many READs
+    /// the connection takes at once, as its two NICs agreed. Further READs wait in admission.
     pub fn handle_connected(&mut self, peer: PeerId, reads_max: u32) {
         self.admission.set_reads_max(peer.0, reads_max);
         self.ends.stand(peer.0);
     }
 
-    /// The connection is gone; all its work requests were answered before. What its messages hold comes back.
+    /// Handles the loss of a connection. All its work requests must have been answered before. The slabs of
+    /// its messages come back.
     pub fn handle_peer_lost(&mut self, peer: PeerId, effects: &mut impl Effects) {
         let index = peer.0;
         if !self.ends.is_connected(index) {

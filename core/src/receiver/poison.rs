@@ -1,16 +1,16 @@
 //! Memory that the hardware lost (a machine check, Jet §4.3): its slabs leave for good, and the messages in
 //! it end.
 //!
-//! It shows when anybody touches it: a copy or a check, the NIC, the warmer. Whoever is not guarded finds
-//! zeros there from then on, or what the NIC wrote since, while the application finds neither. So nothing
-//! that lies there is ever delivered, copied or called consumed: every message with bytes there ends as
-//! corrupt as soon as the loss is known, and one that comes later, into a slab that was posted before, when
-//! it arrives. Its sender still has it.
+//! A loss shows when somebody touches the memory: a copy or a check, the NIC, or the warmer. A reader that is
+//! guarded against it finds zeros there, or what the NIC wrote since, while the application finds neither. So
+//! nothing that lies there is ever delivered, copied or reported as consumed. Every message with bytes there
+//! ends as corrupt as soon as the loss is known. A message that arrives later, in a slab that was posted
+//! before, ends as corrupt when it arrives. Its sender still has it.
 //!
-//! What the application has already is withdrawn, too. It may be reading it, or be through with it: that is
-//! not to be seen from here. The system ends it where it reads what is lost. On kernels before 5.16 it reads
-//! zeros there, so that a release must not count as proof that it found its message. Only what it called
-//! finished before stays finished.
+//! Messages that the application has already are withdrawn, too. The application may be reading such a
+//! message, or be done with it, which the receiver cannot see. The kernel ends the application where it reads
+//! lost memory. On kernels before 5.16 the application reads zeros there, so a release must not count as
+//! proof that it found its message. Only messages that it finished before stay finished.
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
@@ -22,9 +22,9 @@ use alloc::vec::Vec;
 use jet_wire::message::AckStatus;
 
 impl<P: GrantPolicy> Receiver<P> {
-    /// These slabs of the pool, or of escape memory, cannot be read or written any more: they are never used
-    /// again, and every message with bytes there ends. To be told before whatever ended since: a copy or a
-    /// check, a READ or a SEND.
+    /// Handles slabs of the pool, or of escape memory, that cannot be read or written any more. They are
+    /// never used again, and every message with bytes there ends. The driver must report them before anything
+    /// that ended since: a copy, a check, a READ or a SEND.
     pub fn handle_poisoned(&mut self, run: Run, effects: &mut impl Effects) {
         self.pool.retire(run);
         for message in self.messages_in(run) {
@@ -32,8 +32,8 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// The messages of which bytes lie in these slabs, or are on their way there. Looks at everything there
-    /// is.
+    /// Returns the messages whose bytes lie in these slabs, or are on their way there. It searches all slots,
+    /// READs and messages.
     fn messages_in(&self, lost: Run) -> Vec<u32> {
         let lies_there = |run: Run| {
             let end = |run: Run| run.first.saturating_add(run.count);
@@ -59,7 +59,7 @@ impl<P: GrantPolicy> Receiver<P> {
         found
     }
 
-    /// Ends a message some of whose bytes cannot be read.
+    /// Ends a message of which some bytes cannot be read.
     #[cold]
     pub(super) fn end_unreadable(&mut self, message: u32, effects: &mut impl Effects) {
         if self.messages[message].is_unwanted() || self.messages[message].life.is_over() {

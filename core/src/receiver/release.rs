@@ -1,4 +1,4 @@
-//! What an application gives back: checked, its slabs returned, its message brought to an end.
+//! Releases by applications: they are checked, their slabs returned, and their messages brought to an end.
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
@@ -9,10 +9,11 @@ use crate::slots::Freed;
 use jet_wire::segment::Release;
 
 impl<P: GrantPolicy> Receiver<P> {
-    /// The application released slices, finished a message, or both. On an error the session was closed.
+    /// Handles a release entry: the application gave slices back, finished a message, or both. On an error
+    /// the session was closed.
     ///
     /// # Errors
-    /// [`ReleaseError`], for the log; it has been acted upon.
+    /// [`ReleaseError`] is for the log; the receiver has acted upon it.
     #[inline]
     pub fn handle_release(
         &mut self,
@@ -31,8 +32,8 @@ impl<P: GrantPolicy> Receiver<P> {
         result
     }
 
-    /// The application broke its segment: its session is over. It may live on and read what it held: that
-    /// stays in quarantine until [`Self::handle_session_gone`].
+    /// Handles an application that broke the protocol of its segment: its session is over. The application
+    /// may live on and read what it held, which stays in quarantine until [`Self::handle_session_gone`].
     pub fn handle_session_fault(
         &mut self,
         now_ns: u64,
@@ -66,14 +67,14 @@ impl<P: GrantPolicy> Receiver<P> {
             (named.ok_or(ReleaseError::Message { message: release.index })?, false, true)
         };
         if entry.finishes && Recycling::finish(message, release.code, &mut self.messages)? {
-            // Rejected while it comes: no further READs.
+            // The message was rejected while it arrives: no further READs of it.
             self.delivery.end_arrival(message, &mut self.messages);
             self.unlink(message);
         }
         if entry.finishes || settles {
             self.settle(message);
         } else if !slot_is_free {
-            // Nothing came free that anybody could wait for.
+            // Nothing that a message could wait for came free.
             return Ok(());
         }
         if self.delivery.backlog(session) > 0 {
@@ -82,7 +83,7 @@ impl<P: GrantPolicy> Receiver<P> {
         Ok(())
     }
 
-    /// Slices came back: their slabs are free, and how long they were held is noted.
+    /// Gives the slabs of released slices back, and notes how long they were held.
     #[inline(always)] // on every message's way
     fn give_back(&mut self, now_ns: u64, session: u32, freed: &Freed) {
         if freed.emptied_slabs > 0 {
@@ -99,11 +100,11 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// Slices of a run that escaped, lies in a slab that stands in for another, or is being copied.
+    /// Gives back slices of a run that escaped, lies in a stand-in, or is being copied.
     #[cold]
     fn give_back_escaped(&mut self, session: u32, slot: u16, run: Run, share: Share) {
         self.escape.release_escaped(session, slot, run.count, share);
-        // While it is copied it stays where it is.
+        // While it is being copied the run stays where it is.
         if !self.slots.movable(session, slot).copying {
             self.pool.give(run, share);
         }

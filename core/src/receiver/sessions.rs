@@ -1,4 +1,4 @@
-//! Applications come and go.
+//! Opening and closing of sessions.
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
@@ -9,26 +9,26 @@ use crate::registry::{Registration, Taken};
 use jet_wire::message::AckStatus;
 use jet_wire::message::hello::AppName;
 
-/// Why an application was not registered.
+/// The reason why an application was not registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenError {
-    /// Another one has that name.
+    /// Another application has that name.
     NameTaken,
-    /// As many as the configuration allows are registered (or in quarantine).
+    /// The configured number of applications is reached, counting those in quarantine.
     TooMany {
-        /// The limit.
+        /// Configured limit.
         max: u32,
     },
     /// The class does not exist.
     Class {
-        /// The class asked for.
+        /// Class that the application asked for.
         found: u8,
-        /// Classes that there are.
+        /// Number of classes.
         classes: u8,
     },
     /// A session of the same process was ended for a fault, and what it held is in quarantine.
     Quarantined {
-        /// Slabs that the process holds so.
+        /// Slabs in quarantine that the process may still read.
         slabs: u32,
     },
     /// The daemon is draining.
@@ -64,8 +64,9 @@ impl core::fmt::Display for OpenError {
 impl core::error::Error for OpenError {}
 
 impl<P: GrantPolicy> Receiver<P> {
-    /// An application registers (Jet §3.2 step 1). `takes_memory`: its messages may go to escape memory
-    /// instead of waiting for room in the pool (Jet §5). `process`: whose it is, where that can be told.
+    /// Handles an application that registers (Jet §3.2 step 1). `takes_memory`: its messages may go to escape
+    /// memory instead of waiting for room in the pool (Jet §5). `process`: its process, where that can be
+    /// told.
     ///
     /// # Errors
     /// [`OpenError`] says what to change.
@@ -93,22 +94,22 @@ impl<P: GrantPolicy> Receiver<P> {
         })
     }
 
-    /// The application closed its session or died: its messages end, what it held comes back after the
-    /// quarantine. Also to be told of an application whose session was ended before, by
-    /// [`Self::handle_session_fault`] or
-    /// [`Self::handle_session_ended`]: until then it may be reading what it held.
+    /// Handles an application that closed its session or died. Its messages end, and what it held comes back
+    /// after the quarantine. The driver also calls this when the application of an already ended session is
+    /// gone (see [`Self::handle_session_fault`] and [`Self::handle_session_ended`]). Until then that
+    /// application may be reading what it held.
     pub fn handle_session_gone(&mut self, now_ns: u64, session: SessionId, effects: &mut impl Effects) {
         self.close_session(now_ns, session.0, |_| SessionEnd::Gone, effects);
         self.quarantine.let_go(session.0);
     }
 
-    /// The session is over for what its application did, which may live on: its messages end, what it held
-    /// comes back after the quarantine, and not before [`Self::handle_session_gone`].
+    /// Ends a session for what its application did. The application may live on. Its messages end; what it
+    /// held comes back after the quarantine, but not before [`Self::handle_session_gone`].
     pub fn handle_session_ended(&mut self, now_ns: u64, session: SessionId, effects: &mut impl Effects) {
         self.close_session(now_ns, session.0, |held_slabs| SessionEnd::Ended { held_slabs }, effects);
     }
 
-    /// Nothing where it is not open.
+    /// Closes a session; does nothing if it is not open.
     pub(super) fn close_session(
         &mut self,
         now_ns: u64,
@@ -136,7 +137,8 @@ impl<P: GrantPolicy> Receiver<P> {
             record.session = NONE;
             record.reader.forget();
             record.held = 0;
-            // What it finished is finished; for the rest it is gone.
+            // Messages that the application finished stay finished; the others end because the application is
+            // gone.
             if !record.reader.is_finished() {
                 self.fail(message, AckStatus::AppGone);
             } else {
@@ -148,9 +150,9 @@ impl<P: GrantPolicy> Receiver<P> {
         effects.close_session(SessionId(index), end);
     }
 
-    /// Ends a session's quarantine where it is time.
+    /// Ends a session's quarantine if it is time.
     pub(super) fn look_at_quarantine(&mut self, now_ns: u64, index: u32) {
-        // A copy may still be reading what it held.
+        // A copy may still be reading what the session held.
         if !self.quarantine.is_over(now_ns, index) || self.escape.is_copying(index) {
             return;
         }

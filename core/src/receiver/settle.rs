@@ -1,7 +1,7 @@
-//! A message's end: decided once, when its application is done with it or something else ended it.
+//! The end of a message: decided once, when its application is done with it or something else ended it.
 //!
-//! What every small message passes through is inlined whatever the compiler thinks of its size: together a
-//! tenth of what such a message costs (`jet-bench -- core`).
+//! The functions that every small message passes through are inlined whatever the compiler thinks of their
+//! size. Together they make a tenth of the cost of such a message (`jet-bench -- core`).
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
@@ -10,13 +10,14 @@ use crate::messages::{Kind, Life, Reader};
 use jet_wire::message::AckStatus;
 
 impl<P: GrantPolicy> Receiver<P> {
-    /// The message ends like this, whatever else happens to it; it must be in no list.
+    /// Decides that the message ends with `status`, unless its end was decided before; the message must be in
+    /// no list.
     pub(super) fn fail(&mut self, message: u32, status: AckStatus) {
         self.messages[message].life.fail(status);
         self.settle(message);
     }
 
-    /// Decides the message's end if it can be decided, and lets go of what nobody needs.
+    /// Decides the message's end if that is possible, and frees what is not needed any more.
     #[inline(always)] // see the file's head
     pub(super) fn settle(&mut self, message: u32) {
         let record = &self.messages[message];
@@ -67,7 +68,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.ends.end(peer, message, status, &mut self.messages);
     }
 
-    /// Takes a message out of whatever list it waits in; no further READ is posted for it.
+    /// Takes a message out of the list it waits in; no further READ is posted for it.
     pub(super) fn unlink(&mut self, message: u32) {
         if matches!(self.messages[message].life, Life::Backlogged { .. }) {
             self.delivery.take_backlogged(message, &mut self.messages);

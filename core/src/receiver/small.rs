@@ -1,5 +1,5 @@
-//! A small message's way (Jet §4.1.1): it arrives in its slab, is checked, and delivered; or it waits for a
-//! slot first. What comes then, release and end, is in `release` and `settle`.
+//! Handling of small messages (Jet §4.1.1), in order: a message arrives in its slab, is checked, and
+//! delivered; or it waits for a slot first. The release and the end follow in `release` and `settle`.
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
@@ -60,7 +60,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.deliver_small(now_ns, message, (slab, Share::Srq), user_header, effects);
     }
 
-    /// Delivers a small message; the session has a slot and a number.
+    /// Delivers a small message. The session must have a slot and a message number.
     #[inline]
     fn deliver_small(
         &mut self,
@@ -76,7 +76,8 @@ impl<P: GrantPolicy> Receiver<P> {
         self.deliver(now_ns, message, part, user_header, effects);
     }
 
-    /// Hands one run to its session; the session has a slot, and a number if this is the first.
+    /// Delivers one run to its session. The session must have a slot, and a message number if this is the
+    /// message's first run.
     #[inline(always)] // on every message's way
     pub(super) fn deliver(
         &mut self,
@@ -94,7 +95,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.escape.hold(session, slot, part.run.count, part.share, part.plain, attended_ns);
     }
 
-    /// A small message waits for a slot of its session, which is suspended until it has some.
+    /// Puts a small message into the backlog of its session, which is suspended until it has slots.
     #[cold]
     fn backlog(
         &mut self,
@@ -131,7 +132,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.admission.suspend(session, &view);
     }
 
-    /// Slots or numbers came free: small messages that waited for them go on.
+    /// Delivers small messages that waited for slots or numbers, as far as these have come free.
     pub(super) fn deliver_backlog(&mut self, now_ns: u64, session: u32, effects: &mut impl Effects) {
         while self.delivery.has_room_for_small(session, &self.slots) {
             let Some(message) = self.delivery.pop_backlog(session, &mut self.messages) else { return };
@@ -141,7 +142,7 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// A small message that waited for a slot, and does not wait any more, lets go of its slab.
+    /// Frees the slab of a small message that waited for a slot and does not wait any more.
     pub(super) fn drop_backlogged(&mut self, message: u32) {
         let record = &mut self.messages[message];
         let (slab, share) = record.life.leave_backlog();

@@ -1,4 +1,4 @@
-//! What is said to senders, and when: ends and credit after each batch, a word to those that wait, farewells.
+//! Headers sent to peers: ends and credit after each batch, a word to peers that wait, and farewells.
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
@@ -8,7 +8,7 @@ use crate::ends::Link;
 use jet_wire::message::{ByeHeader, ByeReason, CreditHeader};
 
 impl<P: GrantPolicy> Receiver<P> {
-    /// Says to everybody what is due.
+    /// Sends to all peers what is due.
     pub(super) fn speak(&mut self, effects: &mut impl Effects) {
         if self.credit.has_hungry() {
             let room = self.credit_room();
@@ -21,7 +21,7 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// Sends a peer what it is due: ends of its messages, and credit.
+    /// Sends a peer what is due: ends of its messages, and credit.
     fn speak_to(&mut self, peer: u32, effects: &mut impl Effects) {
         while self.ends.may_hear(peer) {
             let has_ranges = self.ends.has_ranges(peer);
@@ -39,7 +39,7 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// What the sender should get now; how much that is.
+    /// Gives the peer the credit that it should have now; returns how much that is.
     fn grant_credit(&mut self, peer: u32) -> u64 {
         let session = self.registry.session_of(peer);
         if session.is_some_and(|session| self.withholds_credit(session)) {
@@ -50,27 +50,28 @@ impl<P: GrantPolicy> Receiver<P> {
         self.credit.grant(peer, room)
     }
 
-    /// Credit that active senders may have altogether: what the SRQ share can have posted, and there are
-    /// records for, less the reserve.
+    /// Returns the credit that active senders may have altogether. That is what the SRQ share can have
+    /// posted, and what there are records for, less the reserve.
     pub(super) fn credit_room(&self) -> Room {
         let slabs = self.credit_slabs().saturating_sub(self.small_held_slabs());
         let usable = slabs.min(self.records_left()).saturating_sub(self.config.srq_reserve_entries);
         Room { usable: u64::from(usable), posted: self.srq.posted() > 0 }
     }
 
-    /// Slabs that small messages can have: posted, and held.
+    /// Returns the slabs that small messages can have: posted, and held.
     fn credit_slabs(&self) -> u32 {
         self.pool.srq_limit_max().min(self.config.srq_slabs)
     }
 
-    /// Slabs that hold small messages.
+    /// Returns the slabs that hold small messages.
     #[inline]
     pub(super) fn small_held_slabs(&self) -> u32 {
         self.pool.srq_used() - self.srq.posted()
     }
 
-    /// Whether senders get nothing for a session: it gets nothing new, or it holds so many messages already
-    /// that the SRQ share, or the records, would not do for the others.
+    /// Returns whether senders get no credit for a session. That is so if the session is suspended for its
+    /// application. It is also so if the session holds so many messages that the SRQ share, or the records,
+    /// would not suffice for the other sessions.
     #[inline]
     pub(super) fn withholds_credit(&self, session: u32) -> bool {
         self.admission.is_suspended_for_its_application(session)
@@ -78,14 +79,15 @@ impl<P: GrantPolicy> Receiver<P> {
             || self.keeps_too_many_records(session)
     }
 
-    /// Three quarters of it. Who holds nothing is never at fault, however small the share is.
+    /// Returns whether the session holds at least three quarters of the SRQ share. A session that holds
+    /// nothing never does, however small the share is.
     #[inline]
     fn holds_most_of_the_srq_share(&self, session: u32) -> bool {
         let held = u64::from(self.slots.used(session));
         held > 0 && held * 4 >= u64::from(self.credit_slabs()) * 3
     }
 
-    /// A SEND to the peer was taken by its NIC.
+    /// Handles a SEND to the peer that its NIC has taken.
     pub fn handle_sent(&mut self, peer: PeerId) {
         self.ends.sent(peer.0);
         if self.ends.has_ranges(peer.0) || self.credit.outstanding(peer.0) == 0 {
@@ -93,7 +95,7 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// Credit that is not used comes back with time.
+    /// Takes back credit that senders do not use, with time.
     pub(super) fn decay_credit(&mut self, effects: &mut impl Effects) {
         let mut position = 0;
         while let Some(peer) = self.credit.active_at(position) {
@@ -114,8 +116,8 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// Tells peers that wait, and that nothing was said to for a while, that the receiver is there. What they
-    /// are told is the credit that they know of.
+    /// Tells peers that wait, and were sent nothing for a heartbeat, that the receiver is there. The header
+    /// repeats the credit that they know.
     pub(super) fn reassure(&mut self, now_ns: u64, effects: &mut impl Effects) {
         if !self.ends.is_heartbeat_due(now_ns) {
             return;
@@ -129,7 +131,7 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// Says farewell and ends the connection; the driver reports the loss.
+    /// Sends a farewell and ends the connection; the driver reports the loss.
     pub(super) fn expel(&mut self, peer: u32, reason: ByeReason, effects: &mut impl Effects) {
         if !self.ends.leave(peer) {
             return;
@@ -142,7 +144,7 @@ impl<P: GrantPolicy> Receiver<P> {
         effects.disconnect(PeerId(peer));
     }
 
-    /// Says farewell to every peer, at the end of a drain.
+    /// Sends a farewell to every peer, at the end of a drain.
     pub fn disconnect_all(&mut self, effects: &mut impl Effects) {
         for peer in 0..self.config.peers_max {
             self.expel(peer, ByeReason::Draining, effects);

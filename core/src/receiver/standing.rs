@@ -1,7 +1,8 @@
-//! What a session has used up, while more waits for it.
+//! The limit that a session has reached while more waits for it.
 //!
-//! Where the pool has no room, that may be another one's doing, whose release ends it. Who waits for that is
-//! not told that it stands still: it would give up its message for nothing. Told is who holds the most.
+//! Where the pool has no room, another session may be the cause, and its release ends that. A session that
+//! waits for such a release is not told that it stands still, for its application would give up its message
+//! for nothing. The session that holds the most is told.
 
 use super::Receiver;
 use crate::admission::{GrantPolicy, View};
@@ -20,7 +21,7 @@ impl<P: GrantPolicy> Receiver<P> {
     ) {
         let numbers_used = self.delivery.numbers_used(session);
         if numbers_used == 0 && !self.standstills.was_told(session) {
-            // It has nothing: so most of many are passed over.
+            // The session has nothing: this skips most of many sessions.
             return;
         }
         let delivered = self.delivery.delivered(session);
@@ -35,7 +36,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.standstills.look(self.attended_ns(now_ns), session, standing, limit, effects);
     }
 
-    /// What the session has used up, where it holds something and more waits for it.
+    /// Returns the limit that the session has reached, if it holds something and more waits for it.
     pub(super) fn limit_reached(&self, session: u32, most_held_slabs: u32) -> Option<HeldLimit> {
         let delivery = &self.delivery;
         if delivery.numbers_used(session) == 0 {
@@ -68,17 +69,18 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// The most slabs of the pool that one session holds.
+    /// Returns the most slabs of the pool that one session holds.
     ///
-    /// Where the pool is full, who holds so many is told to give something back. There is always such a one,
-    /// and none can give back more. A share of the pool would not do in place of that: of three that hold a
-    /// third each, none has more than half, and all would wait for ever. What is in quarantine counts as if
-    /// one held it, for nobody is there who could give it back: those that hold less wait for its end.
+    /// Where the pool is full, the session that holds so many is told to give something back. There is always
+    /// such a session, and none could give back more. A fixed share of the pool would not serve: of three
+    /// sessions that hold a third each, none has more than half, and all would wait for ever. The slabs in
+    /// quarantine count as if one session held them, for no application can give them back. Sessions that
+    /// hold less wait for the end of the quarantine.
     pub(super) fn most_held_slabs(&self) -> u32 {
         self.escape.most_held_in_cache().max(self.pool.quarantined())
     }
 
-    /// Whether senders wait for credit that they do not get because of what the session holds.
+    /// Returns whether senders wait for credit that is withheld because of what the session holds.
     fn suspends_its_senders(&self, session: u32) -> bool {
         let is_its_sender = |&peer: &u32| self.registry.session_of(peer) == Some(session);
         self.withholds_credit(session) && self.credit.suspended().iter().any(is_its_sender)

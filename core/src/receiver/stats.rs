@@ -1,4 +1,4 @@
-//! What is told about the receiver.
+//! Statistics of the receiver.
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
@@ -7,7 +7,7 @@ use crate::index::NONE;
 use crate::stats::{EscapeStats, PeerStats, QuarantineStats, SessionStats, Stats};
 
 impl<P: GrantPolicy> Receiver<P> {
-    /// What was counted, and how things stand.
+    /// Returns the counters, and the current state of the receiver.
     pub fn stats(&self) -> Stats {
         Stats {
             pool_slabs: self.pool.total(),
@@ -47,13 +47,13 @@ impl<P: GrantPolicy> Receiver<P> {
         u32::try_from(self.registry.numbers().filter(is_suspended).count()).unwrap_or(NONE)
     }
 
-    /// Starts the high-water marks anew.
+    /// Restarts the high-water marks.
     pub fn reset_high_water(&mut self) {
         self.pool.reset_high_water();
         self.stats.reads_high_water = self.reads.in_use();
     }
 
-    /// One session; `None` where it is not open.
+    /// Returns the statistics of a session; `None` if it is not open.
     pub fn session_stats(&self, session: SessionId) -> Option<SessionStats> {
         let registration = self.registry.registration(session.0)?;
         let session = session.0;
@@ -83,12 +83,12 @@ impl<P: GrantPolicy> Receiver<P> {
         })
     }
 
-    /// A session that is over and whose slabs are not back; `None` where that is not so.
+    /// Returns the statistics of an ended session whose slabs are in quarantine; `None` if it has none.
     pub fn quarantine_stats(&self, session: SessionId) -> Option<QuarantineStats> {
         self.quarantine.stats(session.0)
     }
 
-    /// One sender; `None` where it is not connected.
+    /// Returns the statistics of a sender; `None` if it is not connected.
     pub fn peer_stats(&self, peer: PeerId) -> Option<PeerStats> {
         let peer = peer.0;
         if peer >= self.config.peers_max || !self.ends.is_connected(peer) {

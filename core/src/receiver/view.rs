@@ -1,4 +1,4 @@
-//! What admission sees of the other mechanisms.
+//! Admission's view of the other mechanisms.
 
 use crate::admission::View;
 use crate::delivery::Delivery;
@@ -8,7 +8,7 @@ use crate::registry::Registry;
 use crate::slots::Slots;
 use jet_escape::Pressure;
 
-/// The mechanisms that say how a session stands.
+/// The mechanisms that answer admission's questions about sessions and the pool.
 pub(super) struct Look<'a> {
     pub delivery: &'a Delivery,
     pub slots: &'a Slots,
@@ -19,7 +19,7 @@ pub(super) struct Look<'a> {
     pub srq_needed: u32,
 }
 
-/// A [`Look`] at a receiver, of which other fields are changed meanwhile.
+/// Builds a [`Look`] at a receiver, so that its other fields can be changed meanwhile.
 macro_rules! look_at {
     ($receiver:expr) => {
         crate::receiver::view::Look {

@@ -1,42 +1,46 @@
-//! A device's own words.
+//! Limits as a device itself reports them.
 
-/// What a device reports of itself: the fields of `ibv_device_attr` that matter to Jet, under their names
-/// there and with their type. They are not to be believed: drivers leave fields at 0, and a limit beyond an
-/// `int` comes out negative.
+/// Limits that a device reports: the fields of `ibv_device_attr` that matter to Jet.
+///
+/// Names and types are those of `ibv_device_attr`. The values are not to be trusted: drivers leave fields at
+/// 0, and a limit beyond an `int` comes out negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceAttributes {
-    /// Queue pairs.
+    /// Queue pairs of the device, at most.
     pub max_qp: i32,
-    /// Work requests that are outstanding on one queue.
+    /// Work requests that may be outstanding on one queue.
     pub max_qp_wr: i32,
-    /// Scatter or gather entries of one work request that is no READ.
+    /// Scatter or gather entries of one work request other than a READ.
     pub max_sge: i32,
-    /// Scatter entries of one READ. Some drivers leave it at 0; one is always there.
+    /// Scatter entries of one READ. Some drivers leave it at 0, though every device takes one.
     pub max_sge_rd: i32,
-    /// Completion queues.
+    /// Completion queues of the device, at most.
     pub max_cq: i32,
-    /// Completions that one of them holds.
+    /// Completions that one completion queue holds, at most.
     pub max_cqe: i32,
     /// READs of a peer that one QP answers at once.
     pub max_qp_rd_atom: i32,
-    /// READs of peers that the device answers at once, those of all QPs together. Some drivers leave it at 0
-    /// (irdma and qedr do), so 0 says nothing.
+    /// READs of peers that the device answers at once, over all its QPs.
+    ///
+    /// Some drivers (irdma, qedr) leave it at 0. So 0 means that the number is not known.
     pub max_res_rd_atom: i32,
-    /// READs that one QP has outstanding at once.
+    /// READs that one QP has outstanding at once, at most.
     pub max_qp_init_rd_atom: i32,
-    /// Shared receive queues. 0 where the device has none, whatever the other two say.
+    /// Shared receive queues of the device, at most. 0 where the device has none, whatever the other two
+    /// `max_srq_` fields say.
     pub max_srq: i32,
-    /// Entries of one SRQ.
+    /// Entries of one SRQ, at most.
     pub max_srq_wr: i32,
-    /// Scatter entries of one SRQ entry.
+    /// Scatter entries of one SRQ entry, at most.
     pub max_srq_sge: i32,
-    /// Bytes of a SEND that travel in its work request. `ibv_query_device` has no field for it, a QP that is
-    /// made tells: `None` where it is not known before.
+    /// Bytes of a SEND that can travel in its work request. `None` where the number is not known beforehand.
+    ///
+    /// `ibv_query_device` has no field for it; only a QP reports it, once it is made.
     pub max_inline_data: Option<u32>,
 }
 
 impl DeviceAttributes {
-    /// No limits: what the software NIC has without a profile.
+    /// Attributes without limits: those of the software NIC without a profile.
     pub const UNLIMITED: Self = Self {
         max_qp: i32::MAX,
         max_qp_wr: i32::MAX,
@@ -53,11 +57,11 @@ impl DeviceAttributes {
         max_inline_data: None,
     };
 
-    /// Of each the lower one: a device that keeps to a profile as well.
+    /// Takes the lower value of each attribute, for a device that also keeps to a profile.
     #[must_use]
     pub fn at_most(self, other: &Self) -> Self {
         let both = |a: Option<u32>, b: Option<u32>| a.into_iter().chain(b).min();
-        // A device that says nothing, by 0 or by what cannot be, is not lower for it.
+        // A value of 0 or below says nothing, so the other device's value counts.
         let spoken = |a: i32, b: i32| if a <= 0 || b <= 0 { a.max(b) } else { a.min(b) };
         Self {
             max_qp: self.max_qp.min(other.max_qp),

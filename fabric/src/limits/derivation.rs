@@ -1,4 +1,4 @@
-//! From a device's words and a user's wishes to what a NIC keeps to.
+//! Derives what a NIC keeps to from its device's attributes and its user's wishes.
 
 use super::attributes::DeviceAttributes;
 use super::shape::{Shape, Work};
@@ -6,43 +6,48 @@ use super::wants::{CompletionQueues, Wants};
 use crate::nic::Limits;
 use std::fmt;
 
-/// Bytes that are worth carrying in a work request: a header and a little more.
+/// Bytes of inline data that a QP is asked for: a header and a little more.
 const INLINE_WANTED: u32 = 256;
 /// Scatter entries of an SRQ entry: a header and a slab.
 const SRQ_SGES: u32 = 2;
-/// Gather entries of a SEND: a header and a payload. With one, the two are copied into one stretch.
+/// Gather entries of a SEND: a header and a payload. On a device with one, the two are copied into one
+/// stretch.
 const SEND_SGES: u32 = 2;
 
-/// What a NIC keeps to.
+/// Limits that a NIC keeps to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NicLimits {
-    /// What its user is told.
+    /// Limits that the NIC reports to its user ([`Nic::limits`](crate::Nic::limits)).
     pub told: Limits,
-    /// READs of a peer that are answered at once on one QP.
+    /// READs of the peer that one QP answers at once.
     pub reads_answered_per_qp: u32,
-    /// SENDs under way altogether.
+    /// SENDs under way on all QPs together.
     pub sends: u32,
-    /// Places of one QP's send queue: SENDs, READs and probes.
+    /// Places of one QP's send queue, for SENDs, READs and probes.
     pub send_queue: u32,
-    /// Gather entries of one SEND, 1 or 2.
+    /// Gather entries of one SEND: 1 or 2.
     pub send_sges: u32,
     /// Bytes of a SEND that go into its work request, if the QP takes so many.
     pub inline_data: u32,
-    /// Places of the completion queue: for all that can complete, or, where queues are apart, for SRQ
-    /// entries.
+    /// Places of the completion queue.
+    ///
+    /// With one queue for everything, these are for all work that can complete. With separate queues, these
+    /// are the places of the queue for SRQ entries.
     pub completions: u32,
-    /// How connections share completion queues for what they post. One queue is shared by all of them.
+    /// Shape in which connections share the completion queues for what they post. With one queue for
+    /// everything, all connections share it.
     pub shape: Shape,
 }
 
-/// What would do with a device that has too little. Who asked knows by which of its settings.
+/// Changes that would make a NIC fit a device with too little. The caller knows which of its settings to
+/// name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// Nothing but another device.
+    /// Another device: no setting helps.
     OtherDevice,
     /// Fewer SRQ entries.
     FewerSrqEntries {
-        /// So many.
+        /// Number of SRQ entries that would fit.
         entries: u32,
     },
     /// Fewer READs.
@@ -63,39 +68,40 @@ impl fmt::Display for Remedy {
     }
 }
 
-/// A device has less than a NIC needs.
+/// Error of a device that has less than a NIC needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}; {remedy}", self.lack())]
 pub struct LimitError {
-    /// The field of `ibv_device_attr`.
+    /// Field of `ibv_device_attr` that is too low.
     pub attribute: &'static str,
-    /// What the device says there.
+    /// Value that the device reports for the attribute.
     pub has: i32,
-    /// What it would have to be.
+    /// Least value of the attribute that would do.
     pub needed: u64,
-    /// Of what.
+    /// Thing that is counted, in words: "SRQ entries".
     pub what: &'static str,
-    /// What to change.
+    /// Change that would help.
     pub remedy: Remedy,
 }
 
 impl LimitError {
-    /// What the device has too little of, without what to change.
+    /// Describes what the device has too little of, without the remedy.
     pub fn lack(&self) -> String {
         let Self { attribute, has, needed, what, .. } = self;
         format!("the device has a {attribute} of {has}, and Jet needs {needed} {what}")
     }
 }
 
-/// A limit of which there must be so many, whatever the device says: less is an error that no setting
-/// repairs.
+/// Returns the device's limit, or an error where it is below `needed`.
+///
+/// For limits that no setting of the user can repair.
 fn at_least(attribute: &'static str, has: i32, needed: u32, what: &'static str) -> Result<u32, LimitError> {
     let error = LimitError { attribute, has, needed: needed.into(), what, remedy: Remedy::OtherDevice };
     u32::try_from(has).ok().filter(|has| *has >= needed).ok_or(error)
 }
 
 impl NicLimits {
-    /// What a NIC on such a device keeps to.
+    /// Derives the limits of a NIC on such a device for such a user.
     ///
     /// # Errors
     /// [`LimitError`] names the attribute that is too low, and what to change.
@@ -118,7 +124,7 @@ impl NicLimits {
         let reads_per_qp = reads_made.min(for_user - kept_for_sends);
         let sends_per_qp = wants.sends_per_qp.min(for_user - reads_per_qp);
         let send_queue = sends_per_qp + reads_per_qp + wants.probes_per_qp;
-        // More than all QPs together may have needs no place.
+        // Places beyond what all QPs together can have under way are not needed.
         let reads = wants.reads.min(qps.saturating_mul(reads_per_qp));
         let shares = match wants.completion_queues {
             CompletionQueues::One => Shares::of_one(device, wants, qps, reads, sends_per_qp)?,
@@ -150,7 +156,7 @@ impl NicLimits {
     }
 }
 
-/// The SRQ must hold all entries, of two stretches each.
+/// Checks that the SRQ can hold all wanted entries, of two stretches each.
 fn srq(device: &DeviceAttributes, wants: &Wants) -> Result<(), LimitError> {
     at_least("max_srq", device.max_srq, 1, "shared receive queue (SRQ)")?;
     at_least(
@@ -172,7 +178,7 @@ fn srq(device: &DeviceAttributes, wants: &Wants) -> Result<(), LimitError> {
     })
 }
 
-/// READs that one QP may have under way, as far as the device makes them.
+/// Returns how many READs one QP may have under way, as far as the device makes them.
 fn reads_made(device: &DeviceAttributes, wants: &Wants) -> Result<u32, LimitError> {
     let wanted = wants.reads_per_qp.min(wants.reads);
     if wanted == 0 {
@@ -183,18 +189,18 @@ fn reads_made(device: &DeviceAttributes, wants: &Wants) -> Result<u32, LimitErro
     Ok(made.min(wanted))
 }
 
-/// READs of a peer that one QP answers at once.
+/// Returns how many READs of a peer one QP answers at once.
 fn reads_answered(device: &DeviceAttributes, wants: &Wants) -> Result<u32, LimitError> {
     if wants.reads_answered_per_qp == 0 {
         return Ok(0);
     }
     let answered = at_least("max_qp_rd_atom", device.max_qp_rd_atom, 1, "READ that a queue pair answers")?;
-    // What is answered altogether is not shared out here: who answers has one connection, or a few.
+    // The device's total is not divided among QPs: the end that answers READs has one connection, or a few.
     let altogether = u32::try_from(device.max_res_rd_atom).ok().filter(|all| *all > 0).unwrap_or(u32::MAX);
     Ok(answered.min(altogether).min(wants.reads_answered_per_qp))
 }
 
-/// Who gets how many of the places for completions.
+/// Division of the completion queues' places among SENDs, completions and connections.
 struct Shares {
     sends: u32,
     completions: u32,
@@ -206,9 +212,11 @@ fn too_few_places(device: &DeviceAttributes, needed: u64, remedy: Remedy) -> Lim
 }
 
 impl Shares {
-    /// Of one queue: SRQ entries and READs have theirs. What is left is for SENDs and probes: where that is
-    /// less than is asked for, of as many QPs as find place with all of them, since one whose peer takes no
-    /// SENDs must not keep the others waiting.
+    /// Divides the places of one completion queue among everything that completes.
+    ///
+    /// SRQ entries and READs get all their places. SENDs and probes share what is left. Where that is less
+    /// than the user asked for, the number of QPs is lowered until each has places for all its SENDs and
+    /// probes. Otherwise a QP whose peer takes no SENDs would keep the other QPs waiting.
     fn of_one(
         device: &DeviceAttributes,
         wants: &Wants,
@@ -223,7 +231,8 @@ impl Shares {
         let asked = wants.sends.saturating_add(qps.saturating_mul(wants.probes_per_qp));
         if left < least {
             let needed = u64::from(fixed) + u64::from(least);
-            // Room for SENDs is part of what would do: with none but the last place there is one connection.
+            // The remedy leaves room for SENDs, too: with only the last place free there would be one
+            // connection.
             let beside_reads = places.saturating_sub(reads);
             let remedy = match beside_reads.saturating_sub(asked.min(beside_reads / 2)) {
                 0 => Remedy::FewerReads,
@@ -240,8 +249,10 @@ impl Shares {
         Ok(Self { sends, completions, shape })
     }
 
-    /// Of several: SRQ entries have one, and the others are shared by as many QPs as find place in them with
-    /// all their work.
+    /// Divides the places of several completion queues.
+    ///
+    /// One queue is for SRQ entries. The others are shared by as many QPs as find places there for all their
+    /// work.
     fn of_many(device: &DeviceAttributes, wants: &Wants, qps: u32, work: &Work) -> Result<Self, LimitError> {
         let queues = at_least("max_cq", device.max_cq, 2, "completion queues")?;
         let places = u32::try_from(device.max_cqe).unwrap_or(0);
@@ -262,7 +273,8 @@ mod tests {
     const DAEMON: Wants = Wants::SOFTWARE_DAEMON;
 
     fn attributes() -> impl Strategy<Value = DeviceAttributes> {
-        // Most are enough for something, as a device is refused for one that is not.
+        // Most values are large enough for something, since one value that is too low gets the device
+        // refused.
         let limit = || {
             prop_oneof![
                 1 => prop_oneof![Just(0), Just(-1), Just(i32::MIN), any::<i32>()],
@@ -313,7 +325,7 @@ mod tests {
         u32::try_from(limit).is_ok_and(|limit| value <= limit)
     }
 
-    /// The device's limits, in all that such a NIC does.
+    /// Checks that the derived limits exceed neither the device's limits nor the user's wishes.
     fn keeps_to(device: &DeviceAttributes, wants: &Wants, limits: &NicLimits) {
         let told = &limits.told;
         assert!(within(told.qps_max, device.max_qp) && told.qps_max >= 1);
@@ -337,15 +349,15 @@ mod tests {
         );
         assert_eq!(limits.reads_answered_per_qp == 0, wants.reads_answered_per_qp == 0);
         assert!(device.max_inline_data.is_none_or(|most| limits.inline_data <= most));
-        // All that can be under way at once has a place.
+        // All work that can be under way at once has a place.
         let posted = u64::from(told.reads_max)
             + u64::from(limits.sends)
             + u64::from(told.qps_max) * u64::from(wants.probes_per_qp);
         let all = u64::from(told.srq_entries_max)
             + if wants.completion_queues == CompletionQueues::One { posted } else { 0 };
         assert!(all <= u64::from(limits.completions) && within(limits.completions, device.max_cqe));
-        // A QP whose SENDs nobody takes leaves the others room, unless it is alone or the user asked for
-        // less.
+        // A QP whose SENDs are not taken leaves room for the other QPs, unless it is alone or the user asked
+        // for less.
         let all_sends = u64::from(told.qps_max) * u64::from(told.sends_per_qp_max);
         assert!(told.qps_max == 1 || u64::from(limits.sends) >= all_sends.min(wants.sends.into()));
         if wants.completion_queues == CompletionQueues::Apart {
@@ -358,7 +370,7 @@ mod tests {
             let own = u64::from(told.sends_per_qp_max) + u64::from(wants.probes_per_qp);
             assert!(u64::from(seats) * own + reads <= places.into());
         }
-        // And none of it is more than was asked for.
+        // No limit is higher than the user asked for.
         assert!(told.qps_max <= wants.qps && told.reads_max <= wants.reads && limits.sends <= wants.sends);
         assert!(told.reads_per_qp_max <= wants.reads_per_qp && told.sends_per_qp_max <= wants.sends_per_qp);
         assert!(
@@ -400,8 +412,8 @@ mod tests {
         assert_eq!((limits.sends, limits.send_queue, limits.send_sges), (32_832, 45, 2));
     }
 
-    /// Each attribute at what a broken driver leaves there, the others without limit: an error in words, or
-    /// limits that hold.
+    /// Sets each attribute to what a broken driver leaves there, the others without limit: either an error in
+    /// words, or limits that hold.
     #[test]
     fn nothing_and_absurd_numbers_are_refused_in_words() {
         type Set = fn(&mut DeviceAttributes, i32);
@@ -419,7 +431,7 @@ mod tests {
         ];
         let wants = Wants { reads_answered_per_qp: 16, completion_queues: CompletionQueues::Apart, ..DAEMON };
         for (attribute, set) in needed {
-            // The last is what u32::MAX looks like in an int.
+            // The last value is what `u32::MAX` looks like in an `int`.
             for absurd in [0, i32::MIN, u32::MAX.cast_signed()] {
                 let mut device = DeviceAttributes::UNLIMITED;
                 set(&mut device, absurd);
@@ -430,11 +442,11 @@ mod tests {
                 assert!(words.contains("take another device"), "{words}");
             }
         }
-        // What some drivers leave out.
+        // Attributes that some drivers leave at 0.
         let quiet = DeviceAttributes { max_sge_rd: 0, max_res_rd_atom: 0, ..DeviceAttributes::UNLIMITED };
         let limits = NicLimits::derive(&quiet, &wants).unwrap();
         assert_eq!((limits.told.scatter_max, limits.reads_answered_per_qp), (1, 16));
-        // Who makes no READs needs no device that does, and who answers none none that answers.
+        // A user without READs needs no device that makes them, and the same holds for answering READs.
         let idle =
             DeviceAttributes { max_qp_rd_atom: 0, max_qp_init_rd_atom: 0, ..DeviceAttributes::UNLIMITED };
         let sends_only = Wants { reads_per_qp: 0, reads_answered_per_qp: 0, ..DAEMON };
@@ -463,7 +475,7 @@ mod tests {
         let device = DeviceAttributes { max_cqe: 2056, ..DeviceAttributes::UNLIMITED };
         let limits = NicLimits::derive(&device, &DAEMON).unwrap();
         keeps_to(&device, &DAEMON, &limits);
-        // 13 places each.
+        // 13 places for each connection.
         assert_eq!((limits.told.qps_max, limits.sends), (76, 1000));
         let one_more = DeviceAttributes { max_cqe: 1057, ..device };
         assert_eq!(NicLimits::derive(&one_more, &DAEMON).unwrap().told.qps_max, 1);
@@ -475,7 +487,8 @@ mod tests {
         let few = DeviceAttributes { max_cq: 11, max_cqe: 1200, ..DeviceAttributes::UNLIMITED };
         let limits = NicLimits::derive(&few, &apart).unwrap();
         keeps_to(&few, &apart, &limits);
-        // 14 places each, and 32 for READs: 83 in a queue, and 10 queues beside that of the SRQ.
+        // 14 places for each connection, and 32 for READs: 83 connections in a queue, and 10 queues beside
+        // that of the SRQ.
         assert_eq!((limits.told.qps_max, limits.completions, limits.sends), (830, 1024, 32_832));
         assert_eq!(limits.shape, Shape { connections: 830, seats: 83, places: 83 * 14 + 32, queues: 10 });
         let small = DeviceAttributes { max_cqe: 1000, ..DeviceAttributes::UNLIMITED };

@@ -1,11 +1,12 @@
-//! What a device can do, and what a NIC on it does therefore.
+//! Limits that devices report, and limits that a NIC on such a device keeps to.
 //!
-//! [`DeviceAttributes`] are a device's own words, as `ibv_query_device` has them: a NIC on verbs asks its
-//! device, a software NIC takes them from a [`Profile`]. [`NicLimits::derive`] makes of them, and of what a
-//! NIC's user wants, what the NIC keeps to, or says in words why the two do not go together. It is a pure
-//! function: what it answers for a device that nobody here has is tested on recorded attributes.
+//! [`DeviceAttributes`] are the limits that a device reports, as `ibv_query_device` returns them. A NIC on
+//! verbs asks its device; a software NIC takes them from a [`Profile`]. [`NicLimits::derive`] combines them
+//! with what the NIC's user wants. It returns the limits that the NIC keeps to, or an error in words where
+//! the two do not fit. It is a pure function, so recorded attributes test it for devices that are not at
+//! hand.
 //!
-//! Here is no device and no NIC.
+//! This module opens no device and makes no NIC.
 
 mod attributes;
 mod derivation;

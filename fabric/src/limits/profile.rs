@@ -1,22 +1,24 @@
-//! Devices by name: what they report, and where that is written.
+//! Devices by name: the attributes that they report, and the sources of these numbers.
 
 use super::attributes::DeviceAttributes;
 use std::fmt;
 use std::str::FromStr;
 
-/// What a device of some kind reports: a software NIC that is given one keeps to it, and a NIC on verbs keeps
-/// to it beside its own device's limits.
+/// Named kind of device, with the attributes that such a device reports.
+///
+/// A software NIC that is given a profile keeps to it. A NIC on verbs keeps to it beside its own device's
+/// limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
     name: &'static str,
     attributes: DeviceAttributes,
 }
 
-/// There is no profile of that name.
+/// Error of a name that no profile has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown profile '{name}', expected one of {}", names())]
 pub struct ProfileError {
-    /// The name.
+    /// Name that was asked for.
     pub name: String,
 }
 
@@ -25,12 +27,12 @@ fn names() -> String {
 }
 
 impl Profile {
-    /// ConnectX-6, RoCE and InfiniBand, and ConnectX-7: 16 READs a queue pair.
+    /// ConnectX-6 (RoCE and InfiniBand) and ConnectX-7: 16 READs on a queue pair.
     ///
     /// Source: `ibv_devinfo -vv` of a ConnectX-6 Dx (part 4125, firmware 22.36.1010, RoCE) and of a
-    /// ConnectX-6 (part 4123, firmware 20.37.1700, InfiniBand), published in users' reports: the same in all
-    /// of these. `mlx5_ib` derives them from the firmware's capabilities
-    /// (`drivers/infiniband/hw/mlx5/main.c`, `mlx5_ib_query_device`); `max_sge_rd` is its `MLX5_MAX_SGE_RD`,
+    /// ConnectX-6 (part 4123, firmware 20.37.1700, InfiniBand), published in users' reports. The values are
+    /// the same in all of these. `mlx5_ib` derives them from the firmware's capabilities
+    /// (`drivers/infiniband/hw/mlx5/main.c`, `mlx5_ib_query_device`). `max_sge_rd` is its `MLX5_MAX_SGE_RD`,
     /// (512 - 16 - 16) / 16. Older firmware reports twice the queue pairs. Inline data: 512 bytes of work
     /// request less control segment and inline header, of which Jet asks for 256.
     pub const CONNECTX_6: Self = Self {
@@ -52,13 +54,13 @@ impl Profile {
         },
     };
 
-    /// Intel E810: no SRQ, so that a NIC of this profile is refused, in words.
+    /// Intel E810: it has no SRQ, so a NIC of this profile is refused with an error in words.
     ///
-    /// Source: `ibv_devinfo -v` of an E810-C (part 5522, firmware 1.74), published in a user's report. That
-    /// the device has no SRQ stands in the driver, too: SRQs came to irdma with the third generation (IPU
+    /// Source: `ibv_devinfo -v` of an E810-C (part 5522, firmware 1.74), published in a user's report. The
+    /// driver, too, shows that the device has no SRQ: SRQs came to irdma with the third generation (IPU
     /// E2000, Linux 6.18), and E810 is of the second. Linux' own driver reports other depths (127 and 255,
     /// `ICRDMA_MAX_IRD_SIZE` and `ICRDMA_MAX_ORD_SIZE`) and 13 scatter entries
-    /// (`IRDMA_MAX_WQ_FRAGMENT_COUNT`); inline data is its `IRDMA_MAX_INLINE_DATA_SIZE`.
+    /// (`IRDMA_MAX_WQ_FRAGMENT_COUNT`). Inline data is its `IRDMA_MAX_INLINE_DATA_SIZE`.
     pub const E810: Self = Self {
         name: "e810",
         attributes: DeviceAttributes {
@@ -78,15 +80,15 @@ impl Profile {
         },
     };
 
-    /// AMD Pensando (ionic): 16 READs, of a queue pair and of the device; no SRQ, so that a NIC of this
-    /// profile is refused, in words.
+    /// AMD Pensando (ionic): 16 READs on a queue pair and on the device. It has no SRQ, so a NIC of this
+    /// profile is refused with an error in words.
     ///
     /// Source: `drivers/infiniband/hw/ionic/ionic_ibdev.c` of Linux 6.18, `ionic_query_device`:
     /// `IONIC_MAX_DEPTH` 0xffff, `IONIC_MAX_CQ_DEPTH` 0xffff less `IONIC_CQ_GRACE` 100, `IONIC_MAX_RD_ATOM`
-    /// 16, at most `IONIC_SPEC_HIGH` 8 scatter entries. It sets no `max_srq` and its table of operations has
-    /// none for SRQs; support was proposed for rdma-core in September 2026. How many queue pairs and
-    /// completion queues there are the firmware says; 4,096 are assumed. What a work request carries inline
-    /// depends on its stride; 32 bytes, two scatter entries' worth, are assumed.
+    /// 16, at most `IONIC_SPEC_HIGH` 8 scatter entries. It sets no `max_srq`, and its table of operations has
+    /// none for SRQs. Support was proposed for rdma-core in September 2026. The firmware says how many queue
+    /// pairs and completion queues there are; 4,096 are assumed. Inline data depends on the stride of a work
+    /// request; 32 bytes, two scatter entries' worth, are assumed.
     pub const IONIC: Self = Self {
         name: "ionic",
         attributes: DeviceAttributes {
@@ -108,9 +110,9 @@ impl Profile {
 
     /// Soft-RoCE of Linux 5.15 and later.
     ///
-    /// Source: `drivers/infiniband/sw/rxe/rxe_param.h`: most are `DEFAULT_MAX_VALUE`, 1 << 20, or that less
-    /// the first index; 32 scatter entries, 27 of an SRQ entry; `max_cqe` is (1 << `RXE_MAX_LOG_CQE`) - 1;
-    /// inline data is the size of 32 scatter entries.
+    /// Source: `drivers/infiniband/sw/rxe/rxe_param.h`. Most values are `DEFAULT_MAX_VALUE`, 1 << 20, or that
+    /// less the first index. There are 32 scatter entries, and 27 of an SRQ entry. `max_cqe` is (1 <<
+    /// `RXE_MAX_LOG_CQE`) - 1. Inline data is the size of 32 scatter entries.
     pub const RXE: Self = Self {
         name: "rxe",
         attributes: DeviceAttributes {
@@ -130,12 +132,12 @@ impl Profile {
         },
     };
 
-    /// The least that Jet works with, of everything at once: no device is like that, but each of these
-    /// numbers may be.
+    /// Invented device with the least of everything that Jet works with. Each of its numbers may occur on a
+    /// real device, but not all of them together.
     ///
-    /// One READ of one stretch at a time, one stretch a SEND and nothing inline, two in an SRQ entry, 64 SRQ
-    /// entries, 16 work requests on a queue pair, 64 queue pairs, and completion queues that just take what
-    /// these can have under way.
+    /// It takes one READ of one stretch at a time, one stretch in a SEND, and no inline data. It has two
+    /// stretches in an SRQ entry, 64 SRQ entries, 16 work requests on a queue pair, and 64 queue pairs. Its
+    /// completion queues just hold what these can have under way.
     pub const MEAN: Self = Self {
         name: "mean",
         attributes: DeviceAttributes {
@@ -155,20 +157,20 @@ impl Profile {
         },
     };
 
-    /// All that have a name in the configuration.
+    /// Profiles that have a name in the configuration.
     pub const ALL: [Self; 5] = [Self::CONNECTX_6, Self::E810, Self::IONIC, Self::RXE, Self::MEAN];
 
-    /// A device that is none of these.
+    /// Makes a profile of a device that is not in [`Self::ALL`].
     pub const fn new(name: &'static str, attributes: DeviceAttributes) -> Self {
         Self { name, attributes }
     }
 
-    /// Its name in the configuration.
+    /// Returns the profile's name in the configuration.
     pub const fn name(&self) -> &'static str {
         self.name
     }
 
-    /// What it reports.
+    /// Returns the attributes that such a device reports.
     pub const fn attributes(&self) -> &DeviceAttributes {
         &self.attributes
     }
@@ -206,7 +208,8 @@ mod tests {
         );
     }
 
-    /// A guest's device is lowered to a profile by what deploy/vm/check names (deploy/vm/limits.c).
+    /// Compares the profile with the limits that deploy/vm/check sets on a guest's device
+    /// (deploy/vm/limits.c).
     #[test]
     fn the_device_that_is_lowered_in_the_guest_has_the_profiles_limits() {
         let of = |attributes: &DeviceAttributes| {
@@ -238,7 +241,7 @@ mod tests {
         };
         let mean = of(Profile::MEAN.attributes()).map(|(name, value)| (name.to_owned(), value));
         assert_eq!(named(Profile::MEAN), mean, "all of them");
-        // Of others only what the guest's device has more of.
+        // Of other profiles the guest's device is lowered only where it has more.
         let connectx_6 = of(Profile::CONNECTX_6.attributes()).map(|(name, value)| (name.to_owned(), value));
         for pair in named(Profile::CONNECTX_6) {
             assert!(connectx_6.contains(&pair), "{pair:?}");

@@ -1,9 +1,9 @@
-//! What real devices reported, and what Jet does on them: for devices that are not at hand.
+//! Tests of what Jet does on devices that are not at hand, from attributes that real ones reported.
 
 use super::{DeviceAttributes, LimitError, NicLimits, Profile, Remedy, Wants};
 
-/// ConnectX-3 (part 4099, firmware 2.33.5100, two ports): `ibv_devinfo -v` in a user's report. It answers
-/// fewer READs than it makes.
+/// ConnectX-3 (part 4099, firmware 2.33.5100, two ports), from `ibv_devinfo -v` in a user's report. The
+/// device answers fewer READs than it makes.
 const CONNECTX_3: DeviceAttributes = DeviceAttributes {
     max_qp: 131_000,
     max_qp_wr: 16_351,
@@ -20,8 +20,8 @@ const CONNECTX_3: DeviceAttributes = DeviceAttributes {
     max_inline_data: None,
 };
 
-/// ConnectX-6 on native InfiniBand (part 4123, firmware 20.37.1700, link layer InfiniBand): `ibv_devinfo -vv`
-/// in a user's report.
+/// ConnectX-6 on native InfiniBand (part 4123, firmware 20.37.1700, link layer InfiniBand), from `ibv_devinfo
+/// -vv` in a user's report.
 const CONNECTX_6_INFINIBAND: DeviceAttributes = DeviceAttributes {
     max_qp: 131_072,
     max_qp_wr: 32_768,
@@ -38,7 +38,7 @@ const CONNECTX_6_INFINIBAND: DeviceAttributes = DeviceAttributes {
     max_inline_data: None,
 };
 
-/// Soft-RoCE before Linux 5.15: `ibv_devinfo -v` in a user's report, and `rxe_param.h` of the time.
+/// Soft-RoCE before Linux 5.15, from `ibv_devinfo -v` in a user's report, and from `rxe_param.h` of the time.
 const OLD_RXE: DeviceAttributes = DeviceAttributes {
     max_qp: 65_536,
     max_qp_wr: 16_384,
@@ -55,18 +55,19 @@ const OLD_RXE: DeviceAttributes = DeviceAttributes {
     max_inline_data: None,
 };
 
-/// An SRQ such as has been proposed for ionic: as deep as its other queues, with as many scatter entries.
+/// ionic with an SRQ such as has been proposed for it: as deep as its other queues, with as many scatter
+/// entries.
 const IONIC_WITH_SRQ: DeviceAttributes =
     DeviceAttributes { max_srq: 1024, max_srq_wr: 65_535, max_srq_sge: 8, ..*Profile::IONIC.attributes() };
 
-/// READs of a connection, their scatter entries, connections, SENDs of a connection, places of its send
-/// queue.
+/// Returns five limits: READs of a connection, scatter entries of a READ, connections, SENDs of a connection,
+/// and places of a connection's send queue.
 fn summary(limits: &NicLimits) -> [u32; 5] {
     let told = limits.told;
     [told.reads_per_qp_max, told.scatter_max, told.qps_max, told.sends_per_qp_max, limits.send_queue]
 }
 
-/// Connections to a completion queue, its places, and how many there are of it.
+/// Returns the connections that share a completion queue, the queue's places, and the number of such queues.
 fn shape(limits: &NicLimits) -> [u32; 3] {
     [limits.shape.seats, limits.shape.places, limits.shape.queues]
 }
@@ -80,7 +81,7 @@ fn a_daemon_on_verbs_makes_as_many_reads_as_each_device_does_up_to_16() {
         assert_eq!(summary(&limits), [16, 19, 4624, 13, 30]);
         assert_eq!((limits.completions, shape(&limits)), (1024, [6, 6 * 14 + 32, 771]));
     }
-    // It has fewer queue pairs, and so there are fewer queues.
+    // This device has fewer queue pairs, and so needs fewer completion queues.
     assert_eq!(summary(&daemon(&IONIC_WITH_SRQ)), [16, 8, 4096, 13, 30]);
     assert_eq!(shape(&daemon(&IONIC_WITH_SRQ)), [6, 6 * 14 + 32, 683]);
 }
@@ -95,7 +96,7 @@ fn a_daemon_in_software_makes_as_many_reads_as_each_device_does() {
     assert_eq!(summary(&daemon(&IONIC_WITH_SRQ)), [16, 8, 4096, 13, 29]);
     for device in [*Profile::RXE.attributes(), OLD_RXE] {
         let limits = daemon(&device);
-        // One completion queue of its size has room for fewer connections, with 13 SENDs each.
+        // One completion queue of this device's size has room for fewer connections, with 13 SENDs each.
         let left = 32_767 - 1024 - 32;
         assert_eq!(summary(&limits), [32, 32, left / 13, 13, 45]);
         assert_eq!((limits.completions, limits.sends), (32_767, left));
@@ -124,7 +125,7 @@ fn a_senders_connection_has_a_completion_queue_to_itself() {
     let limits = NicLimits::derive(Profile::CONNECTX_6.attributes(), &Wants::VERBS_SENDER).unwrap();
     assert_eq!(summary(&limits), [0, 19, 4, 128, 129]);
     assert_eq!((limits.sends, limits.completions, shape(&limits)), (512, 64, [1, 129, 4]));
-    // All four find place in one where they have few SENDs.
+    // With few SENDs each, all four connections find place in one queue.
     let mean = NicLimits::derive(Profile::MEAN.attributes(), &Wants::VERBS_SENDER).unwrap();
     assert_eq!((summary(&mean), shape(&mean)), ([0, 1, 4, 15, 16], [7, 7 * 16, 1]));
 }
@@ -141,7 +142,7 @@ fn devices_without_an_srq_are_refused_in_words_to_daemons_and_senders() {
             assert!(words.contains("shared receive queue") && words.contains("tcp: in its place"), "{words}");
         }
     }
-    // Whatever the driver says of the entries of what there is none of.
+    // The other SRQ attributes do not matter where the device has no SRQ.
     let loud = DeviceAttributes { max_srq_wr: 32_768, max_srq_sge: 13, ..*Profile::E810.attributes() };
     assert_eq!(NicLimits::derive(&loud, &Wants::VERBS_SENDER).unwrap_err().attribute, "max_srq");
 }

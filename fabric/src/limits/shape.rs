@@ -1,54 +1,60 @@
 //! How connections share completion queues for what they post.
 //!
-//! One queue for all connections would need a place for everything that all of them can have under way:
-//! megabytes, through which completions cycle, in the cache that Jet is about. A queue for each would be a
-//! command to the device more with every connection. So a few share one.
+//! One queue for all connections would need a place for everything that all of them can have under way. That
+//! is megabytes, and completions would cycle through them in the cache that Jet keeps for its pool. A queue
+//! for each connection would cost one more command to the device with every connection. So a few connections
+//! share a queue.
 
-/// Places of a shared queue: providers add one and round up to a power of two (rxe_queue.c; mlx5's
-/// `create_cq`), and 128 places are 8 KiB with mlx5's 64 bytes, 16 with rxe's 128.
+/// Places of a queue that a few connections share.
+///
+/// Providers add one and round up to a power of two (rxe_queue.c; mlx5's `create_cq`). 128 places are 8 KiB
+/// with mlx5's 64 bytes, and 16 KiB with rxe's 128.
 const PLACES: u32 = 127;
 
-/// What a connection can have under way, each with a completion.
+/// Work that a connection can have under way, each piece with a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Work {
-    /// SENDs and probes; one at least.
+    /// SENDs and probes of one connection; at least one.
     pub own: u32,
-    /// READs.
+    /// READs of one connection.
     pub reads: u32,
     /// READs of all connections together.
     pub reads_of_all: u32,
 }
 
 impl Work {
-    /// The most completions that so many connections can have at once.
+    /// Returns the most completions that so many connections can have at once.
     fn of(&self, connections: u32) -> u32 {
         let reads = connections.saturating_mul(self.reads).min(self.reads_of_all);
         connections.saturating_mul(self.own).saturating_add(reads)
     }
 
-    /// The most connections whose completions fit into so many places.
+    /// Returns the most connections whose completions fit into so many places.
     fn fit(&self, places: u32) -> u32 {
-        // Where READs are bounded by each, or by all.
+        // READs are bounded by each connection's own limit, or by the limit of all together.
         (places / (self.own + self.reads)).max(places.saturating_sub(self.reads_of_all) / self.own)
     }
 }
 
-/// How connections are spread over completion queues.
+/// Distribution of connections over completion queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Connections that there may be.
+    /// Connections that can be open at once.
     pub connections: u32,
     /// Connections that share a queue.
     pub seats: u32,
-    /// Places of a queue, in which whatever its connections have under way fits.
+    /// Places of a queue, enough for all that its connections can have under way.
     pub places: u32,
-    /// Queues, where all connections are there.
+    /// Number of queues when all connections are open.
     pub queues: u32,
 }
 
 impl Shape {
-    /// For so many connections with so much work each, or for as many as find place in so many queues (one at
-    /// least) of so many places each: few to a queue, or as many as it takes for the queues to suffice.
+    /// Distributes so many connections, each with so much work, over at most so many queues of at most so
+    /// many places.
+    ///
+    /// Where not all connections find place, there are as many as do. A queue takes few connections, unless
+    /// the number of queues would then not suffice. `queues` is at least one.
     pub(super) fn of(work: &Work, connections: u32, queues: u32, places: u32) -> Self {
         let most = work.fit(places);
         let connections = connections.min(most.saturating_mul(queues));
@@ -63,11 +69,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// 12 control messages and a farewell, a probe, 16 READs, of which a daemon makes 32 at once.
+    /// Work of a daemon's connection: 12 control messages and a farewell, a probe, and 16 READs. The daemon
+    /// makes 32 READs at once.
     const DAEMON: Work = Work { own: 14, reads: 16, reads_of_all: 32 };
-    /// 128 SENDs and a probe.
+    /// Work of a sender's connection: 128 SENDs and a probe.
     const SENDER: Work = Work { own: 129, reads: 0, reads_of_all: 4 };
-    /// Of a daemon that may have as many READs as its connections can have together.
+    /// Work of a connection of a daemon whose READs are limited by each connection alone.
     const READER: Work = Work { own: 14, reads: 16, reads_of_all: u32::MAX };
 
     fn shape(connections: u32, seats: u32, places: u32, queues: u32) -> Shape {
@@ -92,7 +99,7 @@ mod tests {
         assert_eq!(Shape::of(&DAEMON, 1000, 10, 1432).connections, 1000);
         assert_eq!(Shape::of(&DAEMON, 1000, 10, 1431).connections, 990, "100 x 14 and 32 do not fit");
         assert_eq!(Shape::of(&DAEMON, 8, 100, 29).connections, 0, "not even one does");
-        // A device whose queues are small: one connection each.
+        // A device with small queues: one connection in each.
         assert_eq!(Shape::of(&DAEMON, 8, 100, 57), shape(8, 1, 30, 8));
     }
 
@@ -104,14 +111,15 @@ mod tests {
             (queues_max, places_max) in (1u32..5000, 0u32..40_000),
         ) {
             let work = Work { own, reads, reads_of_all };
-            let Shape { connections, seats, places, queues } = Shape::of(&work, wanted, queues_max, places_max);
+            let Shape { connections, seats, places, queues } =
+                Shape::of(&work, wanted, queues_max, places_max);
             let under_way = |connections: u32| connections * own + (connections * reads).min(reads_of_all);
-            // One more connection in each queue would be too many, so all are there, or no more would find
-            // place.
+            // Either all connections are there, or one more in each queue would be too many.
             let most = (0..).take_while(|&seats| under_way(seats) <= places_max).last().unwrap_or(0);
             prop_assert_eq!(connections, wanted.min(most * queues_max));
             if connections > 0 {
-                // Some have all their own, and some of them READs, as many as there may be.
+                // Each queue has places for its connections' own work, and for as many READs as they can
+                // have.
                 prop_assert_eq!(places, under_way(seats));
                 prop_assert!(seats >= 1 && queues * seats >= connections);
                 prop_assert!(places <= places_max && queues <= queues_max);

@@ -1,30 +1,30 @@
-//! What a NIC's user would like to have of a device.
+//! Wishes of a NIC's user: what the NIC should get from its device.
 
-/// Which completion queues a NIC has.
+/// Number and use of a NIC's completion queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompletionQueues {
-    /// One, with a place for all that can complete.
+    /// Single queue, with a place for all that can complete.
     One,
-    /// One for SRQ entries, and others for what QPs post: each with places for all that its QPs may have
-    /// under way.
+    /// Separate queues: one for SRQ entries, others for what QPs post. Each of the others has places for all
+    /// that its QPs can have under way.
     Apart,
 }
 
-/// What a NIC's user would like to have.
+/// Wishes of a NIC's user. The NIC accepts less where a field says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wants {
     /// Connections. Fewer will do.
     pub qps: u32,
-    /// SRQ entries: all of them, or the NIC is not made.
+    /// SRQ entries. The NIC is not made with fewer.
     pub srq_entries: u32,
-    /// READs under way altogether.
+    /// READs under way on all QPs together.
     pub reads: u32,
-    /// READs under way on one QP; fewer will do, but not none. 0: this end makes none.
+    /// READs under way on one QP. Fewer will do, but not none. 0 means that this end makes no READs.
     pub reads_per_qp: u32,
-    /// READs of a peer that are answered at once on one QP; fewer will do, but not none. 0: this end answers
-    /// none.
+    /// READs of the peer that one QP answers at once. Fewer will do, but not none. 0 means that this end
+    /// answers no READs.
     pub reads_answered_per_qp: u32,
-    /// SENDs under way altogether. Fewer will do.
+    /// SENDs under way on all QPs together. Fewer will do.
     pub sends: u32,
     /// SENDs under way on one QP. Fewer will do.
     pub sends_per_qp: u32,
@@ -32,15 +32,19 @@ pub struct Wants {
     pub scatter: u32,
     /// Work requests of the NIC's own on each QP: a probe.
     pub probes_per_qp: u32,
-    /// Where all that completes.
+    /// Completion queues on which the NIC's work completes.
     pub completion_queues: CompletionQueues,
 }
 
-/// What Jet's own users want: what becomes of them on devices that are not at hand is tested by these, and
-/// that these are what they want is tested where they are.
+/// Wishes of Jet's own NIC users.
+///
+/// Tests here derive limits from these constants for devices that are not at hand. Tests beside each user
+/// check that the constants are what that user asks for.
 impl Wants {
-    /// A daemon of the defaults, on a NIC in software: 4 MiB of SRQ, 32 READs, 4,096 peers and an eighth
-    /// more, 12 control messages and a farewell to each.
+    /// Wishes of a daemon with the default configuration, on a software NIC.
+    ///
+    /// 4 MiB of SRQ, 32 READs, 4,096 peers and an eighth more, 12 control messages and a farewell to each
+    /// peer.
     pub const SOFTWARE_DAEMON: Self = Self {
         qps: 4624,
         srq_entries: 1024,
@@ -54,7 +58,7 @@ impl Wants {
         completion_queues: CompletionQueues::One,
     };
 
-    /// The same on verbs.
+    /// Wishes of a daemon with the default configuration, on verbs.
     pub const VERBS_DAEMON: Self = Self {
         reads_per_qp: 16,
         scatter: 19,
@@ -62,7 +66,7 @@ impl Wants {
         completion_queues: CompletionQueues::Apart,
         ..Self::SOFTWARE_DAEMON
     };
-    /// A sender, on a NIC in software: one connection, a few that come or go, and 64 receive entries.
+    /// Wishes of a sender on a software NIC: one connection, a few that come or go, and 64 SRQ entries.
     pub const SOFTWARE_SENDER: Self = Self {
         qps: 4,
         srq_entries: 64,
@@ -74,7 +78,7 @@ impl Wants {
         ..Self::SOFTWARE_DAEMON
     };
 
-    /// The same on verbs.
+    /// Wishes of a sender on verbs.
     pub const VERBS_SENDER: Self = Self {
         reads_answered_per_qp: 255,
         sends: 512,

@@ -1,29 +1,33 @@
-//! What the limits of this process's control groups leave, in both kinds of hierarchy.
+//! How much memory the limits of this process's control groups leave, in both versions of control groups.
 //!
-//! Before the kernel kills anybody for a limit it takes back what it can: pages of files, dentries and
-//! inodes, and by swapping what else is not locked. All that counts as room. What cannot be told counts as
-//! room, too: memory refused on a healthy machine is worse than a limit that is missed.
+//! Before the kernel kills a process for a limit, it takes back what it can: pages of files, dentries and
+//! inodes, and, by swapping, other memory that is not locked. All of that counts as room. A value that cannot
+//! be read counts as room, too: refusing memory on a healthy machine is worse than missing a limit.
 
 use std::path::{Path, PathBuf};
 
-/// What the machine says of swap.
+/// State of the machine's swap.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Swap {
-    /// Bytes free.
+    /// Bytes of swap that are free.
     pub free: u64,
-    /// Whether groups of version 2 are swapped at their limits. With a swappiness of 0 they are not, though
-    /// the machine itself may swap; those of version 1 have a swappiness each.
+    /// Whether groups of version 2 are swapped when they reach their limits.
+    ///
+    /// With a swappiness of 0 they are not, though the machine itself may swap. Groups of version 1 have a
+    /// swappiness each.
     pub used_by_groups: bool,
 }
 
-/// What the tightest group leaves, and which that is. `own` are the lines of /proc/self/cgroup, `root` is
-/// where the hierarchies are mounted.
+/// Returns the bytes that the tightest group leaves, and that group's folder. `None` where no group has a
+/// limit.
+///
+/// `own` are the lines of /proc/self/cgroup. `root` is the folder where the hierarchies are mounted.
 pub(super) fn tightest(root: &Path, own: &str, swap: Swap) -> Option<(u64, PathBuf)> {
     let lines = own.lines().filter_map(Hierarchy::of);
     lines.filter_map(|(kind, path)| tightest_of(&kind.folders(root, path), kind, swap)).min()
 }
 
-/// The two kinds of control groups.
+/// Versions of control groups.
 #[derive(Clone, Copy, Debug)]
 enum Hierarchy {
     One,
@@ -31,7 +35,7 @@ enum Hierarchy {
 }
 
 impl Hierarchy {
-    /// A line of /proc/self/cgroup that is about memory, and its path.
+    /// Reads a line of /proc/self/cgroup: the version and the path, if the line is about memory.
     fn of(line: &str) -> Option<(Self, &str)> {
         let mut parts = line.splitn(3, ':');
         let (_number, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
@@ -42,14 +46,14 @@ impl Hierarchy {
         }
     }
 
-    /// The process's group and those above it.
+    /// Returns the folders of the process's group and of the groups above it.
     fn folders(self, root: &Path, path: &str) -> Vec<PathBuf> {
         let mount = match self {
             Self::One => root.join("memory"),
             Self::Two if root.join("unified").is_dir() => root.join("unified"),
             Self::Two => root.to_owned(),
         };
-        // Within a container the path may be one that is seen only outside of it.
+        // Within a container the path may be one that exists only outside of it.
         let inside = mount.join(path.trim_start_matches('/'));
         let group = if inside.is_dir() { inside } else { mount.clone() };
         group.ancestors().take_while(|up| up.starts_with(&mount)).map(Path::to_owned).collect()
@@ -63,17 +67,17 @@ impl Hierarchy {
     }
 }
 
-/// Of the process's group and those above it.
+/// Finds the tightest of the process's group and those above it, in one hierarchy.
 fn tightest_of(folders: &[PathBuf], kind: Hierarchy, swap: Swap) -> Option<(u64, PathBuf)> {
     let mut groups: Vec<Group> = folders.iter().map(|folder| kind.group(folder, swap)).collect();
-    // What is swapped counts in every group above.
+    // Swapped memory counts in every group above, too.
     let mut above = u64::MAX;
     for group in groups.iter_mut().rev() {
         above = above.min(group.swap);
         group.swap = above;
     }
-    // At a group's limit others' memory is swapped as well as this process's, which may not be swapped
-    // itself.
+    // At a group's limit the kernel also swaps memory of other processes in the group. This process's own
+    // memory may be exempt from swapping.
     let mut swapped = if groups.first().is_some_and(|own| own.swaps) { u64::MAX } else { 0 };
     let mut below = u64::MAX;
     let rooms = groups.iter().map(|group| {
@@ -85,26 +89,27 @@ fn tightest_of(folders: &[PathBuf], kind: Hierarchy, swap: Swap) -> Option<(u64,
     rooms.zip(folders).filter_map(|(room, folder)| Some((room?, folder.clone()))).min()
 }
 
-/// What one group says.
+/// Memory figures of one group.
 #[derive(Debug)]
 struct Group {
-    /// Bytes that its limit leaves, with what the kernel drops; none without a limit.
+    /// Bytes that the group's memory limit leaves, after the kernel drops what it can. `None` without a
+    /// limit.
     memory: Option<u64>,
-    /// Bytes that may still be swapped for it and all below it.
+    /// Bytes that may still be swapped for the group and all groups below it.
     swap: u64,
-    /// Whether its own processes are swapped at a limit.
+    /// Whether the group's own processes are swapped when it reaches a limit.
     swaps: bool,
-    /// Bytes that its limit of both leaves, with what the kernel drops.
+    /// Bytes that the group's limit of memory and swap together leaves, after the kernel drops what it can.
     memory_and_swap: u64,
-    /// Bytes of it that would be swapped.
+    /// Bytes of the group's memory that the kernel would swap.
     swappable: u64,
 }
 
 impl Group {
     fn of_two(folder: &Path, swap: Swap) -> Self {
         let stat = Stat::of(folder);
-        // Pages of files are those that are neither shared memory nor locked; what is not written yet will
-        // be.
+        // These are pages of files that are neither shared memory nor locked. Pages that are not written yet
+        // will be written, and then dropped.
         let dropped = stat.sum(&["inactive_file", "active_file", "slab_reclaimable"]);
         let swap_left = room(folder, "memory.swap.max", "memory.swap.current", 0).unwrap_or(u64::MAX);
         Self {
@@ -119,11 +124,12 @@ impl Group {
     fn of_one(folder: &Path, swap: Swap) -> Self {
         let stat = Stat::of(folder);
         let files = stat.sum(&["total_inactive_file", "total_active_file"]);
-        // Dentries and inodes, and stacks and page tables, which the kernel keeps: it does not say how much
-        // of which. Where this is large it is the former; where it is small the margin is larger.
+        // Kernel memory is dentries and inodes, but also stacks and page tables, which the kernel keeps. It
+        // does not say how much of each. A large value is mostly dentries and inodes. Of a small value the
+        // margin covers what is kept.
         let kernel = number(folder, "memory.kmem.usage_in_bytes").unwrap_or(0);
         let dropped = files.saturating_add(kernel);
-        // Not there where swap is not counted.
+        // These files are absent where swap is not accounted.
         let both = room(folder, "memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes", dropped);
         Self {
             memory: room(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", dropped),
@@ -135,7 +141,8 @@ impl Group {
     }
 }
 
-/// What a limit leaves, with what is used and would be dropped. No number: "max".
+/// Returns the bytes that a limit leaves, after `dropped` bytes of what is used are dropped. `None` where the
+/// limit is no number: "max".
 fn room(folder: &Path, limit: &str, usage: &str, dropped: u64) -> Option<u64> {
     let (limit, usage) = (number(folder, limit)?, number(folder, usage)?);
     Some(limit.saturating_sub(usage.saturating_sub(dropped)))
@@ -145,7 +152,7 @@ fn number(folder: &Path, name: &str) -> Option<u64> {
     std::fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok()
 }
 
-/// A group's memory.stat.
+/// Text of a group's memory.stat.
 struct Stat(String);
 
 impl Stat {
@@ -170,8 +177,8 @@ mod tests {
     const SWAP: Swap = Swap { free: 1000 * MIB, used_by_groups: true };
     const MINE: &str = "0::/a/b\n";
 
-    /// A hierarchy: groups, the files of each, and what is in them: numbers are MiB, also those of
-    /// memory.stat.
+    /// Makes a hierarchy on disk: groups, the files of each, and their text. Numbers are in MiB, also those
+    /// of memory.stat.
     fn tree(groups: &[(&str, &[(&str, &str)])]) -> TempDir {
         let bytes = |word: &str| word.parse::<u64>().map_or(word.to_owned(), |mib| (mib * MIB).to_string());
         let root = tempfile::tempdir().unwrap();
@@ -187,7 +194,7 @@ mod tests {
         root
     }
 
-    /// MiB of room.
+    /// Returns the room in MiB that the tightest group leaves.
     fn room(tree: &TempDir, own: &str, swap: Swap) -> Option<u64> {
         tightest(tree.path(), own, swap).map(|(room, _)| room / MIB)
     }
@@ -221,7 +228,7 @@ mod tests {
             tree(&[("a/b", &[("memory.max", "100"), ("memory.current", "99"), ("memory.stat", stat)])])
         };
         assert_eq!(room(&limits(stat), MINE, NO_SWAP), Some(1 + 3 + 60));
-        // More than is used: counters are not read at one time.
+        // More than is used, since counters are not all read at one moment.
         assert_eq!(room(&limits("slab_reclaimable 120"), MINE, NO_SWAP), Some(100));
         assert_eq!(room(&limits("slab_reclaimable none"), MINE, NO_SWAP), Some(1));
     }
@@ -276,14 +283,16 @@ mod tests {
             |tree: &TempDir| tightest(tree.path(), MINE, SWAP).map(|(room, group)| (room / MIB, group));
         let of = |tree: &TempDir, room, group| Some((room, tree.path().join(group)));
         let alone = "inactive_anon 8,active_anon 10";
-        // What the group above may not swap, the one below may not, though it alone has a limit of memory.
+        // What the group above may not swap, the group below may not either, though only one of them has a
+        // memory limit.
         let tree = limits("0", "max", alone);
         assert_eq!(tightest(&tree), of(&tree, 10, "a"));
         std::fs::write(tree.path().join("a/memory.max"), "max\n").unwrap();
         assert_eq!(tightest(&tree), of(&tree, 10, "a/b"));
         let tree = limits("7", "max", alone);
         assert_eq!(tightest(&tree), of(&tree, 17, "a"));
-        // At the limit above this process's memory stays, and others' is swapped.
+        // At the limit of the group above, this process's memory stays, and that of other processes is
+        // swapped.
         let tree = limits("max", "0", alone);
         assert_eq!(tightest(&tree), of(&tree, 10, "a"));
         let tree = limits("max", "50", "inactive_anon 18,active_anon 20");
@@ -304,7 +313,7 @@ mod tests {
         let own = "9:name=systemd:/\n4:cpu,memory:/docker/7\n0::/\n";
         assert_eq!(tightest(tree.path(), own, NO_SWAP), Some((9 * MIB, tree.path().join("memory/docker/7"))));
         assert_eq!(room(&tree, &own.replace("0::/", "0::/x"), NO_SWAP), Some(4));
-        // Seen from inside, where its own group is the root.
+        // As seen from inside a container, where the process's own group is the root.
         let inside =
             self::tree(&[("memory", &[("memory.limit_in_bytes", "10"), ("memory.usage_in_bytes", "1")])]);
         assert_eq!(room(&inside, own, NO_SWAP), Some(9));
@@ -323,7 +332,7 @@ mod tests {
         let own = "4:memory:/a/b\n";
         assert_eq!(room(&limits(&[]), own, NO_SWAP), Some(10 + 5));
         assert_eq!(room(&limits(&[("memory.kmem.usage_in_bytes", "30")]), own, NO_SWAP), Some(10 + 5 + 30));
-        // Swap that is not counted, or not limited, is limited by what there is.
+        // Where swap is not accounted, or not limited, the machine's free swap is the limit.
         assert_eq!(room(&limits(&[]), own, SWAP), Some(10 + 5 + 1000));
         let both =
             |limit| limits(&[("memory.memsw.limit_in_bytes", limit), ("memory.memsw.usage_in_bytes", "94")]);
@@ -331,7 +340,7 @@ mod tests {
         assert_eq!(room(&both("100"), own, SWAP), Some(6 + 5));
         assert_eq!(room(&both("150"), own, SWAP), Some(56 + 5));
         assert_eq!(room(&both("150"), own, Swap { free: 20 * MIB, ..SWAP }), Some(10 + 5 + 20));
-        // Which counts for its own limit: /proc/sys/vm/swappiness is not asked.
+        // For version 1 the group's own swappiness counts; /proc/sys/vm/swappiness does not.
         assert_eq!(room(&limits(&[("memory.swappiness", "0")]), own, SWAP), Some(10 + 5));
         assert_eq!(room(&limits(&[]), own, Swap { used_by_groups: false, ..SWAP }), Some(10 + 5 + 1000));
     }

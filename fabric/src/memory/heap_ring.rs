@@ -1,6 +1,6 @@
-//! Rings between two threads of one process: `jet-wire`'s ring over heap memory that both ends keep alive.
+//! Rings between two threads of one process: `jet-wire`'s ring, over heap memory that both ends keep alive.
 //!
-//! Both ends are ours, so a broken ring is a broken invariant here and not an error.
+//! Both ends belong to this process, so a broken ring is a bug and panics; it is no error.
 
 use jet_wire::ring::{Consumer, Indices, Item, Producer, PushError, RingCell};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 const OWN_RING: &str = "both ends of this ring are this process's own";
 
-/// The words and cells of one ring.
+/// Heap memory of one ring: its indices and cells.
 struct Memory {
     base: NonNull<u8>,
     layout: Layout,
@@ -22,24 +22,24 @@ unsafe impl Sync for Memory {}
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: allocated in `heap_ring` with this layout, and both ends, which hold this, are gone.
+        // SAFETY: allocated in `heap_ring` with this layout, and both ends, which hold this memory, are gone.
         unsafe { dealloc(self.base.as_ptr(), self.layout) };
     }
 }
 
-/// The writing end of a ring on the heap.
+/// Writing end of a ring on the heap.
 pub struct HeapProducer<T> {
     end: Producer<T>,
     _memory: Arc<Memory>,
 }
 
-/// The reading end of a ring on the heap.
+/// Reading end of a ring on the heap.
 pub struct HeapConsumer<T> {
     end: Consumer<T>,
     _memory: Arc<Memory>,
 }
 
-/// Both ends of a ring of `capacity` cells, a power of two. Allocates once, here.
+/// Makes a ring of `capacity` cells, a power of two, and returns both ends. Only this call allocates.
 ///
 /// # Panics
 /// Where the capacity is no power of two up to 2^30.
@@ -63,7 +63,7 @@ pub fn heap_ring<T: Item>(capacity: u32) -> (HeapProducer<T>, HeapConsumer<T>) {
 }
 
 impl<T: Item> HeapProducer<T> {
-    /// Writes an item without showing it yet. `false`: the ring is full.
+    /// Writes an item without showing it to the other end yet. `false` where the ring is full.
     #[inline]
     #[must_use]
     pub fn push(&mut self, item: T) -> bool {
@@ -74,19 +74,20 @@ impl<T: Item> HeapProducer<T> {
         }
     }
 
-    /// Cells free now.
+    /// Returns how many cells are free.
     #[inline]
     pub fn room(&mut self) -> u32 {
         self.end.room().expect(OWN_RING)
     }
 
-    /// Shows the other end everything pushed.
+    /// Shows the other end all items that were pushed.
     #[inline]
     pub fn publish(&mut self) {
         self.end.publish();
     }
 
-    /// After [`Self::publish`]: whether the other end sleeps and must be woken. Says so once a sleep.
+    /// Whether the other end sleeps and must be woken, to be asked after [`Self::publish`]. True at most once
+    /// for each sleep.
     #[inline]
     pub fn wake_needed(&mut self) -> bool {
         self.end.wake_needed()
@@ -94,24 +95,25 @@ impl<T: Item> HeapProducer<T> {
 }
 
 impl<T: Item> HeapConsumer<T> {
-    /// Takes the oldest item shown.
+    /// Takes the oldest item that the other end has shown.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         self.end.pop().expect(OWN_RING)
     }
 
-    /// Gives the cells of everything popped back.
+    /// Gives the cells of all popped items back to the other end.
     #[inline]
     pub fn advance(&mut self) {
         self.end.advance();
     }
 
-    /// Says "about to sleep" and looks once more; `false`: items came meanwhile.
+    /// Announces that this end is about to sleep, and looks for items once more. `false` where there are
+    /// items by now.
     pub fn prepare_sleep(&mut self) -> bool {
         self.end.prepare_sleep()
     }
 
-    /// Takes the word back after waking for whatever reason.
+    /// Withdraws the announcement of [`Self::prepare_sleep`] after waking, for whatever reason.
     pub fn awake(&mut self) {
         self.end.awake();
     }

@@ -1,9 +1,9 @@
-//! Shared memory that can be handed to another process without trusting it.
+//! Shared memory that can be passed to another process without trusting that process.
 //!
-//! A region is an anonymous file (memfd), mapped once, zeroed, and sealed so that nobody can truncate it
-//! under a mapping. A region that came from a stranger is mapped only after its seals were read: a truncated
-//! file would otherwise become a SIGBUS in whoever touches the mapping. Memory is allocated before it is
-//! touched for the same reason: what cannot be had is an error.
+//! A region is an anonymous file (memfd) that is mapped once, zeroed, and sealed. The seals keep anybody from
+//! truncating it under a mapping: touching a truncated mapping raises SIGBUS. So a region that came from
+//! another process is mapped only after its seals were read. Memory is allocated before it is touched for the
+//! same reason: a lack of memory is then an error, not a signal.
 
 mod control_groups;
 mod heap_ring;

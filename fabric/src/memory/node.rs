@@ -1,27 +1,30 @@
-//! NUMA nodes of mappings.
+//! NUMA nodes of mappings, threads and devices.
 
 use super::Mapping;
 use std::io;
 use std::path::Path;
 
-/// `MPOL_PREFERRED` of linux/mempolicy.h: the node first, others when it is full.
+/// `MPOL_PREFERRED` of linux/mempolicy.h: pages come from the named node first, and from other nodes when it
+/// is full.
 const PREFERRED: libc::c_int = 1;
-/// Nodes that a mask names; the kernel has 1024 at most.
+/// Nodes that a mask can name; the kernel has at most 1024.
 const NODES_MAX: usize = 1024;
 
-/// The NUMA node that an RDMA device is attached to, as the kernel says below `sys`, which is `/sys` on a
-/// host. None for a device without one: where there is but one node, and soft-RoCE, which stands on no bus.
+/// Returns the NUMA node that an RDMA device is attached to.
+///
+/// `sys` is the folder that the kernel's answer is read from, `/sys` on a host. `None` for a device without a
+/// node: on hosts with one node, and for soft-RoCE, which is on no bus.
 pub fn node_of_device(sys: &Path, device: &str) -> Option<u32> {
     let path = sys.join("class/infiniband").join(device).join("device/numa_node");
-    // The kernel writes -1 where the firmware named none, and that is no u32.
+    // The kernel writes -1 where the firmware named no node; that does not parse as a `u32`.
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Pages that the mapping gets from now on come from a node, as long as that has room.
+/// Makes pages that the mapping gets from now on come from a node, as long as that node has room.
 pub(super) fn prefer(mapping: &Mapping, numa_node: u32) -> io::Result<()> {
     let mask = mask_of(numa_node)?;
     // SAFETY: the mapping lives, and a policy changes none of its bytes. The kernel reads one bit less than
-    // it is told.
+    // the length that it is given.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mbind,
@@ -36,8 +39,10 @@ pub(super) fn prefer(mapping: &Mapping, numa_node: u32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Pages that this thread causes to be allocated, in the kernel, too, come from a node, as long as that has
-/// room; until this is dropped, which must be on the same thread.
+/// Guard that makes pages allocated by this thread come from a NUMA node, as long as that node has room.
+///
+/// The kernel's own allocations for this thread count, too. Dropping the guard restores the policy of before;
+/// that must happen on the same thread.
 #[derive(Debug)]
 #[cfg(feature = "verbs")]
 pub(crate) struct ThreadPrefers {
@@ -55,7 +60,7 @@ impl ThreadPrefers {
             _of_this_thread: std::marker::PhantomData,
         };
         let no_address: *const libc::c_void = std::ptr::null();
-        // SAFETY: the kernel writes one number, and at most as many bits as is said.
+        // SAFETY: the kernel writes one number, and at most as many bits as the given length.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_get_mempolicy,
@@ -77,16 +82,17 @@ impl ThreadPrefers {
 #[cfg(feature = "verbs")]
 impl Drop for ThreadPrefers {
     fn drop(&mut self) {
-        // It was allowed before, and may fail only where nodes have gone since.
+        // This policy was allowed before, so setting it fails only where nodes have gone since.
         let _ = set_policy_of_thread(self.mode_before, &self.mask_before);
     }
 }
 
 #[cfg(feature = "verbs")]
 fn set_policy_of_thread(mode: libc::c_int, mask: &[u64; NODES_MAX / 64]) -> io::Result<()> {
-    // The default wants no mask.
+    // The default policy takes no mask.
     let mask = if mask.iter().all(|word| *word == 0) { std::ptr::null() } else { mask.as_ptr() };
-    // SAFETY: a policy changes no byte of memory. The kernel reads one bit less than it is told.
+    // SAFETY: a policy changes no byte of memory. The kernel reads one bit less than the length that it is
+    // given.
     let result = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, mask, NODES_MAX + 1) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -100,14 +106,16 @@ fn mask_of(numa_node: u32) -> io::Result<[u64; NODES_MAX / 64]> {
     Ok(mask)
 }
 
-/// How many of the mapping's pages lie on other nodes. A page that was never touched lies on none, and
-/// counts, too.
+/// Counts the mapping's pages that lie on other nodes than `numa_node`.
+///
+/// A page that was never touched lies on no node, and counts, too.
 pub(super) fn pages_elsewhere(mapping: &Mapping, page_bytes: usize, numa_node: u32) -> io::Result<usize> {
     let pages: Vec<*mut u8> =
         (0..mapping.bytes()).step_by(page_bytes).map(|offset| mapping.base().wrapping_add(offset)).collect();
     let mut nodes: Vec<libc::c_int> = vec![-1; pages.len()];
     let nowhere: *const libc::c_int = std::ptr::null();
-    // SAFETY: both lists have as many places as is said; without a list of nodes nothing is moved, only told.
+    // SAFETY: both lists have as many places as the given length. Without a list of target nodes the kernel
+    // moves nothing and only reports.
     let result = unsafe {
         libc::syscall(libc::SYS_move_pages, 0, pages.len(), pages.as_ptr(), nowhere, nodes.as_mut_ptr(), 0)
     };
@@ -121,8 +129,8 @@ pub(super) fn pages_elsewhere(mapping: &Mapping, page_bytes: usize, numa_node: u
 mod tests {
     use super::*;
 
-    /// As the kernel writes them: `numa_node_show` of drivers/pci/pci-sysfs.c. A device of soft-RoCE has no
-    /// folder `device`.
+    /// Reads node numbers as the kernel writes them: `numa_node_show` of drivers/pci/pci-sysfs.c. A device of
+    /// soft-RoCE has no folder `device`.
     #[test]
     fn a_devices_node_is_the_one_that_the_kernel_names_and_none_where_it_names_none() {
         let sys = tempfile::tempdir().unwrap();

@@ -1,20 +1,20 @@
-//! How much memory this process may still take: by its control groups, and by what the machine has.
+//! How much memory this process may still take, by its control groups and by what the machine has.
 //!
-//! Where either is used up the kernel kills processes, whether they touch memory or ask for it: there is no
-//! error that could be told. So it is looked first. What others take between the look and the taking is not
-//! foreseen.
+//! Where either is used up, the kernel kills processes, whether they touch memory or ask for it. No error
+//! could report that. So this module checks before memory is taken. It cannot foresee what other processes
+//! take between the check and the taking.
 
 use super::control_groups;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Left to everything else that the process does: stacks, page tables, what the kernel keeps for it.
+/// Bytes left to everything else that the process needs: stacks, page tables, what the kernel keeps for it.
 const MARGIN_BYTES: u64 = 4 << 20;
 
-/// There is not so much.
+/// Error of a wish for more memory than there is.
 #[derive(Debug, thiserror::Error)]
 pub enum NoRoom {
-    /// A control group does not allow it.
+    /// A control group's limit does not allow it.
     #[error(
         "{wanted} bytes are more than the {room} that the memory limit of control group {} leaves; raise it \
          (MemoryMax= of the service, --memory of the container), or ask for less", group.display()
@@ -22,12 +22,12 @@ pub enum NoRoom {
     Group {
         /// Bytes asked for.
         wanted: usize,
-        /// Bytes that there are.
+        /// Bytes that may be taken under the group's limit.
         room: u64,
-        /// Whose limit it is.
+        /// Folder of the control group whose limit it is.
         group: PathBuf,
     },
-    /// The machine has no more.
+    /// The machine has less memory left.
     #[error(
         "{wanted} bytes are more than the {room} that this machine has left (MemAvailable and SwapFree); end \
          other programs, or ask for less"
@@ -35,29 +35,30 @@ pub enum NoRoom {
     Machine {
         /// Bytes asked for.
         wanted: usize,
-        /// Bytes that there are.
+        /// Bytes that may be taken of what the machine has left, free swap included.
         room: u64,
     },
 }
 
-/// Where the kernel says what there is.
+/// Folders in which the kernel reports memory and control groups. Tests give others.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Host<'a> {
-    /// What /proc is on a machine.
+    /// Folder that is /proc on a real machine.
     pub proc: &'a Path,
-    /// What /sys/fs/cgroup is.
+    /// Folder that is /sys/fs/cgroup on a real machine.
     pub groups: &'a Path,
 }
 
 impl Host<'static> {
-    /// The machine that this runs on.
+    /// Returns the folders of the machine that this process runs on.
     pub fn this() -> Self {
         Self { proc: Path::new("/proc"), groups: Path::new("/sys/fs/cgroup") }
     }
 }
 
 impl Host<'_> {
-    /// Whether so many bytes may be taken, with so many left then. What cannot be read limits nothing.
+    /// Checks that `wanted` bytes may be taken, with `left` more bytes free after that. A value that cannot
+    /// be read limits nothing.
     ///
     /// # Errors
     /// [`NoRoom`], within an error of the system's kind.
@@ -87,7 +88,7 @@ impl Host<'_> {
     }
 }
 
-/// What a line of /proc/meminfo says.
+/// Reads a line of /proc/meminfo, and returns its value in bytes.
 fn bytes_of(machine: &str, name: &str) -> Option<u64> {
     let kib = machine.lines().find_map(|line| line.strip_prefix(name)?.strip_suffix("kB"))?;
     Some(kib.trim().parse::<u64>().ok()?.saturating_mul(1024))
@@ -99,7 +100,7 @@ pub(super) mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// A machine as files, whose process is in a group with a limit of so many bytes.
+    /// Machine made of files, whose process is in a control group with a memory limit.
     pub struct Pretended {
         proc: tempfile::TempDir,
         groups: tempfile::TempDir,
@@ -124,12 +125,12 @@ pub(super) mod tests {
             Host { proc: self.proc.path(), groups: self.groups.path() }
         }
 
-        /// What a file of /proc says.
+        /// Writes a file of the pretended /proc.
         fn tell(&self, name: &str, text: &str) {
             std::fs::write(self.proc.path().join(name), text).unwrap();
         }
 
-        /// What a file of the process's group says.
+        /// Writes a file of the process's control group.
         fn group(&self, name: &str, text: &str) {
             std::fs::write(self.groups.path().join("jetd").join(name), text).unwrap();
         }

@@ -1,4 +1,4 @@
-//! Sealed memory files and their mappings.
+//! Sealed memory files (memfd) and their mappings.
 
 use super::node;
 use super::room::Host;
@@ -15,51 +15,51 @@ use std::ptr::NonNull;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 const PAGE_BYTES: usize = 4096;
 
-/// What a mapping allows.
+/// Access that a mapping allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
-    /// Reading.
+    /// Reading only.
     Read,
     /// Reading and writing.
     ReadWrite,
 }
 
-/// Which pages a region got.
+/// Size of the pages that a region got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
-    /// Ordinary ones.
+    /// Ordinary pages of 4 KiB.
     Small,
-    /// 2 MiB ones.
+    /// Huge pages of 2 MiB.
     Huge,
 }
 
-/// Why a region from another process was not mapped.
+/// Reason why a region from another process was not mapped.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
-    /// It could be truncated under the mapping.
+    /// The file could be truncated under the mapping.
     #[error("the memory file is not sealed against shrinking; its maker must seal it before passing it")]
     NotSealed,
-    /// It is empty or larger than allowed.
+    /// The file is empty, or larger than allowed.
     #[error("a memory file of {bytes} bytes is not accepted (1 to {max})")]
     Size {
-        /// Its size.
+        /// Size of the file in bytes.
         bytes: u64,
-        /// The most that is accepted.
+        /// Most bytes that are accepted.
         max: u64,
     },
-    /// The system refused.
+    /// The system refused to map the file.
     #[error("cannot map a memory file: {0}")]
     System(#[from] io::Error),
 }
 
-/// A mapping of a memory file, unmapped when dropped.
+/// Mapping of a memory file; it is unmapped when dropped.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: a mapping is plain memory; whoever reads or writes through its pointer answers for races.
+// SAFETY: a mapping is plain memory; the code that reads or writes through its pointer answers for races.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; the methods only hand out the address.
 unsafe impl Sync for Mapping {}
@@ -70,7 +70,7 @@ impl Mapping {
             Protection::Read => ProtFlags::READ,
             Protection::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
         };
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing of ours.
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases no memory of this process.
         let base = unsafe { mmap(std::ptr::null_mut(), bytes, prot, MapFlags::SHARED, fd, 0)? };
         Ok(Self { base: NonNull::new(base.cast()).expect("the kernel maps nothing at 0"), bytes })
     }
@@ -91,12 +91,12 @@ impl Mapping {
         }
     }
 
-    /// The first byte. Valid for [`Self::bytes`] while the mapping lives.
+    /// Returns the address of the first byte, valid for [`Self::bytes`] bytes while the mapping lives.
     pub fn base(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
-    /// Its length.
+    /// Returns the mapping's length in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -109,7 +109,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Memory of this process that can be registered with a NIC and passed to others.
+/// Memory of this process that can be registered with a NIC and passed to other processes.
 #[derive(Debug)]
 pub struct SharedMemory {
     file: OwnedFd,
@@ -118,20 +118,23 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Makes zeroed memory of at least `bytes`, on huge pages where asked for and there are enough, sealed
-    /// against shrinking and growing, every page allocated and touched.
+    /// Makes zeroed memory of at least `bytes`, with every page allocated and touched.
+    ///
+    /// The memory is on huge pages where `huge` asks for them and there are enough. It is sealed against
+    /// shrinking and growing.
     ///
     /// # Errors
-    /// What the system says; out of memory, beyond a control group's limit, or out of file descriptors.
+    /// What the system says: out of memory, beyond a control group's limit, or out of file descriptors.
     pub fn new(name: &str, bytes: usize, huge: bool) -> io::Result<Self> {
         Self::near(name, bytes, huge, None)
     }
 
-    /// As [`Self::new`], with its pages on a NUMA node as long as that has room: [`Self::bytes_elsewhere`]
-    /// tells.
+    /// Makes memory like [`Self::new`], with its pages on a NUMA node as long as that has room.
+    ///
+    /// [`Self::bytes_elsewhere`] tells how much is on other nodes.
     ///
     /// # Errors
-    /// As for [`Self::new`], and that there is no such node.
+    /// Those of [`Self::new`], and that there is no such node.
     pub fn near(name: &str, bytes: usize, huge: bool, numa_node: Option<u32>) -> io::Result<Self> {
         Self::near_on(&Host::this(), name, bytes, huge, numa_node)
     }
@@ -160,26 +163,27 @@ impl SharedMemory {
         Ok(memory)
     }
 
-    /// As [`Self::new`] on ordinary pages, of which none is touched yet: for what is large and rarely used
-    /// whole.
+    /// Makes memory like [`Self::new`], on ordinary pages, of which none is touched yet. For memory that is
+    /// large and rarely used in full.
     ///
     /// # Errors
-    /// As for [`Self::new`].
+    /// Those of [`Self::new`].
     pub fn lazy(name: &str, bytes: usize) -> io::Result<Self> {
         Self::lazy_near(name, bytes, None)
     }
 
-    /// As [`Self::lazy`], with its pages on a NUMA node as long as that has room.
+    /// Makes memory like [`Self::lazy`], with its pages on a NUMA node as long as that has room.
     ///
     /// # Errors
-    /// As for [`Self::near`].
+    /// Those of [`Self::near`].
     pub fn lazy_near(name: &str, bytes: usize, numa_node: Option<u32>) -> io::Result<Self> {
         let memory = Self::with_pages(name, rounded(bytes.max(1), PAGE_BYTES)?, Pages::Small)?;
         memory.prefer(numa_node)?;
         Ok(memory)
     }
 
-    /// Its bytes that lie on other NUMA nodes than this one. All of it must have been touched.
+    /// Counts the bytes of this memory that lie on other NUMA nodes than `numa_node`. All of the memory must
+    /// have been touched.
     ///
     /// # Errors
     /// What the system says.
@@ -188,7 +192,7 @@ impl SharedMemory {
         Ok(node::pages_elsewhere(&self.mapping, page_bytes, numa_node)? * page_bytes)
     }
 
-    /// Nothing of it may have been touched yet.
+    /// Makes later pages come from a NUMA node. No page of this memory may have been touched yet.
     fn prefer(&self, numa_node: Option<u32>) -> io::Result<()> {
         numa_node.map_or(Ok(()), |numa_node| node::prefer(&self.mapping, numa_node))
     }
@@ -206,34 +210,37 @@ impl SharedMemory {
         Ok(Self { file, mapping, pages })
     }
 
-    /// Allocates and touches so many bytes from one on, of memory on ordinary pages that is not used yet:
-    /// what is not allocated before is a SIGBUS to whoever touches it when there is no more.
+    /// Allocates and touches `bytes` bytes from offset `at` on, of memory on ordinary pages that is not used
+    /// yet.
+    ///
+    /// Without that, touching a page when memory has run out raises SIGBUS.
     ///
     /// # Errors
-    /// What the system says; a [`super::NoRoom`] within where a control group's limit or the machine's memory
-    /// is in the way.
+    /// What the system says. Where a control group's limit or the machine's memory is too small, the error
+    /// contains a [`super::NoRoom`].
     ///
     /// # Panics
-    /// Where that is not within the memory.
+    /// Where the stretch is not within the memory.
     pub fn prepare(&self, at: usize, bytes: usize) -> io::Result<()> {
         self.prepare_leaving(at, bytes, 0)
     }
 
-    /// As [`Self::prepare`], where so many bytes more can be had then: for memory that is to leave room for
-    /// what matters more.
+    /// Prepares memory like [`Self::prepare`], but only where `left` more bytes are still free after that.
+    ///
+    /// For memory that must leave room for more important uses.
     ///
     /// # Errors
-    /// As for [`Self::prepare`].
+    /// Those of [`Self::prepare`].
     ///
     /// # Panics
-    /// As for [`Self::prepare`].
+    /// Those of [`Self::prepare`].
     pub fn prepare_leaving(&self, at: usize, bytes: usize, left: usize) -> io::Result<()> {
         self.prepare_on(&Host::this(), at, bytes, left)
     }
 
     fn prepare_on(&self, host: &Host<'_>, at: usize, bytes: usize, left: usize) -> io::Result<()> {
         assert!(at.checked_add(bytes).is_some_and(|end| end <= self.bytes()), "{bytes} bytes from {at} on");
-        // Huge pages are no part of what these limits count.
+        // Huge pages are not checked, because these limits do not count them.
         host.check(bytes, left)?;
         self.allocate(at, bytes)?;
         self.touch(at, bytes);
@@ -257,8 +264,10 @@ impl SharedMemory {
         }
     }
 
-    /// From now on nobody can map this file for writing; this process's own mapping stays writable. A
-    /// read-only descriptor alone would not do: it can be reopened for writing through /proc.
+    /// Keeps everybody from mapping this file for writing from now on. This process's own mapping stays
+    /// writable.
+    ///
+    /// A read-only descriptor alone would not suffice: it can be reopened for writing through /proc.
     ///
     /// # Errors
     /// What the system says; kernels before 5.1 do not know the seal.
@@ -266,23 +275,23 @@ impl SharedMemory {
         Ok(fcntl_add_seals(&self.file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?)
     }
 
-    /// The first byte; valid for [`Self::bytes`] while this lives.
+    /// Returns the address of the first byte, valid for [`Self::bytes`] bytes while this memory lives.
     pub fn base(&self) -> *mut u8 {
         self.mapping.base()
     }
 
-    /// Its length, a multiple of the page size.
+    /// Returns the memory's length in bytes, a multiple of the page size.
     pub fn bytes(&self) -> usize {
         self.mapping.bytes()
     }
 
-    /// Which pages it got.
+    /// Returns which pages the memory got.
     pub fn pages(&self) -> Pages {
         self.pages
     }
 }
 
-/// A length in whole pages.
+/// Rounds a length up to whole pages.
 fn rounded(bytes: usize, page_bytes: usize) -> io::Result<usize> {
     bytes.checked_next_multiple_of(page_bytes).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
 }
@@ -321,7 +330,7 @@ mod tests {
         assert_eq!(blocks(&lazy), 0);
         lazy.prepare(8 * PAGE_BYTES, 4 * PAGE_BYTES).unwrap();
         assert!((4 * 8..16 * 8).contains(&blocks(&lazy)), "{}", blocks(&lazy));
-        // What the file may not hold is an error before anything is touched.
+        // Memory that the file cannot hold is an error before anything is touched.
         assert!(lazy.allocate(16 * PAGE_BYTES, PAGE_BYTES).is_err());
     }
 
@@ -354,7 +363,7 @@ mod tests {
 
     #[test]
     fn memory_lies_on_the_node_that_was_asked_for() {
-        // Node 0 is everywhere; a guest with two tells more (the daemon's test there).
+        // Every host has node 0. The daemon's test in a guest with two nodes checks more.
         let memory = SharedMemory::near("jet-test", 16 * PAGE_BYTES, false, Some(0)).unwrap();
         assert_eq!(memory.bytes_elsewhere(0).unwrap(), 0);
         assert_eq!(memory.bytes_elsewhere(1).unwrap(), 16 * PAGE_BYTES);

@@ -1,27 +1,27 @@
-//! Times by which something must have happened: one at a time for each connection, and one for each
-//! transport's listeners.
+//! Deadlines of a software NIC: one at a time for each connection, and one for each transport's listeners.
 //!
-//! The time comes in as a number, from whoever polls: nobody here asks a clock. What begins to wait between
-//! two polls has its whole span from the poll after, since nobody knows how long ago the one before was.
+//! The time comes in as a number from the caller that polls; nothing here reads a clock. A wait that begins
+//! between two polls has its whole span from the later poll on, since nobody knows how long ago the earlier
+//! one was.
 
 use std::time::Duration;
 
-/// What is waited for.
+/// Event that must happen before a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// Who came in has to say what it wants; who was asked has to answer.
+    /// The peer must send its connection request, or answer one.
     Handshake,
-    /// A SEND needs an SRQ entry.
+    /// An arrived SEND needs an SRQ entry.
     Rnr,
-    /// SENDs of a connection that its user ended have to be taken.
+    /// SENDs of a connection that its user has ended must be taken by the peer.
     Farewell,
-    /// Bytes of a READ have to come.
+    /// Bytes of a READ must arrive.
     ReadSilence,
-    /// The system has to have a descriptor again for the next connection.
+    /// The system must have a descriptor for the next connection.
     Accept,
 }
 
-/// No time.
+/// Time that never comes.
 const NEVER: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -29,30 +29,30 @@ struct Entry {
     wait: Option<Wait>,
     span_ns: u64,
     due_ns: u64,
-    /// In the list of places that have a deadline, or had one.
+    /// Whether the place is in the list of places that have a deadline, or had one.
     listed: bool,
-    /// In the list of those that begin with the next poll.
+    /// Whether the place is in the list of those whose wait begins with the next poll.
     begins: bool,
 }
 
-/// All deadlines of a NIC, each at a place of its own. Setting one and taking it back allocates and searches
-/// nothing.
+/// Deadlines of a NIC, each at a place of its own. Setting or clearing one neither allocates nor searches.
 #[derive(Debug)]
 pub(crate) struct Deadlines {
     entries: Box<[Entry]>,
     listed: Vec<u32>,
     beginning: Vec<u32>,
-    /// How many places wait.
+    /// Number of places that have a deadline.
     waiting: u32,
-    /// Nothing is due before this. It lags behind where deadlines are moved on, so that nobody searches at
-    /// each move.
+    /// Time in nanoseconds before which nothing is due.
+    ///
+    /// It may be too early where a deadline was moved to a later time. So moving a deadline needs no search.
     earliest_ns: u64,
-    /// What the poll that is under way was told.
+    /// Time of the poll that is under way, in nanoseconds; `None` between polls.
     now_ns: Option<u64>,
 }
 
 impl Deadlines {
-    /// For so many places.
+    /// Makes so many places, none with a deadline.
     pub(crate) fn new(places: u32) -> Self {
         let none = Entry { wait: None, span_ns: 0, due_ns: NEVER, listed: false, begins: false };
         Self {
@@ -65,7 +65,7 @@ impl Deadlines {
         }
     }
 
-    /// A poll begins, and says the time. It never goes back.
+    /// Begins a poll at this time in nanoseconds, which never goes back.
     #[inline]
     pub(crate) fn begin_poll(&mut self, now_ns: u64) {
         self.now_ns = Some(now_ns);
@@ -75,13 +75,16 @@ impl Deadlines {
         }
     }
 
-    /// The poll is over.
+    /// Ends the poll.
     #[inline]
     pub(crate) fn end_poll(&mut self) {
         self.now_ns = None;
     }
 
-    /// From now on, or from the next poll on, this is waited for, and nothing else at this place.
+    /// Sets the deadline of a place: `wait` must happen within `span`. The earlier deadline of the place is
+    /// gone.
+    ///
+    /// The span begins now within a poll, and with the next poll otherwise.
     pub(crate) fn set(&mut self, place: u32, wait: Wait, span: Duration) {
         let entry = &mut self.entries[place as usize];
         self.waiting += u32::from(entry.wait.replace(wait).is_none());
@@ -104,13 +107,13 @@ impl Deadlines {
         }
     }
 
-    /// Nothing is waited for at this place any more.
+    /// Clears the deadline of a place.
     #[inline]
     pub(crate) fn clear(&mut self, place: u32) {
         self.waiting -= u32::from(self.entries[place as usize].wait.take().is_some());
     }
 
-    /// This is not waited for any more; what else is stays.
+    /// Clears the deadline of a place if it is for this event. Another deadline stays.
     #[inline]
     pub(crate) fn clear_if(&mut self, place: u32, wait: Wait) {
         if self.wait_at(place) == Some(wait) {
@@ -118,13 +121,13 @@ impl Deadlines {
         }
     }
 
-    /// What is waited for.
+    /// Returns the event for which a place has a deadline.
     #[inline]
     pub(crate) fn wait_at(&self, place: u32) -> Option<Wait> {
         self.entries[place as usize].wait
     }
 
-    /// Takes one whose time is over. Within a poll.
+    /// Takes one deadline that is over, with its place. To be called within a poll.
     #[inline]
     pub(crate) fn take_due(&mut self) -> Option<(u32, Wait)> {
         let now_ns = self.now_ns.expect("a poll looks for what is due");
@@ -147,7 +150,7 @@ impl Deadlines {
                     self.listed.swap_remove(at);
                     if let Some(wait) = wait {
                         self.waiting -= 1;
-                        // Others may be due, too: the next call searches again.
+                        // Other places may be due, too: the next call searches again.
                         self.earliest_ns = 0;
                         return Some((place, wait));
                     }
@@ -157,15 +160,17 @@ impl Deadlines {
         None
     }
 
-    /// What is waited for, and when that is over.
+    /// Returns the event that a place waits for, and its deadline in nanoseconds.
     #[cfg(test)]
     pub(crate) fn due_at(&self, place: u32) -> Option<(Wait, u64)> {
         let entry = self.entries[place as usize];
         entry.wait.map(|wait| (wait, entry.due_ns))
     }
 
-    /// When a poll is needed at the latest. It may be earlier than anything is due; `None` where nothing is
-    /// waited for.
+    /// Returns the time in nanoseconds by which the next poll is needed; `None` where no place has a
+    /// deadline.
+    ///
+    /// The time may be earlier than any deadline.
     pub(crate) fn next_ns(&self) -> Option<u64> {
         (self.waiting > 0 && self.earliest_ns != NEVER).then_some(self.earliest_ns)
     }
@@ -178,7 +183,7 @@ mod tests {
 
     const SPAN: Duration = Duration::from_nanos(100);
 
-    /// One poll at this time: what was due.
+    /// Makes one poll at this time, and returns what was due.
     fn poll(deadlines: &mut Deadlines, now_ns: u64) -> Vec<(u32, Wait)> {
         deadlines.begin_poll(now_ns);
         let due = std::iter::from_fn(|| deadlines.take_due()).collect();
@@ -190,7 +195,7 @@ mod tests {
     fn what_begins_between_polls_begins_with_the_next_one() {
         let mut deadlines = Deadlines::new(2);
         assert_eq!(poll(&mut deadlines, 1_000), []);
-        // Whoever asks may have polled last an hour ago.
+        // The last poll may have been long before the deadline is set.
         deadlines.set(1, Wait::Handshake, SPAN);
         assert_eq!((deadlines.next_ns(), deadlines.wait_at(1)), (None, Some(Wait::Handshake)));
         assert_eq!(poll(&mut deadlines, 50_000), []);
@@ -240,11 +245,11 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is set and taken back when: each poll finds what is due, and nothing else.
+        /// Each poll finds what is due and nothing else, whatever is set and cleared at whatever time.
         #[test]
         fn each_poll_finds_what_is_due(steps in prop::collection::vec(step(), 0..200)) {
             let mut deadlines = Deadlines::new(4);
-            // For each place when it is due, or the span that begins with the next poll.
+            // For each place the time when it is due, or the span that begins with the next poll.
             let mut model: [Option<Result<u64, u64>>; 4] = [None; 4];
             let mut now_ns = 0;
             for step in steps {
@@ -253,11 +258,15 @@ mod tests {
                         let span = Duration::from_nanos(span_ns);
                         if within {
                             deadlines.begin_poll(now_ns);
-                            model.iter_mut().flatten().for_each(|due| *due = due.or_else(|span| Ok::<_, u64>(now_ns + span)));
+                            model
+                                .iter_mut()
+                                .flatten()
+                                .for_each(|due| *due = due.or_else(|span| Ok::<_, u64>(now_ns + span)));
                         }
                         deadlines.set(place, Wait::Rnr, span);
                         deadlines.end_poll();
-                        model[place as usize] = Some(if within { Ok(now_ns + span_ns) } else { Err(span_ns) });
+                        model[place as usize] =
+                            Some(if within { Ok(now_ns + span_ns) } else { Err(span_ns) });
                     }
                     Step::Clear { place } => {
                         deadlines.clear(place);
@@ -265,10 +274,16 @@ mod tests {
                     }
                     Step::Poll { later_ns } => {
                         now_ns += later_ns;
-                        model.iter_mut().flatten().for_each(|due| *due = due.or_else(|span| Ok::<_, u64>(now_ns + span)));
-                        let mut found: Vec<u32> = poll(&mut deadlines, now_ns).into_iter().map(|(place, _)| place).collect();
+                        model
+                            .iter_mut()
+                            .flatten()
+                            .for_each(|due| *due = due.or_else(|span| Ok::<_, u64>(now_ns + span)));
+                        let mut found: Vec<u32> =
+                            poll(&mut deadlines, now_ns).into_iter().map(|(place, _)| place).collect();
                         found.sort_unstable();
-                        let is_due = |place: &u32| matches!(model[*place as usize], Some(Ok(due_ns)) if due_ns <= now_ns);
+                        let is_due = |place: &u32| {
+                            matches!(model[*place as usize], Some(Ok(due_ns)) if due_ns <= now_ns)
+                        };
                         let expected: Vec<u32> = (0..4).filter(is_due).collect();
                         expected.iter().for_each(|place| model[*place as usize] = None);
                         prop_assert_eq!(found, expected);
@@ -277,7 +292,9 @@ mod tests {
                             more");
                         prop_assert!(next.is_some() || deadlines.next_ns().is_none(), "nothing is waited \
                             for");
-                        prop_assert!(next.is_none_or(|next| deadlines.next_ns().is_some_and(|at| at <= next)));
+                        prop_assert!(
+                            next.is_none_or(|next| deadlines.next_ns().is_some_and(|at| at <= next))
+                        );
                     }
                 }
             }

@@ -1,17 +1,17 @@
-//! The software RNIC: a NIC for machines that have none.
+//! The software RNIC: a NIC for machines without one.
 //!
-//! [`SoftNic`] keeps what a RNIC keeps in its own memory (keys, QPs, the SRQ, completions) in `tables` and
-//! moves bytes by one of two transports behind the seam in `transport`:
+//! [`SoftNic`] keeps in `tables` what an RNIC keeps in its own memory: keys, QPs, the SRQ, completions. It
+//! moves bytes by one of two transports, which implement the trait in `transport`:
 //!
-//! * `shm`, same host: rings of SEND descriptors in a segment that the connecting end makes, registered
-//!   memory as memory files that the reading NIC maps, one copy a byte;
+//! * `shm`, same host: rings of SEND descriptors in memory that the connecting end makes. Registered memory
+//!   is passed as memory files, which the reading NIC maps. Each byte is copied once.
 //! * `tcp`, any host: frames over a socket, read straight into the slabs.
 //!
-//! It works when it is polled: the thread that polls is the NIC's processor. [`threaded`] is such a thread,
-//! for any NIC.
+//! The NIC works only while it is polled, on the thread that polls. [`threaded`] is a thread that polls any
+//! NIC.
 //!
-//! Which module uses which is drawn in docs/architecture.md ("Inside the software NIC"), and
-//! `fabric/tests/arrows.rs` holds the code to it.
+//! docs/architecture.md ("Inside the software NIC") draws which module uses which, and
+//! `fabric/tests/arrows.rs` checks the code against it.
 
 mod deadlines;
 mod nic;

@@ -1,5 +1,5 @@
-//! The front of the software RNIC: checks what is asked, keeps it in the tables, and hands it to the
-//! transport that carries it.
+//! The front of the software RNIC: it checks requests, enters them in the tables, and passes them to their
+//! transport.
 
 use super::options::{PAYLOAD_BYTES_MAX, SoftOptions};
 use super::shm::Shm;
@@ -22,16 +22,17 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Polls between two looks at the epoll while there is work: a system call costs as much as several messages,
-/// and new connections can wait a few hundred microseconds.
+/// Polls between two looks at the epoll while there is work.
+///
+/// A system call costs as much as several messages, and new connections can wait a few hundred microseconds.
 const LOOK_EVERY_BUSY: u32 = 1024;
-/// The same while there is none.
+/// Polls between two looks at the epoll while there is no work.
 const LOOK_EVERY_IDLE: u32 = 64;
 
-/// A NIC in software. See [`crate::soft`].
+/// NIC in software; see [`crate::soft`].
 ///
-/// Completions and events are made while it is polled; [`Nic::poll`] with an empty slice only does the work.
-/// The end of a connection is shown after the last completion of its work was polled.
+/// Completions and events are made while the NIC is polled. [`Nic::poll`] with an empty slice only does the
+/// work. The end of a connection is shown after the last completion of its work was polled.
 pub struct SoftNic {
     pub(super) tables: Tables,
     pub(super) shm: Shm,
@@ -40,13 +41,13 @@ pub struct SoftNic {
     polls_since_look: u32,
     /// Whether the last poll found work.
     worked: bool,
-    /// The user may have slept: what woke it is seen first.
+    /// Whether the next poll looks at the epoll first, since the user may have slept.
     look_first: bool,
-    /// Whether `poll` ran since the last `poll_event`: who only asks for events still makes the NIC work.
+    /// Whether `poll` ran since the last `poll_event`. If not, `poll_event` makes the NIC work itself.
     polled: bool,
 }
 
-/// Calls a method of the transport that carries `kind`, with the tables.
+/// Calls a method of the transport of this `kind`, with the tables.
 macro_rules! carried_by {
     ($nic:ident, $kind:expr, $method:ident($($argument:expr),*)) => {
         match $kind {
@@ -57,11 +58,11 @@ macro_rules! carried_by {
 }
 
 impl SoftNic {
-    /// A NIC with nothing registered and no connections.
+    /// Makes a NIC with nothing registered and no connections.
     ///
     /// # Errors
-    /// What the system says (out of file descriptors), or `InvalidInput` where the options contradict each
-    /// other, or ask for more than the profile's device has: then the error holds a
+    /// What the system says (out of file descriptors). `InvalidInput` where the options contradict each
+    /// other, or ask for more than the profile's device has; in the latter case the error contains a
     /// [`crate::limits::LimitError`].
     pub fn new(options: SoftOptions) -> io::Result<Self> {
         if let Some(problem) = options.problem() {
@@ -81,7 +82,7 @@ impl SoftNic {
         })
     }
 
-    /// What it was built with, no number above what its profile allows.
+    /// Returns the options that the NIC was built with, lowered to what its profile allows.
     pub fn options(&self) -> &SoftOptions {
         &self.tables.options
     }
@@ -94,7 +95,7 @@ impl SoftNic {
         }
     }
 
-    /// The QP's transport, if the QP lives and stands as said.
+    /// Returns the QP's transport, if the QP is not stale and in this state.
     #[inline]
     fn kind_in(&self, qp: Qp, state: QpState) -> Result<Kind, PostError> {
         match self.tables.qps.get(qp) {
@@ -115,7 +116,7 @@ impl SoftNic {
         self.flush();
         self.worked = self.shm.progress(&mut self.tables);
         self.worked |= self.tcp.progress(&mut self.tables);
-        // After that: what came meanwhile came in time.
+        // Deadlines expire after the work, so that what arrived before this poll is in time.
         while let Some((place, wait)) = self.tables.deadlines.take_due() {
             let Token { kind, place } = self.tables.whose_deadline(place);
             carried_by!(self, kind, expire(place, wait));
@@ -124,9 +125,9 @@ impl SoftNic {
         self.tables.deadlines.end_poll();
     }
 
-    /// Prepares to sleep, within what counts as a poll; `false` where there is work.
+    /// Prepares to sleep, within what counts as a poll. `false` where there is work.
     fn prepare_sleep(&mut self, now_ns: u64) -> bool {
-        // What is ready would wake the user at once.
+        // A descriptor that is ready would wake the user at once.
         if self.tables.has_news() || self.look() > 0 {
             return false;
         }
@@ -141,14 +142,14 @@ impl SoftNic {
         true
     }
 
-    /// Asks the epoll once, and tells the transports; how many descriptors were ready.
+    /// Asks the epoll once, tells the transports, and returns how many descriptors were ready.
     fn look(&mut self) -> usize {
         (self.look_first, self.polls_since_look) = (false, 0);
         let mut ready = none_ready();
         let count = self.tables.epoll.look(&mut ready);
         for event in &ready[..count] {
             match Token::from_u64(event.data.u64()) {
-                // The timer only wakes; it is set anew before the next sleep.
+                // The timer's only purpose is to wake the user; it is set anew before the next sleep.
                 None => self.tables.epoll.set_timer(None),
                 Some(Token { kind, place }) => carried_by!(self, kind, ready(place, event.flags)),
             }
@@ -156,7 +157,7 @@ impl SoftNic {
         count
     }
 
-    /// Checks what a SEND carries, by this end's limits and keys.
+    /// Checks a SEND's payload against this end's limits and keys.
     #[inline]
     fn check_payload(&self, payload: &Payload<'_>) -> Result<(), PostError> {
         match payload {
@@ -172,8 +173,9 @@ impl SoftNic {
         self.tables.regions.translate(sge).map(drop).ok_or(PostError::LocalProtection)
     }
 
-    /// Posts a SEND whose registered payload this device cannot gather beside the header: it is copied into
-    /// one stretch with it, as if it had been inline.
+    /// Posts a SEND on a device that cannot gather a registered payload beside the header.
+    ///
+    /// The payload is copied first, as if it had been inline.
     #[inline(never)]
     fn post_send_of_one_stretch(
         &mut self,
@@ -218,7 +220,7 @@ impl Nic for SoftNic {
     }
 
     fn remote_address(&self, _key: MemoryKey, offset: u64) -> u64 {
-        // Addresses count from the region's start, so that a peer learns nothing of this process's layout.
+        // Addresses count from the region's start, so a peer learns nothing of this process's layout.
         offset
     }
 

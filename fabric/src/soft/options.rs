@@ -1,63 +1,74 @@
-//! What a software NIC is built with.
+//! Options with which a software NIC is built.
 
 use crate::limits::{CompletionQueues, DeviceAttributes, LimitError, NicLimits, Profile, Wants};
 use std::time::Duration;
 
-/// Scatter entries of one READ: a fragment of 256 KiB in slabs of 4 KiB (Jet §3.2).
+/// Most scatter entries of one READ: a fragment of 256 KiB in slabs of 4 KiB (Jet §3.2).
 pub const SCATTER_MAX: usize = 64;
 const SCATTER_MAX_U32: u32 = 64;
-/// Bytes of a SEND's payload: one slab.
+/// Most bytes of a SEND's payload: one slab.
 pub const PAYLOAD_BYTES_MAX: u32 = jet_wire::SLAB_BYTES_U32;
-/// Outstanding SENDs of one QP.
+/// Most SENDs that one QP may have outstanding.
 pub const SENDS_PER_QP_MAX: u32 = 128;
-/// READs of a peer that are answered at once on one QP.
+/// Most READs of a peer that one QP answers at once.
 pub const READS_ANSWERED_MAX: u32 = 256;
-/// Low bits of a region's key that are its place in the table.
+/// Low bits of a region's key that are the region's place in the table.
 pub const REGION_INDEX_BITS: u32 = 12;
 
-/// Sizes and times of a software NIC. Everything is allocated once, by these numbers.
+/// Sizes and times of a software NIC. Memory for these sizes is allocated once, when the NIC is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SoftOptions {
-    /// Connections, those in the making counted (1,024).
+    /// Connections, including those that are being set up (1,024).
     pub qps_max: u32,
-    /// SRQ entries, posted or completed but not polled (4,096: more than a 12 MiB pool has slabs).
+    /// SRQ entries that are posted, or completed but not polled (4,096: more than a 12 MiB pool has slabs).
     pub srq_entries_max: u32,
-    /// Outstanding READs altogether (256).
+    /// Outstanding READs of all QPs together (256).
     pub reads_max: u32,
-    /// Outstanding READs of one QP (32, Jet §3.2). 0: this end makes none.
+    /// Outstanding READs of one QP (32, Jet §3.2). 0 means that this end makes no READs.
     pub reads_per_qp_max: u32,
-    /// READs of a peer that are answered at once on one QP (256, which is the most). 0: this end answers
-    /// none.
+    /// READs of a peer that one QP answers at once (256, which is the most). 0 means that this end answers no
+    /// READs.
     pub reads_answered_per_qp_max: u32,
     /// Outstanding SENDs of one QP (128, which is the most).
     pub sends_per_qp_max: u32,
-    /// Places in the completion queue (16,384). What `srq_entries_max` and `reads_max` leave of them is how
-    /// many SENDs may be outstanding altogether: nothing is posted that could not complete.
+    /// Places in the completion queue (16,384).
+    ///
+    /// The places that `srq_entries_max` and `reads_max` leave are the number of SENDs that may be
+    /// outstanding altogether. Nothing is posted that could not complete.
     pub completions: u32,
     /// Regions that this NIC registers (64, as many as a peer takes).
     pub regions_max: u32,
-    /// Regions that one peer may have mapped here, over `shm:` (64: a sender has few and large ones; of 8 MiB
-    /// each they hold 512 MiB). One more ends that peer's connection.
+    /// Regions that one peer may have mapped here, over `shm:` (64). One more ends that peer's connection.
+    ///
+    /// A sender has few and large regions: 64 of 8 MiB hold 512 MiB.
     pub peer_regions_max: u32,
-    /// Bytes of those regions together (64 GiB of address space).
+    /// Bytes that the mapped regions of one peer may have together, over `shm:` (64 GiB of address space).
     pub peer_bytes_max: u64,
     /// Regions that all peers together may have mapped here, over `shm:` (16,384: a quarter of what
-    /// `vm.max_map_count` allows a process). The peer whose region is one more is cut off with
-    /// [`crate::nic::DisconnectReason::Transport`]`(ENOMEM)`; the others keep theirs.
+    /// `vm.max_map_count` allows a process).
+    ///
+    /// The peer whose region is one too many is cut off with
+    /// [`crate::nic::DisconnectReason::Transport`]`(ENOMEM)`. The other peers keep theirs.
     pub mapped_regions_max: u32,
-    /// How long a SEND that arrived may wait for an SRQ entry before its QP fails with
-    /// [`crate::nic::Status::RnrExhausted`]; `None`: for ever (the default, `rnr_retry = 7` in verbs' terms).
+    /// Time that an arrived SEND may wait for an SRQ entry. After it the QP fails with
+    /// [`crate::nic::Status::RnrExhausted`].
+    ///
+    /// `None` means without limit (the default, `rnr_retry = 7` in verbs' terms).
     pub rnr_timeout: Option<Duration>,
-    /// How long [`crate::Nic::disconnect`] waits for posted SENDs to be taken (1 s).
+    /// Time for which [`crate::Nic::disconnect`] waits until posted SENDs are taken (1 s).
     pub farewell: Duration,
-    /// How long a connection may take to come about (5 s): who came in must have said what it wants by then,
-    /// and who connects must have been answered by the other end's user; otherwise it ends with `ETIMEDOUT`.
+    /// Time in which a connection must be set up (5 s); otherwise it ends with `ETIMEDOUT`.
+    ///
+    /// At the accepting end the peer's request must arrive by then. At the connecting end the other end's
+    /// user must have answered.
     pub handshake: Duration,
-    /// The sockets under `tcp:`.
+    /// Options of the sockets under `tcp:`.
     pub tcp: TcpOptions,
-    /// The device whose limits this NIC keeps to, and which completes a SEND only after the READs before it;
-    /// `None`: it has no limits but the numbers here, and a SEND completes when it was taken, whatever READs
-    /// are under way.
+    /// Device whose limits this NIC keeps to. With a profile, a SEND also completes only after the READs
+    /// before it, as on a device.
+    ///
+    /// With `None` the only limits are the numbers here, and a SEND completes when the peer has taken it,
+    /// whatever READs are under way.
     pub profile: Option<Profile>,
 }
 
@@ -87,24 +98,28 @@ impl Default for SoftOptions {
 /// Options of the sockets under `tcp:`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpOptions {
-    /// How long a peer's host may be silent before its connection ends (10 s): keepalive probes while nothing
-    /// is sent, `TCP_USER_TIMEOUT` while something is. A peer that has no SRQ entry for longer than this and
-    /// whose socket buffers are full looks the same to the kernel, and ends the same.
-    pub peer_silence_max: Duration,
-    /// How long a peer may bring no byte of any outstanding READ before its QP fails with
-    /// [`crate::nic::DisconnectReason::Transport`]`(ETIMEDOUT)` and its READs complete flushed (10 s;
-    /// [`Duration::MAX`]: for ever). It is for a peer whose kernel acknowledges everything while its process
-    /// answers nothing.
+    /// Time for which a peer's host may give no sign of life before its connection ends (10 s).
     ///
-    /// The time begins when a READ is posted and none was outstanding, and anew whenever bytes of any READ
-    /// arrive, or one completes. It stands still while this end reads nothing from the peer because a SEND of
-    /// it waits for an SRQ entry, and begins anew after that. What had arrived before the time was up counts,
-    /// however late this NIC is polled. What keeps the peer from answering at its own end, a want of SRQ
-    /// entries there included, counts.
+    /// Keepalive probes find out while nothing is sent, `TCP_USER_TIMEOUT` while something is. A peer without
+    /// an SRQ entry for longer than this, whose socket buffers are full, looks the same to the kernel. Its
+    /// connection ends, too.
+    pub peer_silence_max: Duration,
+    /// Time for which a peer may bring no byte of any outstanding READ (10 s; [`Duration::MAX`]: without
+    /// limit).
+    ///
+    /// After it the QP fails with [`crate::nic::DisconnectReason::Transport`]`(ETIMEDOUT)`, and its READs
+    /// complete flushed. This finds a peer whose kernel acknowledges everything while its process answers
+    /// nothing.
+    ///
+    /// The time begins when a READ is posted and none was outstanding. It begins anew whenever bytes of any
+    /// READ arrive, or one completes. It stops while this end reads nothing from the peer because a SEND of
+    /// the peer waits for an SRQ entry; after that it begins anew. Bytes that arrived before the time was up
+    /// count, however late this NIC is polled. Time in which the peer cannot answer counts, even if the peer
+    /// only lacks SRQ entries.
     pub read_silence_max: Duration,
-    /// Bytes of the kernel's send buffer; `None` lets the kernel size it.
+    /// Bytes of the kernel's send buffer. `None` lets the kernel choose.
     pub send_buffer_bytes: Option<usize>,
-    /// Bytes of the kernel's receive buffer; `None` lets the kernel size it.
+    /// Bytes of the kernel's receive buffer. `None` lets the kernel choose.
     pub receive_buffer_bytes: Option<usize>,
 }
 
@@ -120,7 +135,7 @@ impl Default for TcpOptions {
 }
 
 impl SoftOptions {
-    /// What is asked of the device.
+    /// Returns what the NIC asks of its device.
     pub fn wants(&self) -> Wants {
         Wants {
             qps: self.qps_max,
@@ -136,13 +151,13 @@ impl SoftOptions {
         }
     }
 
-    /// What a NIC with these options keeps to.
+    /// Derives the limits that a NIC with these options keeps to.
     pub(super) fn limits(&self) -> Result<NicLimits, LimitError> {
         let device = self.profile.as_ref().map_or(&DeviceAttributes::UNLIMITED, Profile::attributes);
         NicLimits::derive(device, &self.wants())
     }
 
-    /// The same options, no number above what the NIC keeps to: by these its tables are made.
+    /// Returns these options with every number lowered to the NIC's limits, for the sizes of its tables.
     pub(super) fn within(&self, limits: &NicLimits) -> Self {
         Self {
             qps_max: limits.told.qps_max,
@@ -154,12 +169,12 @@ impl SoftOptions {
         }
     }
 
-    /// SENDs that may be outstanding altogether.
+    /// Returns how many SENDs may be outstanding on all QPs together.
     pub(super) fn sends_max(&self) -> u32 {
         self.completions.saturating_sub(self.srq_entries_max).saturating_sub(self.reads_max)
     }
 
-    /// Says what is wrong with these numbers, if anything is.
+    /// Describes what is wrong with these numbers; `None` where nothing is.
     pub(super) fn problem(&self) -> Option<String> {
         let sizes =
             [self.qps_max, self.srq_entries_max, self.reads_max, self.sends_per_qp_max, self.regions_max];

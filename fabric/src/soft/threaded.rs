@@ -1,23 +1,24 @@
 //! A NIC on a thread of its own.
 //!
-//! [`Threaded`] runs any [`Nic`] on a "NIC thread" and is itself a [`Nic`]: posts go to the thread over one
-//! ring, completions come back over another, connection events over a bounded queue, slow calls (register, listen,
-//! connect, ...) over a channel with an answer. A sender over `tcp:` needs it, because its NIC must serve
-//! READs while its application does something else; so may a host with a core to spare.
+//! [`Threaded`] runs any [`Nic`] on a "NIC thread" and is itself a [`Nic`]. Posts go to the thread over one
+//! ring, and completions return over another. Connection events return over a bounded queue. Slow calls
+//! (register, listen, connect, ...) go over a channel and wait for an answer. A sender over `tcp:` needs such
+//! a thread, because its NIC must serve READs while its application does something else. A host with a core
+//! to spare may use one, too.
 //!
-//! What differs from the inner NIC:
-//! * What the inner NIC refuses at the post is refused later: the request completes with
+//! Differences from the inner NIC:
+//! * Requests that the inner NIC refuses at the post are refused later. Such a request completes with
 //!   [`Status::LocalProtection`](crate::nic::Status) (an SRQ entry as [`Work::SrqFlush`]), with `Flushed`
-//!   where the connection had gone, with `Other(EINVAL)` where it exceeds the limits. Such a completion may
-//!   overtake those of requests still in flight; the QP lives on, as where the post itself is refused.
-//! * [`PostError::QueueFull`] may also mean that the thread is behind; polling and trying again helps as it
-//!   always does.
-//! * The time is the thread's own: it has a clock, and says to the inner NIC what that shows.
+//!   where the connection had gone, and with `Other(EINVAL)` where it exceeds the limits. The completion may
+//!   overtake those of requests still in flight. The QP stays usable, as where the post itself is refused.
+//! * [`PostError::QueueFull`] may also mean that the thread is behind. Polling and trying again helps then,
+//!   too.
+//! * The time is the thread's own: the thread has a clock, and passes its time to the inner NIC.
 //! * [`Nic::remote_address`] of the inner NIC must be linear in the offset.
 //!
-//! Nobody makes a system call while the other side is awake. The thread polls while there is work, then for a
-//! time that grows when waiting was worth it and shrinks when it was not, then arms the inner NIC and sleeps
-//! in an epoll on it and on the front's doorbell.
+//! Neither side makes a system call while the other side is awake. The thread polls while there is work.
+//! After that it polls on for a time, which grows when polling on found work and shrinks when it did not.
+//! Then it arms the inner NIC, and sleeps in an epoll on the inner NIC and on the front's doorbell.
 
 mod crossing;
 mod nic_thread;
@@ -42,19 +43,19 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Sizes of a [`Threaded`]'s queues, and where its thread runs.
+/// Sizes of a [`Threaded`]'s queues, and the core of its thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadedOptions {
-    /// The core that the NIC thread is pinned to; `None`: wherever the system likes (the default).
+    /// Core that the NIC thread is pinned to. `None` leaves the choice to the system (the default).
     pub cpu: Option<usize>,
-    /// How long the thread looks in vain before it sleeps, at most (100 us: a few times what a wake-up
-    /// costs). Zero sleeps at once.
+    /// Longest time that the thread polls without finding work before it sleeps (100 us: a few times what a
+    /// wake-up costs). With zero it sleeps at once.
     pub spin_max: Duration,
-    /// SENDs posted and not completed, over all QPs (8,192).
+    /// SENDs that are posted and not completed, over all QPs (8,192).
     pub sends_max: u32,
-    /// SENDs on their way to the thread: 4.2 KiB each, used again in LIFO order (512).
+    /// Buffers for SENDs on their way to the thread: 4.2 KiB each, the last freed one used first (512).
     pub send_buffers: u32,
-    /// Connection events not polled yet (1,024); the inner NIC keeps what is beyond.
+    /// Connection events that are not polled yet (1,024). The inner NIC keeps further events.
     pub events_max: u32,
 }
 
@@ -70,14 +71,14 @@ impl Default for ThreadedOptions {
     }
 }
 
-/// What the front knows of a QP.
+/// State of a QP, as the front knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QpState {
     Vacant,
-    /// Asked for, not answered.
+    /// The connection was asked for, and is not answered.
     Pending,
     Live,
-    /// The user asked for its end.
+    /// The user has asked for the connection's end.
     Closing,
 }
 
@@ -87,7 +88,7 @@ struct QpEntry {
     state: QpState,
     sends: u32,
     reads: u32,
-    /// READs that there may be; not known before the connection's event was polled.
+    /// READs that may be outstanding; not known before the connection's event was polled.
     reads_max: Option<u32>,
 }
 
@@ -97,7 +98,7 @@ impl QpEntry {
     }
 }
 
-/// The front of a NIC that runs on a thread of its own. Dropping it stops and joins the thread.
+/// Front of a NIC that runs on a thread of its own. Dropping it stops and joins the thread.
 pub struct Threaded {
     limits: Limits,
     sends_max: u32,
@@ -111,18 +112,18 @@ pub struct Threaded {
     replies: Receiver<Reply>,
     bell: Doorbell,
     qps: Vec<QpEntry>,
-    /// QPs whose place the inner NIC gave out again while their end waits among the events.
+    /// QPs whose place the inner NIC has reused while their end still waits among the events.
     replaced: Vec<(Qp, QpEntry)>,
     srq_entries: u32,
     sends: u32,
     reads: u32,
-    /// Completions polled.
+    /// Number of completions that were polled.
     polled: u64,
-    /// The next event, and the completions that were shown before it.
+    /// Next event, with the number of completions that were shown before it.
     next_event: Option<(u64, Event)>,
-    /// QPs to be ended for which the post ring had no room yet.
+    /// QPs to be ended for which the post ring has had no room yet.
     leaving: Vec<Qp>,
-    /// Registered keys with the address of their first byte.
+    /// Registered keys, each with the address of its first byte.
     regions: Vec<(MemoryKey, u64)>,
     unflushed: bool,
     armed: bool,
@@ -130,7 +131,7 @@ pub struct Threaded {
 }
 
 impl Threaded {
-    /// Moves a NIC onto a thread.
+    /// Moves a NIC onto a thread, and returns its front.
     ///
     /// # Errors
     /// What the system says: no descriptors or threads left, or no such core to pin to.
@@ -201,7 +202,7 @@ impl Threaded {
         })
     }
 
-    /// Carries a slow call out on the thread and waits for its answer.
+    /// Passes a slow call to the thread, and waits for its answer.
     fn call(&mut self, control: Control) -> Reply {
         self.flush();
         let gone = "the NIC thread ends only with its front, unless it panicked";
@@ -225,8 +226,10 @@ impl Threaded {
         self.entry(qp).filter(|entry| entry.state == QpState::Live).ok_or(PostError::Stale)
     }
 
-    /// Begins a QP's life here. The inner NIC may give a place out again when the thread polled its last QP's
-    /// end, which the user may not have polled yet.
+    /// Begins the life of a QP in the front's table.
+    ///
+    /// The inner NIC may reuse a place once the thread has polled the end of its last QP. The user may not
+    /// have polled that end yet.
     fn open(&mut self, qp: Qp) {
         let place = &mut self.qps[qp.index as usize];
         let fresh = QpEntry::new(qp.generation, QpState::Pending);
@@ -263,7 +266,7 @@ impl Threaded {
         self.free_buffers.pop().ok_or(PostError::QueueFull)
     }
 
-    /// Counts a completion that is about to be given out.
+    /// Counts a completion that is about to be passed to the user.
     fn account(&mut self, completion: &Completion) {
         self.polled += 1;
         match completion.work {
@@ -279,7 +282,7 @@ impl Threaded {
         }
     }
 
-    /// Looks at the next event; whether it may be given out.
+    /// Takes the next event off the queue, and returns whether it may be passed to the user.
     fn event_ready(&mut self) -> bool {
         if self.next_event.is_none() {
             let was_full = self.shared.events.is_full();
@@ -289,7 +292,7 @@ impl Threaded {
             }
         }
         match self.next_event {
-            // A QP's end comes after the end of all its work, and that was polled.
+            // The end of a QP may be shown only after all its completions were polled.
             Some((shown_before, Event::Disconnected { qp, .. })) => {
                 let polled = self.polled;
                 polled >= shown_before && self.entry(qp).is_none_or(|entry| entry.sends + entry.reads == 0)
@@ -304,7 +307,8 @@ impl Threaded {
     }
 }
 
-/// Cells for everything that may be posted before the thread looks, SENDs by their buffers.
+/// Returns the cells of the post ring: enough for all that may be posted before the thread looks. SENDs count
+/// by their buffers.
 fn post_cells(limits: &Limits, send_buffers: u32) -> u32 {
     let read_cells = Post::read_cells(limits.scatter_max as usize);
     let reads = limits.reads_max.saturating_mul(u32::try_from(read_cells).unwrap_or(u32::MAX));
@@ -408,7 +412,7 @@ impl Nic for Threaded {
     fn disconnect(&mut self, qp: Qp) {
         let Some(entry) = self.entry(qp).filter(|entry| entry.state != QpState::Closing) else { return };
         entry.state = QpState::Closing;
-        // Behind what was posted before, so that a farewell goes first.
+        // Queued behind earlier posts, so that a farewell goes first.
         if self.push(Post::of_qp(post_kind::DISCONNECT, qp)).is_err() {
             self.leaving.push(qp);
         }
@@ -559,8 +563,8 @@ impl Nic for Threaded {
         self.flush();
         self.assert_alive();
         self.bell.clear();
-        // The word says "sleeping" before the last look at events: the thread shows an event, then looks at
-        // the word.
+        // The word says "sleeping" before the last look at events: the thread first shows an event, then
+        // looks at the word.
         if !self.completions.prepare_sleep() {
             return false;
         }
@@ -580,7 +584,7 @@ impl Drop for Threaded {
         self.shared.stop.store(true, Ordering::Release);
         self.bell.ring();
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was printed by the thread; there is nobody here to hand it to.
+            // The thread has printed its panic; nobody here can handle it.
             let _ = thread.join();
         }
     }

@@ -1,30 +1,30 @@
-//! Whose descriptor is ready: the number that the epoll carries for each.
+//! Tokens that the epoll carries for each descriptor: they tell whose descriptor is ready.
 
-/// Which transport carries a connection.
+/// Transport of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// Same host.
+    /// Same host, `shm:`.
     Shm = 1,
-    /// Any host.
+    /// Any host, `tcp:`.
     Tcp = 2,
 }
 
-/// What of a transport a descriptor belongs to.
+/// Part of a transport that a descriptor belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// The connection of the QP with this index.
+    /// Connection of the QP with this index.
     Connection(u32),
-    /// One of its listeners, counted from 0.
+    /// Listener of the transport, counted from 0.
     Listener(u32),
 }
 
-/// Whose descriptor it is.
+/// Owner of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
-    /// The transport that has it watched.
+    /// Transport that watches the descriptor.
     pub(crate) kind: Kind,
-    /// What of that transport.
+    /// Part of that transport.
     pub(crate) place: Place,
 }
 
@@ -32,7 +32,7 @@ const KIND_SHIFT: u32 = 56;
 const IS_LISTENER: u64 = 1 << 32;
 
 impl Token {
-    /// The token as the epoll carries it. The kind makes it differ from [`crate::readiness::TIMER`].
+    /// Returns the token as the epoll carries it. The kind makes it differ from [`crate::readiness::TIMER`].
     pub(crate) fn to_u64(self) -> u64 {
         let place = match self.place {
             Place::Connection(index) => u64::from(index),
@@ -41,7 +41,7 @@ impl Token {
         (self.kind as u64) << KIND_SHIFT | place
     }
 
-    /// The token that the epoll gave back; `None` is the timer.
+    /// Returns the token that the epoll gave back. `None` stands for the timer.
     pub(crate) fn from_u64(bits: u64) -> Option<Self> {
         let kind = match bits >> KIND_SHIFT {
             1 => Kind::Shm,

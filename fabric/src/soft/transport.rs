@@ -1,4 +1,4 @@
-//! The seam between the software NIC and what carries its bytes.
+//! The interface between the software NIC and the transports that carry its bytes.
 //!
 //! The front (`SoftNic`) owns the [`Tables`]: registered memory, QPs, SRQ, completions, events, READs. A
 //! [`Transport`] owns the connections of its kind, in a table of its own indexed by [`Qp::index`], and moves
@@ -7,33 +7,36 @@
 //! What `SoftNic` has done before it calls a transport:
 //! * `connect`: taken a QP in state [`crate::soft::tables::qps::QpState::Connecting`]. Where `connect` fails,
 //!   `SoftNic` gives it back.
-//! * `accept`, `reject`: seen that the QP lives and is `Requested`.
-//! * `disconnect`: seen that the QP lives and is `Connecting`, `Requested` or `Connected`.
-//! * `post_send`, `post_read`: seen that the QP is `Connected`, that limits hold, that there will be a place
-//!   for the completion, and that every local stretch is registered. A READ is in [`Tables::reads`] already;
-//!   the transport queues its slot.
+//! * `accept`, `reject`: checked that the QP is not stale and is `Requested`.
+//! * `disconnect`: checked that the QP is not stale and is `Connecting`, `Requested` or `Connected`.
+//! * `post_send`, `post_read`: checked that the QP is `Connected`, that limits hold, that there will be a
+//!   place for the completion, and that every local stretch is registered. A READ is in [`Tables::reads`]
+//!   already; the transport queues its slot.
 //!
 //! What a transport does:
-//! * for a request that arrives: [`Tables::qps`]`.take(kind, Handshake)`, and once it is whole
-//!   `set_state(Requested)` and [`Tables::push_event`] with `ConnectRequest`; a socket that goes before that
-//!   gives its QP back silently with `qps.release`;
-//! * `accept`: [`Tables::agree_on_reads`] with what the peer said that it answers, and the end of the
-//!   connection (`Protocol`) where there could be none; else [`Tables::connected`]. The connecting end does
-//!   so when the answer comes;
-//! * says what this end answers, `reads_answered_per_qp_max`, in the request and in the answer to one, and
-//!   ends a connection on which more READs of the peer wait, where it can tell;
-//! * completes each posted request once, with `complete_send`, `complete_read`, `complete_receive`;
-//! * says in [`Tables::deadlines`] what a connection waits for, and takes it back when it came or the
-//!   connection ends;
-//! * ends a connection with [`Tables::finish`] after everything outstanding has completed; the QP's index
-//!   comes back only after the user polled that event.
+//! * For a request that arrives it calls [`Tables::qps`]`.take(kind, Handshake)`. Once the request is
+//!   complete, it calls `set_state(Requested)` and [`Tables::push_event`] with `ConnectRequest`. A socket
+//!   that closes before that gives its QP back silently with `qps.release`.
+//! * In `accept` it calls [`Tables::agree_on_reads`] with the number of READs that the peer said it answers.
+//!   Where no READ could be answered, it ends the connection (`Protocol`); else it calls
+//!   [`Tables::connected`]. The connecting end calls `connected` when the answer arrives.
+//! * It tells the peer what this end answers, `reads_answered_per_qp_max`, in the request and in the answer
+//!   to one. It ends a connection on which more READs of the peer wait, where it can tell.
+//! * It completes each posted request once, with `complete_send`, `complete_read`, `complete_receive`.
+//! * It sets a deadline in [`Tables::deadlines`] for what a connection waits for. It clears the deadline when
+//!   that has happened or the connection ends.
+//! * It ends a connection with [`Tables::finish`] after everything outstanding has completed. The QP's index
+//!   is free again only after the user polled that event.
 //!
-//! Statuses, the same over every transport: a SEND that does not fit takes its SRQ entry, which completes
-//! with `Length`; the SEND completes with `Length` at its poster; both QPs end with `WorkRequest(Length)`. A
-//! registered payload whose key is gone completes with `LocalProtection` at its poster and takes no entry. A
-//! SEND without an SRQ entry beyond `rnr_timeout` (measured where it arrived) completes with `RnrExhausted`
-//! at its poster. A READ that the peer's region does not allow completes with `RemoteAccess` at its poster,
-//! and both QPs end with `WorkRequest(RemoteAccess)`.
+//! Statuses, the same over every transport:
+//! * A SEND that does not fit takes its SRQ entry, which completes with `Length`. The SEND completes with
+//!   `Length` at the end that posted it. Both QPs end with `WorkRequest(Length)`.
+//! * A SEND with a registered payload whose key is gone completes with `LocalProtection` at the end that
+//!   posted it, and takes no entry.
+//! * A SEND without an SRQ entry beyond `rnr_timeout` (measured where it arrived) completes with
+//!   `RnrExhausted` at the end that posted it.
+//! * A READ that the peer's region does not allow completes with `RemoteAccess` at the end that posted it.
+//!   Both QPs end with `WorkRequest(RemoteAccess)`.
 
 use super::deadlines::Wait;
 use super::options::SoftOptions;
@@ -43,12 +46,12 @@ use crate::address::Address;
 use crate::nic::{ConnectError, ListenError, MemoryKey, PostError, PrivateData, Qp, SendRequest};
 use rustix::event::epoll::EventFlags;
 
-/// What moves bytes for the software NIC. One thread; nothing here blocks.
+/// Transport that moves bytes for the software NIC. One thread uses it, and none of its calls block.
 pub(crate) trait Transport: Sized + Send {
-    /// A transport with no connections.
+    /// Makes a transport without connections.
     fn new(options: &SoftOptions) -> Self;
 
-    /// Listens, besides where it listens already.
+    /// Listens on one more address.
     fn listen(&mut self, tables: &mut Tables, address: &Address) -> Result<Address, ListenError>;
 
     /// Closes every listener of this transport.
@@ -63,45 +66,45 @@ pub(crate) trait Transport: Sized + Send {
         private_data: &PrivateData,
     ) -> Result<(), ConnectError>;
 
-    /// Answers a request with yes.
+    /// Answers a connection request with yes.
     fn accept(&mut self, tables: &mut Tables, qp: Qp, private_data: &PrivateData) -> Result<(), PostError>;
 
-    /// Answers a request with no, and calls `qps.release`.
+    /// Answers a connection request with no, and calls `qps.release`.
     fn reject(&mut self, tables: &mut Tables, qp: Qp, private_data: &PrivateData);
 
-    /// Begins to end a connection; [`Tables::finish`] with `Local` comes at once or within
+    /// Begins to end a connection. [`Tables::finish`] with `Local` follows at once, or within
     /// [`SoftOptions::farewell`].
     fn disconnect(&mut self, tables: &mut Tables, qp: Qp);
 
-    /// Takes a SEND; may refuse with `QueueFull`. `SoftNic` counts it as outstanding after `Ok`.
+    /// Takes a SEND, or refuses it with `QueueFull`. `SoftNic` counts it as outstanding after `Ok`.
     fn post_send(&mut self, tables: &mut Tables, qp: Qp, request: SendRequest<'_>) -> Result<(), PostError>;
 
-    /// Takes the READ in slot `read` of [`Tables::reads`]; it stays there until `complete_read`.
+    /// Takes the READ in slot `read` of [`Tables::reads`]. It stays there until `complete_read`.
     fn post_read(&mut self, tables: &mut Tables, qp: Qp, read: u32);
 
-    /// Shows the peers everything posted since the last time.
+    /// Shows the peers everything that was posted since the last call.
     fn flush(&mut self, tables: &mut Tables);
 
-    /// Does a bounded amount of work; `true` where there was any.
+    /// Does a bounded amount of work. `true` where there was any.
     fn progress(&mut self, tables: &mut Tables) -> bool;
 
-    /// A descriptor that this transport gave to [`Tables::epoll`] is ready.
+    /// Acts on a ready descriptor that this transport gave to [`Tables::epoll`].
     fn ready(&mut self, tables: &mut Tables, place: Place, flags: EventFlags);
 
-    /// Polls between two looks at the epoll that this transport can bear: 1 where its data comes through
-    /// sockets, `u32::MAX` where it has none.
+    /// Returns how many polls may pass between two looks at the epoll. Few where data comes through sockets,
+    /// `u32::MAX` where no socket is open.
     fn look_interval(&self) -> u32;
 
-    /// What a connection, or the listeners, waited for did not come in time; it is in [`Tables::deadlines`]
-    /// no longer.
+    /// Acts on a deadline of a connection, or of the listeners, that is over. It is no longer in
+    /// [`Tables::deadlines`].
     fn expire(&mut self, tables: &mut Tables, place: Place, wait: Wait);
 
-    /// Prepares to sleep; `false` where there is work.
+    /// Prepares to sleep. `false` where there is work.
     fn arm(&mut self, tables: &mut Tables) -> bool;
 
-    /// A region for remote READ was registered.
+    /// Notes that a region for remote READs was registered.
     fn registered(&mut self, tables: &mut Tables, key: MemoryKey);
 
-    /// A region was taken back; it is in [`Tables::regions`] no longer.
+    /// Notes that a region was deregistered. It is no longer in [`Tables::regions`].
     fn deregistered(&mut self, tables: &mut Tables, key: MemoryKey);
 }

@@ -1,7 +1,8 @@
-//! Which devices there are, and which addresses lead to their ports, as sysfs says: without opening any.
+//! RDMA devices of this host, and the addresses that lead to their ports. Both are read from sysfs, without
+//! opening a device.
 //!
 //! * RoCE: an address of an interface is a GID of the port below it, once for each type ("RoCE v2", "IB/RoCE
-//!   v1"). Which type connections are of is RDMA CM's choice (`cma_roce_mode`).
+//!   v1"). RDMA CM chooses the type of a connection (`cma_roce_mode`).
 //! * InfiniBand: GIDs are made of GUIDs, and no route leads from them. RDMA CM finds a port by the address of
 //!   an interface over it (IPoIB).
 
@@ -15,25 +16,25 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 
-/// `ARPHRD_INFINIBAND` of the kernel's linux/if_arp.h: the type of an interface over an InfiniBand port.
+/// Type of an interface over an InfiniBand port, as text: `ARPHRD_INFINIBAND` of the kernel's linux/if_arp.h.
 const IPOIB: &str = "32";
 
-/// An address of this host that leads to a port of an RDMA device.
+/// Address of this host that leads to a port of an RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalAddress {
-    /// The device.
+    /// Name of the device.
     pub device: String,
-    /// Its port.
+    /// Number of the device's port.
     pub port: u8,
-    /// The index of its GID in the port's table; none on InfiniBand, where it has none.
+    /// Index of the address's GID in the port's table; `None` on InfiniBand, where the address has no GID.
     pub gid_index: Option<u8>,
-    /// The interface that has it, where the kernel says so.
+    /// Interface that has the address, where the kernel says so.
     pub interface: Option<String>,
-    /// The address.
+    /// The address itself.
     pub address: IpAddr,
 }
 
-/// Where the kernel says all that.
+/// Sources of a host's devices and addresses: its sysfs, and its interfaces. Tests give others.
 #[derive(Clone, Debug)]
 pub(super) struct Host {
     sys: PathBuf,
@@ -41,7 +42,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// This one.
+    /// Returns the sources of the host that this runs on.
     pub fn this() -> Self {
         Self { sys: PathBuf::from("/sys"), addresses_of_interface: interfaces::addresses }
     }
@@ -50,7 +51,7 @@ impl Host {
         self.sys.join("class/infiniband")
     }
 
-    /// The devices' names, in order.
+    /// Returns the devices' names in alphabetical order.
     pub fn devices(&self) -> Result<Vec<String>, VerbsError> {
         let listed =
             fs::read_dir(self.devices_folder()).map_err(|source| VerbsError::NoDevices { source })?;
@@ -63,12 +64,12 @@ impl Host {
         Ok(names)
     }
 
-    /// A port's folder.
+    /// Returns the sysfs folder of a device's port.
     fn port(&self, device: &str, port: u8) -> PathBuf {
         self.devices_folder().join(device).join("ports").join(port.to_string())
     }
 
-    /// A device's ports, in order.
+    /// Returns the numbers of a device's ports in ascending order.
     fn ports(&self, device: &str) -> Vec<u8> {
         let listed = fs::read_dir(self.devices_folder().join(device).join("ports"));
         let number = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
@@ -87,7 +88,7 @@ impl Host {
         layer.is_ok_and(|layer| layer.trim() == "InfiniBand")
     }
 
-    /// The address that a device's GID stands for.
+    /// Returns the address that a GID of a device's port stands for.
     pub fn address_of(&self, device: &str, port: u8, index: u8) -> Result<IpAddr, VerbsError> {
         let refused = |problem| VerbsError::Gid { device: device.to_owned(), port, index, problem };
         let gid = fs::read_to_string(self.port(device, port).join("gids").join(index.to_string()))
@@ -101,7 +102,7 @@ impl Host {
         address(&gid).map_err(refused)
     }
 
-    /// The addresses that lead to a device's port, those of RoCE v2 first.
+    /// Returns the addresses that lead to a device's port, those of RoCE v2 first.
     pub fn addresses_of(&self, device: &str, port: u8) -> Vec<LocalAddress> {
         if self.is_infiniband(device, port) {
             return self.addresses_over(device, port);
@@ -112,7 +113,7 @@ impl Host {
             let name = index.to_string();
             let read = |of: &str| fs::read_to_string(folder.join(of).join(&name)).ok();
             let Some(address) = read("gids").and_then(|gid| address(&gid).ok()) else { continue };
-            // Kernels before 4.4 have no types, and version 1 alone.
+            // Kernels before 4.4 have no types, and only version 1.
             let is_second = read("gid_attrs/types").is_some_and(|kind| kind.trim() == "RoCE v2");
             let interface = read("gid_attrs/ndevs").map(|name| name.trim().to_owned());
             let found =
@@ -124,7 +125,7 @@ impl Host {
         second
     }
 
-    /// The addresses of the interfaces over an InfiniBand port.
+    /// Returns the addresses of the interfaces over an InfiniBand port.
     fn addresses_over(&self, device: &str, port: u8) -> Vec<LocalAddress> {
         let folder = self.devices_folder().join(device).join("device/net");
         let mut interfaces: Vec<String> = fs::read_dir(&folder)
@@ -133,7 +134,7 @@ impl Host {
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .filter(|name| {
                 let read = |of: &str| fs::read_to_string(folder.join(name).join(of)).unwrap_or_default();
-                // The first port is 0 here.
+                // `dev_port` counts ports from 0.
                 read("type").trim() == IPOIB && read("dev_port").trim().parse() == Ok(port.saturating_sub(1))
             })
             .collect();
@@ -153,12 +154,12 @@ impl Host {
         interfaces.into_iter().flat_map(found).collect()
     }
 
-    /// The addresses that lead to any port of a device.
+    /// Returns the addresses that lead to any port of a device.
     pub fn addresses_of_ports(&self, device: &str) -> Vec<LocalAddress> {
         self.ports(device).into_iter().flat_map(|port| self.addresses_of(device, port)).collect()
     }
 
-    /// The addresses that lead to any port of any device.
+    /// Returns the addresses that lead to any port of any device.
     pub fn local_addresses(&self) -> Result<Vec<LocalAddress>, VerbsError> {
         Ok(self.devices()?.iter().flat_map(|device| self.addresses_of_ports(device)).collect())
     }
@@ -171,8 +172,9 @@ fn leads_anywhere(address: IpAddr) -> bool {
     }
 }
 
-/// The address that a GID of RoCE stands for; what is wrong with it where it stands for none that routes lead
-/// from.
+/// Returns the address that a GID of RoCE stands for.
+///
+/// The error says in words why no route can lead from the GID.
 fn address(text: &str) -> Result<IpAddr, &'static str> {
     let v6: Ipv6Addr = text.trim().parse().map_err(|_| "cannot be read")?;
     match v6.to_ipv4_mapped() {
@@ -183,7 +185,7 @@ fn address(text: &str) -> Result<IpAddr, &'static str> {
     }
 }
 
-/// The addresses of this host that lead to its RDMA devices, device by device and port by port.
+/// Returns the addresses of this host that lead to its RDMA devices, device by device and port by port.
 ///
 /// # Errors
 /// What the system says where there are no devices.

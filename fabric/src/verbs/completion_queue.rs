@@ -1,4 +1,4 @@
-//! Completion queues, and the channel that wakes who sleeps on them.
+//! Completion queues, and the channel that wakes a thread which sleeps on them.
 
 use super::device::Device;
 use super::error::VerbsError;
@@ -13,21 +13,23 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 
-/// Taken from a queue at once.
+/// Completions taken from a queue in one call.
 const BATCH: usize = 32;
 const BATCH_I32: i32 = 32;
 
-/// Where queues tell that something completed. Destroyed when dropped: after every queue, as each holds it.
+/// Channel over which queues report that something completed.
+///
+/// It is destroyed when dropped. Each queue holds it, so that is after every queue.
 #[derive(Debug)]
 pub(super) struct CompletionChannel {
     channel: *mut ibv_comp_channel,
     context: *mut ibv_context,
     vector: i32,
-    /// Where its queues are to lie.
+    /// NUMA node where its queues should lie.
     numa_node: Option<u32>,
 }
 
-// SAFETY: verbs may be called by any thread, and by several at once; nothing here changes.
+// SAFETY: verbs may be called by any thread, and by several at once; nothing in this type changes.
 unsafe impl Send for CompletionChannel {}
 // SAFETY: as above.
 unsafe impl Sync for CompletionChannel {}
@@ -47,13 +49,13 @@ impl CompletionChannel {
         Ok(this)
     }
 
-    /// Readable after an event that was asked for.
+    /// Returns the descriptor that is readable after an event that was asked for.
     pub fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel, and so its descriptor, lives as long as this.
         unsafe { BorrowedFd::borrow_raw((*self.channel).fd) }
     }
 
-    /// Takes an event that came: the queue that it is of.
+    /// Takes an event, and returns the queue that it is of. `None` where there is no event.
     pub fn next_event(&self) -> Option<*mut ibv_cq> {
         let (mut cq, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: the channel does not block; a queue with an event that was not acknowledged cannot be
@@ -70,7 +72,7 @@ impl CompletionChannel {
 
 impl Drop for CompletionChannel {
     fn drop(&mut self) {
-        // SAFETY: ours; every queue that tells here holds an `Arc` of this.
+        // SAFETY: ours; every queue that reports to this channel holds an `Arc` of it.
         unsafe { ibv_destroy_comp_channel(self.channel) };
     }
 }
@@ -88,13 +90,13 @@ impl Batch {
         Self { wcs: unsafe { std::mem::zeroed() }, at: 0, filled: 0 }
     }
 
-    /// The next completion, which stays until [`Self::pass`].
+    /// Returns the next completion, which stays until [`Self::pass`].
     #[inline]
     pub fn peek(&self) -> Option<&ibv_wc> {
         self.wcs[..self.filled].get(self.at)
     }
 
-    /// Takes what was peeked at.
+    /// Takes the completion that [`Self::peek`] returned.
     #[inline]
     pub fn pass(&mut self) {
         self.at += 1;
@@ -105,14 +107,14 @@ impl Batch {
         self.at == self.filled
     }
 
-    /// The queue had as many as fit, when it was looked into last, and may have more.
+    /// Whether the last poll filled the batch, so that the queue may have more.
     #[inline]
     pub fn was_full(&self) -> bool {
         self.filled == BATCH
     }
 }
 
-/// A moment in what a queue gives.
+/// Moment in the stream of completions that a queue gives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Mark {
     times_empty: u64,
@@ -120,25 +122,29 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// Whether everything that was in a queue of so many places at this moment was looked at by `now`: it was
-    /// found empty since, or so much was taken that a whole batch lies behind the last of it.
+    /// Whether all that was in a queue of so many places at this moment was looked at by `now`.
+    ///
+    /// That is so once the queue was found empty, or so much was taken that a whole batch lies behind the
+    /// last of it.
     fn is_passed(self, now: Self, places: u32) -> bool {
         now.times_empty > self.times_empty || now.taken - self.taken >= u64::from(places) + BATCH as u64
     }
 }
 
-/// A completion queue, as [`super::VerbsNic::completion_queues`] tells of it.
+/// Use of a completion queue, as [`super::VerbsNic::completion_queues`] reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueUse {
-    /// How many completions fit, as the device said.
+    /// Completions that fit into the queue, as the device said.
     pub places: u32,
-    /// The most that can lie in it at once.
+    /// Most completions that can be in the queue at once.
     pub completions_max: u32,
-    /// Completions that were taken from it.
+    /// Completions that were taken from the queue.
     pub taken: u64,
 }
 
-/// A completion queue of the device. Destroyed when dropped: after every QP and SRQ that completes to it.
+/// Completion queue of the device.
+///
+/// It is destroyed when dropped, which must be after every QP and SRQ that completes to it.
 #[derive(Debug)]
 struct DeviceQueue {
     cq: *mut ibv_cq,
@@ -146,18 +152,18 @@ struct DeviceQueue {
     _channel: Arc<CompletionChannel>,
 }
 
-// SAFETY: verbs may be called by any thread, and by several at once; nothing here changes.
+// SAFETY: verbs may be called by any thread, and by several at once; nothing in this type changes.
 unsafe impl Send for DeviceQueue {}
 // SAFETY: as above.
 unsafe impl Sync for DeviceQueue {}
 
 impl DeviceQueue {
-    /// For so many completions at once.
+    /// Makes a queue for so many completions at once.
     fn new(channel: &Arc<CompletionChannel>, entries: u32) -> io::Result<Self> {
         count_slow_call();
         let wanted = i32::try_from(entries).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-        // Queues come with the connections, on whatever node their thread runs. Where a choice is not
-        // allowed, the NIC has said so.
+        // Queues are made with the connections, on whatever node their thread runs. Where a node cannot be
+        // chosen, the NIC has reported that already.
         let _near = channel.numa_node.and_then(|node| ThreadPrefers::node(node).ok());
         let no_context = std::ptr::null_mut();
         // SAFETY: the device's context is open, and stays so while the channel lives.
@@ -169,7 +175,7 @@ impl DeviceQueue {
         // SAFETY: the verb succeeded.
         let places = u32::try_from(unsafe { (*cq).cqe }).unwrap_or(0);
         let this = Self { cq, places, _channel: Arc::clone(channel) };
-        // What does not fit is lost, and every QP with it.
+        // Completions that do not fit would be lost, and every QP with them.
         if places < entries { Err(io::ErrorKind::OutOfMemory.into()) } else { Ok(this) }
     }
 }
@@ -181,7 +187,7 @@ impl Drop for DeviceQueue {
     }
 }
 
-/// A completion queue that whoever makes its first QP makes, on whatever thread that is.
+/// Completion queue that is made together with its first QP, on the thread that makes the QP.
 #[derive(Clone, Debug)]
 pub(super) struct QueueOnDemand {
     made: Arc<OnceLock<DeviceQueue>>,
@@ -190,10 +196,10 @@ pub(super) struct QueueOnDemand {
 }
 
 impl QueueOnDemand {
-    /// The queue, which is made if it is not there yet.
+    /// Returns the queue, and makes it first if it is not there yet.
     ///
     /// # Errors
-    /// What the system says of one more.
+    /// What the system says where it cannot make one more queue.
     pub fn make(&self) -> io::Result<*mut ibv_cq> {
         if let Some(queue) = self.made.get() {
             return Ok(queue.cq);
@@ -203,22 +209,24 @@ impl QueueOnDemand {
     }
 }
 
-/// A completion queue, as who polls it has it.
+/// Completion queue as the thread that polls it sees it.
 #[derive(Debug)]
 pub(super) struct CompletionQueue {
     on_demand: QueueOnDemand,
-    /// Null until [`Self::is_made`].
+    /// Null until [`Self::is_made`] has returned `true`.
     cq: *mut ibv_cq,
     places: u32,
     now: Mark,
-    /// An event was asked for and has not been taken. Until then the next completion tells, so there is no
-    /// need to ask again: the device forgets only when it tells.
+    /// Whether an event was asked for and has not been taken.
+    ///
+    /// Until it is taken the next completion raises it, so there is no need to ask again: the device forgets
+    /// the request only when it raises the event.
     is_armed: bool,
     is_dead: bool,
 }
 
 impl CompletionQueue {
-    /// For so many completions at once; not made yet.
+    /// Makes a queue for so many completions at once, which the device does not have yet.
     pub fn later(channel: &Arc<CompletionChannel>, entries: u32) -> Self {
         let on_demand =
             QueueOnDemand { made: Arc::new(OnceLock::new()), channel: Arc::clone(channel), entries };
@@ -226,7 +234,7 @@ impl CompletionQueue {
         Self { on_demand, cq, places: 0, now: Mark::default(), is_armed: false, is_dead: false }
     }
 
-    /// For so many completions at once.
+    /// Makes a queue for so many completions at once.
     ///
     /// # Errors
     /// What the system says.
@@ -237,12 +245,13 @@ impl CompletionQueue {
         Ok(this)
     }
 
-    /// For who makes QPs that complete to it.
+    /// Returns the queue for the code that makes QPs which complete to it.
     pub fn on_demand(&self) -> QueueOnDemand {
         self.on_demand.clone()
     }
 
-    /// Whether somebody has made it. Before that nothing can complete to it, and it may not be looked into.
+    /// Whether the device has the queue by now. Before that nothing can complete to it, and it may not be
+    /// polled.
     pub fn is_made(&mut self) -> bool {
         if let Some(queue) = self.on_demand.made.get() {
             (self.cq, self.places) = (queue.cq, queue.places);
@@ -254,13 +263,12 @@ impl CompletionQueue {
         self.cq
     }
 
-    /// What it is and did, where so much can complete to it at once.
+    /// Returns the queue's use. `completions_max` is how many completions can be in it at once.
     pub fn in_use(&self, completions_max: u32) -> QueueUse {
         QueueUse { places: self.places, completions_max, taken: self.now.taken }
     }
 
-    /// Takes what completed, as many as fit into the batch, in which nothing is left; whether there was
-    /// anything.
+    /// Takes completions, as many as fit into the batch, which must be empty. Returns whether there were any.
     #[inline]
     pub fn poll(&mut self, batch: &mut Batch) -> bool {
         debug_assert!(batch.is_empty(), "what was not looked at would be lost");
@@ -274,17 +282,17 @@ impl CompletionQueue {
         filled > 0
     }
 
-    /// The queue overran, or the device is gone: nothing comes any more.
+    /// Whether the queue overran, or the device is gone. No completions come from it any more.
     pub fn is_dead(&self) -> bool {
         self.is_dead
     }
 
-    /// This moment.
+    /// Returns the present moment of the queue.
     pub fn now(&self) -> Mark {
         self.now
     }
 
-    /// Whether everything that was in it at a moment was looked at since.
+    /// Whether all that was in the queue at a moment was looked at since.
     pub fn has_passed(&self, mark: Mark) -> bool {
         mark.is_passed(self.now, self.places)
     }
@@ -297,7 +305,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Its event was taken.
+    /// Notes that the queue's event was taken.
     pub fn event_came(&mut self) {
         self.is_armed = false;
     }

@@ -1,5 +1,5 @@
-//! Which interrupt a NIC's completion queues are to have: one that comes to the processor on which who sleeps
-//! on them runs.
+//! Choice of the interrupt for a NIC's completion queues: one that goes to the processor of the thread that
+//! sleeps on them.
 //!
 //! Drivers have a vector for each of some processors, and name their interrupts after them: mlx5
 //! `mlx5_comp3@pci:0000:3b:00.0` (drivers/net/ethernet/mellanox/mlx5/core/pci_irq.c), irdma
@@ -8,10 +8,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What precedes the vector's number in an interrupt's name.
+/// Texts that precede the vector's number in an interrupt's name.
 const MARKS: [&str; 2] = ["mlx5_comp", "-CEQ-"];
 
-/// Where the kernel tells of interrupts.
+/// Folders in which the kernel describes interrupts. Tests give others.
 #[derive(Debug)]
 pub(super) struct Interrupts {
     proc: PathBuf,
@@ -19,14 +19,15 @@ pub(super) struct Interrupts {
 }
 
 impl Interrupts {
-    /// Of this host.
+    /// Returns the folders of this host.
     pub fn this() -> Self {
         Self { proc: PathBuf::from("/proc"), sys: PathBuf::from("/sys") }
     }
 
-    /// The vector of a device, of so many, for a processor: the one whose interrupt comes there; where that
-    /// cannot be told, the one of the processor's number, as drivers spread them. The first where no
-    /// processor was named.
+    /// Returns the device's vector, of `vectors`, for a processor: 0 where `cpu` is `None`.
+    ///
+    /// The vector is the one whose interrupt goes to that processor. Where that cannot be found out, it is
+    /// the one of the processor's number, as drivers spread them.
     pub fn vector_near(&self, device: &str, vectors: u32, cpu: Option<usize>) -> u32 {
         let Some(cpu) = cpu else { return 0 };
         let found = self.of_device(device).into_iter().find(|(vector, interrupt)| {
@@ -38,13 +39,13 @@ impl Interrupts {
         }
     }
 
-    /// A device's vectors and their interrupts, as far as the names tell.
+    /// Returns a device's vectors and their interrupts, as far as the interrupts' names tell.
     fn of_device(&self, device: &str) -> Vec<(u32, u32)> {
         let link = fs::read_link(self.sys.join("class/infiniband").join(device).join("device"));
         let Some(bus_address) =
             link.ok().as_deref().and_then(Path::file_name).and_then(|name| name.to_str().map(str::to_owned))
         else {
-            // Soft-RoCE stands on no bus.
+            // Soft-RoCE is on no bus.
             return Vec::new();
         };
         let table = fs::read_to_string(self.proc.join("interrupts")).unwrap_or_default();
@@ -53,7 +54,7 @@ impl Interrupts {
 
     fn processors_of(&self, interrupt: u32) -> Option<String> {
         let folder = self.proc.join("irq").join(interrupt.to_string());
-        // Where it really comes, and where it may.
+        // First the processors where the interrupt really goes, then those where it may go.
         ["effective_affinity_list", "smp_affinity_list"]
             .iter()
             .filter_map(|name| fs::read_to_string(folder.join(name)).ok())
@@ -61,7 +62,7 @@ impl Interrupts {
     }
 }
 
-/// A line of `/proc/interrupts`: vector and interrupt, where it is of a vector.
+/// Parses a line of `/proc/interrupts`. Returns the vector and the interrupt, where the line is of a vector.
 fn vector_of(line: &str) -> Option<(u32, u32)> {
     let (interrupt, rest) = line.split_once(':')?;
     let interrupt = interrupt.trim().parse().ok()?;
@@ -71,7 +72,7 @@ fn vector_of(line: &str) -> Option<(u32, u32)> {
     Some((behind[..digits].parse().ok()?, interrupt))
 }
 
-/// Whether a list of processors, as in `0-3,8`, has this one.
+/// Whether a list of processors, such as `0-3,8`, contains this one.
 fn contains(list: &str, cpu: usize) -> bool {
     list.trim().split(',').any(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -86,7 +87,7 @@ fn contains(list: &str, cpu: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// As the kernel writes it, for two devices with three vectors each.
+    /// Table of interrupts as the kernel writes it, for two devices with three vectors each.
     const TABLE: &str = "\
             CPU0       CPU1       CPU2       CPU3
    8:          0          0          0          0   IO-APIC   8-edge      rtc0
@@ -145,7 +146,7 @@ mod tests {
         assert_eq!([0, 2, 3, 8].map(|cpu| tree.near("mlx5_0", 16, Some(cpu))), [0, 1, 1, 1]);
         assert_eq!(tree.near("mlx5_0", 16, Some(5)), 12);
         assert_eq!(tree.near("irdma0", 4, Some(1)), 1);
-        // Beyond what there are, and where none comes: by its number.
+        // A processor whose vector is out of range, and one without an interrupt: chosen by number.
         assert_eq!(tree.near("mlx5_0", 4, Some(5)), 1);
         assert_eq!(tree.near("mlx5_0", 16, Some(21)), 5);
     }

@@ -1,4 +1,4 @@
-//! RDMA CM: its event channel, and its identifiers. The QPs that they agree on are made in
+//! RDMA CM: its event channel and its identifiers. The QPs of the connections are made in
 //! [`super::queue_pair`].
 
 use super::device::RawAddress;
@@ -19,18 +19,20 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Connection requests that wait for this process.
+/// Connection requests that may wait for this process.
 const BACKLOG: i32 = 1024;
-/// The level and the name of RDMA CM's option for the type of service.
+/// Level and name of RDMA CM's option for the type of service.
 const OPTION_ID: i32 = 0;
 const OPTION_ID_TOS: i32 = 0;
-/// What InfiniBand's CM says of a request that the other end's user refused.
+/// Status with which InfiniBand's CM reports a request that the other end's user refused.
 const REJECTED_BY_USER: i32 = 28;
-/// The attributes of a QP that verbs know. Kernels have had others above them for themselves (bits 21 to 24,
-/// for RoCE), and refuse those where they come back (`IB_QP_ATTR_STANDARD_BITS` of their rdma/ib_verbs.h).
+/// Mask of the attributes of a QP that verbs know.
+///
+/// Kernels have used higher bits for themselves (21 to 24, for RoCE), and refuse those bits when they are
+/// passed back (`IB_QP_ATTR_STANDARD_BITS` of their rdma/ib_verbs.h).
 const QP_ATTRIBUTES: i32 = (1 << 21) - 1;
 
-/// Where events of identifiers arrive. Does not block.
+/// Channel on which events of identifiers arrive. It is non-blocking.
 #[derive(Debug)]
 pub(super) struct EventChannel {
     channel: *mut rdma_event_channel,
@@ -65,85 +67,86 @@ impl EventChannel {
 
 impl Drop for EventChannel {
     fn drop(&mut self) {
-        // SAFETY: ours; every identifier holds an `Arc` of this.
+        // SAFETY: ours; every identifier holds an `Arc` of this channel.
         unsafe { rdma_destroy_event_channel(self.channel) };
     }
 }
 
-/// How many READs one end of a connection has at once. RDMA CM has a byte for each.
+/// READs that one end of a connection has at once. RDMA CM has a byte for each number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReadDepth {
-    /// Of the other end's, those that it answers; 0: it refuses them.
+    /// READs of the other end that this end answers at once. 0 means that it refuses them.
     pub answers: u8,
-    /// Of its own, those that it makes.
+    /// READs that this end makes at once.
     pub makes: u8,
 }
 
 impl ReadDepth {
-    /// Of an end of which nothing was heard yet: as much as can be said.
+    /// Depth assumed of a peer of which nothing was heard yet: the most that RDMA CM can express.
     pub const MOST: Self = Self { answers: u8::MAX, makes: u8::MAX };
 
-    /// What of it is of use beside such a peer: nobody makes more than the other answers, nor answers more
-    /// than the other makes.
+    /// Limits the depth to what is of use with such a peer.
+    ///
+    /// No end makes more READs than the other end answers, nor answers more than the other end makes.
     pub fn beside(self, peer: Self) -> Self {
         Self { answers: self.answers.min(peer.makes), makes: self.makes.min(peer.answers) }
     }
 }
 
-/// What happened to an identifier.
+/// Event of an identifier.
 #[derive(Debug)]
 pub(super) enum CmEvent {
-    /// A peer asks; the identifier is new.
+    /// A peer asks for a connection; the identifier is new.
     Request {
         id: ConnectionId,
         private_data: PrivateData,
-        /// Of the peer.
+        /// READs that the peer makes and answers.
         reads: ReadDepth,
     },
     AddressResolved,
     RouteResolved,
-    /// The peer accepted; it waits for this end to say that it is ready.
+    /// The peer accepted, and waits until this end reports that it is ready.
     Answered {
         private_data: PrivateData,
-        /// Of the peer.
+        /// READs that the peer makes and answers.
         reads: ReadDepth,
     },
     /// The peer is ready, too.
     Established,
-    /// Refused by the other end's user, who said so.
+    /// The other end's user refused the connection, with this private data.
     Rejected {
         private_data: PrivateData,
     },
-    /// It did not come about; an errno.
+    /// The connection could not be made; an errno.
     Failed(i32),
     Disconnected,
-    /// The device that the identifier is bound to leaves.
+    /// The device that the identifier is bound to is being removed.
     DeviceRemoved {
         device: *mut ibv_device,
     },
     /// The interface that the identifier is bound to has moved to another port (bonding).
     AddressMoved,
-    /// Nothing that concerns a connection here.
+    /// Event that concerns no connection.
     Other,
 }
 
-/// An identifier, destroyed when dropped.
+/// RDMA CM identifier, destroyed when dropped.
 #[derive(Debug)]
 pub(super) struct ConnectionId {
     id: *mut rdma_cm_id,
     _channel: Arc<EventChannel>,
 }
 
-// SAFETY: as its channel.
+// SAFETY: RDMA CM's calls may be made by any thread, as for its channel.
 unsafe impl Send for ConnectionId {}
 
-/// What the other end is told.
+/// Terms of a connection that the other end is told.
 #[derive(Debug)]
 pub(super) struct Terms {
     pub private_data: PrivateData,
-    /// The QP's number here.
+    /// Number of this end's QP.
     pub qp_number: u32,
-    /// Of this end.
+    /// READs that this end makes and answers.
     pub reads: ReadDepth,
     pub retry: u8,
     pub rnr_retry: u8,
@@ -170,7 +173,7 @@ fn checked(result: i32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What an identifier carries is a pointer's worth of the user's choice.
+/// Packs a number into the pointer that an identifier carries for its user.
 fn to_pointer(place: u64) -> *mut libc::c_void {
     const { assert!(usize::BITS == u64::BITS, "a connection's place needs 64 bits") };
     std::ptr::without_provenance_mut(usize::try_from(place).expect("as wide"))
@@ -184,12 +187,12 @@ impl ConnectionId {
     pub fn new(channel: &Arc<EventChannel>, place: u64) -> io::Result<Self> {
         let mut id = std::ptr::null_mut();
         let context = to_pointer(place);
-        // SAFETY: the channel lives as long as the identifier: it holds it.
+        // SAFETY: the channel lives as long as the identifier, which holds it.
         checked(unsafe { rdma_create_id(channel.channel, &mut id, context, rdma_port_space::RDMA_PS_TCP) })?;
         Ok(Self { id, _channel: Arc::clone(channel) })
     }
 
-    /// One that hears of what becomes of a device, by an address of it.
+    /// Makes an identifier that receives the events of a device, by an address of that device.
     pub fn bound_to(channel: &Arc<EventChannel>, address: IpAddr) -> io::Result<Self> {
         let id = Self::new(channel, 0)?;
         let mut raw = RawAddress::new(SocketAddr::new(address, 0));
@@ -198,13 +201,13 @@ impl ConnectionId {
         Ok(id)
     }
 
-    /// Whose it is from now on.
+    /// Sets the number that the identifier carries from now on.
     pub fn set_place(&mut self, place: u64) {
         // SAFETY: the identifier is ours; the library does not look at this field.
         unsafe { (*self.id).context = to_pointer(place) };
     }
 
-    /// The device that it is bound to; null where it is bound to none yet.
+    /// Returns the device that the identifier is bound to; null where it is bound to none yet.
     pub fn device(&self) -> *mut ibv_device {
         // SAFETY: the identifier lives.
         unsafe { device_of(&*self.id) }
@@ -220,7 +223,7 @@ impl ConnectionId {
         }
     }
 
-    /// Before its address is resolved: of all that it leads to.
+    /// Sets the type of service of the connection. Must be called before the address is resolved.
     pub fn set_tos(&self, tos: u8) -> io::Result<()> {
         let mut tos = tos;
         // SAFETY: the value is copied by the call.
@@ -245,8 +248,8 @@ impl ConnectionId {
         checked(unsafe { rdma_resolve_route(self.id, milliseconds(timeout)) })
     }
 
-    /// What RDMA CM knows of the QP that it agreed on, for taking it to a state, and which of the attributes
-    /// those are.
+    /// Returns the attributes that RDMA CM has for taking the QP to a state, and the mask of those
+    /// attributes.
     pub fn qp_attributes(&self, state: ibv_qp_state::Type) -> io::Result<(ibv_qp_attr, i32)> {
         let mut mask = 0;
         // SAFETY: every bit pattern is a value of the structure, of which the call reads one field.
@@ -277,7 +280,7 @@ impl ConnectionId {
         unsafe { rdma_reject(self.id, data.as_ptr().cast(), bytes) };
     }
 
-    /// What the peer's device can do with another of its maker, as the peer said.
+    /// Returns what the peer's device can do with another of its maker (ECE), as the peer said.
     pub fn peer_ece(&self) -> ibv_ece {
         let mut ece = ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 };
         // SAFETY: the identifier lives, and has no QP of the library's making.
@@ -285,19 +288,20 @@ impl ConnectionId {
         ece
     }
 
-    /// The peer is told this with what it is told next.
+    /// Sets the ECE options that the next message tells the peer.
     pub fn tell_ece(&self, mut ece: ibv_ece) {
         // SAFETY: as above.
         unsafe { rdma_set_local_ece(self.id, &mut ece) };
     }
 
-    /// Tells the peer, which accepted, that this end is ready.
+    /// Tells the peer, which has accepted, that this end is ready.
     pub fn establish(&self) -> io::Result<()> {
         // SAFETY: the identifier lives.
         checked(unsafe { rdma_establish(self.id) })
     }
 
-    /// Its first message came before the answer to its answer: it stands all the same.
+    /// Tells RDMA CM that the connection is established, since its first message arrived before the peer's
+    /// confirmation.
     pub fn notify_established(&self) {
         // SAFETY: the identifier lives.
         unsafe { rdma_notify(self.id, ibv_event_type::IBV_EVENT_COMM_EST) };
@@ -317,11 +321,11 @@ impl Drop for ConnectionId {
     }
 }
 
-/// The next event, and whose it is.
+/// Takes the next event, with the number that its identifier carries. `None` where there is none.
 pub(super) fn next_event(channel: &Arc<EventChannel>) -> Option<(u64, CmEvent)> {
     let mut raw: *mut rdma_cm_event = std::ptr::null_mut();
-    // SAFETY: an event that was taken stays valid until it is acknowledged, once, after what matters of it
-    // was copied.
+    // SAFETY: an event that was taken stays valid until it is acknowledged, which happens once, after all
+    // that is needed of it was copied.
     unsafe {
         if rdma_get_cm_event(channel.channel, &mut raw) != 0 {
             return None;
@@ -361,6 +365,8 @@ pub(super) fn next_event(channel: &Arc<EventChannel>) -> Option<(u64, CmEvent)> 
     }
 }
 
+/// Returns the device that an identifier is bound to; null where it is bound to none.
+///
 /// # Safety
 /// The identifier lives.
 unsafe fn device_of(id: &rdma_cm_id) -> *mut ibv_device {
@@ -368,17 +374,17 @@ unsafe fn device_of(id: &rdma_cm_id) -> *mut ibv_device {
     if id.verbs.is_null() { std::ptr::null_mut() } else { unsafe { (*id.verbs).device } }
 }
 
-/// What the other end says of READs.
+/// Returns the READs that the other end makes and answers.
 ///
 /// # Safety
 /// The event was taken and not acknowledged, and is a request or an answer.
 unsafe fn peer_reads(event: &rdma_cm_event) -> ReadDepth {
-    // SAFETY: these events carry the parameters of a connection, as seen from this end.
+    // SAFETY: these events have the parameters of a connection, as seen from this end.
     let conn = unsafe { event.param.conn };
     ReadDepth { answers: conn.initiator_depth, makes: conn.responder_resources }
 }
 
-/// What the other end said; RDMA CM pads it with zeros, and so does this.
+/// Returns the private data of the other end. RDMA CM pads it with zeros, and they are returned, too.
 ///
 /// # Safety
 /// The event was taken and not acknowledged.
@@ -390,7 +396,7 @@ unsafe fn private_data(event: &rdma_cm_event) -> PrivateData {
             | kind::RDMA_CM_EVENT_REJECTED
             | kind::RDMA_CM_EVENT_CONNECT_RESPONSE
     );
-    // SAFETY: these events carry the parameters of a connection, whose data is as long as it says.
+    // SAFETY: these events have the parameters of a connection, whose data is as long as they say.
     let data = unsafe {
         let conn = event.param.conn;
         if carries && !conn.private_data.is_null() {

@@ -1,4 +1,4 @@
-//! The table of connections: where each stands, and the work that its send queue holds.
+//! The table of connections: the state of each, and the work in its send queue.
 
 use super::completion_queue::Mark;
 use super::connection_manager::{ConnectionId, ReadDepth};
@@ -7,58 +7,58 @@ use super::send_completions::{Seat, SendCompletions};
 use crate::nic::{DisconnectReason, PrivateData, Qp};
 use std::time::Instant;
 
-/// Where a connection stands.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// The place is free.
     Free,
-    /// The way to the peer is being found.
+    /// The address and the route to the peer are being resolved.
     Resolving,
-    /// The peer was asked.
+    /// The peer was asked whether it accepts.
     Connecting,
-    /// The user was asked.
+    /// The user was asked whether to accept.
     Requested,
-    /// The user accepted; the peer does not know yet.
+    /// The user accepted; the peer has not confirmed yet.
     Accepting,
-    /// It stands.
+    /// The connection is ready for work.
     Connected,
-    /// The user ended it; posted SENDs may still be taken.
+    /// The user ended the connection; posted SENDs may still be taken.
     Farewell,
-    /// The QP is in the error state; its work comes back.
+    /// The QP is in the error state, and its work completes as flushed.
     Draining,
-    /// What it has of RDMA CM and of the device is being destroyed.
+    /// The connection's QP and identifier are being destroyed.
     Leaving,
-    /// Its last event waits to be polled.
+    /// The connection ended; its last event waits to be polled.
     Ended,
 }
 
-/// What the user hears of a connection at its end.
+/// Event that ends a connection for its user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Last {
-    /// That it was disconnected.
+    /// The connection was disconnected.
     Disconnected,
-    /// That the other end refused it, and what it said.
+    /// The other end refused the connection, with this private data.
     Rejected(PrivateData),
-    /// Nothing: the user refused it.
+    /// No event: the user refused the connection.
     Nothing,
 }
 
-/// What a place in the send queue holds.
+/// Work in a place of the send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Posted {
-    /// A SEND; where its header was put, and its payload where that was copied. One of one stretch lies with
-    /// the payloads.
+    /// A SEND, with the places of its copied header and payload. A SEND in one stretch has only a payload's
+    /// place.
     Send { header: u32, payload: u32 },
     /// A READ of so many bytes.
     Read { bytes: u32 },
-    /// A WRITE of no bytes, of which the user does not know.
+    /// A WRITE of no bytes, which the user does not see.
     Probe,
 }
 
-/// No place.
+/// Value that stands for no place.
 pub(super) const NOWHERE: u32 = u32::MAX;
 
-/// Work in the send queue, oldest first. Positions count on for ever, and wrap.
+/// Work in the send queue, oldest first. Positions are never reset, and wrap.
 #[derive(Debug, Default)]
 struct SendQueue {
     entries: Box<[(u64, Option<Posted>)]>,
@@ -71,7 +71,7 @@ impl SendQueue {
         position as usize & (self.entries.len() - 1)
     }
 
-    /// Room for so many.
+    /// Makes room for so much work.
     fn reserve(&mut self, entries: u32) {
         let entries = entries.next_power_of_two() as usize;
         if self.entries.len() != entries {
@@ -93,7 +93,7 @@ impl SendQueue {
         position
     }
 
-    /// Takes the oldest: its position, id, and what it is.
+    /// Takes the oldest work: its position, id, and kind.
     #[inline]
     fn pop(&mut self) -> Option<(u32, u64, Posted)> {
         if self.is_empty() {
@@ -106,59 +106,60 @@ impl SendQueue {
     }
 }
 
-/// One connection.
+/// Connection of a NIC on verbs.
 #[derive(Debug)]
 pub(super) struct Connection {
     generation: u32,
     pub state: State,
     pub pair: Option<QueuePair>,
     pub id: Option<ConnectionId>,
-    /// One of the two, or both, are with an order that is carried out. What would end it waits until they are
-    /// back.
+    /// Whether the QP, the identifier or both are with an order that is being carried out. The connection's
+    /// end waits for the outcome.
     pub is_away: bool,
-    /// It is to end when they are back, for [`Self::reason`].
+    /// Whether the connection is to end after the outcome, for [`Self::reason`].
     pub ends: bool,
-    /// The QP's number, as long as completions of it may come.
+    /// Number of the QP, as long as completions of it may arrive.
     pub qp_number: Option<u32>,
-    /// Where its QP completes what this end posts.
+    /// Seat in a completion queue, where work that this end posts completes.
     pub seat: Option<Seat>,
     pub inline_bytes: u32,
-    /// The user knows that it stands: it has polled the event.
+    /// Whether the user has polled the event that the connection is ready.
     pub announced: bool,
     pub reason: Option<DisconnectReason>,
-    /// What its user hears at its end, where that is not that it was disconnected.
+    /// Event for the user at the connection's end.
     pub last: Last,
     pub sends: u32,
     pub reads: u32,
-    /// READs that there may be: what both ends agreed on.
+    /// READs that may be outstanding, as both ends agreed.
     pub reads_max: u32,
     queue: SendQueue,
-    /// The first and the last of its requests that were gathered and not given to the device.
+    /// First and last of the gathered requests that the device does not have yet.
     pub gathered: Option<(usize, usize)>,
-    /// When it gives up what it waits for.
+    /// Time when the connection gives up what it waits for.
     pub deadline: Option<Instant>,
-    /// When it no longer waits for the device's word that it takes no SRQ entry any more.
+    /// Time when the connection stops waiting for the device to report that it takes no SRQ entry any more.
     pub last_wqe_deadline: Option<Instant>,
-    /// No SRQ entry will be taken any more.
+    /// Whether the connection's QP takes no SRQ entry any more.
     pub quiet: bool,
-    /// What the completion queues had given when it became quiet, or when its QP was destroyed with work:
-    /// that of arrivals, and its own.
+    /// Moments of two completion queues, that of arrivals and the connection's own.
+    ///
+    /// They were taken when the connection became quiet, or when its QP was destroyed with work left.
     pub quiet_since: (Mark, Mark),
-    /// Looks that found it with work that does not end.
+    /// Number of looks in a row that found the connection with work that does not end.
     pub stalled: u32,
-    /// The device said that its QP takes no SRQ entry any more.
+    /// Whether the device said that the QP takes no SRQ entry any more.
     pub took_last_entry: bool,
-    /// The payload of its longest packet, while it counts as one that stands.
+    /// Payload of the path's longest packet in bytes, while the connection counts as ready.
     pub path: Option<u32>,
-    /// It is among those that stand, which are counted and probed.
+    /// Whether the connection is among those that are counted and probed.
     pub is_counted: bool,
-    /// What the peer said of READs.
+    /// READs that the peer makes and answers.
     pub peer_reads: ReadDepth,
-    /// What this end says when it asks, or accepts.
+    /// Private data that this end sends when it asks or accepts.
     pub said: PrivateData,
-    /// Something happened since it was last looked at whether it should be probed.
+    /// Whether anything happened on the connection since the last look for probing.
     pub is_active: bool,
-    /// It is in the NIC's list of those that wait for something.
+    /// Whether the connection is in the NIC's list of those that wait for something.
     pub is_timed: bool,
 }
 
@@ -197,26 +198,26 @@ impl Connection {
         }
     }
 
-    /// Its QP and its identifier, both of which it has from being made to its end.
+    /// Returns the connection's QP and identifier.
     ///
     /// # Panics
-    /// Before that, and after.
+    /// Where the connection does not have both.
     pub fn parts(&mut self) -> (&mut QueuePair, &ConnectionId) {
         self.pair.as_mut().zip(self.id.as_ref()).expect("a QP and an identifier")
     }
 
-    /// Whether all work that was posted came back.
+    /// Whether all posted work has completed.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// The position of the newest work.
+    /// Returns the position of the newest work.
     pub fn newest(&self) -> u32 {
         self.queue.tail.wrapping_sub(1)
     }
 
-    /// Puts work into the send queue: its position. Something may complete from now on.
+    /// Puts work into the send queue, and returns its position. Its completion queue is polled from now on.
     #[inline]
     pub fn post(&mut self, id: u64, posted: Posted, completions: &mut SendCompletions) -> u32 {
         if self.queue.is_empty() {
@@ -225,7 +226,7 @@ impl Connection {
         self.queue.push(id, posted)
     }
 
-    /// Takes the oldest work, which completed: its position, id, and what it is.
+    /// Takes the oldest work, which has completed: its position, id, and kind.
     #[inline]
     pub fn take_oldest(&mut self, completions: &mut SendCompletions) -> Option<(u32, u64, Posted)> {
         let oldest = self.queue.pop()?;
@@ -236,7 +237,7 @@ impl Connection {
     }
 }
 
-/// All of them. Places are reused last-used-first.
+/// Table of all connections. The place that was freed last is used next.
 #[derive(Debug)]
 pub(super) struct Connections {
     entries: Box<[Connection]>,
@@ -248,7 +249,7 @@ impl Connections {
         Self { entries: (0..max).map(|_| Connection::new()).collect(), free: (0..max).rev().collect() }
     }
 
-    /// Takes a place, for a send queue of so many; `None` where all are taken.
+    /// Takes a place, with a send queue of so many entries. `None` where all places are taken.
     pub fn take(&mut self, state: State, queue: u32) -> Option<Qp> {
         let index = self.free.pop()?;
         let entry = &mut self.entries[index as usize];
@@ -260,7 +261,7 @@ impl Connections {
         Some(Qp { index, generation })
     }
 
-    /// Gives a place back; the QP is stale from now on.
+    /// Gives a place back; its QP is stale from now on.
     pub fn release(&mut self, qp: Qp) {
         let entry = self.get_mut(qp).expect("a connection is released once");
         let has_nothing = entry.pair.is_none() && entry.id.is_none() && entry.seat.is_none();
@@ -270,7 +271,7 @@ impl Connections {
         self.free.push(qp.index);
     }
 
-    /// The connection, unless it is stale.
+    /// Returns the connection; `None` where the QP is stale.
     #[inline]
     pub fn get_mut(&mut self, qp: Qp) -> Option<&mut Connection> {
         self.entries
@@ -278,14 +279,14 @@ impl Connections {
             .filter(|entry| entry.state != State::Free && entry.generation == qp.generation)
     }
 
-    /// The one at a place, with its handle.
+    /// Returns the connection at a place, with its handle.
     #[inline]
     pub fn at(&mut self, index: u32) -> (Qp, &mut Connection) {
         let entry = &mut self.entries[index as usize];
         (Qp { index, generation: entry.generation }, entry)
     }
 
-    /// Whether there are any.
+    /// Whether there are any connections.
     #[cfg(test)]
     pub fn any(&self) -> bool {
         self.free.len() < self.entries.len()
@@ -296,13 +297,13 @@ impl Connections {
     }
 }
 
-/// What an identifier carries of its connection; see [`from_context`]. Never that of a listening one, which
-/// is 0.
+/// Packs a connection's handle into the number that its identifier carries; see [`from_context`]. It is never
+/// 0, the number of a listening identifier.
 pub(super) fn to_context(qp: Qp) -> u64 {
     (u64::from(qp.generation) << 32) | u64::from(qp.index + 1)
 }
 
-/// The connection that an identifier belongs to.
+/// Returns the handle of the connection that an identifier belongs to; `None` for a listening one.
 pub(super) fn from_context(context: u64) -> Option<Qp> {
     let index = (context & u64::from(u32::MAX)).checked_sub(1)?;
     Some(Qp { index: u32::try_from(index).ok()?, generation: u32::try_from(context >> 32).ok()? })

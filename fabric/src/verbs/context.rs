@@ -1,9 +1,9 @@
-//! The device in a context of this NIC's own: its queues live in it, and its events arrive there.
+//! Context in which a NIC has the device open: the NIC's queues are made in it, and its events arrive there.
 //!
-//! librdmacm opens a device once for everybody in the process. What is made in that context shares one queue
-//! of events: whoever takes an event takes it from all the others, and finds pointers in it that are somebody
-//! else's. So that context serves RDMA CM alone. Nothing of a NIC is made in it, and its events are not read
-//! here.
+//! librdmacm opens a device once for everybody in the process. Everything that is made in that context shares
+//! one queue of events. Code that takes an event there takes it from all other users, and finds pointers in
+//! it that belong to others. So that context serves RDMA CM alone. A NIC makes nothing in it, and does not
+//! read its events.
 
 use super::error::VerbsError;
 use rdma_sys::{ibv_close_device, ibv_context, ibv_device, ibv_get_device_name, ibv_open_device};
@@ -12,17 +12,17 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// An open context, closed when dropped: after everything that was made in it.
+/// Open context of a device. It is closed when dropped, which must be after everything that was made in it.
 #[derive(Debug)]
 pub(super) struct Context(*mut ibv_context);
 
 impl Context {
-    /// Opens the device of another context once more. Taking an event of it does not wait.
+    /// Opens the device of another context once more. Taking an event of the new context does not wait.
     ///
     /// # Safety
     /// The other context is open.
     pub unsafe fn beside(other: *mut ibv_context) -> Result<Self, VerbsError> {
-        // SAFETY: an open context has a device, which the library keeps as long.
+        // SAFETY: an open context has a device, which the library keeps as long as the context is open.
         let context = unsafe { ibv_open_device((*other).device) };
         if context.is_null() {
             return Err(VerbsError::verb(
@@ -40,25 +40,25 @@ impl Context {
         self.0
     }
 
-    /// Its device. The library has one object for a device as long as anybody has it open.
+    /// Returns the context's device. The library has one object for a device as long as anybody has it open.
     pub fn device(&self) -> *mut ibv_device {
-        // SAFETY: this is open.
+        // SAFETY: this context is open.
         unsafe { (*self.0).device }
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     pub fn name(&self) -> String {
-        // SAFETY: this is open.
+        // SAFETY: this context is open.
         unsafe { name_of(self.0) }
     }
 
-    /// How many vectors its completion queues may choose from.
+    /// Returns how many vectors completion queues may choose from.
     pub fn completion_vectors(&self) -> u32 {
-        // SAFETY: this is open.
+        // SAFETY: this context is open.
         u32::try_from(unsafe { (*self.0).num_comp_vectors }).unwrap_or(0)
     }
 
-    /// Where its events arrive.
+    /// Returns the descriptor on which the context's events arrive.
     pub fn async_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the context, and so its descriptor, is open as long as this lives.
         unsafe { BorrowedFd::borrow_raw((*self.0).async_fd) }
@@ -67,12 +67,12 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: ours; what was made in it is gone.
+        // SAFETY: ours; everything that was made in it is gone.
         unsafe { ibv_close_device(self.0) };
     }
 }
 
-/// The name of a context's device.
+/// Returns the name of a context's device.
 ///
 /// # Safety
 /// The context is open.

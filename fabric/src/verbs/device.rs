@@ -1,9 +1,9 @@
-//! Devices as RDMA CM knows them: choosing one, what it can do, what it counts.
+//! Devices as RDMA CM knows them: choosing one, its limits, and its counters.
 //!
-//! librdmacm opens a device when the first identifier is bound to it, and has it open while the process
-//! lives, but for a device that was removed: then until the last identifier goes. What a NIC makes is in a
-//! context of its own beside that ([`super::context`]). Only the device that is needed is opened: a device
-//! cannot leave while a process that does not know about it holds it.
+//! librdmacm opens a device when the first identifier is bound to it, and keeps it open while the process
+//! lives. Only a removed device is closed earlier: when its last identifier is destroyed. A NIC makes its
+//! objects in a context of its own beside that ([`super::context`]). A NIC opens only the device that it
+//! needs: a device cannot be removed while a process holds it without knowing.
 
 use super::addresses::{Host, LocalAddress};
 use super::completion_vector::Interrupts;
@@ -21,13 +21,13 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-/// How long finding the way to an address may take.
+/// Time in milliseconds that resolving an address may take.
 const RESOLVE_MS: i32 = 2000;
 
-/// An open device.
+/// Open device.
 #[derive(Debug)]
 pub(super) struct Device {
-    /// None once it is closed, which is the last that is done with it.
+    /// Context of the device. `None` once it is closed, at the very end of the device's drop.
     context: Option<Context>,
     port: Port,
     attributes: DeviceAttributes,
@@ -37,7 +37,7 @@ pub(super) struct Device {
     gone: bool,
 }
 
-/// A socket address in the C library's terms.
+/// Socket address in the C library's form.
 #[repr(C)]
 pub(super) union RawAddress {
     storage: libc::sockaddr_storage,
@@ -74,8 +74,10 @@ impl RawAddress {
     }
 }
 
-/// Lets RDMA CM close devices that were removed and that nobody uses any more; else their removal waits for
-/// the end of the process. It opens all others for that.
+/// Lets RDMA CM close devices that were removed and that nobody uses any more.
+///
+/// Without that their removal waits for the end of the process. The call makes RDMA CM open all other
+/// devices.
 fn close_removed() {
     let mut count = 0;
     // SAFETY: the list is the library's, and given back.
@@ -87,7 +89,8 @@ fn close_removed() {
     }
 }
 
-/// An identifier bound to the device that has an address, or, where none has, from which it is reached.
+/// Makes an identifier bound to the device that has an address. Where none has it, the device is the one from
+/// which the address is reached.
 fn reaching(address: IpAddr) -> Result<SynchronousId, VerbsError> {
     Host::this().devices()?;
     let failed = || VerbsError::Unreachable { address, source: io::Error::last_os_error() };
@@ -100,7 +103,10 @@ fn reaching(address: IpAddr) -> Result<SynchronousId, VerbsError> {
     if id.resolve(address) { Ok(id) } else { Err(failed()) }
 }
 
-/// An identifier bound to a device, by an address of it.
+/// Makes an identifier bound to the device of this name, by an address of the device.
+///
+/// # Errors
+/// [`VerbsError::Ambiguous`] where the address leads to another device.
 fn named(device: &str, address: IpAddr) -> Result<SynchronousId, VerbsError> {
     let id = reaching(address)?;
     // SAFETY: the library has the device open as long as the identifier lives.
@@ -112,8 +118,10 @@ fn named(device: &str, address: IpAddr) -> Result<SynchronousId, VerbsError> {
     }
 }
 
-/// An identifier bound to a device, by the first of its addresses that leads to it; why the last one does not
-/// where none does.
+/// Makes an identifier bound to a device, by the first of these addresses that leads to it.
+///
+/// # Errors
+/// The reason why the last address does not lead there, or [`VerbsError::NoAddress`] where there is none.
 fn bound_by(addresses: &[LocalAddress], device: &str) -> Result<SynchronousId, VerbsError> {
     let mut last = VerbsError::NoAddress { device: device.to_owned() };
     for found in addresses {
@@ -125,8 +133,8 @@ fn bound_by(addresses: &[LocalAddress], device: &str) -> Result<SynchronousId, V
     Err(last)
 }
 
-/// An identifier of RDMA CM that works synchronously, for asking. What it tells belongs to the library, and
-/// is there as long as this is.
+/// RDMA CM identifier that works synchronously, used to ask about devices. Its context belongs to the
+/// library, and lives as long as the identifier.
 #[derive(Debug)]
 struct SynchronousId(*mut rdma_cm_id);
 
@@ -147,13 +155,13 @@ impl SynchronousId {
         (!context.is_null()).then_some(context)
     }
 
-    /// The device's port, where it is bound to one; the first otherwise.
+    /// Returns the device's port, where the identifier is bound to one; the first otherwise.
     fn port(&self) -> u8 {
         // SAFETY: the identifier lives.
         unsafe { (*self.0).port_num }.max(1)
     }
 
-    /// The device that has the address.
+    /// Binds the identifier to the device that has the address. `false` where none has it.
     fn bind(&self, address: IpAddr) -> bool {
         let mut raw = RawAddress::new(SocketAddr::new(address, 0));
         // SAFETY: the address is copied by the call.
@@ -161,7 +169,7 @@ impl SynchronousId {
         bound && self.context().is_some()
     }
 
-    /// The device from which the address is reached.
+    /// Binds the identifier to the device from which the address is reached. `false` where there is none.
     fn resolve(&self, address: IpAddr) -> bool {
         let mut raw = RawAddress::new(SocketAddr::new(address, 1));
         // SAFETY: as above.
@@ -179,11 +187,11 @@ impl Drop for SynchronousId {
 }
 
 impl Device {
-    /// Opens the device of choice, for somebody who sleeps on that processor.
+    /// Opens the chosen device. `cpu` is the processor of the thread that sleeps on the NIC.
     pub fn open(choice: &DeviceChoice, cpu: Option<usize>) -> Result<Self, VerbsError> {
         let host = Host::this();
         let (found, source) = match choice {
-            // The kernel would take it for an address of every device.
+            // The kernel would take a loopback address for one of every device.
             DeviceChoice::Reaching(address) if address.is_loopback() => {
                 return Err(VerbsError::Loopback { address: *address });
             }
@@ -222,7 +230,7 @@ impl Device {
             DeviceChoice::Reaching(_) => found.port(),
         };
         let folder = PathBuf::from(format!("/sys/class/infiniband/{name}/ports/{number}/hw_counters"));
-        // Of mlx5, and of rxe: SENDs that found no entry.
+        // Counters of SENDs that found no SRQ entry: of mlx5, and of rxe.
         let rnr_counters =
             ["out_of_buffer", "send_rnr_err"].map(|counter| folder.join(counter)).into_iter().collect();
         let attributes = attributes(context.as_ptr())?;
@@ -241,7 +249,7 @@ impl Device {
         Ok(device)
     }
 
-    /// It was removed; when this is dropped, it can leave.
+    /// Notes that the device was removed. It can leave once this `Device` is dropped.
     pub fn set_gone(&mut self) {
         self.gone = true;
     }
@@ -254,7 +262,7 @@ impl Device {
         self.context.as_ref().expect("a device is open until it is dropped")
     }
 
-    /// The port that connections come to and leave from.
+    /// Returns the port of the NIC's connections.
     pub fn port(&self) -> &Port {
         &self.port
     }
@@ -263,18 +271,18 @@ impl Device {
         &self.port.device
     }
 
-    /// What it says that it can do.
+    /// Returns the limits that the device reports.
     pub fn attributes(&self) -> DeviceAttributes {
         self.attributes
     }
 
-    /// The vector of its completion queues.
+    /// Returns the vector for the device's completion queues.
     pub fn completion_vector(&self) -> u32 {
         self.completion_vector
     }
 
-    /// The NUMA node that it is attached to; none where there is but one, or behind a device without one
-    /// (soft-RoCE).
+    /// Returns the NUMA node that the device is attached to. `None` on a host with one node, and for a device
+    /// without a bus (soft-RoCE).
     pub fn numa_node(&self) -> Option<u32> {
         node_of_device(Path::new("/sys"), self.name())
     }
@@ -284,7 +292,8 @@ impl Device {
         self.rnr_counters.iter().filter_map(read).sum()
     }
 
-    /// Times that a SEND found no entry since this was opened, of all who use the device. A system call.
+    /// Returns how often a SEND found no SRQ entry since the device was opened, counting all users of the
+    /// device. Makes system calls.
     pub fn rnr(&self) -> u64 {
         self.read_rnr().saturating_sub(self.rnr_before)
     }

@@ -1,15 +1,16 @@
-//! Events of the device, and of what a NIC has in it. The context that they come from is the NIC's own
-//! ([`super::context`]), so every element that one names is the NIC's, and lives: it cannot be destroyed
-//! before the event is acknowledged.
+//! Events of the device, and of the objects that a NIC has made in it.
+//!
+//! The context that they come from is the NIC's own ([`super::context`]). So every object that an event names
+//! is the NIC's. It also lives, since it cannot be destroyed before the event is acknowledged.
 
 use super::context::Context;
 use rdma_sys::{ibv_ack_async_event, ibv_async_event, ibv_get_async_event, ibv_qp};
 use std::mem::MaybeUninit;
 
-/// What the device said.
+/// Event that the device reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeviceEvent {
-    /// Of a QP, by its number.
+    /// Event of a QP, by the QP's number.
     Qp { number: u32, said: QpEvent },
     /// Few SRQ entries are left.
     SrqLimit,
@@ -17,36 +18,37 @@ pub(super) enum DeviceEvent {
     QueueFailed,
     /// The device failed for good.
     DeviceFailed,
-    /// Of a port, by its number.
+    /// Event of a port, by the port's number.
     Port { number: u8, said: PortEvent },
-    /// Nothing that concerns a NIC; the library's number of it.
+    /// Event that does not concern a NIC, by the library's number for it.
     Other(u32),
 }
 
-/// What it said of a QP.
+/// Event of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QpEvent {
-    /// It takes no SRQ entry any more.
+    /// The QP takes no SRQ entry any more.
     LastEntryTaken,
-    /// Its first message came before its connection stood.
+    /// The QP's first message arrived before its connection was established.
     Established,
-    /// It failed, or its peer asked for what it must not.
+    /// The QP failed, or its peer made a request that is not allowed.
     Failed,
 }
 
-/// What it said of a port.
+/// Event of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PortEvent {
-    /// It carries packets.
+    /// The port carries packets.
     Up,
-    /// It carries none any more.
+    /// The port no longer carries packets.
     Down,
-    /// Something else of it changed: its addresses, its partitions, its subnet manager.
+    /// Something else of the port changed: its addresses, its partitions, its subnet manager.
     Changed,
 }
 
-/// An event as the library writes it. Not its own type, in which an event that is newer than the bindings
-/// would have no value.
+/// Event as the library writes it.
+///
+/// The bindings' own type is not used: an event newer than the bindings would be no value of it.
 #[repr(C)]
 struct RawEvent {
     element: *mut libc::c_void,
@@ -55,7 +57,7 @@ struct RawEvent {
 
 const _: () = assert!(size_of::<RawEvent>() == size_of::<ibv_async_event>());
 
-/// The next event, if one came.
+/// Takes the next event, if there is one.
 pub(super) fn next(context: &Context) -> Option<DeviceEvent> {
     let mut raw = MaybeUninit::<RawEvent>::zeroed();
     let event = raw.as_mut_ptr().cast::<ibv_async_event>();
@@ -67,7 +69,7 @@ pub(super) fn next(context: &Context) -> Option<DeviceEvent> {
         }
         let RawEvent { element, kind } = raw.assume_init_read();
         let of_qp = |said| DeviceEvent::Qp { number: (*element.cast::<ibv_qp>()).qp_num, said };
-        // In place of an element there is a number then.
+        // Events of ports have a number in place of a pointer.
         let of_port = |said| {
             let number = u8::try_from(element.addr() & usize::from(u8::MAX)).expect("a byte");
             DeviceEvent::Port { number, said }

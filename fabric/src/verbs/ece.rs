@@ -1,13 +1,14 @@
-//! Enhanced connection establishment (ECE): what two devices of one maker can do with each other beyond the
-//! specification. Their options travel in RDMA CM's messages. librdmacm sees to that for QPs that it makes
-//! itself, which these are not.
+//! Enhanced connection establishment (ECE): options that two devices of one maker can use beyond the
+//! specification.
 //!
-//! A device that knows nothing of it (soft-RoCE) has no maker's number, and everything stays as it is.
+//! The options travel in RDMA CM's messages. librdmacm handles them for QPs that it makes itself, but the QPs
+//! here are made by the NIC. A device without ECE (soft-RoCE) has the maker's number 0, and nothing changes
+//! for it.
 
 use super::connection_manager::ConnectionId;
 use super::queue_pair::QueuePair;
 
-/// The asking end, before it asks: the peer is told what this end's device can do.
+/// Offers the peer the options of this end's device. Called by the asking end before it asks.
 pub(super) fn offer(pair: &QueuePair, id: &ConnectionId) {
     let own = pair.ece();
     if own.vendor_id != 0 {
@@ -15,7 +16,7 @@ pub(super) fn offer(pair: &QueuePair, id: &ConnectionId) {
     }
 }
 
-/// The asking end, before its QP begins to work: what the peer agreed to, or nothing.
+/// Sets the options that the peer agreed to, or none. Called by the asking end before its QP begins to work.
 pub(super) fn take_answer(pair: &QueuePair, id: &ConnectionId) {
     let (mut own, peer) = (pair.ece(), id.peer_ece());
     if own.vendor_id != 0 {
@@ -24,7 +25,8 @@ pub(super) fn take_answer(pair: &QueuePair, id: &ConnectionId) {
     }
 }
 
-/// The accepting end, before its QP begins to work: what the peer offered, if it offered anything.
+/// Sets the options that the peer offered, if it offered any. Called by the accepting end before its QP
+/// begins to work.
 pub(super) fn take_offer(pair: &QueuePair, id: &ConnectionId) {
     let (mut own, peer) = (pair.ece(), id.peer_ece());
     if own.vendor_id != 0 && peer.vendor_id != 0 {
@@ -33,7 +35,7 @@ pub(super) fn take_offer(pair: &QueuePair, id: &ConnectionId) {
     }
 }
 
-/// The accepting end, before it accepts: the peer is told what its offer came to.
+/// Tells the peer which of its offered options were taken. Called by the accepting end before it accepts.
 pub(super) fn answer(pair: &QueuePair, id: &ConnectionId) {
     let own = pair.ece();
     if own.vendor_id != 0 && id.peer_ece().vendor_id != 0 {

@@ -1,4 +1,4 @@
-//! How a connection ends: farewell, error state, work back, quiet, gone.
+//! The end of a connection: farewell, error state, completion of its work, quiet, and destruction.
 
 use super::VerbsNic;
 use super::connections::{Last, State};
@@ -10,7 +10,7 @@ use crate::nic::{DisconnectReason, Event, Nic, Qp, Status};
 use std::time::Instant;
 
 impl VerbsNic {
-    /// The user ends it; SENDs on the way are waited for, for a while.
+    /// Begins to end a connection at its user's wish. SENDs under way may be taken for a bounded time.
     pub(super) fn begin_farewell(&mut self, qp: Qp) {
         self.give_gathered();
         let farewell = self.options.farewell;
@@ -28,14 +28,14 @@ impl VerbsNic {
         }
     }
 
-    /// It ends, for this reason if there was none before. Its work comes back first.
+    /// Ends a connection, for this reason if it had none before. Its work completes first.
     pub(super) fn fail(&mut self, qp: Qp, reason: DisconnectReason) {
         let Some(connection) = self.connections.get_mut(qp) else { return };
         if matches!(connection.state, State::Draining | State::Leaving | State::Ended) {
             return;
         }
         if connection.gathered.is_some() {
-            // While the QP is away nobody could give it to the device.
+            // While the QP is away, nobody could give it these requests.
             self.give_gathered();
             return self.fail(qp, reason);
         }
@@ -43,7 +43,7 @@ impl VerbsNic {
         if connection.is_away {
             connection.ends = true;
             if connection.state == State::Connected {
-                // Nothing more is posted on it.
+                // Nothing more is posted on the connection from now on.
                 (connection.state, connection.deadline) = (State::Farewell, None);
             }
             self.set_up.give_up(qp);
@@ -55,14 +55,14 @@ impl VerbsNic {
         connection.state = State::Draining;
         let (pair, id) = (connection.pair.take(), connection.id.take());
         connection.is_away = true;
-        // It waits for what comes of the order, and then for its work.
+        // The connection first waits for the order's outcome, and then for its work.
         connection.deadline = None;
         if let (Some(pair), Some(id)) = (pair, id) {
             self.order(Order::HangUp { qp, id, pair });
         }
     }
 
-    /// Destroys what the connection has of RDMA CM and of the device.
+    /// Destroys the connection's QP and identifier.
     pub(super) fn let_go(&mut self, qp: Qp) {
         let Some(connection) = self.connections.get_mut(qp) else { return };
         (connection.state, connection.deadline) = (State::Leaving, None);
@@ -71,11 +71,11 @@ impl VerbsNic {
         self.order(Order::LetGo { qp, id, pair });
     }
 
-    /// It is destroyed; after that the device touches nothing of it.
+    /// Continues after the QP was destroyed: the device touches no memory of the connection any more.
     pub(super) fn gone(&mut self, qp: Qp) {
         let Some(connection) = self.connections.get_mut(qp) else { return };
         if let Some(number) = connection.qp_number.take() {
-            // The device may give the number to the next.
+            // The device may give the number to the next QP.
             self.by_qp_number.remove(number);
         }
         self.count_out(qp);
@@ -83,14 +83,15 @@ impl VerbsNic {
         if connection.is_idle() {
             return self.finish(qp);
         }
-        // What the QP kept is shown as flushed, then it ends. Before that everything of it must be out of the
-        // completion queue, where it would be in the way of others'.
+        // Work that the QP kept is shown as flushed, then the connection ends. Before that its completions
+        // must all be out of the completion queue, where they could be mistaken for those of other
+        // connections.
         let seat = connection.seat.expect("a connection keeps its place to its end");
         connection.quiet_since = (self.receive_completions.now(), self.send_completions.now(seat));
         self.counters.drains_given_up += 1;
     }
 
-    /// Its QP is in the error state, and its work comes back.
+    /// Continues after the QP was taken to the error state, in which its work completes.
     pub(super) fn hung_up(&mut self, qp: Qp) {
         let now = Instant::now();
         let (drain, last_wqe) = (self.options.drain, self.options.last_wqe);
@@ -99,7 +100,7 @@ impl VerbsNic {
         self.wait_until(qp, now + drain);
     }
 
-    /// Its last event is told.
+    /// Queues the connection's last event.
     fn finish(&mut self, qp: Qp) {
         let Some(connection) = self.connections.get_mut(qp) else { return };
         connection.state = State::Ended;
@@ -128,7 +129,7 @@ impl VerbsNic {
         for &index in &self.timed {
             let (_, connection) = self.connections.at(index);
             let soonest = match connection.state {
-                // The outcome wakes who sleeps.
+                // The order's outcome wakes a sleeping user.
                 _ if connection.is_away => None,
                 State::Draining if connection.quiet => connection.deadline,
                 State::Draining => connection.last_wqe_deadline,
@@ -139,14 +140,15 @@ impl VerbsNic {
         next
     }
 
-    /// What waited long enough goes on.
+    /// Acts on the connections whose deadline has passed.
     pub(super) fn look_at_time(&mut self, now: Instant) {
         let mut position = 0;
         while let Some(&index) = self.timed.get(position) {
             let (qp, connection) = self.connections.at(index);
             let is_due = connection.deadline.is_some_and(|deadline| now >= deadline);
             match connection.state {
-                // What it waits for is an outcome, with which it is back here: there may be thousands.
+                // The connection waits for an outcome, and is listed again when that arrives. There may be
+                // thousands of them.
                 _ if connection.is_away => {
                     connection.is_timed = false;
                     self.timed.swap_remove(position);
@@ -183,7 +185,7 @@ impl VerbsNic {
         }
     }
 
-    /// The device said something of itself, or of what this NIC has in it.
+    /// Acts on an event of the device.
     pub(super) fn device_said(&mut self, event: DeviceEvent) {
         match event {
             DeviceEvent::Qp { number, said } => self.qp_said(number, said),
@@ -191,7 +193,7 @@ impl VerbsNic {
                 self.counters.srq_limit_reached += 1;
                 self.receives.limit_was_reached();
             }
-            // Without its SRQ or one of its completion queues this NIC is good for nothing.
+            // Without its SRQ or one of its completion queues this NIC cannot work.
             DeviceEvent::QueueFailed | DeviceEvent::DeviceFailed => self.device_is_gone(),
             DeviceEvent::Port { number, said } => self.port_said(number, said),
             DeviceEvent::Other(_) => {}
@@ -223,13 +225,14 @@ impl VerbsNic {
         }
     }
 
-    /// The device leaves, and waits until everything in it was let go.
+    /// Ends all connections after the device was removed or failed. Its removal waits until everything in it
+    /// is destroyed.
     pub(super) fn device_is_gone(&mut self) {
         if self.device.is_gone() {
             return;
         }
         self.device.set_gone();
-        // A dead device's descriptors are readable for ever.
+        // The descriptors of a dead device would stay readable for ever.
         self.readiness.forget(self.completion_channel.fd());
         self.readiness.forget(self.device.context().async_fd());
         self.events.push_back(Event::Gone);
@@ -242,7 +245,7 @@ impl VerbsNic {
         }
     }
 
-    /// A connection may end with the next poll.
+    /// Whether a connection may end with the next poll.
     pub(super) fn may_settle(&mut self) -> bool {
         (0..self.timed.len()).any(|position| {
             let (_, connection) = self.connections.at(self.timed[position]);
@@ -254,8 +257,8 @@ impl VerbsNic {
         })
     }
 
-    /// Connections that are quiet and have their work back are over. What a QP keeps for too long is given up
-    /// with it.
+    /// Ends connections that are quiet and whose work has completed. Work that a QP keeps for too long is
+    /// given up.
     pub(super) fn settle_endings(&mut self) {
         let now = Instant::now();
         let mut position = 0;
@@ -277,8 +280,7 @@ impl VerbsNic {
             let (arrived, sent) = connection.quiet_since;
             let seat = connection.seat.expect("a connection with a queue pair has a place");
             let is_due = connection.deadline.is_some_and(|deadline| now >= deadline);
-            // What came back, and what it took from the SRQ, would be lost with it if nobody had looked at
-            // it.
+            // Completions and SRQ entries of the connection would be lost if they had not been looked at yet.
             let is_settled = self.receive_completions.has_passed(arrived)
                 && (is_idle || self.send_completions.has_passed(seat, sent));
             match state {
@@ -295,7 +297,7 @@ impl VerbsNic {
         }
     }
 
-    /// Takes the next event; what is over after it gives back its place.
+    /// Takes the next event. After its last event a connection gives back its place.
     pub(super) fn take_event(&mut self) -> Option<Event> {
         let event = self.events.pop_front()?;
         match event {

@@ -1,146 +1,148 @@
-//! Why there is no NIC on verbs.
+//! Errors of making a NIC on verbs.
 
 use crate::limits::LimitError;
 use std::io;
 use std::net::IpAddr;
 
-/// Said of a loopback address.
+/// Part of error messages about a loopback address.
 pub(super) const LOOPBACK: &str = "is no address of an RDMA device: RDMA CM would take it for the address of \
                                    each of them, open to their networks; name one that a device has (rdma \
                                    link, ip address)";
 
-/// Why a [`super::VerbsNic`] could not be made.
+/// Reason why a [`super::VerbsNic`] could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsError {
-    /// Numbers that cannot be.
+    /// The options have values that are not allowed.
     #[error("{0}")]
     Options(&'static str),
-    /// The device, or what it may do by its profile, is not enough.
+    /// The device's limits, or those of its profile, are too low.
     #[error("{0}")]
     Limits(#[from] LimitError),
-    /// There is no RDMA device at all.
+    /// The host has no RDMA device at all.
     #[error(
         "there is no RDMA device: {source}; load its driver and rdma_ucm, or try a soft one \
          (modprobe rdma_rxe rdma_ucm; rdma link add rxe0 type rxe netdev eth0)"
     )]
     NoDevices {
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// No device of that name.
+    /// No device has that name.
     #[error("there is no RDMA device '{wanted}'; there are: {}", .present.join(", "))]
     NoSuchDevice {
-        /// The name asked for.
+        /// Name that was asked for.
         wanted: String,
-        /// Those that are there.
+        /// Names of the devices that are present.
         present: Vec<String>,
     },
     /// The device has no such port.
     #[error("'{device}' has no port {port}; see /sys/class/infiniband/{device}/ports")]
     NoPort {
-        /// The device.
+        /// Name of the device.
         device: String,
-        /// The port asked for.
+        /// Port that was asked for.
         port: u8,
     },
-    /// An address of this host alone.
+    /// The address is a loopback address.
     #[error("{address} {LOOPBACK}")]
     Loopback {
-        /// The address.
+        /// Address that was asked for.
         address: IpAddr,
     },
-    /// The GID is empty, or no address of this host.
+    /// The GID is not usable: it is empty, or stands for no address of this host.
     #[error(
         "GID {index} of '{device}' port {port} {problem}; see \
          /sys/class/infiniband/{device}/ports/{port}/gids and gid_attrs/types, and take one with the address \
          of the interface, of type RoCE v2 where there is one"
     )]
     Gid {
-        /// The device.
+        /// Name of the device.
         device: String,
-        /// Its port.
+        /// Port of the device.
         port: u8,
-        /// The index asked for.
+        /// Index that was asked for.
         index: u8,
-        /// What is wrong with it.
+        /// Problem of the GID, in words.
         problem: &'static str,
     },
-    /// A device has no GID that stands for an address.
+    /// The device has no GID that stands for an address.
     #[error(
         "no RDMA device has an address to be found by ({device} was looked at); give its interface one (ip \
          address add; on InfiniBand the one over it, which ib_ipoib makes), or name the address to listen on"
     )]
     NoAddress {
-        /// The device.
+        /// Name of the device.
         device: String,
     },
-    /// The address of the GID belongs to another device.
+    /// The GID's address leads to another device.
     #[error(
         "{address}, an address of '{device}', is reached over '{other}'; give each interface an address of \
          its own"
     )]
     Ambiguous {
-        /// The device.
+        /// Name of the device.
         device: String,
-        /// Its address.
+        /// Address of the device.
         address: IpAddr,
-        /// The device that the system takes for it.
+        /// Name of the device that the system finds for the address.
         other: String,
     },
-    /// The device speaks iWARP.
+    /// The device uses iWARP.
     #[error(
         "'{device}' is an iWARP device, and Jet speaks to RoCE and InfiniBand only (docs/rdma.md); use tcp: \
          there"
     )]
     Iwarp {
-        /// The device.
+        /// Name of the device.
         device: String,
     },
-    /// No device has the address or a way to it.
+    /// No device has the address, or a route to it.
     #[error("no RDMA device reaches {address}: {source}; is the link up, and has its interface an address?")]
     Unreachable {
-        /// The address.
+        /// Address that was asked for.
         address: IpAddr,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// There can be no memory on that node.
+    /// The system allows no memory on that NUMA node.
     #[error(
         "cannot have the queues on NUMA node {node}: {source}; the nodes are in /sys/devices/system/node"
     )]
     Node {
-        /// The node that was asked for.
+        /// Node that was asked for.
         node: u32,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The device makes no queue for so many SRQ entries, though it says that it has room for them.
+    /// The device could not make a queue for so many SRQ entries, though it reports that it has room for
+    /// them.
     #[error("{verb} failed for {entries} SRQ entries: {source}; ask for fewer, or raise ulimit -l (memlock)")]
     SrqEntries {
-        /// The verb's name.
+        /// Name of the verb.
         verb: &'static str,
-        /// How many.
+        /// Number of entries.
         entries: u32,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
     /// A verb failed.
     #[error("{verb} failed: {source}; {advice}")]
     Verb {
-        /// Its name.
+        /// Name of the verb.
         verb: &'static str,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
-        /// What to change.
+        /// Advice on what to change.
         advice: &'static str,
     },
-    /// Something of the system around it failed.
+    /// Another call to the system failed.
     #[error("cannot make a NIC on verbs: {0}")]
     System(#[from] io::Error),
 }
 
 impl VerbsError {
-    /// Whether it may pass by itself: a device comes back, or its interface gets its address.
+    /// Whether the error may pass without a change here: a device comes back, or its interface gets its
+    /// address.
     pub fn is_passing(&self) -> bool {
         matches!(
             self,
@@ -151,7 +153,7 @@ impl VerbsError {
         )
     }
 
-    /// The last error of this thread, as a verb leaves it.
+    /// Makes the error of a verb from the thread's last errno.
     pub(super) fn verb(verb: &'static str, advice: &'static str) -> Self {
         let source = io::Error::last_os_error();
         let advice = match source.raw_os_error() {

@@ -1,36 +1,37 @@
-//! Send requests that were posted and not yet given to the device: one chain a QP, so that ringing the
-//! doorbell once gives all of them.
+//! Send requests that were posted and not yet given to the device.
+//!
+//! They form one chain for each QP, so that one ring of the QP's doorbell gives the device all of them.
 
 use super::connections::Connection;
 use crate::nic::Qp;
 use rdma_sys::{ibv_post_send, ibv_qp, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
 use std::mem::MaybeUninit;
 
-/// Gathered at most; more make room by being given to the device.
+/// Most requests that are gathered. When there is no room for one more, all of them are given to the device.
 const BATCH: usize = 64;
 
-/// The requests, and the connections they are of.
+/// Gathered requests, and the connections that they belong to.
 pub(super) struct Gathered {
     wrs: Box<[MaybeUninit<ibv_send_wr>]>,
     sges: Box<[ibv_sge]>,
     sges_each: usize,
     used: usize,
-    /// Connections that have requests here.
+    /// Indices of the connections that have requests here.
     pub connections: Vec<u32>,
 }
 
-/// What a request does.
+/// Operation of a request.
 pub(super) enum Verb {
-    /// SEND; `inline`: the stretches' addresses are this process's own.
+    /// SEND. With `inline` the stretches' addresses are this process's own.
     Send { inline: bool },
     /// READ.
     Read { address: u64, key: u32 },
-    /// WRITE of no bytes: it needs no key, and succeeds where the peer is there.
+    /// WRITE of no bytes. It needs no key, and succeeds if the peer is there.
     Probe,
 }
 
 impl Gathered {
-    /// With so many scatter entries a request.
+    /// Makes room for requests with so many scatter entries each.
     pub fn new(sges_each: usize) -> Self {
         Self {
             wrs: (0..BATCH).map(|_| MaybeUninit::zeroed()).collect(),
@@ -45,7 +46,7 @@ impl Gathered {
         self.used == BATCH
     }
 
-    /// Adds a request behind the last of its connection's chain; returns its place.
+    /// Adds a request behind the last of its connection's chain, and returns its place.
     #[inline]
     fn add(
         &mut self,
@@ -93,7 +94,7 @@ impl Gathered {
         at
     }
 
-    /// Adds a request to its connection's chain; `position` is its place in the send queue.
+    /// Adds a request to its connection's chain. `position` is its position in the send queue.
     #[inline]
     pub fn chain(
         &mut self,
@@ -114,8 +115,9 @@ impl Gathered {
         }
     }
 
-    /// Gives a chain to the device; its last request is signalled, so that all of it is heard of. An errno
-    /// where the device refused.
+    /// Gives a chain to the device. Its last request is signalled, so that the completion of all is reported.
+    ///
+    /// The error is an errno of the device.
     ///
     /// # Safety
     /// The QP lives.
@@ -124,14 +126,15 @@ impl Gathered {
         // SAFETY: both were written by `add`.
         unsafe { self.wrs[last].assume_init_mut() }.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
         let mut bad = std::ptr::null_mut();
-        // SAFETY: the chain lies within `wrs`, which the device copies; the QP lives, says the caller.
+        // SAFETY: the chain lies within `wrs`, which the device copies; the QP lives, as the caller
+        // guarantees.
         match unsafe { ibv_post_send(qp, self.wrs[first].as_mut_ptr(), &mut bad) } {
             0 => Ok(()),
             errno => Err(errno),
         }
     }
 
-    /// All was given.
+    /// Empties the buffer after all chains were given to the device.
     pub fn clear(&mut self) {
         self.used = 0;
     }

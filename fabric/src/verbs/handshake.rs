@@ -1,4 +1,4 @@
-//! How a connection comes about, by RDMA CM's events.
+//! How a connection is made, step by step, by RDMA CM's events.
 
 use super::VerbsNic;
 use super::connection_manager::{CmEvent, ConnectionId, ReadDepth, Terms};
@@ -15,7 +15,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// What a peer is told whose packets are longer than this end's port takes.
+/// Refusal that a peer gets whose packets are longer than this end's port takes.
 const PACKETS_TOO_LONG: &[u8] = b"jet: packets too long";
 
 fn errno_of(error: &BeginError) -> i32 {
@@ -78,7 +78,7 @@ impl VerbsNic {
         }
     }
 
-    /// Of one QP: SENDs, READs and a probe.
+    /// Returns the places of one QP's send queue: for SENDs, READs and a probe.
     fn queue_entries(&self) -> u32 {
         self.device_limits.send_queue
     }
@@ -88,7 +88,7 @@ impl VerbsNic {
         self.connections.take(state, queue)
     }
 
-    /// Something happened to an identifier.
+    /// Acts on an event of an identifier. `context` is the number that the identifier carries.
     pub(super) fn handle(&mut self, context: u64, event: CmEvent) {
         if let CmEvent::Request { id, private_data, reads } = event {
             self.requested(id, private_data, reads);
@@ -100,10 +100,10 @@ impl VerbsNic {
             self.device_is_gone();
         }
         if matches!(event, CmEvent::AddressMoved) {
-            // A connection goes on by the way that it has, and ends where that leads nowhere.
+            // A connection keeps the path that it has, and ends if that leads nowhere.
             return self.survey_soon();
         }
-        // What belongs to a connection that is gone says nothing any more.
+        // Events for a connection that is gone are ignored.
         let Some(qp) = from_context(context) else { return };
         let Some(connection) = self.connections.get_mut(qp) else { return };
         match (event, connection.state) {
@@ -138,7 +138,7 @@ impl VerbsNic {
         }
     }
 
-    /// The accepted connection stands: the peer said so, or its first message came.
+    /// Marks an accepted connection as ready, after the peer's confirmation or its first message arrived.
     pub(super) fn established(&mut self, qp: Qp) {
         if let Some(connection) = self.connections.get_mut(qp) {
             connection.state = State::Connected;
@@ -150,7 +150,7 @@ impl VerbsNic {
 
     fn requested(&mut self, mut id: ConnectionId, private_data: PrivateData, reads: ReadDepth) {
         if !self.device.port().is_of(id.device()) {
-            // Addresses that move from device to device may let it come by another.
+            // The request may arrive over another device when addresses move between devices.
             return self.order(Order::Refuse { qp: None, id, words: nothing() });
         }
         let Some(qp) = self.take_place(State::Requested) else {
@@ -169,7 +169,7 @@ impl VerbsNic {
         let result = if self.device.port().is_of(id.device()) {
             id.resolve_route(handshake)
         } else {
-            // The way leads over another device than this NIC's.
+            // The route leads over another device than this NIC's.
             Err(io::Error::from_raw_os_error(libc::ENETUNREACH))
         };
         if let Err(error) = result {
@@ -180,7 +180,7 @@ impl VerbsNic {
     fn ask(&mut self, qp: Qp) {
         let reads = self.reads_beside(ReadDepth::MOST);
         let parts = self.parts_for(qp);
-        // Numbers of QPs that are gone must be free before the device gives them again.
+        // The numbers of destroyed QPs must be free before the device uses them again.
         self.take_outcomes();
         let asked = QueuePair::new(&parts).and_then(|pair| {
             let qp_number = pair.number();
@@ -203,7 +203,7 @@ impl VerbsNic {
         }
     }
 
-    /// The peer accepted: the QP begins to work, and then the peer is told.
+    /// Continues after the peer accepted: the QP begins to work, and then the peer is told.
     fn answered(&mut self, qp: Qp, private_data: PrivateData, peer_reads: ReadDepth) {
         let wanted = self.attributes_of(peer_reads);
         let connection = self.connections.get_mut(qp).expect("it was just seen");
@@ -222,7 +222,7 @@ impl VerbsNic {
         }
     }
 
-    /// How a QP is to work with a peer that says this of READs.
+    /// Returns the attributes of a QP for a peer that makes and answers so many READs.
     fn attributes_of(&self, peer_reads: ReadDepth) -> QpAttributes {
         QpAttributes {
             reads: self.reads_beside(peer_reads),
@@ -234,7 +234,7 @@ impl VerbsNic {
         }
     }
 
-    /// What this end says of READs to a peer that says this of them.
+    /// Returns the READs that this end makes and answers with such a peer.
     fn reads_beside(&self, peer: ReadDepth) -> ReadDepth {
         let byte = |reads: u32| u8::try_from(reads).unwrap_or(u8::MAX);
         let own = ReadDepth {
@@ -268,7 +268,7 @@ impl VerbsNic {
         Ok(())
     }
 
-    /// The QP of a connection that is to be accepted works, or could not be made.
+    /// Continues after the QP of an accepted connection was made, or could not be made.
     pub(super) fn made(&mut self, qp: Qp, id: ConnectionId, result: Result<QueuePair, BeginError>) {
         let connection = self.back(qp);
         connection.id = Some(id);
@@ -279,7 +279,7 @@ impl VerbsNic {
                     status.take_standing(&standing);
                     (status.refused, status.refused_packet_bytes) = (status.refused + 1, bytes);
                 });
-                // It was asked a while ago.
+                // The port was surveyed a while ago, and has changed.
                 self.begin_survey(false);
                 return self.refuse(qp, DisconnectReason::Transport(libc::EMSGSIZE), PACKETS_TOO_LONG);
             }
@@ -290,7 +290,8 @@ impl VerbsNic {
         if self.ends_now(qp) {
             return;
         }
-        // Its number is known from here on, so that what arrives once the peer knows finds its connection.
+        // The QP's number is known from here on, so that messages which arrive once the peer knows find their
+        // connection.
         let peer_reads = self.connections.get_mut(qp).expect("it is back").peer_reads;
         let reads = self.reads_beside(peer_reads);
         let connection = self.connections.get_mut(qp).expect("it is back");
@@ -306,7 +307,7 @@ impl VerbsNic {
         self.order(Order::Accept { qp, id, terms });
     }
 
-    /// Refuses a request that its user has accepted, in words of its own.
+    /// Refuses a request that its user has accepted, with these words as private data.
     fn refuse(&mut self, qp: Qp, reason: DisconnectReason, words: &[u8]) {
         let connection = self.connections.get_mut(qp).expect("the caller looked");
         connection.reason.get_or_insert(reason);
@@ -320,7 +321,7 @@ impl VerbsNic {
     pub(super) fn accepted(&mut self, qp: Qp, id: ConnectionId, result: io::Result<()>) {
         let connection = self.back(qp);
         if connection.state == State::Connected {
-            // Its first message came before the peer's word; RDMA CM waits for that.
+            // The first message came before the peer's confirmation, for which RDMA CM still waits.
             id.notify_established();
         }
         connection.id = Some(id);
@@ -341,7 +342,7 @@ impl VerbsNic {
                 let id = connection.id.take().expect("a request has an identifier");
                 self.order(Order::Refuse { qp: Some(qp), id, words: *private_data });
             }
-            // The peer went meanwhile. Who refuses a request hears nothing of it any more.
+            // The peer went meanwhile. A user that refuses a request gets no further event of it.
             State::Leaving => connection.last = Last::Nothing,
             State::Ended => {
                 self.events.retain(|event| !matches!(event, Event::Disconnected { qp: of, .. } if *of == qp));
@@ -351,7 +352,7 @@ impl VerbsNic {
         }
     }
 
-    /// A place for the completions of a connection, and what its QP is made of.
+    /// Takes a seat for the completions of a connection, and returns what its QP is made of.
     fn parts_for(&mut self, qp: Qp) -> Parts {
         let (seat, send_completions) = self.send_completions.take();
         self.connections.get_mut(qp).expect("the caller looked").seat = Some(seat);
@@ -367,7 +368,7 @@ impl VerbsNic {
         }
     }
 
-    /// The connection has its QP.
+    /// Enters a connection's new QP in the tables.
     fn take_pair(&mut self, qp: Qp, pair: QueuePair) {
         let number = pair.number();
         let connection = self.connections.get_mut(qp).expect("the caller looked");

@@ -3,12 +3,12 @@
 use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The addresses of an interface of this host; none where it has none, or is none.
+/// Returns the addresses of an interface of this host; empty where there is no such interface.
 pub(super) fn addresses(interface: &str) -> Vec<IpAddr> {
     let mut addresses = Vec::new();
     let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: the list is the C library's, read before it is given back; an address in it is of its family's
-    // type.
+    // SAFETY: the list is the C library's, and read before it is given back; an address in it is of its
+    // family's type.
     unsafe {
         if libc::getifaddrs(&mut list) != 0 {
             return addresses;

@@ -1,8 +1,9 @@
-//! Deadlines.
+//! Deadlines as moments in time.
 
 use std::time::{Duration, Instant};
 
-/// So long from now; what is too far away to be a deadline, [`Duration::MAX`] say, is never reached.
+/// Returns the moment that is `span` from now. A span that is too long, such as [`Duration::MAX`], gives a
+/// moment a century away.
 pub(super) fn later(span: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_secs(100 * 366 * 86_400);
     let now = Instant::now();

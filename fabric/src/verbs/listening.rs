@@ -1,11 +1,11 @@
-//! Where a NIC listens: an identifier for each address.
+//! Addresses at which a NIC listens, with an identifier for each.
 //!
-//! An address of all addresses stands for those of the NIC's port, one by one. RDMA CM's own would be open to
-//! every device of the host, of which this NIC can take nothing, and would keep the next daemon from that
-//! port number.
+//! An unspecified address (`0.0.0.0`, `[::]`) stands for the addresses of the NIC's port, one by one. RDMA
+//! CM's own unspecified address would be open to every device of the host, though this NIC can take nothing
+//! from the others. It would also keep the next daemon from that port number.
 //!
-//! An address may go and come back. An identifier that was bound to it meanwhile is made anew then: what the
-//! kernel has looked up for it (the interface, the GID) need not be what the address leads to now.
+//! An address may disappear and come back. The identifier that was bound to it is then made anew. What the
+//! kernel has looked up for it (the interface, the GID) may differ from what the address leads to now.
 
 use super::VerbsNic;
 use super::addresses::LocalAddress;
@@ -21,39 +21,40 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// How often a free port number is looked for that is free at every address.
+/// Times that a free port number is tried until it is free at every address.
 const ATTEMPTS: u32 = 16;
 
-/// What one call asked to listen on.
+/// Addresses at which one call of `listen` listens.
 #[derive(Debug)]
 pub(super) struct Listening {
     channel: Arc<EventChannel>,
     port: Port,
-    /// With its real port number.
+    /// Address that was asked for, with its real port number.
     asked: SocketAddr,
     places: Vec<Place>,
 }
 
-/// One address of it.
+/// Address of a [`Listening`], with what listens there.
 #[derive(Debug)]
 struct Place {
     address: IpAddr,
-    /// What listens; or why nothing does, where it could not be made anew. It is tried again with the next
-    /// survey.
+    /// Identifier that listens, or in words the reason why none could be made anew. The next survey tries
+    /// again.
     id: Result<ConnectionId, String>,
     /// Whether the port had the address at the last look.
     is_there: bool,
-    /// It came after the beginning, so it is forgotten when it goes.
+    /// Whether the address appeared after the beginning. Such a place is removed when its address disappears.
     is_learned: bool,
 }
 
 impl Listening {
-    /// Listens at an address, or at all of the port that are of its family (of both families for `[::]`).
+    /// Listens at an address. An unspecified address stands for all of the port's addresses of its family
+    /// (`[::]`: of both families).
     pub fn begin(channel: &Arc<EventChannel>, port: &Port, asked: SocketAddr) -> io::Result<Self> {
         if asked.ip().is_loopback() {
             return Err(io::Error::other(format!("{} {LOOPBACK}", asked.ip())));
         }
-        // Where a GID was chosen, all addresses are the one that it stands for.
+        // Where a GID was chosen, the only address is the one that it stands for.
         let asked = match port.source {
             Some(chosen) if asked.ip().is_unspecified() => SocketAddr::new(chosen, asked.port()),
             _ => asked,
@@ -74,7 +75,7 @@ impl Listening {
             let mut this =
                 Self { channel: Arc::clone(channel), port: port.clone(), asked, places: Vec::new() };
             match this.add_all(&addresses) {
-                // The number that the first address was given is somebody else's at another.
+                // The port number that the first address was given is taken at another address.
                 Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) && attempts > 0 => {}
                 result => return result.map(|()| this),
             }
@@ -102,12 +103,13 @@ impl Listening {
         Err(io::Error::other(words))
     }
 
-    /// What was asked for, with its real port number.
+    /// Returns the address that was asked for, with its real port number.
     pub fn address(&self) -> SocketAddr {
         self.asked
     }
 
-    /// Whether anything is to be done where the device has these addresses; `all`: wherever it listens.
+    /// Whether [`Self::renew`] has something to do, now that the device has these addresses. With `all` it
+    /// has at each address that is present.
     pub fn is_stale(&self, present: &[LocalAddress], all: bool) -> bool {
         let is_new = |address: &IpAddr| self.places.iter().all(|place| place.address != *address);
         let any_new = self.asked.ip().is_unspecified()
@@ -119,8 +121,9 @@ impl Listening {
             })
     }
 
-    /// The device has these addresses now: listens anew where one is back, and where one is new that all
-    /// addresses mean; `all`: at each that is there.
+    /// Listens anew at addresses that came back, and at new ones that an unspecified address stands for.
+    ///
+    /// `present` are the device's addresses now. With `all` it listens anew at each of them.
     pub fn renew(&mut self, present: &[LocalAddress], all: bool) {
         if self.asked.ip().is_unspecified() {
             for address in meant(self.asked.ip(), self.port.number, present) {
@@ -136,7 +139,7 @@ impl Listening {
             let was_there = std::mem::replace(&mut place.is_there, is_there);
             if is_there && (all || !was_there || place.id.is_err()) {
                 let address = place.address;
-                // The one of before goes first: it has the port number.
+                // The old identifier is destroyed first, since it has the port number.
                 place.id = Err("it is made anew".to_owned());
                 self.places[at].id = self.bound(address).map(|(_, id)| id).map_err(|error| error.to_string());
             }
@@ -144,7 +147,7 @@ impl Listening {
         self.places.retain(|place| place.is_there || !place.is_learned);
     }
 
-    /// Each of its addresses.
+    /// Returns each address, with whether it is present and whether listening there failed.
     pub fn each(&self) -> impl Iterator<Item = ListeningAt> {
         self.places.iter().map(|place| ListeningAt {
             address: SocketAddr::new(place.address, self.asked.port()),
@@ -153,14 +156,14 @@ impl Listening {
         })
     }
 
-    /// Whether an address is there, and yet nobody listens at it.
+    /// Whether an address is present at which no identifier listens.
     pub fn is_lacking(&self) -> bool {
         self.places.iter().any(|place| place.is_there && place.id.is_err())
     }
 }
 
 impl VerbsNic {
-    /// At one address more, or at all that it stands for.
+    /// Listens at one more address, or at all that an unspecified one stands for.
     pub(super) fn begin_listening(&mut self, address: &Address) -> Result<Address, ListenError> {
         let Address::Rdma(text) = address else {
             return Err(ListenError::WrongFabric { address: address.clone() });
@@ -185,7 +188,7 @@ impl VerbsNic {
         }
     }
 
-    /// It listens at one address more, or at none any more.
+    /// Updates the port's status after the set of addresses at which the NIC listens has changed.
     pub(super) fn tell_listening(&mut self) {
         if !self.listening.is_empty() {
             self.surveying.listens(Instant::now());
@@ -195,7 +198,7 @@ impl VerbsNic {
         });
     }
 
-    /// Nowhere any more.
+    /// Stops listening everywhere.
     pub(super) fn end_listening(&mut self) {
         self.listening.clear();
         self.surveying.stop_listening();
@@ -203,13 +206,13 @@ impl VerbsNic {
     }
 }
 
-/// Whether the device has an address. One that is of a link only is not looked for.
+/// Whether the device has an address. A link-local address is not looked for, and counts as present.
 fn is_present(address: IpAddr, present: &[LocalAddress]) -> bool {
     let is_link_local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
     is_link_local || present.iter().any(|found| found.address == address)
 }
 
-/// The addresses that an address of all addresses means at a port, of those that are there.
+/// Returns those of the present addresses that an unspecified address stands for at a port.
 fn meant(all: IpAddr, port: u8, present: &[LocalAddress]) -> Vec<IpAddr> {
     let mut addresses: Vec<IpAddr> = Vec::new();
     for found in present.iter().filter(|found| found.port == port) {

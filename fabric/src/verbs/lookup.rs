@@ -1,7 +1,7 @@
-//! From a number that the device chose (a key, a QP's number) to a place in a table: fixed size, no
-//! allocation.
+//! Table from a number that the device chose (a key, a QP's number) to a place in another table. It has a
+//! fixed size, and never allocates.
 
-/// Open addressing with linear probing, at most half full.
+/// Hash table with open addressing and linear probing, at most half full.
 #[derive(Debug)]
 pub(super) struct Lookup {
     slots: Box<[(u32, u32)]>,
@@ -11,17 +11,17 @@ pub(super) struct Lookup {
 const EMPTY: u32 = u32::MAX;
 
 impl Lookup {
-    /// For so many entries at once.
+    /// Makes a table for so many entries at once.
     pub fn new(entries: usize) -> Self {
         Self { slots: vec![(0, EMPTY); (2 * entries.max(2)).next_power_of_two()].into(), used: 0 }
     }
 
     fn home(&self, key: u32) -> usize {
-        // Numbers of a device lie close together: spread them.
+        // Numbers of a device lie close together, so they are spread.
         (key.wrapping_mul(0x9e37_79b1) >> 7) as usize & (self.slots.len() - 1)
     }
 
-    /// The place under a number.
+    /// Returns the place that is stored under a number.
     #[inline]
     pub fn get(&self, key: u32) -> Option<u32> {
         let mut at = self.home(key);
@@ -37,7 +37,7 @@ impl Lookup {
         }
     }
 
-    /// Puts a place under a number that has none.
+    /// Stores a place under a number that has none.
     pub fn insert(&mut self, key: u32, place: u32) {
         assert!(place != EMPTY && 2 * self.used < self.slots.len(), "the table was made for fewer");
         let mut at = self.home(key);
@@ -48,7 +48,7 @@ impl Lookup {
         self.used += 1;
     }
 
-    /// Forgets a number; what probed past it moves up.
+    /// Removes a number. Entries that had probed past it move up.
     pub fn remove(&mut self, key: u32) {
         let mask = self.slots.len() - 1;
         let mut at = self.home(key);

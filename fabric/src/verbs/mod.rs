@@ -1,18 +1,18 @@
-//! A NIC in hardware, or the kernel's own in software, on verbs and RDMA CM (Jet §4.1).
+//! A NIC on verbs and RDMA CM (Jet §4.1): in hardware, or the kernel's own in software.
 //!
-//! One file per object of verbs; each holds what it is made in. What ties them together is the connection,
-//! whose life [`handshake`] and [`ending`] tell; [`polling`] turns the device's completions into those of
-//! [`crate::Nic`].
+//! Each object of verbs has a file, and holds the object that it is made in. The life of a connection, which
+//! uses all of them, is in [`handshake`] and [`ending`]. [`polling`] turns the device's completions into
+//! those of [`crate::Nic`].
 //!
-//! * All QPs take from one SRQ, whose entries complete to one queue. What they post completes to others, each
-//!   shared by a few ([`send_completions`]). SENDs and READs are gathered and given to the device as one
-//!   chain a QP; only the last of a chain and READs are signalled, and what lies before a signalled one
-//!   completed with it.
-//! * Nothing is posted that could not complete: the one queue has a place for every SRQ entry, the others for
-//!   every SEND, READ and probe that their QPs may have under way.
-//! * A QP ends in the error state, gives back its work, and is destroyed when the device says that it takes
-//!   no SRQ entry any more, or has said nothing for a while: what it took and nobody saw would be lost with
-//!   it.
+//! * All QPs take from one SRQ, whose entries complete to one queue. What QPs post completes to other queues,
+//!   each shared by a few QPs ([`send_completions`]). SENDs and READs are gathered, and given to the device
+//!   as one chain for each QP. Only READs, probes and the last request of a chain are signalled. Requests
+//!   before a signalled one have completed with it.
+//! * Nothing is posted that could not complete. The SRQ's queue has a place for every SRQ entry. The other
+//!   queues have a place for every SEND, READ and probe that their QPs may have under way.
+//! * A QP that ends is taken to the error state, and its work completes. It is destroyed when the device
+//!   reports that it takes no SRQ entry any more, or has reported nothing for a while. Destroyed earlier, it
+//!   would lose the entries that it took and nobody saw.
 
 mod addresses;
 mod completion_queue;
@@ -89,20 +89,21 @@ use std::sync::Arc;
 use std::time::Instant;
 use surveying::Surveying;
 
-/// Polls between two looks at the event channels, which are a system call. Who sleeps hears of events at
-/// once.
+/// Polls between two looks at the event channels, each of which is a system call. A sleeping user is woken by
+/// events at once.
 const LOOK_EVERY: u32 = 4096;
-/// The same while a connection comes about or ends.
+/// Polls between two looks at the event channels while a connection is being made or ended.
 const LOOK_EVERY_TIMED: u32 = 16;
-/// Events of connections that are taken at once: each is some system calls.
+/// Events of connections that are taken in one look, at most. Each takes some system calls.
 const EVENTS_AT_ONCE: u32 = 8;
-/// A poll that brought something counts as so many in vain: it takes longer, and its messages share the call.
+/// Number of empty polls that a poll with work counts for. It takes longer, and its messages share the system
+/// call.
 const POLL_WITH_WORK: u32 = 16;
 
-/// A NIC on verbs. See the module.
+/// NIC on verbs; see the module's documentation.
 pub struct VerbsNic {
-    // In the order in which they must be dropped: who works on connections, then those, before the queues
-    // that they use, and those before the domain.
+    // In the order in which they must be dropped: first the thread that works on connections, then the
+    // connections, then the queues that they use, then the domain.
     set_up: SetUp,
     listening: Vec<Listening>,
     connections: Connections,
@@ -114,12 +115,13 @@ pub struct VerbsNic {
     outgoing: Outgoing,
     channel: Arc<EventChannel>,
     domain: Arc<Domain>,
-    /// Bound to an address of the device, so that its removal is heard of though nothing else is.
+    /// Identifier bound to an address of the device, so that the device's removal is reported even without
+    /// connections.
     _sentry: Option<ConnectionId>,
     device: Device,
     options: VerbsOptions,
     limits: Limits,
-    /// What the device does of what was asked for.
+    /// Limits that the device allows, of what was asked for.
     device_limits: NicLimits,
     by_qp_number: Lookup,
     gathered: Gathered,
@@ -131,10 +133,10 @@ pub struct VerbsNic {
     expanding: Option<Expansion>,
     /// SRQ entries that completed and were not shown yet.
     arrivals: Batch,
-    /// Which queue is looked into next: 0 that of arrivals, then those of what was posted.
+    /// Completion queue that is polled next: 0 is that of arrivals, the others follow.
     turn: usize,
     probing: Probing,
-    /// Connections that wait for something with a deadline.
+    /// Indices of connections that wait for something with a deadline.
     timed: Vec<u32>,
     receives_posted: u32,
     sends: u32,
@@ -145,11 +147,11 @@ pub struct VerbsNic {
     polled: bool,
 }
 
-// SAFETY: the library's objects may be used by any thread, by one at a time; `&mut self` sees to that.
+// SAFETY: the library's objects may be used by any thread, by one at a time, which `&mut self` guarantees.
 unsafe impl Send for VerbsNic {}
 
 impl VerbsNic {
-    /// A NIC with nothing registered and no connections.
+    /// Makes a NIC with nothing registered and no connections.
     ///
     /// # Errors
     /// [`VerbsError`] names the verb, what the system said, and what to change.
@@ -165,9 +167,10 @@ impl VerbsNic {
             ));
         }
         let device = Device::open(&options.device, options.cpu)?;
-        // What the library allocates for the queues, and the kernel for them, lies where the device is.
+        // Memory that the library and the kernel allocate for the queues comes from the device's node.
         let _near = near(options.numa_node, &device)?;
-        // Before everything that lives in the device, as what is made last is dropped first where this fails.
+        // Made before everything that lives in the device: where this function fails, what was made last is
+        // dropped first.
         let channel = Arc::new(EventChannel::new()?);
         let port = device.port();
         let survey = Survey::of(port);
@@ -239,29 +242,29 @@ impl VerbsNic {
         })
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     pub fn device(&self) -> &str {
         self.device.name()
     }
 
-    /// What the device does of what was asked for.
+    /// Returns the limits that the device allows, of what was asked for.
     pub fn device_limits(&self) -> &NicLimits {
         &self.device_limits
     }
 
-    /// Its completion queues, that of arrivals first.
+    /// Returns the use of the NIC's completion queues, that of arrivals first.
     pub fn completion_queues(&self) -> impl Iterator<Item = QueueUse> + '_ {
         let arrivals = self.receive_completions.in_use(self.limits.srq_entries_max);
         std::iter::once(arrivals).chain(self.send_completions.queues())
     }
 
-    /// How its port stands, now and later.
+    /// Returns a watch on the port's status, which stays up to date.
     pub fn watch(&self) -> Arc<PortWatch> {
         Arc::clone(&self.watch)
     }
 
-    /// Looks at the event channels now and then, gives the device what was gathered, and gives up what took
-    /// too long.
+    /// Looks at the event channels now and then, gives the device the gathered requests, and ends waits that
+    /// took too long.
     fn progress(&mut self) {
         self.polled = true;
         self.send_completions.awake();
@@ -274,7 +277,7 @@ impl VerbsNic {
         self.flush();
     }
 
-    /// Takes what the event channels have; how many were ready.
+    /// Takes what the event channels have, and returns how many descriptors were ready.
     fn look(&mut self) -> usize {
         (self.look_first, self.polls_since_look) = (false, 0);
         let ready = self.readiness.look(&mut none_ready());
@@ -289,7 +292,8 @@ impl VerbsNic {
             for taken in 1..=EVENTS_AT_ONCE {
                 let Some((context, event)) = connection_manager::next_event(&self.channel) else { break };
                 self.handle(context, event);
-                // The others wait for the next poll, and connections that stand do not wait for all of them.
+                // Further events wait for the next poll, so that existing connections do not wait for all of
+                // them.
                 self.look_first = taken == EVENTS_AT_ONCE;
             }
         }
@@ -325,14 +329,14 @@ impl VerbsNic {
     }
 }
 
-/// Lets this thread have its memory on the node that was asked for, or else on the device's, while the result
-/// lives.
+/// Makes this thread's memory come from a NUMA node while the result lives: the node that was asked for, or
+/// else the device's.
 fn near(asked: Option<u32>, device: &Device) -> Result<Option<ThreadPrefers>, VerbsError> {
     let Some(node) = asked.or(device.numa_node()) else { return Ok(None) };
     match ThreadPrefers::node(node) {
         Ok(prefers) => Ok(Some(prefers)),
         Err(source) if asked.is_some() => Err(VerbsError::Node { node, source }),
-        // A process that may not choose (some containers) has its memory where it runs.
+        // A process that may not choose a node (in some containers) gets memory where it runs.
         Err(_) => Ok(None),
     }
 }
@@ -351,7 +355,7 @@ impl Nic for VerbsNic {
     }
 
     fn deregister(&mut self, key: MemoryKey) {
-        // What was gathered may name it.
+        // Gathered requests may name the key.
         self.flush();
         self.regions.deregister(key);
     }
@@ -436,7 +440,7 @@ impl Nic for VerbsNic {
         self.receives.arm_limit(self.receives_posted, Instant::now());
         self.receive_completions.request_event();
         self.send_completions.watch();
-        // What completed before the request gives no event.
+        // Completions from before the request raise no event.
         if self.has_news() {
             return false;
         }
@@ -452,10 +456,10 @@ impl Drop for VerbsNic {
     fn drop(&mut self) {
         self.stop_listening();
         self.gathered.clear();
-        // What is with the thread for set-up goes with it.
+        // Work that is with the set-up thread ends with that thread.
         self.set_up = SetUp::Here;
         for index in self.connections.indices() {
-            // Its QP, and then itself; the peer is told by the kernel.
+            // First the QP is destroyed, then its identifier; the kernel tells the peer.
             let (_, connection) = self.connections.at(index);
             (connection.pair, connection.id) = (None, None);
         }

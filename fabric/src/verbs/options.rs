@@ -1,122 +1,138 @@
-//! What a NIC on verbs is built with.
+//! Options with which a NIC on verbs is built.
 
 use crate::limits::{CompletionQueues, Profile, Wants};
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-/// Scatter entries of one READ that this crate makes use of. Every place of a send queue is as large as the
-/// largest request: with 19 of them 512 bytes, on mlx5 (192 and 16 each, in steps of 64:
-/// `mlx5_calc_send_wqe`) as with rxe (208 and 16 each, a power of two: `rxe_qp_init_req`). A fragment of 256
-/// KiB (Jet §3.2) is 64 slabs, in a few runs most often; where it is in more than 19, it is read in parts.
+/// Scatter entries of one READ that this crate makes use of.
+///
+/// Every place of a send queue is as large as the largest request. With 19 entries that is 512 bytes, on mlx5
+/// (192 and 16 each, in steps of 64: `mlx5_calc_send_wqe`) as with rxe (208 and 16 each, a power of two:
+/// `rxe_qp_init_req`). A fragment of 256 KiB (Jet §3.2) is 64 slabs, in a few runs most often. A fragment in
+/// more than 19 runs is read in parts.
 pub(super) const SCATTER_WANTED: u32 = 19;
-/// READs of a peer that are answered at once on one QP: what RDMA CM can say.
+/// Most READs of a peer that one QP answers at once: the most that RDMA CM can express.
 const READS_ANSWERED_MAX: u32 = 255;
-/// Work of this NIC's own on a QP: a probe.
+/// Requests of this NIC's own on a QP: a probe.
 const PROBES_PER_QP: u32 = 1;
-/// Bytes of a SEND's payload: one slab.
+/// Most bytes of a SEND's payload: one slab.
 pub(super) const PAYLOAD_BYTES_MAX: u32 = jet_wire::SLAB_BYTES_U32;
 
-/// The first address of `host:port`.
+/// Resolves `host:port`, and returns the first address.
 pub(super) fn resolve(host_and_port: &str) -> io::Result<SocketAddr> {
     let none = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     host_and_port.to_socket_addrs()?.next().ok_or_else(none)
 }
 
-/// Which device, of those that RDMA CM knows.
+/// Choice of a device, of those that RDMA CM knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// By name, as `rdma link` shows it; connections leave from the address of its GID `gid_index`, where one
-    /// is given.
+    /// Device of a name, as `rdma link` shows it. Where `gid_index` is given, connections leave from that
+    /// GID's address.
     Named {
-        /// The device's name.
+        /// Name of the device.
         device: String,
-        /// Its port, from 1.
+        /// Port of the device, from 1.
         port: u8,
-        /// Index in the table of the port's GIDs; none: as the kernel routes.
+        /// Index in the table of the port's GIDs. `None` leaves the choice to the kernel's routes.
         gid_index: Option<u8>,
     },
-    /// The one that has this address, or from which it is reached.
+    /// Device that has this address, or from which it is reached.
     Reaching(IpAddr),
 }
 
-/// Sizes and times of a [`super::VerbsNic`]. Everything is allocated once, by these numbers.
+/// Sizes and times of a [`super::VerbsNic`]. Memory for these sizes is allocated once, when the NIC is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerbsOptions {
-    /// The device.
+    /// Device that the NIC uses.
     pub device: DeviceChoice,
-    /// The local address that connections leave from; none: as the kernel routes, or as `gid_index` says.
+    /// Local address that connections leave from. `None` leaves the choice to `gid_index`, or to the kernel's
+    /// routes.
     pub source: Option<IpAddr>,
-    /// Limits that are kept to beside the device's; `None`: the device's alone.
+    /// Limits that the NIC keeps to beside the device's. `None`: the device's limits alone.
     pub profile: Option<Profile>,
-    /// Connections, those in the making counted (1,024).
+    /// Connections, including those that are being set up (1,024).
     pub qps_max: u32,
-    /// SRQ entries, posted or completed but not polled (4,096).
+    /// SRQ entries that are posted, or completed but not polled (4,096).
     pub srq_entries_max: u32,
-    /// Outstanding READs altogether (256).
+    /// Outstanding READs of all QPs together (256).
     pub reads_max: u32,
-    /// Outstanding READs of one QP, or as many as the device has (16: what ConnectX-6 and -7 have; 4 MiB of
-    /// fragments). 0: this end makes none, and asks its peers for no place to answer them in.
+    /// Outstanding READs of one QP, or as many as the device allows (16: what ConnectX-6 and -7 allow; 4 MiB
+    /// of fragments).
+    ///
+    /// 0 means that this end makes none, and reserves nothing at its peers for answering them.
     pub reads_per_qp_max: u32,
-    /// READs of a peer that are answered at once on one QP, or as many as the device answers (255, which is
-    /// the most that RDMA CM can say). 0: this end answers none; its QPs refuse them, whatever is registered.
+    /// READs of a peer that one QP answers at once, or as many as the device answers (255, which is the most
+    /// that RDMA CM can express).
+    ///
+    /// 0 means that this end answers none: its QPs refuse READs, whatever is registered.
     pub reads_answered_per_qp_max: u32,
     /// Outstanding SENDs of one QP (128). A connection's queues have a place for each, for each READ, and for
     /// a probe.
     pub sends_per_qp_max: u32,
-    /// Outstanding SENDs altogether (4,096); each has a place for its header, 128 bytes.
+    /// Outstanding SENDs of all QPs together (4,096). Each has a place for its header, 128 bytes.
     pub sends_max: u32,
     /// Places of 4 KiB for payloads of SENDs that are copied, [`crate::nic::Payload::Inline`] (256).
     pub inline_places: u32,
     /// Regions that can be registered (64).
     pub regions_max: u32,
-    /// The NUMA node that queues and staging lie on (none: the device's, where it has one).
+    /// NUMA node for queues and staged bytes. `None` (the default): the device's, where it has one.
     pub numa_node: Option<u32>,
-    /// The processor on which who sleeps on this NIC runs, if that is always the same: completions then ring
-    /// there.
+    /// Processor of the thread that sleeps on this NIC, if that is always the same. Completions then
+    /// interrupt that processor.
     pub cpu: Option<usize>,
-    /// Whether the slow calls of accepting and ending connections are made on a thread of their own (no): for
-    /// who has many.
+    /// Whether the slow calls of accepting and ending connections are made on a thread of their own (no).
+    /// Useful with many connections.
     pub set_up_thread: bool,
-    /// How often a SEND that finds no SRQ entry is tried again before its QP fails: 0 to 6 times, 7 for ever
+    /// Times that a SEND which finds no SRQ entry is tried again before its QP fails: 0 to 6, or 7 for ever
     /// (7).
     pub rnr_retry: u8,
-    /// How long a peer waits that found no SRQ entry, in the InfiniBand specification's code: 7 is 0.12 ms
-    /// (7). What RDMA CM leaves it at, 0, is 655 ms.
+    /// Time that a peer waits after it found no SRQ entry, in the InfiniBand specification's code: 7 is 0.12
+    /// ms (7). RDMA CM's own value, 0, is 655 ms.
     pub rnr_timer: u8,
-    /// How often a packet that is not acknowledged is sent again before its QP fails: 0 to 7 times (6).
-    /// Soft-RoCE takes 7 as for ever, and a peer that is gone without a word is then never noticed.
+    /// Times that a packet without an acknowledgement is sent again before its QP fails: 0 to 7 (6).
+    ///
+    /// Soft-RoCE takes 7 as for ever, and then never notices a peer that is gone without a message.
     pub retry: u8,
-    /// How long an acknowledgement may take before that: 4.096 us x 2^this, 1 to 31 (16: 268 ms). A peer that
-    /// is gone without a word is noticed after seven times as long.
+    /// Time that an acknowledgement may take before the packet is sent again: 4.096 us x 2^this, 1 to 31 (16:
+    /// 268 ms).
+    ///
+    /// A peer that is gone without a message is noticed after seven times as long.
     pub ack_timeout: u8,
-    /// The type of service of this end's packets, as in IP (RFC 2474): the code point, and two bits below it.
-    /// None: as the kernel has it for RDMA CM (`default_roce_tos`) where this end asks, and as the peer has
-    /// it where this end accepts.
+    /// Type of service of this end's packets, as in IP (RFC 2474): the code point, and two bits below it.
+    ///
+    /// `None` where this end asks: the kernel's value for RDMA CM (`default_roce_tos`). `None` where this end
+    /// accepts: the peer's value.
     pub tos: Option<u8>,
-    /// How long [`crate::Nic::disconnect`] waits for posted SENDs to be taken (1 s).
+    /// Time for which [`crate::Nic::disconnect`] waits until posted SENDs are taken (1 s).
     pub farewell: Duration,
-    /// How long a connection may take to come about (20 s: RDMA CM sends a request that was lost again after
-    /// 4.3 s).
+    /// Time in which a connection must be set up (20 s: RDMA CM sends a lost request again after 4.3 s).
     pub handshake: Duration,
-    /// Each connection is looked at once in this span (5 s). One on which nothing happened since the last
-    /// look is probed with a WRITE of no bytes: the word of a peer that went may have been lost, and RC has
-    /// no other way to notice. Work that does not end for four such spans ends its connection, but not before
-    /// the device had time for its retries (`ack_timeout`, `retry`).
+    /// Span in which each connection is looked at once (5 s).
+    ///
+    /// A connection on which nothing happened since the last look is probed with a WRITE of no bytes. The
+    /// message of a peer that went may have been lost, and RC has no other way to notice. Work that does not
+    /// end for four such spans ends its connection. That happens not before the device had time for its
+    /// retries (`ack_timeout`, `retry`).
     pub keep_alive: Duration,
-    /// Between two looks at the port, while the NIC listens, that the device did not ask for (10 s): most
-    /// devices say nothing of a new MTU. Of what it does say nothing waits for such a look.
+    /// Time between two looks at the port without an event of the device, while the NIC listens (10 s).
+    ///
+    /// Most devices do not report a new MTU. Changes that the device reports do not wait for such a look.
     pub look_every: Duration,
-    /// How long a QP in the error state may take to give back its work (1 s); then it is destroyed all the
+    /// Time for which a QP in the error state may keep its work (1 s). After it the QP is destroyed all the
     /// same, and counted.
     pub drain: Duration,
-    /// How long the device's word may take that such a QP takes no SRQ entry any more ("last WQE reached", 20
-    /// ms). Some never give it; that is counted, too.
+    /// Time that the device may take to report that such a QP takes no SRQ entry any more ("last WQE
+    /// reached", 20 ms).
+    ///
+    /// Some devices never report it; these cases are counted, too.
     pub last_wqe: Duration,
 }
 
 impl VerbsOptions {
-    /// The defaults, on the device that has the address of `host:port`, or from which it is reached.
+    /// Returns the default options, for the device that has the address of `host:port`, or from which that is
+    /// reached.
     ///
     /// # Errors
     /// What the resolver says of the host.
@@ -124,7 +140,7 @@ impl VerbsOptions {
         Ok(Self::on(DeviceChoice::Reaching(resolve(host_and_port)?.ip())))
     }
 
-    /// The defaults, on this device.
+    /// Returns the default options for this device.
     pub fn on(device: DeviceChoice) -> Self {
         Self {
             device,
@@ -156,19 +172,21 @@ impl VerbsOptions {
         }
     }
 
-    /// How long a packet that nobody acknowledges is sent again before its QP fails: `ack_timeout`, once and
-    /// for each `retry`. A device may take up to four times as long (InfiniBand specification, 9.7.6.1.3).
+    /// Returns how long a packet without an acknowledgement is sent again before its QP fails: `ack_timeout`,
+    /// once and for each `retry`.
+    ///
+    /// A device may take up to four times as long (InfiniBand specification, 9.7.6.1.3).
     pub fn sent_again_for(&self) -> Duration {
         Duration::from_nanos(4096 << self.ack_timeout.min(31)) * (u32::from(self.retry) + 1)
     }
 
-    /// What is asked of the device.
+    /// Returns what the NIC asks of its device.
     pub fn wants(&self) -> Wants {
         Wants {
             qps: self.qps_max,
             srq_entries: self.srq_entries_max,
             reads: self.reads_max,
-            // What RDMA CM can say.
+            // The most that RDMA CM can express.
             reads_per_qp: self.reads_per_qp_max.min(u8::MAX.into()),
             reads_answered_per_qp: self.reads_answered_per_qp_max.min(READS_ANSWERED_MAX),
             sends: self.sends_max,
@@ -179,7 +197,7 @@ impl VerbsOptions {
         }
     }
 
-    /// Says what is wrong with these numbers, if anything is.
+    /// Describes what is wrong with these numbers; `None` where nothing is.
     pub(super) fn problem(&self) -> Option<&'static str> {
         let sizes = [
             self.qps_max,
@@ -198,7 +216,7 @@ impl VerbsOptions {
         if self.rnr_timer > 31 {
             return Some("rnr_timer must be 0 to 31");
         }
-        // 0 would be for ever.
+        // 0 would mean for ever.
         if !(1..=31).contains(&self.ack_timeout) {
             return Some("ack_timeout must be 1 to 31");
         }

@@ -1,4 +1,4 @@
-//! What was ordered of slow calls, and what comes of it: of handshakes, of endings and of surveys.
+//! Orders for slow calls, and their outcomes: of handshakes, of endings and of surveys.
 
 use super::VerbsNic;
 use super::connections::Connection;
@@ -6,14 +6,14 @@ use super::set_up::{Order, Outcome};
 use crate::nic::Qp;
 
 impl VerbsNic {
-    /// Has an order carried out, here or on the thread for set-up.
+    /// Has an order carried out, on this thread or on the set-up thread.
     pub(super) fn order(&mut self, order: Order) {
         if let Some(outcome) = self.set_up.order(order) {
             self.carried_out(outcome);
         }
     }
 
-    /// What the thread for set-up has done.
+    /// Takes the outcomes of orders that the set-up thread has carried out.
     #[inline]
     pub(super) fn take_outcomes(&mut self) {
         while let Some(outcome) = self.set_up.take() {
@@ -40,7 +40,7 @@ impl VerbsNic {
         }
     }
 
-    /// A connection whose order was carried out.
+    /// Returns the connection whose order was carried out, and notes that its parts are back.
     pub(super) fn back(&mut self, qp: Qp) -> &mut Connection {
         let connection =
             self.connections.get_mut(qp).expect("a connection stays while something of it is away");
@@ -51,7 +51,7 @@ impl VerbsNic {
         connection
     }
 
-    /// Whether a connection that is back is to end, and begins to.
+    /// Begins to end a connection whose end waited for its parts. `true` where it did.
     pub(super) fn ends_now(&mut self, qp: Qp) -> bool {
         let connection = self.connections.get_mut(qp).expect("it is back");
         if !std::mem::take(&mut connection.ends) {

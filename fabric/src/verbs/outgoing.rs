@@ -1,8 +1,8 @@
-//! Where the bytes of SENDs lie until the device has taken them.
+//! Memory for the bytes of SENDs until the device has taken them.
 //!
-//! A header is copied, and so is a payload that its user wants back at once; a registered one stays where it
-//! is, and the device gathers both. A device that gathers one stretch only gets header and payload copied
-//! behind one another.
+//! A header is copied, and so is an inline payload. A registered payload stays where it is, and the device
+//! gathers both. For a device that gathers only one stretch, header and payload are copied behind one
+//! another.
 
 use super::connections::{NOWHERE, Posted};
 use super::error::VerbsError;
@@ -14,12 +14,13 @@ use jet_wire::message::HEADER_BYTES;
 use rdma_sys::ibv_sge;
 use std::sync::Arc;
 
-/// A SEND as the device is to gather it.
+/// SEND as the device is to gather it.
 pub(super) struct Laid {
     pub posted: Posted,
     pub first: ibv_sge,
     pub second: Option<ibv_sge>,
-    /// The stretches' addresses are this process's own: the processor copies them into the request.
+    /// Whether the stretches' addresses are this process's own: the processor then copies the bytes into the
+    /// request.
     pub inline: bool,
 }
 
@@ -32,8 +33,8 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// For so many SENDs, and so many payloads that are copied; `send_sges` is how many stretches the device
-    /// gathers.
+    /// Makes room for so many SENDs, and for so many copied payloads. `send_sges` is how many stretches the
+    /// device gathers.
     pub fn new(domain: &Arc<Domain>, sends: u32, payloads: u32, send_sges: u32) -> Result<Self, VerbsError> {
         let in_one_stretch = send_sges == 1;
         let beside = if in_one_stretch { HEADER_BYTES } else { 0 };
@@ -45,7 +46,8 @@ impl Outgoing {
         })
     }
 
-    /// Puts a SEND where the device finds it. The caller has seen that there is a place for one more header.
+    /// Puts a SEND where the device finds it. The caller has checked that there is a place for one more
+    /// header.
     ///
     /// # Errors
     /// [`PostError::LocalProtection`], and [`PostError::QueueFull`] where no place for a payload is left.
@@ -128,7 +130,7 @@ impl Outgoing {
         Ok(Laid { posted: Posted::Send { header: NOWHERE, payload }, first, second: None, inline })
     }
 
-    /// The device is done with a SEND's places.
+    /// Gives back the places of a SEND that the device has taken.
     #[inline]
     pub fn give(&mut self, header: u32, payload: u32) {
         if header != NOWHERE {

@@ -1,30 +1,30 @@
-//! The connections that stand: probed, and told of by how long their packets are.
+//! Connections that are ready: counted for probing, and reported by the length of their packets.
 
 use super::VerbsNic;
 use super::queue_pair::QueuePair;
 use super::watch::Path;
 use crate::nic::Qp;
 
-/// MTUs of the specification.
+/// Number of MTUs in the specification.
 const CLASSES: usize = 5;
 const BYTES_LEAST: u32 = 256;
 
-/// Connections by path MTU: 256 bytes, then twice as many each.
+/// Number of connections for each path MTU: 256 bytes first, then twice as many each.
 #[derive(Debug, Default)]
 pub(super) struct Paths([u32; CLASSES]);
 
 impl Paths {
-    /// One more, with packets of so many bytes.
+    /// Counts one more connection with packets of so many bytes.
     fn begin(&mut self, bytes: u32) {
         self.0[class_of(bytes)] += 1;
     }
 
-    /// One less.
+    /// Counts one connection less.
     fn end(&mut self, bytes: u32) {
         self.0[class_of(bytes)] -= 1;
     }
 
-    /// Those that there are, with the shortest packets first.
+    /// Returns the MTUs that connections have, the shortest packets first.
     fn each(&self) -> Vec<Path> {
         let paths = self.0.iter().enumerate().filter(|(_, connections)| **connections > 0);
         let told = paths.map(|(class, connections)| Path {
@@ -40,26 +40,26 @@ fn class_of(bytes: u32) -> usize {
 }
 
 impl VerbsNic {
-    /// A connection stands: it is looked at from now on, and told with what its packets are like.
+    /// Counts a connection that is ready: it is probed from now on, and reported with its packets' length.
     pub(super) fn count_in(&mut self, qp: Qp) {
         let Some(connection) = self.connections.get_mut(qp) else { return };
         if std::mem::replace(&mut connection.is_counted, true) {
             return;
         }
         self.probing.begin(qp.index);
-        // A device that does not say how long its packets are has the connection all the same.
+        // A connection counts even if the device does not say how long its packets are.
         if let Some(path) = connection.pair.as_ref().and_then(QueuePair::path) {
             connection.path = Some(path.bytes);
             self.paths.begin(path.bytes);
             self.tell_paths();
             if self.surveying.is_news(path.standing) {
-                // That was a while ago, so it is not what is told.
+                // The path's state of the port is already old, so it is not what is reported.
                 self.begin_survey(false);
             }
         }
     }
 
-    /// It does not stand any more.
+    /// Stops counting a connection.
     pub(super) fn count_out(&mut self, qp: Qp) {
         let Some(connection) = self.connections.get_mut(qp) else { return };
         if std::mem::take(&mut connection.is_counted) {

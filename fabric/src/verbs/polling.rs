@@ -1,4 +1,4 @@
-//! From the device's completions to those of [`crate::Nic`].
+//! Turns the device's completions into those of [`crate::Nic`].
 
 use super::VerbsNic;
 use super::connections::{Posted, State};
@@ -8,23 +8,23 @@ use jet_wire::message::HEADER_BYTES;
 use rdma_sys::ibv_wc_opcode;
 use rdma_sys::ibv_wc_status::IBV_WC_REM_OP_ERR;
 
-/// A completion of a send queue stands for all work up to it; what of that is not shown yet.
+/// Completion of a send queue whose work is being shown. One completion stands for all work up to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Expansion {
     pub index: u32,
-    /// The last position that it stands for.
+    /// Last position that the completion stands for.
     pub upto: u32,
-    /// How that ended, and how those before it did.
+    /// Status of the work at `upto`; `others` is that of the work before it.
     pub last: Status,
     pub others: Status,
 }
 
-/// What became of an SRQ entry's completion.
+/// Result of looking at an SRQ entry's completion.
 enum Received {
     Done(Completion),
-    /// The user must hear first that the connection stands.
+    /// The user must first hear that the connection is ready.
     Blocked,
-    /// What the connection's end had posted completed before, and is shown first.
+    /// Work that this end posted completed before, and is shown first.
     Later,
 }
 
@@ -37,8 +37,9 @@ impl VerbsNic {
         filled
     }
 
-    /// Looks into each queue to which something may come, that of arrivals and those of what was posted in
-    /// turn, so that none waits for ever where `out` is always full before.
+    /// Takes completions from each queue in use: that of arrivals, and in turn those of posted work.
+    ///
+    /// The turns keep a queue from waiting for ever where the others always fill `out`.
     fn fill(&mut self, out: &mut [Completion]) -> usize {
         let mut filled = 0;
         let mut is_blocked = false;
@@ -76,12 +77,12 @@ impl VerbsNic {
         }
     }
 
-    /// Looks into the queue whose turn it is; `true`: it may have more than was taken, and keeps its turn.
+    /// Polls the queue whose turn it is. `true` where it may have more, and keeps its turn.
     #[inline]
     fn look_in_turn(&mut self) -> bool {
         let has_more = match self.turn.checked_sub(1) {
             Some(position) => self.send_completions.look_at(position),
-            // What is blocked lies in the batch still.
+            // Completions that are blocked are still in the batch.
             None if !self.arrivals.is_empty() => false,
             None => self.receive_completions.poll(&mut self.arrivals) && self.arrivals.was_full(),
         };
@@ -91,14 +92,14 @@ impl VerbsNic {
         has_more
     }
 
-    /// Begins to show what the next completion of a send queue stands for; `false`: there is none at hand.
+    /// Begins to show the work of the next completion of a send queue. `false` where none is at hand.
     #[inline]
     fn take_sent(&mut self) -> bool {
         let Some(wc) = self.send_completions.peek() else { return false };
         let (id, status, number) = (wc.wr_id, status_of(wc.status), wc.qp_num);
         self.send_completions.pass();
         let index = u32::try_from(id >> 32).expect("indices are u32");
-        // One of a QP that was given up with its work is nobody's.
+        // A completion of a QP that was given up with its work is ignored.
         if self.by_qp_number.get(number) == Some(index) {
             let upto = u32::try_from(id & u64::from(u32::MAX)).expect("positions are u32");
             self.expanding = Some(Expansion { index, upto, last: status, others: Status::Success });
@@ -106,14 +107,14 @@ impl VerbsNic {
         true
     }
 
-    /// Takes the next completion of an SRQ entry, where it can be shown.
+    /// Takes the next completion of an SRQ entry, if it can be shown.
     #[inline]
     fn take_arrival(&mut self) -> Received {
         let Some(wc) = self.arrivals.peek() else { return Received::Later };
         let (mut status, number, bytes) = (status_of(wc.status), wc.qp_num, wc.byte_len);
         let entry = u32::try_from(wc.wr_id).expect("entries are u32");
         if status == Status::Success && wc.opcode != ibv_wc_opcode::IBV_WC_RECV {
-            // Something else than a SEND took the entry, and left nothing in it.
+            // A request other than a SEND took the entry, and left nothing in it.
             status = Status::Length;
         }
         let received = self.received(entry, number, status, bytes);
@@ -136,7 +137,7 @@ impl VerbsNic {
                 return filled;
             };
             let is_last = position == upto;
-            // Whatever the end of a connection does to its work, its user sees that it was flushed.
+            // Whatever status the end of a connection gives to its work, the user sees it as flushed.
             let status = match if is_last { last } else { others } {
                 Status::Success => Status::Success,
                 _ if ends => Status::Flushed,
@@ -144,7 +145,7 @@ impl VerbsNic {
             };
             let succeeded = status == Status::Success;
             let status = match (posted, status) {
-                // What soft-RoCE calls a SEND that its entry could not take.
+                // Soft-RoCE's status for a SEND that its entry could not take.
                 (Posted::Send { .. }, Status::Other(IBV_WC_REM_OP_ERR)) => Status::Length,
                 _ => status,
             };
@@ -191,14 +192,14 @@ impl VerbsNic {
         filled
     }
 
-    /// Work that did not succeed ends its connection.
+    /// Ends the connection of work that did not succeed.
     #[inline]
     fn look_at_end(&mut self, qp: Qp, status: Status) {
         if let Some(reason) = reason_of(status) {
             self.fail(qp, reason);
         } else if status == Status::Flushed {
-            // The device took the QP to the error state unasked: what it says of the reason went to the peer,
-            // or nowhere. Where it was asked, this changes nothing.
+            // The device took the QP to the error state unasked. It reported the reason to the peer, or
+            // nowhere. If this end had asked for it, this call changes nothing.
             self.fail(qp, DisconnectReason::Peer);
         }
     }
@@ -206,7 +207,7 @@ impl VerbsNic {
     #[inline]
     fn received(&mut self, entry: u32, number: u32, status: Status, bytes: u32) -> Received {
         let Some(index) = self.by_qp_number.get(number) else {
-            // Of a QP that was given up: the entry is all that is left of it.
+            // The QP was given up; only its entry is left.
             self.receives_posted -= 1;
             let nobody = Qp { index: u32::MAX, generation: 0 };
             let work = Work::SrqFlush { entry };
@@ -220,15 +221,15 @@ impl VerbsNic {
                     return Received::Blocked;
                 }
                 State::Connecting | State::Connected => {
-                    // The answer is on its way, or waits to be polled.
+                    // The event is on its way, or waits to be polled.
                     self.look_first = true;
                     return Received::Blocked;
                 }
                 _ => {}
             }
         }
-        // Why a QP failed is said by what this end had posted, if by anything: in another queue, and before
-        // this.
+        // If work that this end posted caused the QP's failure, its completion is in another queue, and tells
+        // the reason. So it is shown first.
         if status != Status::Success
             && let Some(seat) = connection.seat
             && self.send_completions.look_for(seat)

@@ -1,4 +1,4 @@
-//! A port of a device: which addresses lead to it, and how it stands.
+//! A port of a device: the addresses that lead to it, and its state.
 
 use super::addresses::{Host, LocalAddress};
 use super::context::Context;
@@ -6,47 +6,47 @@ use rdma_sys::{___ibv_query_port, ibv_context, ibv_device, ibv_port_attr, ibv_po
 use std::io;
 use std::net::IpAddr;
 
-/// `IBV_LINK_LAYER_INFINIBAND` of infiniband/verbs.h. Without a layer a port is of InfiniBand, too: kernels
-/// before 2.6.37.
+/// Link layers of an InfiniBand port: `IBV_LINK_LAYER_INFINIBAND` of infiniband/verbs.h, and 0, which kernels
+/// before 2.6.37 report.
 const INFINIBAND: [u8; 2] = [0, 1];
 
-/// A port. May be asked by any thread, as long as its device is open.
+/// Port of a device. Any thread may use it as long as the device is open.
 #[derive(Clone, Debug)]
 pub(super) struct Port {
     context: *mut ibv_context,
     of: *mut ibv_device,
     pub device: String,
     pub number: u8,
-    /// The address of the GID that was chosen: connections leave from there, and come there.
+    /// Address of the chosen GID: connections leave from it and arrive at it. `None` where no GID was chosen.
     pub source: Option<IpAddr>,
 }
 
 // SAFETY: verbs may be called by any thread, and by several at once.
 unsafe impl Send for Port {}
 
-/// Whether a port carries packets.
+/// State of a port's link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortState {
-    /// It does.
+    /// The port carries packets.
     Active,
-    /// It has no link, or its interface is down.
+    /// The port has no link, or its interface is down.
     Down,
-    /// It has a link, and waits for the subnet manager (InfiniBand).
+    /// The port has a link, and waits for the subnet manager (InfiniBand).
     Waiting,
-    /// The device does not say.
+    /// The device reports no known state.
     Unknown,
 }
 
-/// How a port stands at the moment.
+/// State of a port at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Standing {
     pub state: PortState,
-    /// The payload of its longest packet (the active MTU).
+    /// Payload of the port's longest packet in bytes (the active MTU).
     pub packet_bytes_max: u32,
     pub is_infiniband: bool,
 }
 
-/// An MTU of the specification, in bytes.
+/// Returns the bytes of an MTU in the specification's code; 0 for an unknown code.
 pub(super) fn mtu_bytes(mtu: u32) -> u32 {
     if (1..=5).contains(&mtu) { 128 << mtu } else { 0 }
 }
@@ -56,21 +56,21 @@ impl Port {
         Self { context: context.as_ptr(), of: context.device(), device, number, source }
     }
 
-    /// Whether it is of this device.
+    /// Whether the port belongs to this device.
     pub fn is_of(&self, device: *mut ibv_device) -> bool {
         self.of == device
     }
 
-    /// The addresses that lead to its device, as they are now: those of other ports, too. Reads some hundred
+    /// Returns the present addresses of the port's device, those of its other ports, too. Reads some hundred
     /// files.
     pub fn addresses(&self) -> Vec<LocalAddress> {
         Host::this().addresses_of_ports(&self.device)
     }
 
-    /// Asks the device.
+    /// Asks the device for the port's state.
     pub fn standing(&self) -> io::Result<Standing> {
-        // SAFETY: the context is open, as the NIC sees to; zeros are a value of the structure, which the call
-        // fills.
+        // SAFETY: the context is open, which the NIC guarantees; zeros are a value of the structure, which
+        // the call fills.
         let found = unsafe {
             let mut found: ibv_port_attr = std::mem::zeroed();
             match ___ibv_query_port(self.context, self.number, &mut found) {

@@ -1,4 +1,4 @@
-//! Posting: checks, and gathering for the device.
+//! Posting: requests are checked, and gathered for the device.
 
 use super::VerbsNic;
 use super::connections::{Posted, State};
@@ -54,7 +54,7 @@ impl VerbsNic {
         if connection.state != State::Connected {
             return Err(PostError::Stale);
         }
-        // With none, one end makes none or the other answers none: it would wait for ever.
+        // With 0, one end makes no READs or the other answers none: a READ would wait for ever.
         if connection.reads_max == 0 || request.scatter.len() > self.limits.scatter_max as usize {
             return Err(PostError::Limit);
         }
@@ -76,7 +76,7 @@ impl VerbsNic {
         Ok(())
     }
 
-    /// Rings the doorbells.
+    /// Gives the device all gathered requests, and rings the doorbells.
     #[inline]
     pub(super) fn give_gathered(&mut self) {
         self.receives.flush();
@@ -93,7 +93,7 @@ impl VerbsNic {
             // SAFETY: the QP lives as long as its pair.
             let posted = unsafe { self.gathered.post(pair.as_ptr(), first, last) };
             if let Err(errno) = posted {
-                // What was not taken comes back flushed, with the rest.
+                // Requests that the device did not take complete as flushed, with the rest.
                 self.fail(qp, DisconnectReason::Transport(errno));
             }
         }

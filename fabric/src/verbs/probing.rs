@@ -1,6 +1,7 @@
-//! Whether peers are there of whom nothing is heard: each connection is looked at once in every span of
-//! `keep_alive`, a part of them at a time. All at once they would be thousands of packets in one go, and as
-//! many completions.
+//! Probing of connections, to find out whether silent peers are still there.
+//!
+//! Each connection is looked at once in every span of `keep_alive`, a part of all connections at a time. All
+//! at once they would be thousands of packets in one burst, and as many completions.
 
 use super::VerbsNic;
 use super::connections::{Posted, State};
@@ -8,30 +9,31 @@ use super::gather::Verb;
 use crate::nic::DisconnectReason;
 use std::time::{Duration, Instant};
 
-/// Work that does not end for so many spans of `keep_alive` ends its connection, unless the device still
+/// Spans of `keep_alive` after which work that does not end ends its connection, unless the device still
 /// sends it again.
 const STALLED_LOOKS_MIN: u32 = 4;
-/// Parts that connections are looked at in.
+/// Number of parts that connections are divided into.
 const PARTS: usize = 64;
 
-/// Between two parts, at the least.
+/// Shortest time between the looks at two parts.
 const EVERY_MIN: Duration = Duration::from_micros(1);
 
-/// Whose turn it is.
+/// Schedule of the looks at connections.
 #[derive(Debug)]
 pub(super) struct Probing {
-    /// Connections that stand, of each part.
+    /// Number of ready connections in each part.
     standing: [u32; PARTS],
-    /// The part that is next, and when it is.
+    /// Part that is next. `next` is its time.
     part: usize,
     next: Instant,
     every: Duration,
-    /// After so many looks at work that does not end its connection is ended.
+    /// Looks after which a connection whose work does not end is ended.
     stalled_looks: u32,
 }
 
 impl Probing {
-    /// `sent_again_for`: how long the device sends a packet again that nobody acknowledges.
+    /// Makes a schedule. `sent_again_for` is how long the device sends a packet again that is not
+    /// acknowledged.
     pub fn new(keep_alive: Duration, sent_again_for: Duration, now: Instant) -> Self {
         let every = (keep_alive / u32::try_from(PARTS).expect("parts are few")).max(EVERY_MIN);
         let looks = sent_again_for.as_nanos().div_ceil(keep_alive.max(EVERY_MIN).as_nanos());
@@ -39,17 +41,17 @@ impl Probing {
         Self { standing: [0; PARTS], part: 0, next: now + every, every, stalled_looks }
     }
 
-    /// A connection stands.
+    /// Counts a connection that is ready.
     pub fn begin(&mut self, index: u32) {
         self.standing[part_of(index)] += 1;
     }
 
-    /// It does not stand any more.
+    /// Stops counting a connection.
     pub fn end(&mut self, index: u32) {
         self.standing[part_of(index)] -= 1;
     }
 
-    /// Parts before the next one that has connections.
+    /// Returns how many parts lie before the next one that has connections.
     fn ahead(&self) -> Option<usize> {
         (0..PARTS).find(|ahead| self.standing[(self.part + ahead) % PARTS] > 0)
     }
@@ -58,21 +60,21 @@ impl Probing {
         self.every * u32::try_from(parts).expect("parts are few")
     }
 
-    /// The part whose turn it is, once. Parts without connections have no turn.
+    /// Takes the part whose time has come, once. Parts without connections have no turn.
     fn take_due(&mut self, now: Instant) -> Option<usize> {
         let ahead = self.ahead()?;
         let late = now.checked_duration_since(self.next + self.spans(ahead))?;
         let part = (self.part + ahead) % PARTS;
         self.next += self.spans(ahead + 1);
         if late >= self.spans(PARTS) {
-            // Nobody looked for a whole span: what was missed is not made up for.
+            // Nobody looked for a whole span: the missed looks are not made up for.
             self.next += late;
         }
         self.part = (part + 1) % PARTS;
         Some(part)
     }
 
-    /// When it is the turn of a part with connections.
+    /// Returns the time of the next part with connections.
     pub fn next(&self) -> Option<Instant> {
         Some(self.next + self.spans(self.ahead()?))
     }
@@ -83,7 +85,7 @@ fn part_of(index: u32) -> usize {
 }
 
 impl VerbsNic {
-    /// Looks at the connections whose turn it is.
+    /// Looks at the connections of each part whose time has come.
     pub(super) fn probe_silent(&mut self, now: Instant) {
         while let Some(part) = self.probing.take_due(now) {
             for index in self.connections.indices().skip(part).step_by(PARTS) {
@@ -92,7 +94,7 @@ impl VerbsNic {
         }
     }
 
-    /// Asks the device whether a peer is there of whom nothing was heard since the last time.
+    /// Probes a connection on which nothing happened since the last look.
     fn probe(&mut self, index: u32) {
         if self.gathered.is_full() {
             self.give_gathered();
@@ -104,7 +106,7 @@ impl VerbsNic {
             return;
         }
         if !connection.is_idle() {
-            // A peer that asked for endless retries, or answers no READ, would keep it for ever.
+            // Such work might never end: its peer asked for endless retries, or answers no READ.
             connection.stalled = connection.stalled.saturating_add(1);
             if connection.stalled >= self.probing.stalled_looks {
                 self.fail(qp, DisconnectReason::Transport(libc::ETIMEDOUT));
@@ -123,8 +125,8 @@ mod tests {
     const KEEP_ALIVE: Duration = Duration::from_secs(5);
     const SENT_AGAIN_FOR: Duration = Duration::from_secs(2);
 
-    /// The parts that come up in so many spans, for somebody who wakes when told, with how many connections
-    /// each has.
+    /// Returns the parts whose turn comes within so many spans, each with its time and number of connections.
+    /// The user wakes when told.
     fn turns(probing: &mut Probing, start: Instant, spans: u32) -> Vec<(Duration, u32)> {
         let mut turns = Vec::new();
         while let Some(next) = probing.next().filter(|next| *next <= start + KEEP_ALIVE * spans) {

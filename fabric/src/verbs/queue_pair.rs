@@ -1,9 +1,9 @@
-//! A connection's QP: made, brought to work, taken to the error state, destroyed.
+//! A connection's QP: how it is made, brought to work, taken to the error state, and destroyed.
 //!
-//! RDMA CM only carries what two ends agree on. Its own way to make a QP (`rdma_create_qp`) puts it where all
-//! users of RDMA CM in the process have theirs ([`super::context`]), and leaves the accepting end no choice
-//! of retries and timeouts: those are then what the other end asked for. So a QP is made and brought to work
-//! here, with the attributes that RDMA CM has for it.
+//! RDMA CM only carries what two ends agree on. Its own way to make a QP (`rdma_create_qp`) would put it into
+//! the context that all users of RDMA CM in the process share ([`super::context`]). It would also leave the
+//! accepting end no choice of retries and timeouts: they would be those that the other end asked for. So this
+//! module makes QPs itself, and brings them to work with the attributes that RDMA CM has for them.
 
 use super::completion_queue::QueueOnDemand;
 use super::connection_manager::{ConnectionId, ReadDepth};
@@ -17,7 +17,7 @@ use rdma_sys::{
 use std::io;
 use std::sync::Arc;
 
-/// What a QP is made of. The queues must live longer than it.
+/// Objects that a QP is made of. The queues must live longer than the QP.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub domain: Arc<Domain>,
@@ -27,14 +27,14 @@ pub(super) struct Parts {
     pub receives: *mut ibv_srq,
     pub send_entries: u32,
     pub send_sges: u32,
-    /// Bytes that it is to send inline; if it cannot, half of it, or none.
+    /// Bytes that the QP is to send inline. If it cannot, it is tried with half of them, then with none.
     pub inline: u32,
 }
 
 // SAFETY: verbs may be called by any thread, and by several at once.
 unsafe impl Send for Parts {}
 
-/// How a QP is to work, beside what RDMA CM knows: the other end, and the way to it.
+/// Attributes of a working QP, beside those that RDMA CM knows: the other end, and the path to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QpAttributes {
     pub reads: ReadDepth,
@@ -45,24 +45,24 @@ pub(super) struct QpAttributes {
     pub tos: Option<u8>,
 }
 
-/// What a QP's packets are like.
+/// Properties of a QP's packets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path {
-    /// The payload of the longest.
+    /// Payload of the longest packet in bytes.
     pub bytes: u32,
-    /// How the port stood when the QP began to work, if it said so.
+    /// State of the port when the QP began to work, if the port reported it.
     pub standing: Option<Standing>,
 }
 
-/// Why a QP does not begin to work.
+/// Reason why a QP could not begin to work.
 #[derive(Debug)]
 pub(super) enum BeginError {
-    /// The other end's packets are longer than this end's port takes: they would be dropped, each of them,
-    /// without a word.
+    /// The other end's packets are longer than this end's port takes. The port would drop each of them
+    /// silently.
     Packets {
-        /// How long they are.
+        /// Payload of the other end's longest packet in bytes.
         bytes: u32,
-        /// What the port takes.
+        /// State of this end's port, with its longest packet.
         standing: Standing,
     },
     /// A verb failed.
@@ -75,14 +75,14 @@ impl From<io::Error> for BeginError {
     }
 }
 
-/// A QP, destroyed when dropped.
+/// QP of a connection, destroyed when dropped.
 #[derive(Debug)]
 pub(super) struct QueuePair {
     qp: *mut ibv_qp,
     number: u32,
     inline_bytes: u32,
     port: Port,
-    /// How the port stood when this began to work, and the payload of its longest packet.
+    /// Properties of the QP's packets. `None` until it begins to work.
     path: Option<Path>,
     _domain: Arc<Domain>,
 }
@@ -140,7 +140,7 @@ impl QueuePair {
         self.number
     }
 
-    /// Bytes that it sends inline.
+    /// Returns how many bytes the QP sends inline.
     pub fn inline_bytes(&self) -> u32 {
         self.inline_bytes
     }
@@ -153,16 +153,16 @@ impl QueuePair {
         }
     }
 
-    /// What its packets are like, once it works.
+    /// Returns the properties of the QP's packets, once it works.
     pub fn path(&self) -> Option<Path> {
         self.path
     }
 
-    /// Brings it to work with the other end that its identifier knows.
+    /// Brings the QP to work with the other end that its identifier knows.
     pub fn begin_work(&mut self, id: &ConnectionId, wanted: &QpAttributes) -> Result<(), BeginError> {
         let (mut attributes, mask) = id.qp_attributes(ibv_qp_state::IBV_QPS_INIT)?;
-        // A WRITE of no bytes is how the other end asks whether this one is there; no region can be written
-        // by a peer.
+        // The other end asks with a WRITE of no bytes whether this end is there. No region can be written by
+        // a peer.
         let mut allowed = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
         if wanted.reads.answers > 0 {
             allowed |= ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
@@ -171,10 +171,11 @@ impl QueuePair {
         self.modify(&mut attributes, mask)?;
 
         let (mut attributes, mask) = id.qp_attributes(ibv_qp_state::IBV_QPS_RTR)?;
-        // Both ends use the path MTU that the asking one said. An accepting one has no word for less.
+        // Both ends use the path MTU that the asking end chose. The accepting end cannot ask for less.
         let (standing, bytes) = (self.port.standing(), mtu_bytes(attributes.path_mtu));
         match standing {
-            // Where the port does not say what it takes, the connection shows it.
+            // If the port does not report its longest packet, the connection itself shows whether packets
+            // arrive.
             Ok(standing) if standing.packet_bytes_max > 0 && bytes > standing.packet_bytes_max => {
                 return Err(BeginError::Packets { bytes, standing });
             }
@@ -198,26 +199,26 @@ impl QueuePair {
         Ok(self.modify(&mut attributes, mask)?)
     }
 
-    /// What its device can do with another of its maker.
+    /// Returns what the QP's device can do with another of its maker (ECE).
     pub fn ece(&self) -> ibv_ece {
         let mut ece = ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 };
-        // SAFETY: the QP lives. Where the device knows nothing of that, the structure stays empty.
+        // SAFETY: the QP lives. Where the device knows nothing of ECE, the structure stays empty.
         unsafe { ibv_query_ece(self.qp, &mut ece) };
         ece
     }
 
-    /// Before it begins to work.
+    /// Sets the ECE options. To be called before the QP begins to work.
     pub fn set_ece(&self, mut ece: ibv_ece) {
         // SAFETY: as above. Where it fails the device does what the specification says, as with any other.
         unsafe { ibv_set_ece(self.qp, &mut ece) };
     }
 
-    /// Takes it to the error state, so that all its work comes back.
+    /// Takes the QP to the error state, so that all its work completes as flushed.
     pub fn fail(&self) {
         // SAFETY: every bit pattern is a value of the structure, of which one field is read.
         let mut attributes: ibv_qp_attr = unsafe { std::mem::zeroed() };
         attributes.qp_state = ibv_qp_state::IBV_QPS_ERR;
-        // Where it fails, the device is gone.
+        // The call fails only if the device is gone.
         let _ = self.modify(&mut attributes, ibv_qp_attr_mask::IBV_QP_STATE.0.cast_signed());
     }
 }

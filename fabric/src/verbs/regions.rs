@@ -1,4 +1,4 @@
-//! The protection domain and the memory registered in it.
+//! The protection domain, and the memory registered in it.
 
 use super::device::Device;
 use super::error::VerbsError;
@@ -11,7 +11,7 @@ use rdma_sys::{
 use std::io;
 use std::sync::Arc;
 
-/// A protection domain, freed when dropped: after everything in it.
+/// Protection domain. It is freed when dropped, which is after everything in it.
 #[derive(Debug)]
 pub(super) struct Domain {
     pd: *mut ibv_pd,
@@ -39,12 +39,12 @@ impl Domain {
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        // SAFETY: ours, and whoever holds something in it holds it behind an `Arc` of this.
+        // SAFETY: ours, and everything in the domain is held together with an `Arc` of it.
         unsafe { ibv_dealloc_pd(self.pd) };
     }
 }
 
-/// A registration, taken back when dropped. Keeps the memory and the domain.
+/// Registration of memory, taken back when dropped. It keeps the memory and the domain alive.
 #[derive(Debug)]
 pub(super) struct Region {
     mr: *mut ibv_mr,
@@ -55,14 +55,15 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// Registers all of it. Addresses in it count from 0, so that a peer learns nothing of this process's
+    /// Registers all of the memory. Addresses in it count from 0, so a peer learns nothing of this process's
     /// layout.
     pub fn new(domain: &Arc<Domain>, memory: &Arc<SharedMemory>, access: Access) -> io::Result<Self> {
         let allowed = match access {
             Access::LocalWrite => ibv_access_flags::IBV_ACCESS_LOCAL_WRITE,
             Access::RemoteRead => ibv_access_flags::IBV_ACCESS_REMOTE_READ,
         };
-        // Optional: the library leaves it out where kernel or device do not know it.
+        // Relaxed ordering is optional: the library leaves it out where the kernel or the device does not
+        // know it.
         let flags = (allowed | ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING).0;
         // SAFETY: the mapping lives as long as the registration: `memory` keeps it.
         let mr = unsafe {
@@ -87,14 +88,14 @@ impl Region {
         unsafe { (*self.mr).rkey }
     }
 
-    /// A stretch of it, if it lies inside.
+    /// Returns a stretch of the region for the device; `None` where it does not lie inside.
     #[inline]
     pub fn sge(&self, offset: u64, bytes: u32) -> Option<ibv_sge> {
         let end = offset.checked_add(u64::from(bytes))?;
         (end <= self.bytes).then_some(ibv_sge { addr: offset, length: bytes, lkey: self.lkey })
     }
 
-    /// Where a stretch of it lies in this process.
+    /// Returns the address of a stretch in this process.
     fn address(&self, stretch: &ibv_sge) -> *const u8 {
         let offset = usize::try_from(stretch.addr).expect("within the mapping");
         self.memory.base().wrapping_add(offset).cast_const()
@@ -108,7 +109,7 @@ impl Drop for Region {
     }
 }
 
-/// The regions that the NIC's user registered.
+/// Table of the regions that the NIC's user registered.
 #[derive(Debug)]
 pub(super) struct Regions {
     domain: Arc<Domain>,
@@ -134,8 +135,7 @@ impl Regions {
         let place = self.places.iter().position(Option::is_none).ok_or(RegisterError::TooMany { max })?;
         let region = Region::new(&self.domain, memory, access)
             .map_err(|source| RegisterError::System { bytes: memory.bytes(), source })?;
-        // What peers may read has the key that they name; what they may not has one that the device knows for
-        // local use.
+        // Memory that peers may read has the key that they name. Other memory has the key for local use.
         let key = match access {
             Access::LocalWrite => region.lkey,
             Access::RemoteRead => region.rkey(),
@@ -152,14 +152,14 @@ impl Regions {
         }
     }
 
-    /// The stretch in the device's terms; `None` where it is not of a registered region.
+    /// Returns the stretch in the device's form; `None` where it does not lie within a registered region.
     #[inline]
     pub fn translate(&self, sge: Sge) -> Option<ibv_sge> {
         let place = self.by_key.get(sge.key.0)?;
         self.places[place as usize].as_ref()?.sge(sge.offset, sge.bytes)
     }
 
-    /// Where a stretch lies in this process; valid for its bytes until the region is deregistered.
+    /// Returns the address of a stretch in this process, valid until the region is deregistered.
     pub fn address(&self, sge: Sge) -> Option<*const u8> {
         let region = self.places[self.by_key.get(sge.key.0)? as usize].as_ref()?;
         region.sge(sge.offset, sge.bytes).map(|stretch| region.address(&stretch))

@@ -1,31 +1,32 @@
-//! Which connections share a completion queue for what they post, and to which of those queues something may
-//! come: as many as are under way decide which queues are looked into. How many share one, and why, is a
-//! [`Shape`].
+//! Seating of connections at the completion queues for what they post.
+//!
+//! It also knows which queues completions may come to. The number of these decides how many queues are
+//! polled. How many connections share a queue, and why, is a [`Shape`].
 
 use crate::limits::Shape;
 
-/// A queue's connections.
+/// Connections of one queue.
 #[derive(Clone, Copy, Debug, Default)]
 struct Occupancy {
     taken: u32,
-    /// Those to which something may come.
+    /// Number of connections to which a completion may come.
     busy: u32,
     is_listed: bool,
 }
 
-/// Who sits where.
+/// Table of which connections share which queue.
 #[derive(Debug)]
 pub(super) struct Seating {
     seats: u32,
     queues: Vec<Occupancy>,
-    /// Queues with a free seat, the one last left on top.
+    /// Queues with a free seat, the one that was left last on top.
     vacant: Vec<u32>,
-    /// Queues to which something may come, and some to which nothing may come any more.
+    /// Queues to poll. Among them are some to which no completion may come any more.
     listed: Vec<u32>,
 }
 
 impl Seating {
-    /// Everything is allocated here.
+    /// Makes a seating without queues. Everything is allocated here.
     pub fn new(shape: &Shape) -> Self {
         let room = shape.queues as usize;
         Self {
@@ -36,19 +37,19 @@ impl Seating {
         }
     }
 
-    /// A queue with a free seat; `None`: there is none, one more is to be added.
+    /// Returns a queue with a free seat; `None` where one more queue must be added.
     pub fn vacant(&self) -> Option<u32> {
         self.vacant.last().copied()
     }
 
-    /// One more queue, all of whose seats are free.
+    /// Adds a queue, all of whose seats are free.
     pub fn add(&mut self) {
         let queue = u32::try_from(self.queues.len()).expect("queues are few");
         self.queues.push(Occupancy::default());
         self.vacant.push(queue);
     }
 
-    /// Takes a seat of the queue that [`Self::vacant`] told.
+    /// Takes a seat of the queue that [`Self::vacant`] returns, and returns that queue.
     pub fn take(&mut self) -> u32 {
         let queue = *self.vacant.last().expect("the caller looked for a free seat");
         let occupancy = &mut self.queues[queue as usize];
@@ -59,7 +60,7 @@ impl Seating {
         queue
     }
 
-    /// Gives a seat back, of a connection to which nothing comes any more.
+    /// Gives back the seat of a connection to which no completion comes any more.
     pub fn leave(&mut self, queue: u32) {
         let occupancy = &mut self.queues[queue as usize];
         assert!(occupancy.taken > occupancy.busy, "a seat is left once, and by who is done");
@@ -69,7 +70,8 @@ impl Seating {
         occupancy.taken -= 1;
     }
 
-    /// Something may come to one more of its connections; `true`: the queue was not looked into before.
+    /// Notes that completions may come to one more connection of a queue. `true` where the queue was not
+    /// polled before.
     #[inline]
     pub fn begin(&mut self, queue: u32) -> bool {
         let occupancy = &mut self.queues[queue as usize];
@@ -81,26 +83,28 @@ impl Seating {
         is_new
     }
 
-    /// Nothing comes any more to one of its connections.
+    /// Notes that no completion comes any more to one connection of a queue.
     #[inline]
     pub fn end(&mut self, queue: u32) {
         self.queues[queue as usize].busy -= 1;
     }
 
-    /// Whether something may come.
+    /// Whether completions may come to a queue.
     #[inline]
     pub fn is_busy(&self, queue: u32) -> bool {
         self.queues[queue as usize].busy > 0
     }
 
-    /// How many queues are to be looked into.
+    /// Returns how many queues are to be polled.
     #[inline]
     pub fn listed(&self) -> usize {
         self.listed.len()
     }
 
-    /// One of them. Where nothing can come to it any more it leaves the list, and another takes its place
-    /// there; none is left at that position: `None`.
+    /// Returns the queue at a position of the list of queues to poll. `None` where the list is shorter.
+    ///
+    /// A queue to which no completion may come any more leaves the list, and another queue takes its
+    /// position.
     #[inline]
     pub fn at(&mut self, position: usize) -> Option<u32> {
         loop {
@@ -120,7 +124,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Who sits where, beside what is said to the seating.
+    /// Connection with a seat, as the test's model knows it.
     #[derive(Clone, Copy)]
     struct Guest {
         queue: u32,
@@ -149,7 +153,8 @@ mod tests {
                     let Guest { queue, busy } = guests[at];
                     match step {
                         1 if !busy => {
-                            let news = (0..seating.listed()).all(|position| seating.listed[position] != queue);
+                            let news =
+                                (0..seating.listed()).all(|position| seating.listed[position] != queue);
                             prop_assert_eq!(seating.begin(queue), news);
                             guests[at].busy = true;
                         }
@@ -174,7 +179,7 @@ mod tests {
                 }
             }
             prop_assert!(made as usize <= most.div_ceil(seats as usize), "{} queues for {}", made, most);
-            // One look at each leaves those to which something may come, each once.
+            // One look at each queue leaves those to which completions may come, each once.
             let mut position = 0;
             let mut seen = Vec::new();
             while let Some(queue) = seating.at(position) {
@@ -182,7 +187,8 @@ mod tests {
                 position += 1;
             }
             seen.sort_unstable();
-            let mut busy: Vec<u32> = guests.iter().filter(|guest| guest.busy).map(|guest| guest.queue).collect();
+            let mut busy: Vec<u32> =
+                guests.iter().filter(|guest| guest.busy).map(|guest| guest.queue).collect();
             busy.sort_unstable();
             busy.dedup();
             prop_assert_eq!(seen, busy);

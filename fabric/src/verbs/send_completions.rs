@@ -1,10 +1,11 @@
-//! Where SENDs, READs and probes complete: queues that a few connections share, made as connections come.
+//! Completion queues for SENDs, READs and probes. A few connections share each queue, and queues are made as
+//! connections are.
 //!
-//! * A queue has a place for everything that its connections can have under way, so it cannot overrun,
+//! * A queue has a place for everything that its connections can have under way. So it cannot overrun,
 //!   however many of them end at once.
-//! * Only those are looked into to which something may come: the NIC posted it, so it knows. The others are
-//!   empty, cost nothing, and are no part of what cycles through the cache.
-//! * A queue stays when its connections go, for those that come after them.
+//! * Only the queues to which completions may come are polled. The NIC knows them, since it posted the work.
+//!   The others are empty, cost nothing, and do not occupy the cache.
+//! * A queue stays when its connections end, and serves later connections.
 
 use super::completion_queue::{Batch, CompletionChannel, CompletionQueue, Mark, QueueOnDemand, QueueUse};
 use super::seating::Seating;
@@ -12,20 +13,20 @@ use crate::limits::Shape;
 use rdma_sys::{ibv_cq, ibv_wc};
 use std::sync::Arc;
 
-/// The queue of a connection.
+/// Seat of a connection: the index of its completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seat(u32);
 
-/// All of them.
+/// All completion queues for posted work.
 pub(super) struct SendCompletions {
     shape: Shape,
     queues: Vec<CompletionQueue>,
     seating: Seating,
-    /// Of one queue at a time.
+    /// Completions that were taken from one queue and not looked at yet.
     batch: Batch,
-    /// The queues by their addresses, in the order of those: an event names its queue.
+    /// Queues by their address in ascending order, since an event names its queue by address.
     by_address: Vec<(usize, u32)>,
-    /// Who uses the NIC may be asleep: what is begun now has to wake it.
+    /// Whether the NIC's user may be asleep. Work that begins then must ask its queue for an event.
     is_watched: bool,
     is_dead: bool,
     channel: Arc<CompletionChannel>,
@@ -46,7 +47,8 @@ impl SendCompletions {
         }
     }
 
-    /// A place for a connection, in a queue that is made with its QP where there is none with room.
+    /// Takes a seat for a connection. Where no queue has a free one, a new queue is made together with the
+    /// connection's QP.
     pub fn take(&mut self) -> (Seat, QueueOnDemand) {
         if self.seating.vacant().is_none() {
             self.queues.push(CompletionQueue::later(&self.channel, self.shape.places));
@@ -56,7 +58,7 @@ impl SendCompletions {
         (seat, self.queue(seat).on_demand())
     }
 
-    /// The QP of a connection was made, and so its queue is there.
+    /// Notes that a connection's QP was made, and so its queue exists.
     pub fn made(&mut self, seat: Seat) {
         let queue = &mut self.queues[seat.0 as usize];
         if !queue.as_ptr().is_null() {
@@ -68,7 +70,8 @@ impl SendCompletions {
         self.by_address.insert(position, (address, seat.0));
     }
 
-    /// A connection is gone from the device, and nothing of it is left in its queue.
+    /// Gives back the seat of a connection that the device does not have any more. No completion of it may be
+    /// left in the queue.
     pub fn leave(&mut self, seat: Seat) {
         self.seating.leave(seat.0);
     }
@@ -77,18 +80,18 @@ impl SendCompletions {
         &self.queues[seat.0 as usize]
     }
 
-    /// This moment in what a connection's queue gives.
+    /// Returns the present moment of a connection's queue.
     pub fn now(&self, seat: Seat) -> Mark {
         self.queue(seat).now()
     }
 
-    /// Whether everything that was in a connection's queue at a moment was looked at since.
+    /// Whether all that was in a connection's queue at a moment was looked at since.
     pub fn has_passed(&self, seat: Seat, mark: Mark) -> bool {
         self.queue(seat).has_passed(mark)
     }
 
-    /// Something may come to a connection from now on. Before it is given to the device, so that it wakes who
-    /// is asleep.
+    /// Notes that completions may come to a connection. To be called before work is given to the device, so
+    /// that its completion wakes a sleeping user.
     #[inline]
     pub fn begin(&mut self, seat: Seat) {
         if self.seating.begin(seat.0) && self.is_watched {
@@ -96,20 +99,20 @@ impl SendCompletions {
         }
     }
 
-    /// Nothing comes to a connection any more.
+    /// Notes that no completion comes to a connection any more.
     #[inline]
     pub fn end(&mut self, seat: Seat) {
         self.seating.end(seat.0);
     }
 
-    /// How many queues there are to look into, about.
+    /// Returns how many queues are to be polled, at most.
     #[inline]
     pub fn in_use(&self) -> usize {
         self.seating.listed()
     }
 
-    /// Looks into the queue at a position among those in use, where nothing of the last one is left; `true`:
-    /// it may have more than was taken.
+    /// Polls the queue at a position among those in use. The batch must be empty. `true` where the queue may
+    /// have more.
     #[inline]
     pub fn look_at(&mut self, position: usize) -> bool {
         match self.seating.at(position) {
@@ -118,7 +121,7 @@ impl SendCompletions {
         }
     }
 
-    /// Looks into the queue of a connection, where nothing of the last one is left; whether anything came.
+    /// Polls the queue of a connection. The batch must be empty. Returns whether anything came.
     pub fn look_for(&mut self, seat: Seat) -> bool {
         self.seating.is_busy(seat.0) && self.look_into(seat.0)
     }
@@ -131,13 +134,13 @@ impl SendCompletions {
         any
     }
 
-    /// The next completion of the queue that was looked into; see [`Batch`].
+    /// Returns the next completion of the queue that was polled; see [`Batch`].
     #[inline]
     pub fn peek(&self) -> Option<&ibv_wc> {
         self.batch.peek()
     }
 
-    /// Takes what was peeked at.
+    /// Takes the completion that [`Self::peek`] returned.
     #[inline]
     pub fn pass(&mut self) {
         self.batch.pass();
@@ -155,7 +158,7 @@ impl SendCompletions {
         !self.batch.is_empty()
     }
 
-    /// From now until [`Self::awake`] whatever completes gives an event.
+    /// Makes every completion raise an event, until [`Self::awake`].
     pub fn watch(&mut self) {
         self.is_watched = true;
         let mut position = 0;
@@ -165,13 +168,13 @@ impl SendCompletions {
         }
     }
 
-    /// Who uses the NIC looks by itself again.
+    /// Notes that the NIC's user polls again, so later work needs no events.
     #[inline]
     pub fn awake(&mut self) {
         self.is_watched = false;
     }
 
-    /// An event of a queue was taken.
+    /// Notes that an event of a queue was taken.
     pub fn event_came(&mut self, cq: *mut ibv_cq) {
         if let Ok(position) = self.by_address.binary_search_by_key(&cq.addr(), |(address, _)| *address) {
             let (_, queue) = self.by_address[position];
@@ -179,12 +182,12 @@ impl SendCompletions {
         }
     }
 
-    /// A queue overran, or the device is gone.
+    /// Whether a queue overran, or the device is gone.
     pub fn is_dead(&self) -> bool {
         self.is_dead
     }
 
-    /// Each queue that was made.
+    /// Returns the use of each queue that was made.
     pub fn queues(&self) -> impl Iterator<Item = QueueUse> + '_ {
         let made = self.queues.iter().filter(|queue| !queue.as_ptr().is_null());
         made.map(|queue| queue.in_use(self.shape.places))

@@ -1,4 +1,4 @@
-//! The shared receive queue. Entries are given to the device a batch at a time.
+//! The shared receive queue. Entries are given to the device in batches.
 
 use super::error::VerbsError;
 use super::regions::Domain;
@@ -10,26 +10,26 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Given to the device at once.
+/// Entries that are given to the device in one call.
 const BATCH: usize = 64;
-/// Header and payload.
+/// Scatter entries of an SRQ entry: header and payload.
 const SGES: usize = 2;
 const SGES_U32: u32 = 2;
-/// Fewer entries than that are few: the user is woken to post more.
+/// Number of SRQ entries below which the device raises an event, so that the user is woken to post more.
 const LIMIT: u32 = 8;
-/// Between two commands to the device that ask for the event, at the least.
+/// Shortest time between two commands that ask the device for the event.
 const LIMIT_EVERY: Duration = Duration::from_secs(1);
 
-/// Whether the device was asked for its event.
+/// State of the request for the device's event about few entries.
 #[derive(Debug, Default)]
 struct Limit {
     is_armed: bool,
-    /// When it may be asked again.
+    /// Time from which the device may be asked again. `None` before the first request.
     next: Option<Instant>,
 }
 
 impl Limit {
-    /// Whether it is to be asked now, of so many entries; then it counts as asked.
+    /// Whether the device is to be asked now, with so many entries posted. If so, it counts as asked.
     fn asks(&mut self, posted: u32, now: Instant) -> bool {
         if self.is_armed || posted < 2 * LIMIT || self.next.is_some_and(|next| now < next) {
             return false;
@@ -39,7 +39,8 @@ impl Limit {
     }
 }
 
-/// Destroyed when dropped: after every QP that takes from it.
+/// Shared receive queue of the device. It is destroyed when dropped, which must be after every QP that takes
+/// from it.
 pub(super) struct SharedReceiveQueue {
     srq: *mut ibv_srq,
     wrs: Box<[ibv_recv_wr]>,
@@ -51,13 +52,13 @@ pub(super) struct SharedReceiveQueue {
 }
 
 impl SharedReceiveQueue {
-    /// For so many entries.
+    /// Makes a queue for so many entries.
     pub fn new(domain: &Arc<Domain>, entries: u32) -> Result<Self, VerbsError> {
         let mut attributes = ibv_srq_init_attr {
             srq_context: std::ptr::null_mut(),
             attr: ibv_srq_attr { max_wr: entries, max_sge: SGES_U32, srq_limit: 0 },
         };
-        // SAFETY: the domain lives as long as the queue: `_domain` keeps it.
+        // SAFETY: the domain lives as long as the queue, which keeps it in `_domain`.
         let srq = unsafe { ibv_create_srq(domain.as_ptr(), &mut attributes) };
         if srq.is_null() {
             let source = io::Error::last_os_error();
@@ -100,7 +101,7 @@ impl SharedReceiveQueue {
         self.gathered += 1;
     }
 
-    /// Gives the device what was gathered.
+    /// Gives the device all entries that were kept.
     #[inline]
     pub fn flush(&mut self) {
         if self.gathered == 0 {
@@ -110,18 +111,20 @@ impl SharedReceiveQueue {
         // SAFETY: the requests are chained, and point to scatter entries that stay in place; the device
         // copies both.
         let result = unsafe { ibv_post_srq_recv(self.srq, self.wrs.as_mut_ptr(), &mut bad) };
-        // The NIC counts what is posted, so the queue is not full: only a device that is dead refuses.
+        // The NIC counts posted entries, so the queue is not full: only a dead device refuses.
         self.is_dead |= result != 0;
         self.gathered = 0;
     }
 
-    /// The device refused an entry, which is lost.
+    /// Whether the device refused an entry, which is then lost.
     pub fn is_dead(&self) -> bool {
         self.is_dead
     }
 
-    /// Asks for one event when fewer than a few entries are left, where so many are posted. A command to the
-    /// device, so for who is about to sleep: who polls sees what arrives.
+    /// Asks the device for one event when only a few entries are left, if so many are posted now.
+    ///
+    /// It is a command to the device, meant for a user that is about to sleep. A polling user sees what
+    /// arrives.
     pub fn arm_limit(&mut self, posted: u32, now: Instant) {
         if !self.limit.asks(posted, now) {
             return;
@@ -132,7 +135,7 @@ impl SharedReceiveQueue {
         unsafe { ibv_modify_srq(self.srq, &mut attributes, mask.cast_signed()) };
     }
 
-    /// The event came: it is asked for again with the next [`Self::arm_limit`].
+    /// Notes that the event was raised. The next [`Self::arm_limit`] asks for it again.
     pub fn limit_was_reached(&mut self) {
         self.limit.is_armed = false;
     }

@@ -1,4 +1,4 @@
-//! Where headers, and payloads that are copied, lie while the device reads them.
+//! Memory for headers, and for copied payloads, while the device reads them.
 
 use super::error::VerbsError;
 use super::regions::{Domain, Region};
@@ -7,7 +7,7 @@ use crate::nic::Access;
 use rdma_sys::ibv_sge;
 use std::sync::Arc;
 
-/// Places of one size in registered memory, last used first.
+/// Places of one size in registered memory. The place that was freed last is used next.
 #[derive(Debug)]
 pub(super) struct Staging {
     region: Region,
@@ -38,8 +38,10 @@ impl Staging {
         !self.free.is_empty()
     }
 
-    /// Copies bytes into a free place, which the caller knows there is, behind one another; returns it and
-    /// its stretch.
+    /// Copies bytes into a free place, one part behind the other. Returns the place and its stretch.
+    ///
+    /// # Panics
+    /// Where no place is free; the caller checks that before.
     #[inline]
     pub fn put(&mut self, parts: &[&[u8]]) -> (u32, ibv_sge) {
         let place = self.free.pop().expect("the caller looked for room");
@@ -59,13 +61,13 @@ impl Staging {
         (place, sge)
     }
 
-    /// The address of a stretch, for sending it inline.
+    /// Returns the address of a stretch in this process, for sending it inline.
     #[inline]
     pub fn address(&self, sge: &ibv_sge) -> u64 {
         self.memory.base() as u64 + sge.addr
     }
 
-    /// The device is done with a place.
+    /// Gives back a place that the device has read.
     #[inline]
     pub fn give(&mut self, place: u32) {
         self.free.push(place);

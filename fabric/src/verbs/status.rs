@@ -1,4 +1,5 @@
-//! Completion statuses: a total mapping, in which an unknown one is a value.
+//! Completion statuses of verbs, each mapped to one of [`crate::nic::Status`]. An unknown status maps to a
+//! value, too.
 
 use crate::nic::{DisconnectReason, Status};
 use rdma_sys::ibv_wc_status::{
@@ -7,21 +8,22 @@ use rdma_sys::ibv_wc_status::{
     IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, Type,
 };
 
-/// A completion's status in the terms of [`crate::Nic`].
+/// Maps a completion's status to that of [`crate::Nic`].
 pub(super) fn status_of(status: Type) -> Status {
     match status {
         IBV_WC_SUCCESS => Status::Success,
         IBV_WC_WR_FLUSH_ERR => Status::Flushed,
         IBV_WC_REM_ACCESS_ERR => Status::RemoteAccess,
         IBV_WC_LOC_PROT_ERR | IBV_WC_LOC_ACCESS_ERR => Status::LocalProtection,
-        // The receiver says that its entry was too short; the sender hears that its request was invalid.
+        // The receiver's status says that its entry was too short, the sender's that its request was invalid.
         IBV_WC_LOC_LEN_ERR | IBV_WC_REM_INV_REQ_ERR => Status::Length,
         IBV_WC_RNR_RETRY_EXC_ERR => Status::RnrExhausted,
         other => Status::Other(other),
     }
 }
 
-/// Why a connection ends whose work ended like that; `None` where that is no reason.
+/// Returns why a connection ends whose work completed like that; `None` where the status is no reason to end
+/// it.
 pub(super) fn reason_of(status: Status) -> Option<DisconnectReason> {
     match status {
         Status::Success | Status::Flushed => None,

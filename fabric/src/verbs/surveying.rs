@@ -1,5 +1,5 @@
-//! How the NIC's port stands: looked at when the device says that something of it changed, and told by
-//! [`super::PortWatch`].
+//! Surveys of the NIC's port: looks at its state and addresses when the device reports a change.
+//! [`super::PortWatch`] makes the result readable.
 
 use super::VerbsNic;
 use super::device_events::PortEvent;
@@ -9,93 +9,97 @@ use super::set_up::{Order, Survey};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Between two attempts to listen at an address that is there and cannot be listened at.
+/// Time between two attempts to listen at an address that is present and at which listening failed.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
-/// From the first word that an interface moved to the look: each identifier that is bound to it gets one.
+/// Time from the first report that an interface moved to the look at the port. Each identifier that is bound
+/// to the interface reports it.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// What a survey is at.
+/// Phase of a survey.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// There is none.
+    /// No survey is under way.
     Over,
-    /// It looks at the port; `all`: what listens is to begin anew after that, wherever it does.
+    /// The survey looks at the port. With `all` the NIC then listens anew at each present address.
     Looking { all: bool },
-    /// What listens is with it, and begins anew; `stops`: it is to listen no more.
+    /// The NIC's listeners are with the survey, which makes them listen anew. With `stops` they must end
+    /// afterwards.
     Renewing { stops: bool },
 }
 
-/// Whether a NIC listens.
+/// Extent to which a NIC listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Listens {
-    /// Nobody asked it to.
+    /// The NIC was not asked to listen.
     Nowhere,
-    /// Wherever it can.
+    /// The NIC listens at all its addresses that are present.
     Everywhere,
-    /// Not at some address that is there.
+    /// The NIC does not listen at some address that is present.
     Lacking,
 }
 
-/// When the port is looked at.
+/// Schedule of the surveys.
 #[derive(Debug)]
 pub(super) struct Surveying {
-    /// Between two looks that nothing asked for: of some changes a device says nothing, as of its interface's
-    /// MTU.
+    /// Time between two looks without an event of the device. Devices do not report some changes, such as a
+    /// new MTU of the interface.
     look_every: Duration,
     phase: Phase,
-    /// Something changed since the one under way began; whether all are to be listened at anew.
+    /// Request for one more survey, made while one was under way; and whether that listens anew everywhere.
     again: Option<bool>,
-    /// When the next is due, whatever the device says.
+    /// Time of the next survey, even without an event of the device.
     next: Option<Instant>,
-    /// All are to be listened at anew with the next.
+    /// Whether the next survey makes the NIC listen anew everywhere.
     all: bool,
-    /// How the last one found the port.
+    /// State of the port that the last survey found.
     known: Option<Standing>,
 }
 
 impl Surveying {
-    /// After one that found this.
+    /// Makes a schedule that follows this survey.
     pub fn after(survey: &Survey, look_every: Duration) -> Self {
         let known = survey.standing.as_ref().ok().copied();
         Self { look_every, phase: Phase::Over, again: None, next: None, all: false, known }
     }
 
-    /// When one is due, whatever the device says.
+    /// Returns the time of the next survey, even without an event of the device.
     pub fn next(&self) -> Option<Instant> {
         self.next
     }
 
-    /// Whether this is not how the last one found the port.
+    /// Whether this state of the port differs from the one that the last survey found.
     pub fn is_news(&self, standing: Option<Standing>) -> bool {
         standing.is_some() && standing != self.known
     }
 
-    /// The NIC listens: it is looked now and then whether it can.
+    /// Notes that the NIC listens. From now on a survey checks that regularly.
     pub fn listens(&mut self, now: Instant) {
         self.next.get_or_insert(now + self.look_every);
     }
 
-    /// The NIC is to listen no more: neither is what is with a survey.
+    /// Notes that the NIC stops listening. Listeners that are with a survey must end, too.
     pub fn stop_listening(&mut self) {
         if let Phase::Renewing { stops } = &mut self.phase {
             *stops = true;
         }
     }
 
-    /// An interface moved: what listens is to begin anew, when that has been said of all that is bound to it.
+    /// Notes that an interface moved. The next survey makes the NIC listen anew, once all identifiers of the
+    /// interface have reported it.
     fn interface_moved(&mut self, now: Instant) {
         let at = now + SETTLE;
         self.all = true;
         self.next = Some(self.next.map_or(at, |next| next.min(at)));
     }
 
-    /// Nobody wants to know.
+    /// Stops scheduling surveys, since nobody uses their results.
     fn rest(&mut self) {
         self.next = None;
     }
 
-    /// One is wished for; `all`: what listens is to begin anew. `true`: it begins now; else it follows the
-    /// one that is under way.
+    /// Asks for a survey. `true` where it begins now; otherwise it follows the one under way.
+    ///
+    /// With `all` the survey makes the NIC listen anew everywhere.
     fn wish(&mut self, all: bool) -> bool {
         self.next = None;
         let all = std::mem::take(&mut self.all) || all;
@@ -107,23 +111,25 @@ impl Surveying {
         true
     }
 
-    /// It found this: whether what listens is to begin anew, wherever it does.
+    /// Notes the state that the survey found. Returns whether the NIC is to listen anew everywhere.
     fn found(&mut self, standing: &io::Result<Standing>) -> bool {
         self.known = standing.as_ref().ok().copied();
         self.phase == Phase::Looking { all: true }
     }
 
-    /// What listens goes with it, to begin anew.
+    /// Notes that the listeners go with the survey, to listen anew.
     fn renews(&mut self) {
         self.phase = Phase::Renewing { stops: false };
     }
 
-    /// What listens is back: whether it is to listen no more.
+    /// Whether the listeners, which are back from the survey, must end.
     fn renewed(&self) -> bool {
         self.phase == Phase::Renewing { stops: true }
     }
 
-    /// It is over; what the one is to be, if one follows at once.
+    /// Notes that the survey is over.
+    ///
+    /// Where another survey follows at once, the result says whether that listens anew everywhere.
     fn ended(&mut self, now: Instant, listens: Listens) -> Option<bool> {
         self.phase = Phase::Over;
         let span = match listens {
@@ -138,7 +144,7 @@ impl Surveying {
 }
 
 impl VerbsNic {
-    /// The device said something of a port.
+    /// Acts on a device's event about a port.
     pub(super) fn port_said(&mut self, number: u8, said: PortEvent) {
         if said == PortEvent::Down && number == self.device.port().number {
             self.watch.update(|status| {
@@ -149,12 +155,12 @@ impl VerbsNic {
         self.begin_survey(false);
     }
 
-    /// An interface moved, as one of the identifiers that are bound to it says.
+    /// Schedules a survey after an identifier reported that its interface moved.
     pub(super) fn survey_soon(&mut self) {
         self.surveying.interface_moved(Instant::now());
     }
 
-    /// Something changed at the port; `all`: what listens is to begin anew.
+    /// Begins a survey after a change at the port. With `all` it makes the NIC listen anew everywhere.
     pub(super) fn begin_survey(&mut self, all: bool) {
         if self.device.is_gone() || (self.listening.is_empty() && !self.watch.is_watched()) {
             return self.surveying.rest();
@@ -164,7 +170,7 @@ impl VerbsNic {
         }
     }
 
-    /// It was looked at.
+    /// Continues after the survey has looked at the port.
     pub(super) fn surveyed(&mut self, survey: Survey) {
         let all = self.surveying.found(&survey.standing);
         let before = self.watch.status().addresses;
@@ -181,7 +187,7 @@ impl VerbsNic {
         self.survey_ended();
     }
 
-    /// What listens is as the survey wants it.
+    /// Takes the listeners back from the survey, and ends it.
     pub(super) fn renewed(&mut self, mut listening: Vec<Listening>) {
         if self.surveying.renewed() {
             listening.clear();
@@ -258,7 +264,7 @@ mod tests {
         assert_eq!(surveying.next(), Some(now + SETTLE), "the first word counts");
         assert!(surveying.wish(false) && surveying.found(&Ok(STANDING)), "all begin anew");
         surveying.renews();
-        // It moves again meanwhile.
+        // The interface moves again meanwhile.
         surveying.interface_moved(now);
         assert_eq!(surveying.ended(now, Listens::Everywhere), None);
         assert_eq!(surveying.next(), Some(now + SETTLE));
@@ -270,7 +276,7 @@ mod tests {
     #[test]
     fn what_is_with_a_survey_is_stopped_when_it_is_back_and_what_is_not_at_once() {
         let (mut surveying, now) = (surveying(), Instant::now());
-        // Nothing is away while the port is looked at: who stops then has done so.
+        // While the survey looks at the port, the listeners are not with it, so stopping is complete at once.
         assert!(surveying.wish(true));
         surveying.stop_listening();
         surveying.found(&Ok(STANDING));

@@ -1,7 +1,7 @@
-//! A NIC beside its device: what only shows where the one's insides can be seen.
+//! Tests of a NIC on verbs that need a look at its private state.
 //!
-//! What soft-RoCE never says (that a device failed, for one) is said in its place, by the file that the
-//! library reads events from.
+//! Events that soft-RoCE never raises (that a device failed, for one) are injected, by the file from which
+//! the library reads events.
 
 use super::connection_manager::CmEvent;
 use super::{VerbsNic, VerbsOptions, set_up};
@@ -12,10 +12,9 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// The library's number of the event that says that the device failed for good.
+/// Library's number for the event that the device failed for good.
 const DEVICE_FATAL: u32 = 8;
-/// How long anything may take before it counts as lost: long enough for a machine that compiles something
-/// beside it.
+/// Time after which a test fails; long enough for a machine that compiles meanwhile.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn address() -> Address {
@@ -26,7 +25,7 @@ fn address() -> Address {
     Address::Rdma(std::net::SocketAddr::new(ip, 0).to_string())
 }
 
-/// Of few connections.
+/// Returns options for a few connections.
 fn options() -> VerbsOptions {
     let Address::Rdma(text) = address() else { unreachable!("of RDMA") };
     let on_device = VerbsOptions::reaching(&text).expect("an address");
@@ -37,7 +36,7 @@ fn nic() -> VerbsNic {
     VerbsNic::new(options()).expect("a NIC")
 }
 
-/// Polls both until something comes of it.
+/// Polls both NICs until `look` returns something.
 fn until<T>(
     nics: &mut [VerbsNic; 2],
     what: &str,
@@ -60,7 +59,8 @@ fn until<T>(
     }
 }
 
-/// Two NICs, the second connected to the first; the connection as each has it.
+/// Makes two NICs, and connects the second to the first. Returns the NICs, and each one's handle of the
+/// connection.
 fn connected(of_server: VerbsOptions, of_client: VerbsOptions) -> ([VerbsNic; 2], [Qp; 2]) {
     let mut nics = [of_server, of_client].map(|options| VerbsNic::new(options).expect("a NIC"));
     let words = PrivateData::new(b"hello").unwrap();
@@ -78,7 +78,7 @@ fn connected(of_server: VerbsOptions, of_client: VerbsOptions) -> ([VerbsNic; 2]
     (nics, [theirs, ours])
 }
 
-/// What the device says of a connection's QP.
+/// Returns the attributes that the device reports for a connection's QP.
 fn attributes(nic: &mut VerbsNic, qp: Qp) -> ibv_qp_attr {
     let pair = nic.connections.get_mut(qp).expect("it stands").pair.as_ref().expect("a QP");
     let mask = ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS
@@ -132,7 +132,7 @@ fn each_end_sets_its_own_type_of_service() {
         attributes(nic, qp).ah_attr.grh.traffic_class
     }
     assert_eq!((class(&mut nics[0], theirs), class(&mut nics[1], ours)), (0x28, 0x68));
-    // Without one of its own, the accepting end takes the asking one's.
+    // Without a type of service of its own, the accepting end takes that of the asking end.
     let (mut nics, [theirs, ours]) = connected(options(), of_client);
     assert_eq!((class(&mut nics[0], theirs), class(&mut nics[1], ours)), (0x68, 0x68));
 }
@@ -140,7 +140,7 @@ fn each_end_sets_its_own_type_of_service() {
 #[test]
 #[ignore = "needs an RDMA device, named by JET_RDMA_ADDRESS: docs/rdma.md"]
 fn each_end_sets_its_own_retries() {
-    // None is the default, nor what RDMA CM would have.
+    // Neither value is the default, nor what RDMA CM would have.
     let of_server = VerbsOptions { ack_timeout: 13, retry: 4, ..options() };
     let of_client = VerbsOptions { ack_timeout: 18, retry: 2, ..options() };
     let (mut nics, [theirs, ours]) = connected(of_server, of_client);
@@ -151,8 +151,9 @@ fn each_end_sets_its_own_retries() {
     assert_eq!((retries(&mut nics[0], theirs), retries(&mut nics[1], ours)), ((13, 4), (18, 2)));
 }
 
-/// The device says something to one NIC, of the element with that number or address. What it says by itself
-/// is heard no more, nor is what is said after this is dropped.
+/// Guard of an injected device event, for the element with that number or address.
+///
+/// The device's own events no longer arrive. When the guard is dropped, the injected ones do not either.
 struct Said {
     _writing: OwnedFd,
 }
@@ -200,7 +201,7 @@ fn an_interface_that_moved_is_looked_at_soon_though_the_next_look_is_far() {
     nic.listen(&address()).expect("it listens");
     let is_far = |nic: &VerbsNic| nic.surveying.next().is_some_and(|next| next > Instant::now() + HOUR / 2);
     assert!(is_far(&nic));
-    // Only interfaces that are bonded move, so RDMA CM's word is said in its place.
+    // Only bonded interfaces move, so RDMA CM's event is injected.
     nic.handle(0, CmEvent::AddressMoved);
     assert!(!is_far(&nic), "nobody heard it");
     let deadline = Instant::now() + PATIENCE;
@@ -212,7 +213,7 @@ fn an_interface_that_moved_is_looked_at_soon_though_the_next_look_is_far() {
     assert!(listening.len() == 1 && listening[0].is_there && listening[0].problem.is_none(), "{listening:?}");
 }
 
-/// A crowd of connections that one NIC has with another, which is polled elsewhere.
+/// Many connections of one NIC with another NIC, which is polled elsewhere.
 struct Crowd {
     nic: VerbsNic,
     stands: u32,
@@ -226,7 +227,7 @@ impl Crowd {
         Self { nic, stands: 0, ended: 0 }
     }
 
-    /// All of them at once, and waits until all stand.
+    /// Begins all connections at once, and waits until all are ready.
     fn come(&mut self, size: u32, address: &Address) {
         let words = PrivateData::new(b"hello").unwrap();
         for _ in 0..size {
@@ -269,7 +270,7 @@ fn a_thousand_come_at_once_and_go_at_once_and_none_of_their_calls_is_where_other
     let crowd = std::thread::spawn(move || {
         let mut crowd = Crowd::new(SIZE);
         crowd.come(SIZE, &address);
-        // They go without a word, as with a process that exits.
+        // The connections end without a message, as in a process that exits.
         drop(crowd);
     });
     let deadline = Instant::now() + 2 * PATIENCE;

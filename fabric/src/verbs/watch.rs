@@ -1,5 +1,7 @@
-//! How a NIC's port stands, for whoever tells it. The NIC writes it when the device says something, and every
-//! 10 s ([`super::VerbsOptions::look_every`]) while it listens; anybody may read it.
+//! The status of a NIC's port, which any thread may read.
+//!
+//! The NIC updates it when the device reports a change, and every 10 s ([`super::VerbsOptions::look_every`])
+//! while it listens.
 
 use super::port::{PortState, Standing};
 use super::set_up::Survey;
@@ -7,39 +9,39 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// What is known.
+/// Status of a NIC's port, as far as it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortStatus {
-    /// The device.
+    /// Name of the device.
     pub device: String,
-    /// The port's number, from 1.
+    /// Number of the port, from 1.
     pub port: u8,
-    /// InfiniBand, or else RoCE.
+    /// Whether the port is of InfiniBand; otherwise it is of RoCE.
     pub is_infiniband: bool,
-    /// Whether it carries packets.
+    /// State of the port's link.
     pub state: PortState,
-    /// The payload of its longest packet, in bytes.
+    /// Payload of the port's longest packet in bytes.
     pub packet_bytes_max: u32,
-    /// The interface that has its first address.
+    /// Interface that has the port's first address.
     pub interface: Option<String>,
-    /// The addresses that lead to it.
+    /// Addresses that lead to the port.
     pub addresses: Vec<IpAddr>,
-    /// Where the NIC listens.
+    /// Addresses at which the NIC listens.
     pub listening: Vec<ListeningAt>,
-    /// Connections that stand, by the payload of their longest packet, those with the shortest first.
+    /// Ready connections, counted by the payload of their longest packet, the shortest packets first.
     pub paths: Vec<Path>,
     /// Times that the port went down.
     pub downs: u64,
-    /// Times that its addresses changed.
+    /// Times that the port's addresses changed.
     pub address_changes: u64,
-    /// Requests that were refused because their packets are longer than the port's.
+    /// Requests that were refused because the peer's packets are longer than the port's.
     pub refused: u64,
-    /// How long those of the last one were, in bytes.
+    /// Payload in bytes of the longest packet of the last refused request.
     pub refused_packet_bytes: u32,
 }
 
 impl PortStatus {
-    /// As a survey found it, with nothing counted yet.
+    /// Makes a status of a survey's findings, with all counters at zero.
     pub(super) fn new(device: &str, port: u8, survey: &Survey) -> Self {
         let mut status = Self {
             device: device.to_owned(),
@@ -60,7 +62,7 @@ impl PortStatus {
         status
     }
 
-    /// As a survey found it; what is counted goes on.
+    /// Takes over a survey's findings. The counters keep their values.
     pub(super) fn take_survey(&mut self, survey: &Survey) {
         match &survey.standing {
             Ok(standing) => self.take_standing(standing),
@@ -71,7 +73,7 @@ impl PortStatus {
         self.addresses = own.map(|found| found.address).collect();
     }
 
-    /// As the device says that it stands.
+    /// Takes over the port's state as the device reported it.
     pub(super) fn take_standing(&mut self, standing: &Standing) {
         self.is_infiniband = standing.is_infiniband;
         self.state = standing.state;
@@ -79,27 +81,27 @@ impl PortStatus {
     }
 }
 
-/// Where a NIC listens.
+/// Address at which a NIC listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListeningAt {
-    /// The address.
+    /// Address with the port number.
     pub address: SocketAddr,
-    /// Whether the port has it now.
+    /// Whether the device's port has the address now.
     pub is_there: bool,
-    /// Why nobody listens there, though the port has it. It is tried again every second.
+    /// Reason why listening there failed, though the port has the address. It is tried again every second.
     pub problem: Option<String>,
 }
 
-/// Connections whose longest packets are alike.
+/// Connections whose longest packets have the same length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// The payload of the longest packet, in bytes: the least that the ports at both ends take.
+    /// Payload of the longest packet in bytes: the least that the ports at both ends take.
     pub packet_bytes: u32,
-    /// How many there are.
+    /// Number of these connections.
     pub connections: u32,
 }
 
-/// The status, shared.
+/// Status of a NIC's port, shared between the NIC and other threads.
 pub struct PortWatch {
     status: Mutex<PortStatus>,
     changed: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -117,27 +119,28 @@ impl PortWatch {
     }
 
     fn lock(&self) -> MutexGuard<'_, PortStatus> {
-        // What somebody left half written is still what was known.
+        // After a panic in a change, the status is still the best that is known.
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How it stands.
+    /// Returns a copy of the present status.
     pub fn status(&self) -> PortStatus {
         self.lock().clone()
     }
 
-    /// Calls this whenever something changed; on the NIC's thread, so it must not wait. Once only: `false`
-    /// where somebody is called already.
+    /// Sets the function to call whenever the status has changed. `false` where one was set before.
+    ///
+    /// The NIC's thread calls the function, so it must not wait.
     pub fn on_change(&self, call: impl Fn() + Send + Sync + 'static) -> bool {
         self.changed.set(Box::new(call)).is_ok()
     }
 
-    /// Whether anybody is called.
+    /// Whether a function to call was set.
     pub(super) fn is_watched(&self) -> bool {
         self.changed.get().is_some()
     }
 
-    /// Something may have changed.
+    /// Changes the status, and calls the function if the status is different then.
     pub(super) fn update(&self, change: impl FnOnce(&mut PortStatus)) {
         let mut status = self.lock();
         let before = status.clone();

@@ -1,4 +1,4 @@
-//! Connections: made, refused, impossible, many.
+//! Cases about connections: made, refused, impossible, many.
 
 use crate::harness::*;
 use jet_fabric::address::Address;
@@ -47,7 +47,7 @@ pub fn a_rejected_connection_is_stale_at_both_ends(fabric: &dyn Fabric) {
     assert_eq!(world.client().try_send(ours, &header(1), Payload::None), Err(PostError::Stale));
     assert_eq!(world.server().try_send(theirs, &header(1), Payload::None), Err(PostError::Stale));
     assert_eq!(world.server().nic().accept(theirs, &nothing), Err(PostError::Stale));
-    // The next connection is as good as the first, and nothing more is heard of the refused one.
+    // The next connection works like the first, and no further event of the refused one comes.
     let (after, _) = world.connect();
     assert_ne!(after, ours);
     assert!(world.ends.iter().all(|end| end.events.is_empty() && end.ended.is_empty()));
@@ -72,7 +72,7 @@ pub fn nobody_listens(fabric: &dyn Fabric) {
     let address = world.address.clone();
     world.server().nic().stop_listening();
     fails_to_connect(&mut world, &address);
-    // What is connected stays so.
+    // Existing connections stay.
     world.client().send(ours, 1, Payload::None);
     world.server().send(theirs, 2, Payload::None);
     world.until("both SENDs", |ends| ends.iter().all(|end| end.received.len() == 1));
@@ -137,7 +137,7 @@ pub fn two_hundred_connections_of_which_eight_talk(fabric: &dyn Fabric) {
     world.until("all ends", |ends| ends[SERVER].ended.len() == connected);
 }
 
-/// Both ends of hundreds of connections live in this process.
+/// Raises the limit of descriptors, since both ends of hundreds of connections are in this process.
 pub fn raise_descriptor_limit() {
     let resource = rustix::process::Resource::Nofile;
     let limit = rustix::process::getrlimit(resource);

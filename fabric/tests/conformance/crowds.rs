@@ -1,5 +1,5 @@
-//! A thousand connections that come at once, send at once, and go at once with all that they can have under
-//! way.
+//! Cases about a thousand connections that begin at once, send at once, and end at once with as much work
+//! under way as they can have.
 
 use crate::connections::raise_descriptor_limit;
 use crate::harness::*;
@@ -7,12 +7,12 @@ use jet_fabric::nic::{Event, Payload, PrivateData, Qp, Status, Work};
 use jet_fabric::soft::SoftOptions;
 
 const COUNT: usize = 1000;
-/// Of one connection, as a daemon has them.
+/// SENDs and READs of one connection, as a daemon has them.
 const SENDS: u32 = 13;
 const READS: u32 = 16;
-/// Of all connections together.
+/// READs of all connections together.
 const READS_OF_ALL: u32 = 32;
-/// As many as arrive at once.
+/// SRQ entries: as many as SENDs arrive at once.
 const ENTRIES: u32 = 1000;
 
 fn options() -> SoftOptions {
@@ -27,7 +27,7 @@ fn options() -> SoftOptions {
     }
 }
 
-/// All ask before one is answered: (the client's QPs, the server's).
+/// Connects: all ask before one is answered. Returns the client's QPs and the server's.
 fn come(world: &mut World) -> (Vec<Qp>, Vec<Qp>) {
     let (address, nothing) = (world.address.clone(), PrivateData::new(&[]).unwrap());
     let ours = (0..COUNT).map(|_| world.client().nic().connect(&address, &nothing).unwrap()).collect();
@@ -46,7 +46,7 @@ fn come(world: &mut World) -> (Vec<Qp>, Vec<Qp>) {
     (ours, theirs)
 }
 
-/// Posts what one connection may have under way; how much it was.
+/// Posts as much as one connection may have under way, and returns how much that was.
 fn fill(end: &mut End, qp: Qp, (address, key): (u64, u32)) -> usize {
     let limits = end.nic().limits();
     let area = end.read_area(0, 64);
@@ -60,12 +60,13 @@ fn fill(end: &mut End, qp: Qp, (address, key): (u64, u32)) -> usize {
     posted
 }
 
-/// How much was under way when they went, and how much of that was flushed.
+/// Runs the case. Returns how much was under way when the connections ended, and how much of that was
+/// flushed.
 fn come_send_and_go_at_once(fabric: &dyn Fabric) -> (usize, usize) {
     raise_descriptor_limit();
     let mut world = World::with(fabric, options(), ENTRIES);
     let (ours, theirs) = come(&mut world);
-    // An entry for each, and nobody looks before all were sent.
+    // One entry for each SEND, and the server does not poll before all were sent.
     for qp in &ours {
         world.client().send(*qp, 0, Payload::None);
     }
@@ -73,8 +74,8 @@ fn come_send_and_go_at_once(fabric: &dyn Fabric) -> (usize, usize) {
     world.until("a thousand messages", |ends| ends[SERVER].received.len() == COUNT && ends[CLIENT].idle());
     let of = world.client().source_address(0);
     world.ends[CLIENT].drop_nic();
-    // The server does not know yet, so everything is under way when it hears of a thousand ends with one
-    // look.
+    // The server does not know yet that the client is gone. So all this work is under way when it notices a
+    // thousand ends at once.
     let posted: usize = theirs.iter().map(|qp| fill(&mut world.ends[SERVER], *qp, of)).sum();
     assert!(posted > 0);
     world.server().nic().flush();
@@ -82,7 +83,7 @@ fn come_send_and_go_at_once(fabric: &dyn Fabric) -> (usize, usize) {
     world.until("a thousand ends", |ends| ends[SERVER].ended.len() == COUNT);
     let server = world.server();
     assert_eq!(server.completions.len(), posted, "each comes back once");
-    // Memory of who is gone can be read all the same where both are on one host.
+    // On one host, memory of a peer that is gone can still be read.
     let is_read = |work| matches!(work, Work::Read { .. });
     let wrong = server.completions.iter().find(|done| match done.status {
         Status::Success => !is_read(done.work),
@@ -96,7 +97,7 @@ fn come_send_and_go_at_once(fabric: &dyn Fabric) -> (usize, usize) {
         server.events.iter().all(|event| matches!(event, Event::Disconnected { .. })),
         "no device is gone"
     );
-    // The next one is as good as the first.
+    // The next connection works like the first.
     server.events.clear();
     server.received.clear();
     world.ends[CLIENT] = End::new(fabric, "client", small_options(), 64);
@@ -107,8 +108,8 @@ fn come_send_and_go_at_once(fabric: &dyn Fabric) -> (usize, usize) {
     (posted, flushed)
 }
 
-/// Verbs of a daemon's sizes: a few connections then share a queue for completions, which just holds what
-/// they can have under way.
+/// The case on verbs, with a daemon's sizes: a few connections then share a completion queue, which just
+/// holds what they can have under way.
 #[cfg(feature = "verbs")]
 mod rdma {
     use super::*;
@@ -128,9 +129,9 @@ mod rdma {
         fn nic(&self, end: &str, options: SoftOptions) -> Box<dyn Nic> {
             let options = VerbsOptions {
                 sends_per_qp_max: SENDS,
-                // A thousand of them take their time on an emulated processor, and nothing is sent again
-                // meanwhile (17 s). Where packets are lost, the same one may be lost three times, and that
-                // must pass in time (4 s each).
+                // A thousand connections are slow on an emulated processor, and nothing is sent again
+                // meanwhile (17 s). Where packets are lost, the same packet may be lost three times, which
+                // must fit into the time (4 s each).
                 handshake: 2 * deadline(),
                 ack_timeout: if packets_are_lost() { 20 } else { 22 },
                 drain: Duration::from_secs(10),
@@ -152,7 +153,7 @@ mod rdma {
     }
 }
 
-/// The others.
+/// The case on software NICs.
 mod soft {
     use super::*;
     use crate::fabrics::{Shm, Tcp};

@@ -1,4 +1,5 @@
-//! The end of a connection with work in flight: asked for, by a lost peer, by a killed process.
+//! Cases about the end of a connection with work in flight: at its user's wish, by a lost peer, by a killed
+//! process.
 
 use crate::harness::*;
 use jet_fabric::address::Address;
@@ -9,7 +10,7 @@ use jet_fabric::soft::SoftOptions;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-/// Puts READs, as many as the connection has, and SENDs of both ends in flight, and polls neither end.
+/// Puts SENDs and as many READs as the connection may have in flight at both ends, and polls neither end.
 fn load(world: &mut World, ours: Qp, theirs: Qp) {
     for (end, qp) in [(CLIENT, ours), (SERVER, theirs)] {
         let (address, key) = world.ends[1 - end].source_address(0);
@@ -38,7 +39,7 @@ pub fn a_disconnect_flushes_what_is_in_flight(fabric: &dyn Fabric) {
         let (ours, theirs) = world.connect();
         let qp = if by == CLIENT { ours } else { theirs };
         load(&mut world, ours, theirs);
-        // From nothing moved yet to most of it.
+        // From a state in which nothing has moved to one in which most has.
         for _ in 0..round * 2 {
             world.step();
         }
@@ -139,7 +140,7 @@ pub fn a_peer_lost_before_the_answer_ends_the_request(fabric: &dyn Fabric) {
         panic!("no request")
     };
     world.ends[CLIENT].drop_nic();
-    // Whether it is noticed before or after the answer: the QP ends once.
+    // Whether the accept fails or not, the QP ends once.
     let accepted = world.server().nic().accept(qp, &nothing);
     assert!(matches!(accepted, Ok(()) | Err(PostError::Stale)));
     world.until("its end", |ends| ends[SERVER].ended.contains_key(&qp));
@@ -147,7 +148,7 @@ pub fn a_peer_lost_before_the_answer_ends_the_request(fabric: &dyn Fabric) {
 
 const CHILD: &str = "JET_CONFORMANCE_CHILD";
 
-/// Kills the child where a check fails before it should.
+/// Guard that kills the child process where a check fails early.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -157,7 +158,7 @@ impl Drop for Killed {
     }
 }
 
-/// The child's part: connect, say where the source lies, send without end until it is killed.
+/// Runs the child's part: connects, reports where its source lies, and sends until it is killed.
 fn send_until_killed(fabric: &dyn Fabric, address: &str) {
     let mut end = End::new(fabric, "child", small_options(), 64);
     let address: Address = address.parse().unwrap();
@@ -216,7 +217,7 @@ pub fn a_killed_peer_flushes_what_is_in_flight(fabric: &dyn Fabric) {
         let numbers: Vec<_> = world.server().received.iter().map(number_of).collect();
         assert!(numbers.iter().copied().eq(0..numbers.len() as u64), "messages came out of order");
         world.client().send(bystander, 0, Payload::None);
-        // A SEND may complete at its poster before the server's user has polled it: the next round counts
+        // A SEND may complete at its sender before the server's user has polled it, so each round counts
         // anew.
         world.until("the bystander's SEND", |ends| {
             ends.iter().all(End::idle) && ends[SERVER].received.len() == numbers.len() + 1

@@ -1,5 +1,7 @@
-//! What the suite runs on: software NICs over both transports, polled and on a thread, without limits and
-//! with those of a device; and the RDMA device that is named.
+//! The fabrics that the suite runs on.
+//!
+//! They are software NICs over both transports, polled and on a thread, without limits and with those of a
+//! device; and an RDMA device, if one is named.
 
 use jet_fabric::address::Address;
 use jet_fabric::limits::Profile;
@@ -7,15 +9,15 @@ use jet_fabric::nic::Nic;
 use jet_fabric::soft::threaded::{Threaded, ThreadedOptions};
 use jet_fabric::soft::{SoftNic, SoftOptions};
 
-/// What the suite runs on.
+/// Fabric that the suite runs on: makes NICs and addresses.
 pub trait Fabric {
-    /// The name of the module that runs it.
+    /// Returns the name of the module that runs the suite on this fabric.
     fn name(&self) -> &'static str;
-    /// A NIC for the end of that name.
+    /// Makes a NIC for the end of that name.
     fn nic(&self, end: &str, options: SoftOptions) -> Box<dyn Nic>;
-    /// An address to listen on; `place` lives as long as it is used.
+    /// Returns an address to listen on. `place` lives as long as the address is used.
     fn address(&self, place: &tempfile::TempDir) -> Address;
-    /// An address that it does not speak.
+    /// Returns an address that the fabric's NICs do not support.
     fn foreign_address(&self) -> Address {
         Address::Rdma("127.0.0.1:1".to_owned())
     }
@@ -59,7 +61,7 @@ fabric!(Tcp, "tcp", |options| Box::new(soft(options)), tcp_address);
 fabric!(ShmThreaded, "shm_threaded", on_a_thread, shm_address);
 fabric!(TcpThreaded, "tcp_threaded", on_a_thread, tcp_address);
 
-/// On a device of this kind, where the case names none: with as many SRQ entries as it has.
+/// Sets the profile, unless the case names one, and lowers the SRQ entries to what it has.
 fn on(profile: Profile, options: SoftOptions) -> SoftOptions {
     let profile = options.profile.unwrap_or(profile);
     let entries = u32::try_from(profile.attributes().max_srq_wr).expect("it has an SRQ");
@@ -90,17 +92,17 @@ fabric_of_a_profile! { CONNECTX_6:
     TcpThreadedConnectX6, "tcp_threaded_connectx_6", on_a_thread, tcp_address;
 }
 
-/// Verbs, between two devices or through one. Where they are, the environment says (docs/rdma.md).
+/// Verbs, between two devices or through one. Environment variables name the devices (docs/rdma.md).
 #[cfg(feature = "verbs")]
 pub struct Rdma;
 
 #[cfg(feature = "verbs")]
 impl Rdma {
-    /// Where the server listens.
+    /// Variable with the address where the server listens.
     const ADDRESS: &str = "JET_RDMA_ADDRESS";
-    /// Where clients connect from, if that is another device.
+    /// Variable with the address that clients connect from, if that is on another device.
     const SOURCE: &str = "JET_RDMA_SOURCE";
-    /// The profile whose limits the devices are to keep to, beside their own.
+    /// Variable with the profile whose limits the devices are to keep to, beside their own.
     const PROFILE: &str = "JET_RDMA_PROFILE";
 
     fn profile() -> Option<Profile> {
@@ -117,7 +119,7 @@ impl Rdma {
         Self::address_in(Self::ADDRESS).expect("JET_RDMA_ADDRESS names an address of an RDMA device")
     }
 
-    /// What a NIC is made with that is to have these sizes.
+    /// Returns the options of a NIC on verbs that has these sizes.
     pub fn options(end: &str, options: &SoftOptions) -> jet_fabric::verbs::VerbsOptions {
         use jet_fabric::verbs::{DeviceChoice, VerbsOptions};
         let source = Self::address_in(Self::SOURCE).filter(|_| matches!(end, "client" | "child"));
@@ -138,7 +140,7 @@ impl Rdma {
             regions_max: options.regions_max,
             rnr_retry: if options.rnr_timeout.is_some() { 1 } else { 7 },
             farewell: options.farewell,
-            // As a daemon does; a sender makes these calls in place.
+            // A daemon has a set-up thread; a sender makes these calls in place.
             set_up_thread: end == "server",
             ..VerbsOptions::on(DeviceChoice::Reaching(source.unwrap_or_else(Self::server)))
         }

@@ -1,5 +1,5 @@
-//! Somebody else in the process who uses RDMA CM on the same device, in the context that librdmacm shares
-//! out: what is theirs is not touched, and their events come to them.
+//! Cases with another user of RDMA CM in the process, on the same device and in the context that librdmacm
+//! shares out. The NIC must not touch this user's objects, nor take its events.
 
 use crate::fabrics::Rdma;
 use crate::harness::{CLIENT, End, SERVER, World, deadline, until};
@@ -26,11 +26,11 @@ use std::time::Duration;
 const CQ_ERR: u32 = 0;
 const SRQ_LIMIT: u32 = 15;
 const LAST_WQE: u32 = 16;
-/// SRQ entries at first, and how many are so few that the device tells.
+/// SRQ entries at first, and the number below which the device reports that few are left.
 const ENTRIES: usize = 4;
 const FEW: u32 = 3;
 
-/// What an object's context points to; nobody but its owner may write it.
+/// Memory that an object's context points to. Only the object's owner may write it.
 struct Canary(Box<[u64; 64]>);
 
 impl Canary {
@@ -48,7 +48,7 @@ impl Canary {
 
     fn check(&self, of: &str) {
         for at in 0..self.0.len() {
-            // SAFETY: within the array. Somebody else might have written it, so it is read each time.
+            // SAFETY: within the array. Other code might have written it, so it is read each time.
             let found = unsafe { self.0.as_ptr().add(at).read_volatile() };
             assert_eq!(found, Self::word(at), "somebody wrote through the context of another's {of}");
         }
@@ -60,7 +60,7 @@ fn is_readable(fd: BorrowedFd<'_>, wait: Duration) -> bool {
     poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&wait)).expect("poll") > 0
 }
 
-/// A connection of theirs from the device to itself, by librdmacm's own means.
+/// Connection of the other user from the device to itself, made by librdmacm alone.
 struct Foreign {
     channel: *mut rdma_event_channel,
     listener: *mut rdma_cm_id,
@@ -138,7 +138,7 @@ impl Foreign {
             next(channel, rdma_cm_event_type::RDMA_CM_EVENT_ADDR_RESOLVED);
             assert_eq!(rdma_resolve_route(asker, 2000), 0);
             next(channel, rdma_cm_event_type::RDMA_CM_EVENT_ROUTE_RESOLVED);
-            // Room for one completion: the second overruns it.
+            // Room for one completion: the second overruns the queue.
             let small = ibv_create_cq((*asker).verbs, 1, of_cq.pointer(), null_mut(), 0);
             assert!(!small.is_null());
             assert_eq!(rdma_create_qp(asker, null_mut(), &mut qp_attributes(small, null_mut())), 0);
@@ -213,7 +213,7 @@ impl Foreign {
         unsafe { BorrowedFd::borrow_raw((*self.context()).async_fd) }
     }
 
-    /// The kind of the next event, which is there already.
+    /// Takes the next event, which must be there already, and returns its kind.
     fn take_event(&self) -> u32 {
         assert!(is_readable(self.async_fd(), Duration::ZERO), "somebody else took the event");
         let mut event = MaybeUninit::<ibv_async_event>::zeroed();
@@ -233,10 +233,13 @@ impl Foreign {
     }
 }
 
-/// The next event of a channel, which is to be of this kind; whose it is.
+/// Takes the next event of a channel, which must be of this kind, and returns its identifier.
+///
+/// # Safety
+/// The channel lives.
 unsafe fn next(channel: *mut rdma_event_channel, kind: rdma_cm_event_type::Type) -> *mut rdma_cm_id {
-    // SAFETY: the channel lives, says the caller; an event is acknowledged once, after what matters of it was
-    // copied.
+    // SAFETY: the channel lives, as the caller guarantees; an event is acknowledged once, after what matters
+    // of it was copied.
     unsafe {
         assert!(is_readable(BorrowedFd::borrow_raw((*channel).fd), deadline()), "no event {kind} came");
         let mut event = null_mut();
@@ -251,10 +254,10 @@ unsafe fn next(channel: *mut rdma_event_channel, kind: rdma_cm_event_type::Type)
 impl Drop for Foreign {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Where somebody else took events, destroying what they are of may wait for ever.
+            // If the events were taken by other code, destroying their objects may wait for ever.
             return;
         }
-        // SAFETY: each is theirs, and destroyed after what uses it; all events were acknowledged.
+        // SAFETY: each is the other user's, and destroyed after what uses it; all events were acknowledged.
         unsafe {
             for id in [self.asker, self.taker] {
                 rdma_destroy_qp(id);
@@ -272,7 +275,8 @@ impl Drop for Foreign {
     }
 }
 
-/// Both NICs look at all that they may look at: each falls asleep, is woken by a message, and looks again.
+/// Makes both NICs look at all their event sources: each falls asleep, is woken by a message, and looks
+/// again.
 fn look_everywhere(world: &mut World, qps: [jet_fabric::Qp; 2]) {
     for (sleeper, waker) in [(SERVER, CLIENT), (CLIENT, SERVER)] {
         world.settle();
@@ -303,7 +307,7 @@ fn other_users_of_rdma_cm_keep_what_is_theirs() {
     look_everywhere(&mut world, qps);
     foreign.check_canaries();
     let first = foreign.take_event();
-    // The other one may be later.
+    // The second event may arrive later.
     assert!(is_readable(foreign.async_fd(), deadline()), "the second event did not come");
     look_everywhere(&mut world, qps);
     let mut kinds = [first, foreign.take_event()];
@@ -311,7 +315,7 @@ fn other_users_of_rdma_cm_keep_what_is_theirs() {
     assert_eq!(kinds, [CQ_ERR, SRQ_LIMIT]);
     foreign.check_canaries();
 
-    // What soft-RoCE never says, said in its place: a QP of theirs takes no SRQ entry any more.
+    // An event that soft-RoCE never raises is injected: a QP of the other user takes no SRQ entry any more.
     let (reading, writing) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).unwrap();
     let mut words = [0u8; 16];
     // SAFETY: the identifier lives.
@@ -329,7 +333,7 @@ fn other_users_of_rdma_cm_keep_what_is_theirs() {
     assert_eq!(fcntl_getfl(foreign.async_fd()).unwrap(), flags, "somebody changed their descriptor");
 }
 
-/// Lets a descriptor stand for another's file; gives back what it stood for.
+/// Makes a descriptor refer to the file of another, and returns one for the file that it referred to.
 fn exchange(fd: BorrowedFd<'_>, with: BorrowedFd<'_>) -> OwnedFd {
     let kept = fd.try_clone_to_owned().unwrap();
     // SAFETY: both are open; the number stays the library's.

@@ -1,4 +1,5 @@
-//! Two or more ends of a fabric, driven by polling, with the trait's rules checked at every step.
+//! Harness of the suite: two or more ends of a fabric, driven by polling, with the trait's rules checked at
+//! every step.
 
 pub use crate::fabrics::Fabric;
 use jet_fabric::Clock;
@@ -14,24 +15,25 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long anything may take before it counts as lost. Where packets are lost, RDMA CM's own timers make it
-/// long.
+/// Returns the time after which an operation counts as lost. Where packets are lost, RDMA CM's own timers
+/// make it long.
 pub fn deadline() -> Duration {
-    // Long enough for a machine that compiles something beside it, too.
+    // Long enough for a machine that compiles meanwhile, too.
     Duration::from_secs(60)
 }
 
-/// Whether the way between the ends loses packets, says `JET_RDMA_LOSS`, in per cent.
+/// Whether the network between the ends loses packets, as `JET_RDMA_LOSS` says, in per cent.
 pub fn packets_are_lost() -> bool {
     std::env::var("JET_RDMA_LOSS").is_ok_and(|percent| percent != "0")
 }
 
-/// How work ends that nobody acknowledges: verbs' `IBV_WC_RETRY_EXC_ERR`.
+/// Status of work that the peer never acknowledges: verbs' `IBV_WC_RETRY_EXC_ERR`.
 pub const UNACKNOWLEDGED: Status = Status::Other(12);
 
-/// Whether a connection ended like that at one end because the other was told to end it and the word of that
-/// was a packet that was lost: RDMA CM says it again 4.3 s later, and what is not acknowledged for 1.9 s
-/// fails before that.
+/// Whether a connection timed out at one end because the message that the other end ended it was lost.
+///
+/// RDMA CM sends that message again 4.3 s later. Work without an acknowledgement fails before that, after 1.9
+/// s.
 pub fn went_unheard(reason: Option<DisconnectReason>, at_the_other: Option<DisconnectReason>) -> bool {
     packets_are_lost()
         && reason == Some(DisconnectReason::Transport(libc::ETIMEDOUT))
@@ -39,25 +41,25 @@ pub fn went_unheard(reason: Option<DisconnectReason>, at_the_other: Option<Disco
 }
 
 pub const SLAB: usize = 4096;
-/// What memory holds where nobody has written.
+/// Byte that memory has where nothing was written.
 pub const UNTOUCHED: u8 = 0xa5;
 /// Bytes that READs may fill at an end, behind its slabs.
 pub const READ_AREA: usize = 1 << 20;
 /// Bytes that peers may READ at an end.
 pub const SOURCE_BYTES: usize = 1 << 20;
 
-/// Whether what arrived is what was said; RDMA CM pads private data with zeros.
+/// Whether the private data that arrived is what was sent. RDMA CM pads it with zeros.
 pub fn says(arrived: &PrivateData, said: &[u8]) -> bool {
     let (arrived, padding) = arrived.as_slice().split_at_checked(said.len()).unwrap_or((&[], &[1]));
     arrived == said && padding.iter().all(|byte| *byte == 0)
 }
 
-/// A few connections and little memory: most cases need no more.
+/// Returns options for a few connections and little memory; most cases need no more.
 pub fn small_options() -> SoftOptions {
     SoftOptions { qps_max: 32, srq_entries_max: 512, completions: 2048, ..SoftOptions::default() }
 }
 
-/// A SEND that arrived.
+/// SEND that arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
     pub qp: Qp,
@@ -65,7 +67,7 @@ pub struct Received {
     pub payload: Vec<u8>,
 }
 
-/// One NIC with memory, and what happened to it.
+/// One NIC with memory, and all that was polled from it.
 pub struct End {
     pub name: &'static str,
     nic: Option<Box<dyn Nic>>,
@@ -76,7 +78,7 @@ pub struct End {
     pub header_key: MemoryKey,
     pub source_key: MemoryKey,
     pub entries: u32,
-    /// Post an entry again as soon as it was received into.
+    /// Whether an SRQ entry is posted again as soon as it was used.
     pub repost: bool,
     pub poll_max: usize,
     next_id: u64,
@@ -91,7 +93,8 @@ pub struct End {
     reads_max: HashMap<Qp, u32>,
 }
 
-/// A byte that tells its own place.
+/// Returns the byte of a source at a place. It depends on the place, so that a byte at a wrong place is
+/// noticed.
 pub fn source_byte(at: usize) -> u8 {
     ((at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
@@ -109,7 +112,7 @@ pub fn header(number: u64) -> HeaderBytes {
     header
 }
 
-/// The number that [`header`] was made with.
+/// Returns the number that [`header`] was made with.
 pub fn number_of(received: &Received) -> u64 {
     let number = u64::from_le_bytes(received.header[..8].try_into().unwrap());
     assert_eq!(received.header, header(number).0, "header {number} did not arrive intact");
@@ -132,7 +135,7 @@ fn copy(memory: &SharedMemory, from: usize, bytes: usize) -> Vec<u8> {
 
 impl End {
     pub fn new(fabric: &dyn Fabric, name: &'static str, options: SoftOptions, entries: u32) -> Self {
-        // Whoever names a device wants to see that one conform.
+        // If the environment names a device, the suite must run on that device.
         assert!(
             cfg!(feature = "verbs") || std::env::var_os("JET_RDMA_ADDRESS").is_none(),
             "JET_RDMA_ADDRESS names a device, and this suite was built without verbs: \
@@ -179,7 +182,7 @@ impl End {
         self.nic.as_deref_mut().expect("the NIC was dropped")
     }
 
-    /// Ends it without a word, as a process that exits.
+    /// Drops the NIC without ending its connections, as in a process that exits.
     pub fn drop_nic(&mut self) {
         self.nic = None;
     }
@@ -209,7 +212,7 @@ impl End {
         self.nic().post_srq(posted).unwrap();
     }
 
-    /// Posts an entry of the test's own making.
+    /// Posts an entry that the test itself made.
     pub fn post_other_entry(&mut self, entry: SrqEntry) -> Result<(), PostError> {
         self.nic().post_srq(entry)?;
         assert!(
@@ -241,24 +244,24 @@ impl End {
         Ok(id)
     }
 
-    /// READs that a connection may have under way, as its event said.
+    /// Returns how many READs a connection may have under way, as its event said.
     pub fn depth(&self, qp: Qp) -> usize {
         self.reads_max[&qp] as usize
     }
 
-    /// A stretch of this end's READ area.
+    /// Returns a stretch of this end's READ area.
     pub fn read_area(&self, offset: usize, bytes: usize) -> Sge {
         assert!(offset + bytes <= READ_AREA);
         let offset = (self.entries as usize * SLAB + offset) as u64;
         Sge { key: self.slab_key, offset, bytes: u32::try_from(bytes).unwrap() }
     }
 
-    /// A stretch of this end's source, for SENDs.
+    /// Returns a stretch of this end's source, for SENDs.
     pub fn source_area(&self, offset: usize, bytes: usize) -> Sge {
         Sge { key: self.source_key, offset: offset as u64, bytes: u32::try_from(bytes).unwrap() }
     }
 
-    /// What a peer names to read this end's source.
+    /// Returns the address and key that a peer names to read this end's source.
     pub fn source_address(&mut self, offset: u64) -> (u64, u32) {
         let key = self.source_key;
         (self.nic().remote_address(key, offset), key.0)
@@ -272,7 +275,7 @@ impl End {
         fill(&self.slabs, self.entries as usize * SLAB, READ_AREA, |_| UNTOUCHED);
     }
 
-    /// How a request ended, if it did.
+    /// Returns the status of a request, if it has completed.
     pub fn status(&self, id: u64) -> Option<Status> {
         self.completions
             .iter()
@@ -288,13 +291,13 @@ impl End {
         self.sends.values().chain(self.reads.values()).filter(|of| **of == qp).count()
     }
 
-    /// Prepares to sleep; `false` where there is work.
+    /// Prepares to sleep. `false` where there is work.
     pub fn arm(&mut self) -> bool {
         let now_ns = self.clock.now_ns();
         self.nic().arm(now_ns)
     }
 
-    /// Polls once; whether anything came.
+    /// Polls once, and returns whether anything came.
     pub fn step(&mut self) -> bool {
         let Some(nic) = self.nic.as_deref_mut() else { return false };
         let unused = Completion {
@@ -397,7 +400,7 @@ impl End {
     }
 }
 
-/// Polls all ends until something holds.
+/// Polls all ends until the condition holds.
 pub fn until(ends: &mut [End], what: &str, mut done: impl FnMut(&mut [End]) -> bool) {
     let give_up = Instant::now() + deadline();
     loop {
@@ -430,7 +433,7 @@ pub fn until(ends: &mut [End], what: &str, mut done: impl FnMut(&mut [End]) -> b
     }
 }
 
-/// Ends where the first listens, and the address.
+/// Ends of a case, of which the first listens, and its address.
 pub struct World {
     pub ends: Vec<End>,
     pub address: Address,
@@ -449,7 +452,7 @@ impl World {
         Self::with_each(fabric, [options, options], entries)
     }
 
-    /// With other options for the server than for the client.
+    /// Makes a world with different options for the server and the client.
     pub fn with_each(fabric: &dyn Fabric, options: [SoftOptions; 2], entries: u32) -> Self {
         let place = tempfile::tempdir().unwrap();
         let mut server = End::new(fabric, "server", options[SERVER], entries);
@@ -477,7 +480,7 @@ impl World {
         }
     }
 
-    /// Connects the client to the server: (the client's QP, the server's).
+    /// Connects the client to the server. Returns the client's QP and the server's.
     pub fn connect(&mut self) -> (Qp, Qp) {
         let address = self.address.clone();
         connect(&mut self.ends, CLIENT, SERVER, &address)
@@ -489,7 +492,7 @@ impl World {
     }
 }
 
-/// Connects one end to another.
+/// Connects one end to another. Returns the client's QP and the server's.
 pub fn connect(ends: &mut [End], client: usize, server: usize, address: &Address) -> (Qp, Qp) {
     let ours = ends[client].nic().connect(address, &PrivateData::new(b"hello").unwrap()).unwrap();
     until(ends, "a connection request", |ends| !ends[server].events.is_empty());
@@ -507,7 +510,7 @@ pub fn connect(ends: &mut [End], client: usize, server: usize, address: &Address
     (ours, theirs)
 }
 
-/// A small generator of numbers, the same for the same seed.
+/// Small generator of pseudo-random numbers, the same for the same seed.
 pub struct Numbers(u64);
 
 impl Numbers {

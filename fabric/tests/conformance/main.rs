@@ -1,11 +1,13 @@
-//! The rules of the `Nic` trait, checked for every software NIC: over `shm:` and `tcp:`, polled by its user
-//! and on a thread of its own, without limits and with those of two devices; and for NICs on verbs, where the
-//! feature `verbs` is on and somebody names a device.
+//! The rules of the `Nic` trait, checked for every NIC.
 //!
-//! Everything is driven by polling and bounded by a deadline; nothing sleeps. What every case checks besides
-//! its own subject (each request completes once, READs in order, nothing after the end of a QP, no byte
-//! beyond a payload) is in `harness.rs`. The random case prints its seed; `JET_CONFORMANCE_SEED=N` runs it
-//! again.
+//! Software NICs run over `shm:` and `tcp:`, polled by their user and on a thread of their own, without
+//! limits and with those of two devices. NICs on verbs run where the feature `verbs` is on and the
+//! environment names a device.
+//!
+//! All cases are driven by polling and bounded by a deadline; nothing sleeps. Besides its own subject every
+//! case checks the rules in `harness.rs`: each request completes once, READs are in order, nothing follows
+//! the end of a QP, no byte beyond a payload changes. The random case prints its seed;
+//! `JET_CONFORMANCE_SEED=N` runs it again.
 #![allow(clippy::cast_possible_truncation)] // sizes in these cases are small
 
 mod connections;
@@ -80,7 +82,7 @@ macro_rules! conforms {
     };
 }
 
-/// Of a device, and of a software NIC that keeps to one's limits.
+/// Runs the cases for a device, and for a software NIC that keeps to a device's limits.
 macro_rules! completes_as_a_device {
     ($($(#[$how:meta])* $name:ident: $fabric:ident;)+) => {
         $(mod $name {
@@ -93,7 +95,7 @@ macro_rules! completes_as_a_device {
     };
 }
 
-/// Where the limits are the options', and not those of a profile beside them.
+/// Runs the cases for fabrics whose limits come from the options alone, without a profile.
 macro_rules! refuses_who_answers_no_read {
     ($($(#[$how:meta])* $name:ident: $fabric:ident;)+) => {
         $(mod $name {
@@ -155,8 +157,8 @@ refuses_who_answers_no_read! {
     rdma_refusal: Rdma;
 }
 
-/// In the place of the suite on verbs: who asks for that finds this, and no run of nothing that is called
-/// good.
+/// Takes the suite's place without verbs: a run that asks for verbs fails here, instead of passing with no
+/// tests.
 #[cfg(not(feature = "verbs"))]
 mod rdma {
     #[test]

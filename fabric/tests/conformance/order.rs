@@ -1,12 +1,12 @@
-//! When SENDs complete on a device: after the READs that were posted before them. On a software NIC without a
-//! profile they complete when they were taken.
+//! Cases about when SENDs complete. On a device they complete after the READs that were posted before them.
+//! On a software NIC without a profile they complete when the peer has taken them.
 
 use crate::harness::*;
 use jet_fabric::nic::{Payload, PostError, Qp, Work};
 use std::time::Instant;
 
-/// Ids count up with the posts of an end: on one of its connections no SEND completed before a SEND or a READ
-/// with a lower one, and no READ before such a READ.
+/// Checks the order of one connection's completions: no SEND before earlier SENDs or READs, no READ before
+/// earlier READs. Ids count up with an end's posts.
 fn as_on_a_device(end: &End, qp: Qp) -> usize {
     let of_qp: Vec<_> = end.completions.iter().filter(|done| done.qp == qp).map(|done| done.work).collect();
     for (at, work) in of_qp.iter().enumerate() {
@@ -20,7 +20,7 @@ fn as_on_a_device(end: &End, qp: Qp) -> usize {
     of_qp.len()
 }
 
-/// What this does to a receiver that reads from whom it sends to: its SENDs wait for READ time.
+/// Covers a receiver that reads from the peer to which it sends: its SENDs wait for the READs.
 pub fn a_send_completes_after_the_reads_before_it(fabric: &dyn Fabric) {
     let mut world = World::new(fabric);
     let (ours, theirs) = world.connect();

@@ -1,16 +1,16 @@
-//! Random traffic over several connections, against what was asked for.
+//! Random traffic over several connections, compared with what was asked for.
 
 use crate::harness::*;
 use jet_fabric::nic::{Payload, PostError, Qp, Status};
 use std::collections::HashMap;
 
-/// A pair of QPs and what each end has sent over it.
+/// QPs of a connection, and what each end has sent over it.
 struct Pair {
     qps: [Qp; 2],
     sent: [Vec<Vec<u8>>; 2],
 }
 
-/// A READ that runs: where its bytes go, and where they come from.
+/// READ under way: where its bytes go, and where they come from.
 struct Running {
     end: usize,
     qps: [Qp; 2],
@@ -146,7 +146,7 @@ fn check_reads(world: &mut World, end: usize, running: &mut HashMap<(usize, u64)
     }
 }
 
-/// What arrived over a pair at an end is what was sent at the other: all of it, or its beginning.
+/// Checks that an end received over a pair what the other end sent: all of it, or its beginning.
 fn check_received(end: &End, pair: &Pair, at: usize, all: bool) {
     let arrived: Vec<_> = end.received.iter().filter(|one| one.qp == pair.qps[at]).collect();
     let sent = &pair.sent[1 - at];
@@ -157,7 +157,7 @@ fn check_received(end: &End, pair: &Pair, at: usize, all: bool) {
     }
 }
 
-/// Ends one connection in the midst of it all, and makes another.
+/// Ends one connection in the middle of the traffic, and makes another.
 fn end_pair(
     world: &mut World,
     pairs: &mut Vec<Pair>,

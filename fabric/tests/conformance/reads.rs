@@ -1,4 +1,4 @@
-//! READs: where their bytes go, their order, and what they must not touch.
+//! Cases about READs: where their bytes go, their order, and what they must not touch.
 
 use crate::harness::*;
 use jet_fabric::limits::{DeviceAttributes, Profile};
@@ -7,7 +7,7 @@ use jet_fabric::nic::{
 };
 use jet_fabric::soft::SoftOptions;
 
-/// Reads from the client's source at `from` into stretches (offset in the READ area, bytes) and checks every
+/// Reads from the client's source at `from` into stretches (offset in the READ area, bytes), and checks every
 /// byte.
 fn read_and_check(world: &mut World, qp: Qp, from: usize, stretches: &[(usize, usize)]) {
     world.server().clear_area();
@@ -34,7 +34,7 @@ pub fn reads_fill_exactly_their_stretches(fabric: &dyn Fabric) {
     read_and_check(&mut world, qp, 12_345, &[(8192, 100_000)]);
     read_and_check(&mut world, qp, 4096, &[(0, 256 << 10)]);
     read_and_check(&mut world, qp, 0, &[(4096, SOURCE_BYTES - 8192)]);
-    // A fragment in slabs that lie in no order.
+    // A fragment in slabs that are not in order.
     let most = world.server().nic().limits().scatter_max.min(64) as usize;
     let slabs: Vec<_> = (0..most).map(|slab| (((slab * 37) % 64) * 2 * SLAB, SLAB)).collect();
     read_and_check(&mut world, qp, 8192, &slabs);
@@ -72,7 +72,7 @@ pub fn reads_complete_in_order(fabric: &dyn Fabric) {
     assert!(ids.iter().all(|id| world.server().status(*id) == Some(Status::Success)));
 }
 
-/// What both ends agreed on, no more: the rest waits with the user, who is told so.
+/// READs beyond what both ends agreed on are refused with an error, until one completes.
 pub fn reads_beyond_the_connections_depth_are_refused_until_one_is_done(fabric: &dyn Fabric) {
     let mut world = World::new(fabric);
     let (_, qp) = world.connect();
@@ -92,7 +92,7 @@ pub fn reads_beyond_the_connections_depth_are_refused_until_one_is_done(fabric: 
     }
 }
 
-/// Each end's device is another: what one makes and what the other answers, whichever is less.
+/// A connection has the lesser of the READs that one end's device makes and the other end's device answers.
 pub fn a_connection_has_the_lesser_depth_of_both_ends(fabric: &dyn Fabric) {
     let makes =
         |reads: i32| DeviceAttributes { max_qp_init_rd_atom: reads, ..*Profile::CONNECTX_6.attributes() };
@@ -104,7 +104,7 @@ pub fn a_connection_has_the_lesser_depth_of_both_ends(fabric: &dyn Fabric) {
         let mut world = World::with_each(fabric, [on(makes(made)), on(answers(answered))], 16);
         let (_, theirs) = world.connect();
         let lesser = usize::try_from(made.min(answered)).unwrap();
-        // A device that there is may make fewer itself.
+        // A real device may make fewer itself.
         let most = world.server().nic().limits().reads_per_qp_max as usize;
         let depth = world.server().depth(theirs);
         assert_eq!(depth, lesser.min(most), "one makes {made}, the other answers {answered}");
@@ -118,7 +118,7 @@ pub fn a_connection_has_the_lesser_depth_of_both_ends(fabric: &dyn Fabric) {
     }
 }
 
-/// It would wait for ever for the first.
+/// A READ to a peer that answers none would wait for ever, so such a peer is refused.
 pub fn a_peer_that_answers_no_read_is_refused(fabric: &dyn Fabric) {
     let none = SoftOptions { reads_answered_per_qp_max: 0, ..small_options() };
     let mut world = World::with_each(fabric, [small_options(), none], 16);
@@ -131,14 +131,14 @@ pub fn a_peer_that_answers_no_read_is_refused(fabric: &dyn Fabric) {
     assert_eq!(world.server().nic().accept(qp, &nothing), Err(PostError::Stale));
     world.until("both ends' end", |ends| {
         let client = &ends[CLIENT];
-        // An end before the answer is a refusal to RDMA CM, which has no other word for it.
+        // To RDMA CM, an end before the answer is a refusal; it has no other message for that.
         let is_ours = |event: &Event| matches!(event, Event::Rejected { qp, .. } if *qp == ours);
         let client_knows = client.ended.contains_key(&ours) || client.events.iter().any(is_ours);
         ends[SERVER].ended.contains_key(&qp) && client_knows
     });
     assert_eq!(world.server().ended[&qp], DisconnectReason::Protocol);
     assert_eq!(world.server().nic().counters().protocol_errors, 1);
-    // The other way round it is no matter: who only sends may ask who answers none.
+    // In the other direction it does not matter: an end that only sends may ask a peer that answers no READ.
     let mut world = World::with_each(fabric, [none, small_options()], 16);
     let (ours, _) = world.connect();
     let area = world.client().read_area(0, 64);
@@ -165,7 +165,7 @@ pub fn both_ends_read_from_each_other(fabric: &dyn Fabric) {
     }
 }
 
-/// The READ fails with `RemoteAccess`, changes nothing, and takes its QP, but not the next.
+/// Checks that a READ fails with `RemoteAccess`, changes nothing, and ends its own QP but no other.
 fn check_refused(world: &mut World, what: &str, address: u64, key: u32, bytes: usize) {
     let (ours, theirs) = world.connect();
     let (_, bystander) = world.connect();
@@ -176,7 +176,7 @@ fn check_refused(world: &mut World, what: &str, address: u64, key: u32, bytes: u
         ends[SERVER].ended.contains_key(&theirs) && ends[CLIENT].ended.contains_key(&ours)
     });
     let (status, reason) = (world.server().status(id), world.server().ended[&theirs]);
-    // Where packets are lost the refusal may be one of them, and a QP that has failed answers no second time.
+    // Where packets are lost, the refusal may be lost, too, and a QP that has failed does not answer again.
     if !(packets_are_lost()
         && matches!((status, reason), (Some(Status::Other(_)), DisconnectReason::Transport(_))))
     {
@@ -217,7 +217,8 @@ pub fn a_key_deregistered_after_use_is_refused(fabric: &dyn Fabric) {
     assert!(!world.server().ended.contains_key(&qp), "the first QP read nothing wrong");
 }
 
-/// Refused at once, or completed with the error: either way nothing moved and the QP lives.
+/// Checks that a request was refused at once, or completed with the error. Either way nothing moved and the
+/// QP stays usable.
 fn check_local(world: &mut World, what: &str, posted: Result<u64, PostError>) {
     match posted {
         Err(PostError::LocalProtection) => {}

@@ -1,4 +1,4 @@
-//! SENDs: their order, their bytes, and what happens when there is no room.
+//! Cases about SENDs: their order, their bytes, and what happens when there is no room.
 
 use crate::harness::*;
 use jet_fabric::nic::{Payload, PostError, Qp, SrqEntry, Status, Work};
@@ -71,7 +71,7 @@ pub fn many_qps_share_one_srq(fabric: &dyn Fabric) {
 
 pub fn without_an_srq_entry_only_that_qp_waits(fabric: &dyn Fabric) {
     let mut world = World::with(fabric, small_options(), 0);
-    // A second server that has entries.
+    // A second server, which has entries.
     let place = tempfile::tempdir().unwrap();
     let mut other = End::new(fabric, "other", small_options(), 16);
     let other_address = other.nic().listen(&fabric.address(&place)).unwrap();
@@ -91,7 +91,7 @@ pub fn without_an_srq_entry_only_that_qp_waits(fabric: &dyn Fabric) {
     }
     assert_eq!(world.client().in_flight_on(waiting), waits as usize, "no SEND is taken without an entry");
     assert!(world.server().received.is_empty());
-    // Entries come one by one: so do the messages.
+    // Entries are posted one by one, and one message arrives for each.
     world.server().repost = false;
     let slab = world.server().read_area(0, SLAB);
     let header_place = world.server().entry(0).header;
@@ -133,7 +133,7 @@ pub fn a_full_queue_says_so_and_works_again(fabric: &dyn Fabric) {
     let options = SoftOptions { srq_entries_max: 40, reads_max: 8, completions: 256, ..small_options() };
     let mut world = World::with(fabric, options, 0);
     let (ours, theirs) = world.connect();
-    // SENDs: nobody takes them.
+    // SENDs, which the server does not take.
     let mut posted = 0u64;
     while world.client().try_send(ours, &header(posted), Payload::None).is_ok() {
         posted += 1;
@@ -141,7 +141,7 @@ pub fn a_full_queue_says_so_and_works_again(fabric: &dyn Fabric) {
     }
     assert!(posted > 0);
     assert_eq!(world.client().try_send(ours, &header(posted), Payload::None), Err(PostError::QueueFull));
-    // READs: this end does not poll.
+    // READs; this end does not poll.
     let (address, key) = world.client().source_address(0);
     let area = world.server().read_area(0, 64);
     let mut reads = 0;
@@ -158,7 +158,7 @@ pub fn a_full_queue_says_so_and_works_again(fabric: &dyn Fabric) {
         world.server().post_other_entry(entry(id)).unwrap();
     }
     assert_eq!(world.server().post_other_entry(entry(40)), Err(PostError::QueueFull));
-    // All of it works again.
+    // All queues work again after polling.
     world.server().repost = false;
     let (mut id, mut before) = (40, 0);
     world.until("all SENDs and READs", |ends| {
@@ -189,8 +189,8 @@ pub fn a_send_that_does_not_fit_its_entry_ends_the_connection(fabric: &dyn Fabri
         ends[CLIENT].ended.contains_key(&ours) && ends[SERVER].ended.contains_key(&theirs)
     });
     let status = world.client().status(id);
-    // The word of what was wrong can be lost; the end that follows it is heard of, or nothing is acknowledged
-    // any more.
+    // The message about the error can be lost. Then the connection's end is noticed, or nothing is
+    // acknowledged any more.
     let unheard = [Some(Status::Flushed), Some(UNACKNOWLEDGED)];
     assert!(
         status == Some(Status::Length) || (packets_are_lost() && unheard.contains(&status)),

@@ -1,4 +1,4 @@
-//! Sleeping on `wait_fd`: what must wake, and that no wake-up is lost.
+//! Cases about sleeping on `wait_fd`: what must wake, and that no wake-up is lost.
 
 use crate::harness::*;
 use jet_fabric::nic::{Event, Payload, PrivateData, Qp};
@@ -56,7 +56,7 @@ pub fn a_sleeper_wakes_for_everything(fabric: &dyn Fabric) {
     until(ends, "the connection", |ends| ends.iter().all(|end| !end.events.is_empty()));
     ends.iter_mut().for_each(|end| end.events.clear());
     for round in 0..20 {
-        // A SEND; and its completion, where the sender sleeps too.
+        // A SEND; and its completion, where the sender sleeps, too.
         fall_asleep(&mut ends[SERVER]);
         ends[CLIENT].send(ours, round, Payload::Inline(b"wake up"));
         ends[CLIENT].nic().flush();
@@ -72,7 +72,7 @@ pub fn a_sleeper_wakes_for_everything(fabric: &dyn Fabric) {
             wakes(ends, SERVER, "the end of a READ");
         }
         until(ends, "the READ", |ends| ends[SERVER].idle());
-        // An SRQ entry for a peer that waits for one is not ours to wake for, but its SEND is.
+        // Posting an SRQ entry for a waiting peer need not wake this end, but the peer's SEND must.
         fall_asleep(&mut ends[CLIENT]);
         ends[SERVER].send(theirs, round, Payload::None);
         ends[SERVER].nic().flush();
@@ -106,8 +106,9 @@ fn sleep(end: &mut End) {
     }
 }
 
-/// Answers each SEND with one of its own, sleeping whenever there is nothing to do. Who is done goes on
-/// polling until the other is done too: a NIC works when it is polled or armed.
+/// Answers each SEND with one of its own, sleeping whenever there is no work.
+///
+/// An end that is done polls on until the other is done, too: a NIC works only when it is polled or armed.
 fn answer(mut end: End, qp: Qp, first: bool, done: &AtomicUsize) -> End {
     let mut sent = 0;
     while sent < ROUNDS || end.received.len() < ROUNDS || !end.idle() {
@@ -120,7 +121,7 @@ fn answer(mut end: End, qp: Qp, first: bool, done: &AtomicUsize) -> End {
         }
     }
     done.fetch_add(1, Ordering::AcqRel);
-    // A little longer than the other may sleep before it says that nobody woke it.
+    // A little longer than the other end may sleep before it reports that nobody woke it.
     let give_up = Instant::now() + 2 * deadline();
     while done.load(Ordering::Acquire) < 2 && Instant::now() < give_up {
         end.step();

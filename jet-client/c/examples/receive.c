@@ -1,4 +1,4 @@
-/* Receives under a name and says what came: receive APP [CONTROL_SOCKET]. */
+/* Registers an application and prints what it receives: receive APP [CONTROL_SOCKET]. */
 #include <jet.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@ int main(int count, char **arguments) {
     }
     jet_session_options options;
     jet_session *session;
-    /* A line is a message's: to be seen when it is there, also in a file. */
+    /* Line buffering: a message's line appears at once, also in a file. */
     setvbuf(stdout, NULL, _IOLBF, 0);
     jet_session_options_init(&options);
     options.app = arguments[1];

@@ -31,7 +31,7 @@ int main(int count, char **arguments) {
     jet_buffer spare = {0};
     uint64_t offset = 0, refused = 0;
     for (int more = 1; more;) {
-        /* One buffer after the other, each sent as soon as it is full; those that come back are used again. */
+        /* Each buffer is sent as soon as it is full; buffers that come back are used again. */
         if (!spare.data && jet_buffer_get(sender, MESSAGE_BYTES, &spare) < 0) return fail("no buffer");
         size_t bytes = fread(spare.data, 1, MESSAGE_BYTES, file);
         if (ferror(file)) {
@@ -41,7 +41,7 @@ int main(int count, char **arguments) {
         more = bytes == MESSAGE_BYTES;
         int code = bytes ? jet_send_buffer(sender, offset, NULL, 0, &spare, bytes, 0, NULL) : JET_OK;
         offset += bytes;
-        /* Its end makes room for the next one; at the end of the file all are waited for. */
+        /* The end of a message makes room for the next one. At the end of the file, wait for all ends. */
         while (code == JET_E_FULL || !more) {
             jet_completion end;
             int waited = jet_sender_wait(sender, JET_FOREVER, &end);

@@ -1,17 +1,19 @@
-/* Jet's client library: receiving from the daemon (jetd) of this host, and sending to a daemon anywhere.
+/* Jet's client library: receiving from the daemon (jetd) of this host, and sending to a daemon on any host.
  *
- * What it promises: every message that was taken has exactly one end; bytes are read where the NIC put them; nothing is
- * allocated, locked or asked of the system per message, but to sleep.
+ * Promises: every message that was accepted has exactly one end. Received bytes are read where the NIC put
+ * them. The library allocates nothing, takes no lock and makes no system call for a message, except to sleep.
  *
  * Rules
- *   - Functions answer a code: 0 or more is well, below 0 an error. jet_error_text() says in words what was wrong with the
- *     calling thread's last failing call.
- *   - A handle (jet_sender *, jet_session *) may be used by any thread, by one at a time. It is a number, not an address:
- *     one that was freed, or never was one, or is in use elsewhere, is told so (JET_E_HANDLE, JET_E_BUSY).
- *   - Slices, messages and buffers belong to their handle, and have keys: one that was given back is told so (JET_E_KEY).
- *     Freeing the handle frees them all; their bytes must not be touched after that.
- *   - Options structures begin with their size: fill them by their _init function, then change what is to be different. Fields
- *     may be added at their ends; functions and codes may be added; nothing else changes while the symbols' version is JET_0.
+ *   - Functions return a code: 0 or more is success, below 0 is an error. jet_error_text() describes the
+ *     error of the calling thread's last failing call.
+ *   - A handle (jet_sender *, jet_session *) may be used by any thread, but by one at a time. A handle is a
+ *     number, not an address. A call with a handle that was freed, or never was one, gets JET_E_HANDLE; with
+ *     one that another thread is using, JET_E_BUSY.
+ *   - Slices, messages and buffers belong to their handle, and have keys. A call with one that was given back
+ *     gets JET_E_KEY. Freeing the handle frees them all; their bytes must not be touched after that.
+ *   - Options structures begin with their size. Fill them by their _init function, then change fields. Fields
+ *     may be added at the ends of these structures, and functions and codes may be added. Nothing else
+ *     changes while the symbols' version is JET_0.
  *   - After fork() a child must not use its parent's handles; it makes its own.
  *   - Timeouts are in nanoseconds: 0 does not wait, below 0 waits without limit.
  */
@@ -27,226 +29,245 @@ extern "C" {
 
 #define JET_FOREVER ((int64_t)-1)
 
-/* Codes. */
+/* Codes that functions return. */
 enum {
-    JET_OK = 0,             /* done */
-    JET_NOTHING = 1,        /* nothing there yet, or not in time */
+    JET_OK = 0,             /* success */
+    JET_NOTHING = 1,        /* nothing yet, or not in time */
     JET_END = 2,            /* all slices of the message were given */
-    JET_E_ARGUMENT = -1,    /* a null pointer, no UTF-8, a structure of no known size, an option that cannot be */
-    JET_E_HANDLE = -2,      /* no living handle of that kind: freed, or never one */
-    JET_E_BUSY = -3,        /* the handle is in use by another thread at this moment */
+    JET_E_ARGUMENT = -1,    /* a null pointer, no UTF-8, a structure of no known size, an invalid option */
+    JET_E_HANDLE = -2,      /* no living handle of that kind: it was freed, or never was one */
+    JET_E_BUSY = -3,        /* another thread is using the handle at this moment */
     JET_E_KEY = -4,         /* the slice, message or buffer is not, or no longer, one of this handle's */
-    JET_E_FULL = -5,        /* as many messages as may be are in flight: take ends, then try again */
-    JET_E_SIZE = -6,        /* a length beyond what such a message, header or buffer may have */
+    JET_E_FULL = -5,        /* too many messages are in flight: take ends, then try again */
+    JET_E_SIZE = -6,        /* a length is greater than such a message, header or buffer may have */
     JET_E_CLOSED = -7,      /* the sender was closed */
-    JET_E_UNREACHABLE = -8, /* nobody answers there, or not in time */
-    JET_E_REFUSED = -9,     /* the other end refused, and says why */
-    JET_E_BROKEN = -10,     /* the other end said what cannot be: another version, or somebody who scribbles */
+    JET_E_UNREACHABLE = -8, /* nobody answers at the address, or not in time */
+    JET_E_REFUSED = -9,     /* the other end refused, with a reason */
+    JET_E_BROKEN = -10,     /* the other end sent something invalid: another version, or overwritten memory */
     JET_E_GONE = -11,       /* the daemon is gone: free the session, register again */
-    JET_E_WITHDRAWN = -12,  /* the rest of the message will not come: do not take what came for it */
+    JET_E_WITHDRAWN = -12,  /* the rest of the message will not arrive: its slices are not the message */
     JET_E_SYSTEM = -13,     /* the system refused: memory, descriptors */
-    JET_E_LIMIT = -14,      /* 4096 handles at once are the most */
+    JET_E_LIMIT = -14,      /* too many handles: 4096 at once are the most */
     JET_E_INTERNAL = -15,   /* a bug in this library: the handle can only be freed */
-    JET_E_HELD = -16        /* the session holds all that it may, and more waits: give slices back, then ask again */
+    JET_E_HELD = -16        /* the session holds all that it may, and more waits: give slices back */
 };
 
-/* The text behind this thread's last error, until its next one. Never null. */
+/* Returns the text of this thread's last error, valid until its next error. Never null. */
 const char *jet_error_text(void);
 
-/* What a code means, in general. Never null. */
+/* Returns the general meaning of a code. Never null. */
 const char *jet_code_text(int code);
 
 /* ------------------------------------------------------------------ sending */
 
 typedef struct jet_sender jet_sender;
 
+/* Options of a sender. Defaults are in brackets. */
 struct jet_sender_options {
-    size_t size;                 /* of this structure: set by jet_sender_options_init() */
-    const char *address;         /* where the receiver's daemon listens: shm:/run/jet/nic.sock, tcp:host:port, rdma:host:port */
-    const char *app;             /* the application that the messages are for */
-    const char *source;          /* for rdma: the address to leave from; null: as the kernel routes */
+    size_t size;                 /* size of this structure: set by jet_sender_options_init() */
+    const char *address;         /* where the receiver's daemon listens: shm:/run/jet/nic.sock, tcp:host:port,
+                                    rdma:host:port */
+    const char *app;             /* application that the messages are for */
+    const char *source;          /* for rdma: local address of the connection; null: as the kernel routes */
     uint32_t in_flight_max;      /* messages that may be without an end, 1 to 65536 [256]; each takes 4 KiB */
-    int crc;                     /* messages carry a CRC32C, unless the receiver says that it checks none [0] */
+    int crc;                     /* 1: messages carry a CRC32C, unless the receiver says it checks none [0] */
     uint64_t window_bytes;       /* bytes of large messages that may be in flight [64 MiB] */
-    uint64_t connect_timeout_ns; /* how long the first connection may take [5 s] */
-    uint64_t reconnect_for_ns;   /* how long a lost one is tried again before its messages end PeerLost [30 s] */
-    uint64_t retry_for_ns;       /* how long ends that may pass are retried [30 s]: Busy, and with retry_all ... */
-    int retry_all;               /* ... NoApp, AppGone and Draining, too [0] */
+    uint64_t connect_timeout_ns; /* longest time for the first connection [5 s] */
+    uint64_t reconnect_for_ns;   /* time for which a lost connection is tried again, before its messages end
+                                    as JET_PEER_LOST [30 s] */
+    uint64_t retry_for_ns;       /* time for which messages are sent again after JET_BUSY [30 s] */
+    int retry_all;               /* 1: also after JET_NO_APP, JET_APP_GONE and JET_DRAINING [0] */
     int reserved;
-    uint64_t spin_max_ns;        /* the longest that a wait spins before it sleeps [50 us] */
-    size_t region_bytes;         /* bytes registered at once for buffers [8 MiB] */
-    uint64_t silence_max_ns;     /* how long the receiver may say nothing while a message waits [30 s] */
+    uint64_t spin_max_ns;        /* longest time that a wait spins before it sleeps [50 us] */
+    size_t region_bytes;         /* bytes that are registered at once for buffers [8 MiB] */
+    uint64_t silence_max_ns;     /* longest time in which the receiver sends nothing while a message waits
+                                    [30 s] */
 };
 typedef struct jet_sender_options jet_sender_options;
 
-/* Memory to send from. The receiver READs it where it lies. */
+/* Registered memory to send from. The receiver READs the bytes where they lie. */
 typedef struct jet_buffer {
-    void *data;   /* null: none */
+    void *data;   /* first byte; null: there is no buffer */
     size_t bytes;
     uint64_t key;
 } jet_buffer;
 
-/* How a message ended. Each that was taken has exactly one end. */
+/* Ends of messages. Each message that was accepted has exactly one. */
 enum {
     JET_CONSUMED = 0,  /* the application gave every slice back and finished the message */
-    JET_REJECTED = 1,  /* the application refused it, with its own code */
+    JET_REJECTED = 1,  /* the application refused the message, with its own code */
     JET_BUSY = 2,      /* the receiver has no room for another request */
     JET_NO_APP = 3,    /* no application of that name is registered */
-    JET_DENIED = 4,    /* not admitted */
-    JET_TOO_LARGE = 5, /* longer than the receiver takes */
+    JET_DENIED = 4,    /* the receiver's configuration does not allow the class, or the application */
+    JET_TOO_LARGE = 5, /* the message is longer than the receiver accepts */
     JET_CORRUPT = 6,   /* what arrived does not have the checksum, or the receiver's memory lost it */
     JET_APP_GONE = 7,  /* the application went away before it finished the message */
-    JET_DRAINING = 8,  /* the daemon takes nothing new */
-    JET_PEER_LOST = 9  /* the connection was lost, and not found again */
+    JET_DRAINING = 8,  /* the daemon drains, and takes nothing new */
+    JET_PEER_LOST = 9  /* the connection was lost, and could not be made again */
 };
 
-/* What an end means, in words: never null. */
+/* Returns a description of an end. Never null. */
 const char *jet_status_text(int status);
 
+/* End of a message. */
 typedef struct jet_completion {
-    uint64_t ticket;     /* which message */
+    uint64_t ticket;     /* ticket of the message */
     int status;          /* JET_CONSUMED ... */
-    uint32_t code;       /* the application's, where it rejected the message */
-    uint64_t latency_ns; /* from the submission to the end */
-    jet_buffer buffer;   /* the message's, yours again: fill and send it, or jet_buffer_free(); data is null where it was copied */
+    uint32_t code;       /* the application's code, where it rejected the message */
+    uint64_t latency_ns; /* time from the submission to the end */
+    jet_buffer buffer;   /* the message's buffer, which is yours again: send it again, or free it by
+                            jet_buffer_free(); data is null where the message was copied */
 } jet_completion;
 
+/* Counters of a sender, and its state. */
 typedef struct jet_sender_stats {
-    uint64_t in_flight;       /* messages without an end that was taken */
-    uint64_t window_permille; /* the share of its windows that the receiver lets it use */
-    uint64_t connected;       /* 1: a connection stands */
-    uint64_t checksums;       /* 1: messages carry one: it was asked for, and the receiver checks */
+    uint64_t in_flight;       /* messages whose end was not taken */
+    uint64_t window_permille; /* share of its windows that the sender may use, in thousandths */
+    uint64_t connected;       /* 1: the sender is connected */
+    uint64_t checksums;       /* 1: messages carry a checksum: it was asked for, and the receiver checks */
 } jet_sender_stats;
 
-/* Fills as much of the options as this header knows. */
+/* Fills as much of the options with defaults as this header knows. */
 int jet_sender_options_init_sized(jet_sender_options *options, size_t size);
 static inline int jet_sender_options_init(jet_sender_options *options) {
     return jet_sender_options_init_sized(options, sizeof *options);
 }
 
-/* Connects. *sender is null where it fails. JET_E_UNREACHABLE and JET_E_REFUSED may pass. */
+/* Connects to a receiver. *sender is null where it fails. JET_E_UNREACHABLE and JET_E_REFUSED may pass. */
 int jet_sender_connect(const jet_sender_options *options, jet_sender **sender);
 
-/* Frees the handle and its buffers at once: messages without an end may arrive or not. */
+/* Frees the handle and its buffers at once. Messages without an end may arrive or not. */
 int jet_sender_free(jet_sender *sender);
 
-/* Waits until every message has its end (JET_NOTHING: not in time); the ends are there to be polled. */
+/* Waits until every message has its end (JET_NOTHING: not in time). The ends can be polled afterwards. */
 int jet_sender_drain(jet_sender *sender, int64_t timeout_ns);
 
-/* As jet_sender_drain(), and takes nothing new, and disconnects. The handle is still to be freed. */
+/* Accepts no further messages, waits like jet_sender_drain(), and disconnects. The handle must still be
+ * freed. */
 int jet_sender_close(jet_sender *sender, int64_t timeout_ns);
 
-/* Registered memory. Comes back with its message's completion; jet_buffer_free() is for what is not sent. */
+/* Gets a registered buffer, or frees one that is not sent. A buffer that was sent comes back with its
+ * message's completion. */
 int jet_buffer_get(jet_sender *sender, size_t bytes, jet_buffer *buffer);
 int jet_buffer_free(jet_sender *sender, jet_buffer *buffer);
 
-/* `count` of them at once. Where `bytes` is a power of two of 4096 or more each begins where the one before ends: together they
- * are one stretch of memory. */
+/* Gets `count` buffers at once. Where `bytes` is a power of two of 4096 or more, each begins where the one
+ * before ends: together they are one range of memory. */
 int jet_buffer_get_row(jet_sender *sender, size_t bytes, size_t count, jet_buffer *buffers);
 
-/* Sends a small message: at most 4096 bytes of payload, which are copied, and 96 of user header. ticket may be null.
- * JET_E_FULL: nothing was taken. */
+/* Sends a small message: at most 4096 bytes of payload, which are copied, and at most 96 of user header.
+ * ticket may be null. JET_E_FULL: nothing was accepted. */
 int jet_send_small(jet_sender *sender, uint64_t tag, const void *user_header, size_t user_header_bytes,
                    const void *payload, size_t payload_bytes, uint64_t *ticket);
 
-/* Sends the first `bytes` bytes of a buffer. class 0 to 7: as a large message of that class (0 the most urgent), with at most 256
- * bytes of user header. class -1: as a small one, at most 4096 bytes, without a copy where the NIC can. The buffer is the
- * sender's until the completion, and *buffer is emptied; where it fails it is still yours. */
+/* Sends the first `bytes` bytes of a buffer. class 0 to 7: as a large message of that class (0 the most
+ * urgent), with at most 256 bytes of user header. class -1: as a small message, at most 4096 bytes, without a
+ * copy where the NIC can do without. The sender keeps the buffer until the completion, and *buffer is
+ * emptied. Where the call fails, the buffer is still yours. */
 int jet_send_buffer(jet_sender *sender, uint64_t tag, const void *user_header, size_t user_header_bytes,
                     jet_buffer *buffer, size_t bytes, int class_, uint64_t *ticket);
 
-/* The next end: JET_OK, or JET_NOTHING. Both make progress: poll or wait while messages are in flight. Waiting answers
- * JET_NOTHING at once where nothing is in flight. */
+/* Gets the next end (JET_OK), if there is one (else JET_NOTHING). Both functions make progress: poll or wait
+ * while messages are in flight. Waiting returns JET_NOTHING at once where nothing is in flight. */
 int jet_sender_poll(jet_sender *sender, jet_completion *completion);
 int jet_sender_wait(jet_sender *sender, int64_t timeout_ns, jet_completion *completion);
 
-/* Sends what was taken, now; else the next poll or wait does. */
+/* Sends accepted messages now; otherwise the next poll or wait sends them. */
 int jet_sender_flush(jet_sender *sender);
 
-/* The sender's identity, which the application sees with every message, kept over reconnects. */
+/* Gets the sender's identity. The application sees it with every message; it stays the same over reconnects.
+ * */
 int jet_sender_id(jet_sender *sender, uint64_t *id);
 
-/* size: sizeof(jet_sender_stats). */
+/* Gets the sender's counters. size: sizeof(jet_sender_stats). */
 int jet_sender_stats_get(jet_sender *sender, jet_sender_stats *stats, size_t size);
 
 /* ---------------------------------------------------------------- receiving */
 
 typedef struct jet_session jet_session;
 
+/* Options of a registration. Defaults are in brackets. */
 struct jet_session_options {
-    size_t size;                   /* of this structure: set by jet_session_options_init() */
-    const char *control_socket;    /* the daemon's; null: /run/jet/jetd.sock */
-    const char *app;               /* the name that senders address: 1 to 32 out of A-Z a-z 0-9 . _ - / : */
-    int class_;                    /* admission class, 0 the most urgent; a sender may ask for a less urgent one [0] */
-    int memory_instead_of_waiting; /* take memory outside the cache instead of waiting for room in it [0] */
-    uint64_t spin_max_ns;          /* the longest that a wait spins before it sleeps [50 us] */
+    size_t size;                   /* size of this structure: set by jet_session_options_init() */
+    const char *control_socket;    /* the daemon's control socket; null: /run/jet/jetd.sock */
+    const char *app;               /* name that senders address: 1 to 32 out of A-Z a-z 0-9 . _ - / : */
+    int class_;                    /* admission class, 0 the most urgent; a sender may ask for a less urgent
+                                      one [0] */
+    int memory_instead_of_waiting; /* 1: take memory outside the cache instead of waiting for room [0] */
+    uint64_t spin_max_ns;          /* longest time that a wait spins before it sleeps [50 us] */
 };
 typedef struct jet_session_options jet_session_options;
 
 /* A message that arrived, or is arriving. */
 typedef struct jet_message {
     uint64_t key;
-    uint64_t tag;            /* the sender's word */
-    uint64_t sequence;       /* the sender's number for it, counting from 1 */
-    uint64_t sender;         /* the sender's identity */
-    uint64_t bytes;          /* its whole length */
-    const void *user_header; /* until the message is finished */
+    uint64_t tag;            /* number that the sender attached to the message */
+    uint64_t sequence;       /* sequence number that the sender gave the message, counting from 1 */
+    uint64_t sender;         /* identity of the sender */
+    uint64_t bytes;          /* length of the whole message */
+    const void *user_header; /* valid until the message is finished */
     size_t user_header_bytes;
-    int redelivered;         /* it was sent before: this application, or one before it, may have seen it */
+    int redelivered;         /* 1: it was sent before, and an application may have seen it */
     int reserved;
 } jet_message;
 
-/* Bytes of a message, where the NIC put them: read-only, at most 256 KiB. A slab's first byte is page-aligned. */
+/* Bytes of a message, where the NIC put them: read-only, at most 256 KiB. A slab's first byte is
+ * page-aligned. */
 typedef struct jet_slice {
-    const void *data; /* null: none */
+    const void *data; /* first byte; null: there is no slice */
     size_t bytes;
-    uint64_t offset;  /* where in the message they begin; slices come in the order of arrival */
+    uint64_t offset;  /* offset of the first byte in the message; slices come in the order of arrival */
     uint64_t key;
 } jet_slice;
 
+/* Counters of a session. */
 typedef struct jet_session_stats {
-    uint64_t messages; /* received */
-    uint64_t slices;   /* taken */
-    uint64_t bytes;    /* of these */
-    uint64_t sleeps;   /* times that it slept */
+    uint64_t messages; /* messages received */
+    uint64_t slices;   /* slices taken */
+    uint64_t bytes;    /* bytes of these slices */
+    uint64_t sleeps;   /* times that the session slept */
 } jet_session_stats;
 
-/* Fills as much of the options as this header knows. */
+/* Fills as much of the options with defaults as this header knows. */
 int jet_session_options_init_sized(jet_session_options *options, size_t size);
 static inline int jet_session_options_init(jet_session_options *options) {
     return jet_session_options_init_sized(options, sizeof *options);
 }
 
-/* Registers. *session is null where it fails. */
+/* Registers an application with the daemon. *session is null where it fails. */
 int jet_session_register(const jet_session_options *options, jet_session **session);
 
-/* Ends the session: senders of unfinished messages hear JET_APP_GONE. */
+/* Ends the session: senders of unfinished messages get JET_APP_GONE. */
 int jet_session_free(jet_session *session);
 
-/* The next message, as it begins to arrive: JET_OK, or JET_NOTHING. Errors are final for the session, but JET_E_HELD: nothing more
- * comes before slices are given back, or messages finished; jet_error_text() says which limit that is. */
+/* Gets the next message as it begins to arrive (JET_OK), if there is one (else JET_NOTHING). Errors are final
+ * for the session, except for JET_E_HELD: nothing more arrives before slices are given back, or messages
+ * finished. jet_error_text() says which limit that is. */
 int jet_session_receive(jet_session *session, int64_t timeout_ns, jet_message *message);
 
-/* The next slice: JET_OK; JET_END: all were given; JET_NOTHING: ask again; JET_E_WITHDRAWN: the rest will not come. Give slices back
- * as you used them: a message may be larger than the pool, and who waits while it keeps all that it may hears JET_E_HELD. */
+/* Gets the message's next slice (JET_OK). JET_END: all were given. JET_NOTHING: try again. JET_E_WITHDRAWN:
+ * the rest will not arrive. Give slices back as you used them: a message may be larger than the pool. A
+ * caller that waits while it keeps all that it may gets JET_E_HELD. */
 int jet_message_next(jet_session *session, const jet_message *message, int64_t timeout_ns, jet_slice *slice);
 
-/* Gives a slice back, in any order; *slice is emptied. Another thread may read it before, this call is the session's. */
+/* Gives a slice back; *slice is emptied. Slices may be given back in any order. Another thread may read a
+ * slice before, but this call counts as a use of the session. */
 int jet_slice_release(jet_session *session, jet_slice *slice);
 
-/* Ends a message: code 0 as consumed, else as rejected with that code (an errno, say). Its sender hears of it when every slice
- * was given back. *message is emptied. */
+/* Ends a message: with code 0 as consumed, otherwise as rejected with that code (an errno, say). Its sender
+ * gets the end when every slice was given back. *message is emptied. */
 int jet_message_finish(jet_session *session, jet_message *message, uint32_t code);
 
-/* Shows the daemon what was given back, now; else the next receive or next does. */
+/* Shows the daemon what was given back, now; otherwise the next receive or next shows it. */
 int jet_session_flush(jet_session *session);
 
-/* For an event loop: when receive and every message's next had nothing, jet_session_prepare_sleep() answers JET_OK: wait until
- * the descriptor is readable, then ask again; or JET_NOTHING: something came meanwhile, ask now. */
+/* For an event loop: call jet_session_prepare_sleep() when receive and every message's next had nothing.
+ * JET_OK: wait until the descriptor is readable, then try again. JET_NOTHING: something arrived meanwhile,
+ * try now. */
 int jet_session_fd(jet_session *session, int *fd);
 int jet_session_prepare_sleep(jet_session *session);
 
-/* size: sizeof(jet_session_stats). */
+/* Gets the session's counters. size: sizeof(jet_session_stats). */
 int jet_session_stats_get(jet_session *session, jet_session_stats *stats, size_t size);
 
 #ifdef __cplusplus

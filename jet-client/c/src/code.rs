@@ -1,51 +1,51 @@
-//! What functions answer: codes, and the text behind the last one.
+//! Result codes of the functions, and the text of the last error.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What a function answers. Below zero: an error, whose text [`jet_error_text`] has.
+/// Result of a function. Codes below zero are errors, whose text [`jet_error_text`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Code {
-    /// Done.
+    /// The call succeeded.
     Ok = 0,
-    /// Nothing there yet, or not in time.
+    /// No result yet: nothing has arrived, or nothing arrived in time.
     Nothing = 1,
     /// All slices of the message were given.
     End = 2,
-    /// An argument that cannot be: a null pointer, a text that is no UTF-8, a structure of no known size.
+    /// An argument is invalid: a null pointer, a text that is no UTF-8, a structure of no known size.
     Argument = -1,
-    /// No living handle of that kind: freed, or never one.
+    /// The handle is not a living handle of that kind: it was freed, or never was one.
     Handle = -2,
-    /// The handle is in use by another thread at this moment.
+    /// Another thread is using the handle at this moment.
     Busy = -3,
-    /// The slice, message or buffer is not (or no longer) one of this handle's.
+    /// The slice, message or buffer is not, or no longer, one of this handle's.
     Key = -4,
-    /// As many messages as may be are without an end that was taken: take ends, then again.
+    /// Too many messages are in flight: take ends, then try again.
     Full = -5,
-    /// A length beyond what such a message, header or buffer may have.
+    /// A length is greater than such a message, header or buffer may have.
     Size = -6,
     /// The sender was closed.
     Closed = -7,
-    /// Nobody answers there, or not in time.
+    /// The address cannot be reached, or does not answer in time.
     Unreachable = -8,
-    /// The other end said no, and why.
+    /// The daemon or the receiver refused, with a reason.
     Refused = -9,
-    /// The other end said what cannot be: another version, or somebody who scribbles.
+    /// The other end sent something invalid: it is another version, or a process overwrote shared memory.
     Broken = -10,
     /// The daemon is gone: register again when it runs.
     Gone = -11,
-    /// The rest of the message will not come: do not take what came for it.
+    /// The rest of the message will not arrive: the slices that came are not the message.
     Withdrawn = -12,
     /// The system refused: memory, descriptors.
     System = -13,
-    /// Too many handles at once.
+    /// Too many handles exist.
     Limit = -14,
-    /// A bug in this library: the handle can only be freed.
+    /// A bug in this library caused a panic: the handle can only be freed.
     Internal = -15,
-    /// The session holds all that it may, and more waits: give slices back, then again.
+    /// The session holds all that it may, and more waits: give slices back, then try again.
     Held = -16,
 }
 
@@ -83,7 +83,8 @@ impl Code {
     }
 }
 
-/// Why a call failed. Making one without words of its own costs nothing: some come on the way of messages.
+/// Reason why a call failed. A failure without a text of its own costs nothing to make, since some occur on
+/// the path of messages.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: Code,
@@ -104,11 +105,11 @@ impl From<Code> for Failure {
 }
 
 thread_local! {
-    /// The text behind this thread's last error.
+    /// Last error of this thread.
     static LAST: RefCell<Failure> = const { RefCell::new(Failure { code: Code::Ok, text: None }) };
 }
 
-/// The border: what comes back is a code, whatever happens behind it.
+/// Runs a call from C, and returns its code. Catches panics, and keeps the text of an error.
 pub(crate) fn answer(call: impl FnOnce() -> Result<Code, Failure>) -> c_int {
     let failure = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(code)) => return code as c_int,
@@ -116,7 +117,7 @@ pub(crate) fn answer(call: impl FnOnce() -> Result<Code, Failure>) -> c_int {
         Err(_) => Code::Internal.into(),
     };
     let code = failure.code;
-    // Where the thread is about to end there is nobody to read it.
+    // A thread that is about to end has no place for the text, and nobody would read it.
     let _ = LAST.try_with(|last| {
         if let Ok(mut last) = last.try_borrow_mut() {
             *last = failure;
@@ -125,7 +126,7 @@ pub(crate) fn answer(call: impl FnOnce() -> Result<Code, Failure>) -> c_int {
     code as c_int
 }
 
-/// The text behind this thread's last error, until its next one.
+/// Returns the text of this thread's last error, valid until its next error.
 #[unsafe(no_mangle)]
 pub extern "C" fn jet_error_text() -> *const c_char {
     let text = |last: &RefCell<Failure>| {
@@ -135,7 +136,7 @@ pub extern "C" fn jet_error_text() -> *const c_char {
     catch_unwind(|| LAST.try_with(text).unwrap_or(c"".as_ptr())).unwrap_or(c"".as_ptr())
 }
 
-/// What a code means, in general.
+/// Returns the general meaning of a code.
 #[unsafe(no_mangle)]
 pub extern "C" fn jet_code_text(code: c_int) -> *const c_char {
     let known = Code::ALL.iter().find(|(known, _)| *known as c_int == code);

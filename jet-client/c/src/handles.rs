@@ -1,40 +1,42 @@
-//! Handles: numbers that stand for senders and sessions, and say whether these still are.
+//! Handles: numbers that stand for senders and sessions. Each use of a handle checks that its object still
+//! exists.
 //!
-//! A caller in C may free twice, use what was freed, mix kinds up, or use one from two threads. None of that
-//! may touch memory that is somebody else's, and none of it may wait. So each slot has a word that says which
-//! handle it belongs to and whether a call is in it. A call takes its turn by one compare-and-swap of exactly
-//! what its handle says: one that fails changes nothing, so neither a stale handle nor the search for a free
-//! slot ever stands in another's way.
+//! A caller in C may free a handle twice, use a freed one, mix up kinds, or use one from two threads. No such
+//! mistake may touch memory of another object, and none may wait. So each slot has a word that says which
+//! handle it belongs to, and whether a call is using it. A call takes its turn by one compare-and-swap that
+//! expects exactly the word of its handle. A compare-and-swap that fails changes nothing. So neither a stale
+//! handle nor the search for a free slot ever delays another call.
 //!
 //! The word is a lock that is tried once, and no more: there is no second word that it must agree with, and
-//! nothing is done again in a loop. It guards no memory. The object is in a mutex, which nobody else has
-//! while the word is theirs.
+//! no loop tries again. It guards no memory. The object is in a mutex, which is free for the call that holds
+//! the word.
 
 use crate::code::{Code, Failure};
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Handles at once.
+/// The most handles at once.
 const HANDLES: usize = 1 << INDEX_BITS;
 const INDEX_BITS: u32 = 12;
 
-/// What a handle can stand for. `Send`, because a handle may be used by one thread after another.
+/// Kind of object that a handle can stand for. `Send`, because a handle may be used by one thread after
+/// another.
 pub(crate) trait Kind: Send + 'static {
-    /// Tells it from the others: 1 to 3.
+    /// Number that tells this kind from the others: 1 to 3.
     const KIND: u64;
-    /// What C knows it as.
+    /// Type that a handle points to in C.
     type Opaque;
 }
 
-/// No call is in the slot; it is free where it is of no kind.
+/// Turn of a slot that no call is using. The slot is free where its kind is [`FREE`].
 const IDLE: u64 = 0;
-/// A call is.
+/// Turn of a slot that a call is using.
 const BUSY: u64 = 1;
-/// The kind of a free slot.
+/// Kind of a free slot.
 const FREE: u64 = 0;
 
-/// A slot's word: the generation of its handle, what kind that is, and whether a call is in it.
+/// Makes a slot's word of the generation of its handle, the handle's kind, and its turn.
 const fn word(generation: u64, kind: u64, turn: u64) -> u64 {
     generation << 3 | kind << 1 | turn
 }
@@ -44,28 +46,28 @@ const fn generation_of(word: u64) -> u64 {
 }
 
 struct Slot {
-    /// The [`word`]. One that is busy is changed by the call that made it so, and by nobody else.
+    /// The slot's [`word`]. While it is busy, only the call that made it busy changes it.
     word: AtomicU64,
-    /// Nothing in a slot that is free. Poisoned where a panic left it halfway.
+    /// Object of the handle; `None` in a free slot. Poisoned where a panic left the object half changed.
     object: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
 static SLOTS: [Slot; HANDLES] =
     [const { Slot { word: AtomicU64::new(word(0, FREE, IDLE)), object: Mutex::new(None) } }; HANDLES];
-/// Where the search for a free one begins.
+/// Slot where the next search for a free slot begins.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// A call's turn in a slot; dropped, it ends.
+/// A call's turn in a slot, which ends when this is dropped.
 struct Turn {
     slot: &'static Slot,
-    /// What the slot's word is afterwards.
+    /// Word that the slot gets when the turn ends.
     next: u64,
 }
 
 impl Turn {
-    /// One that begins where the slot's word is what is expected, else the word.
+    /// Begins a turn if the slot's word is `expected`; otherwise returns the word that was found.
     fn begin(slot: &'static Slot, expected: u64, busy: u64, next: u64) -> Result<Self, u64> {
-        // Acquire: (turn) what the call before did here is done.
+        // Acquire: (turn) the call before has finished its work in this slot.
         slot.word.compare_exchange(expected, busy, Ordering::Acquire, Ordering::Relaxed)?;
         Ok(Self { slot, next })
     }
@@ -78,7 +80,10 @@ impl Drop for Turn {
     }
 }
 
-/// Makes a handle.
+/// Puts an object into a free slot, and returns its handle.
+///
+/// # Errors
+/// [`Code::Limit`]: there are too many handles.
 pub(crate) fn insert<T: Kind>(object: T) -> Result<*mut T::Opaque, Failure> {
     let start = NEXT.fetch_add(1, Ordering::Relaxed);
     for index in (0..HANDLES).map(|step| start.wrapping_add(step) % HANDLES) {
@@ -89,7 +94,7 @@ pub(crate) fn insert<T: Kind>(object: T) -> Result<*mut T::Opaque, Failure> {
         }
         let generation = generation_of(found) + 1;
         let of_handle = |turn| word(generation, T::KIND, turn);
-        // Another thread may have been first.
+        // Another thread may have taken the slot first.
         let Ok(_turn) = Turn::begin(slot, found, of_handle(BUSY), of_handle(IDLE)) else { continue };
         *slot.object.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(object));
         let handle = usize::try_from(generation << INDEX_BITS).unwrap_or(usize::MAX) | index;
@@ -98,22 +103,22 @@ pub(crate) fn insert<T: Kind>(object: T) -> Result<*mut T::Opaque, Failure> {
     Err(Code::Limit.into())
 }
 
-/// The place of a handle, for this call alone.
+/// The object of a handle, locked for one call.
 struct Place {
-    // Dropped in this order: the mutex is free before the turn ends.
+    // Fields are dropped in this order: the mutex is free before the turn ends.
     object: MutexGuard<'static, Option<Box<dyn Any + Send>>>,
     turn: Turn,
 }
 
-/// `poisoned_too`: also where a panic left it.
+/// Locks the object of a handle. With `poisoned_too` also where a panic left the object half changed.
 fn take<T: Kind>(handle: *mut T::Opaque, poisoned_too: bool) -> Result<Place, Failure> {
     let handle = handle.addr() as u64;
     let of_handle = |turn| word(handle >> INDEX_BITS, T::KIND, turn);
-    // Masked, so within the table.
+    // The index is masked, so it is within the table.
     let slot = &SLOTS[usize::try_from(handle).unwrap_or(0) % HANDLES];
     let turn = Turn::begin(slot, of_handle(IDLE), of_handle(BUSY), of_handle(IDLE))
         .map_err(|found| if found == of_handle(BUSY) { Code::Busy } else { Code::Handle })?;
-    // Never waits: whoever had the turn before gave the mutex back first.
+    // Locking never waits: the call that had the turn before released the mutex first.
     let object = match slot.object.lock() {
         Ok(object) => object,
         Err(poisoned) if poisoned_too => poisoned.into_inner(),
@@ -122,7 +127,7 @@ fn take<T: Kind>(handle: *mut T::Opaque, poisoned_too: bool) -> Result<Place, Fa
     Ok(Place { object, turn })
 }
 
-/// Does something with what a handle stands for.
+/// Calls `work` with the object of a handle.
 pub(crate) fn with<T: Kind, R>(
     handle: *mut T::Opaque,
     work: impl FnOnce(&mut T) -> Result<R, Failure>,
@@ -132,11 +137,11 @@ pub(crate) fn with<T: Kind, R>(
     work(object)
 }
 
-/// Ends a handle; what it stood for is the caller's.
+/// Ends a handle, and returns its object.
 pub(crate) fn remove<T: Kind>(handle: *mut T::Opaque) -> Result<Box<T>, Failure> {
     let mut place = take::<T>(handle, true)?;
     let object = place.object.take().ok_or(Code::Handle)?;
-    // Nothing is left halfway: the slot is free for the next one.
+    // The object is gone, so the slot is free for the next one.
     place.turn.slot.object.clear_poison();
     place.turn.next = word(generation_of(place.turn.next), FREE, IDLE);
     drop(place);
@@ -149,7 +154,8 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
-    /// The table is one for the whole process: no test makes a handle while another fills it.
+    /// Lock of the table, which is one for the whole process: no test makes a handle while another test fills
+    /// the table.
     static TABLE: RwLock<()> = RwLock::new(());
 
     struct One(u32);
@@ -213,7 +219,8 @@ mod tests {
             Ok(())
         })
         .unwrap();
-        // Many threads, each of which gets in or is told: nothing is counted twice or lost.
+        // Many threads at once: each call is carried out or refused as busy, so no count is lost or made
+        // twice.
         let counted: u32 = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4)
                 .map(|_| {
@@ -239,17 +246,16 @@ mod tests {
         assert!(code(remove::<One>(one)).contains("Handle"));
     }
 
-    /// Handles that are made below, each past thousands of living ones.
+    /// Handles that are made below, while thousands of slots are in use.
     const MADE: usize = 30_000;
-    /// Calls meanwhile with handles that were freed. Living ones are used until both are done.
+    /// Calls with freed handles meanwhile. Living handles are used until both other threads are done.
     const STALE_CALLS: usize = 10_000_000;
 
     #[test]
     fn nobody_is_told_busy_because_of_anothers_handle() {
         let _table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
         let handle = |address: usize| -> *mut OpaqueOne { std::ptr::without_provenance_mut(address) };
-        // Nearly all slots have had another tenant, and are in use: whoever makes a handle looks at many of
-        // them.
+        // Nearly all slots have had a handle before, and are in use: making a handle goes over many of them.
         let fill = || -> Vec<usize> { (0..HANDLES - 8).map(|_| insert(One(0)).unwrap().addr()).collect() };
         let drop_all = |all: &[usize]| all.iter().for_each(|one| drop(remove::<One>(handle(*one)).unwrap()));
         let old = fill();
@@ -266,7 +272,8 @@ mod tests {
                     assert!(with(handle(*one), count).is_err());
                 }
             });
-            // Whenever one of the others stops where it is, all living handles are used before it goes on.
+            // Wherever one of the other threads is interrupted, all living handles are used before it
+            // continues.
             for one in living.iter().cycle() {
                 let used = with(handle(*one), count);
                 assert!(used.is_ok(), "a living handle: {}", code(used));

@@ -1,8 +1,8 @@
-//! Keys of slices, messages and buffers: numbers that the caller keeps, and that say whether what they name
-//! is still there.
+//! Keys: numbers by which the caller names slices, messages and buffers. Each use of a key checks that its
+//! object still exists.
 
-/// What is lent to the caller, by key. Grows to the most that was ever lent at once, and allocates nothing
-/// after that.
+/// Table of the objects that are lent to the caller, by key. It grows to the most that was ever lent at once,
+/// and allocates nothing after that.
 #[derive(Debug)]
 pub(crate) struct Keys<T> {
     entries: Vec<Entry<T>>,
@@ -11,7 +11,8 @@ pub(crate) struct Keys<T> {
 
 #[derive(Debug)]
 struct Entry<T> {
-    /// Counts what was here: a key names one of them. Never 0 in a key, so 0 names nothing.
+    /// Number of objects that were in this entry; a key names one of them. It is never 0 in a key, so the key
+    /// 0 names nothing.
     generation: u32,
     value: Option<T>,
 }
@@ -21,7 +22,7 @@ impl<T> Keys<T> {
         Self { entries: Vec::with_capacity(capacity), free: Vec::with_capacity(capacity) }
     }
 
-    /// Lends something.
+    /// Lends an object, and returns its key.
     #[inline]
     pub fn insert(&mut self, value: T) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| {
@@ -42,7 +43,7 @@ impl<T> Keys<T> {
         (entry.generation == generation && entry.value.is_some()).then_some((index, entry))
     }
 
-    /// Takes it back.
+    /// Takes an object back. `None` where the key names nothing.
     #[inline]
     pub fn take(&mut self, key: u64) -> Option<T> {
         let (index, entry) = self.entry(key)?;
@@ -51,7 +52,8 @@ impl<T> Keys<T> {
         value
     }
 
-    /// Does something that needs it whole, and gives it back or not: then it is taken.
+    /// Passes an object to `work`, which returns the object or keeps it. An object that `work` keeps is taken
+    /// from the table. Returns `None` where the key names nothing.
     #[inline]
     pub fn change<R>(&mut self, key: u64, work: impl FnOnce(T) -> (Option<T>, R)) -> Option<R> {
         let (index, entry) = self.entry(key)?;
@@ -71,7 +73,7 @@ mod tests {
     use std::collections::HashMap;
 
     proptest! {
-        /// Against a map: what is lent is there until it is taken, and then never again.
+        /// Compares the keys with a map: what is lent is there until it is taken, and then never again.
         #[test]
         fn as_a_map(steps in proptest::collection::vec((0u8..4, any::<prop::sample::Index>()), 0..400)) {
             let mut keys = Keys::with_capacity(2);

@@ -1,14 +1,14 @@
-//! `jet-client` for C: receiving from the daemon of this host, and sending to a daemon anywhere. What each
-//! function does, and what it promises, stands in `include/jet.h`; here is what keeps those promises whatever
+//! `jet-client` for C: receiving from the daemon of this host, and sending to a daemon on any host.
+//! `include/jet.h` describes what each function does and promises. These modules keep the promises whatever
 //! the caller does:
 //!
-//! * [`handles`]: a handle is a number, not an address. One that was freed, or never was one, or is in use by
-//!   another thread, is told so.
-//! * [`keys`]: so are slices, messages and buffers, within their handle.
-//! * [`code`]: errors are codes with text; a panic does not cross the border.
+//! * [`handles`]: a handle is a number, not an address. A call with a handle that was freed, that never was
+//!   one, or that another thread is using gets an error.
+//! * [`keys`]: slices, messages and buffers are named in the same way, within their handle.
+//! * [`code`]: errors are codes with text; a panic does not cross into C.
 //!
-//! What cannot be checked is the caller's promise: that a pointer to a structure, or to bytes that are to be
-//! sent, leads to memory of that size.
+//! The library cannot check that a pointer to a structure, or to bytes that are to be sent, leads to memory
+//! of that size. That is the caller's promise.
 
 mod code;
 mod handles;

@@ -1,4 +1,4 @@
-//! The receiving end.
+//! The receiving end for C.
 #![allow(non_camel_case_types)] // C's names
 
 use crate::code::{Code, Failure, answer};
@@ -16,25 +16,25 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::task::Poll;
 use std::time::Duration;
 
-/// A session, to C.
+/// Opaque type of a session handle in C.
 #[derive(Debug)]
 pub enum jet_session {}
 
-/// How to register.
+/// Options of a registration.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct jet_session_options {
-    /// Of this structure, as the caller knows it.
+    /// Size of this structure, as the caller knows it.
     pub size: usize,
-    /// The daemon's socket; null: where it is by default.
+    /// Path of the daemon's control socket; null: the default path.
     pub control_socket: *const c_char,
-    /// The name that senders address.
+    /// Name that senders address.
     pub app: *const c_char,
-    /// Admission class of its messages, 0 the most urgent.
+    /// Admission class of the application's messages, 0 the most urgent.
     pub class: c_int,
-    /// Whether memory is taken instead of waiting for cache.
+    /// Whether messages take escape memory instead of waiting for room in the pool.
     pub memory_instead_of_waiting: c_int,
-    /// The longest that a wait spins.
+    /// Longest time that a wait spins, in nanoseconds.
     pub spin_max_ns: u64,
 }
 
@@ -42,57 +42,57 @@ pub struct jet_session_options {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct jet_message {
-    /// Names it to its session.
+    /// Key that names the message to its session.
     pub key: u64,
-    /// The sender's word.
+    /// Number that the sender attached to the message.
     pub tag: u64,
-    /// The sender's number for it.
+    /// Sequence number that the sender gave the message.
     pub sequence: u64,
-    /// The sender's identity.
+    /// Identity of the sender.
     pub sender: u64,
-    /// Its whole length.
+    /// Length of the whole message, in bytes.
     pub bytes: u64,
-    /// The sender's header, until the message is finished.
+    /// User header, valid until the message is finished.
     pub user_header: *const c_void,
-    /// Its length.
+    /// Length of the user header, in bytes.
     pub user_header_bytes: usize,
-    /// Whether it was sent before.
+    /// Whether the message was sent before.
     pub redelivered: c_int,
-    /// Keeps the size the same everywhere.
+    /// Padding that keeps the size the same everywhere.
     pub reserved: c_int,
 }
 
-/// Bytes of a message.
+/// Bytes of a message, lent to the caller.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct jet_slice {
-    /// The first byte.
+    /// Address of the slice's first byte.
     pub data: *const c_void,
-    /// How many.
+    /// Length of the slice, in bytes.
     pub bytes: usize,
-    /// Where in the message they begin.
+    /// Offset of the first byte in the message.
     pub offset: u64,
-    /// Names it to its session.
+    /// Key that names the slice to its session.
     pub key: u64,
 }
 
 const NO_SLICE: jet_slice = jet_slice { data: std::ptr::null(), bytes: 0, offset: 0, key: 0 };
 
-/// What a session counted.
+/// Counters of a session.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct jet_session_stats {
-    /// Messages received.
+    /// Messages that the application received.
     pub messages: u64,
-    /// Slices taken.
+    /// Slices that the application took.
     pub slices: u64,
-    /// Their bytes.
+    /// Bytes of these slices.
     pub bytes: u64,
-    /// Times that it slept.
+    /// Times that the session slept.
     pub sleeps: u64,
 }
 
-/// A session and what of it is lent to the caller.
+/// A session, and the slices and messages that are lent to the caller.
 struct SessionEnd {
     slices: Keys<DetachedSlice>,
     messages: Keys<DetachedMessage>,
@@ -104,7 +104,8 @@ impl Kind for SessionEnd {
     type Opaque = jet_session;
 }
 
-/// Lent at once before anything is allocated again: a session's slots, by default.
+/// Slices, and messages, that can be lent at once before memory is allocated again: the default number of a
+/// session's slots.
 const LENT: usize = 1024;
 
 impl From<RegisterError> for Failure {
@@ -133,7 +134,7 @@ impl From<ReceiveError> for Failure {
     }
 }
 
-/// Fills options with the defaults, as far as the caller knows them.
+/// Fills options with the defaults, as far as the caller's version of the structure goes.
 ///
 /// # Safety
 /// `options` is null or `size` bytes to be written.
@@ -165,10 +166,10 @@ impl jet_session_options {
     }
 }
 
-/// Registers with this host's daemon.
+/// Registers an application with this host's daemon.
 ///
 /// # Safety
-/// Pointers are null or lead to what their types say; `options->size` is of the memory there.
+/// Pointers are null or lead to what their types say; `options->size` is the size of the memory there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jet_session_register(
     options: *const jet_session_options,
@@ -203,7 +204,7 @@ pub unsafe extern "C" fn jet_session_register(
     })
 }
 
-/// Ends a session: what was not finished is the next one's.
+/// Ends a session. Senders of unfinished messages hear `AppGone`.
 #[unsafe(no_mangle)]
 pub extern "C" fn jet_session_free(session: *mut jet_session) -> c_int {
     answer(|| {
@@ -212,7 +213,7 @@ pub extern "C" fn jet_session_free(session: *mut jet_session) -> c_int {
     })
 }
 
-/// The next message, or none in time.
+/// Writes the next message to `message`, or returns [`Code::Nothing`] where none arrived in time.
 ///
 /// # Safety
 /// `message` is null or a `jet_message` to be written.
@@ -251,7 +252,8 @@ pub unsafe extern "C" fn jet_session_receive(
     })
 }
 
-/// A message's next slice, or none in time, or none any more.
+/// Writes a message's next slice to `slice`. Returns [`Code::Nothing`] where none arrived in time, and
+/// [`Code::End`] where all slices were given.
 ///
 /// # Safety
 /// `message` is null or a `jet_message`, `slice` null or a `jet_slice` to be written.
@@ -311,7 +313,7 @@ pub unsafe extern "C" fn jet_slice_release(session: *mut jet_session, slice: *mu
     })
 }
 
-/// Ends a message: as consumed where `code` is 0, else as rejected with it.
+/// Ends a message: as consumed where `code` is 0, otherwise as rejected with this code.
 ///
 /// # Safety
 /// `message` is null or a `jet_message`.
@@ -334,7 +336,7 @@ pub unsafe extern "C" fn jet_message_finish(
     })
 }
 
-/// Shows the daemon what was given back, now.
+/// Shows the daemon now what was given back, without waiting for the next receive.
 #[unsafe(no_mangle)]
 pub extern "C" fn jet_session_flush(session: *mut jet_session) -> c_int {
     answer(|| {
@@ -345,7 +347,8 @@ pub extern "C" fn jet_session_flush(session: *mut jet_session) -> c_int {
     })
 }
 
-/// The descriptor that is readable when there is something, once [`jet_session_prepare_sleep`] said so.
+/// Writes the session's descriptor to `fd`. The descriptor becomes readable when there is something, once
+/// [`jet_session_prepare_sleep`] returned [`Code::Ok`].
 ///
 /// # Safety
 /// `fd` is null or an `int` to be written.
@@ -361,7 +364,8 @@ pub unsafe extern "C" fn jet_session_fd(session: *mut jet_session, fd: *mut c_in
     })
 }
 
-/// Whether to wait for the descriptor now: done; or to poll again: nothing.
+/// Prepares to wait for the session's descriptor. Returns [`Code::Ok`]: wait for the descriptor now; or
+/// [`Code::Nothing`]: poll again.
 #[unsafe(no_mangle)]
 pub extern "C" fn jet_session_prepare_sleep(session: *mut jet_session) -> c_int {
     answer(|| {
@@ -371,7 +375,7 @@ pub extern "C" fn jet_session_prepare_sleep(session: *mut jet_session) -> c_int 
     })
 }
 
-/// What it counted.
+/// Writes the session's counters to `stats`, as far as the caller's version of the structure goes.
 ///
 /// # Safety
 /// `stats` is null or `size` bytes to be written.

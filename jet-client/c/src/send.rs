@@ -1,4 +1,4 @@
-//! The sending end.
+//! The sending end for C.
 #![allow(non_camel_case_types)] // C's names
 
 use crate::code::{Code, Failure, answer};
@@ -12,94 +12,94 @@ use jet_client::send::{
 use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
 
-/// A sender, to C.
+/// Opaque type of a sender handle in C.
 #[derive(Debug)]
 pub enum jet_sender {}
 
-/// How to connect.
+/// Options of a sender.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct jet_sender_options {
-    /// Of this structure, as the caller knows it.
+    /// Size of this structure, as the caller knows it.
     pub size: usize,
-    /// Where the receiver's daemon listens.
+    /// Address where the receiver's daemon listens.
     pub address: *const c_char,
-    /// The application that the messages are for.
+    /// Application that the messages are for.
     pub app: *const c_char,
-    /// The address to leave from, for `rdma:`; null: as the kernel routes.
+    /// Address of this host that an `rdma:` connection leaves from; null: as the kernel routes.
     pub source: *const c_char,
     /// Messages that may be without an end at once.
     pub in_flight_max: u32,
     /// Whether messages carry a checksum.
     pub crc: c_int,
-    /// Bytes of large messages in flight.
+    /// Bytes of large messages that may be in flight.
     pub window_bytes: u64,
-    /// How long the first connection may take.
+    /// Longest time for the first connection, in nanoseconds.
     pub connect_timeout_ns: u64,
-    /// How long a lost one is tried again.
+    /// Time for which a lost connection is tried again, in nanoseconds.
     pub reconnect_for_ns: u64,
-    /// How long ends that may pass are retried: busy; with `retry_all` also the application's and the
-    /// daemon's absence.
+    /// Time for which messages are sent again after an end that may pass, in nanoseconds. Such ends are
+    /// `Busy`, and with `retry_all` also `NoApp`, `AppGone` and `Draining`.
     pub retry_for_ns: u64,
-    /// See there.
+    /// Whether messages are also sent again after `NoApp`, `AppGone` and `Draining`.
     pub retry_all: c_int,
-    /// Keeps what follows aligned.
+    /// Padding that keeps the following fields aligned.
     pub reserved: c_int,
-    /// The longest that a wait spins.
+    /// Longest time that a wait spins, in nanoseconds.
     pub spin_max_ns: u64,
-    /// Bytes registered at once for buffers.
+    /// Bytes that are registered at once for buffers.
     pub region_bytes: usize,
-    /// How long the receiver may say nothing while a message waits.
+    /// Longest time in which the receiver sends nothing while a message waits, in nanoseconds.
     pub silence_max_ns: u64,
 }
 
-/// Memory to send from.
+/// Registered memory to send from.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct jet_buffer {
-    /// Its first byte.
+    /// Address of the buffer's first byte.
     pub data: *mut c_void,
-    /// Its length.
+    /// Length of the buffer, in bytes.
     pub bytes: usize,
-    /// Names it to its sender.
+    /// Key that names the buffer to its sender.
     pub key: u64,
 }
 
 const NO_BUFFER: jet_buffer = jet_buffer { data: std::ptr::null_mut(), bytes: 0, key: 0 };
 
-/// A message's end.
+/// End of a message.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct jet_completion {
-    /// Which message.
+    /// Ticket of the message.
     pub ticket: u64,
-    /// How: one of `JET_CONSUMED` and so on.
+    /// Status that the message ended with: one of `JET_CONSUMED` and so on.
     pub status: c_int,
-    /// The application's code, where it rejected the message.
+    /// Code of the application, where it rejected the message.
     pub code: u32,
-    /// From the submission to the end.
+    /// Time from the submission to the end, in nanoseconds.
     pub latency_ns: u64,
-    /// Its buffer, the caller's again.
+    /// Buffer of the message, which belongs to the caller again.
     pub buffer: jet_buffer,
 }
 
-/// What a sender counted.
+/// Counters of a sender, and its state.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct jet_sender_stats {
-    /// Messages without an end that was taken.
+    /// Messages whose end was not taken.
     pub in_flight: u64,
-    /// The share of its windows that the receiver lets it use, in thousandths.
+    /// Share of its windows that the sender may use after congestion signals, in thousandths.
     pub window_permille: u64,
-    /// Whether a connection stands.
+    /// Whether the sender is connected.
     pub connected: u64,
     /// Whether messages carry a checksum: it was asked for, and the receiver checks.
     pub checksums: u64,
 }
 
-/// A sender and what of it is lent to the caller.
+/// A sender, and the buffers that are lent to the caller.
 struct SenderEnd {
-    // Buffers lead into the sender's memory: they go first.
+    // Buffers lead into the sender's memory, so they are dropped first.
     buffers: Keys<SendBuffer>,
     sender: Sender,
 }
@@ -130,7 +130,7 @@ impl From<SendConnectError> for Failure {
 impl From<SendError> for Failure {
     fn from(error: SendError) -> Self {
         match error {
-            // On the way of every message: no words are made.
+            // This happens on the path of every message, so no text is made.
             SendError::Submit(SubmitError::WouldBlock) => Code::Full.into(),
             SendError::Submit(SubmitError::Closed) => Code::Closed.into(),
             SendError::ForeignBuffer => Code::Key.into(),
@@ -177,8 +177,10 @@ impl jet_sender_options {
         }
     }
 
+    /// Checks the options, and converts them.
+    ///
     /// # Safety
-    /// Its texts are null or end with a zero byte.
+    /// The texts are null or end with a zero byte.
     unsafe fn parsed(&self) -> Result<SenderOptions, Failure> {
         // SAFETY: the caller's promise.
         let (address, app) = unsafe { (text(self.address, "address")?, text(self.app, "app")?) };
@@ -236,7 +238,7 @@ impl SenderEnd {
     }
 }
 
-/// What an end means, in words.
+/// Returns a description of the end `status`, one of `JET_CONSUMED` and so on.
 #[unsafe(no_mangle)]
 pub extern "C" fn jet_status_text(status: c_int) -> *const c_char {
     let text = match status {
@@ -255,7 +257,7 @@ pub extern "C" fn jet_status_text(status: c_int) -> *const c_char {
     text.as_ptr()
 }
 
-/// Fills options with the defaults, as far as the caller knows them.
+/// Fills options with the defaults, as far as the caller's version of the structure goes.
 ///
 /// # Safety
 /// `options` is null or `size` bytes to be written.
@@ -271,10 +273,10 @@ pub unsafe extern "C" fn jet_sender_options_init_sized(
     })
 }
 
-/// Connects.
+/// Connects to a receiver.
 ///
 /// # Safety
-/// Pointers are null or lead to what their types say; `options->size` is of the memory there.
+/// Pointers are null or lead to what their types say; `options->size` is the size of the memory there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jet_sender_connect(
     options: *const jet_sender_options,
@@ -294,7 +296,7 @@ pub unsafe extern "C" fn jet_sender_connect(
     })
 }
 
-/// Frees a sender: what has no end is lost.
+/// Frees a sender. Messages without an end may arrive or not.
 #[unsafe(no_mangle)]
 pub extern "C" fn jet_sender_free(sender: *mut jet_sender) -> c_int {
     answer(|| {
@@ -303,19 +305,21 @@ pub extern "C" fn jet_sender_free(sender: *mut jet_sender) -> c_int {
     })
 }
 
-/// Takes nothing new, and waits until every message has its end.
+/// Accepts no further messages, waits until every message has its end, and disconnects. Returns
+/// [`Code::Nothing`] where that takes longer than `timeout_ns`.
 #[unsafe(no_mangle)]
 pub extern "C" fn jet_sender_close(sender: *mut jet_sender, timeout_ns: i64) -> c_int {
     answer(|| handles::with(sender, |end: &mut SenderEnd| in_time(end.sender.close(long(timeout_ns))?)))
 }
 
-/// Waits until every message has its end.
+/// Waits until every message has its end. Returns [`Code::Nothing`] where that takes longer than
+/// `timeout_ns`.
 #[unsafe(no_mangle)]
 pub extern "C" fn jet_sender_drain(sender: *mut jet_sender, timeout_ns: i64) -> c_int {
     answer(|| handles::with(sender, |end: &mut SenderEnd| in_time(end.sender.drain(long(timeout_ns))?)))
 }
 
-/// Below zero: without a limit.
+/// Converts a timeout in nanoseconds; below zero: [`Duration::MAX`], without limit.
 fn long(timeout_ns: i64) -> Duration {
     timeout(timeout_ns).unwrap_or(Duration::MAX)
 }
@@ -324,7 +328,7 @@ fn in_time(is_done: bool) -> Result<Code, Failure> {
     Ok(if is_done { Code::Ok } else { Code::Nothing })
 }
 
-/// Memory to send from.
+/// Writes a registered buffer of `bytes` bytes to `buffer`.
 ///
 /// # Safety
 /// `buffer` is null or a `jet_buffer` to be written.
@@ -345,7 +349,8 @@ pub unsafe extern "C" fn jet_buffer_get(
     })
 }
 
-/// Memory to send from, several pieces at once, one after the other.
+/// Writes `count` registered buffers of `bytes` bytes each to `buffers`. The buffers lie one behind the other
+/// where `bytes` is a power of two of 4096 or more.
 ///
 /// # Safety
 /// `buffers` is null or `count` of them to be written.
@@ -370,7 +375,7 @@ pub unsafe extern "C" fn jet_buffer_get_row(
     })
 }
 
-/// Gives memory back that is not sent.
+/// Gives a buffer back that is not sent.
 ///
 /// # Safety
 /// `buffer` is null or a `jet_buffer`.
@@ -387,10 +392,10 @@ pub unsafe extern "C" fn jet_buffer_free(sender: *mut jet_sender, buffer: *mut j
     })
 }
 
-/// Sends a small message, which is copied.
+/// Sends a small message, whose payload is copied.
 ///
 /// # Safety
-/// Pointers are null or lead to as many bytes as are said; `ticket` may be null.
+/// Pointers are null or lead to as many bytes as the arguments say; `ticket` may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jet_send_small(
     sender: *mut jet_sender,
@@ -415,8 +420,8 @@ pub unsafe extern "C" fn jet_send_small(
     })
 }
 
-/// Sends from a buffer: as a small message without a copy where `class` is below zero, else as a large one of
-/// that class.
+/// Sends the first `length` bytes of a buffer: as a small message without a copy where `class` is below zero,
+/// otherwise as a large message of that class.
 ///
 /// # Safety
 /// As for [`jet_send_small`]; `buffer` is null or a `jet_buffer`.
@@ -447,7 +452,7 @@ pub unsafe extern "C" fn jet_send_buffer(
                     None => sender.send_small_buffer(tag, header, buffer, length),
                     Some(class) => sender.send(tag, header, buffer, length, class),
                 };
-                // What was not taken is the caller's still, under the same key.
+                // A buffer that was not sent still belongs to the caller, under the same key.
                 match sent {
                     Ok(sent) => (None, Ok(sent)),
                     Err((error, buffer)) => (Some(buffer), Err(error)),
@@ -461,7 +466,7 @@ pub unsafe extern "C" fn jet_send_buffer(
     })
 }
 
-/// The next end, if there is one.
+/// Writes the next end to `completion`, or returns [`Code::Nothing`] where there is none.
 ///
 /// # Safety
 /// `completion` is null or a `jet_completion` to be written.
@@ -478,7 +483,7 @@ pub unsafe extern "C" fn jet_sender_poll(sender: *mut jet_sender, completion: *m
     })
 }
 
-/// Waits for the next end.
+/// Waits for the next end, and writes it to `completion`.
 ///
 /// # Safety
 /// As for [`jet_sender_poll`].
@@ -499,7 +504,7 @@ pub unsafe extern "C" fn jet_sender_wait(
     })
 }
 
-/// Sends what was accepted, now.
+/// Sends messages that were accepted, without waiting for the next poll.
 #[unsafe(no_mangle)]
 pub extern "C" fn jet_sender_flush(sender: *mut jet_sender) -> c_int {
     answer(|| {
@@ -510,7 +515,7 @@ pub extern "C" fn jet_sender_flush(sender: *mut jet_sender) -> c_int {
     })
 }
 
-/// The sender's identity, which the application sees with every message.
+/// Writes the sender's identity to `id`. The application sees it with every message.
 ///
 /// # Safety
 /// `id` is null or a `uint64_t` to be written.
@@ -526,7 +531,7 @@ pub unsafe extern "C" fn jet_sender_id(sender: *mut jet_sender, id: *mut u64) ->
     })
 }
 
-/// What it counted.
+/// Writes the sender's counters to `stats`, as far as the caller's version of the structure goes.
 ///
 /// # Safety
 /// `stats` is null or `size` bytes to be written.

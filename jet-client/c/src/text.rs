@@ -1,14 +1,14 @@
-//! Texts, bytes and structures from C.
+//! Conversion of texts, bytes and structures that come from C.
 
 use crate::code::{Code, Failure};
 use std::ffi::{CStr, c_char};
 use std::ptr::NonNull;
 use std::time::Duration;
 
-/// A text that must be there.
+/// Reads a text that must not be null.
 ///
 /// # Safety
-/// Where it is not null, it ends with a zero byte.
+/// Where `text` is not null, it ends with a zero byte.
 pub(crate) unsafe fn text<'a>(text: *const c_char, name: &str) -> Result<&'a str, Failure> {
     if text.is_null() {
         return Err(Failure::new(Code::Argument, format_args!("{name} is null")));
@@ -18,10 +18,10 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, name: &str) -> Result<&'a str
     text.to_str().map_err(|error| Failure::new(Code::Argument, format_args!("{name} is no UTF-8: {error}")))
 }
 
-/// Bytes; null only where there are none.
+/// Reads `bytes` bytes. `data` may be null only where `bytes` is 0.
 ///
 /// # Safety
-/// So many bytes can be read there, and nobody writes them meanwhile.
+/// `bytes` bytes can be read at `data`, and nobody writes them meanwhile.
 pub(crate) unsafe fn bytes<'a>(data: *const u8, bytes: usize) -> Result<&'a [u8], Failure> {
     if bytes == 0 {
         return Ok(&[]);
@@ -36,12 +36,14 @@ pub(crate) unsafe fn bytes<'a>(data: *const u8, bytes: usize) -> Result<&'a [u8]
     Ok(unsafe { std::slice::from_raw_parts(data, bytes) })
 }
 
-/// Where an answer goes.
+/// Place in the caller's memory for an answer.
 pub(crate) struct Out<T>(NonNull<T>);
 
 impl<T> Out<T> {
+    /// Makes a place of a pointer. Fails where the pointer is null or not aligned.
+    ///
     /// # Safety
-    /// Where it is not null, it is the caller's to write, as large as a `T`, until the call ends.
+    /// Where `place` is not null, it is the caller's to write, as large as a `T`, until the call ends.
     pub unsafe fn new(place: *mut T) -> Result<Self, Failure> {
         NonNull::new(place).filter(|place| place.is_aligned()).map(Self).ok_or(Code::Argument.into())
     }
@@ -53,7 +55,7 @@ impl<T> Out<T> {
     }
 }
 
-/// Where an answer goes that need not be asked for.
+/// Makes the place of an answer that the caller may leave out by passing null.
 ///
 /// # Safety
 /// As for [`Out::new`].
@@ -62,10 +64,11 @@ pub(crate) unsafe fn wanted<T>(place: *mut T) -> Result<Option<Out<T>>, Failure>
     if place.is_null() { Ok(None) } else { unsafe { Out::new(place) }.map(Some) }
 }
 
-/// A structure of the caller's that is read and changed.
+/// Borrows a structure of the caller's, to be read and changed. Fails where the pointer is null or not
+/// aligned.
 ///
 /// # Safety
-/// Where it is not null, it is a `T`, and the caller's to write, until the call ends.
+/// Where `place` is not null, it is a `T`, and the caller's to write, until the call ends.
 pub(crate) unsafe fn structure<'a, T>(place: *mut T) -> Result<&'a mut T, Failure> {
     if place.is_null() || !place.is_aligned() {
         return Err(Code::Argument.into());
@@ -74,11 +77,11 @@ pub(crate) unsafe fn structure<'a, T>(place: *mut T) -> Result<&'a mut T, Failur
     Ok(unsafe { &mut *place })
 }
 
-/// A structure of the caller's that is read only. Others may read it meanwhile, and it may lie where nobody
-/// can write.
+/// Borrows a structure of the caller's, to be read only. Other threads may read it meanwhile, and it may lie
+/// in read-only memory. Fails where the pointer is null or not aligned.
 ///
 /// # Safety
-/// Where it is not null, it is a `T` that nobody writes until the call ends.
+/// Where `place` is not null, it is a `T` that nobody writes until the call ends.
 pub(crate) unsafe fn structure_const<'a, T>(place: *const T) -> Result<&'a T, Failure> {
     if place.is_null() || !place.is_aligned() {
         return Err(Code::Argument.into());
@@ -90,16 +93,16 @@ pub(crate) unsafe fn structure_const<'a, T>(place: *const T) -> Result<&'a T, Fa
 /// The most bytes that a structure of any version has.
 const STRUCTURE_BYTES_MAX: usize = 4096;
 
-/// A structure that begins with its size, as the caller knows it: read as far as both know it, the rest as
-/// `default` has it.
+/// Reads a structure whose first field is its size as the caller knows it. Fields that the caller or this
+/// library does not know have the value of `default`.
 ///
 /// # Safety
-/// Where it is not null, so many bytes can be read there as its first `size_t` says.
+/// Where `place` is not null, as many bytes can be read there as its first `size_t` says.
 pub(crate) unsafe fn sized<T: Copy>(place: *const T, default: T) -> Result<T, Failure> {
     if place.is_null() || !place.is_aligned() {
         return Err(Code::Argument.into());
     }
-    // SAFETY: the caller's promise; it begins with its size.
+    // SAFETY: the caller's promise; the structure begins with its size.
     let size = unsafe { place.cast::<usize>().read() };
     if !(size_of::<usize>()..=STRUCTURE_BYTES_MAX).contains(&size) {
         return Err(Failure::new(
@@ -108,7 +111,7 @@ pub(crate) unsafe fn sized<T: Copy>(place: *const T, default: T) -> Result<T, Fa
         ));
     }
     let mut value = default;
-    // SAFETY: both have so many bytes, and are apart.
+    // SAFETY: both have as many bytes, and do not overlap.
     unsafe {
         std::ptr::copy_nonoverlapping(
             place.cast::<u8>(),
@@ -119,10 +122,11 @@ pub(crate) unsafe fn sized<T: Copy>(place: *const T, default: T) -> Result<T, Fa
     Ok(value)
 }
 
-/// Fills as much of a structure as the caller has; what a newer header has more is 0.
+/// Writes as much of a structure as the caller knows, which is `size` bytes. Fields that only a newer header
+/// knows are set to 0.
 ///
 /// # Safety
-/// Where it is not null, `size` bytes can be written there.
+/// Where `place` is not null, `size` bytes can be written there.
 pub(crate) unsafe fn put_sized<T: Copy>(place: *mut T, size: usize, value: &T) -> Result<(), Failure> {
     if place.is_null() || !place.is_aligned() {
         return Err(Code::Argument.into());
@@ -142,7 +146,7 @@ pub(crate) unsafe fn put_sized<T: Copy>(place: *mut T, size: usize, value: &T) -
     Ok(())
 }
 
-/// How long is waited: below zero without limit.
+/// Converts a timeout in nanoseconds; below zero: `None`, without limit.
 pub(crate) fn timeout(ns: i64) -> Option<Duration> {
     u64::try_from(ns).ok().map(Duration::from_nanos)
 }

@@ -1,4 +1,4 @@
-/* What the tests share: a check that says where and why. */
+/* Checks for all tests: a failure prints its place and the reason. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -15,7 +15,7 @@
         } \
     } while (0)
 
-/* A call answers this code. */
+/* Checks that a call returns this code. */
 #define ANSWERS(code, call) \
     do { \
         int answered = (call); \

@@ -1,4 +1,5 @@
-/* The daemon is killed: the session says so, the sender gives its message up when its time is over. Comes last. */
+/* The daemon is killed: the session reports it, and the sender gives its message up when its time is over.
+ * Runs as the last test. */
 #include "check.h"
 #include <signal.h>
 

@@ -1,4 +1,4 @@
-/* What cannot be: each with a code of its own and words that say what to change. */
+/* Invalid arguments and states: each has a code of its own, and a text that says what to change. */
 #include "check.h"
 
 static void refused(int code, const char *words, const jet_sender_options *options) {
@@ -37,7 +37,8 @@ int main(void) {
     options.source = NULL;
     options.size = 1;
     refused(JET_E_ARGUMENT, "_init", &options);
-    /* A caller that was compiled when the structure ended with the application's name: no more of it is written or read. */
+    /* A caller that was compiled when the structure ended with the application's name: nothing behind that
+     * field is written or read. */
     struct { jet_sender_options options; } guarded;
     memset(&guarded, 0x5a, sizeof guarded);
     size_t known = offsetof(jet_sender_options, source);

@@ -1,7 +1,8 @@
-/* A receiver that keeps every slice of a message larger than the pool is told so; it gives some back, and goes on. */
+/* A receiver that keeps every slice of a message larger than the pool gets an error. It gives some back, and
+ * continues. */
 #include "check.h"
 
-/* More than the pool and all escape memory have. */
+/* More bytes than the pool and escape memory have together. */
 enum { PAGE = 4096, PAGES = 12 << 10, BYTES = PAGES * PAGE };
 
 static jet_slice kept[PAGES];
@@ -43,7 +44,7 @@ int main(void) {
         ANSWERS(JET_E_HELD, code);
         CHECK(strstr(jet_error_text(), "given back") && seen < BYTES && kept_count > 0);
         told++;
-        /* They are this session's until they are given back, also now. */
+        /* The slices stay valid until they are given back. */
         for (size_t i = 0; i < kept_count; i++) check_pages(&kept[i]);
         give_half_back(session);
     }

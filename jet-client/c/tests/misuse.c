@@ -1,4 +1,4 @@
-/* Callers that do what they must not: each is told, nothing is touched that is not theirs. */
+/* Callers that break the rules: each gets an error, and no memory of others is touched. */
 #include "check.h"
 #include <pthread.h>
 
@@ -8,7 +8,7 @@ static void *wait_for_nothing(void *argument) {
     jet_message message;
     (void)argument;
     int code;
-    /* The other thread's calls may be in the way at first; once this one waits, they are told. */
+    /* At first the other thread's calls may use the handle. Once this one waits, they get an error. */
     do code = jet_session_receive(waiting, 500000000, &message); while (code == JET_E_BUSY);
     CHECK(code == JET_NOTHING);
     return NULL;
@@ -22,7 +22,7 @@ int main(void) {
     jet_message message = {0};
     jet_slice slice = {0};
 
-    /* Null pointers, and texts that are none. */
+    /* Null pointers, also where bytes are expected. */
     ANSWERS(JET_E_HANDLE, jet_sender_free(NULL));
     ANSWERS(JET_E_HANDLE, jet_session_free(NULL));
     ANSWERS(JET_E_HANDLE, jet_sender_poll(NULL, &end));
@@ -37,7 +37,7 @@ int main(void) {
     ANSWERS(JET_E_ARGUMENT, jet_send_small(sender, 0, NULL, 0, NULL, 5, NULL));
     ANSWERS(JET_E_ARGUMENT, jet_send_small(sender, 0, NULL, 7, "x", 1, NULL));
 
-    /* Handles that are none, or of the other kind. */
+    /* Handles that never were handles, or are of the other kind. */
     ANSWERS(JET_E_HANDLE, jet_sender_poll((jet_sender *)(uintptr_t)0xdeadbeef, &end));
     ANSWERS(JET_E_HANDLE, jet_sender_poll((jet_sender *)&end, &end));
     ANSWERS(JET_E_HANDLE, jet_sender_poll((jet_sender *)session, &end));
@@ -64,17 +64,17 @@ int main(void) {
     CHECK(end.status == JET_NO_APP && end.buffer.data);
     ANSWERS(JET_OK, jet_buffer_free(sender, &end.buffer));
 
-    /* A row of buffers is one stretch; too many are too many. */
+    /* A row of buffers is one range of memory; more buffers than memory allows are an error. */
     jet_buffer row[5];
     ANSWERS(JET_OK, jet_buffer_get_row(sender, 16384, 5, row));
     for (int i = 1; i < 5; i++) CHECK((char *)row[i].data == (char *)row[i - 1].data + 16384);
     for (int i = 0; i < 5; i++) ANSWERS(JET_OK, jet_buffer_free(sender, &row[i]));
     ANSWERS(JET_E_ARGUMENT, jet_buffer_get_row(sender, 16384, 5, NULL));
     ANSWERS(JET_E_SYSTEM, jet_buffer_get_row(sender, 16384, SIZE_MAX / 2, row));
-    /* With what is cut already: once around the address space. */
+    /* With the bytes that are cut already, this wraps around the address space once. */
     ANSWERS(JET_E_SYSTEM, jet_buffer_get_row(sender, 4096, SIZE_MAX / 4096, row));
 
-    /* Places that are not aligned, and sizes of no structure. */
+    /* Pointers that are not aligned, and sizes that no structure has. */
     _Alignas(16) char crooked[512];
     jet_session_stats counted;
     jet_sender_stats sent;
@@ -92,7 +92,7 @@ int main(void) {
     ANSWERS(JET_OK, jet_buffer_free(sender, &buffer));
     ANSWERS(JET_OK, jet_session_stats_get(session, &counted, sizeof counted));
 
-    /* More in flight than may be. */
+    /* More messages in flight than are allowed. */
     ANSWERS(JET_OK, jet_send_small(sender, 0, NULL, 0, "x", 1, NULL));
     ANSWERS(JET_OK, jet_send_small(sender, 0, NULL, 0, "x", 1, NULL));
     ANSWERS(JET_E_FULL, jet_send_small(sender, 0, NULL, 0, "x", 1, NULL));
@@ -103,7 +103,7 @@ int main(void) {
     ANSWERS(JET_NOTHING, jet_sender_poll(sender, &end));
     ANSWERS(JET_NOTHING, jet_sender_wait(sender, JET_FOREVER, &end));
 
-    /* Messages and slices: before there are any, twice, with another session's. */
+    /* Messages and slices: used before there are any, used twice, used with another session. */
     ANSWERS(JET_E_KEY, jet_message_next(session, &message, 0, &slice));
     ANSWERS(JET_E_KEY, jet_message_finish(session, &message, 0));
     ANSWERS(JET_E_KEY, jet_slice_release(session, &slice));
@@ -127,7 +127,7 @@ int main(void) {
     ANSWERS(JET_OK, jet_sender_wait(mine, JET_FOREVER, &end));
     CHECK(end.status == JET_CONSUMED && !end.buffer.data);
 
-    /* Two threads at once. */
+    /* A handle used by two threads at once. */
     pthread_t thread;
     int code;
     waiting = other;
@@ -137,7 +137,7 @@ int main(void) {
     ANSWERS(JET_E_BUSY, jet_session_free(other));
     CHECK(!pthread_join(thread, NULL));
 
-    /* Freed with a slice in hand, used after it, freed twice. */
+    /* A session freed while a slice is held, used after that, freed twice. */
     ANSWERS(JET_OK, jet_send_small(mine, 8, NULL, 0, "bye", 3, NULL));
     ANSWERS(JET_OK, jet_sender_flush(mine));
     ANSWERS(JET_OK, jet_session_receive(session, JET_FOREVER, &message));

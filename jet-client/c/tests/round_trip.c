@@ -1,4 +1,5 @@
-/* Both ends in one process, a thread each: small and large messages of all kinds arrive byte for byte, each with one end. */
+/* Both ends in one process, a thread each: small and large messages of all kinds arrive unchanged, each with
+ * one end. */
 #include "check.h"
 #include <pthread.h>
 
@@ -31,7 +32,7 @@ static void *receive(void *argument) {
         CHECK(code == JET_END);
         expected = message.bytes;
         CHECK(seen == expected);
-        /* Every fifth is refused. */
+        /* Every fifth message is rejected. */
         ANSWERS(JET_OK, jet_message_finish(session, &message, message.tag % 5 == 4 ? 28 : 0));
         ANSWERS(JET_E_KEY, jet_message_finish(session, &message, 0));
     }

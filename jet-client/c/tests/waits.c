@@ -1,4 +1,5 @@
-/* A wait of below zero takes as long as its event: draining and closing end with the message, and not before. */
+/* A wait with a timeout below zero lasts until its event: draining and closing end with the message, not
+ * before. */
 #include "check.h"
 #include <pthread.h>
 
@@ -9,7 +10,8 @@ struct waiter {
     jet_session *session;
 };
 
-/* Ends the message once the other thread is in its wait: nobody else uses the sender, and then it is busy. */
+/* Ends the message once the other thread waits: only that thread uses the sender, so the handle is busy
+ * then. */
 static void *end_it(void *argument) {
     struct waiter *waiter = argument;
     jet_message message;
@@ -28,11 +30,11 @@ static void waits(wait_call *call) {
     pthread_t thread;
     int code;
     ANSWERS(JET_OK, jet_send_small(waiter.sender, 1, NULL, 0, "x", 1, NULL));
-    /* Nobody receives it yet. */
+    /* Nobody receives the message yet. */
     ANSWERS(JET_NOTHING, call(waiter.sender, 0));
     ANSWERS(JET_NOTHING, call(waiter.sender, 1000000));
     CHECK(!pthread_create(&thread, NULL, end_it, &waiter));
-    /* The other thread's calls may be in the way at first. */
+    /* At first the other thread's calls may use the handle. */
     do code = call(waiter.sender, JET_FOREVER); while (code == JET_E_BUSY);
     ANSWERS(JET_OK, code);
     CHECK(!pthread_join(thread, NULL));

@@ -1,4 +1,4 @@
-//! A message that arrived, or is arriving.
+//! A message of a session that arrived, or is arriving.
 
 use super::error::{Fault, ReceiveError, SliceError};
 use super::session::Session;
@@ -13,25 +13,27 @@ use std::num::NonZeroU32;
 use std::task::Poll;
 use std::time::Duration;
 
-/// A message. A small one is there whole; a large one gives its slices as they arrive, while the rest is on
-/// the wire.
+/// A message. A small one has arrived whole; a large one gives its slices as they arrive, while the rest is
+/// still under way.
 ///
-/// Its end, which its sender hears exactly once and only after every slice was released:
+/// The message has exactly one end, which its sender hears only after every slice was released:
+///
 /// * dropped after all slices were taken: consumed;
 /// * [`Self::reject`]: rejected, with the application's code;
 /// * dropped earlier, or while panicking: rejected with [`REJECT_DROPPED`];
-/// * [`Self::consume`]: consumed, whatever was taken; where not all of it has come, once the rest came.
+/// * [`Self::consume`]: consumed, whatever was taken. If not all of it has arrived, the end follows when the
+///   rest has.
 pub struct Message<'s> {
     session: &'s Session,
     index: u32,
 }
 
-/// How a message ends.
+/// The application's decision about a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The application has what it needs.
     Consumed,
-    /// The application refuses it, with its own code (an errno, say).
+    /// The application refuses the message, with its own code (an errno, say).
     Rejected(NonZeroU32),
 }
 
@@ -46,7 +48,7 @@ impl Verdict {
 
 /// A message without its borrow of the session, to be kept elsewhere until [`Session::finish`].
 ///
-/// One that never comes back is unfinished until the session ends; its sender then hears `AppGone`.
+/// A message that is never finished has no end before the session ends. Its sender then hears `AppGone`.
 #[derive(Debug)]
 #[must_use = "a detached message has no end until Session::finish"]
 pub struct DetachedMessage {
@@ -63,42 +65,44 @@ impl<'s> Message<'s> {
         self.session.table.message(self.index)
     }
 
-    /// The sender's word.
+    /// Returns the number that the sender attached to the message.
     pub fn tag(&self) -> u64 {
         self.entry().tag.get()
     }
 
-    /// The sender's number for the message, counting from 1 and kept over its reconnects.
+    /// Returns the sender's sequence number of the message. It counts from 1, and continues when the sender
+    /// reconnects.
     pub fn sequence(&self) -> u64 {
         self.entry().sequence.get()
     }
 
-    /// The sender's identity, kept over its reconnects.
+    /// Returns the sender's identity, which stays the same when the sender reconnects.
     pub fn sender(&self) -> u64 {
         self.entry().sender.get()
     }
 
-    /// Whether it was sent before: this application, or one before it, may have seen it.
+    /// Whether the message was sent before: this application, or an earlier one of its name, may have seen
+    /// it.
     pub fn redelivered(&self) -> bool {
         self.entry().redelivered.get()
     }
 
-    /// The whole message's length in bytes.
+    /// Returns the length of the whole message, in bytes.
     pub fn bytes(&self) -> u64 {
         self.entry().bytes.get()
     }
 
-    /// The sender's header: at most 96 bytes of a small message, 256 of a large one.
+    /// Returns the user header: at most 96 bytes of a small message, 256 of a large one.
     pub fn user_header(&self) -> &[u8] {
         self.session.table.user_header(self.index)
     }
 
-    /// The next slice, if it has arrived. `Ready(None)`: all were given.
+    /// Returns the next slice, if it has arrived. `Ready(None)`: all slices were given.
     ///
-    /// Slices come in the order of arrival, which is not always that of [`Slice::offset`].
+    /// Slices are given in the order of their arrival, which is not always the order of [`Slice::offset`].
     ///
     /// # Errors
-    /// [`SliceError::Withdrawn`] where the rest will not come; [`SliceError::Receive`] where the session
+    /// [`SliceError::Withdrawn`] where the rest will not arrive; [`SliceError::Receive`] where the session
     /// ended.
     #[inline]
     pub fn try_next(&mut self) -> Result<Poll<Option<Slice<'s>>>, SliceError> {
@@ -147,13 +151,14 @@ impl<'s> Message<'s> {
         Ok(Slice::new(session, bytes, length, slot.offset.get(), index, slices))
     }
 
-    /// Waits for the next slice, without limit or at most so long. `None`: all were given.
+    /// Waits for the next slice, at most for `timeout` (`None`: without limit). Returns `None` where all
+    /// slices were given.
     ///
-    /// Slices are to be given back as they were used. A message may be larger than the pool: who keeps all of
-    /// its slices until the last one is there waits for what cannot come, and hears [`SliceError::HoldsAll`].
+    /// Give slices back as they were used. A message may be larger than the pool. An application that keeps
+    /// all of its slices until the last one arrives waits in vain, and gets [`SliceError::HoldsAll`].
     ///
     /// # Errors
-    /// As [`Self::try_next`], [`SliceError::TimedOut`], and [`SliceError::HoldsAll`].
+    /// The errors of [`Self::try_next`], [`SliceError::TimedOut`], and [`SliceError::HoldsAll`].
     pub fn next(&mut self, timeout: Option<Duration>) -> Result<Option<Slice<'s>>, SliceError> {
         let session = self.session;
         session
@@ -165,11 +170,12 @@ impl<'s> Message<'s> {
             .unwrap_or(Err(SliceError::TimedOut))
     }
 
-    /// Waits for the next slice. `None`: all were given. Cancelling it loses nothing.
+    /// Waits for the next slice. Returns `None` where all slices were given. Cancelling the future loses
+    /// nothing.
     ///
     /// # Errors
-    /// As [`Self::try_next`]; and, as another task may be about to give something back,
-    /// [`SliceError::HoldsAll`] only where none did for more than ten seconds.
+    /// The errors of [`Self::try_next`], and [`SliceError::HoldsAll`]. Another task may be about to give
+    /// something back, so the latter is returned only where no task did for more than ten seconds.
     #[cfg(feature = "tokio")]
     pub async fn next_async(&mut self) -> Result<Option<Slice<'s>>, SliceError> {
         let session = self.session;
@@ -182,30 +188,31 @@ impl<'s> Message<'s> {
             .await?
     }
 
-    /// Ends it as consumed. What was not taken is released unread.
+    /// Ends the message as consumed. Slices that were not taken are released unread.
     ///
-    /// Where not all of it has come, the rest is released unread as it comes, and the sender hears `Consumed`
-    /// after the last of it. The next calls on the session do that: [`Session::receive`],
+    /// If not all of the message has arrived, the rest is released unread as it arrives, and the sender hears
+    /// `Consumed` after the last of it. The next calls on the session do that: [`Session::receive`],
     /// [`Session::try_receive`], another message's [`Self::next`] and [`Self::try_next`], or
-    /// [`Session::flush`]. An application that makes none of them keeps the rest's slabs from the pool. A
-    /// message that is withdrawn meanwhile was not consumed: its sender hears why. To have no more of it
-    /// sent, use [`Self::reject`].
+    /// [`Session::flush`]. An application that makes none of them keeps the rest's slabs from the pool.
+    ///
+    /// A message that is withdrawn meanwhile was not consumed: its sender hears why. Use [`Self::reject`] to
+    /// have no more of the message sent.
     pub fn consume(self) {
         self.end(Verdict::Consumed);
     }
 
-    /// Ends it as rejected: its sender hears the code (an errno, say).
+    /// Ends the message as rejected. Its sender hears the code (an errno, say).
     pub fn reject(self, code: NonZeroU32) {
         self.end(Verdict::Rejected(code));
     }
 
-    /// Ends it; see [`Self::consume`] and [`Self::reject`].
+    /// Ends the message with a verdict; see [`Self::consume`] and [`Self::reject`].
     pub fn end(self, verdict: Verdict) {
         let message = ManuallyDrop::new(self);
         message.session.end_message(message.index, verdict.code());
     }
 
-    /// Lets go of the session's borrow; see [`DetachedMessage`].
+    /// Gives up the message's borrow of the session; see [`DetachedMessage`].
     pub fn detach(self) -> DetachedMessage {
         let message = ManuallyDrop::new(self);
         DetachedMessage { session: message.session.identity, index: message.index }
@@ -234,10 +241,10 @@ impl fmt::Debug for Message<'_> {
 }
 
 impl Session {
-    /// Ends a detached message. Its slices may come back before or after.
+    /// Ends a detached message. Its slices may be given back before or after.
     ///
     /// # Panics
-    /// Where the message is another session's.
+    /// Where the message belongs to another session.
     pub fn finish(&self, message: DetachedMessage, verdict: Verdict) {
         self.attach(message).end(verdict);
     }
@@ -245,7 +252,7 @@ impl Session {
     /// Binds a detached message to its session again.
     ///
     /// # Panics
-    /// Where the message is another session's.
+    /// Where the message belongs to another session.
     pub fn attach(&self, message: DetachedMessage) -> Message<'_> {
         assert_eq!(message.session, self.identity, "the message belongs to another session");
         Message::new(self, message.index)

@@ -1,18 +1,18 @@
 //! The receiving end: an application's session with the daemon of its host.
 //!
-//! The bytes of a [`Slice`] lie where the NIC put them, in the daemon's pool, mapped read-only. They are the
-//! application's until the slice is dropped; then the slab goes back and the next message lands in the same
-//! cache lines. So give slices back as soon as their bytes were used: time in the buffer is what the pool
-//! pays for.
+//! The bytes of a [`Slice`] lie where the NIC put them, in the daemon's pool, mapped read-only. They belong
+//! to the application until the slice is dropped. Then the slab is free again, and the next message lands in
+//! the same cache lines. So give slices back as soon as their bytes were used: the longer slabs are held, the
+//! larger the pool has to be.
 //!
-//! What an application leaves lying unread the daemon may move to escape memory, mapped read-only as well, so
-//! that one slow application does not hold the cache of the others (Jet §4.3). The application notices
-//! nothing: it finds a run where it is when it takes it, and from then on the run stays there.
+//! The daemon may move data that an application leaves unread to escape memory, which is mapped read-only as
+//! well. So one slow application does not hold the cache of the others (Jet §4.3). The application need not
+//! care: it finds a run in its place when it takes the run, and from then on the run stays there.
 //!
-//! An application that keeps all that it gets comes to a standstill where a message is larger than the pool,
-//! or where it has all the slabs, slots or messages that it may: nothing more comes before it gives something
-//! back. [`HoldsAll`] says so. Who wants the whole of a message copies it out: [`Message::copy_to`],
-//! [`Message::read_to_end`].
+//! An application that keeps everything it gets comes to a standstill. This happens where a message is larger
+//! than the pool, or where the application holds all slabs, slots or messages that it may. Nothing more
+//! arrives before it gives something back, and it gets the error [`HoldsAll`]. To get the whole of a message,
+//! copy it out: [`Message::copy_to`], [`Message::read_to_end`].
 //!
 //! After [`Session::register`] nothing here allocates, locks, or makes a system call, except to sleep and to
 //! wake a daemon that sleeps.
@@ -40,6 +40,6 @@ pub use session::{RegisterOptions, Session, SessionStats};
 pub use slice::{DetachedSlice, Slice, Slices};
 pub use whole::CopyError;
 
-/// The code that a sender hears when the application dropped its message before it had all of it, or while
+/// Code that a sender gets when the application dropped its message before it had all of it, or while
 /// panicking.
 pub const REJECT_DROPPED: u32 = u32::MAX;

@@ -1,20 +1,20 @@
 //! Giving slices back: release entries, merged and shown to the daemon in batches.
 //!
-//! The newest entry is held back: the next slice of the same run widens it, and the end of its message rides
-//! on it, so that a small message costs one entry.
+//! The newest entry is held back. The next slice of the same run widens it, and the end of its message is
+//! added to it. So a small message costs one entry.
 
 use super::session::Session;
 use super::table::{MessageState, SlotState};
 use jet_wire::ring::PushError;
 use jet_wire::segment::{Release, release_kind};
 
-/// Entries that are shown to the daemon together, unless the application waits or polls in vain before.
+/// Entries that are shown to the daemon together, unless the application waits or finds nothing before.
 const BATCH: u32 = 16;
-/// Looks at a full release ring between two looks whether the daemon still lives.
+/// Looks at a full release ring between two checks whether the daemon still lives.
 const FULL_LOOKS_PER_CHECK: u32 = 256;
 
 impl Session {
-    /// Slices of a run are free again.
+    /// Gives `count` slices of the run in slot `index` back, from slice `first` on.
     #[inline]
     pub(super) fn release_slices(&self, index: u32, first: u16, count: u16) {
         let slot = self.table.slot(index);
@@ -41,20 +41,21 @@ impl Session {
         }
     }
 
-    /// A run that was never pinned is free again.
+    /// Gives the run in slot `index` back, which was never pinned.
     pub(super) fn release_unread(&self, index: u32) {
         let slot = self.table.slot(index);
         slot.state.set(SlotState::Free);
         self.push_slices(index, slot.generation.get(), 0, slot.slices_left.replace(0));
     }
 
-    /// The application is done with a message.
+    /// Ends a message for the application: with code 0 as consumed, otherwise as rejected.
     #[inline]
     pub(super) fn end_message(&self, index: u32, code: u32) {
         let message = self.table.message(index);
         let whole = message.complete.get() && message.head.get() == super::table::NONE;
         if whole && message.withdrawn.get().is_none() && message.runs_taken.get() > 0 {
-            // The daemon acknowledges after the last slice anyhow: let the end ride on it.
+            // The daemon acknowledges after the last slice anyhow, so the end goes with the last slice's
+            // entry.
             message.code.set(code);
             message.state.set(MessageState::Closing);
             return;
@@ -63,14 +64,14 @@ impl Session {
             self.release_unread(slot);
         }
         if code == 0 && !message.complete.get() && message.withdrawn.get().is_none() {
-            // The daemon takes no end as consumed before all of it was delivered.
+            // The daemon does not accept a message as consumed before all of it was delivered.
             message.state.set(MessageState::Draining);
             return self.draining.set(self.draining.get() + 1);
         }
         self.finish_now(index, code);
     }
 
-    /// Finishes a message that was consumed early, once nothing more of it comes.
+    /// Finishes a message that was consumed early, once nothing more of it arrives.
     pub(super) fn finish_drained(&self, index: u32) {
         let message = self.table.message(index);
         let over = message.complete.get() || message.withdrawn.get().is_some();
@@ -137,11 +138,12 @@ impl Session {
         }
     }
 
-    /// Writes an entry; where the ring is full, waits for the daemon to read, or to be gone.
+    /// Writes an entry to the release ring. Where the ring is full, waits until the daemon has read entries,
+    /// or is gone.
     fn write_release(&self, release: Release) {
         let mut looks = 0u32;
         loop {
-            // Once the session ended nobody reads releases, and nothing is owed.
+            // Once the session ended, nobody reads releases, and none are needed.
             if !self.is_well() {
                 return;
             }
@@ -163,8 +165,9 @@ impl Session {
         self.unpublished.set(0);
         let wake = {
             let mut end = self.end.borrow_mut();
-            // First the cells: a slot that the daemon knows to be free may be delivered in again, and the
-            // ring has room only because nothing released still has its cell.
+            // The delivery ring's cells are freed first. A slot that the daemon knows to be free may be used
+            // for the next delivery. The ring has room for it only because every released delivery has freed
+            // its cell.
             end.deliveries.advance();
             end.releases.publish();
             end.releases.wake_needed()
@@ -175,11 +178,11 @@ impl Session {
         }
     }
 
-    /// Shows the daemon everything that was given back, now. Waiting, and polling in vain, do so too.
+    /// Shows the daemon everything that was given back, now. Waiting, and polls that find nothing, do so too.
     ///
-    /// Where messages were consumed before all of them came, it first gives back what came of them since, see
-    /// [`Message::consume`](super::Message::consume). A fault found by that is told by the next call that can
-    /// fail.
+    /// Where messages were consumed before all of them arrived, `flush` first gives back what arrived of them
+    /// since, see [`Message::consume`](super::Message::consume). A fault that it finds is reported by the
+    /// next call that can fail.
     #[inline]
     pub fn flush(&self) {
         if self.draining.get() > 0 {
@@ -188,13 +191,13 @@ impl Session {
         self.show_releases();
     }
 
-    /// Reads what came, so that messages consumed early come to their end. What is for others is stored for
-    /// them.
+    /// Reads deliveries, so that messages that were consumed early get their end. Deliveries of other
+    /// messages are stored.
     fn drain(&self) {
         let before = self.deliveries_read.get();
-        // Bounded: while this reads, the daemon may deliver again in what was released.
+        // The loop is bounded, because the daemon may use released slots for further deliveries meanwhile.
         for _ in 0..self.table.deliveries_max() {
-            // A fault is kept as the session's health.
+            // A fault is kept in the session's health.
             if self.draining.get() == 0 || !self.is_well() || !matches!(self.demultiplex(), Ok(true)) {
                 break;
             }
@@ -206,7 +209,7 @@ impl Session {
         }
     }
 
-    /// Shows the daemon what was given back, and reads nothing.
+    /// Shows the daemon what was given back, without reading deliveries.
     #[inline]
     pub(super) fn show_releases(&self) {
         if let Some(held) = self.held_release.take() {

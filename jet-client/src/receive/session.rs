@@ -20,30 +20,31 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The most bytes of a segment that is mapped: above what the largest shape needs.
+/// The most bytes of a segment that are mapped: more than the largest shape needs.
 const SEGMENT_BYTES_MAX: u64 = 64 << 20;
-/// A file on huge pages is longer than what it is used for by less than one of them.
+/// Upper bound for the excess length of a file on huge pages: it is longer than its used part by less than
+/// one huge page.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
-/// Polls in vain between two looks whether the daemon still lives: a look is a system call.
+/// Polls that find nothing between two checks whether the daemon still lives: a check is a system call.
 const POLLS_PER_LOOK: u32 = 4096;
 
-/// How to register.
+/// Options of a registration.
 #[derive(Clone, Debug)]
 pub struct RegisterOptions {
-    /// The daemon's socket; default [`CONTROL_SOCKET`].
+    /// Path of the daemon's control socket; default [`CONTROL_SOCKET`].
     pub control_socket: PathBuf,
-    /// The name that senders address: 1 to 32 characters out of `A-Z a-z 0-9 . _ - / :`.
+    /// Name that senders address: 1 to 32 characters out of `A-Z a-z 0-9 . _ - / :`.
     pub app: String,
-    /// Admission class of its messages, 0 the most urgent; default 0.
+    /// Admission class of the application's messages, 0 the most urgent; default 0.
     pub class: u8,
-    /// Take memory outside the cache instead of waiting for room in the pool; default no.
+    /// Whether messages take escape memory instead of waiting for room in the pool; default no.
     pub memory_instead_of_waiting: bool,
-    /// The longest that a wait spins before it sleeps; default 50 us. Zero never spins.
+    /// Longest time that a wait spins before it sleeps; default 50 us. Zero never spins.
     pub spin_max: Duration,
 }
 
 impl RegisterOptions {
-    /// The defaults for an application of that name.
+    /// Returns the default options for an application of that name.
     pub fn new(app: impl Into<String>) -> Self {
         Self {
             control_socket: CONTROL_SOCKET.into(),
@@ -55,14 +56,14 @@ impl RegisterOptions {
     }
 }
 
-/// What a session counted since it was registered.
+/// Counters of a session since it was registered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionStats {
     /// Messages that the application received.
     pub messages: u64,
-    /// Runs of slabs that it took.
+    /// Runs of slabs that the application took.
     pub slices: u64,
-    /// Their bytes.
+    /// Bytes of the runs that the application took.
     pub bytes: u64,
     /// Entries written to the release ring.
     pub releases: u64,
@@ -89,52 +90,53 @@ enum Health {
     Broken(Fault),
 }
 
-/// An application's registration: its messages come here. One thread uses it at a time (`Send`, not `Sync`);
-/// messages and slices borrow it. Dropping it ends the session: senders of unfinished messages hear
+/// An application's registration, by which it receives messages. One thread uses it at a time (`Send`, not
+/// `Sync`). Messages and slices borrow it. Dropping it ends the session: senders of unfinished messages hear
 /// `AppGone`.
 pub struct Session {
     pub(super) table: Table,
     pub(super) end: RefCell<AppEnd>,
-    /// The newest release, which may still grow.
+    /// Newest release entry, which is held back because it may still grow.
     pub(super) held_release: Cell<Option<Release>>,
-    /// Releases written since the last publishing.
+    /// Release entries written to the ring since the daemon was last shown entries.
     pub(super) unpublished: Cell<u32>,
     pub(super) doorbell: Doorbell,
     pub(super) stats: Counts,
     pub(super) spin: Cell<Spin>,
-    /// Tells this process's sessions apart.
+    /// Number that tells this process's sessions apart.
     pub(super) identity: u64,
-    /// `prepare_sleep` said yes and nobody took it back yet.
+    /// Whether the sleeping word is set: `prepare_sleep` returned `true`, and this was not taken back yet.
     pub(super) asleep: Cell<bool>,
-    /// Messages that were consumed before all of them came, and whose end is still to come.
+    /// Messages that were consumed before all of them arrived, and that have no end yet.
     pub(super) draining: Cell<u32>,
-    /// `flush` read deliveries since the last `prepare_sleep`: the application has to look again before it
-    /// sleeps.
+    /// Whether `flush` read deliveries since the last `prepare_sleep`. Then the application has to look again
+    /// before it sleeps.
     pub(super) flush_read: Cell<bool>,
-    /// Deliveries read so far.
+    /// Number of deliveries read so far.
     pub(super) deliveries_read: Cell<u64>,
     /// Tasks that sleep on this session.
     #[cfg(feature = "tokio")]
     pub(super) sleepers: super::tasks::SleepingTasks,
-    /// The newest notice that the application was told of. Who began to wait before that is told of it, too.
+    /// Newest notice that was reported to the application. A wait that began before the report reports it,
+    /// too.
     pub(super) told: Cell<Option<Notice>>,
-    /// The newest notice that sleeping tasks were woken for, whatever the doorbell said.
+    /// Newest notice for which sleeping tasks were woken, whatever the doorbell said.
     woken_for: Cell<Option<Notice>>,
     pool: Slabs,
-    /// Where runs lie that escaped from the pool; none where the daemon has none.
+    /// Escape memory, where runs lie that escaped from the pool; none where the daemon has none.
     escape: Option<Slabs>,
     polls_in_vain: Cell<u32>,
     health: Cell<Health>,
     farewell: RefCell<Option<(ErrorCode, String)>>,
     control: RefCell<ControlConnection>,
-    /// Readable when the doorbell rang or the daemon hung up.
+    /// Descriptor that is readable when the doorbell rang or the daemon hung up.
     wait: OwnedFd,
     number: u32,
-    /// Kept for as long as `end` points into it.
+    /// Mapping of the segment, kept for as long as `end` points into it.
     _segment: Mapping,
 }
 
-/// What the daemon handed over.
+/// Descriptors and numbers that the daemon handed over.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct SessionParts {
@@ -144,18 +146,19 @@ pub struct SessionParts {
     pub pool_slabs: u32,
     pub segment: OwnedFd,
     pub doorbell: OwnedFd,
-    /// Escape memory and its bytes.
+    /// Descriptor of escape memory, and its length in bytes.
     pub escape: Option<(OwnedFd, u64)>,
 }
 
-/// Memory of the daemon that is mapped read-only, and how many slabs of it may be named.
+/// Memory of the daemon that is mapped read-only, and the number of its slabs.
 struct Slabs {
     mapping: Mapping,
     count: u32,
 }
 
 impl Slabs {
-    /// Maps what the daemon passed and says is so many bytes and slabs; `too_small` where it is not.
+    /// Maps memory that the daemon passed, with the length and the number of slabs that the daemon states.
+    /// Fails with the text `too_small` where the memory is shorter than its slabs.
     fn map(fd: &OwnedFd, bytes: u64, count: u32, too_small: &'static str) -> Result<Self, RegisterError> {
         let bytes_max = bytes.saturating_add(HUGE_PAGE_BYTES);
         let mapping = Mapping::of_stranger(fd.as_fd(), Protection::Read, bytes_max)?;
@@ -165,7 +168,7 @@ impl Slabs {
         Ok(Self { mapping, count })
     }
 
-    /// The first byte of a run, if all of it is there.
+    /// Returns the address of a run, if all of the run lies in this memory.
     #[inline]
     fn locate(&self, slab: u32, slices: u16) -> Option<NonNull<u8>> {
         if slab.checked_add(u32::from(slices))? > self.count {
@@ -180,7 +183,8 @@ impl Session {
     /// Registers an application with the daemon of this host.
     ///
     /// # Errors
-    /// [`RegisterError`]: no daemon there, or it refuses (the name is taken, too many sessions, draining).
+    /// [`RegisterError`]: the daemon cannot be reached, or refuses (the name is taken, too many sessions,
+    /// draining).
     pub fn register(options: &RegisterOptions) -> Result<Self, RegisterError> {
         let mut control = ControlConnection::connect(&options.control_socket)?;
         let request = ControlRequest::Register {
@@ -210,7 +214,7 @@ impl Session {
         Self::assemble(control, parts, options.spin_max)
     }
 
-    /// Makes a session of what came with the daemon's answer.
+    /// Makes a session out of what came with the daemon's answer.
     #[doc(hidden)]
     pub fn assemble(
         control: ControlConnection,
@@ -226,7 +230,7 @@ impl Session {
         )?;
         let escape = parts.escape.map(|(fd, bytes)| {
             let too_small = "its escape memory is smaller than it says";
-            // More slabs than a place can name are more than any file has.
+            // More slabs than a `u32` can count are more than any file has.
             let count = u32::try_from(bytes / SLAB_BYTES as u64).unwrap_or(u32::MAX);
             Slabs::map(&fd, bytes, count, too_small)
         });
@@ -249,7 +253,7 @@ impl Session {
             doorbell,
             stats: Counts::default(),
             spin: Cell::new(Spin::new(spin_max)),
-            // Only uniqueness matters.
+            // Relaxed is enough: only uniqueness matters.
             identity: SESSIONS.fetch_add(1, Ordering::Relaxed),
             asleep: Cell::new(false),
             draining: Cell::new(0),
@@ -271,12 +275,12 @@ impl Session {
         })
     }
 
-    /// The daemon's number for this session, as `jet status` shows it.
+    /// Returns the daemon's number for this session, as `jet status` shows it.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// The next message, if one has begun to arrive.
+    /// Returns the next message, if one has begun to arrive.
     ///
     /// # Errors
     /// [`ReceiveError`], final for the session.
@@ -295,7 +299,7 @@ impl Session {
         }
     }
 
-    /// What it counted.
+    /// Returns the session's counters.
     pub fn stats(&self) -> SessionStats {
         SessionStats {
             messages: self.stats.messages.get(),
@@ -307,7 +311,7 @@ impl Session {
         }
     }
 
-    /// Takes one delivery out of the ring and stores it; `false` where there is none.
+    /// Takes one delivery out of the ring and stores it. Returns `false` where there is none.
     #[inline]
     pub(super) fn demultiplex(&self) -> Result<bool, ReceiveError> {
         let mut end = self.end.borrow_mut();
@@ -334,13 +338,14 @@ impl Session {
         Ok(true)
     }
 
-    /// Nothing was there: show what was given back, and look now and then whether the daemon lives.
+    /// Handles a poll that found nothing: shows the daemon what was given back, and checks now and then
+    /// whether the daemon still lives.
     #[inline]
     pub(super) fn idle(&self) -> Result<(), ReceiveError> {
         self.show_releases();
         self.end.borrow_mut().deliveries.advance();
         let polls = self.polls_in_vain.get() + 1;
-        // The word of tasks that sleep stays, and what rings for them as well.
+        // Where other tasks sleep, the sleeping word stays set and the doorbell is not cleared.
         if polls < POLLS_PER_LOOK && (!self.asleep.get() || self.tasks_sleep()) {
             self.polls_in_vain.set(polls);
             return Ok(());
@@ -350,7 +355,7 @@ impl Session {
         self.check()
     }
 
-    /// Silences the doorbell, and takes the sleeping word back, unless tasks sleep on it.
+    /// Clears the doorbell, and takes the sleeping word back, unless tasks sleep on it.
     pub(super) fn awake(&self) {
         if self.asleep.replace(false) {
             self.end.borrow_mut().deliveries.awake();
@@ -364,10 +369,12 @@ impl Session {
         }
     }
 
-    /// The word is one for all tasks of the session, as is the doorbell. Those that sleep go on sleeping, and
-    /// are woken for what came before the word was there again: deliveries, and a notice, which is in no
-    /// ring. For each notice once: it stands until something is given back, and tasks that look in vain would
-    /// wake each other for ever.
+    /// Sets the sleeping word again for tasks that still sleep. All tasks of the session share one word and
+    /// one doorbell.
+    ///
+    /// The tasks are woken where something came before the word was set again: a delivery, or a notice, which
+    /// is in no ring. Each notice wakes them only once. It lasts until something is given back, and tasks
+    /// that look in vain would wake each other for ever.
     fn sleep_on_for_tasks(&self) {
         if self.tasks_sleep() {
             let mut end = self.end.borrow_mut();
@@ -393,7 +400,7 @@ impl Session {
         false
     }
 
-    /// Something is there, or over: tasks that sleep look themselves.
+    /// Wakes the tasks that sleep, so that they look themselves: something arrived, or the session is over.
     #[inline]
     pub(super) fn let_tasks_look(&self) {
         #[cfg(feature = "tokio")]
@@ -418,7 +425,8 @@ impl Session {
         }
     }
 
-    /// The session is over. What said so may be read from the descriptors by now, and would wake nobody else.
+    /// Sets the session's health, and wakes sleeping tasks. The cause may have been read from the descriptors
+    /// already, so the descriptors would wake no other task.
     fn set_health(&self, health: Health) {
         self.health.set(health);
         self.let_tasks_look();
@@ -445,7 +453,7 @@ impl Session {
         self.set_health(Health::Broken(fault));
     }
 
-    /// Where a run lies in this process, if the pool or escape memory has it.
+    /// Returns where a run lies in this process, if the pool or escape memory has it.
     #[inline]
     pub(super) fn locate(&self, place: Place, slices: u16) -> Option<NonNull<u8>> {
         let slabs = if place.escaped { self.escape.as_ref()? } else { &self.pool };
@@ -453,7 +461,8 @@ impl Session {
     }
 }
 
-/// Readable when a message may have come or the daemon is gone, once [`Session::prepare_sleep`] said so.
+/// Descriptor that is readable when a message may have come or the daemon is gone. Valid after
+/// [`Session::prepare_sleep`] returned `true`.
 impl AsFd for Session {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wait.as_fd()

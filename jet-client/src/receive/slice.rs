@@ -1,4 +1,4 @@
-//! Runs of a message's bytes, lent to the application.
+//! Slices: runs of a message's bytes, lent to the application.
 
 use super::session::Session;
 use jet_wire::SLAB_BYTES;
@@ -9,11 +9,13 @@ use std::ptr::NonNull;
 
 /// Bytes of a message: a run of consecutive slabs, at most a fragment (256 KiB) long.
 ///
-/// They lie where the NIC put them, in the daemon's pool; or in its escape memory, where the cache was scarce
-/// and the daemon had the NIC put them there, or moved them before this slice was taken. Either way the first
-/// byte of a slab is page-aligned. While it lives nobody writes the bytes and the daemon does not move them;
-/// dropping it gives the slabs back. A run of several slabs can be given back in parts, see
-/// [`Self::split_at_slab`] and [`Self::slices`].
+/// The bytes lie where the NIC put them: in the daemon's pool, or in its escape memory where the cache was
+/// scarce. The daemon may also have moved them to escape memory before this slice was taken. The first byte
+/// of a slab is page-aligned in either memory.
+///
+/// While the slice lives, nobody writes the bytes and the daemon does not move them. Dropping the slice gives
+/// its slabs back. A slice of several slabs can be given back in parts, see [`Self::split_at_slab`] and
+/// [`Self::slices`].
 pub struct Slice<'s> {
     session: &'s Session,
     run: Run,
@@ -24,7 +26,7 @@ pub struct Slice<'s> {
 struct Run {
     bytes: NonNull<u8>,
     length: usize,
-    /// Where in the message it begins, in bytes.
+    /// Offset of the first byte in the message, in bytes.
     offset: u64,
     slot: u32,
     first: u16,
@@ -33,9 +35,9 @@ struct Run {
 
 /// A slice without its borrow of the session: plain data that another thread, or io_uring, may hold.
 ///
-/// Its bytes stay valid, and where they are, as those of a [`Slice`] do, until it comes back by
-/// [`Session::release`] or the session is dropped. One that never comes back keeps its slabs from the daemon
-/// until the session ends.
+/// Its bytes stay valid, and in their place, like those of a [`Slice`], until it is given back by
+/// [`Session::release`] or the session is dropped. A slice that is never given back keeps its slabs from the
+/// daemon until the session ends.
 #[derive(Debug)]
 #[must_use = "a detached slice keeps its slabs until Session::release"]
 pub struct DetachedSlice {
@@ -61,17 +63,18 @@ impl<'s> Slice<'s> {
         Self { session, run: Run { bytes, length, offset, slot, first: 0, count } }
     }
 
-    /// Where in the message it begins, in bytes.
+    /// Returns the offset of the slice in its message, in bytes.
     pub fn offset(&self) -> u64 {
         self.run.offset
     }
 
-    /// Slabs that it keeps from the pool, or from escape memory.
+    /// Returns the number of slabs that the slice keeps from the pool, or from escape memory.
     pub fn slabs(&self) -> usize {
         usize::from(self.run.count)
     }
 
-    /// Splits before the `slabs`-th slab (4 KiB each), so that both parts are given back on their own.
+    /// Splits the slice before its slab number `slabs` (4 KiB each, counted from 0), so that both parts are
+    /// given back on their own.
     ///
     /// # Panics
     /// Unless `0 < slabs < self.slabs()`.
@@ -81,7 +84,7 @@ impl<'s> Slice<'s> {
         let whole = ManuallyDrop::new(self);
         let Run { bytes, length, offset, slot, first, count } = whole.run;
         let at = slabs * SLAB_BYTES;
-        // Bounded by `count` above.
+        // The conversion cannot fail: `slabs` is below `count`.
         let taken = u16::try_from(slabs).unwrap_or(count);
         // SAFETY: a run of more than `slabs` slabs is longer than `at`, so this stays within it.
         let rest = unsafe { bytes.add(at) };
@@ -97,12 +100,12 @@ impl<'s> Slice<'s> {
         (Self { session: whole.session, run: head }, Self { session: whole.session, run: tail })
     }
 
-    /// Slab by slab: each piece of at most 4 KiB is given back when it is dropped.
+    /// Returns the slice slab by slab: each piece of at most 4 KiB is given back when it is dropped.
     pub fn slices(self) -> Slices<'s> {
         Slices { rest: Some(self) }
     }
 
-    /// Lets go of the session's borrow; see [`DetachedSlice`].
+    /// Gives up the slice's borrow of the session; see [`DetachedSlice`].
     pub fn detach(self) -> DetachedSlice {
         let whole = ManuallyDrop::new(self);
         let Run { bytes, length, offset, slot, first, count } = whole.run;
@@ -143,7 +146,7 @@ impl fmt::Debug for Slice<'_> {
     }
 }
 
-/// Gives a slice slab by slab.
+/// Iterator over a slice, slab by slab.
 #[derive(Debug)]
 pub struct Slices<'s> {
     rest: Option<Slice<'s>>,
@@ -164,27 +167,28 @@ impl<'s> Iterator for Slices<'s> {
 }
 
 impl DetachedSlice {
-    /// The first byte; page-aligned where the slice begins a slab, in the pool and in escape memory alike.
+    /// Returns the address of the first byte. It is page-aligned where the slice begins at a slab's
+    /// beginning, in the pool and in escape memory alike.
     pub fn as_ptr(&self) -> *const u8 {
         self.run.bytes.as_ptr()
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.run.length
     }
 
-    /// Whether it has none: a message of no bytes.
+    /// Whether the slice has no bytes: the message is empty.
     pub fn is_empty(&self) -> bool {
         self.run.length == 0
     }
 
-    /// Where in the message it begins, in bytes.
+    /// Returns the offset of the slice in its message, in bytes.
     pub fn offset(&self) -> u64 {
         self.run.offset
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     ///
     /// # Safety
     /// The session that gave the slice is not dropped while the bytes are borrowed.
@@ -198,7 +202,7 @@ impl Session {
     /// Gives a detached slice back.
     ///
     /// # Panics
-    /// Where the slice is another session's.
+    /// Where the slice belongs to another session.
     pub fn release(&self, slice: DetachedSlice) {
         drop(self.attach_slice(slice));
     }
@@ -206,7 +210,7 @@ impl Session {
     /// Binds a detached slice to its session again.
     ///
     /// # Panics
-    /// Where the slice is another session's.
+    /// Where the slice belongs to another session.
     pub fn attach_slice(&self, slice: DetachedSlice) -> Slice<'_> {
         assert_eq!(slice.session, self.identity, "the slice belongs to another session");
         Slice { session: self, run: slice.run }

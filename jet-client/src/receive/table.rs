@@ -1,8 +1,8 @@
-//! Which runs and messages the daemon delivered and the application has not given back.
+//! Table of the runs and messages that the daemon delivered and the application has not given back.
 //!
-//! Deliveries of several messages interleave in one ring. Each is stored at its slot's index, and the runs of
-//! a message that the application has not taken yet form a list through those entries. All sizes follow the
-//! segment's shape, so nothing here grows.
+//! Deliveries of several messages interleave in one ring. Each delivery is stored at its slot's index. The
+//! runs of a message that the application has not taken yet form a list through those entries. All sizes
+//! follow the segment's shape, so nothing here grows.
 
 use super::error::Fault;
 use jet_wire::message::USER_HEADER_MAX;
@@ -12,20 +12,20 @@ use jet_wire::segment::{
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 use std::cell::{Cell, UnsafeCell};
 
-/// The end of a list.
+/// Index that marks the end of a list.
 pub(super) const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SlotState {
-    /// The daemon's.
+    /// The slot is free for the daemon's next delivery.
     Free,
-    /// Delivered, in its message's list.
+    /// The run was delivered, and is in its message's list.
     Queued,
-    /// Slices of it are out.
+    /// The application holds slices of the run.
     Taken,
 }
 
-/// A delivered run.
+/// A slot of the session, with the run that was delivered in it.
 pub(super) struct SlotEntry {
     pub state: Cell<SlotState>,
     pub generation: Cell<u16>,
@@ -34,44 +34,44 @@ pub(super) struct SlotEntry {
     pub message_generation: Cell<u16>,
     pub offset: Cell<u64>,
     pub bytes: Cell<u32>,
-    /// Slices not released yet.
+    /// Slices that are not released yet.
     pub slices_left: Cell<u16>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageState {
-    /// Never used.
+    /// The entry was never used.
     Free,
-    /// Waits for `receive`.
+    /// The message waits for `receive`.
     Ready,
-    /// The application has it.
+    /// The application has the message.
     Held,
-    /// The application is done with it, but not with all its slices.
+    /// The application ended the message, but has not given back all of its slices.
     Closing,
-    /// Consumed before all of it came; what comes late is released at once, and its last run or its
-    /// withdrawal finishes it.
+    /// The message was consumed before all of it arrived. What arrives later is released at once. The last
+    /// run, or the withdrawal of the message, finishes it.
     Draining,
-    /// Finished; late deliveries of that generation are released at once.
+    /// The message is finished. Late deliveries of that generation are released at once.
     Finished,
 }
 
-/// A delivered message.
+/// A place for a delivered message, with its state and its runs.
 pub(super) struct MessageEntry {
     pub state: Cell<MessageState>,
     pub generation: Cell<u16>,
     pub redelivered: Cell<bool>,
-    /// Its last run was delivered.
+    /// Whether the last run was delivered.
     pub complete: Cell<bool>,
-    /// The rest will not come; with `true` because it was corrupt.
+    /// Set where the rest will not arrive; `true`: because the message was corrupt.
     pub withdrawn: Cell<Option<bool>>,
     pub user_header_bytes: Cell<u16>,
-    /// Runs not taken yet.
+    /// First run that is not taken yet.
     pub head: Cell<u32>,
     tail: Cell<u32>,
     next_ready: Cell<u32>,
     /// Runs that are taken and not wholly released.
     pub runs_taken: Cell<u32>,
-    /// With `Closing`: how it is to finish.
+    /// Code to finish the message with, in the state `Closing`.
     pub code: Cell<u32>,
     pub bytes: Cell<u64>,
     pub tag: Cell<u64>,
@@ -80,13 +80,13 @@ pub(super) struct MessageEntry {
     user_header: UnsafeCell<[u8; USER_HEADER_MAX]>,
 }
 
-/// What became of a delivery.
+/// Result of accepting a delivery.
 pub(super) enum Accepted {
-    /// Stored.
+    /// The delivered run was stored for the application.
     Stored,
-    /// Its message was consumed or finished meanwhile: release so many slices of the slot at once.
+    /// The message was consumed or finished meanwhile: release `slices` slices of the slot at once.
     Late { slices: u16 },
-    /// The rest of its message will not come.
+    /// The rest of the message will not arrive.
     Withdrawn,
 }
 
@@ -97,7 +97,7 @@ pub(super) struct Table {
     ready_tail: Cell<u32>,
 }
 
-/// Slices of a run: a message of no bytes has a slab, too.
+/// Returns the number of slices of a run. A message without bytes has a slab, too.
 pub(super) fn slices_of(bytes: u32) -> u32 {
     bytes.div_ceil(SLAB_BYTES_U32).max(1)
 }
@@ -140,25 +140,25 @@ impl Table {
         }
     }
 
-    /// Deliveries that the daemon can have made without hearing of a release: every slot, and every message's
-    /// withdrawal.
+    /// Returns the most deliveries that the daemon can make without reading a release: every slot, and every
+    /// message's withdrawal.
     pub(super) fn deliveries_max(&self) -> usize {
         self.slots.len() + self.messages.len()
     }
 
-    /// A slot that was accepted before.
+    /// Returns the entry of a slot, whose number was checked before.
     #[inline]
     pub(super) fn slot(&self, index: u32) -> &SlotEntry {
         &self.slots[index as usize]
     }
 
-    /// A message that was accepted before.
+    /// Returns the entry of a message, whose number was checked before.
     #[inline]
     pub(super) fn message(&self, index: u32) -> &MessageEntry {
         &self.messages[index as usize]
     }
 
-    /// Checks and stores a delivery.
+    /// Checks a delivery against the segment and the table, and stores it.
     #[inline]
     pub(super) fn accept(&self, delivery: &Delivery, end: &AppEnd) -> Result<Accepted, Fault> {
         match delivery.kind {
@@ -263,26 +263,26 @@ impl Table {
     fn accept_withdrawal(&self, delivery: &Delivery) -> Result<Accepted, Fault> {
         let message =
             self.messages.get(delivery.message as usize).ok_or_else(|| Self::bad_index(delivery))?;
-        // Where the application finished the message meanwhile there is nothing to tell.
+        // Where the application finished the message meanwhile, there is nothing to report.
         if message.generation.get() == delivery.message_generation() {
             message.withdrawn.set(Some(delivery.flags & delivery_flags::CORRUPT != 0));
         }
         Ok(Accepted::Withdrawn)
     }
 
-    /// Slabs that were delivered and not released, in bytes. Looks at every slot.
+    /// Returns the bytes of all slabs that were delivered and not released. Looks at every slot.
     #[cold]
     pub(super) fn held_bytes(&self) -> u64 {
         let held = self.slots.iter().filter(|slot| slot.state.get() != SlotState::Free);
         held.map(|slot| u64::from(slot.slices_left.get()) * SLAB_BYTES as u64).sum()
     }
 
-    /// Whether a message waits that the application has not seen.
+    /// Whether a message waits that the application has not received.
     pub(super) fn has_ready(&self) -> bool {
         self.ready_head.get() != NONE
     }
 
-    /// The next message that the application has not seen.
+    /// Takes the next message that the application has not received.
     #[inline]
     pub(super) fn take_ready(&self) -> Option<u32> {
         let index = self.ready_head.get();
@@ -295,7 +295,7 @@ impl Table {
         Some(index)
     }
 
-    /// The next run of a message.
+    /// Takes the next run out of a message's list.
     #[inline]
     pub(super) fn take_run(&self, message: u32) -> Option<u32> {
         let message = self.message(message);
@@ -307,7 +307,7 @@ impl Table {
         Some(index)
     }
 
-    /// The user header of a message that is held.
+    /// Returns the user header of a message that is held.
     pub(super) fn user_header(&self, message: u32) -> &[u8] {
         let message = self.message(message);
         // SAFETY: the bytes are written only by `begin`, which refuses an entry whose message is alive; the

@@ -1,8 +1,8 @@
 //! Tasks of one thread that sleep on one session.
 //!
-//! They share its sleeping word, its doorbell and its ring. Whoever reads a delivery may have read what
-//! another waits for, and whoever silences the doorbell may have silenced it for another: those are woken,
-//! and look themselves.
+//! They share the session's sleeping word, its doorbell and its ring. A task that reads a delivery may have
+//! read what another task waits for. A task that clears the doorbell may have cleared it for another one. So
+//! the sleeping tasks are woken then, and look themselves.
 
 use super::session::Session;
 use std::cell::{Cell, RefCell};
@@ -10,14 +10,14 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::task::Waker;
 
-/// Those that sleep now.
+/// The tasks that sleep now.
 #[derive(Default)]
 pub(super) struct SleepingTasks {
     wakers: RefCell<Vec<(u64, Waker)>>,
     any: Cell<bool>,
-    /// Numbers given out; a number is a task's for one sleep.
+    /// Number of the next sleep of a task.
     numbers: Cell<u64>,
-    /// A task watches the session's own descriptor. A runtime registers each only once.
+    /// Whether a task watches the session's own descriptor. A runtime registers each descriptor only once.
     is_watched: Cell<bool>,
 }
 
@@ -27,11 +27,11 @@ impl SleepingTasks {
         self.any.get()
     }
 
-    /// Wakes all. Each sees by [`Sleep::is_over`] that it is to look.
+    /// Wakes all tasks. Each task learns from [`Sleep::is_over`] that it has to look.
     #[cold]
     pub(super) fn wake(&self) {
         self.any.set(false);
-        // Waking may run another task's code: the list is not borrowed meanwhile.
+        // Waking may run another task's code, so the list is not borrowed meanwhile.
         loop {
             let waker = self.wakers.borrow_mut().pop();
             let Some((_, waker)) = waker else { return };
@@ -55,7 +55,7 @@ impl SleepingTasks {
     }
 }
 
-/// One task's sleep. Dropped, it is over.
+/// A task's sleep, which ends when this value is dropped.
 pub(super) struct Sleep<'s> {
     tasks: &'s SleepingTasks,
     number: u64,
@@ -74,7 +74,7 @@ impl<'s> Sleep<'s> {
         self.begun.get() && !self.tasks.wakers.borrow().iter().any(|(number, _)| *number == self.number)
     }
 
-    /// It sleeps from now on.
+    /// Begins to sleep: `waker` wakes the task.
     pub(super) fn begin(&self, waker: &Waker) {
         self.begun.set(true);
         self.tasks.put(self.number, waker);
@@ -87,7 +87,8 @@ impl Drop for Sleep<'_> {
     }
 }
 
-/// The session's descriptor, for one task to watch: its own, or a copy where another task watches that one.
+/// The session's descriptor for one task to watch: the session's own, or a copy where another task watches
+/// that one.
 pub(super) enum Watched<'s> {
     Own(&'s Session),
     Copy(OwnedFd),

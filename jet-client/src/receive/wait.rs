@@ -1,4 +1,4 @@
-//! Waiting: spin, then sleep on the doorbell and the control connection.
+//! Waiting on a session: first by spinning, then by sleeping on the doorbell and the control connection.
 
 use super::error::{HoldsAll, ReceiveError};
 use super::message::Message;
@@ -14,34 +14,38 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 impl Session {
-    /// Waits for the next message to begin to arrive, without limit or at most so long. `None`: not in time.
+    /// Waits for the next message to begin to arrive, at most for `timeout` (`None`: without limit). Returns
+    /// `None` where the time ran out.
     ///
     /// # Errors
-    /// [`ReceiveError`], final for the session but for [`ReceiveError::HoldsAll`].
+    /// [`ReceiveError`], final for the session except for [`ReceiveError::HoldsAll`].
     pub fn receive(&self, timeout: Option<Duration>) -> Result<Option<Message<'_>>, ReceiveError> {
         self.wait_for(timeout, || self.try_receive().transpose())?.transpose()
     }
 
-    /// Waits for the next message to begin to arrive. Cancelling it loses nothing.
+    /// Waits for the next message to begin to arrive. Cancelling the future loses nothing.
     ///
     /// The future borrows the session and is therefore not `Send`: run it with `block_on` or in a `LocalSet`.
     ///
     /// # Errors
-    /// As [`Self::receive`]. Another task may be about to give something back: [`ReceiveError::HoldsAll`]
-    /// comes only when none did for more than ten seconds.
+    /// The errors of [`Self::receive`]. Another task may be about to give something back, so
+    /// [`ReceiveError::HoldsAll`] is returned only where no task did for more than ten seconds.
     #[cfg(feature = "tokio")]
     pub async fn receive_async(&self) -> Result<Message<'_>, ReceiveError> {
         self.wait_for_async(|| self.try_receive().transpose()).await?
     }
 
-    /// For an event loop of the application's own, after [`Self::try_receive`] and every message's `try_next`
-    /// had nothing more: gives everything released back and asks to be woken. `true`: wait until the
-    /// session's descriptor is readable, then poll; `false`: something came meanwhile, poll now.
+    /// Prepares to sleep, for an application with an event loop of its own. Gives all released slices back,
+    /// and asks to be woken. Call it after [`Self::try_receive`] and every message's `try_next` had nothing
+    /// more.
+    ///
+    /// `true`: wait until the session's descriptor is readable, then poll. `false`: something arrived
+    /// meanwhile, so poll now.
     ///
     /// # Errors
     /// [`ReceiveError`], final for the session.
     pub fn prepare_sleep(&self) -> Result<bool, ReceiveError> {
-        // What `flush` read may be for a message that the application looked at before.
+        // `flush` may have read something for a message that the application polled before.
         let read = self.flush_read.replace(false);
         Ok(!read && !self.table.has_ready() && self.prepare_sleep_on_ring()?)
     }
@@ -56,24 +60,29 @@ impl Session {
         };
         self.asleep.set(sleep);
         if !sleep {
-            // The word is taken back, for tasks as well that sleep on it.
+            // The sleeping word is not set any more, although other tasks may sleep on it: they have to look.
             self.let_tasks_look();
         }
         Ok(sleep)
     }
 
-    /// Whether nothing more comes before the application gives something back. For an event loop of the
-    /// application's own, and tasks: those that wait by [`Self::receive`] and [`Message::next`] are told.
+    /// Returns what the application holds, where nothing more arrives before it gives something back. For an
+    /// application with an event loop of its own, and for tasks. [`Self::receive`] and [`Message::next`]
+    /// report this as an error.
     pub fn holds_all(&self) -> Option<HoldsAll> {
-        // What was given back and not shown yet counts.
+        // Slices that were given back, but not shown to the daemon yet, count as given back.
         self.show_releases();
         self.end.borrow().notice().map(|notice| self.held(notice))
     }
 
-    /// About to sleep: says once for each notice of the daemon's that this is in vain. Who cannot give
-    /// anything back while it waits is told at once, others by what lasts. `told_before`: what the
-    /// application had been told of when this wait began. So each of several tasks that wait is told, and who
-    /// asks again is not.
+    /// Checks before a sleep whether the wait would be in vain: the daemon put a notice that the application
+    /// holds all that it may. Each notice is reported once.
+    ///
+    /// `others_may_release`: another task may give something back meanwhile. Then only a lasting notice is
+    /// reported.
+    ///
+    /// `told_before` is the notice that was reported before this wait began. So each of several waiting tasks
+    /// gets the error, and a wait that begins after it does not get the same error again.
     fn check_held(&self, others_may_release: bool, told_before: Option<Notice>) -> Result<(), ReceiveError> {
         let notice = self.end.borrow().notice().filter(|notice| notice.lasting || !others_may_release);
         match notice {
@@ -90,7 +99,7 @@ impl Session {
         HoldsAll { limit: notice.limit, held_bytes: self.table.held_bytes() }
     }
 
-    /// Looks until `look` finds something; `None` where the time ran out.
+    /// Calls `look` until it finds something. Returns `None` where the time ran out.
     pub(super) fn wait_for<T>(
         &self,
         timeout: Option<Duration>,
@@ -121,7 +130,7 @@ impl Session {
         }
     }
 
-    /// As [`Self::wait_for`], without limit.
+    /// Waits like [`Self::wait_for`], as a future and without limit.
     #[cfg(feature = "tokio")]
     pub(super) async fn wait_for_async<T>(
         &self,
@@ -144,15 +153,15 @@ impl Session {
                 self.check_held(true, told_before)?;
                 self.stats.sleeps.set(self.stats.sleeps.get() + 1);
                 let watched = Watched::new(self).map_err(ReceiveError::Wait)?;
-                // Made for each sleep, so that a session is bound to no runtime.
+                // The registration is made for each sleep, so that a session is not bound to a runtime.
                 // SAFETY: the descriptor stays open: a copy is the registration's own, and the session
                 // outlives it.
                 let fd = unsafe { AsyncFd::register_with_interest(watched, Interest::READABLE) }
                     .map_err(|error| ReceiveError::Wait(error.into()))?;
                 let sleep = Sleep::new(&self.sleepers);
                 std::future::poll_fn(|context| {
-                    // Another task of this thread may have read what this one waits for, and silenced the
-                    // doorbell.
+                    // Another task of this thread may have read the delivery that this task waits for, and
+                    // cleared the doorbell.
                     if sleep.is_over() {
                         return Poll::Ready(Ok(()));
                     }

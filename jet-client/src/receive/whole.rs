@@ -1,5 +1,5 @@
-//! The whole of a message, copied out: each slice is given back as soon as it was copied, so that the message
-//! may be larger than the pool.
+//! Copying a whole message out. Each slice is given back as soon as it was copied, so the message may be
+//! larger than the pool.
 
 use super::error::SliceError;
 use super::message::Message;
@@ -7,37 +7,40 @@ use super::slice::Slice;
 use std::collections::TryReserveError;
 use std::time::{Duration, Instant};
 
-/// Why a message was not copied out, or not all of it.
+/// Reason why a message was not copied out, or not all of it.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
-    /// The place is too small. Nothing was taken.
+    /// The buffer is smaller than the message. Nothing was taken.
     #[error("the message has {bytes} bytes, and the place for it {room}")]
     Room {
-        /// The message's length.
+        /// Length of the message, in bytes.
         bytes: u64,
-        /// The place's.
+        /// Length of the buffer, in bytes.
         room: usize,
     },
-    /// There is no memory for it. The slice at fault was given back, and its bytes are lost.
+    /// The memory for the message could not be allocated. The slice that did not fit was given back, and its
+    /// bytes are lost.
     #[error(
         "there is no memory for a message of {bytes} bytes: {source}; check its length before, or reject it"
     )]
     Memory {
-        /// The message's length.
+        /// Length of the message, in bytes.
         bytes: u64,
-        /// What the allocator said.
+        /// Error of the allocator.
         source: TryReserveError,
     },
-    /// The next slice did not come. What came before it was copied; where it is only late, copy again: what
-    /// is missing follows.
+    /// The next slice did not arrive. Slices before it were copied. Where the slice is only late, copy again:
+    /// the missing bytes follow.
     #[error(transparent)]
     Slice(#[from] SliceError),
 }
 
 impl Message<'_> {
-    /// Copies what is left of the message to where it belongs in `to`, which is the place of the whole
-    /// message, and gives each slice back at once. Waits for what has not come, without limit or at most so
-    /// long altogether. Returns how many bytes it copied: all of the message, but for slices that were taken
+    /// Copies the rest of the message into `to`, which has room for the whole message: each byte goes to its
+    /// offset. Gives each slice back at once. Waits for bytes that have not arrived, at most for `timeout`
+    /// altogether (`None`: without limit).
+    ///
+    /// Returns the number of bytes that it copied: the whole message, except for slices that were taken
     /// before.
     ///
     /// # Errors
@@ -50,9 +53,10 @@ impl Message<'_> {
         })
     }
 
-    /// As [`Self::copy_to`], with a vector as the place, which grows as slices come and has the message's
-    /// length at the end. So no more memory is taken than for what came, whatever length the sender
-    /// announced. What was taken before is left as it is, or zeros.
+    /// Copies the rest of the message like [`Self::copy_to`], into a vector. The vector grows as slices
+    /// arrive, and has the message's length at the end. So memory is allocated only for bytes that arrived,
+    /// whatever length the sender announced. The bytes of slices that were taken before keep their values, or
+    /// are zeros.
     ///
     /// # Errors
     /// [`CopyError`].
@@ -63,7 +67,8 @@ impl Message<'_> {
         Ok(copied)
     }
 
-    /// As [`Self::copy_to`]. Cancelled, it loses nothing: copy again.
+    /// Copies the rest of the message like [`Self::copy_to`], as a future and without limit. Cancelling the
+    /// future loses nothing: copy again.
     ///
     /// # Errors
     /// [`CopyError`].
@@ -78,7 +83,8 @@ impl Message<'_> {
         Ok(copied)
     }
 
-    /// As [`Self::read_to_end`]. Cancelled, it loses nothing: read again, with the same vector.
+    /// Copies the rest of the message like [`Self::read_to_end`], as a future and without limit. Cancelling
+    /// the future loses nothing: read again, with the same vector.
     ///
     /// # Errors
     /// [`CopyError`].
@@ -94,7 +100,7 @@ impl Message<'_> {
         Ok(copied)
     }
 
-    /// All of it came, as far as it was not taken before: the vector gets its length.
+    /// Gives the vector the message's length, after everything was copied.
     fn fit(&self, to: &mut Vec<u8>) -> Result<(), CopyError> {
         let bytes = self.bytes();
         grow(to, usize::try_from(bytes).unwrap_or(usize::MAX), bytes)?;
@@ -123,14 +129,15 @@ impl Message<'_> {
     }
 }
 
-/// Where a slice lies in its message, which is known to fit what can be addressed.
+/// Returns the range of a slice in its message. The message must fit the address space.
 fn place(slice: &Slice<'_>) -> std::ops::Range<usize> {
     let start = usize::try_from(slice.offset()).expect("a message that fits memory has offsets within it");
     start..start + slice.len()
 }
 
 fn copy(slice: &Slice<'_>, to: &mut [u8]) {
-    // Within the message, which `to` has room for: checked when the slice was delivered, and before.
+    // The slice lies within the message, as was checked at its delivery. `to` has room for the message, as
+    // was checked before.
     to[place(slice)].copy_from_slice(slice);
 }
 

@@ -1,4 +1,4 @@
-//! Registered send buffers: pieces of few regions, used again.
+//! Registered send buffers: pieces of a few regions, used again and again.
 
 use super::error::BufferError;
 use jet_fabric::Nic;
@@ -13,10 +13,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 const SMALLEST_LOG2: u32 = 12;
 const CLASSES: usize = 52;
 
-/// Registered memory of one sender, to be filled and sent. The peer's NIC may READ it and nobody else may
-/// write it.
+/// A piece of a sender's registered memory, to be filled and sent. The peer's NIC may READ it, and no other
+/// process may write it.
 ///
-/// Dropping it gives the memory back to its sender's pool, so that the next buffer needs no registration.
+/// Dropping the buffer gives the memory back to its sender's pool, so that the next buffer needs no
+/// registration.
 pub struct SendBuffer {
     bytes: NonNull<u8>,
     length: usize,
@@ -34,30 +35,30 @@ unsafe impl Sync for SendBuffer {}
 #[derive(Clone, Debug)]
 struct Region {
     memory: Arc<SharedMemory>,
-    /// What the present NIC calls it. Another NIC gives it another key.
+    /// Key of the region in the present NIC. Another NIC gives it another key.
     key: Arc<AtomicU32>,
 }
 
 impl Region {
     #[inline]
     fn key(&self) -> MemoryKey {
-        // Relaxed: the sender, who changes it, is also who asks.
+        // Relaxed: only the sender changes the key, and only the sender reads it.
         MemoryKey(self.key.load(Ordering::Relaxed))
     }
 }
 
-/// Pieces that came back, by size class (log2).
+/// Free pieces by size class (log2 of the size).
 #[derive(Debug)]
 struct FreeBuffers(Mutex<Vec<Vec<(Region, u64)>>>);
 
-/// Where a sender's buffers come from.
+/// Pool of a sender's buffers.
 #[derive(Debug)]
 pub(super) struct BufferPool {
     free: Arc<FreeBuffers>,
     region_bytes: usize,
-    /// All of them; a sender's memory is given back with it.
+    /// All regions, kept until the sender is dropped.
     regions: Vec<Region>,
-    /// The region that pieces are cut from, and how much of it is cut.
+    /// Region that pieces are cut from, and the number of bytes that are cut already.
     current: Option<(Region, usize)>,
 }
 
@@ -81,7 +82,8 @@ impl BufferPool {
         Ok(self.buffer(region, offset, bytes, piece))
     }
 
-    /// As many, each where the one before ends, if the length is a power of two of 4096 or more.
+    /// Returns `count` buffers of `bytes` bytes each. Each begins where the one before ends, if `bytes` is a
+    /// power of two of 4096 or more.
     pub(super) fn get_row(
         &mut self,
         nic: &mut dyn Nic,
@@ -119,8 +121,7 @@ impl BufferPool {
         let key = nic.register(&memory, Access::RemoteRead)?;
         let region = Region { memory, key: Arc::new(AtomicU32::new(key.0)) };
         self.regions.push(region.clone());
-        // What a larger piece leaves of the former region is not lost: it is cut for when it fits no piece
-        // any more.
+        // Further pieces are cut from the region that has more free bytes.
         if self
             .current
             .as_ref()
@@ -131,7 +132,7 @@ impl BufferPool {
         Ok((region, 0))
     }
 
-    /// Registers everything with another NIC. Nothing of it may be in flight.
+    /// Registers all regions with another NIC. Nothing of them may be in flight.
     pub(super) fn move_to(&mut self, nic: &mut dyn Nic) -> Result<(), RegisterError> {
         for region in &self.regions {
             let key = nic.register(&region.memory, Access::RemoteRead)?;
@@ -145,7 +146,7 @@ impl BufferPool {
     }
 }
 
-/// What is cut for a buffer.
+/// Returns the size of the piece that is cut for a buffer: a power of two.
 fn piece_of(bytes: usize) -> Result<usize, BufferError> {
     let piece = bytes.max(1 << SMALLEST_LOG2).checked_next_power_of_two();
     piece.filter(|piece| class_of(*piece) < CLASSES).ok_or_else(|| too_much(bytes))
@@ -161,7 +162,7 @@ fn too_much(bytes: usize) -> BufferError {
 
 impl FreeBuffers {
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Vec<(Region, u64)>>> {
-        // A list of free pieces is whole whoever panicked.
+        // A panic cannot leave the list of free pieces half changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -192,8 +193,8 @@ impl Deref for SendBuffer {
 
 impl DerefMut for SendBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`; a buffer in flight is inside its sender, so no NIC was told to read this
-        // one. A peer that reads nevertheless gets whatever it gets.
+        // SAFETY: as in `deref`. A buffer in flight is inside its sender, so no NIC was told to read this
+        // one. A peer that READs it nevertheless may get any mixture of old and new bytes.
         unsafe { std::slice::from_raw_parts_mut(self.bytes.as_ptr(), self.length) }
     }
 }

@@ -5,15 +5,15 @@ use super::protocol::Action;
 use jet_wire::message::ByeReason;
 use jet_wire::message::hello::{Welcome, features};
 
-/// Credit on the connection that stands. Counts are of this connection alone.
+/// Credit on the current connection. All counts are of this connection alone.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Connection {
     credit_limit: u64,
     sends: u64,
-    /// The receiver asked for what is unused above this.
+    /// Limit down to which the receiver recalled unused credit, until the recall is answered.
     recalled_to: Option<u64>,
     pub requests_max: u32,
-    /// The version of the wire that both ends agreed on.
+    /// Version of the wire format that both ends agreed on.
     pub version: u8,
 }
 
@@ -45,19 +45,19 @@ impl Connection {
         self.sends -= 1;
     }
 
-    /// Limits only grow, except by a recall that was answered.
+    /// Raises the credit limit. Limits only grow, except by a recall that was answered.
     #[inline]
     pub(super) fn raise_limit(&mut self, limit: u64) {
         self.credit_limit = self.credit_limit.max(limit);
     }
 
     pub(super) fn recall(&mut self, limit: u64) {
-        // With all of it used there is nothing to give back and nothing to answer with.
+        // Where all credit is used, there is nothing to give back, and no credit to answer with.
         self.recalled_to = self.has_credit().then_some(limit);
     }
 
-    /// The answer to a recall that is to be sent now: what was sent, the answer included, or the limit asked
-    /// for.
+    /// Returns the answer to a recall, if one is to be sent now. The answer is the limit that the receiver
+    /// asked for, or the number of SENDs including the answer where that is higher.
     #[inline]
     pub(super) fn answer_recall(&mut self) -> Option<u64> {
         let asked = self.recalled_to.take()?;
@@ -68,42 +68,43 @@ impl Connection {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Waits to connect.
+    /// The sender waits until `at_ns` before it connects.
     Waiting {
         at_ns: u64,
     },
-    /// To connect now.
+    /// The sender is to connect now.
     Due,
     Connecting,
     Up,
-    /// To disconnect now.
+    /// The sender is to disconnect now.
     Leaving,
-    /// Asked to disconnect.
+    /// The sender asked to disconnect, and waits for the end of the connection.
     Left,
-    /// Not made again until somebody wants it.
+    /// The sender gave up, and does not connect before the next message is submitted.
     GivenUp,
     Closed,
 }
 
-/// When to connect, when to disconnect, when to give up.
+/// The state machine that decides when to connect, when to disconnect, and when to give up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
     state: State,
     reconnect_for_ns: u64,
     backoff: Backoff,
     seed: u64,
-    /// There is a connection. One that is being left may be, and may be an attempt that nobody answered.
+    /// Whether there is an established connection. In the states `Leaving` and `Left` there may be one, or
+    /// only an attempt that nobody answered.
     stands: bool,
-    /// Attempts that brought nothing about.
+    /// Attempts in a row without progress.
     attempts: u32,
-    /// Since when there was no connection that brought something about.
+    /// Time since which no connection made progress, in nanoseconds.
     outage_since_ns: Option<u64>,
     connected_at_ns: u64,
     closing: bool,
     farewell: Option<ByeReason>,
-    /// What the last receiver said that it takes.
+    /// Longest message that the last receiver accepts, in bytes.
     pub message_bytes_max: Option<u64>,
-    /// Whether the receiver checks checksums; with none connected, the next one may.
+    /// Whether the receiver verifies checksums. True where none is connected, because the next one may.
     pub checks: bool,
 }
 
@@ -146,7 +147,7 @@ impl Link {
         self.farewell
     }
 
-    /// A message was submitted: a connection that was given up is tried again.
+    /// Notes that a message was submitted: a connection that was given up is tried again.
     #[inline]
     pub(super) fn wanted(&mut self) {
         if self.state == State::GivenUp {
@@ -165,7 +166,7 @@ impl Link {
         self.checks = welcome.features & features::CRC32C != 0;
     }
 
-    /// The connection brought something about.
+    /// Notes that the connection made progress.
     #[inline]
     pub(super) fn progressed(&mut self) {
         self.attempts = 0;
@@ -194,14 +195,14 @@ impl Link {
 
     pub(super) fn disconnected(&mut self, now_ns: u64, finished: bool) {
         let stood = std::mem::take(&mut self.stands);
-        // The next receiver may be another.
+        // The next receiver may be another one.
         self.checks = true;
         if finished || self.state == State::Closed {
             self.state = State::Closed;
             return;
         }
-        // A connection that stood for longer than the longest wait was a good one, though nothing ended on
-        // it.
+        // A connection that lasted longer than the longest wait counts as progress, even if no message ended
+        // on it.
         if stood && now_ns.saturating_sub(self.connected_at_ns) > self.backoff.max_ns {
             self.progressed();
         }
@@ -221,7 +222,7 @@ impl Link {
     pub(super) fn handle_timeout(&mut self, now_ns: u64) {
         match self.state {
             State::Waiting { at_ns } if at_ns <= now_ns => self.state = State::Due,
-            // An attempt that nobody answers: the end of it is reported, and then the limit counts.
+            // Nobody answers this attempt. Once its end is reported, the limit `reconnect_for_ns` applies.
             State::Connecting if self.gives_up_at_ns().is_some_and(|at| at <= now_ns) => {
                 self.state = State::Leaving;
             }

@@ -1,4 +1,4 @@
-//! Where a sender's copied payloads lie, and how they reach the receiver.
+//! Memory for a sender's copied payloads, and how the receiver gets them.
 
 use super::error::SendConnectError;
 use jet_fabric::memory::SharedMemory;
@@ -7,11 +7,11 @@ use jet_fabric::{Address, Nic};
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 use std::sync::Arc;
 
-/// Over `shm:`, payloads of more bytes are left where they lie, for the receiver's NIC to take them from
-/// there; copying fewer costs no more than finding them.
+/// Longest payload that is copied into its request over `shm:`. Longer payloads stay in place, and the
+/// receiver's NIC takes them from there. Copying fewer bytes costs no more than finding them.
 const COPIED_BYTES_MAX: u32 = 512;
 
-/// Where copied payloads and long user headers lie: 4 KiB for each message that may be in flight.
+/// Memory for copied payloads and long user headers: 4 KiB for each message that may be in flight.
 #[derive(Debug)]
 pub(super) struct CopyArea {
     pub memory: Arc<SharedMemory>,
@@ -21,7 +21,7 @@ pub(super) struct CopyArea {
 impl CopyArea {
     pub(super) fn new(nic: &mut dyn Nic, places: u32, access: Access) -> Result<Self, SendConnectError> {
         let memory = Arc::new(SharedMemory::new("jet-copies", places as usize * SLAB_BYTES, false)?);
-        // It may be passed to the peer, which only reads it.
+        // The memory may be passed to the peer, which must only read it.
         memory.seal_future_writes()?;
         let key = nic.register(&memory, access)?;
         Ok(Self { memory, key })
@@ -61,9 +61,11 @@ impl CopyArea {
     }
 }
 
-/// How copied payloads reach the receiver at this address: who may read where they lie, and the most bytes
-/// that the NIC copies once more when they are posted. Over `shm:` the receiver's NIC reads them itself,
-/// which saves that copy; it is shown nothing but what is sent to it. Other NICs send from their own memory.
+/// Decides how copied payloads reach the receiver at this address. Returns the access to the memory where
+/// they lie, and the most bytes that the NIC copies once more when they are posted.
+///
+/// Over `shm:` the receiver's NIC reads the payloads itself, which saves that copy. It sees only what is sent
+/// to it. Other NICs send from their own memory.
 pub(super) fn copies_travel(address: &Address, nic: &dyn Nic) -> (Access, u32) {
     let inline_bytes_max = nic.limits().inline_bytes_max;
     match address {

@@ -1,9 +1,10 @@
-//! Carries out on a NIC what the protocol says, and tells the protocol what happened.
+//! The sender's driver: it carries out on a NIC what the protocol asks for, and reports to the protocol what
+//! happened.
 //!
-//! It opens no NIC, sleeps for nobody, has no thread and reads no clock: NICs are handed in, time is a number
-//! of nanoseconds by any clock that does not go back. So a simulator drives it as [`super::Sender`] does.
-//! After anything that was submitted, whenever the NIC has something, and at [`Driver::next_timeout_ns`],
-//! call [`Driver::drive`], and [`Driver::poll_end`] until it gives nothing.
+//! The driver opens no NIC, does not sleep, has no thread and reads no clock. NICs are handed in, and time is
+//! a number of nanoseconds of any clock that does not go back. So a simulator can use it as [`super::Sender`]
+//! does. Call [`Driver::drive`] after every submission, whenever the NIC has something, and at
+//! [`Driver::next_timeout_ns`]. Then call [`Driver::poll_end`] until it returns `None`.
 
 use super::buffer::{BufferPool, SendBuffer};
 use super::copies::{CopyArea, copies_travel};
@@ -22,53 +23,53 @@ use jet_wire::message::{AckStatus, ByeReason, HEADER_BYTES, HeaderBytes, Version
 use std::io;
 use std::sync::Arc;
 
-/// Receive entries for acknowledgements; each carries up to six ranges of ends. A NIC that is handed in takes
-/// as many.
+/// Receive entries for acknowledgements; each carries up to six ranges of ends. A NIC that is handed in must
+/// take as many.
 pub const RECEIVE_ENTRIES: u16 = 64;
 
 const HEADER_BYTES_U32: u32 = 128;
 const _: () = assert!(HEADER_BYTES == HEADER_BYTES_U32 as usize);
-/// Completions taken at once.
+/// The most completions taken at once.
 const BATCH: usize = 64;
-/// Whoever drives the NIC less often than this is to learn of a connection's end, or of its return, by one
-/// call.
+/// Pause between two calls of [`Driver::drive`], in nanoseconds, after which one call must notice that the
+/// connection ended or was made.
 const SELDOM_NS: u64 = 1_000_000;
-/// Whether the NIC's device is there.
+/// State of the NIC's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DeviceState {
     There,
-    /// It was removed; the connection is ending.
+    /// The device was removed; the connection is ending.
     Leaving,
-    /// A NIC without connections stands in.
+    /// The device is gone. A NIC without connections stands in for it.
     Gone,
 }
 
-/// Where a driver's NICs come from after the first one.
+/// Source of a driver's NICs after the first one.
 pub trait NicSource: Send {
-    /// Another one that reaches the same receiver, because the device of the one before was removed.
+    /// Opens another NIC that reaches the same receiver, because the device of the last one was removed.
     ///
     /// # Errors
-    /// [`SendConnectError`]: there is none yet. It counts as an attempt to connect that failed.
+    /// [`SendConnectError`]: there is no device yet. The error counts as a failed attempt to connect.
     fn open(&mut self) -> Result<Box<dyn Nic>, SendConnectError>;
 
-    /// One without connections, for as long as there is no device: a device can leave only when nobody holds
-    /// anything of it.
+    /// Makes a NIC without connections, for the time without a device. A device can be removed only when
+    /// nobody holds anything of it.
     ///
     /// # Errors
-    /// As the system says; the next turn asks again.
+    /// The system's error; the next turn asks again.
     fn stand_in(&mut self) -> io::Result<Box<dyn Nic>>;
 }
 
-/// A message's end.
+/// A message's end, as [`Driver::poll_end`] returns it.
 #[derive(Debug)]
 pub struct Ended {
-    /// Which message.
+    /// Ticket of the message.
     pub ticket: Ticket,
-    /// How it ended.
+    /// Status that the message ended with.
     pub status: AckStatus,
-    /// Its buffer, to be used again; `None` for one that was copied.
+    /// The message's buffer, to be used again. `None` for a message that was copied.
     pub buffer: Option<SendBuffer>,
-    /// When it was submitted.
+    /// Time of the submission, in nanoseconds.
     pub submitted_ns: u64,
 }
 
@@ -90,27 +91,27 @@ pub struct Driver {
     headers_key: MemoryKey,
     pub(super) qp: Option<Qp>,
     device: DeviceState,
-    /// The receiver's welcome on `qp` was handled.
+    /// Whether the receiver's welcome on `qp` was handled.
     welcomed: bool,
-    /// Headers that came before their connection's welcome was told, in their order: entry and payload bytes.
-    /// Their entries stay taken, so there are at most [`RECEIVE_ENTRIES`].
+    /// Headers that arrived before the welcome of their connection, in their order: entry and payload bytes.
+    /// Their entries are not posted meanwhile, so there are at most [`RECEIVE_ENTRIES`].
     early: Vec<(u32, u32)>,
     /// SENDs posted since the NIC's doorbell was rung.
     pub(super) unflushed: u32,
     pub(super) inline_bytes_max: u32,
     completions: Box<[Completion]>,
-    /// When [`Self::drive`] was called last.
+    /// Time of the last call of [`Self::drive`], in nanoseconds.
     driven_ns: u64,
-    /// Why the newest attempt to connect failed.
+    /// Reason why the newest attempt to connect failed.
     failure: Option<SendConnectError>,
 }
 
 impl Driver {
-    /// A driver over a NIC, which wants to connect. `sender_id`: its identity, which the application sees
-    /// with every message; no two senders have the same.
+    /// Makes a driver over a NIC. It wants to connect. `sender_id` is the sender's identity, which the
+    /// application sees with every message: no two senders have the same.
     ///
     /// # Errors
-    /// [`SendConnectError`]: options that cannot be, or memory that there is not.
+    /// [`SendConnectError`]: an option is invalid, or memory cannot be allocated or registered.
     pub fn new(
         options: &SenderOptions,
         sender_id: u64,
@@ -179,22 +180,22 @@ impl Driver {
         Ok(driver)
     }
 
-    /// When [`Self::drive`] is to be called at the latest, if nothing else happens.
+    /// Returns the latest time of the next call of [`Self::drive`], in nanoseconds, if nothing else happens.
     pub fn next_timeout_ns(&self) -> Option<u64> {
         self.protocol.poll_timeout()
     }
 
-    /// Why the newest attempt to connect failed.
+    /// Takes the reason why the newest attempt to connect failed.
     pub fn take_failure(&mut self) -> Option<SendConnectError> {
         self.failure.take()
     }
 
-    /// Does everything that can be done now.
+    /// Does everything that can be done now: takes completions and events, and posts what may be sent.
     pub fn drive(&mut self, now_ns: u64) {
         let idle_ns = now_ns.saturating_sub(std::mem::replace(&mut self.driven_ns, now_ns));
         if idle_ns > SELDOM_NS && !matches!(self.address, Address::Rdma(_)) {
-            // A software NIC looks at its sockets once in many polls, and at once after it was armed. Whether
-            // there is something already does not matter: the poll that follows sees it.
+            // A software NIC looks at its sockets once in many polls, and at the first poll after it was
+            // armed. The result does not matter: the poll that follows sees what is there.
             let _ = self.nic.arm(now_ns);
         }
         self.take_completions(now_ns);
@@ -214,7 +215,7 @@ impl Driver {
         self.ring();
     }
 
-    /// The next message's end.
+    /// Returns the next message's end.
     #[inline]
     pub fn poll_end(&mut self) -> Option<Ended> {
         let end = self.protocol.poll_end()?;
@@ -230,47 +231,48 @@ impl Driver {
         })
     }
 
-    /// Takes nothing new, lets what is in flight end, then disconnects.
+    /// Accepts no further messages, lets those in flight end, then disconnects.
     pub fn close(&mut self) {
         self.protocol.close();
     }
 
-    /// Closed: every message has its end and no connection stands. Ends may still be polled.
+    /// Whether the driver was closed, every message has its end, and there is no connection. Ends may still
+    /// be polled.
     pub fn is_closed(&self) -> bool {
         self.protocol.is_closed()
     }
 
-    /// Whether a connection stands.
+    /// Whether the driver is connected.
     pub fn is_connected(&self) -> bool {
         self.protocol.is_connected()
     }
 
-    /// Messages without an end.
+    /// Returns the number of messages without an end.
     pub fn unfinished(&self) -> u32 {
         self.protocol.unfinished()
     }
 
-    /// Messages whose end was not polled.
+    /// Returns the number of messages whose end was not polled.
     pub fn in_flight(&self) -> usize {
         self.protocol.in_flight()
     }
 
-    /// Why the receiver said that it ended the last connection, if it said so.
+    /// Returns the reason that the receiver gave for ending the last connection, if it gave one.
     pub fn farewell(&self) -> Option<ByeReason> {
         self.protocol.farewell()
     }
 
-    /// What the protocol counted.
+    /// Returns the protocol's counters.
     pub fn stats(&self) -> ProtocolStats {
         self.protocol.stats()
     }
 
-    /// The sender's identity.
+    /// Returns the sender's identity.
     pub fn id(&self) -> u64 {
         self.sender_id
     }
 
-    /// The NIC: to be armed and waited for.
+    /// Returns the NIC, to be armed and waited for.
     pub fn nic(&mut self) -> &mut dyn Nic {
         self.nic.as_mut()
     }
@@ -288,7 +290,7 @@ impl Driver {
                     Work::Send { id } => {
                         self.protocol.handle_send_completed(id, status == Status::Success, now_ns);
                     }
-                    // A sender posts no READs, and tears its SRQ down with the NIC.
+                    // A sender posts no READs, and its SRQ is torn down with the NIC.
                     Work::Read { .. } | Work::SrqFlush { .. } => {}
                 }
             }
@@ -301,7 +303,7 @@ impl Driver {
     #[inline]
     fn take_header(&mut self, qp: Qp, entry: u32, payload_bytes: u32, now_ns: u64) {
         if self.qp != Some(qp) {
-            // An earlier connection's: nothing of it holds for this one.
+            // The header belongs to an earlier connection, so nothing in it holds for this one.
             self.protocol.handle_stray_header();
         } else if self.welcomed {
             let header = self.header(entry);
@@ -313,7 +315,7 @@ impl Driver {
         self.post_receive(entry);
     }
 
-    /// The welcome was handled: so is what came before it was told.
+    /// Handles the headers that arrived before the welcome did.
     fn handle_early(&mut self, now_ns: u64) {
         for at in 0..self.early.len() {
             let (entry, payload_bytes) = self.early[at];
@@ -324,7 +326,8 @@ impl Driver {
         self.early.clear();
     }
 
-    /// The connection is over, or never was: what came before its welcome belongs to nothing.
+    /// Forgets a connection that ended, or was never made. Headers that arrived before its welcome are only
+    /// counted.
     fn forget_connection(&mut self) {
         self.qp = None;
         self.welcomed = false;
@@ -339,8 +342,9 @@ impl Driver {
             entry < u32::from(RECEIVE_ENTRIES),
             "the NIC completed entry {entry}, which was never posted"
         );
-        // SAFETY: within the header area; the NIC wrote it before it completed the entry and leaves it alone
-        // until the entry is posted again. Read once, so that what is checked is what is used.
+        // SAFETY: within the header area. The NIC wrote the header before it completed the entry, and leaves
+        // it alone until the entry is posted again. The header is read once, so that what is checked is what
+        // is used.
         unsafe {
             self.headers.base().add(entry as usize * HEADER_BYTES).cast::<HeaderBytes>().read_volatile()
         }
@@ -374,7 +378,7 @@ impl Driver {
                     Err(source) => {
                         let address = self.address.clone();
                         self.failure = Some(SendConnectError::Welcome { address, source });
-                        // Its end comes as an event, and counts as an attempt that failed.
+                        // The connection's end arrives as an event, and counts as a failed attempt.
                         self.nic.disconnect(qp);
                     }
                 }
@@ -396,7 +400,7 @@ impl Driver {
                 self.forget_connection();
                 self.protocol.handle_disconnected(now_ns);
             }
-            // Nobody connects to a sender; what is not this connection's is over.
+            // Nobody connects to a sender. The remaining events are about earlier connections.
             Event::ConnectRequest { qp, .. } => {
                 let nothing = PrivateData::new(&[]).expect("nothing fits");
                 self.nic.reject(qp, &nothing);
@@ -406,17 +410,18 @@ impl Driver {
         }
     }
 
-    /// A device can leave only when nobody holds anything of it. Until another is there, a NIC without
-    /// connections stands in: what is done meanwhile with memory is done again when the next is set up.
+    /// Drops the NIC of a removed device. A device can be removed only when no program holds a resource of
+    /// it. A NIC without connections takes its place until another device is there. Memory that is registered
+    /// meanwhile is registered again with the next device.
     fn let_go_of_the_device(&mut self) {
-        // Where even that is refused, the next turn tries again.
+        // Where the stand-in cannot be made, either, the next turn tries again.
         if let Ok(stand_in) = self.nics.stand_in() {
             self.nic = stand_in;
             self.device = DeviceState::Gone;
         }
     }
 
-    /// Sets everything up on the device that is there now.
+    /// Registers all memory with the device that is there now, and posts the receive entries.
     fn take_another_device(&mut self) -> Result<(), SendConnectError> {
         let mut nic = self.nics.open()?;
         let headers_key = nic.register(&self.headers, Access::LocalWrite)?;

@@ -1,4 +1,4 @@
-//! What can go wrong at the sending end, one error an operation.
+//! Errors of the sending end, one type for each operation.
 
 use super::protocol::SubmitError;
 use jet_fabric::Address;
@@ -9,80 +9,80 @@ use jet_wire::message::{SMALL_USER_HEADER_MAX, USER_HEADER_MAX};
 use std::io;
 use std::time::Duration;
 
-/// Why no sender came to be.
+/// Reason why no sender could be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SendConnectError {
-    /// The application's name is none.
+    /// The application's name is invalid.
     #[error(transparent)]
     App(#[from] AppNameError),
-    /// An option is no good.
+    /// An option is invalid; the text says which.
     #[error("{0}")]
     Option(&'static str),
-    /// No NIC of this build speaks that address.
+    /// No NIC of this build can reach such an address.
     #[error("this build has no NIC for {address}; use shm: or tcp:, or build it with --features verbs")]
     WrongFabric {
-        /// The address.
+        /// Address of the receiver.
         address: Address,
     },
-    /// There is no NIC on verbs.
+    /// The NIC on verbs cannot be set up.
     #[cfg(feature = "verbs")]
     #[error(transparent)]
     Verbs(#[from] jet_fabric::verbs::VerbsError),
-    /// Nobody listens there.
+    /// The receiver cannot be reached: nobody listens there, or the network reports an error.
     #[error("{source}{}", if source.is_absence() { START_IT } else { "" })]
     Nobody {
-        /// The address.
+        /// Address of the receiver.
         address: Address,
-        /// What the NIC said.
+        /// Error of the NIC.
         source: ConnectError,
     },
-    /// The receiver refused, and says why.
+    /// The receiver refused the connection, with a reason.
     #[error("{address} refused the connection: {refusal}")]
     Refused {
-        /// The address.
+        /// Address of the receiver.
         address: Address,
-        /// Its reason.
+        /// Reason of the refusal.
         refusal: Refusal,
     },
-    /// Somebody who is no Jet answered, or one of another version.
+    /// The answer cannot be read: the peer is not Jet, or another version.
     #[error("{address} answered what cannot be read: {source}")]
     Welcome {
-        /// The address.
+        /// Address of the receiver.
         address: Address,
-        /// What was wrong.
+        /// Reason why the answer cannot be read.
         source: HelloError,
     },
-    /// The connection ended before it stood.
+    /// The connection ended before it was established.
     #[error(
         "the connection to {address} ended before it stood ({reason:?}); look at the log of the jetd there"
     )]
     Lost {
-        /// The address.
+        /// Address of the receiver.
         address: Address,
-        /// Why.
+        /// Reason of the end.
         reason: DisconnectReason,
     },
-    /// The receiver's port takes shorter packets than this end's, which would be dropped.
+    /// The receiver's port takes shorter packets than this end sends, which would be dropped.
     #[error(
         "{address} takes shorter packets than this host sends; give the interfaces at both ends the same MTU \
          (ip link set dev INTERFACE mtu N), and the switches between them"
     )]
     Packets {
-        /// The address.
+        /// Address of the receiver.
         address: Address,
     },
-    /// No answer in time.
+    /// The receiver did not answer in time.
     #[error("{address} did not answer within {timeout:?}; is the jetd there stopped or overloaded?")]
     TimedOut {
-        /// The address.
+        /// Address of the receiver.
         address: Address,
-        /// How long was waited.
+        /// Time that the sender waited.
         timeout: Duration,
     },
-    /// The NIC does not take the memory that a sender needs.
+    /// The NIC does not register the memory that a sender needs.
     #[error(transparent)]
     Register(#[from] RegisterError),
-    /// The system refused.
+    /// A call of the system failed.
     #[error("cannot set up the sender: {}", advised(.0))]
     System(#[from] io::Error),
 }
@@ -103,24 +103,25 @@ impl SendConnectError {
     }
 }
 
-/// Why a message was not taken. It has no end, because it has no beginning.
+/// Reason why a message was not accepted. Such a message has no end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// As many as `in_flight_max` have no end that was polled; or closed, or too large for the receiver.
+    /// The protocol does not accept the message: too many messages are in flight, the sender is closed, or
+    /// the message is too large for the receiver.
     #[error(transparent)]
     Submit(#[from] SubmitError),
-    /// A small message has at most 4096 bytes of payload.
+    /// The payload is longer than a small message's, which has at most 4096 bytes.
     #[error("{bytes} bytes are no small message, which has at most 4096; use `send` with a buffer")]
     NotSmall {
-        /// The payload's length.
+        /// Length of the payload, in bytes.
         bytes: usize,
     },
-    /// A large message has at least one byte and fits its buffer.
+    /// The length is 0, or greater than the buffer's.
     #[error("a message of {bytes} bytes does not fit its buffer of {buffer}, or is empty (use `send_small`)")]
     Length {
-        /// The message's length.
+        /// Length of the message, in bytes.
         bytes: usize,
-        /// The buffer's.
+        /// Length of the buffer, in bytes.
         buffer: usize,
     },
     /// The user header is too long.
@@ -129,9 +130,9 @@ pub enum SendError {
          {USER_HEADER_MAX})"
     )]
     UserHeader {
-        /// Its length.
+        /// Length of the user header, in bytes.
         bytes: usize,
-        /// The most that is allowed.
+        /// Longest user header that such a message may have, in bytes.
         max: usize,
     },
     /// The buffer was made by another sender.
@@ -140,30 +141,30 @@ pub enum SendError {
 }
 
 impl SendError {
-    /// Whether polling completions makes room.
+    /// Whether the message can be accepted after more completions were polled.
     pub fn is_would_block(&self) -> bool {
         matches!(self, Self::Submit(SubmitError::WouldBlock))
     }
 }
 
-/// Why there is no send buffer.
+/// Reason why a send buffer could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum BufferError {
-    /// No memory.
+    /// The memory could not be allocated.
     #[error("cannot get {bytes} bytes for a send buffer: {}",
             Advised { error: source, otherwise: "check the memory limit" })]
     Memory {
-        /// Bytes asked for.
+        /// Bytes that were asked for.
         bytes: usize,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The NIC does not take it.
+    /// The NIC does not register the memory.
     #[error(transparent)]
     Register(#[from] RegisterError),
 }
 
-/// Why waiting failed.
+/// Error of the system while waiting.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot wait for completions: {0}")]
 pub struct WaitError(#[from] pub io::Error);

@@ -1,44 +1,45 @@
-//! What crosses the protocol's boundary: what it asks for, and what it tells.
+//! The values that cross the protocol's boundary: its requests, and what it reports.
 
 use super::window::WindowStats;
 use jet_wire::message::AckStatus;
 
-/// The id of a `CreditReturn`'s SEND; no message has it.
+/// Id of a `CreditReturn`'s SEND; no message has it.
 pub const CREDIT_RETURN_ID: u64 = u64::MAX;
 
-/// What is to be sent now.
+/// A SEND that is to be posted now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transmit {
     /// A small message, or the request for a large one.
     Message {
-        /// The SEND's id, for [`super::protocol::Protocol::handle_send_completed`].
+        /// Id of the SEND, for [`super::protocol::Protocol::handle_send_completed`].
         id: u64,
-        /// The message's place in the table: below `in_flight_max`, its own from the submission to the end.
+        /// Place of the message in the table: below `in_flight_max`, and the message's own from its
+        /// submission to its end.
         index: u32,
-        /// Its number.
+        /// Sequence number of the message.
         sequence: u64,
-        /// To be marked so.
+        /// Whether the message is to be marked redelivered.
         redelivered: bool,
     },
-    /// The answer to a recall, under [`CREDIT_RETURN_ID`].
+    /// The answer to a recall of credit. Its SEND has the id [`CREDIT_RETURN_ID`].
     CreditReturn {
-        /// The limit to state.
+        /// Credit limit that the answer states.
         credit_limit: u64,
     },
 }
 
-/// A message's end.
+/// End of a message, as the protocol reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
-    /// Its place in the table, free for another from now on.
+    /// Place of the message in the table, free for another message now.
     pub index: u32,
-    /// Its number.
+    /// Sequence number of the message.
     pub sequence: u64,
-    /// How it ended.
+    /// Status that the message ended with.
     pub status: AckStatus,
 }
 
-/// What is to be done about the connection.
+/// Request of the protocol about the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Connect; answer with `handle_connected`, `handle_refused` or `handle_disconnected`.
@@ -47,53 +48,53 @@ pub enum Action {
     Disconnect,
 }
 
-/// A message was not taken.
+/// Reason why a message was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// As many messages as are allowed have no end yet.
+    /// Too many messages have no end yet: as many as `in_flight_max` allows.
     #[error("as many messages as in_flight_max allows have no end yet; poll completions and try again")]
     WouldBlock,
     /// [`super::protocol::Protocol::close`] was called.
     #[error("the sender is closing and takes nothing new")]
     Closed,
-    /// Longer than the receiver said that it takes.
+    /// The message is longer than the receiver accepts.
     #[error(
         "a message of {bytes} bytes is too large: the receiver takes at most {max}; split it, or raise the \
              receiver's message_bytes_max"
     )]
     TooLarge {
-        /// Its length.
+        /// Length of the message, in bytes.
         bytes: u64,
-        /// The receiver's limit.
+        /// Limit of the receiver, in bytes.
         max: u64,
     },
 }
 
-/// What the protocol counted.
+/// Counters of a sender's protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProtocolStats {
-    /// SENDs, `CreditReturn`s included.
+    /// SENDs that were posted, `CreditReturn`s included.
     pub sends: u64,
     /// Messages that were sent again because a connection ended.
     pub redelivered: u64,
     /// Messages that were sent again because of their end.
     pub retried: u64,
-    /// Acknowledgements of messages that have no place here, or have their end already.
+    /// Acknowledgements of messages that are not in the table, or have their end already.
     pub acks_ignored: u64,
-    /// Headers of no connection that stands: late ones of an earlier connection, or ones that no welcome
-    /// followed.
+    /// Headers without an established connection: late headers of an earlier connection, or headers that no
+    /// welcome followed.
     pub headers_stray: u64,
-    /// Headers that could not be read.
+    /// Headers that could not be parsed.
     pub malformed: u64,
-    /// Ranges of ends with a status that a later version brought: each message ended as the nearest that this
-    /// build knows.
+    /// Ranges of ends with a status that only a later version knows. Each message ended with the nearest
+    /// status that this build knows.
     pub statuses_unknown: u64,
-    /// Connections that stood.
+    /// Connections that were established.
     pub connections: u64,
-    /// Recalls of credit.
+    /// Recalls of credit by the receiver.
     pub recalls: u64,
-    /// Connections that were ended because the receiver said nothing for too long.
+    /// Connections that were ended because the receiver sent nothing for too long.
     pub silences: u64,
-    /// What the congestion window went through, over all connections.
+    /// Counters of the congestion window, over all connections.
     pub window: WindowStats,
 }

@@ -1,8 +1,8 @@
 //! The sending end: messages from this process's registered memory to an application behind a daemon.
 //!
-//! [`Sender`] is what a program uses: a clock, NICs by address, and sleeping. Below it [`Driver`] moves
-//! messages over a NIC that is handed in, with time as a value. Its rules live in [`protocol`], a state
-//! machine without I/O. A simulator drives either.
+//! Programs use [`Sender`], which has a clock, NICs by address, and sleeping. Below it [`Driver`] moves
+//! messages over a NIC that is handed in, with time as a value. The driver's rules are in [`protocol`], a
+//! state machine without I/O. A simulator can use the driver or the protocol.
 
 mod buffer;
 mod connection;

@@ -1,4 +1,4 @@
-//! The NIC that a sender makes: small, as it has one connection, and few things to hear.
+//! The NIC that a sender makes for itself: small, since it has one connection and receives little.
 
 use super::driver::{NicSource, RECEIVE_ENTRIES};
 use super::error::SendConnectError;
@@ -11,21 +11,21 @@ use jet_fabric::{Address, Nic};
 use std::io;
 use std::net::IpAddr;
 
-/// What one in software is to hold.
+/// Returns the options of a software NIC for a sender.
 fn software_options() -> SoftOptions {
     SoftOptions {
         qps_max: 4,
         srq_entries_max: u32::from(RECEIVE_ENTRIES),
         reads_max: 1,
-        // A sender makes none; it answers those of the receiver.
+        // A sender makes no READs; it answers those of the receiver.
         reads_per_qp_max: 0,
         completions: 1024,
         ..SoftOptions::default()
     }
 }
 
-/// What one on the device that reaches `host:port` is to hold, or on the one that has the address to leave
-/// from.
+/// Returns the options of a sender's NIC on an RDMA device: the device with the address `source`, or else the
+/// one that reaches `host_and_port`.
 #[cfg(feature = "verbs")]
 fn verbs_options(host_and_port: &str, source: Option<IpAddr>, rdma: RdmaOptions) -> io::Result<VerbsOptions> {
     let defaults = match source {
@@ -36,7 +36,7 @@ fn verbs_options(host_and_port: &str, source: Option<IpAddr>, rdma: RdmaOptions)
         qps_max: 4,
         srq_entries_max: u32::from(RECEIVE_ENTRIES),
         reads_max: 1,
-        // As over the others: it makes none.
+        // A sender makes no READs over RDMA, either.
         reads_per_qp_max: 0,
         sends_max: 512,
         inline_places: 64,
@@ -47,7 +47,7 @@ fn verbs_options(host_and_port: &str, source: Option<IpAddr>, rdma: RdmaOptions)
     })
 }
 
-/// NICs as options say.
+/// A source of NICs for the address, the source address and the RDMA settings of the sender's options.
 #[derive(Debug)]
 pub(super) struct ByAddress {
     address: Address,
@@ -71,7 +71,10 @@ impl NicSource for ByAddress {
     }
 }
 
-/// The NIC for an address.
+/// Makes the NIC for an address.
+///
+/// # Errors
+/// [`SendConnectError`], also where `source` or `rdma` is set for an address that is not `rdma:`.
 fn nic_for(
     address: &Address,
     source: Option<IpAddr>,
@@ -104,7 +107,7 @@ mod tests {
     use super::*;
     use jet_fabric::limits::Wants;
 
-    /// What Jet does on devices that are not at hand is tested by these wants.
+    /// Devices that are not available are tested by these wants (`Wants`), so they must be the real ones.
     #[test]
     fn a_sender_wants_what_its_limits_were_derived_from() {
         assert_eq!(software_options().wants(), Wants::SOFTWARE_SENDER);

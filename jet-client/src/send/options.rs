@@ -1,4 +1,4 @@
-//! What a sender, and the protocol in it, is configured with.
+//! Options of a sender, and of the protocol in it.
 
 use crate::spin::SPIN_MAX;
 use jet_fabric::Address;
@@ -9,46 +9,46 @@ use std::time::Duration;
 const MILLISECOND_NS: u64 = 1_000_000;
 const SECOND_NS: u64 = 1_000 * MILLISECOND_NS;
 
-/// How to connect, and how much may be in flight.
+/// Options of a sender: how to connect, and how much may be in flight.
 #[derive(Clone, Debug)]
 pub struct SenderOptions {
-    /// Where the receiver's daemon listens.
+    /// Address where the receiver's daemon listens.
     pub address: Address,
-    /// The address of this host that an `rdma:` connection leaves from, and so its device; default: as the
-    /// kernel routes.
+    /// Address of this host that an `rdma:` connection leaves from, which also selects the device. Default:
+    /// as the kernel routes.
     pub source: Option<IpAddr>,
-    /// How an `rdma:` connection works; other addresses take the defaults only.
+    /// Settings of an `rdma:` connection. Other addresses accept the defaults only.
     pub rdma: RdmaOptions,
-    /// The application that the messages are for.
+    /// Application that the messages are for.
     pub app: String,
-    /// Messages that may be without an end at once, 1 to 65,536; default 256. Each takes 4 KiB here.
+    /// Messages that may be without an end at once, 1 to 65,536; default 256. Each takes 4 KiB at the sender.
     pub in_flight_max: u32,
     /// Bytes of large messages that may be requested and without an end at once; default 64 MiB.
     pub window_bytes: u64,
-    /// How long the first connection may take; default 5 s.
+    /// Longest time for the first connection; default 5 s.
     pub connect_timeout: Duration,
-    /// How long a lost connection is tried again before its messages end `PeerLost`; default 30 s.
+    /// Time for which a lost connection is tried again before its messages end `PeerLost`; default 30 s.
     pub reconnect_for: Duration,
-    /// How long the receiver may say nothing while a message waits for its end before the connection is taken
-    /// for lost; default 30 s. A receiver says every few seconds that it is there, and is given three times
-    /// as long at the least. It is noticed within a quarter of that time more.
+    /// Longest time in which the receiver sends nothing while a message waits for its end. After it the
+    /// connection counts as lost; default 30 s. A receiver sends a heartbeat every few seconds, and gets at
+    /// least three times that interval. The loss is noticed within a quarter of the time more.
     pub silence_max: Duration,
-    /// Between attempts to connect again.
+    /// Waits between attempts to connect again.
     pub backoff: Backoff,
-    /// Which ends are retried; by default `Busy`, for 30 s.
+    /// Ends after which a message is sent again. By default `Busy`, for 30 s.
     pub retry: RetryPolicy,
-    /// Whether messages carry a CRC32C that the receiver checks; default no: the transports have checks of
-    /// their own. Where the receiver says that it checks none, none is made
-    /// ([`super::Sender::sends_checksums`]). A message keeps what it was submitted with.
+    /// Whether messages carry a CRC32C that the receiver checks; default no, because the transports have
+    /// checks of their own. Where the receiver says that it checks none, none is made
+    /// ([`super::Sender::sends_checksums`]). A message keeps the checksum that it was submitted with.
     pub crc: bool,
-    /// The longest that a wait spins before it sleeps; default 50 us. Zero never spins.
+    /// Longest time that a wait spins before it sleeps; default 50 us. Zero never spins.
     pub spin_max: Duration,
     /// Bytes that are registered at once for send buffers; default 8 MiB.
     pub region_bytes: usize,
 }
 
 impl SenderOptions {
-    /// The defaults.
+    /// Returns the default options for an application behind the daemon at `address`.
     pub fn new(address: Address, app: impl Into<String>) -> Self {
         Self {
             address,
@@ -69,17 +69,17 @@ impl SenderOptions {
     }
 }
 
-/// How an `rdma:` connection works, as far as its sender says.
+/// Settings of an `rdma:` connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RdmaOptions {
-    /// The type of service of its packets, as in IP (RFC 2474): 104 is DSCP 26; default: as the kernel has it
-    /// for RDMA CM (`default_roce_tos`).
+    /// Type of service of the packets, as in IP (RFC 2474): 104 is DSCP 26. Default: as the kernel has it for
+    /// RDMA CM (`default_roce_tos`).
     pub tos: Option<u8>,
-    /// How long an acknowledgement may take before its packet is sent again: 4.096 us x 2^this, 1 to 31;
-    /// default 16, 268 ms.
+    /// Time for an acknowledgement before its packet is sent again, as an exponent: 4.096 us x 2^this, 1 to
+    /// 31. Default 16, which is 268 ms.
     pub ack_timeout: u8,
-    /// How often it is sent again before the connection counts as lost, 0 to 7; default 6. Soft-RoCE takes 7
-    /// as for ever.
+    /// Number of times that a packet is sent again before the connection counts as lost, 0 to 7; default 6.
+    /// Soft-RoCE takes 7 as for ever.
     pub retry: u8,
 }
 
@@ -89,12 +89,12 @@ impl Default for RdmaOptions {
     }
 }
 
-/// How long to wait between attempts: doubling from `first_ns` to `max_ns`, spread by up to a half.
+/// Waits between attempts: they double from `first_ns` to `max_ns`, and are spread by up to a half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// Before the second attempt (the first is made at once), in nanoseconds.
+    /// Wait before the second attempt, in nanoseconds. The first attempt is made at once.
     pub first_ns: u64,
-    /// The longest, in nanoseconds.
+    /// Longest wait between attempts, in nanoseconds.
     pub max_ns: u64,
 }
 
@@ -105,8 +105,8 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The wait before attempt `attempt` (0 is the first), spread by `seed`, so that senders that failed
-    /// together do not come back together. The same seed gives the same waits.
+    /// Returns the wait before attempt `attempt` (0 is the first), in nanoseconds. `seed` spreads the waits,
+    /// so that senders that failed together do not come back together. The same seed gives the same waits.
     pub fn wait_ns(&self, attempt: u32, seed: u64) -> u64 {
         if attempt == 0 {
             return 0;
@@ -118,27 +118,30 @@ impl Backoff {
     }
 }
 
-/// Which ends are not taken for final, and for how long the message is sent again.
+/// Ends that are not final: a message with such an end is sent again, for a limited time.
 ///
-/// A message that is sent again for such an end keeps its sequence but not its place among the small ones.
+/// A message that is sent again for such an end keeps its sequence number, but not its place among the small
+/// messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// Counted from the submission, in nanoseconds; 0 never retries. Then the last end is reported.
+    /// Time for which messages are sent again, in nanoseconds, counted from the submission. After it the last
+    /// end is reported. 0 never retries.
     pub retry_for_ns: u64,
-    /// Between attempts.
+    /// Waits between attempts.
     pub backoff: Backoff,
-    /// Retry [`AckStatus::Busy`].
+    /// Whether [`AckStatus::Busy`] is retried.
     pub on_busy: bool,
-    /// Retry [`AckStatus::NoApp`].
+    /// Whether [`AckStatus::NoApp`] is retried.
     pub on_no_app: bool,
-    /// Retry [`AckStatus::AppGone`], as redelivered: the application may have seen it.
+    /// Whether [`AckStatus::AppGone`] is retried. The message is marked redelivered, because the application
+    /// may have seen it.
     pub on_app_gone: bool,
-    /// Retry [`AckStatus::Draining`], as redelivered.
+    /// Whether [`AckStatus::Draining`] is retried. The message is marked redelivered.
     pub on_draining: bool,
 }
 
 impl RetryPolicy {
-    /// Every end is final.
+    /// Policy that retries nothing: every end is final.
     pub const NEVER: Self = Self {
         retry_for_ns: 0,
         backoff: Backoff { first_ns: 0, max_ns: 0 },
@@ -148,7 +151,7 @@ impl RetryPolicy {
         on_draining: false,
     };
 
-    /// Retries every end that may pass, for so long.
+    /// Returns the policy that retries every end that may pass, for `retry_for_ns` nanoseconds.
     pub fn all_for_ns(retry_for_ns: u64) -> Self {
         Self {
             retry_for_ns,
@@ -173,7 +176,7 @@ impl RetryPolicy {
 }
 
 impl Default for RetryPolicy {
-    /// Busy is retried for 30 s; the other ends are the caller's business.
+    /// Returns the policy that retries `Busy` for 30 s. All other ends are left to the caller.
     fn default() -> Self {
         Self {
             retry_for_ns: 30 * SECOND_NS,
@@ -186,33 +189,34 @@ impl Default for RetryPolicy {
     }
 }
 
-/// Sizes and times of a [`super::protocol::Protocol`].
+/// Options of a [`super::protocol::Protocol`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProtocolOptions {
-    /// The sender's identity; also spreads its waits.
+    /// Identity of the sender. It also spreads the sender's waits.
     pub sender_id: u64,
     /// Messages that may be without an end at once, 1 to 65,536.
     pub in_flight_max: u32,
-    /// SENDs that may be without a completion at once: what the NIC takes.
+    /// SENDs that may be without a completion at once: as many as the NIC takes.
     pub sends_max: u32,
     /// Bytes of large messages that may be requested and without an end at once, while there is no
-    /// congestion. A longer message goes alone.
+    /// congestion. A longer message is
+    /// sent while no other large message is under way.
     pub window_bytes: u64,
-    /// After a congestion signal, which cuts what is left of the windows, they grow again by so many
-    /// thousandths of the full ones, 1 to 1000 ...
+    /// Step by which windows that a congestion signal cut grow again, in thousandths of the full windows, 1
+    /// to 1000.
     pub recovery_permille: u32,
-    /// ... every so many nanoseconds, counted from the newest signal.
+    /// Nanoseconds between two such steps. The first step follows the newest signal after as long.
     pub recovery_interval_ns: u64,
-    /// How long without a connection, or with connections that bring nothing about, before everything ends
+    /// Time in nanoseconds without a connection that makes progress, after which every message ends
     /// `PeerLost`.
     pub reconnect_for_ns: u64,
-    /// How long a receiver may say nothing while a message waits for its end, or for credit, before its
-    /// connection is ended and made again. No less than three of the heartbeats that it promised; one that
-    /// promised none is waited for.
+    /// Longest time in nanoseconds in which the receiver sends nothing while a message waits for its end, or
+    /// for credit. After it the connection is ended and made again. The time is at least three of the
+    /// receiver's heartbeats. A receiver that announced none has no limit.
     pub silence_ns: u64,
-    /// Between attempts to connect.
+    /// Waits between attempts to connect.
     pub backoff: Backoff,
-    /// Which ends are retried.
+    /// Ends after which a message is sent again.
     pub retry: RetryPolicy,
 }
 
@@ -233,7 +237,7 @@ impl Default for ProtocolOptions {
     }
 }
 
-/// A span as a number; the longest that there is, where it is longer.
+/// Converts a span to nanoseconds. A span that is too long for the number becomes the greatest one.
 pub(super) fn nanoseconds(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }

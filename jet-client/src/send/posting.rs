@@ -1,4 +1,4 @@
-//! SENDs: from what the protocol wants to have sent to the NIC.
+//! Posting the SENDs that the protocol asks for to the NIC.
 
 use super::driver::Driver;
 use super::protocol::{CREDIT_RETURN_ID, Transmit};
@@ -8,20 +8,20 @@ use jet_wire::message::{
     CreditReturn, REQUEST_INLINE_USER_HEADER_MAX, RequestFields, RequestHeader, SmallFields, SmallHeader,
 };
 
-/// SENDs that are posted before the doorbell is rung for them: so many that ringing costs little, so few that
-/// the receiver works on them while the next are written.
+/// SENDs that are posted before the doorbell is rung for them. They are enough that ringing costs little, and
+/// few enough that the receiver works on them while the next ones are written.
 const SENDS_PER_RING: u32 = 8;
 
 impl Driver {
-    /// Rings the NIC's doorbell for what was posted.
+    /// Rings the NIC's doorbell for the SENDs that were posted.
     #[inline]
     pub(super) fn ring(&mut self) {
         self.unflushed = 0;
         self.nic.flush();
     }
 
-    /// Posts what may be sent now. The NIC's doorbell is rung for every few SENDs; for the last ones by
-    /// `drive`.
+    /// Posts what may be sent now. Rings the NIC's doorbell after every few SENDs; the caller rings it for
+    /// the last ones.
     #[inline]
     pub(super) fn transmit(&mut self) {
         let Some(qp) = self.qp else { return };
@@ -33,13 +33,13 @@ impl Driver {
                         self.ring();
                     }
                 }
-                // Full for now, or the connection is gone and its event about to come.
+                // The queue is full for now, or the connection is gone and its event is about to come.
                 Err(PostError::QueueFull | PostError::Stale) => {
                     self.protocol.handle_not_sent(transmit);
                     return;
                 }
-                // It would be refused as often as it is posted. The connection ends, and its messages go
-                // again over the next: whoever uses the sender does not end with it.
+                // The NIC would refuse the request each time. The connection ends, and its messages are sent
+                // again over the next one, so the program's sender does not fail.
                 Err(PostError::LocalProtection | PostError::Limit) => {
                     self.protocol.handle_not_sent(transmit);
                     self.nic.disconnect(qp);

@@ -1,20 +1,22 @@
 //! A sender's protocol as a state machine: no I/O, no clock, no randomness, no allocation after construction.
 //!
-//! Inputs are `submit` and `handle_*`, outputs `poll_*`. After any input, call [`Protocol::poll_action`],
-//! [`Protocol::poll_transmit`] and [`Protocol::poll_end`] until each gives nothing, and call
-//! [`Protocol::handle_timeout`] when [`Protocol::poll_timeout`] says. `now_ns` is any clock that does not go
-//! back.
+//! Inputs are `submit_*` and `handle_*`, outputs are `poll_*`. After any input, call
+//! [`Protocol::poll_action`], [`Protocol::poll_transmit`] and [`Protocol::poll_end`] until each returns
+//! `None`. Call [`Protocol::handle_timeout`] at the time that [`Protocol::poll_timeout`] returns. `now_ns` is
+//! a time in nanoseconds of any clock that does not go back.
 //!
-//! Rules kept here:
-//! * No SEND without credit. A recall is answered by a `CreditReturn`, which is a SEND too; where all credit
-//!   is used there is nothing to give back, the receiver sees that by what arrives, and no answer is made.
-//! * Small messages are sent in the order of submission, large ones too; between the two the older one goes
-//!   first, unless its turn is barred by the windows or the receiver's limit of requests.
+//! The protocol keeps these rules:
+//!
+//! * No SEND without credit. A recall is answered by a `CreditReturn`, which is a SEND too. Where all credit
+//!   is used there is nothing to give back, and the protocol makes no answer: the receiver sees it from the
+//!   SENDs that arrive.
+//! * Small messages are sent in the order of submission, and so are large ones. Between the two the older
+//!   message goes first, unless the windows or the receiver's limit of requests hold the large one back.
 //! * A congestion signal cuts the share that may be used of every window at once: messages without an end,
-//!   large ones requested, and their bytes. It never falls below one message, so that nothing is held for
-//!   ever.
-//! * Every message has exactly one end. One that was sent and not acknowledged when a connection ended goes
-//!   back to its place in the queue and is marked redelivered.
+//!   large messages requested, and their bytes. The share never falls below one message, so that no message
+//!   waits for ever.
+//! * Every message has exactly one end. A message that was sent and not acknowledged when a connection ended
+//!   goes back to its place in the queue, and is marked redelivered.
 
 pub use super::exchange::{Action, CREDIT_RETURN_ID, End, ProtocolStats, SubmitError, Transmit};
 
@@ -26,7 +28,7 @@ use super::window::Window;
 use jet_wire::message::hello::{Refusal, Welcome};
 use jet_wire::message::{AckRange, AckStatus, ByeReason, FromReceiver, HeaderBytes, parse_from_receiver};
 
-/// The state machine; see the module.
+/// The sender's protocol as a state machine; the module's documentation describes it.
 #[derive(Debug)]
 pub struct Protocol {
     options: ProtocolOptions,
@@ -52,7 +54,7 @@ pub struct Protocol {
 }
 
 impl Protocol {
-    /// A protocol that wants to connect.
+    /// Makes a protocol that wants to connect.
     ///
     /// # Panics
     /// Where `in_flight_max` is not 1 to 65,536 or `sends_max` is 0.
@@ -82,7 +84,7 @@ impl Protocol {
         }
     }
 
-    /// Takes a small message; returns its place in the table and its number.
+    /// Accepts a small message. Returns its place in the table and its sequence number.
     ///
     /// # Errors
     /// [`SubmitError`].
@@ -91,7 +93,7 @@ impl Protocol {
         self.submit(u64::from(bytes), false, now_ns)
     }
 
-    /// Takes a large message; returns its place in the table and its number.
+    /// Accepts a large message. Returns its place in the table and its sequence number.
     ///
     /// # Errors
     /// [`SubmitError`].
@@ -118,23 +120,24 @@ impl Protocol {
         Ok((index, sequence))
     }
 
-    /// Takes nothing new, lets what is in flight end, then disconnects.
+    /// Accepts no further messages, lets those in flight end, then disconnects.
     pub fn close(&mut self) {
         self.closing = true;
     }
 
-    /// Closed: every message has its end and no connection stands. Ends may still be polled.
+    /// Whether the protocol was closed, every message has its end, and there is no connection. Ends may still
+    /// be polled.
     pub fn is_closed(&self) -> bool {
         self.closing && self.unfinished == 0 && self.link.is_down()
     }
 
-    /// The receiver checks checksums, or none is connected.
+    /// Whether the receiver verifies checksums. True where none is connected.
     #[inline]
     pub fn receiver_checks(&self) -> bool {
         self.link.checks
     }
 
-    /// A connection stands.
+    /// Notes that a connection is established.
     pub fn handle_connected(&mut self, welcome: &Welcome, now_ns: u64) {
         self.stats.connections += 1;
         self.link.connected(welcome, now_ns);
@@ -143,7 +146,7 @@ impl Protocol {
         self.silence = Silence::after(self.options.silence_ns, welcome.heartbeat_ms, now_ns);
     }
 
-    /// The connection ended, or was not made.
+    /// Notes that the connection ended, or could not be made.
     pub fn handle_disconnected(&mut self, now_ns: u64) {
         self.take_back_sent(now_ns);
         self.link.disconnected(now_ns, self.closing && self.unfinished == 0);
@@ -152,11 +155,11 @@ impl Protocol {
         }
     }
 
-    /// The receiver refused the connection; `None` where it did not say why.
+    /// Notes that the receiver refused the connection. `None` where it gave no reason.
     pub fn handle_refused(&mut self, refusal: Option<Refusal>, now_ns: u64) {
         self.take_back_sent(now_ns);
         if matches!(refusal, Some(Refusal::Version(_) | Refusal::Malformed)) {
-            // Another attempt would say the same.
+            // Another attempt would be refused for the same reason.
             self.link.give_up();
         } else {
             self.link.disconnected(now_ns, self.closing && self.unfinished == 0);
@@ -166,14 +169,14 @@ impl Protocol {
         }
     }
 
-    /// A header arrived that belongs to no connection that stands.
+    /// Counts a header that belongs to no established connection.
     pub fn handle_stray_header(&mut self) {
         self.stats.headers_stray += 1;
     }
 
-    /// A header arrived with so many bytes behind it. What cannot be read is counted and ends the connection.
-    /// Tell [`Self::handle_connected`] before the headers of the connection: without one they are counted and
-    /// ignored.
+    /// Handles a header that arrived with `payload_bytes` bytes behind it. A header that cannot be parsed is
+    /// counted, and ends the connection. Call [`Self::handle_connected`] before the headers of a connection:
+    /// headers before that are counted and ignored.
     pub fn handle_header(&mut self, header: &HeaderBytes, payload_bytes: usize, now_ns: u64) {
         if !self.link.is_up() {
             return self.handle_stray_header();
@@ -203,7 +206,8 @@ impl Protocol {
         }
     }
 
-    /// A SEND completed. With `ok` false its connection is about to end; the message's fate is decided then.
+    /// Handles a SEND's completion. With `ok` false its connection is about to end, and the message's fate is
+    /// decided then.
     #[inline]
     pub fn handle_send_completed(&mut self, id: u64, ok: bool, now_ns: u64) {
         if id == CREDIT_RETURN_ID {
@@ -225,7 +229,7 @@ impl Protocol {
         }
     }
 
-    /// A transmit could not be posted: it goes back to where it was.
+    /// Takes back a transmit that could not be posted: the message returns to the front of its queue.
     pub fn handle_not_sent(&mut self, transmit: Transmit) {
         self.sends_pending = self.sends_pending.saturating_sub(1);
         self.stats.sends -= 1;
@@ -243,12 +247,13 @@ impl Protocol {
         }
     }
 
-    /// What is due by now.
+    /// Does what is due by `now_ns`: window growth, timeouts, and retries.
     pub fn handle_timeout(&mut self, now_ns: u64) {
         self.window.handle_timeout(now_ns);
         self.link.handle_timeout(now_ns);
         if self.silence.is_over(now_ns, self.waits_for_a_word()) {
-            // It may be stopped, or its host hang: whoever answers next gets everything again.
+            // The receiver may be stopped, or its host may hang. The next receiver that answers gets
+            // everything again.
             self.stats.silences += 1;
             self.link.leave(None);
         }
@@ -260,20 +265,20 @@ impl Protocol {
         }
     }
 
-    /// When [`Self::handle_timeout`] is to be called next.
+    /// Returns the time of the next call of [`Self::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<u64> {
         let silence = self.silence.poll_timeout().filter(|_| self.waits_for_a_word());
         let all = [self.window.poll_timeout(), self.link.poll_timeout(), self.next_retry_ns, silence];
         all.into_iter().flatten().min()
     }
 
-    /// Whether only the receiver can bring about what comes next: an end, or credit.
+    /// Whether the sender waits for an end or for credit, which only the receiver can give.
     fn waits_for_a_word(&self) -> bool {
         let queued = self.small.front().is_some() || self.large.front().is_some();
         self.link.may_send() && (self.sent > 0 || (queued && !self.connection.has_credit()))
     }
 
-    /// What is to be done about the connection.
+    /// Returns the next request about the connection.
     pub fn poll_action(&mut self) -> Option<Action> {
         if self.closing && self.unfinished == 0 {
             self.link.close();
@@ -281,7 +286,7 @@ impl Protocol {
         self.link.poll_action()
     }
 
-    /// What is to be sent now, on the connection that stands.
+    /// Returns the next SEND that is to be posted now, on the established connection.
     #[inline]
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
         loop {
@@ -323,7 +328,7 @@ impl Protocol {
         }
     }
 
-    /// A message's end. Each message has exactly one.
+    /// Returns a message's end. Each message has exactly one.
     #[inline]
     pub fn poll_end(&mut self) -> Option<End> {
         let index = self.table.pop_front(&mut self.ended)?;
@@ -334,38 +339,38 @@ impl Protocol {
         Some(end)
     }
 
-    /// What it counted.
+    /// Returns the protocol's counters.
     pub fn stats(&self) -> ProtocolStats {
         ProtocolStats { window: self.window.stats(), ..self.stats }
     }
 
-    /// Messages without an end.
+    /// Returns the number of messages without an end.
     pub fn unfinished(&self) -> u32 {
         self.unfinished
     }
 
-    /// Messages whose end was not polled.
+    /// Returns the number of messages whose end was not polled.
     pub fn in_flight(&self) -> usize {
         self.table.used()
     }
 
-    /// The share of its windows that it may use now, in thousandths, 1 to 1000.
+    /// Returns the share of its windows that the sender may use now, in thousandths, 1 to 1000.
     pub fn window_permille(&self) -> u32 {
         self.window.permille()
     }
 
-    /// The version of the wire that the connection has, if one stands: what is sent on it has this one.
+    /// Returns the version of the wire format that the current connection has: SENDs on it have this version.
     #[inline]
     pub fn version(&self) -> u8 {
         self.connection.version
     }
 
-    /// Whether a connection stands.
+    /// Whether a connection is established.
     pub fn is_connected(&self) -> bool {
         self.link.is_up()
     }
 
-    /// Why the receiver said that it ends the last connection.
+    /// Returns the reason that the receiver gave for ending the last connection, if it gave one.
     pub fn farewell(&self) -> Option<ByeReason> {
         self.link.farewell()
     }
@@ -405,7 +410,8 @@ impl Protocol {
             }
             return;
         }
-        // More sequences than there are messages: look at the messages instead.
+        // The range has more sequences than the table has messages, so it is cheaper to go through the
+        // messages.
         for index in self.table.indices() {
             let entry = self.table.get(index);
             if entry.state != State::Free && sequences.contains(&entry.sequence) {
@@ -425,14 +431,14 @@ impl Protocol {
         };
         self.link.progressed();
         if self.table.get(index).send_pending {
-            // The NIC may still read the payload; the end is told when it does not.
+            // The NIC may still read the payload. The end is reported when the SEND has completed.
             self.table.get_mut(index).end = Some(status);
         } else {
             self.settle(index, status, now_ns);
         }
     }
 
-    /// An end for a message that was sent: final, or to be retried.
+    /// Applies an end to a message that was sent: the end is final, or the message is retried.
     fn settle(&mut self, index: u32, status: AckStatus, now_ns: u64) {
         self.leave_sent(index);
         let retry = self.options.retry;
@@ -486,7 +492,7 @@ impl Protocol {
         self.rebuild_queues();
     }
 
-    /// What was sent on a connection that is gone is to be sent again; its SENDs have all completed.
+    /// Queues again what was sent on a connection that is gone. All of its SENDs have completed.
     fn take_back_sent(&mut self, now_ns: u64) {
         self.sends_pending = 0;
         for index in self.table.indices() {

@@ -1,4 +1,4 @@
-//! A sender as a program uses it: a driver with a clock, a NIC by address, and sleeping.
+//! A sender as programs use it: a driver with a clock, a NIC by address, and sleeping.
 
 use super::buffer::SendBuffer;
 use super::driver::{Driver, Ended, NicSource};
@@ -18,39 +18,40 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-/// A message's end; each has exactly one.
+/// A message's end. Each message has exactly one.
 #[derive(Debug)]
 pub struct Completion {
-    /// Which message.
+    /// Ticket of the message.
     pub ticket: Ticket,
-    /// How it ended.
+    /// Status that the message ended with.
     pub status: AckStatus,
-    /// Its buffer, to be used again; `None` for one that was copied.
+    /// The message's buffer, to be used again. `None` for a message that was copied.
     pub buffer: Option<SendBuffer>,
-    /// From the submission to the end, in nanoseconds.
+    /// Time from the submission to the end, in nanoseconds.
     pub latency_ns: u64,
 }
 
-/// What a sender counted.
+/// Counters of a sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SenderStats {
-    /// The protocol's counts.
+    /// Counters of the sender's protocol.
     pub protocol: ProtocolStats,
-    /// The NIC's.
+    /// Counters of the sender's NIC.
     pub nic: Counters,
-    /// Messages without an end that was polled.
+    /// Messages whose end was not polled yet.
     pub in_flight: usize,
-    /// The share of its windows that the receiver lets it use, in thousandths.
+    /// Share of its windows that the sender may use after congestion signals, in thousandths.
     pub window_permille: u32,
-    /// Messages that were submitted without a checksum though one was asked for: the receiver checks none.
+    /// Messages that were submitted without a checksum though one was asked for, because the receiver checks
+    /// none.
     pub unchecked: u64,
 }
 
 /// A connection to one application behind one daemon. One thread uses it at a time.
 ///
-/// Messages that were accepted are sent at the latest by the next [`Self::poll`], [`Self::wait`] or
-/// [`Self::flush`]. Over `shm:` the caller's thread is the NIC: poll or wait while messages are in flight.
-/// Over `tcp:` a NIC thread serves the receiver's READs meanwhile.
+/// Accepted messages are sent at the latest by the next [`Self::poll`], [`Self::wait`] or [`Self::flush`].
+/// Over `shm:` the caller's thread is the NIC: poll or wait while messages are in flight. Over `tcp:` a NIC
+/// thread serves the receiver's READs meanwhile.
 pub struct Sender {
     driver: Driver,
     clock: Clock,
@@ -60,21 +61,21 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Connects.
+    /// Connects to the receiver.
     ///
     /// # Errors
-    /// [`SendConnectError`]; only this first connection: a lost one is made again.
+    /// [`SendConnectError`], for this first connection only: a connection that is lost later is made again.
     pub fn connect(options: SenderOptions) -> Result<Self, SendConnectError> {
         let nic = ByAddress::new(&options).open()?;
         Self::connect_with(options, nic)
     }
 
-    /// Connects over a NIC of the caller's.
+    /// Connects over a NIC that the caller made.
     ///
     /// # Errors
     /// As [`Self::connect`].
     pub fn connect_with(options: SenderOptions, nic: Box<dyn Nic>) -> Result<Self, SendConnectError> {
-        // Random, as its keys are; no cipher hangs on it.
+        // `RandomState` has random keys, so this is a random number. It need not be secure.
         let id = RandomState::new().build_hasher().finish();
         let nics = Box::new(ByAddress::new(&options));
         let mut sender = Self {
@@ -102,13 +103,13 @@ impl Sender {
         }
     }
 
-    /// Whether messages that are submitted now carry a checksum: it was asked for, and the receiver checks,
-    /// or none is connected.
+    /// Whether messages that are submitted now carry a checksum. They do where the options ask for checksums,
+    /// unless a connected receiver checks none.
     pub fn sends_checksums(&self) -> bool {
         self.driver.sends_checksums()
     }
 
-    /// A registered buffer of so many bytes.
+    /// Returns a registered buffer of `bytes` bytes.
     ///
     /// # Errors
     /// [`BufferError`].
@@ -116,8 +117,8 @@ impl Sender {
         self.driver.buffer(bytes)
     }
 
-    /// So many registered buffers of so many bytes each; where that is a power of two of 4096 or more, each
-    /// begins where the one before ends, so that together they are one stretch of memory.
+    /// Returns `count` registered buffers of `bytes` bytes each. Where `bytes` is a power of two of 4096 or
+    /// more, each buffer begins where the one before ends: together they are one range of memory.
     ///
     /// # Errors
     /// [`BufferError`].
@@ -125,7 +126,8 @@ impl Sender {
         self.driver.buffers(bytes, count)
     }
 
-    /// Sends a small message: at most 4096 bytes of payload, which are copied, and 96 of user header.
+    /// Sends a small message: at most 4096 bytes of payload, which are copied, and at most 96 bytes of user
+    /// header.
     ///
     /// # Errors
     /// [`SendError`].
@@ -134,8 +136,8 @@ impl Sender {
         self.driver.send_small(self.clock.now_ns(), tag, user_header, payload)
     }
 
-    /// Sends the first `length` bytes of a buffer, at most 4096, as a small message, without a copy where the
-    /// NIC can.
+    /// Sends the first `length` bytes of a buffer, at most 4096, as a small message. The bytes are not copied
+    /// where the NIC can do without.
     ///
     /// # Errors
     /// [`SendError`], with the buffer.
@@ -149,9 +151,9 @@ impl Sender {
         self.driver.send_small_buffer(self.clock.now_ns(), tag, user_header, buffer, length)
     }
 
-    /// Sends the first `length` bytes of a buffer as a large message, in admission class `class` (0 the most
-    /// urgent); the user header has at most 256 bytes. The receiver READs the buffer, which comes back with
-    /// the completion.
+    /// Sends the first `length` bytes of a buffer as a large message, in admission class `class` (0 is the
+    /// most urgent). The user header has at most 256 bytes. The receiver READs the buffer, which comes back
+    /// with the completion.
     ///
     /// # Errors
     /// [`SendError`], with the buffer.
@@ -166,7 +168,7 @@ impl Sender {
         self.driver.send(self.clock.now_ns(), tag, user_header, buffer, length, class)
     }
 
-    /// The next end, if there is one. Makes progress; never waits.
+    /// Returns the next end, if there is one. Makes progress, and never waits.
     #[inline]
     pub fn poll(&mut self) -> Option<Completion> {
         if let Some(completion) = self.take_end() {
@@ -176,8 +178,8 @@ impl Sender {
         self.take_end()
     }
 
-    /// Waits for the next end, without limit or at most so long. `None`: nothing is in flight, or not in
-    /// time.
+    /// Waits for the next end, at most for `timeout` (`None`: without limit). Returns `None` where nothing is
+    /// in flight, or no end arrived in time.
     ///
     /// # Errors
     /// [`WaitError`]: the system refuses to wait.
@@ -204,8 +206,8 @@ impl Sender {
         }
     }
 
-    /// Waits for the next end. `None`: nothing is in flight. Cancelling it loses nothing. The runtime needs
-    /// its I/O driver (`enable_io`), and no timers.
+    /// Waits for the next end. Returns `None` where nothing is in flight. Cancelling the future loses
+    /// nothing. The runtime needs its I/O driver (`enable_io`), and no timers.
     ///
     /// # Errors
     /// [`WaitError`]: the system refuses to wait.
@@ -229,7 +231,7 @@ impl Sender {
             if !self.driver.nic().arm(now_ns) {
                 continue;
             }
-            // A clock of its own: a runtime need not have one.
+            // The timer is our own, because the runtime may have none.
             let timer = self.timer.set(self.until_timeout())?;
             let watch = |fd| {
                 // SAFETY: the borrowed descriptors stay open, because the NIC and the timer outlive their
@@ -249,13 +251,13 @@ impl Sender {
         }
     }
 
-    /// Sends what was accepted, now.
+    /// Sends messages that were accepted, without waiting for the next poll.
     pub fn flush(&mut self) {
         self.drive();
     }
 
-    /// Waits, at most so long ([`Duration::MAX`]: without limit), until every message has its end; the ends
-    /// are then there to [`Self::poll`]. `false`: not in time.
+    /// Waits until every message has its end, at most for `timeout` ([`Duration::MAX`]: without limit).
+    /// [`Self::poll`] returns the ends afterwards. Returns `false` where the time ran out.
     ///
     /// # Errors
     /// [`WaitError`]: the system refuses to wait.
@@ -263,8 +265,8 @@ impl Sender {
         self.drive_until(timeout, |driver| driver.unfinished() == 0)
     }
 
-    /// Takes nothing new, waits, at most so long, until every message has its end, and disconnects; the ends
-    /// are then there to [`Self::poll`]. `false`: not in time.
+    /// Accepts no further messages, waits until every message has its end, and disconnects; at most for
+    /// `timeout`. [`Self::poll`] returns the ends afterwards. Returns `false` where the time ran out.
     ///
     /// # Errors
     /// [`WaitError`]: the system refuses to wait.
@@ -273,22 +275,22 @@ impl Sender {
         self.drive_until(timeout, |driver| driver.is_closed())
     }
 
-    /// Whether a connection stands.
+    /// Whether the sender is connected.
     pub fn is_connected(&self) -> bool {
         self.driver.is_connected()
     }
 
-    /// Why the receiver said that it ended the last connection, if it said so.
+    /// Returns the reason that the receiver gave for ending the last connection, if it gave one.
     pub fn farewell(&self) -> Option<ByeReason> {
         self.driver.farewell()
     }
 
-    /// The sender's identity, which the application sees with every message.
+    /// Returns the sender's identity, which the application sees with every message.
     pub fn id(&self) -> u64 {
         self.driver.id()
     }
 
-    /// What it counted.
+    /// Returns the sender's counters.
     pub fn stats(&self) -> SenderStats {
         SenderStats {
             protocol: self.driver.stats(),
@@ -311,7 +313,7 @@ impl Sender {
         Some(Completion { ticket, status, buffer, latency_ns })
     }
 
-    /// How long until the driver wants to be told the time.
+    /// Returns the time until the driver must be called again.
     fn until_timeout(&self) -> Option<Duration> {
         let at_ns = self.driver.next_timeout_ns()?;
         Some(Duration::from_nanos(at_ns.saturating_sub(self.clock.now_ns())))
@@ -332,7 +334,7 @@ impl Sender {
         }
     }
 
-    /// Sleeps until the NIC has something, the protocol's time has come, or so long.
+    /// Sleeps until the NIC has something, the driver must be called, or `left` is over.
     fn sleep(&mut self, left: Option<Duration>) -> Result<(), WaitError> {
         let now_ns = self.clock.now_ns();
         if !self.driver.nic().arm(now_ns) {
@@ -348,7 +350,7 @@ impl Sender {
     }
 }
 
-/// Nanoseconds since the sender was made.
+/// Clock of a sender: nanoseconds since the sender was made.
 #[derive(Clone, Copy, Debug)]
 struct Clock(Instant);
 
@@ -363,7 +365,7 @@ impl Clock {
     }
 }
 
-/// How long until then; `None`: without limit.
+/// Returns the time until the deadline; `None`: without limit.
 fn left_until(deadline: Option<Instant>) -> Option<Duration> {
     deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
 }

@@ -1,33 +1,33 @@
-//! Noticing a receiver that says nothing any more: one that is stopped, that hangs, or that forgot this
+//! Detection of a receiver that sends nothing any more: one that is stopped, that hangs, or that forgot this
 //! sender.
 //!
-//! A receiver tells those who wait for it, every so often, that it is there. Time is counted in looks, so
-//! that a sender that was itself stopped for a while does not take its own absence for the receiver's:
+//! A receiver sends a heartbeat every so often to those who wait for it. The timeout is counted in looks, not
+//! in time. So a sender that was stopped for a while does not mistake its own absence for the receiver's:
 //! however long it was away, that is one look.
 
-/// Looks in a row that found nothing before the receiver is taken for gone. All but one of them cover the
-/// span that it may be silent: what is waited for may have begun just before the first. So a silence is
-/// noticed after its span, and a quarter of it later at most.
+/// Looks in a row that found nothing before the receiver counts as gone. All but one of them cover the
+/// timeout, because the wait may have begun just before the first look. So the timeout is noticed when it is
+/// over, and at most a quarter of it later.
 const LOOKS: u8 = 9;
 
-/// What was heard since the last look.
+/// Timeout for a receiver that sends nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Silence {
-    /// Between two looks, in nanoseconds.
+    /// Nanoseconds between two looks.
     interval_ns: u64,
-    /// When the next is due; none: it is not looked.
+    /// Time of the next look; none: there are no looks.
     next_look_ns: Option<u64>,
     heard: bool,
-    /// Looks in a row at which a word was waited for and none had come.
+    /// Looks in a row at which the sender waited for the receiver, and nothing had arrived.
     in_vain: u8,
 }
 
 impl Silence {
-    /// Silence means nothing.
+    /// A timeout that never ends.
     pub(super) const NEVER: Self = Self { interval_ns: 0, next_look_ns: None, heard: false, in_vain: 0 };
 
-    /// It means something after `max_ns`, or three of the receiver's heartbeats where that is longer; never,
-    /// where it promised none.
+    /// Makes a timeout of `max_ns`, or of three of the receiver's heartbeats where that is longer. A receiver
+    /// without heartbeats has no timeout.
     pub(super) fn after(max_ns: u64, heartbeat_ms: u16, now_ns: u64) -> Self {
         if heartbeat_ms == 0 {
             return Self::NEVER;
@@ -37,14 +37,14 @@ impl Silence {
         Self { interval_ns, next_look_ns: Some(now_ns.saturating_add(interval_ns)), heard: false, in_vain: 0 }
     }
 
-    /// The receiver said something.
+    /// Notes that the receiver sent something.
     #[inline]
     pub(super) fn heard(&mut self) {
         self.heard = true;
     }
 
-    /// Looks, where that is due. `waits`: only the receiver can bring about what comes next. `true`: it said
-    /// nothing for too long; told once.
+    /// Looks, if a look is due. `waits` says whether the sender waits for something that only the receiver
+    /// can send. Returns `true`, once, when the timeout is over.
     pub(super) fn is_over(&mut self, now_ns: u64, waits: bool) -> bool {
         if self.next_look_ns.is_none_or(|at| now_ns < at) {
             return false;
@@ -59,7 +59,7 @@ impl Silence {
         false
     }
 
-    /// When it is to be looked.
+    /// Returns the time of the next look.
     pub(super) fn poll_timeout(&self) -> Option<u64> {
         self.next_look_ns
     }
@@ -71,7 +71,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Looks whenever one is due, from a time on, until it is over or a limit is reached.
+    /// Looks whenever a look is due, until the timeout is over or `until_ns` is reached. Returns the time
+    /// when it was over.
     fn over_at(silence: &mut Silence, until_ns: u64) -> Option<u64> {
         while let Some(at) = silence.poll_timeout().filter(|at| *at <= until_ns) {
             if silence.is_over(at, true) {
@@ -115,7 +116,7 @@ mod tests {
         for round in 1..20 {
             assert!(!silence.is_over(round * 500 * MS, false));
         }
-        // From now on something is waited for: the whole span counts from here.
+        // The sender waits from here on, so the whole timeout counts from here.
         assert_eq!(over_at(&mut silence, 10_400 * MS), None);
     }
 

@@ -1,4 +1,4 @@
-//! Messages that a program gives: checked, and kept until their end because they may have to be sent again.
+//! Submission of messages: they are checked, and kept until their end because they may have to be sent again.
 
 use super::buffer::SendBuffer;
 use super::driver::Driver;
@@ -6,11 +6,11 @@ use super::error::{BufferError, SendError};
 use jet_wire::SLAB_BYTES;
 use jet_wire::message::{REQUEST_INLINE_USER_HEADER_MAX, SMALL_USER_HEADER_MAX, USER_HEADER_MAX};
 
-/// Names a message of a sender: its sequence, counting from 1.
+/// Names a message of a sender: the message's sequence number, counting from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// What a message is, kept until its end because it may have to be sent again.
+/// A message that is kept until its end, because it may have to be sent again.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub tag: u64,
@@ -21,12 +21,12 @@ pub(super) struct Pending {
     pub submitted_ns: u64,
     pub buffer: Option<SendBuffer>,
     pub user_header_bytes: usize,
-    /// A longer one (of a large message) lies in the message's place of the copy area.
+    /// User header. A longer one (of a large message) lies in the message's place of the copy area.
     pub user_header: [u8; SMALL_USER_HEADER_MAX],
 }
 
 impl Pending {
-    /// Of no message.
+    /// Value for a place without a message.
     pub(super) const NONE: Self = Self {
         tag: 0,
         class: 0,
@@ -39,7 +39,8 @@ impl Pending {
         user_header: [0; SMALL_USER_HEADER_MAX],
     };
 
-    /// The user header; of one that rides as the payload only the length counts.
+    /// Returns the user header. For a user header that is sent as the payload it returns a filler of the same
+    /// length, because only the length is needed.
     pub(super) fn header_or_filler(&self) -> &[u8] {
         const FILLER: [u8; USER_HEADER_MAX] = [0; USER_HEADER_MAX];
         self.user_header.get(..self.user_header_bytes).unwrap_or(&FILLER[..self.user_header_bytes])
@@ -47,7 +48,7 @@ impl Pending {
 }
 
 impl Driver {
-    /// As [`super::Sender::sends_checksums`].
+    /// Whether messages that are submitted now carry a checksum, see [`super::Sender::sends_checksums`].
     pub fn sends_checksums(&self) -> bool {
         self.crc && self.protocol.receiver_checks()
     }
@@ -58,7 +59,7 @@ impl Driver {
         made
     }
 
-    /// As [`super::Sender::buffer`].
+    /// Returns a registered buffer of `bytes` bytes, see [`super::Sender::buffer`].
     ///
     /// # Errors
     /// [`BufferError`].
@@ -66,7 +67,7 @@ impl Driver {
         self.buffers.get(self.nic.as_mut(), bytes)
     }
 
-    /// As [`super::Sender::buffers`].
+    /// Returns `count` registered buffers of `bytes` bytes each, see [`super::Sender::buffers`].
     ///
     /// # Errors
     /// [`BufferError`].
@@ -74,7 +75,7 @@ impl Driver {
         self.buffers.get_row(self.nic.as_mut(), bytes, count)
     }
 
-    /// As [`super::Sender::send_small`], at that time.
+    /// Submits a small message at the time `now_ns`, see [`super::Sender::send_small`].
     ///
     /// # Errors
     /// [`SendError`].
@@ -96,7 +97,8 @@ impl Driver {
         Ok(Ticket(sequence))
     }
 
-    /// As [`super::Sender::send_small_buffer`], at that time.
+    /// Submits a small message out of a buffer at the time `now_ns`, see
+    /// [`super::Sender::send_small_buffer`].
     ///
     /// # Errors
     /// [`SendError`], with the buffer.
@@ -125,7 +127,7 @@ impl Driver {
         Ok(Ticket(sequence))
     }
 
-    /// As [`super::Sender::send`], at that time.
+    /// Submits a large message at the time `now_ns`, see [`super::Sender::send`].
     ///
     /// # Errors
     /// [`SendError`], with the buffer.

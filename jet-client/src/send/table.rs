@@ -1,24 +1,25 @@
-//! The messages that have no reported end, their queues, and the way from a sequence to its message.
+//! The messages that have no reported end: their entries, their queues, and an index from a sequence number
+//! to its message.
 
 use jet_wire::message::AckStatus;
 
 const NONE: u32 = u32::MAX;
 
-/// Where a message stands.
+/// State of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Free,
-    /// Waits to be sent.
+    /// The message waits to be sent.
     Queued,
-    /// Sent on this connection, no end yet.
+    /// The message was sent on this connection, and has no end yet.
     Sent,
-    /// Got an end that is retried; waits for its time.
+    /// The message had an end that is retried, and waits for the time of the retry.
     Waiting,
-    /// Has its end, which was not polled yet.
+    /// The message has its end, which was not polled yet.
     Ended,
 }
 
-/// A message without a reported end.
+/// Entry of a message without a reported end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub state: State,
@@ -27,9 +28,9 @@ pub(super) struct Entry {
     pub bytes: u64,
     pub large: bool,
     pub redelivered: bool,
-    /// Its SEND has not completed: the NIC may still read its payload.
+    /// Whether the SEND has not completed: the NIC may still read the payload.
     pub send_pending: bool,
-    /// An end that came before the SEND completed, or the last one.
+    /// End of the message. It may arrive before the SEND completes.
     pub end: Option<AckStatus>,
     pub submitted_ns: u64,
     pub retry_at_ns: u64,
@@ -52,13 +53,14 @@ impl Queue {
     }
 }
 
-/// All of them. Sizes are fixed at construction.
+/// Table of the messages without a reported end. Its size is fixed at construction.
 #[derive(Debug)]
 pub(super) struct Table {
     entries: Box<[Entry]>,
-    /// Last freed first, so that few entries are touched at low load.
+    /// Free entries. The last one that was freed is used first, so that few entries are touched at low load.
     free: Vec<u32>,
-    /// Open addressing, linear probing: (sequence, entry), with `NONE` for nothing. At most half full.
+    /// Index by sequence number: a hash table with open addressing and linear probing, at most half full.
+    /// Holds (sequence, entry), with `NONE` for a free place.
     places: Box<[(u64, u32)]>,
     scratch: Vec<u32>,
 }
@@ -105,7 +107,7 @@ impl Table {
         &mut self.entries[index as usize]
     }
 
-    /// The entry of that index, if it is still of that generation and in use.
+    /// Returns the entry at `index`, if it is in use and still has this generation.
     pub(super) fn checked(&self, index: u32, generation: u32) -> Option<&Entry> {
         self.entries
             .get(index as usize)
@@ -145,7 +147,7 @@ impl Table {
             assert!(self.places[hole].1 != NONE, "message {sequence} is in the table and not in the index");
             hole = (hole + 1) & mask;
         }
-        // Move back what probing would no longer find beyond the hole.
+        // Moves back the entries that probing would no longer find beyond the hole.
         let mut at = hole;
         loop {
             at = (at + 1) & mask;
@@ -176,8 +178,9 @@ impl Table {
         }
     }
 
-    /// Fibonacci hashing. The low bits alone would put consecutive sequences side by side: one cluster of
-    /// everything in flight, which each removal at its front would walk to the end.
+    /// Returns the first place to probe for a sequence number, by Fibonacci hashing. The low bits alone would
+    /// put consecutive sequences side by side. Everything in flight would be one cluster, and each removal at
+    /// its front would walk to its end.
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // the middle bits are what is wanted
     fn home(&self, sequence: u64) -> usize {
@@ -211,8 +214,8 @@ impl Table {
         Some(index)
     }
 
-    /// All queued messages of a kind in the order of their sequences. For rare moments: after a connection
-    /// was lost, or when a retry is due.
+    /// Builds the queue of all queued messages of a kind, in the order of their sequence numbers. It is slow,
+    /// and called rarely: after a connection was lost, or when a retry is due.
     pub(super) fn queue_again(&mut self, large: bool) -> Queue {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
@@ -229,7 +232,7 @@ impl Table {
         queue
     }
 
-    /// The indices of all entries, used or free.
+    /// Returns the indices of all entries, used or free.
     pub(super) fn indices(&self) -> std::ops::Range<u32> {
         0..u32::try_from(self.entries.len()).expect("made of a u32")
     }
@@ -243,7 +246,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_index_finds_what_a_hash_map_finds(steps in prop::collection::vec((any::<bool>(), 1u64..40), 0..300)) {
+        fn the_index_finds_what_a_hash_map_finds(
+            steps in prop::collection::vec((any::<bool>(), 1u64..40), 0..300),
+        ) {
             let mut table = Table::new(8);
             let mut oracle = HashMap::new();
             for (insert, sequence) in steps {

@@ -1,4 +1,4 @@
-//! A clock that a task can wait for beside a NIC, whatever its runtime has.
+//! A timer that a task can wait for beside a NIC, even if its runtime has no timers.
 
 use super::error::WaitError;
 use rustix::fs::Timespec;
@@ -8,17 +8,17 @@ use rustix::time::{
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// The least that can be set; nothing at all would stop the clock.
+/// Shortest span that can be set; zero would disarm the timer.
 const LEAST: Duration = Duration::from_nanos(1);
 
-/// Made when it is set first.
+/// A timer descriptor, made when the timer is first set.
 #[derive(Debug, Default)]
 pub(super) struct Timer(Option<OwnedFd>);
 
 impl Timer {
-    /// A descriptor that is readable after so long; none where there is no limit.
+    /// Returns a descriptor that becomes readable after `left`. None where there is no limit.
     pub(super) fn set(&mut self, left: Option<Duration>) -> Result<Option<BorrowedFd<'_>>, WaitError> {
-        // What no clock can count to is no limit.
+        // A span that the timer cannot express counts as no limit.
         let Some(left) = left.and_then(|left| Timespec::try_from(left.max(LEAST)).ok()) else {
             return Ok(None);
         };

@@ -1,19 +1,20 @@
-//! The congestion window: what share of its full windows a sender may use.
+//! The congestion window: the share of its full windows that a sender may use.
 //!
-//! Cut multiplicatively by the receiver's signal, regained additively (Jet §4.3, "mark").
+//! A signal of the receiver cuts the share multiplicatively. It is regained additively (Jet §4.3, "mark").
 
-/// What the congestion window went through.
+/// Counters of the congestion window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowStats {
-    /// Congestion signals of the receiver, whatever they brought about.
+    /// Congestion signals of the receiver, whatever their effect.
     pub signals: u64,
-    /// Of these, signals that made the window smaller: one at its least, 1, gets no smaller.
+    /// Signals that made the window smaller. A window of 1, the smallest, is not made smaller.
     pub cuts: u64,
-    /// Steps by which it grew again.
+    /// Steps by which the window grew again.
     pub steps: u64,
-    /// The smallest that it was, in thousandths of the full one.
+    /// Smallest window, in thousandths of the full one.
     pub least_permille: u32,
-    /// How long it was smaller than the full one, in nanoseconds, up to the last signal or step.
+    /// Time for which the window was smaller than the full one, in nanoseconds, up to the last signal or
+    /// step.
     pub below_full_ns: u64,
 }
 
@@ -23,14 +24,14 @@ impl Default for WindowStats {
     }
 }
 
-/// In thousandths, 1 to 1000: a sender whose window is 0 would never go on.
+/// The window in thousandths, 1 to 1000. A sender whose window is 0 would never continue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     permille: u32,
     recovery_permille: u32,
     recovery_interval_ns: u64,
     grows_at_ns: Option<u64>,
-    /// While it is not full: up to when `below_full_ns` is counted.
+    /// Time up to which `below_full_ns` is counted, while the window is not full.
     counted_ns: u64,
     stats: WindowStats,
 }
@@ -41,7 +42,8 @@ impl Window {
     pub(super) fn new(recovery_permille: u32, recovery_interval_ns: u64) -> Self {
         Self {
             permille: FULL,
-            // Else a window that was cut once would stay so, or never end growing.
+            // A step or an interval of 0 would keep a window that was cut from ever becoming full, or from
+            // ever stopping to grow.
             recovery_permille: recovery_permille.clamp(1, FULL),
             recovery_interval_ns: recovery_interval_ns.max(1),
             grows_at_ns: None,
@@ -50,10 +52,10 @@ impl Window {
         }
     }
 
-    /// The receiver's signal: the present window times so many thousandths; 1000 gives all of it back. It
-    /// grows again an interval after the newest signal.
+    /// Handles a signal of the receiver: multiplies the present window by `permille` thousandths. A signal of
+    /// 1000 restores the full window. The window grows again one interval after the newest signal.
     pub(super) fn signal(&mut self, permille: u32, now_ns: u64) {
-        // What is due already is part of the present window.
+        // Steps that are due already are part of the present window.
         self.handle_timeout(now_ns);
         self.stats.signals += 1;
         self.count_to(now_ns);
@@ -66,25 +68,25 @@ impl Window {
         self.set(wanted, now_ns, now_ns);
     }
 
-    /// Another connection: nothing was signalled on it yet.
+    /// Restores the full window for a new connection, on which nothing was signalled yet.
     pub(super) fn restart(&mut self, now_ns: u64) {
         self.count_to(now_ns);
         self.set(FULL, now_ns, now_ns);
     }
 
-    /// Grows by as many steps as are due.
+    /// Grows the window by as many steps as are due.
     pub(super) fn handle_timeout(&mut self, now_ns: u64) {
         while let Some(at) = self.grows_at_ns
             && at <= now_ns
         {
-            // Bounded: FULL steps at most.
+            // The loop is bounded: at most `FULL` steps.
             self.stats.steps += 1;
             self.count_to(now_ns);
             self.set((self.permille + self.recovery_permille).min(FULL), at, now_ns);
         }
     }
 
-    /// Sets it; it grows next an interval after `since_ns`.
+    /// Sets the window. It grows next one interval after `since_ns`.
     fn set(&mut self, permille: u32, since_ns: u64, now_ns: u64) {
         self.permille = permille;
         self.counted_ns = now_ns;
@@ -110,7 +112,7 @@ impl Window {
         self.stats
     }
 
-    /// That share of a full window, at least 1.
+    /// Returns this share of a full window, at least 1.
     #[inline]
     pub(super) fn share_of(&self, full: u64) -> u64 {
         if self.permille == FULL {
@@ -131,7 +133,7 @@ mod tests {
         let mut window = Window::new(100, 10);
         window.signal(500, 5);
         assert_eq!((window.permille(), window.share_of(10), window.poll_timeout()), (500, 5, Some(15)));
-        // Two within one interval each cut once, and the growth waits for the newer.
+        // Each of two signals within one interval cuts the window. The growth waits for the newer signal.
         window.signal(500, 8);
         assert_eq!((window.permille(), window.poll_timeout()), (250, Some(18)));
         window.signal(800, 9);

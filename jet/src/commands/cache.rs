@@ -1,8 +1,9 @@
 //! `jet cache`: what would be reserved, what is, making a reservation that stands, and giving back.
 
-use super::{fail, print, print_json, text};
+use super::{fail, print, print_json};
 use crate::daemon::cache::{CacheError, DEFAULT_GROUP, Extent, Recovered, Reserve, recover};
 use crate::daemon::{ConfigError, DaemonArgs};
+use crate::text;
 use jet_cat::plan::Plan;
 use jet_cat::resctrl::{AccessError, GroupName, Line, Mode, Resctrl, Resource};
 use jet_cat::reservation::{Reservation, preview, reserved};

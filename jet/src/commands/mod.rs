@@ -7,7 +7,6 @@ mod recv;
 mod send;
 mod signals;
 pub(crate) mod status;
-pub(crate) mod text;
 
 use crate::{log, output};
 use clap::{Parser, Subcommand};

@@ -1,8 +1,10 @@
 //! `jet recv`.
 
-use super::{Signals, fail, print, print_json, seconds, text};
+use super::{Signals, fail, print, print_json, seconds};
+use crate::backoff::Backoff;
 use crate::files::parts::Swept;
 use crate::files::receiving::{Options, ReceiveReport, Received, Receiving, Served, Slow};
+use crate::text;
 use jet_client::receive::{ReceiveError, RegisterError, RegisterOptions, Session};
 use jet_control::{CONTROL_SOCKET, ErrorCode};
 use jet_wire::message::hello::AppName;
@@ -184,7 +186,7 @@ fn register(args: &Args, signals: &Signals, again: bool) -> Result<Option<Sessio
     options.memory_instead_of_waiting = args.memory;
     let timeout = args.daemon_timeout.or((!again).then_some(FIRST_TIMEOUT));
     let deadline = timeout.map(|timeout| Instant::now() + timeout);
-    let mut backoff = BACKOFF_FIRST;
+    let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_MAX);
     let mut told = false;
     loop {
         let error = match Session::register(&options) {
@@ -217,11 +219,10 @@ fn register(args: &Args, signals: &Signals, again: bool) -> Result<Option<Sessio
         if !said && !std::mem::replace(&mut told, true) {
             tracing::warn!("{error}; trying again");
         }
-        let wait = left.map_or(backoff, |left| left.min(backoff));
-        if signals.wait(wait)? {
+        let wait = backoff.next_wait();
+        if signals.wait(left.map_or(wait, |left| left.min(wait)))? {
             return Ok(None);
         }
-        backoff = (backoff * 2).min(BACKOFF_MAX);
     }
 }
 

@@ -1,13 +1,15 @@
 //! `jet send`.
 
-use super::{Signals, fail, print, print_json, seconds, text};
+use super::{Signals, fail, print, print_json, seconds};
+use crate::backoff::Backoff;
 use crate::files::proof::{BLOCK_BYTES, Hash};
 use crate::files::sending::{Event, GIVE_UP_MAX, Link, MESSAGES_MAX, Options, Sending, Sent};
 use crate::files::walk::Walk;
-use crate::log::{ASKED_FOR, show_progress};
+use crate::log::ASKED_FOR;
+use crate::progress::{self, Progress};
+use crate::text;
 use jet_client::send::{RetryPolicy, SendConnectError, Sender, SenderOptions};
 use jet_fabric::Address;
-use std::io::IsTerminal;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -142,7 +144,8 @@ pub(super) fn run(args: Args) -> ExitCode {
         class: args.class,
         proof: args.proof.hash(),
     };
-    let progress = args.progress || (!args.no_progress && std::io::stderr().is_terminal());
+    let progress = args.progress || (!args.no_progress && progress::is_watched());
+    let progress = if progress { Progress::of_unknown_length() } else { Progress::hidden() };
     let verbose = args.verbose;
     let mut tell = |event: Event<'_>| match event {
         Event::FileSent { path, bytes } if verbose => {
@@ -163,8 +166,7 @@ pub(super) fn run(args: Args) -> ExitCode {
         }
         Event::Skipped { .. } => {}
         Event::Link(link) => tell_of_link(&args, link),
-        Event::Tick(sent) if progress => show_progress(progress_line(sent)),
-        Event::Tick(_) => {}
+        Event::Tick(sent) => progress.set(sent.bytes, format!("{} files", sent.files)),
     };
     let interrupted = std::cell::Cell::new(false);
     let stop = || {
@@ -179,9 +181,7 @@ pub(super) fn run(args: Args) -> ExitCode {
         interrupted.get()
     };
     let sent = Sending::new(options, sender, walk, &mut tell).run(stop);
-    if progress {
-        show_progress(String::new());
-    }
+    drop(progress);
     match sent {
         Ok(sent) => report(&args, &sent),
         Err(error) => fail(error),
@@ -224,8 +224,8 @@ fn connect(args: &Args, signals: &Signals) -> Result<Option<Sender>, SendConnect
     let attempt_max = options.connect_timeout;
     // Whoever tries once waits for an answer all the same.
     options.connect_timeout = args.retry_for.clamp(CONNECT_ONCE, attempt_max);
-    let mut backoff = CONNECT_BACKOFF_FIRST;
     let mut heard: Option<SendConnectError> = None;
+    let mut backoff = Backoff::new(CONNECT_BACKOFF_FIRST, CONNECT_BACKOFF_MAX);
     loop {
         let error = match Sender::connect(options.clone()) {
             Ok(sender) => return Ok(Some(sender)),
@@ -244,17 +244,11 @@ fn connect(args: &Args, signals: &Signals) -> Result<Option<Sender>, SendConnect
             tracing::info!("{error}; trying again for {} s", args.retry_for.as_secs_f64());
         }
         heard = Some(error);
-        if signals.wait(backoff.min(left)).unwrap_or(false) {
+        if signals.wait(backoff.next_wait().min(left)).unwrap_or(false) {
             return Ok(None);
         }
-        backoff = (backoff * 2).min(CONNECT_BACKOFF_MAX);
         options.connect_timeout = deadline.saturating_duration_since(Instant::now()).min(attempt_max);
     }
-}
-
-/// What the terminal's last line shows meanwhile.
-fn progress_line(sent: &Sent) -> String {
-    format!("{} files, {}, {}", sent.files, text::bytes(sent.bytes), text::rate(sent.bytes_per_s()))
 }
 
 fn report(args: &Args, sent: &Sent) -> ExitCode {

@@ -1,4 +1,5 @@
-//! The daemon's configuration: TOML, every number of the paper a key with the paper's default.
+//! The daemon's configuration in TOML. Every number that the paper names is a key, with the paper's value as
+//! its default.
 
 pub(super) mod keys;
 mod sections;
@@ -23,39 +24,39 @@ use std::path::{Path, PathBuf};
 const SLAB_BYTES: u64 = jet_wire::SLAB_BYTES as u64;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// Everything that can be set. `jet daemon --print-config` prints the defaults.
+/// All settings of the daemon. `jet daemon --print-config` prints the defaults.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Where applications register and the tool asks.
+    /// Path of the Unix socket where applications register and tools ask.
     pub control_socket: PathBuf,
-    /// Where senders connect; several are possible, `shm:` and `tcp:` beside each other.
+    /// Addresses where senders connect. `shm:` and `tcp:` addresses may be mixed.
     pub listen: Vec<String>,
-    /// The pool (Jet §4.1.3).
+    /// Sizes and memory of the pool (Jet §4.1.3).
     pub pool: Pool,
-    /// Its place in the last-level cache (Jet §5).
+    /// The pool's place in the last-level cache (Jet §5).
     pub cache: CacheConfig,
-    /// READs (Jet §4.1.2).
+    /// READs of large messages (Jet §4.1.2).
     pub read: Read,
-    /// Admission (Jet §3.2, §5).
+    /// Admission of large messages (Jet §3.2, §5).
     pub admission: Admission,
-    /// How many of what.
+    /// Most senders, applications and messages at once.
     pub limits: Limits,
-    /// Applications' sessions.
+    /// Limits of each application's session.
     pub session: Session,
-    /// Escape (Jet §4.3).
+    /// Escape from pressure (Jet §4.3).
     pub escape: Escape,
-    /// The NIC's own knobs that escape may lower (Jet §4.3).
+    /// Congestion signals, and the NIC's own knobs that escape may lower (Jet §4.3).
     pub congestion: CongestionConfig,
-    /// The reactor thread.
+    /// The reactor's thread.
     pub reactor: Reactor,
-    /// The NIC.
+    /// The software NIC, and limits that a NIC keeps to.
     pub nic: Nic,
-    /// The RDMA device, for `rdma:` addresses.
+    /// The RDMA device and its connections, for `rdma:` addresses.
     pub rdma: Rdma,
-    /// The end.
+    /// Stopping the daemon.
     pub shutdown: Shutdown,
-    /// What it says.
+    /// Log lines of the daemon.
     pub log: LogConfig,
 }
 
@@ -81,122 +82,123 @@ impl Default for Config {
     }
 }
 
-/// Why a configuration is no good. Each says which key and what to write instead.
+/// Reason why a configuration is refused. Each message names the key, and what to write instead.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be read.
+    /// The configuration file cannot be read.
     #[error("cannot read the configuration {}: {source}", path.display())]
     File {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error from the system.
         source: std::io::Error,
     },
-    /// It is not TOML, has unknown keys, or values of the wrong type.
+    /// The text is not TOML, has unknown keys, or has values of the wrong type.
     #[error("configuration{}: {}", place(.file.as_deref()), one_line(.source))]
     Toml {
-        /// The file, where there is one.
+        /// Path of the file, if one was given.
         file: Option<PathBuf>,
-        /// What is wrong.
+        /// Error from the TOML parser.
         source: toml::de::Error,
     },
-    /// `--set` is not `key=value`.
+    /// The text after `--set` is not `SECTION.KEY=VALUE`.
     #[error("'--set {text}' is not SECTION.KEY=VALUE, as in --set pool.bytes=25165824")]
     Override {
-        /// What was given.
+        /// Text that was given.
         text: String,
     },
-    /// An address is none.
+    /// A text in `listen` is not an address.
     #[error("configuration: listen: {0}")]
     Address(#[from] jet_fabric::AddressError),
-    /// There is nowhere to listen.
+    /// The list `listen` is empty.
     #[error(
         "configuration: listen is empty; name at least one address, as in listen = \
          [\"shm:/run/jet/nic.sock\"]"
     )]
     NoAddress,
-    /// One NIC cannot have them all.
+    /// The list `listen` has `rdma:` addresses beside others, but a daemon has one NIC.
     #[error(
         "configuration: listen has rdma: addresses beside others, but a daemon has one NIC; run two, each \
          with its own control_socket"
     )]
     Mixed,
-    /// A part of a device without the device.
+    /// The keys `rdma.port` or `rdma.gid_index` are set, but `rdma.device` is not.
     #[error("configuration: rdma.port and rdma.gid_index are of a device; name it as rdma.device")]
     NoDevice,
-    /// A device, or how it is to work, and no address for it.
+    /// The section `[rdma]` has keys, but `listen` has no `rdma:` address.
     #[error(
         "configuration: [rdma] has keys, but listen has no rdma: address; give it one, or leave [rdma] out"
     )]
     NoRdma,
-    /// A number of `[rdma]` that packets have no room for, or that is none to live by.
+    /// A number in `[rdma]` is out of range: packets have no bits for it, or the daemon could not work with
+    /// it.
     #[error("configuration: {key} is {found}, but must be {min} to {max}{why}")]
     Rdma {
-        /// Which key.
+        /// Name of the key.
         key: &'static str,
-        /// What it is.
+        /// Value of the key.
         found: u64,
-        /// The least.
+        /// Least value that is allowed.
         min: u64,
-        /// The most.
+        /// Greatest value that is allowed.
         max: u64,
-        /// What a value beside them would mean, where that is not plain.
+        /// Meaning of a value outside the range, where it is not obvious; otherwise empty.
         why: &'static str,
     },
-    /// The build cannot.
+    /// The list `listen` has an `rdma:` address, but this build has no RDMA.
     #[error(
         "configuration: listen = [\"{address}\"], but this build has no RDMA; build it with --features verbs \
          (it needs libibverbs-dev, librdmacm-dev, libclang-dev and pkg-config)"
     )]
     NoVerbs {
-        /// The address.
+        /// The `rdma:` address.
         address: Address,
     },
-    /// A size is no multiple of the slab, or too large.
+    /// A size of the pool or the fragment is no multiple of the slab, or is 4 GiB or more.
     #[error("configuration: {key} = {bytes} must be a multiple of the 4096-byte slab, and below 4 GiB")]
     Slabs {
-        /// Which key.
+        /// Name of the key.
         key: &'static str,
-        /// What it is.
+        /// Value of the key.
         bytes: u64,
     },
     /// A size of escape memory is no multiple of the slab, or far too large.
     #[error("configuration: {key} = {bytes} must be a multiple of the 4096-byte slab, and at most 4 GiB")]
     MemorySlabs {
-        /// Which key.
+        /// Name of the key.
         key: &'static str,
-        /// What it is.
+        /// Value of the key.
         bytes: u64,
     },
-    /// More workers than can be told apart.
+    /// The configuration asks for more than [`WORKERS_MAX`] workers.
     #[error("configuration: escape.workers is {found}, but must be 0 to {WORKERS_MAX}")]
     Workers {
-        /// What it is.
+        /// Value of `escape.workers`.
         found: usize,
     },
-    /// Checksums are for workers to make, of whom there are none.
+    /// Workers are to make checksums (`read.checksums`), but `escape.workers` is 0.
     #[error(
         "configuration: read.checksums is \"workers\", but escape.workers is 0; set it to 1 or more, or \
          read.checksums to \"inline\""
     )]
     NoWorkers,
-    /// A time that no clock of this daemon is meant to count to.
+    /// A time is longer than the daemon's clock is meant for.
     #[error("configuration: {key} is {found}, but must be at most {max}")]
     Span {
-        /// Which key.
+        /// Name of the key.
         key: &'static str,
-        /// What it is.
+        /// Value of the key.
         found: u64,
-        /// What it may be, in the key's unit.
+        /// Greatest value that is allowed, in the key's unit.
         max: u64,
     },
-    /// The numbers do not fit each other.
+    /// The receiver refuses its part of the configuration.
     #[error("configuration: {}", keys::of_receiver(.0))]
     Core(#[from] jet_core::ConfigError),
-    /// The section `[cache]`.
+    /// The section `[cache]` is invalid.
     #[error("configuration: {0}")]
     Cache(#[from] CacheConfigError),
-    /// The section `[congestion]`.
+    /// The section `[congestion]` is invalid.
     #[error("configuration: {0}")]
     Congestion(#[from] CongestionConfigError),
 }
@@ -209,8 +211,8 @@ fn one_line(error: &toml::de::Error) -> String {
     error.to_string().lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
-/// Where a word is wanted and something else is there, `false` say, the library does not tell which words
-/// there are; of a wrong word it does.
+/// Returns a better error where a key takes a word, and the value is another type, such as `false`. The
+/// library lists the allowed words only for a wrong word, so this tries the value as text.
 fn as_a_word(mut table: toml::Table, error: &toml::de::Error) -> Option<toml::de::Error> {
     let text = error.to_string();
     let (_, path) = text.rsplit_once("expected string only")?.1.split_once("in ")?;
@@ -221,10 +223,11 @@ fn as_a_word(mut table: toml::Table, error: &toml::de::Error) -> Option<toml::de
 }
 
 impl Config {
-    /// Reads a file (none: the defaults) and then overrides (`section.key=value`).
+    /// Reads a configuration file (without one: the defaults), and then applies overrides
+    /// (`section.key=value`).
     ///
     /// # Errors
-    /// [`ConfigError`].
+    /// Returns [`ConfigError`] if the file cannot be read or a value is invalid.
     pub fn load(file: Option<&Path>, overrides: &[String]) -> Result<Self, ConfigError> {
         let mut table = match file {
             None => toml::Table::new(),
@@ -258,8 +261,8 @@ impl Config {
         Ok(config)
     }
 
-    /// Times are a day at most, spinning a second: longer is a slip of the unit, and would overflow the
-    /// clock's arithmetic.
+    /// Checks that times are at most a day, and spinning at most a second. A longer time is a wrong unit, and
+    /// would overflow the clock's arithmetic.
     fn check_spans(&self) -> Result<(), ConfigError> {
         for (key, found, max) in [
             ("admission.aging_ms", self.admission.aging_ms, DAY_MS),
@@ -275,7 +278,8 @@ impl Config {
         Ok(())
     }
 
-    /// What a packet, or the device, has bits for; and a span that leaves time for something else.
+    /// Checks numbers of `[rdma]` against the bits that packets have, and the time between two looks at the
+    /// port.
     fn check_rdma(&self) -> Result<(), ConfigError> {
         let Rdma { ack_timeout, retry, look_ms, .. } = self.rdma;
         for (key, found, min, max, why) in [
@@ -296,11 +300,11 @@ impl Config {
         Ok(())
     }
 
-    /// The addresses to listen on.
+    /// Parses and checks the addresses to listen on.
     ///
     /// # Errors
-    /// [`ConfigError::Address`], [`ConfigError::NoAddress`], [`ConfigError::Mixed`],
-    /// [`ConfigError::NoVerbs`], [`ConfigError::NoDevice`].
+    /// Returns [`ConfigError::Address`], [`ConfigError::NoAddress`], [`ConfigError::Mixed`],
+    /// [`ConfigError::NoVerbs`] or [`ConfigError::NoDevice`].
     pub fn addresses(&self) -> Result<Vec<Address>, ConfigError> {
         if self.listen.is_empty() {
             return Err(ConfigError::NoAddress);
@@ -320,42 +324,44 @@ impl Config {
         }
     }
 
-    /// That a device that is named is used: asked when it is known where the daemon listens.
+    /// Checks that `[rdma]` is set only if the daemon listens on an `rdma:` address. Called after `--listen`
+    /// has replaced the list.
     ///
     /// # Errors
-    /// [`ConfigError::NoRdma`].
+    /// Returns [`ConfigError::NoRdma`], or an error of [`Self::addresses`].
     pub fn check_device(&self) -> Result<(), ConfigError> {
         let is_used = self.addresses()?.iter().any(|address| matches!(address, Address::Rdma(_)));
         if is_used || self.rdma == Rdma::default() { Ok(()) } else { Err(ConfigError::NoRdma) }
     }
 
-    /// The NUMA node that the pool is to lie on, as far as the configuration tells: its own, or the device's
-    /// that it names.
+    /// Returns the NUMA node for the pool, as far as the configuration tells: `pool.numa_node`, or the node
+    /// of the device that `rdma.device` names.
     pub fn numa_node(&self) -> Option<u32> {
         self.numa_node_below(Path::new("/sys"))
     }
 
-    /// The same where the kernel tells of devices there.
+    /// Returns the node like [`Self::numa_node`], with sysfs at `sys`.
     fn numa_node_below(&self, sys: &Path) -> Option<u32> {
         let of_device = |device: &String| node_of_device(sys, device);
         self.pool.numa_node.or_else(|| self.rdma.device.as_ref().and_then(of_device))
     }
 
-    /// What each session's segment looks like.
+    /// Returns the shape of each session's segment.
     pub fn segment_shape(&self) -> SegmentShape {
         SegmentShape::new(self.session.slots, self.session.messages)
     }
 
-    /// The receiver's part of it, for a NIC with so many scatter entries.
+    /// Converts the receiver's part of the configuration, for a NIC with `scatter_max` scatter entries.
     ///
     /// # Errors
-    /// [`ConfigError::Slabs`].
+    /// Returns [`ConfigError::Slabs`] or [`ConfigError::MemorySlabs`] if a size is no multiple of the slab,
+    /// or is too large.
     pub fn core(&self, scatter_max: u32) -> Result<jet_core::Config, ConfigError> {
         let slabs = |key, bytes: u64| match u32::try_from(bytes / SLAB_BYTES) {
             Ok(slabs) if bytes.is_multiple_of(SLAB_BYTES) && bytes < 1 << 32 => Ok(slabs),
             _ => Err(ConfigError::Slabs { key, bytes }),
         };
-        // Beyond the pool's limit: this is ordinary memory.
+        // Escape memory is ordinary memory, so the pool's limit of 4 GiB does not hold for it.
         let memory = |key, bytes: u64| match u32::try_from(bytes / SLAB_BYTES) {
             Ok(slabs) if bytes.is_multiple_of(SLAB_BYTES) => Ok(slabs),
             _ => Err(ConfigError::MemorySlabs { key, bytes }),
@@ -403,7 +409,7 @@ impl Config {
     }
 }
 
-/// Puts `section.key=value` into the table; the value is TOML, or a bare word taken as text.
+/// Puts `section.key=value` into the table. The value is TOML; anything else is taken as text.
 fn set(table: &mut toml::Table, text: &str) -> Result<(), ConfigError> {
     let malformed = || ConfigError::Override { text: text.to_owned() };
     let (path, value) = text.split_once('=').ok_or_else(malformed)?;

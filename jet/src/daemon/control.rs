@@ -1,5 +1,5 @@
-//! The control socket: applications register here, the tool asks here. Nothing of the message path passes
-//! through.
+//! Serving the control socket: applications register here, and tools send requests. Messages never pass
+//! through it.
 
 use super::cache::CacheControl;
 use super::drain::{Asked, Drain};
@@ -25,41 +25,41 @@ use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::UnixStream;
 use tokio::sync::{oneshot, watch};
 
-/// What every connection needs.
+/// Shared state that every control connection needs.
 pub struct ControlContext {
-    /// The way to the reactor.
+    /// Queue of commands to the reactor.
     pub commands: Arc<Commands>,
-    /// The pool, mapped read-only by applications.
+    /// The pool, which applications map read-only.
     pub pool: Arc<SharedMemory>,
-    /// Slabs of the pool.
+    /// Number of slabs in the pool.
     pub pool_slabs: u32,
-    /// Escape memory, mapped read-only by applications; none where it could not be had.
+    /// Escape memory, which applications map read-only; none where the daemon has none.
     pub escape: Option<Arc<SharedMemory>>,
-    /// Whether applications may take memory instead of waiting.
+    /// Whether applications may take escape memory instead of waiting.
     pub gives_memory: bool,
-    /// How large a session's segment is.
+    /// Sizes of each session's segment.
     pub shape: SegmentShape,
-    /// The pool's place in the cache.
+    /// Control of the last-level cache, which threads of applications may join.
     pub cache: Arc<CacheControl>,
-    /// How things stand.
+    /// Source of answers about the daemon's status.
     pub board: Board,
-    /// Changes with every start.
+    /// Random number of this run of the daemon; each start draws another.
     pub incarnation: u64,
-    /// Asked for a drain.
+    /// The drain's deadline, which requests for a drain set.
     pub drain: Arc<Drain>,
 }
 
-/// A client has this long to say what it wants, and to read what it is told.
+/// Time that a client has to send a complete request, and to read an answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Serves one connection to its end.
+/// Serves one control connection until it ends.
 pub async fn serve(context: Arc<ControlContext>, mut stream: UnixStream) {
     let mut decoder = FrameDecoder::of_requests();
     loop {
         let request =
             match tokio::time::timeout(REQUEST_TIMEOUT, next_request(&mut stream, &mut decoder)).await {
                 Ok(Ok(Some(request))) => request,
-                // It hung up, or has nothing to say.
+                // The client hung up, or sent no complete request in time.
                 Ok(Ok(None) | Err(RequestError::Io)) | Err(_) => return,
                 Ok(Err(RequestError::Frame(error))) => {
                     let _ = answer(&stream, &refusal(ErrorCode::BadRequest, error.to_string()), &[]).await;
@@ -72,7 +72,7 @@ pub async fn serve(context: Arc<ControlContext>, mut stream: UnixStream) {
                 return;
             }
             ControlRequest::Status => match context.board.now().await {
-                // A frame already: however many ask, it is written once.
+                // The status is a ready frame: it is encoded once for all clients that ask at the same time.
                 Some(told) => {
                     if write_in_time(&stream, &told.frame, &[]).await.is_err() {
                         return;
@@ -124,7 +124,7 @@ fn refusal(code: ErrorCode, message: String) -> ControlResponse {
     ControlResponse::Error { code, message }
 }
 
-/// Writes a whole frame to a client that reads it in time; the descriptors go with its first byte.
+/// Writes a whole frame to a client, within [`REQUEST_TIMEOUT`]. The descriptors go with its first byte.
 async fn answer(stream: &UnixStream, response: &ControlResponse, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let frame = encode_frame(response).map_err(io::Error::other)?;
     write_in_time(stream, &frame, fds).await
@@ -154,7 +154,7 @@ fn stopping() -> ControlResponse {
     refusal(ErrorCode::Internal, "the daemon is stopping".into())
 }
 
-/// Registers an application and stays with it until one of the two is gone.
+/// Registers an application, and serves its connection until the application or the daemon is gone.
 async fn register(
     context: &ControlContext,
     stream: UnixStream,
@@ -219,27 +219,28 @@ async fn register(
     context.commands.send(Command::Gone { ticket }).await;
 }
 
-/// What is heard of a session from the reactor.
+/// Channels by which the reactor reports on a session.
 struct Heard {
     ended: oneshot::Receiver<SessionEnd>,
     standstill: watch::Receiver<Option<Standstill>>,
 }
 
-/// An application that is registered, or was.
+/// The application of a session that is registered, or has been.
 struct Application<'a> {
     name: &'a str,
     process_id: Option<i32>,
     stream: &'a UnixStream,
 }
 
-/// Returns when the application has closed its connection. A session that was ended before that is over, but
-/// its application may go on reading what it held: so this stays with it.
+/// Returns when the application has closed its connection, or the reactor is gone. A session may end before:
+/// its application may still read what it held, so this waits on.
 async fn accompany(commands: &Commands, ticket: SessionTicket, application: &Application<'_>, heard: Heard) {
     let Heard { mut ended, mut standstill } = heard;
     let tell = async {
         while standstill.changed().await.is_ok() {
             let standing = *standstill.borrow_and_update();
-            // It has heard itself before.
+            // The application itself was told at the first stage. The log line is for a standstill that
+            // lasts.
             if let Some(Standstill { limit, stage: StandstillStage::Lasting }) = standing {
                 application.complain_of(limit);
             }
@@ -251,7 +252,7 @@ async fn accompany(commands: &Commands, ticket: SessionTicket, application: &App
             if closed {
                 return;
             }
-            // What it says is not understood here.
+            // A registered application must send nothing on this connection.
             commands.send(Command::End { ticket }).await;
             ended.await
         }
@@ -268,26 +269,28 @@ async fn accompany(commands: &Commands, ticket: SessionTicket, application: &App
                 .complain_of_fault("it spoke on its control connection after it registered", held_slabs);
         }
         Ok(SessionEnd::Gone) => {}
-        // The reactor is gone.
+        // The reactor has ended.
         Err(_) => return,
     }
     while !application.heard_from().await {}
 }
 
-/// Returns when the process has ended; never where it cannot be told.
+/// Returns when the process has ended. Without a descriptor of the process it never returns.
 async fn died(process: Option<OwnedFd>) {
     // SAFETY: the `AsyncFd` owns the descriptor, which therefore stays open while it is registered.
     let process =
         process.and_then(|fd| unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.ok());
     match &process {
-        // A pidfd is readable once its process has ended, whoever else holds its descriptors.
+        // A pidfd becomes readable when its process ends, even if other processes hold descriptors of that
+        // process.
         Some(fd) => drop(fd.readable().await),
         None => std::future::pending().await,
     }
 }
 
 impl Application<'_> {
-    /// Waits until it says something, which is not kept, or closes its end: `true`.
+    /// Waits until the application sends something (`false`) or its end is closed (`true`). The bytes are
+    /// dropped.
     async fn heard_from(&self) -> bool {
         let mut bytes = [0; 4096];
         loop {
@@ -304,7 +307,8 @@ impl Application<'_> {
         }
     }
 
-    /// Its session is over for what it did; it may live on, and keep what it held from everybody.
+    /// Logs that the session was ended for a fault of its application. The application may live on, and keep
+    /// its slabs from all others.
     fn complain_of_fault(&self, what: &str, held_slabs: u32) {
         let (application, process) = (self.name, self.process_id);
         let bytes = u64::from(held_slabs) * jet_wire::SLAB_BYTES as u64;
@@ -359,20 +363,20 @@ fn prepare(
     };
     let bytes = SegmentLayout::new(context.shape).total_bytes();
     let memory = Arc::new(SharedMemory::new("jet-session", bytes, false).map_err(internal)?);
-    // SAFETY: the mapping is zeroed, page-aligned and kept by the session as long as its end; this is the
-    // only end.
+    // SAFETY: the mapping is zeroed and page-aligned, and the session keeps it as long as this end. This is
+    // the only daemon's end of the segment.
     let segment = unsafe { daemon_end(memory.base(), memory.bytes(), context.shape) };
     let segment = segment.map_err(|error| (ErrorCode::Internal, error.to_string()))?;
     let (doorbell, bell) = Doorbell::pair().map_err(internal)?;
     let (ends, ended) = oneshot::channel();
     let (tells, standstill) = watch::channel(None);
-    // Without the process's descriptor the connection alone tells.
+    // Without a pidfd, only the closed connection shows that the application is gone.
     let process = PeerProcess::of(stream);
     let new = Box::new(NewSession {
         app,
         class,
         takes_memory,
-        // Numbers of processes are positive.
+        // Process numbers are positive.
         process: process.as_ref().map(|process| ProcessId(process.id.unsigned_abs())),
         segment,
         memory: Arc::clone(&memory),

@@ -1,5 +1,5 @@
-//! The control socket's file: taken over from a dead daemon, respected while it is a living one's, removed at
-//! the end.
+//! The file of the control socket. A start replaces the file of a dead daemon and refuses that of a living
+//! one. The daemon removes its file at its end.
 
 use super::DaemonError;
 use std::io;
@@ -7,10 +7,11 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tokio::net::UnixListener;
 
-/// Of this socket and the software NIC's: the owner and the group.
+/// File mode of the control socket and of the software NIC's socket: owner and group may connect.
 pub(super) const SOCKET_MODE: u32 = 0o660;
 
-/// Listens on the control socket: replaces a dead daemon's, respects a living one's.
+/// Listens on the control socket, with mode [`SOCKET_MODE`]. The file of a dead daemon is replaced; a living
+/// daemon is an error.
 pub(super) fn bind(path: &Path) -> Result<UnixListener, DaemonError> {
     let failed = |source| DaemonError::ControlSocket { path: path.to_owned(), source };
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
@@ -19,7 +20,7 @@ pub(super) fn bind(path: &Path) -> Result<UnixListener, DaemonError> {
     match std::os::unix::net::UnixStream::connect(path) {
         Ok(_) => return Err(DaemonError::Running { path: path.to_owned() }),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            // Connecting to an ordinary file is refused as well, and that is somebody's.
+            // Connecting to an ordinary file is refused as well, and that file is not ours to remove.
             if !std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
                 return Err(DaemonError::NoSocket { path: path.to_owned() });
             }
@@ -28,12 +29,12 @@ pub(super) fn bind(path: &Path) -> Result<UnixListener, DaemonError> {
         Err(_) => {}
     }
     let listener = UnixListener::bind(path).map_err(failed)?;
-    // Whoever may connect may read every message in the pool: the owner and the group.
+    // Every process that may connect can read every message in the pool: only owner and group may.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE)).map_err(failed)?;
     Ok(listener)
 }
 
-/// Removes the control socket at the end, if it is still ours.
+/// Removes the control socket when dropped, if the file is still this daemon's.
 pub(super) struct RemoveOnDrop {
     path: PathBuf,
     inode: Option<u64>,
@@ -53,7 +54,7 @@ fn inode(path: &Path) -> Option<u64> {
 impl Drop for RemoveOnDrop {
     fn drop(&mut self) {
         if self.inode.is_some() && inode(&self.path) == self.inode {
-            // Gone already is as good.
+            // An error means that somebody else has removed the file.
             let _ = std::fs::remove_file(&self.path);
         }
     }

@@ -1,34 +1,35 @@
-//! When the daemon is to end, as far as anybody has asked: a drain that is under way is never begun anew, and
-//! only who names another deadline moves it.
+//! The daemon's drain deadline. A drain that is under way is never restarted; only a request that names
+//! another deadline changes it.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// Where a drain stands for whoever asks for one.
+/// The deadline of the drain, shared by all that ask for one.
 pub struct Drain {
-    /// How long a drain may take where nobody says.
+    /// Time that a drain may take if the request names no deadline.
     default: Duration,
     deadline: Mutex<Option<Instant>>,
     changed: Notify,
 }
 
-/// What asking for a drain brought about.
+/// Result of asking for a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// So long the drain may take from now on.
+    /// Time that the drain may still take.
     pub left: Duration,
-    /// It was under way already.
+    /// Whether a drain was under way already.
     pub again: bool,
 }
 
 impl Drain {
-    /// Nobody has asked. A drain may take so long where nobody says.
+    /// Creates the state before any request. `default` is the time for requests without a deadline.
     pub fn new(default: Duration) -> Self {
         Self { default, deadline: Mutex::new(None), changed: Notify::new() }
     }
 
-    /// Asks for a drain of at most so long. Without a deadline one that is under way keeps its own.
+    /// Asks for a drain that takes at most `most`, or the default time. Without `most`, a drain that is under
+    /// way keeps its deadline.
     pub fn ask(&self, most: Option<Duration>) -> Asked {
         let now = Instant::now();
         let mut deadline = self.deadline.lock().unwrap_or_else(PoisonError::into_inner);
@@ -36,7 +37,7 @@ impl Drain {
         let at = match (*deadline, most) {
             (Some(at), None) => at,
             (_, most) => {
-                // As good as never.
+                // Practically never; a longer span could overflow the clock.
                 const CENTURY: Duration = Duration::from_secs(100 * 366 * 86_400);
                 let at = now + most.unwrap_or(self.default).min(CENTURY);
                 *deadline = Some(at);
@@ -47,8 +48,8 @@ impl Drain {
         Asked { left: at.saturating_duration_since(now), again }
     }
 
-    /// Waits until somebody asked for a drain, or for another deadline: so long it may take from now on. One
-    /// waits at a time.
+    /// Waits for the next request that sets or changes the deadline. Returns the time that the drain may
+    /// still take. Only one task may wait at a time.
     pub async fn asked(&self) -> Duration {
         loop {
             self.changed.notified().await;

@@ -1,5 +1,4 @@
-//! Starting what moves data: the NIC that the configuration asks for, its memory, and the reactor's thread on
-//! it.
+//! Starting the data path: the configured NIC, its memory, and the reactor's thread on it.
 
 use super::cache::CacheControl;
 use super::config::{HugePages, NicThread};
@@ -32,21 +31,21 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// What it is started with.
+/// Inputs for starting the data path.
 pub(super) struct Launch<'a> {
     pub config: &'a Config,
     pub commands: &'a Arc<Commands>,
     pub inbox: CommandInbox,
     pub mark: Mark,
-    /// Told when the reactor's thread ends, and why.
+    /// Receives the result when the reactor's thread ends.
     pub ended: oneshot::Sender<Result<(), reactor::RunError>>,
 }
 
 impl Launch<'_> {
-    /// Makes the NIC that the configuration asks for, and starts the reactor on it.
+    /// Creates the NIC that the configuration asks for, and starts the reactor on it.
     ///
     /// # Errors
-    /// [`DaemonError`].
+    /// Returns [`DaemonError`] if the NIC, its memory or a thread cannot be had.
     pub fn start(self) -> Result<Started, DaemonError> {
         let config = self.config;
         let options = sizes(config);
@@ -78,7 +77,7 @@ impl Launch<'_> {
         self.on(nic.map_err(system("cannot start the NIC's thread"))?, true, cache)
     }
 
-    /// Gives the NIC its memory, lets it listen, and starts the reactor's thread.
+    /// Registers memory with the NIC, lets it listen, and starts the reactor's thread.
     fn on<N: Nic + 'static>(
         self,
         mut nic: N,
@@ -101,7 +100,8 @@ impl Launch<'_> {
         }
         let pool = pool_memory(config, numa_node)?;
         poison::install().map_err(system("cannot watch for memory that the hardware lost"))?;
-        // SAFETY: the daemon ends with its process, and keeps the pool until then; slabs are bytes.
+        // SAFETY: the daemon keeps the pool until its process ends. Slabs are plain bytes, for which every
+        // value is valid.
         unsafe { poison::watch(pool.base(), pool.bytes()) };
         let header_bytes = core.srq_slabs as usize * HEADER_BYTES;
         let headers = SharedMemory::near("jet-headers", header_bytes, false, numa_node)
@@ -110,11 +110,12 @@ impl Launch<'_> {
         let pool_key = nic.register(&pool, Access::LocalWrite)?;
         let headers_key = nic.register(&headers, Access::LocalWrite)?;
         let escape = match escape_memory(&core, numa_node) {
-            // SAFETY: as the pool.
+            // SAFETY: as for the pool above: the region lives until the process ends, and its slabs are plain
+            // bytes.
             Ok(region) => region.inspect(|region| unsafe { poison::watch(region.base(), region.bytes()) }),
             Err(error) => {
-                // The receiver works without: Algorithm 1 goes to its next stage. Said here and in the
-                // status.
+                // The receiver works without escape memory: Algorithm 1 then goes to its next stage. The log
+                // and the status show the reason.
                 tracing::warn!("{error}");
                 let report = Command::EscapeMemory { ready_slabs: 0, error: Some(error.to_string()) };
                 commands.send_blocking(report);
@@ -157,10 +158,11 @@ impl Launch<'_> {
         let counting = Arc::clone(&cache);
         let run = move || {
             counting.count_this_thread();
-            // It outlives this thread, and puts back what is reserved when the daemon ends.
+            // The control plane keeps the cache's control alive beyond this thread, and undoes the
+            // reservation when the daemon ends.
             drop(counting);
             let result = Reactor::new(driver, inbox, epoll, options).run();
-            // The control plane is gone only when the process is about to be.
+            // Sending fails only if the control plane is gone, shortly before the process ends.
             let _ = ended.send(result);
         };
         cache.inside(|| reactor.spawn(run)).map_err(system("cannot start the reactor's thread"))?;
@@ -185,21 +187,21 @@ impl Launch<'_> {
     }
 }
 
-/// What runs then.
+/// The parts of the started data path that the control plane uses.
 pub(super) struct Started {
-    /// Puts everything back when the last who knows of it lets go.
+    /// Control of the last-level cache. Dropping the last reference undoes all its changes.
     pub cache: Arc<CacheControl>,
     pub rdma: RdmaView,
     pub pool: Arc<SharedMemory>,
     pub pool_slabs: u32,
     pub escape: Option<Arc<SharedMemory>>,
-    /// Ends with the daemon.
+    /// Dropping this stops the thread that prepares escape memory, at the end of the daemon.
     _preparing: Option<escape::Preparing>,
-    /// What its status tells of it.
+    /// Facts about this daemon for the status, which never change.
     pub about: About,
 }
 
-/// Why there is no NIC in software.
+/// Converts an error of the software NIC; a limit that `nic.profile` sets becomes [`DaemonError::Profile`].
 fn no_software_nic(source: io::Error) -> DaemonError {
     match source.get_ref().and_then(|inner| inner.downcast_ref::<LimitError>()) {
         Some(error) => DaemonError::Profile(*error),
@@ -207,19 +209,21 @@ fn no_software_nic(source: io::Error) -> DaemonError {
     }
 }
 
-/// Senders at once on a device that has room for so many connections. Who is refused needs one, too, until it
-/// has heard so.
+/// Returns the most senders on a device with room for `connections` connections. A refused sender needs a
+/// connection, too, until it knows of the refusal.
 fn senders_max(peers: u32, connections: u32) -> u32 {
     let spare = (connections / 8).min(16);
     peers.min(connections - spare)
 }
 
-/// SENDs on the way altogether: a few to each peer, since few have all that they may have.
+/// Returns the most SENDs under way to all peers together: 8 for each peer and 64 more. Few peers use all the
+/// SENDs that they may.
 fn sends_max(config: &Config) -> u32 {
     config.limits.peers.saturating_mul(8) + 64
 }
 
-/// What of each kind a NIC is to have room for.
+/// Returns the sizes that a NIC needs for this configuration: connections, SRQ entries, READs, SENDs and
+/// completions.
 fn sizes(config: &Config) -> SoftOptions {
     let peers = config.limits.peers;
     let srq_entries = u32::try_from(config.pool.srq_bytes / jet_wire::SLAB_BYTES as u64).unwrap_or(u32::MAX);
@@ -228,17 +232,17 @@ fn sizes(config: &Config) -> SoftOptions {
         srq_entries_max: srq_entries,
         reads_max: config.read.concurrency,
         reads_per_qp_max: config.read.concurrency,
-        // A daemon reads, and has nothing that is to be read.
+        // A daemon reads from senders; no peer reads from the daemon.
         reads_answered_per_qp_max: 0,
         sends_per_qp_max: jet_core::Config::default().sends_per_peer_max(),
-        // Every SRQ entry, every READ, and the SENDs.
+        // Each SRQ entry, each READ and each SEND may have a completion in the queue.
         completions: srq_entries + config.read.concurrency + sends_max(config),
         profile: config.nic.profile.map(|profile| profile.0),
         ..SoftOptions::default()
     }
 }
 
-/// What connections have on a device, of what was asked for.
+/// Describes for the log what a connection and a completion queue have on a device.
 #[cfg(feature = "verbs")]
 fn what_it_has(device: &str, limits: &NicLimits) -> String {
     let count = |number: u32, one: &str, more: &str| match number {
@@ -255,21 +259,21 @@ fn what_it_has(device: &str, limits: &NicLimits) -> String {
     )
 }
 
-/// The node that the pool is to lie on, and near which its cache is.
+/// Returns the NUMA node for the pool and its cache: the configured one, else the NIC's.
 fn numa_node<N: Nic>(config: &Config, nic: &N) -> Option<u32> {
     config.pool.numa_node.or(nic.limits().numa_node)
 }
 
-/// The cache near a NIC, for the threads that are pinned.
+/// Starts control of the cache near a NIC, for the cores to which threads are pinned.
 fn cache_near<N: Nic>(config: &Config, nic: &N) -> Result<CacheControl, DaemonError> {
     let cores: Vec<usize> = config.reactor.cpu.into_iter().chain(config.nic.cpu).collect();
     Ok(CacheControl::start(&config.cache, config.pool.bytes, numa_node(config, nic), &cores)?)
 }
 
-/// What a NIC on verbs is made with, which is to listen there.
+/// Returns the options of the verbs NIC that listens on `listen`.
 ///
 /// # Errors
-/// The address has no device.
+/// Returns [`DaemonError::System`] if the address cannot be resolved, where no device is named.
 #[cfg(feature = "verbs")]
 pub fn verbs_options(config: &Config, listen: &str) -> Result<VerbsOptions, DaemonError> {
     let defaults = match &config.rdma.device {
@@ -287,14 +291,14 @@ pub fn verbs_options(config: &Config, listen: &str) -> Result<VerbsOptions, Daem
         reads_max: sizes.reads_max,
         reads_per_qp_max: sizes.reads_per_qp_max.min(defaults.reads_per_qp_max),
         reads_answered_per_qp_max: sizes.reads_answered_per_qp_max,
-        // A connection's queues have a place for each, whether they are used or not.
+        // A connection's queues keep a place for each SEND, used or not.
         sends_per_qp_max: sizes.sends_per_qp_max,
         sends_max: sends_max(config),
         numa_node: config.pool.numa_node,
         cpu: config.reactor.cpu,
-        // Many come and go, and those that stay are not to wait for them.
+        // Many connections come and go, and established ones must not wait for their set-up.
         set_up_thread: true,
-        // A daemon sends headers only.
+        // A daemon sends nothing but headers.
         inline_places: 1,
         profile: sizes.profile,
         tos: config.rdma.tos,
@@ -330,7 +334,8 @@ fn pool_memory(config: &Config, numa_node: Option<u32>) -> Result<Arc<SharedMemo
     Ok(Arc::new(pool))
 }
 
-/// The region of escape memory, none of which is allocated yet; none where the configuration wants none.
+/// Creates the region of escape memory, without allocating any of its pages; `None` if the configuration
+/// wants no escape memory.
 fn escape_memory(
     core: &jet_core::Config,
     numa_node: Option<u32>,
@@ -347,7 +352,7 @@ fn escape_memory(
     region.map(|region| Some(Arc::new(region))).map_err(|source| PrepareError { ready: 0, wanted, source })
 }
 
-/// Allocates escape memory beside everything else, and tells the reactor how far it is.
+/// Allocates escape memory on a separate thread, and tells the reactor how many slabs are ready.
 fn prepare_escape(
     region: &Arc<SharedMemory>,
     config: &Config,
@@ -365,7 +370,7 @@ fn prepare_escape(
     })
 }
 
-/// Listens on each address; gives each back as it came to be.
+/// Listens on each address. Returns each address as the NIC reports it, with the port that it took.
 fn listen_on<N: Nic>(nic: &mut N, addresses: &[Address]) -> Result<Vec<String>, DaemonError> {
     let mut listen = Vec::new();
     for address in addresses {
@@ -378,7 +383,7 @@ fn listen_on<N: Nic>(nic: &mut N, addresses: &[Address]) -> Result<Vec<String>, 
     Ok(listen)
 }
 
-/// Tells this run of the daemon from others.
+/// Returns a random number that tells this run of the daemon from other runs.
 fn incarnation() -> io::Result<u64> {
     let mut bytes = [0u8; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
@@ -390,7 +395,7 @@ mod tests {
     use super::*;
     use jet_fabric::limits::Wants;
 
-    /// What Jet does on devices that are not at hand is tested by these wants.
+    /// Tests of unknown devices use these wants, so they must equal those of a default daemon.
     #[test]
     fn a_daemon_of_the_defaults_wants_what_its_limits_were_derived_from() {
         let config = Config::default();

@@ -1,4 +1,4 @@
-//! The daemon: one reactor thread for the data, one tokio runtime for everything else.
+//! The daemon: a reactor thread moves the data, and a tokio runtime runs the control plane.
 
 pub mod cache;
 pub mod config;
@@ -41,7 +41,7 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, oneshot};
 
-/// The daemon's arguments. What they set goes before the configuration file.
+/// The daemon's arguments, which override the configuration file.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct DaemonArgs {
     /// Configuration file (TOML); without one the defaults hold, which are the paper's
@@ -62,103 +62,103 @@ pub struct DaemonArgs {
     pub print_config: bool,
 }
 
-/// Why the daemon did not start, or stopped.
+/// Reason why the daemon did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// The configuration is no good.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Another daemon has the control socket.
+    /// Another daemon listens on the control socket.
     #[error("a daemon is running already on {}; stop it, or give this one another \
              --control-socket", path.display())]
     Running {
-        /// The socket.
+        /// Path of the control socket.
         path: PathBuf,
     },
-    /// Something else lies where the control socket is to be.
+    /// The control socket's path belongs to a file that is not a socket.
     #[error("{} exists and is no socket; move it away, or choose another --control-socket", path.display())]
     NoSocket {
-        /// The file.
+        /// Path of that file.
         path: PathBuf,
     },
-    /// The control socket cannot be made.
+    /// The control socket cannot be created.
     #[error("cannot make the control socket {}: \
              {}", path.display(), Advised { error: source, otherwise: SOCKET_ADVICE })]
     ControlSocket {
-        /// The socket.
+        /// Path of the control socket.
         path: PathBuf,
-        /// What the system said.
+        /// Error from the system.
         source: io::Error,
     },
-    /// Cache was to be reserved.
+    /// Something that the section `[cache]` asks for failed, and `cache.reserve` is `require`.
     #[error("cache.reserve = \"require\": {0}")]
     Cache(#[from] CacheError),
-    /// The actuators of congestion cannot be looked after.
+    /// Congestion control cannot start.
     #[error(transparent)]
     Congestion(#[from] congestion::StartError),
-    /// The NIC does not listen.
+    /// The NIC cannot listen on an address.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The pool cannot be registered.
+    /// The NIC cannot register the memory of the pool, its headers, or escape memory.
     #[error(transparent)]
     Register(#[from] RegisterError),
-    /// The device that the software NIC is to be like has too little.
+    /// The device that `nic.profile` names lacks something that the software NIC needs.
     #[error("cannot make a software NIC that keeps to nic.profile: {}", config::keys::of_profile(.0))]
     Profile(LimitError),
-    /// There is no NIC on verbs.
+    /// The NIC on verbs cannot be created.
     #[cfg(feature = "verbs")]
     #[error("{}", config::keys::of_verbs(.0))]
     Verbs(#[from] VerbsError),
-    /// The pool cannot be had.
+    /// Memory for the pool cannot be allocated.
     #[error("cannot get {bytes} bytes of memory for the pool (pool.bytes): {source}")]
     Pool {
-        /// Bytes asked for.
+        /// Requested size of the pool.
         bytes: u64,
-        /// What the system said.
+        /// Error from the system.
         source: io::Error,
     },
-    /// The pool cannot be had on its NUMA node.
+    /// The system cannot place the pool on its NUMA node.
     #[error(
         "cannot get {bytes} bytes of memory for the pool (pool.bytes) on NUMA node {node}: {source}; the \
          nodes are in /sys/devices/system/node, and pool.numa_node names another"
     )]
     PoolNear {
-        /// Bytes asked for.
+        /// Requested size of the pool.
         bytes: u64,
-        /// The node.
+        /// Number of the NUMA node.
         node: u32,
-        /// What the system said.
+        /// Error from the system.
         source: io::Error,
     },
-    /// Huge pages were required and there are none.
+    /// The configuration requires huge pages, and too few are free.
     #[error(
         "pool.huge_pages = \"require\", but there are no {needed} free 2 MiB pages; \
              reserve them (sysctl vm.nr_hugepages={needed}) or set it to \"auto\""
     )]
     HugePages {
-        /// Pages needed.
+        /// Number of 2 MiB pages that the pool needs.
         needed: u64,
     },
-    /// The system refused something else.
+    /// Another call to the system failed.
     #[error("{what}: {}", advised(source))]
     System {
-        /// What was tried.
+        /// Action that failed, in words.
         what: &'static str,
-        /// What it said.
+        /// Error from the system.
         source: io::Error,
     },
-    /// The reactor cannot be pinned.
+    /// The reactor's thread cannot be pinned to the configured core.
     #[error("reactor.cpu = {cpu}: no such core, or this process may not use it; cores it may use: {allowed}")]
     Cpu {
-        /// The core asked for.
+        /// Core that `reactor.cpu` names.
         cpu: usize,
-        /// Those there are.
+        /// Cores that this process may use.
         allowed: String,
     },
-    /// The reactor ended before it was told to, and says why.
+    /// The reactor ended before it was told to, and gave a reason.
     #[error(transparent)]
     Run(#[from] reactor::RunError),
-    /// The reactor ended before it was told to.
+    /// The reactor ended before it was told to, without a reason. Its last log lines may say more.
     #[error("the reactor stopped unexpectedly; its last words are above")]
     Reactor,
 }
@@ -171,10 +171,10 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> DaemonError {
 }
 
 impl DaemonArgs {
-    /// The configuration that these arguments mean.
+    /// Loads the configuration: the file, then the overrides from these arguments.
     ///
     /// # Errors
-    /// [`ConfigError`].
+    /// Returns [`ConfigError`] if the file cannot be read or a value is invalid.
     pub fn load(&self) -> Result<Config, ConfigError> {
         let mut config = Config::load(self.config.as_deref(), &self.set)?;
         if !self.listen.is_empty() {
@@ -189,7 +189,7 @@ impl DaemonArgs {
     }
 }
 
-/// Runs the daemon as its arguments say; errors go to standard error.
+/// Runs the daemon with these arguments, or prints its configuration. Errors go to the log.
 pub fn run_from_args(args: &DaemonArgs) -> ExitCode {
     let result = args.load().map_err(DaemonError::from).and_then(|config| {
         if args.print_config {
@@ -209,12 +209,12 @@ pub fn run_from_args(args: &DaemonArgs) -> ExitCode {
     }
 }
 
-/// Runs the daemon until it is told to stop (SIGTERM, SIGINT, SIGHUP, or a drain by the tool).
+/// Runs the daemon until it is told to stop: by SIGTERM, SIGINT, SIGHUP, or `jet drain`.
 ///
 /// # Errors
-/// [`DaemonError`].
+/// Returns [`DaemonError`] if the daemon cannot start, or the reactor ends too early.
 pub fn run(config: &Config) -> Result<(), DaemonError> {
-    // Each sender costs a descriptor, and each application four.
+    // Each sender takes one descriptor, and each application four.
     crate::descriptors::raise_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -223,10 +223,10 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     runtime.block_on(govern(config))
 }
 
-/// Control connections beside those of sessions: tools that ask.
+/// Most control connections beyond one for each session. Tools use them.
 const ASKERS_MAX: usize = 128;
 
-/// Everything but the data: starts the reactor, serves the control socket, ends both.
+/// Runs the control plane: starts the reactor, serves the control socket, and ends both.
 async fn govern(config: &Config) -> Result<(), DaemonError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(system("cannot watch for SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(system("cannot watch for SIGINT"))?;
@@ -234,7 +234,7 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
     check_cpu(config.reactor.cpu)?;
     let listener = control_socket::bind(&config.control_socket)?;
     let _socket = RemoveOnDrop::new(&config.control_socket);
-    // Restores whatever it lowered when this function ends, however it ends.
+    // Dropping this restores the NIC's settings, whichever way this function returns.
     let congestion = CongestionControl::start(&config.congestion, &config.control_socket)?;
     let (commands, inbox) = Commands::new().map_err(system("cannot make the command queue"))?;
     let drain = Arc::new(Drain::new(Duration::from_millis(config.shutdown.drain_ms)));
@@ -281,12 +281,12 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
                                 drop(permit);
                             });
                         }
-                        // Hung up at once: better than making everybody wait behind a crowd.
+                        // Closing at once is better than letting all clients wait behind a crowd.
                         Err(_) => tracing::warn!("more than {connections_max} control connections; one is \
                             refused"),
                     },
                     Err(error) => {
-                        // Out of descriptors, most likely: let those that are open finish first.
+                        // Most likely no descriptors are left: let open connections finish first.
                         tracing::warn!("cannot accept a control connection: {}", advised(&error));
                         tokio::time::sleep(Duration::from_millis(100)).await;
                     }
@@ -319,7 +319,7 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
     }
 }
 
-/// A signal asked for a drain.
+/// Logs a signal that asked for a drain while the daemon was draining already.
 fn told_by(signal: &str, asked: Asked) {
     if asked.again {
         tracing::info!(
@@ -334,7 +334,8 @@ fn whole_seconds(span: Duration) -> u64 {
     span.as_secs() + u64::from(span.subsec_nanos() > 0)
 }
 
-/// A reactor that was to be pinned and is not would be a silent loss.
+/// Checks that this process may use the core for the reactor. Running unpinned would be a silent loss of
+/// performance.
 fn check_cpu(cpu: Option<usize>) -> Result<(), DaemonError> {
     let Some(cpu) = cpu else { return Ok(()) };
     let cores = core_affinity::get_core_ids().unwrap_or_default();

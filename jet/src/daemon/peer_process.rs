@@ -6,25 +6,27 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use tokio::net::UnixStream;
 
-/// From Linux 6.5 on; the same on all architectures that Jet is built for.
+/// Socket option for the pidfd of a Unix socket's peer, since Linux 6.5. The number is the same on all
+/// architectures that Jet is built for.
 const SO_PEERPIDFD: libc::c_int = 77;
 
-/// A process that cannot be taken for another: its descriptor, readable once it has ended, and its number.
+/// A process that connected, identified safely: by a pidfd and by its number. The kernel may give the number
+/// alone to another process later.
 pub struct PeerProcess {
-    /// The descriptor.
+    /// The process's pidfd, which is readable once the process has ended.
     pub pidfd: OwnedFd,
-    /// The number, which means this process for as long as that is not readable.
+    /// The process's number. It means this process as long as the pidfd is not readable.
     pub id: i32,
 }
 
 impl PeerProcess {
-    /// The process that connected. None where it ended already, or is not to be seen from here (another pid
-    /// namespace).
+    /// Returns the process that connected, or `None` if it has ended already or lies in another pid
+    /// namespace.
     pub fn of(stream: &UnixStream) -> Option<Self> {
         use std::os::fd::AsFd;
         let id = stream.peer_cred().ok()?.pid()?;
         let pidfd = match pidfd_of_peer(stream.as_fd()) {
-            // By its number, which another process may have by now.
+            // Kernels before 6.5: open it by its number, which another process may have by now.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NOPROTOOPT) => {
                 pidfd_open(Pid::from_raw(id)?, PidfdFlags::empty()).ok()?
             }
@@ -34,11 +36,12 @@ impl PeerProcess {
     }
 }
 
-/// The descriptor of the process that connected, from the socket itself.
+/// Gets the pidfd of the process that connected, from the socket itself.
 fn pidfd_of_peer(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut fd: libc::c_int = -1;
     let mut bytes = libc::socklen_t::try_from(size_of::<libc::c_int>()).expect("four");
-    // SAFETY: the kernel writes at most `bytes` bytes at the first place, and how many at the second.
+    // SAFETY: the kernel writes at most `bytes` bytes to `fd`, and the number of bytes to `bytes`. Both
+    // outlive the call.
     let got = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -51,7 +54,7 @@ fn pidfd_of_peer(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     if got != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel made it for this call (close-on-exec), and nobody else has it.
+    // SAFETY: the kernel created the descriptor (close-on-exec) for this call, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -64,12 +67,13 @@ mod tests {
     use std::os::unix::net::{UnixListener, UnixStream as StdStream};
     use std::process::{Child, Command, Stdio};
 
-    /// Where a child of these tests connects to; one that has none only waits.
+    /// Environment variable with the socket to which a child of these tests connects. A child without it only
+    /// waits.
     const CONNECT: &str = "JET_PEER_PROCESS_CONNECT";
-    /// As many processes as are begun at most until one has a number that was used before.
+    /// Most processes that a test starts to get one with a reused number.
     const PROCESSES: u32 = 1000;
 
-    /// What the kernel says of a process descriptor.
+    /// Returns the process number that the kernel shows for a pidfd.
     fn pid_of(pidfd: &OwnedFd) -> String {
         let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).unwrap();
         let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"));
@@ -96,10 +100,10 @@ mod tests {
     fn child() {
         if let Ok(path) = std::env::var(CONNECT) {
             let stream = StdStream::connect(path).unwrap();
-            // The connection outlives this process.
+            // The parent gets this descriptor, so the connection outlives this process.
             send_with_fds(stream.as_fd(), b"mine", &[stream.as_fd()]).unwrap();
         }
-        // Until its parent lets it go.
+        // Waits until the parent closes standard input.
         let _ = std::io::stdin().read_line(&mut String::new());
     }
 
@@ -120,7 +124,7 @@ mod tests {
         poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now)).unwrap() == 1
     }
 
-    /// A living process that has this number; none where the system does not let us choose.
+    /// Starts a living process with this number; none where the system does not let the test choose numbers.
     fn another_with(number: i32) -> Option<Child> {
         (0..PROCESSES).find_map(|_| {
             std::fs::write("/proc/sys/kernel/ns_last_pid", (number - 1).to_string()).ok()?;
@@ -150,16 +154,18 @@ mod tests {
         let number = i32::try_from(child.id()).unwrap();
         assert_eq!((pid_of(&process.pidfd), process.id), (number.to_string(), number));
         assert!(!has_ended(&process.pidfd));
-        // It ends. The connection does not: this process has the other end.
+        // The child ends. The connection does not: the test process holds the other end.
         end(child);
         assert!(has_ended(&process.pidfd));
         assert!(PeerProcess::of(&near).is_none_or(|process| has_ended(&process.pidfd)));
-        let by_socket = !matches!(pidfd_of_peer(near.as_fd()), Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT));
-        // Where the kernel is said to tell, and this process may choose numbers, there must be something to
-        // see.
+        let by_socket = !matches!(
+            pidfd_of_peer(near.as_fd()),
+            Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT)
+        );
+        // With the variable set, the kernel and the permissions must allow the whole test.
         let wanted = std::env::var_os("JET_TEST_PEER_PIDFD").is_some_and(|wanted| wanted == "1");
         assert!(by_socket || !wanted, "JET_TEST_PEER_PIDFD=1, and the kernel has no SO_PEERPIDFD");
-        // Where there is only the number, whoever has it is taken for it: nothing to see.
+        // With the number alone a process that reuses it cannot be told apart, so there is nothing to test.
         let another = if by_socket { another_with(number) } else { None };
         assert!(
             another.is_some() || !wanted,

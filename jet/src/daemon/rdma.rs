@@ -1,4 +1,4 @@
-//! How the RDMA port stands: in the status, and in a line of the log whenever something of it changes.
+//! State of the RDMA port: for the status, and for a log line at each change.
 
 use jet_control::status::{LinkLayer, PortState, RdmaListening, RdmaStatus};
 use jet_wire::SLAB_BYTES_U32;
@@ -12,13 +12,13 @@ use jet_control::status::RdmaPath;
 #[cfg(feature = "verbs")]
 use jet_fabric::verbs::{self, PortStatus, PortWatch};
 
-/// An interface's MTU that lets packets of RoCE carry 4096 bytes: with their headers, as the kernel counts
-/// them (`iboe_get_mtu` of rdma/ib_addr.h), they take 4192.
+/// MTU of an interface, in bytes, at which packets of RoCE carry 4096 bytes of payload. With their headers,
+/// as the kernel counts them (`iboe_get_mtu` of rdma/ib_addr.h), they take 4192 bytes.
 const MTU_WANTED: u32 = 4200;
-/// What Jet's packets are best to carry.
+/// Payload bytes that a packet should carry for the best speed.
 const PACKET_BYTES_WANTED: u32 = 4096;
 
-/// Packets that a message of 4 KiB takes.
+/// Returns the number of packets that a message of 4 KiB takes, header included.
 fn packets_of_4_kib(packet_bytes: u32) -> u32 {
     let header = u32::try_from(HEADER_BYTES).expect("a header is short");
     (SLAB_BYTES_U32 + header).div_ceil(packet_bytes.max(1))
@@ -60,7 +60,8 @@ fn shown(port: PortStatus) -> RdmaStatus {
     }
 }
 
-/// What to change so that a message of 4 KiB takes two packets, if it takes more.
+/// Returns advice on what to change so that a message of 4 KiB takes two packets. `None`: packets are long
+/// enough, or their length is unknown.
 fn advice(status: &RdmaStatus) -> Option<String> {
     let RdmaStatus { packet_bytes_max: bytes, packets_of_4_kib: packets, .. } = status;
     if *bytes >= PACKET_BYTES_WANTED || *bytes == 0 {
@@ -80,7 +81,7 @@ fn advice(status: &RdmaStatus) -> Option<String> {
     ))
 }
 
-/// What is to be said at first.
+/// Returns the first log lines about the port: its state, its addresses, and advice.
 fn first_words(now: &RdmaStatus) -> Vec<String> {
     let RdmaStatus { device, port, link, state, packet_bytes_max, .. } = now;
     let at: Vec<&str> = now.listening.iter().map(|at| at.address.as_str()).collect();
@@ -93,7 +94,8 @@ fn first_words(now: &RdmaStatus) -> Vec<String> {
     lines
 }
 
-/// Where the daemon listens, and where not any more.
+/// Returns log lines about addresses on which the daemon began to listen, stopped listening, or cannot
+/// listen.
 fn news_of_listening(name: &str, before: &RdmaStatus, now: &RdmaStatus) -> Vec<String> {
     let away = |address: &str| {
         format!(
@@ -123,7 +125,8 @@ fn news_of_listening(name: &str, before: &RdmaStatus, now: &RdmaStatus) -> Vec<S
     lines
 }
 
-/// What peers do to it: any of them can bring that about, again and again.
+/// Returns log lines about changes that a peer alone can cause. The caller limits them, since a peer can
+/// repeat them at will.
 fn news_of_peers(name: &str, before: &RdmaStatus, now: &RdmaStatus) -> Vec<String> {
     let mut lines = Vec::new();
     let refused = now.refused_for_packets.saturating_sub(before.refused_for_packets);
@@ -155,7 +158,7 @@ fn news_of_peers(name: &str, before: &RdmaStatus, now: &RdmaStatus) -> Vec<Strin
     lines
 }
 
-/// What is to be said of the difference, but for what peers bring about.
+/// Returns log lines about changes between two states of the port, except those that a peer alone can cause.
 fn news(before: &RdmaStatus, now: &RdmaStatus) -> Vec<String> {
     let name = format!("{} port {}", now.device, now.port);
     let mut lines = Vec::new();
@@ -179,7 +182,7 @@ fn news(before: &RdmaStatus, now: &RdmaStatus) -> Vec<String> {
     lines
 }
 
-/// The port of the daemon's NIC, if that is an RDMA device.
+/// The RDMA port of the daemon's NIC. Empty if the NIC is no RDMA device.
 #[derive(Clone, Debug, Default)]
 pub struct RdmaView {
     #[cfg(feature = "verbs")]
@@ -188,7 +191,7 @@ pub struct RdmaView {
 }
 
 impl RdmaView {
-    /// Of a NIC's port.
+    /// Creates the view of a NIC's port.
     #[cfg(feature = "verbs")]
     pub fn of(watch: Arc<PortWatch>) -> Self {
         let changed = Arc::new(Notify::new());
@@ -197,44 +200,43 @@ impl RdmaView {
         Self { watch: Some(watch), changed }
     }
 
-    /// How it stands.
+    /// Returns the port's state now, or `None` if the NIC is no RDMA device.
     #[cfg(feature = "verbs")]
     pub fn status(&self) -> Option<RdmaStatus> {
         self.watch.as_ref().map(|watch| shown(watch.status()))
     }
 
-    /// How it stands.
+    /// Returns `None`: this build has no RDMA.
     #[cfg(not(feature = "verbs"))]
     pub fn status(&self) -> Option<RdmaStatus> {
         None
     }
 }
 
-/// Between two lines of the log that a peer alone can bring about. `jet status` has the counts at any time.
+/// Least time between two log lines that a peer alone can cause. `jet status` shows the counts at any time.
 const ABOUT_PEERS_EVERY: Duration = Duration::from_secs(60);
 
-/// Says what becomes of it.
+/// Turns changes of the RDMA port into log lines.
 #[derive(Debug)]
 pub struct RdmaTeller {
     view: RdmaView,
     said: Option<RdmaStatus>,
-    /// When something may be said again that a peer alone can bring about, and how it stood when that was
-    /// said.
+    /// Earliest time of the next log line that a peer alone can cause, and the state at the last such line.
     about_peers: Option<(Instant, RdmaStatus)>,
 }
 
 impl RdmaTeller {
-    /// Has said nothing yet.
+    /// Creates a teller that has reported nothing yet.
     pub fn new(view: RdmaView) -> Self {
         Self { view, said: None, about_peers: None }
     }
 
-    /// Waits until something may have changed.
+    /// Waits until the port may have changed.
     pub async fn changed(&self) {
         self.view.changed.notified().await;
     }
 
-    /// What is new since the last time.
+    /// Returns log lines about what has changed since the last call. The first call describes the port.
     pub fn news(&mut self) -> Vec<String> {
         let Some(now) = self.view.status() else { return Vec::new() };
         self.say(now, Instant::now())
@@ -315,7 +317,7 @@ mod tests {
         assert_eq!(news(&status(), &status()), [""; 0]);
         let said = |now: RdmaStatus| news(&status(), &now).join("\n");
         assert!(said(RdmaStatus { state: PortState::Down, downs: 1, ..status() }).contains("is down"));
-        // Down and up again before anybody looked.
+        // The port went down and came up between two looks.
         assert!(said(RdmaStatus { downs: 1, ..status() }).contains("was down, and is active again"));
         let away = || vec![RdmaListening { is_there: false, ..listening_at("10.0.0.1:7450") }];
         assert!(said(RdmaStatus { listening: away(), ..status() }).contains("10.0.0.1:7450 is no address"));

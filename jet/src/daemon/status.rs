@@ -1,4 +1,5 @@
-//! What `jet status` shows: made here of the reactor's snapshots, and told to however many ask.
+//! The answers to `jet status`: made from the reactor's snapshots, and shared by all clients that ask at the
+//! same time.
 
 mod board;
 mod rows;
@@ -13,31 +14,33 @@ use jet_control::status::{
 use jet_core::{EscapeStats, Stats};
 use jet_fabric::nic::Counters;
 
-/// What is told of a daemon and never changes.
+/// Facts about this daemon that never change.
 #[derive(Clone, Debug)]
 pub struct About {
-    /// Tells this start of the daemon from others.
+    /// Random number that tells this run of the daemon from other runs.
     pub incarnation: u64,
-    /// Where the NIC listens.
+    /// Addresses on which the NIC listens.
     pub listen: Vec<String>,
-    /// The pool's pages.
+    /// Size of the pool's pages.
     pub pages: Pages,
-    /// The pool's NUMA node, where one was asked for.
+    /// The pool's NUMA node; none where the kernel chose.
     pub numa_node: Option<u32>,
-    /// Whether the NIC has its own thread.
+    /// Whether the software NIC has a thread of its own.
     pub nic_thread: bool,
-    /// Who makes checksums.
+    /// Threads that make checksums.
     pub checksums: jet_core::Checksums,
-    /// The most applications that there may be.
+    /// Most applications that may be registered.
     pub sessions_max: u32,
-    /// The most senders that there may be.
+    /// Most senders that may be connected.
     pub peers_max: u32,
 }
 
-/// The status as far as the reactor knows it, with these rows.
+/// Builds the status from a snapshot, with these rows. The fields `congestion`, `cache` and `rdma` stay
+/// empty.
 fn status(about: &About, snapshot: &Snapshot, rows: Rows) -> Status {
     let stats = &snapshot.stats;
-    // Of the rows, not of the receiver: while they were copied somebody may have come or gone.
+    // Count the rows, not the receiver's numbers: applications and senders may have come or gone during
+    // copying.
     let count = |rows: usize| u32::try_from(rows).unwrap_or(u32::MAX);
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -65,7 +68,7 @@ fn status(about: &About, snapshot: &Snapshot, rows: Rows) -> Status {
     }
 }
 
-/// The pool.
+/// Builds the status of the pool.
 fn pool(stats: &Stats, pages: Pages, numa_node: Option<u32>) -> PoolStatus {
     PoolStatus {
         slabs: stats.pool_slabs,
@@ -80,13 +83,13 @@ fn pool(stats: &Stats, pages: Pages, numa_node: Option<u32>) -> PoolStatus {
         high_water: stats.high_water_slabs,
         pages,
         numa_node,
-        // More than all: what stands in for a straggler that came home is still posted.
+        // The sum may exceed `pool_slabs`: a stand-in may still be posted after its straggler has come back.
         whole: stats.free_slabs + stats.posted_slabs + stats.retired_slabs >= stats.pool_slabs,
         line_moves: stats.line_moves,
     }
 }
 
-/// READs.
+/// Builds the status of READs and checksums.
 fn reads(stats: &Stats, checksums: jet_core::Checksums) -> ReadStatus {
     ReadStatus {
         checksums: match checksums {
@@ -105,7 +108,7 @@ fn reads(stats: &Stats, checksums: jet_core::Checksums) -> ReadStatus {
     }
 }
 
-/// Messages.
+/// Builds the status of messages.
 fn messages(stats: &Stats) -> MessageStatus {
     MessageStatus {
         known: stats.messages,
@@ -116,7 +119,7 @@ fn messages(stats: &Stats) -> MessageStatus {
     }
 }
 
-/// How full the pool is.
+/// Converts the pressure of the pool for the status.
 fn pressure(pressure: jet_escape::Pressure) -> Pressure {
     match pressure {
         jet_escape::Pressure::Ok => Pressure::Ok,
@@ -125,7 +128,7 @@ fn pressure(pressure: jet_escape::Pressure) -> Pressure {
     }
 }
 
-/// Escape from pressure.
+/// Builds the status of escape. `error` is the reason why escape memory is missing or short.
 fn escape(stats: &EscapeStats, error: Option<&str>) -> EscapeStatus {
     EscapeStatus {
         enabled: stats.enabled,
@@ -158,7 +161,7 @@ fn escape(stats: &EscapeStats, error: Option<&str>) -> EscapeStatus {
     }
 }
 
-/// What others did wrong.
+/// Builds the counts of faults of senders and applications.
 fn faults(stats: &Stats) -> FaultStatus {
     FaultStatus {
         peers: stats.peer_faults,
@@ -167,9 +170,9 @@ fn faults(stats: &Stats) -> FaultStatus {
     }
 }
 
-/// The NIC's counters.
+/// Builds the NIC's counters for the status.
 fn nic(counters: Counters) -> NicStatus {
-    // Named one by one: a counter that is added has to be shown, too.
+    // Naming each counter makes the compiler report a new one that is not shown.
     let Counters {
         receives,
         sends,
@@ -230,7 +233,10 @@ mod tests {
         };
         let told = json!({
             "enabled": true,
-            "memory": {"slabs": 1, "ready": 2, "used": 3, "used_max": 4, "used_slab_ms": 5, "retired": 20, "error": "no more"},
+            "memory": {
+                "slabs": 1, "ready": 2, "used": 3, "used_max": 4, "used_slab_ms": 5, "retired": 20,
+                "error": "no more",
+            },
             "replaced": {"now": 6, "total": 7},
             "copied": {"now": 8, "total": 9, "bytes": 36_864, "pinned": 10, "failed": 11, "in_flight": 12},
             "memory_grants": {"now": 13, "total": 14},

@@ -7,7 +7,9 @@ mod run;
 mod tree;
 mod verify;
 
-use crate::commands::{Signals, fail, print, print_json, text};
+use crate::commands::{Signals, fail, print, print_json};
+use crate::text;
+use bytesize::ByteSize;
 use children::WorkDirectory;
 use run::{DemoError, Run};
 use std::path::{Path, PathBuf};
@@ -21,7 +23,7 @@ const BYTES_DEFAULT: u64 = 256 << 20;
 #[command(after_help = "\
 Examples:
   jet demo
-  jet demo --fabric tcp --senders 8 --bytes 1G
+  jet demo --fabric tcp --senders 8 --bytes 1GiB
   jet demo --dir /usr/share/doc --json
 
 Exit code: 0 where every file arrived as it was sent and the pool is whole again, else 1.")]
@@ -35,7 +37,7 @@ pub(crate) struct Args {
     /// How many senders.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
     senders: u16,
-    /// Bytes of the demo's own tree, as 256M or 1G, at least 32M a sender [default: 256M, or that].
+    /// Bytes of the demo's own tree, as 256MiB or 1GiB; at least 32MiB a sender [default: 256MiB, or that].
     #[arg(long, value_name = "N", value_parser = size)]
     bytes: Option<u64>,
     /// Where the trees are made and received; twice the bytes are needed.
@@ -105,10 +107,18 @@ fn demonstrate(args: &Args) -> Result<ExitCode, DemoError> {
     if shares.is_empty() {
         return Err(DemoError::Empty { path: args.dir.clone().unwrap_or_default() });
     }
+    let bytes = shares.iter().flatten().map(|path| bytes_below(path)).sum();
     let mut rows = Vec::new();
     for fabric in args.fabric.names() {
-        let run =
-            Run { work: work.path(), fabric, shares: &shares, signals: &signals, quiet, keep: args.keep };
+        let run = Run {
+            work: work.path(),
+            fabric,
+            shares: &shares,
+            bytes,
+            signals: &signals,
+            quiet,
+            keep: args.keep,
+        };
         rows.push(run.perform()?);
     }
     let good = rows.iter().all(report::Row::is_good);
@@ -180,20 +190,10 @@ fn bytes_below(path: &Path) -> u64 {
         .sum()
 }
 
-/// Bytes with an optional K, M or G (of 1024).
+/// Reads a number of bytes, with a unit or without, up to 1 TiB.
 fn size(text: &str) -> Result<u64, String> {
-    let (digits, shift) = match text.as_bytes().last() {
-        Some(b'k' | b'K') => (&text[..text.len() - 1], 10),
-        Some(b'm' | b'M') => (&text[..text.len() - 1], 20),
-        Some(b'g' | b'G') => (&text[..text.len() - 1], 30),
-        _ => (text, 0),
-    };
-    digits
-        .parse::<u64>()
-        .ok()
-        .and_then(|number| number.checked_mul(1 << shift))
-        .filter(|&bytes| bytes <= 1 << 40)
-        .ok_or_else(|| "write bytes, as 268435456, 256M or 1G, at most 1024G".to_owned())
+    let bytes = text.parse::<ByteSize>().ok().map(|size| size.as_u64()).filter(|&bytes| bytes <= 1 << 40);
+    bytes.ok_or_else(|| "write bytes, as 268435456, 256MiB or 1GiB, at most 1TiB".to_owned())
 }
 
 #[cfg(test)]
@@ -202,9 +202,10 @@ mod tests {
 
     #[test]
     fn sizes_have_units() {
-        assert_eq!(size("256M"), Ok(256 << 20));
+        assert_eq!(size("256MiB"), Ok(256 << 20));
+        assert_eq!(size("1GB"), Ok(1_000_000_000));
         assert_eq!(size("17"), Ok(17));
-        for bad in ["", "M", "1T", "-1", "99999G"] {
+        for bad in ["", "MiB", "2TiB", "-1", "99999GiB", "2 parsecs"] {
             assert!(size(bad).is_err(), "{bad}");
         }
     }

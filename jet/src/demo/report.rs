@@ -1,10 +1,10 @@
 //! What a run over one fabric showed.
 
 use super::verify::Differences;
-use crate::commands::text;
 use crate::files::receiving::ReceiveReport;
 use crate::files::sending::SendReport;
 use crate::files::spans::{Quantiles, Spans};
+use crate::text;
 use jet_control::status::Status;
 use serde::Serialize;
 

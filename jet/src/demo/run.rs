@@ -3,13 +3,14 @@
 use super::children::Process;
 use super::report::Row;
 use super::verify::{Differences, Manifest};
+use crate::backoff::Backoff;
 use crate::commands::status::ask;
-use crate::commands::{Signals, text, wait_readable};
-use crate::log::show_progress;
+use crate::commands::{Signals, wait_readable};
+use crate::progress::{self, Progress};
 use jet_control::status::Status;
 use jet_control::{ControlConnection, ControlRequest};
 use std::ffi::OsStr;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -44,7 +45,7 @@ pub(super) enum DemoError {
         source: io::Error,
     },
     /// A tree that is too small.
-    #[error("--bytes {bytes} is below the minimum of {bytes_min} ({}M) for {senders} sender(s), 32M each: \
+    #[error("--bytes {bytes} is below the minimum of {bytes_min} ({}MiB) for {senders} sender(s), 32MiB each: \
              give more, or fewer --senders", bytes_min >> 20)]
     TooFew {
         /// What was asked for.
@@ -114,6 +115,8 @@ pub(super) struct Run<'a> {
     pub fabric: &'static str,
     pub shares: &'a [Vec<PathBuf>],
     pub signals: &'a Signals,
+    /// Bytes that all senders send.
+    pub bytes: u64,
     pub quiet: bool,
     pub keep: bool,
 }
@@ -163,7 +166,7 @@ impl Run<'_> {
             arguments.extend(share.iter().map(|path| path.as_os_str()));
             senders.push(Process::start(self.work, &format!("{}-sender-{number}", self.fabric), &arguments)?);
         }
-        self.watch(&control, began, &mut senders, &mut receiver, &mut daemon)?;
+        self.watch(&control, &mut senders, &mut receiver, &mut daemon)?;
         let seconds = began.elapsed().as_secs_f64();
         let status = self.whole(&control)?;
         self.end(&mut receiver, Process::terminate)?;
@@ -185,13 +188,17 @@ impl Run<'_> {
     }
 
     fn compare(&self, out: &Path) -> Result<(u64, Differences), DemoError> {
-        self.line(format_args!("{}: comparing every file", self.fabric));
+        let progress = self.progress(2 * self.bytes);
+        let mut done = 0;
+        let mut each = |bytes: u64| {
+            done += bytes;
+            progress.set(done, format!("{}: comparing every file", self.fabric));
+        };
         let mut sent = Manifest::default();
         for share in self.shares {
-            sent.add(Manifest::of(share)?);
+            sent.add(Manifest::of(share, &mut each)?);
         }
-        let differences = sent.compare(&Manifest::below(out)?);
-        self.clear_line();
+        let differences = sent.compare(&Manifest::below(out, &mut each)?);
         Ok((sent.files(), differences))
     }
 
@@ -199,11 +206,11 @@ impl Run<'_> {
     fn watch(
         &self,
         control: &Path,
-        began: Instant,
         senders: &mut [Process],
         receiver: &mut Process,
         daemon: &mut Process,
     ) -> Result<(), DemoError> {
+        let progress = self.progress(self.bytes);
         let (mut before, mut moved) = (0, Instant::now());
         loop {
             let mut running = 0;
@@ -211,7 +218,6 @@ impl Run<'_> {
                 running += usize::from(sender.ended()?.is_none());
             }
             if running == 0 {
-                self.clear_line();
                 return Ok(());
             }
             // Those that ended stay readable.
@@ -231,20 +237,15 @@ impl Run<'_> {
                     words: daemon.last_words(),
                 });
             }
-            self.line(format_args!(
-                "{}: {} received in {:.1} s, {running} of {} senders at work",
-                self.fabric,
-                text::bytes(delivered),
-                began.elapsed().as_secs_f64(),
-                senders.len()
-            ));
+            let words = format!("{}: {running} of {} senders at work", self.fabric, senders.len());
+            progress.set(delivered.min(self.bytes), words);
         }
     }
 
     /// The daemon's status once every slab is back, or when that takes too long.
     fn whole(&self, control: &Path) -> Result<Status, DemoError> {
         let deadline = Instant::now() + PATIENCE;
-        let mut backoff = BACKOFF_FIRST;
+        let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_MAX);
         loop {
             let status = ask(control).map_err(io::Error::other)?;
             if status.pool.whole || Instant::now() >= deadline {
@@ -262,7 +263,7 @@ impl Run<'_> {
         mut look: impl FnMut() -> Option<T>,
     ) -> Result<T, DemoError> {
         let deadline = Instant::now() + PATIENCE;
-        let mut backoff = BACKOFF_FIRST;
+        let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_MAX);
         loop {
             if let Some(found) = look() {
                 return Ok(found);
@@ -276,11 +277,10 @@ impl Run<'_> {
         }
     }
 
-    fn pause(&self, backoff: &mut Duration) -> Result<(), DemoError> {
-        if self.signals.wait(*backoff)? {
+    fn pause(&self, backoff: &mut Backoff) -> Result<(), DemoError> {
+        if self.signals.wait(backoff.next_wait())? {
             return Err(DemoError::Interrupted);
         }
-        *backoff = (*backoff * 2).min(BACKOFF_MAX);
         Ok(())
     }
 
@@ -332,19 +332,9 @@ impl Run<'_> {
         }
     }
 
-    fn line(&self, what: std::fmt::Arguments<'_>) {
-        if !self.quiet {
-            // Over and over on a terminal; anywhere else the lines would only pile up.
-            if io::stderr().is_terminal() {
-                show_progress(what.to_string());
-            }
-        }
-    }
-
-    fn clear_line(&self) {
-        if !self.quiet && io::stderr().is_terminal() {
-            show_progress(String::new());
-        }
+    /// A bar on a terminal. Anywhere else its lines would only pile up.
+    fn progress(&self, bytes: u64) -> Progress {
+        if !self.quiet && progress::is_watched() { Progress::of_bytes(bytes) } else { Progress::hidden() }
     }
 }
 

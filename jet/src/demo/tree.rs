@@ -137,7 +137,7 @@ mod tests {
             .map(|(name, seed)| {
                 let root = root.path().join(name);
                 make(&root, seed, 0).unwrap();
-                Manifest::below(&root).unwrap()
+                Manifest::below(&root, drop).unwrap()
             })
             .collect();
         assert_eq!(manifests[0].compare(&manifests[1]).count, 0);

@@ -33,17 +33,17 @@ pub(super) struct Differences {
 }
 
 impl Manifest {
-    /// Of what `jet send` would send of these paths.
-    pub(super) fn of(paths: &[PathBuf]) -> io::Result<Self> {
-        Self::of_walk(Walk::new(paths).map_err(io::Error::other)?)
+    /// Reads what `jet send` would send of these paths. Calls `each` with the bytes of each file that was read.
+    pub(super) fn of(paths: &[PathBuf], each: impl FnMut(u64)) -> io::Result<Self> {
+        Self::of_walk(Walk::new(paths).map_err(io::Error::other)?, each)
     }
 
-    /// Of what lies in a directory.
-    pub(super) fn below(directory: &Path) -> io::Result<Self> {
-        Self::of_walk(Walk::below(directory))
+    /// Reads what lies in a directory, like [`Self::of`].
+    pub(super) fn below(directory: &Path, each: impl FnMut(u64)) -> io::Result<Self> {
+        Self::of_walk(Walk::below(directory), each)
     }
 
-    fn of_walk(walk: Walk) -> io::Result<Self> {
+    fn of_walk(walk: Walk, mut each: impl FnMut(u64)) -> io::Result<Self> {
         let mut manifest = Self::default();
         for found in walk {
             let (path, entry) = match found {
@@ -51,7 +51,7 @@ impl Manifest {
                     let mut file = File::open(&source)?;
                     let metadata = file.metadata()?;
                     let mut hasher = blake3::Hasher::new();
-                    io::copy(&mut file, &mut hasher)?;
+                    each(io::copy(&mut file, &mut hasher)?);
                     let hash = hasher.finalize();
                     (path, Entry::File { mode: metadata.mode() & 0o777, bytes: metadata.len(), hash })
                 }
@@ -120,13 +120,13 @@ mod tests {
                 fs::write(side.join(name), name).unwrap();
             }
         }
-        let whole = Manifest::below(&sent).unwrap();
-        assert_eq!(whole.compare(&Manifest::below(&arrived).unwrap()), Differences::default());
+        let whole = Manifest::below(&sent, drop).unwrap();
+        assert_eq!(whole.compare(&Manifest::below(&arrived, drop).unwrap()), Differences::default());
         fs::write(arrived.join("bytes"), "BYTES").unwrap();
         fs::set_permissions(arrived.join("mode"), fs::Permissions::from_mode(0o711)).unwrap();
         fs::remove_file(arrived.join("d/lost")).unwrap();
         fs::write(arrived.join("extra"), "").unwrap();
-        let differences = whole.compare(&Manifest::below(&arrived).unwrap());
+        let differences = whole.compare(&Manifest::below(&arrived, drop).unwrap());
         assert_eq!(differences.count, 4, "{differences:?}");
     }
 
@@ -135,8 +135,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("top")).unwrap();
         fs::write(root.path().join("top/file"), "x").unwrap();
-        let sent = Manifest::of(&[root.path().join("top")]).unwrap();
-        assert_eq!(sent.compare(&Manifest::below(root.path()).unwrap()).count, 0);
+        let sent = Manifest::of(&[root.path().join("top")], drop).unwrap();
+        assert_eq!(sent.compare(&Manifest::below(root.path(), drop).unwrap()).count, 0);
         assert_eq!(sent.files(), 1);
     }
 }

@@ -1,33 +1,34 @@
-//! Writes in flight, and reads and syncs beside them: io_uring where the kernel has it and allows it, plain
-//! system calls where not.
+//! File writes in flight, and reads and syncs beside them. Uses io_uring where the kernel has it and allows
+//! it, and plain system calls elsewhere.
 //!
-//! The bytes are written from where the NIC put them: the slices are kept here until their write ended, so
-//! that their slabs are not used again under it. No buffers are registered with io_uring: that would need a
-//! writable mapping.
+//! The bytes are written from where the NIC put them. A [`Disk`] keeps each slice until its write ended, so
+//! that the daemon cannot reuse the slice's slabs before. No buffers are registered with io_uring, because
+//! that would need a writable mapping.
 //!
-//! A ring that fails is not used again. Whoever hears of that failure hears it only when nothing is in flight
-//! any more: the mapping that the bytes lie in may be gone a moment later.
+//! A ring that fails is not used again. The caller gets the failure only when nothing is in flight any more:
+//! it may drop the mapping that the bytes lie in right after.
 
 use io_uring::{IoUring, opcode, types};
 use jet_client::receive::DetachedSlice;
 use jet_fabric::advice::Advised;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+use slab::Slab;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
-/// How writing is done.
+/// Means by which files are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
-    /// io_uring.
+    /// Asynchronous writes through io_uring.
     IoUring,
-    /// One `pwrite` after the other.
+    /// One `pwrite` system call after the other.
     Pwrite,
 }
 
 impl Engine {
-    /// Its name in reports.
+    /// Returns the engine's name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::IoUring => "io_uring",
@@ -36,13 +37,14 @@ impl Engine {
     }
 }
 
-/// The disk cannot be used.
+/// Error that makes a [`Disk`] unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
-    /// No ring, for another reason than that there is none.
+    /// The eventfd or the ring could not be set up. A kernel that has no io_uring, or forbids it, is not the
+    /// reason.
     #[error("cannot set up io_uring: {}", io_uring_advised(.0))]
     Setup(#[source] io::Error),
-    /// The ring failed.
+    /// The ring failed after it was set up.
     #[error("io_uring failed: {0}; give --no-io-uring to write without it")]
     Ring(#[source] io::Error),
 }
@@ -51,43 +53,43 @@ fn io_uring_advised(error: &io::Error) -> Advised<'_> {
     Advised { error, otherwise: "raise ulimit -l (locked memory), or give --no-io-uring" }
 }
 
-/// What is to be done with a file.
+/// Operation on a file: a write, a read or a sync.
 #[derive(Debug)]
 pub enum Work {
-    /// Write a slice from its byte `done` on.
+    /// Writes a slice from its byte `done` on.
     Write {
-        /// The bytes.
+        /// Bytes that are written to the file.
         slice: DetachedSlice,
-        /// How many of them are written already.
+        /// Bytes of the slice that are written already.
         done: usize,
-        /// Where the slice begins in the file.
+        /// Offset in the file at which the slice begins, in bytes.
         offset: u64,
-        /// Whether the descriptor has `O_DIRECT`.
+        /// Whether the file's descriptor has `O_DIRECT`.
         direct: bool,
     },
-    /// Read into a buffer from its byte `done` on, to its end or the file's.
+    /// Reads into a buffer from its byte `done` on, to the end of the buffer or of the file.
     Read {
-        /// Where the bytes go.
+        /// Memory that the bytes are read into.
         buffer: Box<[u8]>,
-        /// How many of them were read already.
+        /// Bytes that were read into the buffer already.
         done: usize,
-        /// Where the buffer begins in the file.
+        /// Offset in the file at which the buffer begins, in bytes.
         offset: u64,
     },
-    /// Make what was written last.
+    /// Syncs the file to the disk, as `fsync` does.
     Sync,
 }
 
-/// Work that ended.
+/// Work that ended, with its outcome.
 #[derive(Debug)]
 pub struct Finished {
-    /// What it was submitted with.
+    /// Token that the caller gave to [`Disk::begin`].
     pub token: usize,
-    /// The work; `done` counts what was written or read now, too.
+    /// The work as it is now: its `done` includes the bytes of this operation.
     pub work: Work,
-    /// What `done` was before.
+    /// Value of `done` before this operation.
     pub before: usize,
-    /// What the system said, where it failed.
+    /// Error of the system where the operation failed.
     pub error: Option<io::Error>,
 }
 
@@ -97,7 +99,7 @@ struct Operation {
     work: Work,
 }
 
-/// An operation's place, and what became of it.
+/// An operation's index in the table, and its result: the bytes that were written or read.
 type Ended = (usize, io::Result<usize>);
 
 enum Backend {
@@ -105,37 +107,38 @@ enum Backend {
     Plain { ended: VecDeque<Ended>, event: OwnedFd },
 }
 
-/// A ring, and what it has of the operations.
+/// An io_uring ring, and how far it is with the operations.
 struct Uring {
     ring: IoUring,
     event: OwnedFd,
-    /// Pushed, and not taken by the kernel, in their order.
+    /// Indices of operations that were pushed and not yet taken by the kernel, in their order.
     untaken: VecDeque<usize>,
-    /// Taken by the kernel, and not ended.
+    /// Number of operations that the kernel took and that have not ended.
     taken: usize,
-    /// Why the ring is not used any more, as an errno.
+    /// Errno with which the ring failed. A ring that failed is not used any more.
     failure: Option<i32>,
-    /// What ended while the ring was given up.
+    /// Operations that ended while the ring was given up.
     ended: VecDeque<Ended>,
 }
 
-/// A bounded number of writes in flight, and of reads and syncs beside them. Dropping it waits for them.
+/// Executor of a bounded number of writes in flight, and of reads and syncs beside them. Dropping it waits
+/// for them.
 pub struct Disk {
     backend: Backend,
-    operations: Vec<Option<Operation>>,
-    free: Vec<usize>,
-    /// Writes that may be in flight; the rest of the table is for reads and syncs.
+    operations: Slab<Operation>,
+    operations_max: usize,
+    /// Most writes in flight. The rest of the table is for reads and syncs.
     depth: usize,
     writes: usize,
     refusal: Option<io::Error>,
 }
 
 impl Disk {
-    /// A disk of at most `depth` writes in flight, and `others` reads and syncs.
+    /// Sets up a disk for at most `depth` writes in flight, and `others` reads and syncs beside them.
     ///
     /// # Errors
-    /// [`DiskError::Setup`]. A kernel that has no io_uring, or forbids it, is no error: see
-    /// [`Self::refusal`].
+    /// [`DiskError::Setup`]. A kernel that has no io_uring, or forbids it, is no error: [`Self::refusal`]
+    /// then says why plain system calls are used.
     pub fn new(depth: usize, others: usize, io_uring: bool) -> Result<Self, DiskError> {
         let all = depth + others;
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -162,15 +165,15 @@ impl Disk {
         };
         Ok(Self {
             backend,
-            operations: (0..all).map(|_| None).collect(),
-            free: (0..all).rev().collect(),
+            operations: Slab::with_capacity(all),
+            operations_max: all,
             depth,
             writes: 0,
             refusal,
         })
     }
 
-    /// How writing is done.
+    /// Returns the means by which files are written.
     pub fn engine(&self) -> Engine {
         match self.backend {
             Backend::Uring(_) => Engine::IoUring,
@@ -178,39 +181,41 @@ impl Disk {
         }
     }
 
-    /// Why the kernel gave no io_uring, where it was asked.
+    /// Returns the kernel's reason for giving no io_uring, if the caller asked for io_uring in vain.
     pub fn refusal(&self) -> Option<&io::Error> {
         self.refusal.as_ref()
     }
 
-    /// Writes that can be submitted now.
+    /// Returns how many writes can be begun now.
     pub fn room(&self) -> usize {
         self.depth - self.writes
     }
 
-    /// Whether nothing is in flight.
+    /// Returns whether no write, read or sync is in flight.
     pub fn is_idle(&self) -> bool {
-        self.free.len() == self.operations.len()
+        self.operations.is_empty()
     }
 
-    /// Begins work on a file. [`Self::submit`] shows it to the kernel.
+    /// Begins work on a file. The kernel sees it when [`Self::submit`] is called.
     ///
     /// # Safety
-    /// The session that gave the slice lives until the work came back; [`Self::wait_all`] is the way to be
-    /// sure.
+    /// The session that gave the slice must live until [`Self::finished`] or [`Self::wait_all`] gave the work
+    /// back. [`Self::wait_all`] is the way to be sure of that.
     ///
     /// # Errors
-    /// [`DiskError::Ring`]: this was not begun, and nothing is in flight any more.
+    /// [`DiskError::Ring`]: this work was not begun, and nothing is in flight any more.
     ///
     /// # Panics
-    /// Where there is no room: the caller looks before.
+    /// Panics where there is no room. The caller asks [`Self::room`] before.
     pub unsafe fn begin(&mut self, token: usize, file: &Rc<OwnedFd>, work: Work) -> Result<(), DiskError> {
-        let index = self.free.pop().expect("the caller looks for room before");
+        assert!(self.operations.len() < self.operations_max, "the caller looks for room before");
+        let place = self.operations.vacant_entry();
+        let index = place.key();
         if matches!(work, Work::Write { .. }) {
             assert!(self.writes < self.depth, "{} writes are in flight", self.writes);
             self.writes += 1;
         }
-        let operation = self.operations[index].insert(Operation { token, file: Rc::clone(file), work });
+        let operation = place.insert(Operation { token, file: Rc::clone(file), work });
         match &mut self.backend {
             Backend::Plain { ended, .. } => {
                 let result = operation.perform();
@@ -229,9 +234,10 @@ impl Disk {
         Ok(())
     }
 
-    /// Begins an operation once more where it is. `false`: the ring takes nothing any more.
+    /// Begins an operation once more, in the place that it has in the table. Returns `false` if the ring
+    /// failed and takes nothing any more.
     fn begin_again(&mut self, index: usize) -> bool {
-        let operation = self.operations[index].as_mut().expect("what ended has its place until it is taken");
+        let operation = &mut self.operations[index];
         match &mut self.backend {
             Backend::Plain { ended, .. } => {
                 let result = operation.perform();
@@ -243,18 +249,18 @@ impl Disk {
         }
     }
 
-    /// The operation's place is free.
+    /// Takes an operation out of the table and frees its place.
     fn forget(&mut self, index: usize) -> Operation {
-        let operation = self.operations[index].take().expect("a completion comes once");
-        self.free.push(index);
+        let operation = self.operations.remove(index);
         self.writes -= usize::from(matches!(operation.work, Work::Write { .. }));
         operation
     }
 
-    /// Shows the kernel what was begun.
+    /// Shows the kernel all work that was begun.
     ///
     /// # Errors
-    /// [`DiskError::Ring`]: nothing is in flight any more. What was has ended, as [`Self::finished`] tells.
+    /// [`DiskError::Ring`]: nothing is in flight any more. All work that was has ended, and
+    /// [`Self::finished`] gives it.
     pub fn submit(&mut self) -> Result<(), DiskError> {
         match &mut self.backend {
             Backend::Uring(uring) => uring.submit(0).map_err(DiskError::Ring),
@@ -262,16 +268,18 @@ impl Disk {
         }
     }
 
-    /// Work that ended, if any did. What was interrupted before it did anything is begun again;
-    /// [`Self::submit`] shows it to the kernel.
+    /// Takes one piece of work that ended, if there is one. Work that was interrupted before it did anything
+    /// is begun again, and [`Self::submit`] shows it to the kernel.
     pub fn finished(&mut self) -> Option<Finished> {
         let (index, result) = loop {
             let (index, result) = match &mut self.backend {
                 Backend::Plain { ended, .. } => ended.pop_front()?,
                 Backend::Uring(uring) => uring.next_ended()?,
             };
-            // Interrupted before anything was done.
-            let again = matches!(&result, Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)));
+            let again = matches!(
+                &result,
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN))
+            );
             if !(again && self.begin_again(index)) {
                 break (index, result);
             }
@@ -295,7 +303,7 @@ impl Disk {
         Some(Finished { token, work, before, error })
     }
 
-    /// How much has ended by now, and waits for [`Self::finished`].
+    /// Returns how many operations have ended and wait for [`Self::finished`].
     pub fn ended(&mut self) -> usize {
         match &mut self.backend {
             Backend::Plain { ended, .. } => ended.len(),
@@ -303,7 +311,8 @@ impl Disk {
         }
     }
 
-    /// Asks to be woken through [`Self::as_fd`]. `false`: something ended meanwhile.
+    /// Asks the kernel to signal [`Self::as_fd`] when an operation ends. Returns `false` if one has ended
+    /// already: the caller must not sleep then.
     pub fn prepare_sleep(&mut self) -> bool {
         match &mut self.backend {
             Backend::Plain { ended, .. } => ended.is_empty(),
@@ -311,17 +320,17 @@ impl Disk {
         }
     }
 
-    /// Takes the wish to be woken back.
+    /// Ends what [`Self::prepare_sleep`] began: the kernel signals no more ends.
     pub fn awake(&mut self) {
         if let Backend::Uring(uring) = &mut self.backend {
             uring.awake();
         }
     }
 
-    /// Waits until nothing is in flight, and gives what ended.
+    /// Waits until nothing is in flight, and passes all work that ended to `ended`.
     ///
     /// # Errors
-    /// [`DiskError::Ring`]: nothing is in flight all the same, and what ended was given.
+    /// [`DiskError::Ring`]: nothing is in flight even so, and `ended` got all work that ended.
     pub fn wait_all(&mut self, mut ended: impl FnMut(Finished)) -> Result<(), DiskError> {
         let mut failed = Ok(());
         loop {
@@ -351,7 +360,8 @@ impl AsFd for Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // The slices' mapping may go next. Nothing is in flight when this returns, whatever it says.
+        // The slices' mapping may be dropped next. Nothing is in flight when `wait_all` returns, with or
+        // without an error.
         let _ = self.wait_all(drop);
     }
 }
@@ -365,7 +375,7 @@ impl Uring {
         let entries = u32::try_from(entries).map_err(|_| io::ErrorKind::InvalidInput)?;
         let mut ring = IoUring::builder().dontfork().build(entries)?;
         ring.submitter().register_eventfd(event.as_raw_fd())?;
-        // Rung only when somebody is about to sleep.
+        // The kernel signals the eventfd only while this thread is about to sleep.
         ring.completion().disable_eventfd();
         Ok(ring)
     }
@@ -385,10 +395,10 @@ impl Uring {
     /// Queues an operation for the kernel.
     ///
     /// # Safety
-    /// What the entry names is valid until the operation ended.
+    /// The descriptor and the memory that the entry names must stay valid until the operation ended.
     ///
     /// # Errors
-    /// The ring failed: this is not queued.
+    /// The ring failed: the operation is not queued.
     unsafe fn push(&mut self, index: usize, entry: io_uring::squeue::Entry) -> io::Result<()> {
         if let Some(errno) = self.failure {
             return Err(io::Error::from_raw_os_error(errno));
@@ -396,15 +406,16 @@ impl Uring {
         let entry = entry.user_data(index as u64);
         // SAFETY: the caller's promise.
         while unsafe { self.ring.submission().push(&entry) }.is_err() {
-            // The queue has an entry for every operation; it is full only until the kernel took what is in
-            // it.
+            // The queue has an entry for every operation, so it is full only until the kernel takes what is
+            // in it.
             self.submit(0)?;
         }
         self.untaken.push_back(index);
         Ok(())
     }
 
-    /// Shows the kernel what is queued, and waits for so many ends.
+    /// Shows the kernel all queued operations, and waits for `ends` of them to end. May return early where
+    /// the call is interrupted or the kernel is busy.
     ///
     /// # Errors
     /// The ring failed; nothing is in flight any more.
@@ -427,14 +438,15 @@ impl Uring {
                 self.give_up(&error);
                 return Err(error);
             }
-            // Some of it may wait for what ended to be taken.
+            // The kernel may take more only when the caller has taken the operations that ended.
             if ends > 0 {
                 return Ok(());
             }
         }
     }
 
-    /// The ring is not used any more. What the kernel never took ends here; what it took ends by itself.
+    /// Stops using the ring, and waits until every operation that the kernel took has ended. Operations that
+    /// it never took end here, with this error.
     fn give_up(&mut self, error: &io::Error) {
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
         self.failure = Some(errno);
@@ -449,9 +461,9 @@ impl Uring {
         self.ended.extend(untaken.map(|index| (index, Err(io::Error::from_raw_os_error(errno)))));
     }
 
-    /// Until the kernel rings for a completion.
+    /// Sleeps until the kernel signals a completion.
     fn sleep(&mut self) {
-        // A signal, or an error of the wait itself, is one look too many.
+        // A signal, or an error of the wait itself, only makes the caller look once more.
         let _ = rustix::event::poll(&mut [PollFd::new(&self.event, PollFlags::IN)], None);
         self.awake();
     }
@@ -471,8 +483,8 @@ impl Uring {
     fn prepare_sleep(&mut self) -> bool {
         let mut completions = self.ring.completion();
         completions.enable_eventfd();
-        // The kernel writes an entry and then reads the flag; this writes the flag and then reads the
-        // entries.
+        // The kernel writes an entry and then reads the flag. This thread writes the flag and then reads the
+        // entries. The fence keeps both from missing the other's write.
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         completions.sync();
         completions.is_empty() && self.ended.is_empty()
@@ -481,7 +493,7 @@ impl Uring {
     fn awake(&mut self) {
         self.ring.completion().disable_eventfd();
         let mut count = [0; 8];
-        // Nothing to read means that nobody rang.
+        // Where there is nothing to read, the kernel did not signal.
         let _ = rustix::io::read(&self.event, &mut count);
     }
 }
@@ -492,7 +504,7 @@ impl Operation {
         match &mut self.work {
             Work::Write { slice, done, offset, .. } => {
                 let length = u32::try_from(slice.len() - *done).expect("a run is at most a fragment long");
-                // Stays within the slice: `done` never exceeds its length.
+                // The pointer stays within the slice: `done` never exceeds its length.
                 let bytes = slice.as_ptr().wrapping_add(*done);
                 opcode::Write::new(file, bytes, length).offset(*offset + *done as u64).build()
             }

@@ -1,4 +1,4 @@
-//! The user header of a message that carries (a part of) a file.
+//! User header of a message that carries a file, a part of one, or a directory.
 
 use super::path::{PathError, RelativePath};
 use super::proof::{DIGEST_BYTES, Digest, Hash, Proof};
@@ -6,65 +6,67 @@ use jet_wire::message::{SMALL_USER_HEADER_MAX, USER_HEADER_MAX};
 use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The version of the convention.
+/// Version of the convention for sending files, in every header.
 pub const FILES_VERSION: u8 = 2;
-/// Bytes of the fixed fields.
+/// Length of the header's fixed fields, in bytes.
 pub const FIXED_BYTES: usize = 32;
-/// The longest path in a small message's header.
+/// Length of the longest path that fits a small message's header, in bytes.
 pub const SMALL_PATH_MAX: usize = SMALL_USER_HEADER_MAX - FIXED_BYTES;
-/// The longest path in a large message's header.
+/// Length of the longest path that fits a large message's header, in bytes.
 pub const LARGE_PATH_MAX: usize = USER_HEADER_MAX - FIXED_BYTES;
-/// The longest path at all: the payload of a small message.
+/// Length of the longest path that can be sent at all, in bytes. Such a path is the payload of a small
+/// message.
 pub const PATH_MAX: usize = jet_wire::SLAB_BYTES;
-/// The tag of every message of this convention: "jetfiles" in ASCII.
+/// Tag of every message of the convention: "jetfiles" in ASCII.
 pub const TAG: u64 = u64::from_be_bytes(*b"jetfiles");
-/// The permission bits that travel: set-user-id and its like do not.
+/// Permission bits that are sent with a file or directory. The set-user-id, set-group-id and sticky bits are
+/// not.
 pub const MODE_MASK: u16 = 0o777;
 
-/// What a message is.
+/// Meaning of a message, with the fields that only this kind of message has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A directory.
+    /// The directory exists, with these permission bits.
     Directory {
-        /// Permission bits, within [`MODE_MASK`].
+        /// Permission bits of the directory, within [`MODE_MASK`].
         mode: u16,
     },
-    /// A file of one message: its bytes are the payload.
+    /// The payload is a whole file.
     Whole {
-        /// Permission bits.
+        /// Permission bits of the file, within [`MODE_MASK`].
         mode: u16,
-        /// Of the payload.
+        /// Hash of the payload, if the sender made one.
         proof: Option<Proof>,
     },
-    /// A path, as the payload.
+    /// The payload is the path that stands for this sender and file id from now on.
     Path,
-    /// A file of several messages begins: its part is made, empty. Only this makes one.
+    /// A file of several messages begins: the receiver makes its part, empty. No other message makes a part.
     Begin {
-        /// The whole file's bytes.
+        /// Length of the whole file, in bytes.
         file_bytes: u64,
-        /// What [`Self::Complete`] will prove it with.
+        /// Kind of hash that [`Self::Complete`] will carry, if any.
         hash: Option<Hash>,
     },
-    /// Bytes of a file that has begun.
+    /// The payload is a piece of a file that has begun.
     Piece {
-        /// Where they belong.
+        /// Offset of the piece in the file, in bytes.
         offset: u64,
     },
-    /// Bytes of a file that has begun are a hole.
+    /// A range of a file that has begun is a hole.
     Hole {
-        /// Where it begins.
+        /// Offset of the hole in the file, in bytes.
         offset: u64,
-        /// Its length.
+        /// Length of the hole, in bytes.
         bytes: u64,
     },
-    /// All pieces and holes of a file were consumed: it is to take its name.
+    /// All pieces and holes of a file were consumed: the file is to take its name.
     Complete {
-        /// Permission bits.
+        /// Permission bits of the file, within [`MODE_MASK`].
         mode: u16,
-        /// Of the whole file.
+        /// Hash of the whole file, if the sender made one.
         proof: Option<Proof>,
     },
-    /// The sender gave the file up.
+    /// The sender gave the file up: the receiver removes its part.
     Abandoned,
 }
 
@@ -78,62 +80,65 @@ struct Fixed {
     hash: u8,
     reserved: u8,
     file_id: U64,
-    /// As the kind has it: a length, an offset, an offset and a length, a digest.
+    /// First of two numbers whose meaning depends on the kind: a length, an offset, an offset and a length,
+    /// or the halves of a digest.
     first: U64,
     second: U64,
 }
 
 const _: () = assert!(size_of::<Fixed>() == FIXED_BYTES);
 
-/// Where the path is.
+/// Place of the path that a message is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathField<'a> {
-    /// In the header.
+    /// The header carries the path.
     Here(RelativePath<'a>),
-    /// Said before in a path message of this sender and file id (or, of a path message, in its payload).
+    /// An earlier path message of the same sender and file id carried the path. For a path message itself,
+    /// its payload is the path.
     Elsewhere,
 }
 
-/// What a header says.
+/// Contents of a file header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileHeader<'a> {
-    /// What the message is.
+    /// Meaning of the message.
     pub kind: Kind,
-    /// The sender's number for the file; another one each time that it is sent from its beginning.
+    /// Sender's number for the file. The sender takes another one each time it sends the file from its
+    /// beginning.
     pub file_id: u64,
-    /// The path.
+    /// Path that the message is about, or where to find it.
     pub path: PathField<'a>,
 }
 
-/// A header that cannot be read.
+/// Reason why a file header cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
-    /// Too short, or its path is longer than what is there, or something follows the path.
+    /// The header is too short, or its length is not that of the fixed fields and the path together.
     #[error("a file header of {bytes} bytes does not hold what it says")]
     Length {
-        /// Its bytes.
+        /// Length of the header, in bytes.
         bytes: usize,
     },
-    /// Another version.
+    /// The header is of another version of the convention.
     #[error(
         "file header version {version}, this build speaks {FILES_VERSION}; use the same Jet at both ends"
     )]
     Version {
-        /// The version given.
+        /// Version in the header.
         version: u8,
     },
-    /// A kind that does not exist, or bits that must be zero.
+    /// The kind does not exist, or the header has bits set that must be zero.
     #[error("a file header of kind {kind} with bits that mean nothing")]
     Kind {
-        /// The kind given.
+        /// Number of the kind in the header.
         kind: u8,
     },
-    /// The path is refused.
+    /// The path in the header is refused.
     #[error(transparent)]
     Path(#[from] PathError),
 }
 
-/// A header as bytes; the first `length` count.
+/// File header as bytes, of which the first `length` count.
 #[derive(Clone, Debug)]
 pub struct EncodedHeader {
     bytes: [u8; USER_HEADER_MAX],
@@ -146,7 +151,7 @@ impl AsRef<[u8]> for EncodedHeader {
     }
 }
 
-/// The fields beside path and file id, before they are bytes.
+/// Fields of a header beside the path and the file id, as numbers.
 #[derive(Default)]
 struct Fields {
     number: u8,
@@ -215,7 +220,8 @@ impl Kind {
         }
     }
 
-    /// `None`: no kind, or something is said that it does not have.
+    /// Makes the kind that the fields describe. Returns `None` if no such kind exists, or if a field is set
+    /// that the kind does not have.
     fn of(fields: &Fields) -> Option<Self> {
         let Fields { number, mode, hash, first, second } = *fields;
         if mode & !MODE_MASK != 0 {
@@ -239,10 +245,10 @@ impl Kind {
 }
 
 impl<'a> FileHeader<'a> {
-    /// Writes it.
+    /// Writes the header as bytes.
     ///
     /// # Panics
-    /// Where the path is longer than [`LARGE_PATH_MAX`]: the caller's own mistake.
+    /// Panics where the path is longer than [`LARGE_PATH_MAX`]. The caller must not let that happen.
     pub fn encode(&self) -> EncodedHeader {
         let path = match self.path {
             PathField::Here(path) => path.as_bytes(),
@@ -267,10 +273,10 @@ impl<'a> FileHeader<'a> {
         EncodedHeader { bytes, length: FIXED_BYTES + path.len() }
     }
 
-    /// Reads one that came from a stranger.
+    /// Reads a header that came from an untrusted sender.
     ///
     /// # Errors
-    /// [`HeaderError`].
+    /// [`HeaderError`] says what is wrong with the header.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, HeaderError> {
         let length = HeaderError::Length { bytes: bytes.len() };
         let (fixed, rest) = Fixed::read_from_prefix(bytes).map_err(|_| length)?;

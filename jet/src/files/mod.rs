@@ -1,42 +1,44 @@
-//! Trees of files as messages: what `jet send` and `jet recv` say to each other.
+//! Trees of files as messages: the convention between `jet send` and `jet recv`.
 //!
 //! Every message carries a [`header::FileHeader`] as its user header: 32 fixed bytes, little-endian, and then
-//! the path where it fits. A small message has room for 64 bytes of path, a large one for 224. Paths are
-//! relative, of components that are neither empty nor `.` nor `..`, as raw bytes (they need not be UTF-8).
+//! the path if it fits. A small message has room for 64 bytes of path, a large one for 224. Paths are
+//! relative. Their components are neither empty nor `.` nor `..`. Paths are raw bytes and need not be UTF-8.
 //!
 //! | kind | message | means |
 //! |---|---|---|
 //! | directory | small, no payload | the directory exists, with these permission bits |
-//! | whole | small or large | the payload is a whole file: it is written and takes its name |
-//! | begin | small, no payload | a file of several messages begins: its part is made, empty |
-//! | piece | small or large | `payload` bytes of a file that has begun, at `offset` |
-//! | hole | small, no payload | so many bytes at `offset` are a hole |
-//! | complete | small, no payload | all pieces and holes were consumed: the file takes its name, if that can be proven |
-//! | path | small, the path as payload | from now on (sender, file id) stands for this path; for paths that fit no header |
-//! | abandoned | small, no payload | the sender gave up: what was written of the file is removed |
+//! | whole | small or large | the payload is a whole file: the receiver writes it and gives it its name |
+//! | begin | small, no payload | a file of several messages begins: the receiver makes its part, empty |
+//! | piece | small or large | the payload is a piece of a file that has begun, at `offset` |
+//! | hole | small, no payload | a range of a file that has begun is a hole, with its offset and length |
+//! | complete | small, no payload | all was consumed: the file takes its name, if it can be proven |
+//! | path | small | the payload is a path that fits no header: it stands for (sender, file id) from now on |
+//! | abandoned | small, no payload | the sender gave up: the receiver removes the file's part |
 //!
-//! A path message is acknowledged before any message refers to it, a beginning before any piece follows. A
-//! receiver that does not know a reference (it was started again meanwhile) rejects with
-//! [`reject::PATH_UNKNOWN`], and the sender says the path again.
+//! A path message is acknowledged before any message refers to it, and a beginning before any piece follows.
+//! A receiver that was started again does not know the path any more. It rejects with
+//! [`reject::PATH_UNKNOWN`], and the sender sends the path again.
 //!
 //! Pieces and holes begin at multiples of 4 KiB, and end at one or at the file's end. They go to a hidden
-//! part file `.jet-part-<sender>-<file id>` in the file's directory; they say where they belong, so that one
-//! that comes twice changes nothing. Only a beginning makes a part. A piece whose part is not there is
-//! rejected with [`reject::PART_GONE`], and the sender begins again under another file id, with every piece.
+//! part file `.jet-part-<sender>-<file id>` in the file's directory. Each says where it belongs, so a piece
+//! that is delivered twice changes nothing. Only a beginning makes a part. A piece whose part does not exist
+//! is rejected with [`reject::PART_GONE`]. The sender then begins again under another file id, with every
+//! piece.
 //!
-//! What a receiver wrote itself it accounts for: every extent, and a hash ([`proof`]) of what arrived in
-//! memory. `complete` carries the hash that the sender made while it read. What an earlier receiver wrote,
-//! who was killed, is read again and hashed before it is believed; without a proof it is sent again. So is a
-//! file that has its name already when `complete` comes again. So a receiver, a sender's connection or a
-//! daemon may be killed at any moment, parts may be removed and `--out` may become another, and the transfer
-//! goes on. A part whose sender was killed stays until `jet recv --sweep`, which is refused while another
-//! receiver uses the directory.
+//! A receiver accounts for everything that it wrote itself: every extent, and a hash ([`proof`]) of the bytes
+//! as they arrived in memory. `complete` carries the hash that the sender made while it read. Bytes that an
+//! earlier receiver wrote before it was killed are read again and hashed. Without a proof the file is sent
+//! again. A file that has its name already when `complete` is delivered again is read again, too.
 //!
-//! The sender looks at its file with every piece and hole, and before `complete`: one that was changed or
-//! replaced meanwhile is sent again, and refused when it goes on changing. docs/files.md says what these
-//! looks do not show.
+//! So the transfer continues although a receiver, a sender's connection or a daemon is killed, parts are
+//! removed, or another directory takes the place of `--out`. The parts of a killed sender stay until a sweep
+//! by `jet recv --sweep`. That command is refused while another receiver uses the directory.
 //!
-//! A message is rejected with the errno of what failed at the receiver, or with a code of [`reject`].
+//! The sender checks its file with every piece and hole, and before `complete`. A file that was changed or
+//! replaced meanwhile is sent again, and refused when it keeps changing. docs/files.md says which changes
+//! these checks do not show.
+//!
+//! A message is rejected with the errno of the receiver's system, or with a code of [`reject`].
 //!
 //! * [`header`], [`path`], [`proof`], [`reject`]: the convention itself.
 //! * [`walk`], [`sending`]: the sender's end.

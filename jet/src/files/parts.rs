@@ -1,11 +1,11 @@
-//! Files on their way: hidden parts below the receiver's directory, and how they get their names.
+//! Files that are being received: hidden parts below the receiver's directory, and how they get their names.
 //!
-//! Only the beginning of a file makes its part. A piece finds it, or hears that it is gone; then its sender
-//! begins anew. So no part has holes where pieces were written to another.
+//! Only the beginning of a file makes its part. A piece whose part is gone is rejected, and its sender begins
+//! the file again. So no part has gaps for pieces that were written to an earlier one.
 //!
-//! Nothing here follows a symbolic link or leaves the directory: paths were checked for `..` before they come
-//! here, directories are opened with `openat2` and `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`, and everything
-//! else is one component below an open directory.
+//! Nothing here follows a symbolic link or leaves the directory. Paths are checked for `..` before they get
+//! here. Directories are opened with `openat2` and `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`. Everything else
+//! is one component below an open directory.
 
 mod directories;
 mod file;
@@ -31,6 +31,7 @@ use lasting::Sync;
 use ledger::Ledgers;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
+use slab::Slab;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -38,20 +39,20 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Instant;
 
-/// A file of a sender: (its identity, its number for the file).
+/// Key of a file: (the sender's identity, the sender's number for the file).
 pub type Key = (u64, u64);
 
-/// A place in the table of open parts.
+/// Index in the table of open parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartIndex(usize);
 
-/// A file cannot be had.
+/// Error of opening or using a file's part.
 #[derive(Debug, thiserror::Error)]
 pub enum PartError {
-    /// Its part is not there: never begun, removed, or discarded.
+    /// The part does not exist: never begun, removed, or discarded.
     #[error("its part is gone")]
     Gone,
-    /// The system refused.
+    /// A system call failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -62,26 +63,26 @@ impl From<Errno> for PartError {
     }
 }
 
-/// The receiver's directory cannot be used.
+/// Reason why the receiver's directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OutError {
-    /// Not made, not opened, or not to be written to.
+    /// The directory cannot be made, opened or written to.
     #[error("cannot use {} as --out: {}", path.display(),
             Advised { error: source, otherwise: "name a directory that this user may write" })]
     Open {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system call that failed.
         source: io::Error,
     },
-    /// Another receiver removes parts in it at this moment.
+    /// Another receiver is removing parts in the directory at this moment.
     #[error("another receiver is removing old parts in {} (--sweep); start again in a \
              moment", path.display())]
     Swept {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
     },
-    /// No `openat2`.
+    /// The kernel has no `openat2`.
     #[error("this kernel has no openat2 (Linux 5.6), without which paths cannot be confined to --out")]
     NoOpenat2,
 }
@@ -90,63 +91,66 @@ pub enum OutError {
 struct Part {
     key: Key,
     path: Vec<u8>,
-    /// The one that it lay in when it was opened.
+    /// Directory that the part lay in when it was opened.
     directory: Rc<OwnedFd>,
-    /// None: the file of one message, whose identity is read when it is opened with `O_DIRECT`.
+    /// Identity of the part's file. `None` for a file of one message, whose identity is read when it is
+    /// opened with `O_DIRECT`.
     identity: Option<Identity>,
     file_bytes: u64,
     buffered: Rc<OwnedFd>,
     direct: Option<Rc<OwnedFd>>,
-    /// The file system takes no `O_DIRECT` here.
+    /// Whether the part is written without `O_DIRECT`, because of the options or the file system.
     no_direct: bool,
-    /// Messages that write to it.
+    /// Number of messages that use the part.
     users: u32,
     used_at: u64,
-    /// Its file is taking its name: nothing is written to it any more.
+    /// Whether the file is taking its name. Nothing is written to it any more.
     naming: bool,
-    /// Has its name: a message that came twice finds it so.
+    /// Whether the file has its name. A message that was delivered twice finds it so.
     named: bool,
-    /// Named, given up or gone: closed when its last user is gone.
+    /// Whether the part was named, given up or is gone. It is closed when its last user leaves.
     discarded: bool,
 }
 
-/// The directory that files are received into, and at most so many of them open.
+/// Receiver's directory, with a bounded number of open parts of the files in it.
 #[derive(Debug)]
 pub struct Parts {
     directories: Directories,
     ledgers: Ledgers,
-    parts: Vec<Option<Part>>,
+    parts: Slab<Part>,
+    open_max: usize,
     by_key: HashMap<Key, usize>,
     clock: u64,
     began: Instant,
     direct: bool,
-    /// Why `O_DIRECT` was refused, until somebody asks.
+    /// First error with which `O_DIRECT` was refused.
     direct_refusal: Option<io::Error>,
 }
 
-/// How a receiver's directory is used.
+/// Options for using a receiver's directory.
 #[derive(Clone, Copy, Debug)]
 pub struct PartsOptions {
-    /// Parts that are open at once.
+    /// Most parts that are open at once.
     pub open_max: usize,
-    /// `O_DIRECT` is tried.
+    /// Whether `O_DIRECT` is tried.
     pub direct: bool,
-    /// The directory's own name, and those above it, are to last.
+    /// Whether the names of the directory, and of those above it, must survive a crash.
     pub fsync: bool,
 }
 
 impl Parts {
-    /// Makes the directory where it is not there. As long as it lives, no other receiver can sweep the
-    /// directory.
+    /// Opens the receiver's directory, and makes it if it does not exist. As long as the value lives, no
+    /// other receiver can sweep the directory.
     ///
     /// # Errors
-    /// [`OutError`].
+    /// [`OutError`] says why the directory cannot be used.
     pub fn new(out: &Path, options: PartsOptions) -> Result<Self, OutError> {
         let PartsOptions { open_max, direct, fsync } = options;
         Ok(Self {
             directories: Directories::new(out, fsync.then(Sync::of_system))?,
             ledgers: Ledgers::default(),
-            parts: (0..open_max).map(|_| None).collect(),
+            parts: Slab::with_capacity(open_max),
+            open_max,
             by_key: HashMap::with_capacity(open_max),
             clock: 0,
             began: Instant::now(),
@@ -155,16 +159,17 @@ impl Parts {
         })
     }
 
-    /// A round of work begins: directories are looked for anew, because others may have moved them.
+    /// Begins a round of work: directories are looked up by their paths again, because others may have moved
+    /// them.
     pub fn look_anew(&mut self) {
         self.directories.forget();
     }
 
-    /// A file of several pieces begins: its part is made, empty and of its full length. One that came twice
-    /// changes nothing.
+    /// Makes the part of a file of several messages: it has the file's full length and no bytes yet. A
+    /// beginning that is delivered twice changes nothing.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call that failed.
     pub fn begin(
         &mut self,
         key: Key,
@@ -181,22 +186,22 @@ impl Parts {
         hold(&file);
         let begun =
             rustix::fs::ftruncate(&file, file_bytes).and_then(|()| identity_of(&file)).inspect_err(|_| {
-                // Not removable either: then it stays for --sweep.
+                // If the part cannot be removed either, it stays for --sweep.
                 let _ = rustix::fs::unlinkat(&directory, &*part_name(key), AtFlags::empty());
             })?;
         self.ledgers.begin(key, begun, file_bytes, hash);
         Ok(())
     }
 
-    /// Opens the part of a file that has begun, for bytes of it, and counts the message as its user until
-    /// [`Self::leave`].
+    /// Opens the part of a file that has begun, to write bytes to it. Counts the message as the part's user
+    /// until [`Self::leave`].
     ///
     /// # Errors
-    /// [`PartError`]; [`PartError::Gone`] also while the file takes its name: its sender heard before that
-    /// all of it was consumed, so what comes now is old.
+    /// Those of [`Self::enter`]. [`PartError::Gone`] also while the file takes its name: the sender was told
+    /// before that all of it was consumed, so this message is an old one.
     ///
     /// # Panics
-    /// As [`Self::enter`].
+    /// Panics like [`Self::enter`]: where all places for open parts are in use.
     pub fn enter_to_write(&mut self, key: Key, path: RelativePath<'_>) -> Result<PartIndex, PartError> {
         let index = self.enter(key, path)?;
         if self.part(index).naming {
@@ -206,20 +211,22 @@ impl Parts {
         Ok(index)
     }
 
-    /// Opens the part of a file that has begun, and counts the message as its user until [`Self::leave`].
+    /// Opens the part of a file that has begun, and counts the message as the part's user until
+    /// [`Self::leave`].
     ///
     /// # Errors
-    /// [`PartError`].
+    /// [`PartError::Gone`] where the part does not exist, or is not the one that was begun or opened before.
+    /// [`PartError::Io`] where a system call failed.
     ///
     /// # Panics
-    /// Where as many parts as may be open are all in use: the caller takes fewer messages at once.
+    /// Panics where all places for open parts are in use. The caller takes fewer messages at once.
     pub fn enter(&mut self, key: Key, path: RelativePath<'_>) -> Result<PartIndex, PartError> {
         let found = self.look(key, path)?;
         let opened = self.by_key.get(&key).map(|&index| {
-            let part = self.parts[index].as_ref().expect("indexed parts exist");
+            let part = &self.parts[index];
             (index, part.identity.map(|identity| (identity, part.file_bytes)))
         });
-        // Another file, or another length, than what was begun here or was opened before.
+        // The name leads to another file, or to another length, than was begun or opened here.
         let stale = found.is_none()
             || self.ledgers.get(key).is_some_and(|known| Some(known) != found)
             || opened.is_some_and(|(_, opened)| opened != found);
@@ -228,7 +235,8 @@ impl Parts {
             if let (Some((known, _)), Some((found, _))) = (known, found)
                 && known == found
             {
-                // Its length was changed. Another file in its place would be somebody else's.
+                // Somebody changed the part's length. Another file in its place would belong to somebody
+                // else, and stays.
                 let directory = self.directories.make(path.split().0)?;
                 let _ = rustix::fs::unlinkat(&directory, &*part_name(key), AtFlags::empty());
             }
@@ -243,9 +251,9 @@ impl Parts {
         let file = match beneath(&directory, name.as_bytes(), flags, Mode::empty()) {
             Ok(file) => file,
             Err(Errno::NOENT) => return Err(PartError::Gone),
-            // A receiver that was killed had given it its file's mode, of a file that its owner may not write
-            // to. It is sent again, which costs time. To give it another mode would be more to get right, and
-            // this is rare: all of it was there, and only its sync was not over.
+            // A receiver that was killed had given the part its final mode, which forbids the owner to write.
+            // The file is sent again, which costs time. To change the mode back would be more to get right,
+            // and the case is rare: the whole file was there, and only its sync was not over.
             Err(Errno::ACCESS) => {
                 self.forget(key);
                 return match rustix::fs::unlinkat(&directory, &*name, AtFlags::empty()) {
@@ -259,7 +267,8 @@ impl Parts {
         if found != Some((Identity::of(&stat), length_of(&stat))) {
             return Err(PartError::Gone);
         }
-        // A killed receiver's writes may be on their way still, from memory that is used again by then.
+        // A killed receiver's writes may still be under way, from memory that is used for other bytes by
+        // then.
         if self.ledgers.get(key).is_none() && !self.wait_for_writes(&file) {
             rustix::fs::unlinkat(&directory, &*name, AtFlags::empty())?;
             return Err(PartError::Gone);
@@ -268,20 +277,20 @@ impl Parts {
         Ok(self.insert(key, path, directory, file, Some(Identity::of(&stat)), length_of(&stat)))
     }
 
-    /// Makes the part of a file of one message, and counts the message as its user until [`Self::leave`]. Of
-    /// a message that came twice the second one has the part.
+    /// Makes the part of a file of one message, and counts the message as the part's user until
+    /// [`Self::leave`]. Of a message that was delivered twice the second delivery has the part.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call that failed.
     ///
     /// # Panics
-    /// As [`Self::enter`].
+    /// Panics like [`Self::enter`]: where all places for open parts are in use.
     pub fn create(&mut self, key: Key, path: RelativePath<'_>, file_bytes: u64) -> io::Result<PartIndex> {
         self.forget(key);
         let (directory, file) = self.make_part(key, path)?;
         if file_bytes > SLAB_BYTES as u64 {
-            // The length first: writes within it run beside each other, writes that extend it one after the
-            // other.
+            // The length is set first. Writes within a file's length run beside each other, and writes that
+            // extend it run one after the other.
             rustix::fs::ftruncate(&file, file_bytes).inspect_err(|_| {
                 let _ = rustix::fs::unlinkat(&directory, &*part_name(key), AtFlags::empty());
             })?;
@@ -296,7 +305,7 @@ impl Parts {
             Ok((directory, file))
         };
         match make(&mut self.directories) {
-            // A directory was removed since it was looked for.
+            // A directory was removed since it was looked up.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.directories.forget();
                 make(&mut self.directories)
@@ -305,8 +314,9 @@ impl Parts {
         }
     }
 
-    /// Waits until an earlier receiver's last write to a part has ended, as long as it can have been killed
-    /// just now. `false`: that write is still on its way.
+    /// Waits until an earlier receiver's last write to a part has ended. Waits no longer than
+    /// [`sweep::ENDING_MAX`] after this receiver's start, because that receiver was killed before. Returns
+    /// `false` if the write is still under way then.
     fn wait_for_writes(&self, file: &OwnedFd) -> bool {
         loop {
             if flock(file, FlockOperation::NonBlockingLockExclusive) != Err(Errno::WOULDBLOCK) {
@@ -328,9 +338,9 @@ impl Parts {
         identity: Option<Identity>,
         file_bytes: u64,
     ) -> PartIndex {
-        let index = self.vacant();
+        self.make_room();
         self.clock += 1;
-        self.parts[index] = Some(Part {
+        let index = self.parts.insert(Part {
             key,
             path: path.as_bytes().to_vec(),
             directory,
@@ -358,7 +368,7 @@ impl Parts {
         PartIndex(index)
     }
 
-    /// Which file the part's name leads to now, and its length.
+    /// Returns the identity and the length of the file that the part's name leads to now, if there is one.
     fn look(&mut self, key: Key, path: RelativePath<'_>) -> io::Result<Option<(Identity, u64)>> {
         let mut name = path.split().0.map_or_else(Vec::new, |directory| directory.as_bytes().to_vec());
         if !name.is_empty() {
@@ -376,51 +386,52 @@ impl Parts {
         }
     }
 
-    /// The part is not what it was: who uses it hears so, and nothing is believed of it any more.
+    /// Forgets a part that was removed or replaced. Its users find it gone, and its ledger counts no more.
     fn forget(&mut self, key: Key) {
         self.ledgers.forget(key);
         if let Some(index) = self.by_key.remove(&key) {
             let part = self.part(PartIndex(index));
             part.discarded = true;
             if part.users == 0 {
-                self.parts[index] = None;
+                self.parts.remove(index);
             }
         }
     }
 
-    /// How the part's file will be called, printable.
+    /// Returns the name that the part's file will have, in printable form.
     pub fn name(&self, index: PartIndex) -> String {
-        self.parts[index.0].as_ref().map_or_else(String::new, |part| printable(&part.path))
+        self.parts.get(index.0).map_or_else(String::new, |part| printable(&part.path))
     }
 
-    /// The whole file's bytes.
+    /// Returns the length of the whole file, in bytes.
     pub fn file_bytes(&mut self, index: PartIndex) -> u64 {
         self.part(index).file_bytes
     }
 
-    /// The hash that pieces of the file are counted with, if any.
+    /// Returns the kind of hash that pieces of the file are counted with, if any.
     pub fn hash(&mut self, index: PartIndex) -> Option<Hash> {
         let key = self.part(index).key;
         self.ledgers.hash(key)
     }
 
-    /// A message is done with its part.
+    /// Ends a message's use of its part.
     pub fn leave(&mut self, index: PartIndex) {
         let part = self.part(index);
         part.users -= 1;
         if part.users == 0 {
             part.naming = false;
             if part.discarded {
-                self.parts[index.0] = None;
+                self.parts.remove(index.0);
             }
         }
     }
 
-    /// A descriptor of the part: with `O_DIRECT` where that is wanted and possible; the flag says which it
-    /// is.
+    /// Returns a descriptor of the part, and whether it has `O_DIRECT`. It has if that is wanted and
+    /// possible.
     ///
     /// # Errors
-    /// [`PartError`].
+    /// [`PartError::Gone`] where the part's name leads elsewhere now. [`PartError::Io`] where a system call
+    /// failed.
     pub fn file(&mut self, index: PartIndex, want_direct: bool) -> Result<(Rc<OwnedFd>, bool), PartError> {
         let part = self.part(index);
         if want_direct && !part.no_direct && part.direct.is_none() {
@@ -438,7 +449,8 @@ impl Parts {
         }
     }
 
-    /// The file system refused a direct write to this part: it is written through the page cache from now on.
+    /// Notes that the file system refused a direct write to the part, with this error. The part is written
+    /// through the page cache from now on.
     pub fn refuse_direct(&mut self, index: PartIndex, error: io::Error) {
         let part = self.part(index);
         part.no_direct = true;
@@ -446,26 +458,26 @@ impl Parts {
         self.direct_refusal.get_or_insert(error);
     }
 
-    /// How often `--out` was found to lead to another directory than before.
+    /// Returns how often `--out` was found to lead to another directory than before.
     pub fn replaced(&self) -> u64 {
         self.directories.replaced()
     }
 
-    /// Why `O_DIRECT` was refused, if it was.
+    /// Returns the first error with which `O_DIRECT` was refused, if it was.
     pub fn direct_refusal(&self) -> Option<&io::Error> {
         self.direct_refusal.as_ref()
     }
 
-    /// Whether bytes of the part were written before, as [`Self::written`] told. They are not to be written
-    /// again: what comes now may have been damaged on its way, and would lie where good bytes are.
+    /// Returns whether [`Self::written`] was called for these bytes of the part. Such bytes must not be
+    /// written again: the second delivery may have been damaged on its way, and would replace good bytes.
     pub fn has(&mut self, index: PartIndex, from: u64, bytes: u64) -> bool {
         let part = self.part(index);
         let (key, discarded) = (part.key, part.discarded);
         !discarded && self.ledgers.has(key, from, from + bytes)
     }
 
-    /// Bytes of the part may have been written that [`Self::written`] will not tell of. Where they lie on
-    /// others that it told of, the part is not believed any more before it was read.
+    /// Notes that bytes of the part may have been written without a call of [`Self::written`]. Where they
+    /// overlap bytes that were accounted for, the part is not trusted until it was read.
     pub fn doubt(&mut self, index: PartIndex, from: u64, bytes: u64) {
         let part = self.part(index);
         if !part.discarded {
@@ -474,7 +486,7 @@ impl Parts {
         }
     }
 
-    /// Nothing is believed of a part before it was read.
+    /// Forgets everything that was accounted for in a part. It is not trusted until it was read.
     pub fn doubt_all(&mut self, index: PartIndex) {
         let part = self.part(index);
         if !part.discarded {
@@ -483,22 +495,24 @@ impl Parts {
         }
     }
 
-    /// Closes what no message uses, before the receiver sleeps. A part that was removed meanwhile would keep
-    /// its room on the disk, and a directory that was moved away would stay in use. What comes next opens a
-    /// part again with a few system calls, and a receiver that sleeps has the time.
+    /// Closes the parts and directories that no message uses, before the receiver sleeps. An open part that
+    /// was removed would keep its room on the disk, and an open directory that was moved away would stay in
+    /// use. The next message opens its part again with a few system calls.
     pub fn close_unused(&mut self) {
         self.directories.forget();
-        for place in &mut self.parts {
-            if let Some(part) = place.take_if(|part| part.users == 0) {
+        self.parts.retain(|_, part| {
+            let used = part.users > 0;
+            if !used {
                 self.by_key.remove(&part.key);
             }
-        }
+            used
+        });
     }
 
-    /// Bytes of the part were written, or are a hole (without a sum).
+    /// Accounts for bytes of the part that were written, or for a hole (without a sum).
     ///
     /// # Errors
-    /// [`PartError::Gone`]: they were written to a part that is gone.
+    /// [`PartError::Gone`]: the bytes were written to a part that is gone.
     pub fn written(
         &mut self,
         index: PartIndex,
@@ -515,23 +529,23 @@ impl Parts {
         Ok(())
     }
 
-    /// What was written of the part is removed.
+    /// Removes a part, with everything that was written to it.
     pub fn discard(&mut self, index: PartIndex) {
         let part = self.part(index);
         if !part.discarded {
             part.discarded = true;
             let key = part.key;
-            // Not there, or not removable: then it stays for --sweep.
+            // A part that cannot be removed stays for --sweep.
             let _ = rustix::fs::unlinkat(&part.directory, &*part_name(key), AtFlags::empty());
             self.by_key.remove(&key);
             self.ledgers.forget(key);
         }
     }
 
-    /// The sender gave the file up: what was written is removed.
+    /// Removes the part of a file that its sender gave up.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call that failed.
     pub fn abandon(&mut self, key: Key, path: RelativePath<'_>) -> io::Result<()> {
         match self.enter(key, path) {
             Ok(index) => {
@@ -544,32 +558,25 @@ impl Parts {
         }
     }
 
-    /// A free place, made by closing the part that was not used for the longest time where there is none.
-    fn vacant(&mut self) -> usize {
-        if let Some(index) = self.parts.iter().position(Option::is_none) {
-            return index;
+    /// Closes the unused part that was not used for the longest time, if the table is full.
+    fn make_room(&mut self) {
+        if self.parts.len() < self.open_max {
+            return;
         }
-        let (index, _) = self
-            .parts
-            .iter()
-            .enumerate()
-            .filter_map(|(index, part)| part.as_ref().map(|part| (index, part)))
-            .filter(|(_, part)| part.users == 0)
-            .min_by_key(|(_, part)| part.used_at)
-            .expect("fewer messages than parts are taken at once");
-        if let Some(part) = self.parts[index].take() {
-            self.by_key.remove(&part.key);
-        }
-        index
+        let unused = self.parts.iter().filter(|(_, part)| part.users == 0);
+        let (index, _) =
+            unused.min_by_key(|(_, part)| part.used_at).expect("fewer messages than parts are taken at once");
+        let part = self.parts.remove(index);
+        self.by_key.remove(&part.key);
     }
 
     fn part(&mut self, index: PartIndex) -> &mut Part {
-        self.parts[index.0].as_mut().expect("a part in use exists")
+        self.parts.get_mut(index.0).expect("a part in use exists")
     }
 }
 
 impl Part {
-    /// The part once more, with `O_DIRECT`; `NOENT` where its name leads elsewhere.
+    /// Opens the part once more, with `O_DIRECT`. Fails with `NOENT` where its name leads elsewhere now.
     fn open_direct(&self) -> Result<OwnedFd, Errno> {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::DIRECT;
         let file = beneath(&self.directory, part_name(self.key).as_bytes(), flags, Mode::empty())?;

@@ -1,51 +1,51 @@
-//! Paths as they travel: relative, of plain components, raw bytes.
+//! Paths as they are sent: relative, of plain components, raw bytes.
 
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// What a part file's name begins with; no received file may be called so.
+/// Prefix of a part file's name. No received file may have a name with this prefix.
 pub const PART_PREFIX: &[u8] = b".jet-part-";
-/// The longest component that file systems take.
+/// Length of the longest component that file systems take, in bytes.
 const COMPONENT_MAX: usize = 255;
 
-/// A path that was checked: not empty, not absolute, no component empty, `.`, `..`, longer than 255 bytes,
-/// with a zero byte, or named like a part file.
+/// Path that was checked. It is relative, and at most 4096 bytes long. Its components have 1 to 255 bytes,
+/// none of them zero. No component is `.` or `..`, or named like a part file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RelativePath<'a>(&'a [u8]);
 
-/// A path that is refused.
+/// Reason why a path is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
-    /// Nothing.
+    /// The path is empty.
     #[error("the path is empty")]
     Empty,
-    /// Begins with a slash.
+    /// The path begins with a slash.
     #[error("the path is absolute; only paths below the receiver's --out directory are taken")]
     Absolute,
-    /// `a//b`, `a/`, `.` or `..`.
+    /// A component of the path is empty, `.` or `..`, as in `a//b` or `a/`.
     #[error(
         "the path has an empty component, '.' or '..'; only paths below the receiver's --out directory are \
          taken"
     )]
     Component,
-    /// A zero byte.
+    /// The path has a zero byte.
     #[error("the path has a zero byte")]
     Zero,
-    /// No file system takes it.
+    /// The path, or a component of it, is longer than file systems take.
     #[error("the path is too long: a component has at most 255 bytes, all together at most 4096")]
     TooLong,
-    /// [`PART_PREFIX`].
+    /// A component begins with [`PART_PREFIX`].
     #[error("names that begin with .jet-part- are the receiver's own; rename the file")]
     Reserved,
 }
 
 impl<'a> RelativePath<'a> {
-    /// Checks a path.
+    /// Checks a path that somebody else chose.
     ///
     /// # Errors
-    /// [`PathError`].
+    /// [`PathError`] says why the path is refused.
     pub fn new(bytes: &'a [u8]) -> Result<Self, PathError> {
         if bytes.is_empty() {
             return Err(PathError::Empty);
@@ -73,17 +73,17 @@ impl<'a> RelativePath<'a> {
         Ok(Self(bytes))
     }
 
-    /// Its bytes.
+    /// Returns the path's bytes.
     pub fn as_bytes(self) -> &'a [u8] {
         self.0
     }
 
-    /// For the file system.
+    /// Returns the path in the form that the standard library's file functions take.
     pub fn as_path(self) -> &'a Path {
         Path::new(OsStr::from_bytes(self.0))
     }
 
-    /// The directory that it lies in (`None`: the root of the transfer) and its last component.
+    /// Splits the path into its directory (`None`: the root of the transfer) and its last component.
     pub fn split(self) -> (Option<Self>, &'a [u8]) {
         match self.0.iter().rposition(|&byte| byte == b'/') {
             Some(slash) => (Some(Self(&self.0[..slash])), &self.0[slash + 1..]),
@@ -91,7 +91,8 @@ impl<'a> RelativePath<'a> {
         }
     }
 
-    /// Its ancestors and itself, the shortest first: what has to exist, in the order of its making.
+    /// Returns the path's ancestors and the path itself, the shortest first. Directories can be made in this
+    /// order.
     pub fn prefixes(self) -> impl Iterator<Item = Self> {
         let bytes = self.0;
         (0..=bytes.len())
@@ -112,7 +113,8 @@ impl fmt::Debug for RelativePath<'_> {
     }
 }
 
-/// A path for a terminal or a JSON text: what is not UTF-8, and control characters, as escapes.
+/// Returns a path as text for a terminal or for JSON. Bytes that are not UTF-8, and control characters,
+/// become escapes.
 pub fn printable(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {

@@ -1,51 +1,51 @@
-//! The proof that a file at the receiver is the one that was read: a hash of it that both ends make as the
-//! bytes pass.
+//! Proof that a file at the receiver is the one that its sender read: a hash of the file, which both ends
+//! make while the bytes pass through them.
 //!
 //! Pieces are sent, read and written in any order, and slices of a piece arrive in any order. So the hash is
-//! a sum: each block of 4 KiB gives a term that depends on its bytes and on its number in the file, the terms
-//! are added, and the digest is made of the sum and the file's length. A block of zeros gives no term, so
-//! that a hole and the zeros that are read from it are the same.
+//! a sum. Each block of 4 KiB gives a term that depends on its bytes and on its number in the file. The terms
+//! are added, and the digest is made of the sum and the file's length. A block of zeros gives no term, so a
+//! hole and the zeros that are read from it are the same.
 //!
-//! * [`Hash::Fast`]: XXH3 of 128 bits; terms are added modulo 2^128. Against accidents: nobody who may choose
-//!   the bytes is kept from making two files of one digest.
+//! * [`Hash::Fast`]: XXH3 of 128 bits; terms are added modulo 2^128. It protects against accidents only:
+//!   somebody who may choose the bytes can make two files of one digest.
 //! * [`Hash::Blake3`]: BLAKE3; a term is 1024 numbers of 16 bits, added one by one (LtHash). Sums of shorter
-//!   terms could be forged by whoever may choose many blocks. The digest is the first 128 bits of a BLAKE3 of
-//!   the sum.
+//!   terms could be forged by somebody who may choose many blocks. The digest is the first 128 bits of a
+//!   BLAKE3 of the sum and the file's length.
 
 use std::fmt;
 use twox_hash::XxHash3_128;
 
-/// Bytes of a block. Every block but a file's last has so many.
+/// Length of a block, in bytes. Every block but a file's last has this length.
 pub const BLOCK_BYTES: usize = 4096;
-/// Bytes of a digest.
+/// Length of a digest, in bytes.
 pub const DIGEST_BYTES: usize = 16;
-/// Numbers of a BLAKE3 term.
+/// Number of 16-bit numbers in a BLAKE3 term.
 const LANES: usize = 1024;
 
-/// Which hash. The value on the wire is the discriminant; 0 is none.
+/// Kind of hash that proves a file. The discriminant is the value on the wire, where 0 stands for no hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Hash {
-    /// XXH3, 128 bits: against accidents.
+    /// XXH3 of 128 bits. It protects against accidents.
     Fast = 1,
-    /// BLAKE3: also against whoever chooses the bytes.
+    /// BLAKE3. It also protects against somebody who chooses the bytes.
     Blake3 = 2,
 }
 
-/// The end of a hash.
+/// Result of hashing a whole file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Digest(pub [u8; DIGEST_BYTES]);
 
-/// What a sender says of a file, so that its receiver can see whether it has it.
+/// Hash of a file, by which its receiver can check that it has the file that the sender read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// How the digest was made.
+    /// Kind of hash that the digest was made with.
     pub hash: Hash,
-    /// Of the whole file.
+    /// Digest of the whole file.
     pub digest: Digest,
 }
 
-/// The sum over the blocks of a file, or of a part of it.
+/// Sum of the terms of a file's blocks, or of some of them.
 #[derive(Clone)]
 pub struct Sum(Terms);
 
@@ -56,7 +56,7 @@ enum Terms {
 }
 
 impl Sum {
-    /// Of no block.
+    /// Makes the sum of no block.
     pub fn new(hash: Hash) -> Self {
         Self(match hash {
             Hash::Fast => Terms::Fast(0),
@@ -64,7 +64,7 @@ impl Sum {
         })
     }
 
-    /// Which hash it is.
+    /// Returns the kind of hash that the sum is made with.
     pub fn hash(&self) -> Hash {
         match self.0 {
             Terms::Fast(_) => Hash::Fast,
@@ -75,7 +75,7 @@ impl Sum {
     /// Adds the blocks that begin at `offset` of the file. Only the file's last block may be short.
     ///
     /// # Panics
-    /// Where `offset` is no multiple of [`BLOCK_BYTES`].
+    /// Panics where `offset` is no multiple of [`BLOCK_BYTES`].
     pub fn add(&mut self, offset: u64, bytes: &[u8]) {
         assert!(offset.is_multiple_of(BLOCK_BYTES as u64), "a block does not begin at {offset}");
         let first = offset / BLOCK_BYTES as u64;
@@ -105,10 +105,10 @@ impl Sum {
         }
     }
 
-    /// Adds what another counted of the same file. No block may be in both.
+    /// Adds another sum of blocks of the same file. No block may be in both sums.
     ///
     /// # Panics
-    /// Where the other is of another hash.
+    /// Panics where the two sums are of different kinds of hash.
     pub fn merge(&mut self, other: &Self) {
         match (&mut self.0, &other.0) {
             (Terms::Fast(sum), Terms::Fast(other)) => *sum = sum.wrapping_add(*other),
@@ -121,7 +121,7 @@ impl Sum {
         }
     }
 
-    /// The digest of a file of so many bytes, all of whose blocks were added.
+    /// Returns the proof of a file of `file_bytes` bytes, all of whose blocks were added.
     pub fn proof(&self, file_bytes: u64) -> Proof {
         let digest = match &self.0 {
             Terms::Fast(sum) => fast(*sum, file_bytes).to_le_bytes(),
@@ -139,7 +139,7 @@ impl Sum {
     }
 }
 
-/// Two numbers to one.
+/// Hashes two numbers to one.
 #[inline]
 fn fast(wide: u128, number: u64) -> u128 {
     let mut bytes = [0; 24];
@@ -150,7 +150,7 @@ fn fast(wide: u128, number: u64) -> u128 {
 
 #[inline]
 fn is_zero(block: &[u8]) -> bool {
-    // The first bytes of most blocks decide it.
+    // The first bytes of most blocks are not all zero, which decides it.
     let first = block.first_chunk().is_none_or(|first: &[u8; 16]| u128::from_ne_bytes(*first) == 0);
     first && block.iter().fold(0, |any, byte| any | byte) == 0
 }
@@ -240,7 +240,8 @@ mod tests {
         }
     }
 
-    /// Two builds of Jet must agree. Another program made them, with the libraries of another language.
+    /// Checks digests that another program made, with the libraries of another language. Two builds of Jet
+    /// must agree on them.
     #[test]
     fn the_digests_are_these() {
         let file: Vec<u8> = (0..10_000u32).map(|at| (at % 251) as u8).collect();

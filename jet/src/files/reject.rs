@@ -1,4 +1,4 @@
-//! The codes that a receiver of files rejects with, and what a sender says about them.
+//! Codes with which a receiver of files rejects messages, and what a sender prints about them.
 //!
 //! Codes below 4096 are errno values of the receiver's system.
 
@@ -8,25 +8,27 @@ use std::num::NonZeroU32;
 
 const BASE: u32 = 0x4a46_0000;
 
-/// The path is refused: absolute, with `..`, too long, or reserved.
+/// Code for a refused path: absolute, with `..`, too long, or reserved.
 pub const PATH_REFUSED: NonZeroU32 = code(BASE + 1);
-/// The message refers to a path that was not said to this receiver. The sender says it again.
+/// Code for a message that refers to a path which this receiver does not know. The sender sends the path
+/// again.
 pub const PATH_UNKNOWN: NonZeroU32 = code(BASE + 2);
-/// The user header cannot be read, or contradicts the message.
+/// Code for a user header that cannot be read, or contradicts the message.
 pub const HEADER_REFUSED: NonZeroU32 = code(BASE + 3);
-/// A file is to take its name of which not everything is there. The sender sends it again.
+/// Code for a file that is to take its name although not all of it was received. The sender sends the file
+/// again.
 pub const INCOMPLETE: NonZeroU32 = code(BASE + 4);
-/// The part that the message is for is not there: never begun here, removed, or discarded. The sender sends
-/// the file again.
+/// Code for a part that does not exist: never begun here, removed, or discarded. The sender sends the file
+/// again.
 pub const PART_GONE: NonZeroU32 = code(BASE + 5);
-/// What is there is not what the sender read: their hashes differ. The sender sends the file again.
+/// Code for a file that is not what the sender read: their hashes differ. The sender sends the file again.
 pub const DIFFERENT: NonZeroU32 = code(BASE + 6);
 
 const fn code(value: u32) -> NonZeroU32 {
     NonZeroU32::new(value).expect("not zero")
 }
 
-/// The code for a system error.
+/// Returns the code for a system error: its errno, or EIO if it has none.
 pub fn code_of(error: &std::io::Error) -> NonZeroU32 {
     error
         .raw_os_error()
@@ -35,7 +37,7 @@ pub fn code_of(error: &std::io::Error) -> NonZeroU32 {
         .unwrap_or(code(libc::EIO.unsigned_abs()))
 }
 
-/// The code for a part that cannot be had.
+/// Returns the code for a part that cannot be used.
 pub fn code_of_part(error: &PartError) -> NonZeroU32 {
     match error {
         PartError::Gone => PART_GONE,
@@ -43,12 +45,12 @@ pub fn code_of_part(error: &PartError) -> NonZeroU32 {
     }
 }
 
-/// Whether the receiver's system refused: the code is an errno.
+/// Returns whether a code is an errno, so that the receiver's system refused something.
 pub fn is_of_system(code: NonZeroU32) -> bool {
     code.get() < 4096
 }
 
-/// What a sender prints: the reason, and what to change.
+/// Returns what a sender prints about a code: the reason, and what to change.
 pub fn explain(code: u32) -> String {
     match NonZeroU32::new(code) {
         Some(PATH_REFUSED) => {
@@ -94,7 +96,7 @@ pub fn explain(code: u32) -> String {
     }
 }
 
-/// The symbolic name of an errno value; one that Linux does not have as a number.
+/// Returns the symbolic name of an errno value, or its number if Linux does not have it.
 pub fn errno_name(errno: i32) -> String {
     match Errno::from_raw(errno) {
         Errno::UnknownErrno => format!("errno {errno}"),

@@ -1,15 +1,16 @@
-//! How long messages took, so that what several senders measured can be put together.
+//! Histogram of the spans that messages took. The spans of several senders can be put together.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The longest span that is told apart: a minute is more than any retry takes.
+/// Longest span that is recorded as it is, in nanoseconds: a minute, which is more than any retry takes.
+/// Longer spans count as this one.
 const SPAN_NS_MAX: u64 = 60_000_000_000;
-/// Buckets are at most 1 % wide.
+/// Significant digits of the histogram: its buckets are at most 1 % wide.
 const SIGNIFICANT_DIGITS: u8 = 2;
 
-/// Spans in nanoseconds.
+/// Histogram of spans in nanoseconds.
 #[derive(Clone)]
 pub struct Spans(Histogram<u64>);
 
@@ -32,12 +33,12 @@ impl Default for Spans {
 }
 
 impl Spans {
-    /// Adds a span.
+    /// Adds a span, in nanoseconds.
     pub fn add(&mut self, span_ns: u64) {
         self.0.saturating_record(span_ns.max(1));
     }
 
-    /// Its quantiles.
+    /// Returns the quantiles of the spans.
     pub fn quantiles(&self) -> Quantiles {
         Quantiles {
             p50: self.0.value_at_quantile(0.5),
@@ -47,12 +48,12 @@ impl Spans {
         }
     }
 
-    /// Everything in it, as (span, count) pairs.
+    /// Returns all recorded spans, as (span in nanoseconds, count) pairs.
     pub fn counts(&self) -> Vec<(u64, u64)> {
         self.0.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())).collect()
     }
 
-    /// Adds what another counted.
+    /// Adds the spans that another histogram returned from [`Self::counts`].
     pub fn add_counts(&mut self, counts: &[(u64, u64)]) {
         for &(span_ns, count) in counts {
             self.0.saturating_record_n(span_ns.max(1), count);

@@ -1,4 +1,4 @@
-//! A session whose daemon is the test.
+//! Session whose daemon is the test.
 
 use jet_client::receive::{Session, SessionParts};
 use jet_control::ControlConnection;
@@ -11,9 +11,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// What a daemon keeps of a session. The session goes on for as long as this is kept.
+/// Daemon's side of a session. The session lasts as long as this is kept.
 pub(super) struct DaemonSide {
-    /// Points into the segment below: it is not to be moved away from it.
+    /// Daemon's end of the rings. It points into the segment, which must live as long.
     pub end: DaemonEnd,
     pub pool: SharedMemory,
     _segment: SharedMemory,
@@ -21,7 +21,7 @@ pub(super) struct DaemonSide {
     _doorbell: Doorbell,
 }
 
-/// A session on a pool of so many slabs, with as many slots and as many messages.
+/// Makes a session on a pool of `slabs` slabs, with as many slots and as many messages.
 pub(super) fn session(slabs: u32) -> (DaemonSide, Session) {
     let shape = SegmentShape::new(slabs, slabs);
     let segment = SharedMemory::new("jet-test", SegmentLayout::new(shape).total_bytes(), false).unwrap();

@@ -6,11 +6,12 @@
 
 use super::path::RelativePath;
 use std::collections::HashSet;
-use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::vec;
+use walkdir::{DirEntry, WalkDir};
 
 /// What the walk found.
 #[derive(Debug)]
@@ -95,28 +96,48 @@ pub enum RootError {
     },
 }
 
-/// An iterator over everything below some paths. Memory: the names of the directories on the way down.
+/// An iterator over everything below some paths. Memory: the names in the directories on the way down.
 #[derive(Debug)]
 pub struct Walk {
-    /// Last first.
-    pending: Vec<Step>,
+    roots: vec::IntoIter<Root>,
+    /// The root that is a directory, from its first entry to its last.
+    inside: Option<Inside>,
 }
 
 #[derive(Debug)]
-enum Step {
-    Look { source: PathBuf, path: Vec<u8>, follow: bool },
-    Leave { source: PathBuf, path: Vec<u8> },
+struct Root {
+    source: PathBuf,
+    /// How it is called at the receiver.
+    path: Vec<u8>,
+}
+
+/// A directory and everything below it.
+#[derive(Debug)]
+struct Inside {
+    entries: walkdir::IntoIter,
+    /// The directories on the way down to the last entry, the root first.
+    entered: Vec<Entered>,
+    /// What was found behind the directory that is left now.
+    next: Option<Result<DirEntry, walkdir::Error>>,
+}
+
+#[derive(Debug)]
+struct Entered {
+    source: PathBuf,
+    path: Vec<u8>,
+    /// All its entries were read so far. One of which some are missing is not sent.
+    readable: bool,
 }
 
 impl Walk {
-    /// A walk over paths. Each is called by its last component at the receiver, and what lies in it below
-    /// that; `.`, `..` and `/` have none, and their contents are called as they are.
+    /// Begins a walk over paths. The receiver calls each by its last component, and what lies in it below
+    /// that. The paths `.`, `..` and `/` have no last component: their contents are called as they are.
     ///
     /// # Errors
     /// [`RootError`], before anything is sent.
     pub fn new(paths: &[PathBuf]) -> Result<Self, RootError> {
         let mut names = HashSet::new();
-        let mut pending = Vec::new();
+        let mut roots = Vec::new();
         for path in paths {
             let metadata =
                 fs::metadata(path).map_err(|source| RootError::Unreachable { path: path.clone(), source })?;
@@ -131,57 +152,108 @@ impl Walk {
                 let name = super::path::printable(&name);
                 return Err(RootError::Twice { path: path.clone(), name });
             }
-            pending.push(Step::Look { source: path.clone(), path: name, follow: true });
+            roots.push(Root { source: path.clone(), path: name });
         }
-        pending.reverse();
-        Ok(Self { pending })
+        Ok(Self { roots: roots.into_iter(), inside: None })
     }
 
-    /// A walk over what lies in a directory.
+    /// Begins a walk over what lies in a directory.
     pub fn below(directory: &Path) -> Self {
-        let step = Step::Look { source: directory.to_owned(), path: Vec::new(), follow: true };
-        Self { pending: vec![step] }
+        let root = Root { source: directory.to_owned(), path: Vec::new() };
+        Self { roots: vec![root].into_iter(), inside: None }
     }
 
-    fn look(&mut self, source: PathBuf, path: Vec<u8>, follow: bool) -> Option<Found> {
-        let metadata = if follow { fs::metadata(&source) } else { fs::symlink_metadata(&source) };
-        let kind = match metadata {
-            Ok(metadata) => metadata.file_type(),
-            Err(error) => return Some(Found::Failed { source, error: error.into() }),
-        };
-        if !path.is_empty()
-            && let Err(error) = RelativePath::new(&path)
-        {
-            return Some(Found::Failed { source, error: error.into() });
-        }
-        if kind.is_file() {
-            return Some(Found::File { source, path, follow });
-        }
-        if !kind.is_dir() {
-            let what = if kind.is_symlink() { "symbolic link" } else { "device, socket or pipe" };
-            return Some(Found::Skipped { source, what });
-        }
-        match sorted_names(&source) {
-            Ok(names) => {
-                let below = |name: &OsString| {
-                    let mut below = path.clone();
-                    if !below.is_empty() {
-                        below.push(b'/');
-                    }
-                    below.extend_from_slice(name.as_bytes());
-                    below
-                };
-                let steps: Vec<_> = names
-                    .iter()
-                    .rev()
-                    .map(|name| Step::Look { source: source.join(name), path: below(name), follow: false })
-                    .collect();
-                self.pending.push(Step::Leave { source, path });
-                self.pending.extend(steps);
+    /// Enters a root that is a directory; returns what a root is otherwise.
+    fn enter(&mut self, Root { source, path }: Root) -> Option<Found> {
+        match fs::metadata(&source) {
+            Ok(metadata) if metadata.is_dir() => {
+                let entries = WalkDir::new(&source).min_depth(1).sort_by_file_name().into_iter();
+                let entered = vec![Entered { source, path, readable: true }];
+                self.inside = Some(Inside { entries, entered, next: None });
                 None
             }
+            Ok(metadata) if metadata.is_file() => Some(Found::File { source, path, follow: true }),
+            Ok(_) => Some(Found::Skipped { source, what: DEVICE }),
             Err(error) => Some(Found::Failed { source, error: error.into() }),
         }
+    }
+}
+
+impl Inside {
+    /// Returns what is found next; `None` behind the last.
+    fn next(&mut self) -> Option<Found> {
+        loop {
+            let next = self.next.take().or_else(|| self.entries.next());
+            // An entry of depth 1 lies in the root: one directory has been entered.
+            let depth = match &next {
+                None => 0,
+                Some(Ok(entry)) => entry.depth(),
+                Some(Err(error)) if self.is_of_last(error) => self.entered.len(),
+                Some(Err(error)) => error.depth(),
+            };
+            if self.entered.len() > depth {
+                self.next = next;
+                let left = self.entered.pop()?;
+                // The root of the transfer is the receiver's own.
+                if left.readable && !left.path.is_empty() {
+                    return Some(Found::Directory { source: left.source, path: left.path });
+                }
+                continue;
+            }
+            match next? {
+                Ok(entry) => {
+                    if let Some(found) = self.look(&entry) {
+                        return Some(found);
+                    }
+                }
+                Err(error) => return Some(self.fail(error)),
+            }
+        }
+    }
+
+    /// Enters a directory; returns what an entry is otherwise.
+    fn look(&mut self, entry: &DirEntry) -> Option<Found> {
+        let source = entry.path().to_owned();
+        let mut path = self.entered.last()?.path.clone();
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(entry.file_name().as_bytes());
+        let kind = entry.file_type();
+        if let Err(error) = RelativePath::new(&path) {
+            if kind.is_dir() {
+                self.entries.skip_current_dir();
+            }
+            return Some(Found::Failed { source, error: error.into() });
+        }
+        if kind.is_dir() {
+            self.entered.push(Entered { source, path, readable: true });
+            return None;
+        }
+        Some(match kind {
+            kind if kind.is_file() => Found::File { source, path, follow: false },
+            kind if kind.is_symlink() => Found::Skipped { source, what: "symbolic link" },
+            _ => Found::Skipped { source, what: DEVICE },
+        })
+    }
+
+    /// Whether the directory that was entered last could not be read.
+    fn is_of_last(&self, error: &walkdir::Error) -> bool {
+        // An error without a path came up between two entries.
+        self.entered.last().is_some_and(|last| error.path().is_none_or(|path| path == last.source))
+    }
+
+    /// Returns what could not be read: the directory that was entered last, or an entry in it.
+    fn fail(&mut self, error: walkdir::Error) -> Found {
+        let of_last = self.is_of_last(&error);
+        let mut source = error.path().map(Path::to_owned).unwrap_or_default();
+        if let Some(last) = self.entered.last_mut().filter(|_| of_last) {
+            last.readable = false;
+            source.clone_from(&last.source);
+        }
+        // Only where links are followed can there be a loop.
+        let why = error.into_io_error().unwrap_or_else(|| io::Error::from_raw_os_error(libc::ELOOP));
+        Found::Failed { source, error: why.into() }
     }
 }
 
@@ -190,26 +262,22 @@ impl Iterator for Walk {
 
     fn next(&mut self) -> Option<Found> {
         loop {
-            match self.pending.pop()? {
-                Step::Look { source, path, follow } => {
-                    if let Some(found) = self.look(source, path, follow) {
-                        return Some(found);
-                    }
+            if let Some(inside) = &mut self.inside {
+                match inside.next() {
+                    Some(found) => return Some(found),
+                    None => self.inside = None,
                 }
-                // The root of the transfer is the receiver's own.
-                Step::Leave { path, .. } if path.is_empty() => {}
-                Step::Leave { source, path } => return Some(Found::Directory { source, path }),
+            }
+            let root = self.roots.next()?;
+            if let Some(found) = self.enter(root) {
+                return Some(found);
             }
         }
     }
 }
 
-fn sorted_names(directory: &Path) -> io::Result<Vec<OsString>> {
-    let mut names =
-        fs::read_dir(directory)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
-    names.sort_unstable();
-    Ok(names)
-}
+/// What is no file, no directory and no link.
+const DEVICE: &str = "device, socket or pipe";
 
 #[cfg(test)]
 mod tests {
@@ -258,6 +326,41 @@ mod tests {
         assert!(matches!(found, Found::File { path, follow: true, .. } if path == b"link"));
         let found = Walk::below(root.path()).next().unwrap();
         assert!(matches!(found, Found::File { path, follow: false, .. } if path == b"file"));
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_read_fails_and_is_not_sent() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["gone/below", "z"] {
+            fs::create_dir_all(root.path().join(name)).unwrap();
+        }
+        fs::write(root.path().join("a"), b"x").unwrap();
+        let mut walk = Walk::below(root.path());
+        assert!(matches!(walk.next(), Some(Found::File { path, .. }) if path == b"a"));
+        // Its entry was read with those beside it, and it is not there when its own are to be read.
+        fs::remove_dir_all(root.path().join("gone")).unwrap();
+        let found = walk.next().unwrap();
+        let gone = root.path().join("gone");
+        assert!(
+            matches!(&found, Found::Failed { source, error: WalkError::Io(_) } if *source == gone),
+            "{found:?}"
+        );
+        assert!(matches!(walk.next(), Some(Found::Directory { path, .. }) if path == b"z"));
+        assert!(walk.next().is_none());
+    }
+
+    #[test]
+    fn a_root_that_is_gone_meanwhile_fails_and_the_next_is_walked() {
+        let root = tempfile::tempdir().unwrap();
+        let (gone, here) = (root.path().join("gone"), root.path().join("here"));
+        for path in [&gone, &here] {
+            fs::create_dir(path).unwrap();
+        }
+        let mut walk = Walk::new(&[gone.clone(), here]).unwrap();
+        fs::remove_dir(&gone).unwrap();
+        assert!(matches!(walk.next(), Some(Found::Failed { source, .. }) if source == gone));
+        assert!(matches!(walk.next(), Some(Found::Directory { path, .. }) if path == b"here"));
+        assert!(walk.next().is_none());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! How lines are written.
+//! The forms in which log lines are written.
 
 use super::record::Record;
 use serde_json::{Map, Value};
@@ -6,16 +6,17 @@ use std::fmt::Write;
 use std::os::fd::BorrowedFd;
 use tracing::Level;
 
-/// How lines are written.
+/// Form in which log lines are written.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, clap::ValueEnum,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Form {
-    /// To the journal where standard error is one of its streams (a service of systemd), else for people.
+    /// The journal's protocol if standard error is a stream of the journal (a service of systemd), else text
+    /// for people.
     #[default]
     Auto,
-    /// For people: text on standard error.
+    /// Text for people, on standard error.
     Human,
     /// A JSON object a line, on standard error.
     Json,
@@ -24,7 +25,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// The form that this is on such a standard error; never [`Form::Auto`].
+    /// Returns the form to use with this standard error. It is never [`Form::Auto`].
     pub(super) fn found(self, stderr: BorrowedFd<'_>) -> Self {
         match self {
             Self::Auto if is_journal(std::env::var("JOURNAL_STREAM").ok().as_deref(), stderr) => {
@@ -36,14 +37,16 @@ impl Form {
     }
 }
 
-/// Whether that is the stream which systemd gave this process for its journal: `DEVICE:INODE`.
+/// Whether standard error is the stream that systemd gave this process for the journal. `stream` has the form
+/// `DEVICE:INODE`.
 fn is_journal(stream: Option<&str>, stderr: BorrowedFd<'_>) -> bool {
     let Ok(stat) = rustix::fs::fstat(stderr) else { return false };
     stream.is_some_and(|stream| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
-/// The record as a line for people: what it says, and its fields behind that. Control characters are escaped;
-/// lines behind the first are indented, so that no name in them passes for another line.
+/// Writes a record as text for people: the program, the level, the message, and then the fields. Control
+/// characters are escaped. Further lines of a message are indented, so that no text in it looks like another
+/// log line.
 pub(super) fn human(program: &str, record: &Record) -> String {
     let mut text = format!("{program}: ");
     text.push_str(match record.level {
@@ -56,7 +59,7 @@ pub(super) fn human(program: &str, record: &Record) -> String {
     text.push_str(&record.message);
     for (number, (name, value)) in record.fields.iter().enumerate() {
         text.push_str(if number == 0 { " (" } else { ", " });
-        // A String takes everything.
+        // Writing to a String cannot fail.
         let _ = match value {
             Value::String(value) => write!(text, "{name} {value}"),
             value => write!(text, "{name} {value}"),
@@ -73,7 +76,8 @@ pub(super) fn human(program: &str, record: &Record) -> String {
     line
 }
 
-/// The record as JSON: `time`, `level`, `program`, `message`, and its fields under their own names.
+/// Writes a record as one line of JSON: `time`, `level`, `program`, `message`, and the fields under their own
+/// names.
 pub(super) fn json(program: &str, record: &Record) -> String {
     let mut object = Map::new();
     object.insert("time".to_owned(), humantime::format_rfc3339_micros(record.time).to_string().into());
@@ -140,8 +144,8 @@ mod tests {
         assert_eq!(line.matches('\n').count(), 1);
         let read: Value = serde_json::from_str(&line).unwrap();
         let wanted = serde_json::json!({
-            "time": "2017-07-14T02:40:00.000001Z", "level": "warn", "program": "jetd", "message": "two\nlines",
-            "application": "store\n", "peer": 7, "left_out": 2,
+            "time": "2017-07-14T02:40:00.000001Z", "level": "warn", "program": "jetd",
+            "message": "two\nlines", "application": "store\n", "peer": 7, "left_out": 2,
         });
         assert_eq!(read, wanted);
     }

@@ -1,5 +1,5 @@
-//! The journal's own protocol: a datagram of fields, `NAME=VALUE` a line, or with the value's length where it
-//! has lines of its own (systemd, "Native Journal Protocol").
+//! The protocol of systemd's journal ("Native Journal Protocol"). A record is a datagram of fields,
+//! `NAME=VALUE` a line. A value with several lines is preceded by its length instead.
 
 use super::record::Record;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sendto, socket_with};
@@ -9,18 +9,20 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use tracing::Level;
 
-/// Where the journal listens.
+/// Path of the socket where the journal listens.
 const SOCKET: &str = "/run/systemd/journal/socket";
 
-/// A way to the journal.
+/// A datagram socket to the journal.
 pub(super) struct Journal {
     socket: OwnedFd,
     to: SocketAddrUnix,
 }
 
 impl Journal {
+    /// Creates the socket for systemd's journal.
+    ///
     /// # Errors
-    /// What the system says.
+    /// Returns the system's error.
     pub fn new() -> io::Result<Self> {
         Self::at(Path::new(SOCKET))
     }
@@ -31,10 +33,10 @@ impl Journal {
         Ok(Self { socket, to: SocketAddrUnix::new(path)? })
     }
 
-    /// Sends a record, or does not: a journal that does not take it is not waited for.
+    /// Sends a record without waiting.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the system's error if the journal does not take the record now.
     pub fn put(&self, program: &str, record: &Record) -> io::Result<()> {
         let datagram = datagram(program, record);
         sendto(&self.socket, &datagram, SendFlags::NOSIGNAL, &self.to)?;

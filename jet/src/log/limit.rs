@@ -1,39 +1,40 @@
-//! How often a kind of line may come. A stranger who can bring one about is not to fill a disk.
+//! Limits on how often each kind of log line is written. A stranger who can cause a line must not be able to
+//! fill a disk.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::callsite::Identifier;
 
-/// Lines of one kind that may come within [`SPAN`].
+/// Most lines of one kind within [`SPAN`].
 const BURST: u32 = 32;
-/// When as many may come again.
+/// Span after which the count of [`BURST`] starts over.
 const SPAN: Duration = Duration::from_secs(10);
 
-/// What becomes of a line.
+/// Decision about a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is said.
+    /// Write the line.
     Say {
-        /// So many of its kind were left out since the last that was said.
+        /// Number of lines of this kind that were left out since the last one.
         left_out: u64,
     },
-    /// It is counted.
+    /// Leave the line out, and count it.
     LeaveOut,
 }
 
-/// A place in the source.
+/// Counts for one kind of line, which is one place in the source.
 struct Kind {
     since: Instant,
     said: u32,
     left_out: u64,
 }
 
-/// The limit of each kind.
+/// The counts of all kinds of lines.
 #[derive(Default)]
 pub(super) struct Limit {
-    // As many as there are places in the source. Held for some nanoseconds, and never while anything is
-    // written.
+    // One entry for each place in the source that has logged. The lock is held for some nanoseconds, and
+    // never during writing.
     kinds: Mutex<HashMap<Identifier, Kind>>,
 }
 

@@ -1,14 +1,14 @@
-//! What programs say of themselves, in lines: `tracing` events with a level and fields.
+//! Log lines of the programs: `tracing` events with a level and fields.
 //!
-//! A line is said by [`tracing::info!`] and its like. It is made where it is said, and written by a thread of
-//! its own, so that no log holds anybody up: not a reader that stands still, not a full disk, not a journal
-//! that does not answer. Lines of one kind (one place in the source) that come too often are left out and
-//! counted, and so are lines that the log does not take. Nothing here panics.
+//! Code logs with [`tracing::info!`] and its like. The calling thread makes the record, and a separate thread
+//! writes it. So no log blocks a program: not a reader that stands still, not a full disk, not a journal that
+//! does not answer. Lines of one kind (one place in the source) that come too often are left out and counted.
+//! So are lines that the log does not take. Nothing here panics.
 //!
-//! * [`start`]: from the beginning of `main` to its end.
-//! * [`Form`]: lines for people, JSON, or the journal's own protocol.
+//! * [`start`] starts the log, at the beginning of `main`.
+//! * [`Form`] selects lines for people, JSON, or the journal's own protocol.
 //!
-//! Results are not lines: they go to standard output by [`output`](crate::output).
+//! Results are not log lines: they go to standard output by [`output`](crate::output).
 
 mod form;
 mod journal;
@@ -31,13 +31,13 @@ use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 use writer::{Stop, Writer};
 
-/// Which lines are said, and how.
+/// Settings of the log: which lines are written, and in which form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogConfig {
-    /// Those of this level and above: `off`, `error`, `warn`, `info`, `debug` or `trace`.
+    /// Least important level that is written: `off`, `error`, `warn`, `info`, `debug` or `trace`.
     pub level: Level,
-    /// How they are written.
+    /// Form in which lines are written.
     pub form: Form,
 }
 
@@ -47,7 +47,7 @@ impl Default for LogConfig {
     }
 }
 
-/// The least important lines that are said.
+/// Least important level whose lines are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Level(LevelFilter);
@@ -56,7 +56,7 @@ impl FromStr for Level {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        // `tracing` takes numbers and nothing, too.
+        // `tracing` also accepts numbers and the empty text.
         let is_word = !text.is_empty() && text.chars().all(|c| c.is_ascii_lowercase());
         let level = if is_word { text.parse().ok() } else { None };
         let none = || format!("'{text}' is no level; write off, error, warn, info, debug or trace");
@@ -84,25 +84,25 @@ impl fmt::Display for Level {
     }
 }
 
-/// What [`configure`] changes.
+/// Parts of the log that [`configure`] changes.
 struct Handle {
     level: reload::Handle<LevelFilter, tracing_subscriber::Registry>,
     writer: Writer,
 }
 
-/// The target of lines that somebody asked for one by one (`--verbose`): they are not limited.
+/// Target of lines that a user asked for one by one (`--verbose`). Their number is not limited.
 pub const ASKED_FOR: &str = "asked for";
 
 static HANDLE: OnceLock<Handle> = OnceLock::new();
 
-/// The log of a program, from its start to its end. Dropped, it writes what was said, unless nobody takes it
-/// within a second.
+/// The log of a program, which `main` keeps until its end. Dropping it waits at most a second until all lines
+/// are written.
 #[must_use = "dropped at once, nothing is written"]
 pub struct Logging {
     _stop: Option<Stop>,
 }
 
-/// Starts the log of a program, with [`LogConfig::default`]. A second log of the same process says nothing.
+/// Starts the log of a program, with [`LogConfig::default`]. A second log in the same process writes nothing.
 pub fn start(program: &'static str) -> Logging {
     let (writer, stop) = Writer::start(program, Form::Auto.found(io::stderr().as_fd()));
     let (filter, level) = reload::Layer::new(LogConfig::default().level.0);
@@ -114,17 +114,17 @@ pub fn start(program: &'static str) -> Logging {
     Logging { _stop: Some(stop) }
 }
 
-/// Lines said from now on are as configured.
+/// Applies settings to all lines that are logged from now on.
 pub fn configure(config: &LogConfig) {
     if let Some(handle) = HANDLE.get() {
-        // It fails only where the subscriber is gone.
+        // Fails only if the subscriber is gone.
         let _ = handle.level.reload(config.level.0);
         handle.writer.set_form(config.form.found(io::stderr().as_fd()));
     }
 }
 
-/// Writes over the last line of a terminal on standard error, with the cursor behind what is shown; with
-/// nothing, empties it.
+/// Shows `line` as the last line of the terminal on standard error, in place of the text that was shown
+/// before. An empty `line` removes the text.
 pub fn show_progress(line: String) {
     if let Some(handle) = HANDLE.get() {
         handle.writer.progress(line);

@@ -1,4 +1,4 @@
-//! From an event to a record: what is said, with its fields, as values of its own.
+//! Turning `tracing` events into records, which own their message and fields.
 
 use super::ASKED_FOR;
 use super::limit::{Limit, Verdict};
@@ -10,18 +10,18 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::Context;
 
-/// A line before it is written.
+/// A log line before it is written.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Record {
     pub time: SystemTime,
     pub level: Level,
     pub message: String,
     pub fields: Vec<(&'static str, Value)>,
-    /// Records of the same kind that were left out before this one.
+    /// Number of lines of the same kind that were left out before this one.
     pub left_out: u64,
 }
 
-/// Takes events, limits each kind of them, and gives them to the writer.
+/// The layer of `tracing` that takes events, limits each kind of them, and gives records to the writer.
 pub(super) struct Layer {
     writer: Writer,
     limit: Limit,

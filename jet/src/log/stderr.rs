@@ -1,7 +1,7 @@
-//! Standard error, which nothing that is written to it ends or holds up for long.
+//! Writing to standard error. A write never blocks for long, and never ends the program.
 //!
-//! Where it takes nothing (its reader is gone or stands still, its disk is full) lines are left out, and the
-//! next one that is taken says how many.
+//! Standard error may take nothing: its reader is gone or stands still, or its disk is full. Lines are then
+//! left out, and the next line that is taken tells how many.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -11,31 +11,32 @@ use std::fmt::Write as _;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// How long a line waits for a reader that is slow. Once one waited in vain, those behind it do not wait.
+/// Time that a line waits for a slow reader. After a line has waited in vain, later lines do not wait until
+/// one is taken.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// What a pipe takes all of or nothing of (`PIPE_BUF`).
+/// Bytes that a pipe takes either completely or not at all (`PIPE_BUF`).
 const CHUNK_BYTES: usize = 4096;
-/// Until room that another process took is looked for again.
+/// Pause before writing again after another process took the room.
 const RETRY: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// What became of the lines so far.
+/// State of writing to standard error.
 #[derive(Debug)]
 pub(super) struct Stderr {
-    /// Left out since the last that was taken.
+    /// Number of lines left out since the last one that was taken.
     left_out: u64,
-    /// The last one waited in vain.
+    /// Whether the last line waited in vain.
     stuck: bool,
-    /// Of the last one only a part was taken.
+    /// Whether only a part of the last line was taken.
     midway: bool,
-    /// What is written to instead of what was asked for, see [`opened_anew`].
+    /// Descriptor that is written to instead of standard error itself; see [`opened_anew`].
     anew: Option<OwnedFd>,
 }
 
 impl Stderr {
-    /// Nothing was written yet.
+    /// State before the first line.
     pub const NONE: Self = Self { left_out: 0, stuck: false, midway: false, anew: None };
 
-    /// So many lines did not even come here.
+    /// Counts lines that were lost before they came here.
     pub fn left_out(&mut self, lines: u64) {
         self.left_out += lines;
     }
@@ -47,7 +48,7 @@ impl Stderr {
             whole.push('\n');
         }
         if self.left_out > 0 {
-            // A String takes everything.
+            // Writing to a String cannot fail.
             let _ = writeln!(
                 whole,
                 "(left out here, since standard error took nothing: {} line(s))",
@@ -69,20 +70,22 @@ impl Stderr {
     }
 }
 
-/// Not everything was taken.
+/// Error for a text that was not written completely.
 struct NotTaken {
-    /// So many bytes were.
+    /// Number of bytes that were written.
     bytes: usize,
-    /// Because there was no room in time; else for good.
+    /// Whether the time was up. Otherwise a later try would fail, too.
     late: bool,
 }
 
-/// The same pipe or terminal, opened so that a write never waits.
+/// Opens the same pipe or terminal again, so that a write never waits.
 ///
-/// Room that `poll` saw may be less than a write, or another process's by then: a write would wait for ever
-/// beside a reader that stands still. To mark the descriptor itself would mark it for all processes that
-/// share it. Nothing else is opened anew: a file would be written from its beginning, and nobody reads it; a
-/// socket is told with each write.
+/// Without that, a write could wait for ever beside a reader that stands still: `poll` may report less room
+/// than the write needs, or another process may take the room first. The flag cannot be set on the descriptor
+/// itself, since all processes that share the descriptor would get it.
+///
+/// Other kinds of files give `None`. A plain file has no reader to wait for, and would be overwritten from
+/// its beginning. For a socket each write has a flag of its own.
 fn opened_anew(to: BorrowedFd<'_>) -> Option<OwnedFd> {
     let is_pipe =
         || rustix::fs::fstat(to).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo);
@@ -90,7 +93,8 @@ fn opened_anew(to: BorrowedFd<'_>) -> Option<OwnedFd> {
         return None;
     }
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    // Refused where it is another user's, or its reader is gone: then it is written to as it is.
+    // Opening fails if another user owns the pipe, or its reader is gone. Then the descriptor is used as it
+    // is.
     rustix::fs::open(format!("/proc/self/fd/{}", to.as_raw_fd()), flags, Mode::empty()).ok()
 }
 
@@ -101,7 +105,7 @@ fn write_at_once(to: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
     }
 }
 
-/// Writes until the deadline, or as much as there is room for at once.
+/// Writes all bytes until the deadline; without a deadline, as many as there is room for at once.
 fn write_within(to: BorrowedFd<'_>, bytes: &[u8], deadline: Option<Instant>) -> Result<(), NotTaken> {
     let mut taken = 0;
     while taken < bytes.len() {
@@ -112,14 +116,14 @@ fn write_within(to: BorrowedFd<'_>, bytes: &[u8], deadline: Option<Instant>) -> 
         ) {
             Ok(0) => return Err(NotTaken { bytes: taken, late: true }),
             Err(Errno::INTR) => continue,
-            // What else hinders polling hinders writing, too.
+            // Any other error of `poll` shows up in the write, too.
             Ok(_) | Err(_) => {}
         }
         let chunk = &bytes[taken..bytes.len().min(taken + CHUNK_BYTES)];
         match write_at_once(to, chunk) {
             Ok(written) if written > 0 => taken += written,
             Err(Errno::INTR) => {}
-            // Another process that writes there took the room, or there is less than for all of it.
+            // Another process took the room, or there is less room than the chunk needs.
             Err(Errno::AGAIN) if !left.is_zero() => {
                 let _ = poll(&mut [], Some(&RETRY));
             }
@@ -143,7 +147,7 @@ mod tests {
         let (reader, writer) = pipe().unwrap();
         drop(reader);
         lines.put(writer.as_fd(), "gone\n");
-        // Another place than the one before.
+        // Another output than the one before.
         lines.anew = None;
         let full = File::options().write(true).open("/dev/full").unwrap();
         lines.put(full.as_fd(), "full\n");
@@ -169,7 +173,7 @@ mod tests {
         for _ in 0..1000 {
             lines.put(writer.as_fd(), &line);
         }
-        // Each that waited would take a second.
+        // Each line that waited would take a second.
         assert!(before.elapsed() < 100 * PATIENCE, "{:?}", before.elapsed());
         assert_eq!(lines.left_out, 1001);
         let mut room = vec![0; 4 * CHUNK_BYTES];
@@ -205,19 +209,21 @@ mod tests {
         );
     }
 
-    /// A terminal that nobody reads, and its reader's end.
+    /// Opens a terminal that nothing reads, and returns its reader's end and the terminal.
     fn terminal() -> (OwnedFd, OwnedFd) {
         let (mut reader, mut terminal) = (-1, -1);
         let none = std::ptr::null_mut();
-        // SAFETY: two places for descriptors, and no wish for a name, settings or a size.
+        // SAFETY: both pointers are valid places for a descriptor. The null pointers ask for no name,
+        // settings or size.
         let opened =
             unsafe { libc::openpty(&raw mut reader, &raw mut terminal, none, none.cast(), none.cast()) };
         assert_eq!(opened, 0, "{}", io::Error::last_os_error());
-        // SAFETY: just opened, and nobody else's.
+        // SAFETY: both descriptors were just opened, and nothing else owns them.
         unsafe { (OwnedFd::from_raw_fd(reader), OwnedFd::from_raw_fd(terminal)) }
     }
 
-    /// What it comes to. On a thread of its own: what is held up is held up for ever.
+    /// Returns the result of `work`, which runs on a thread of its own, since blocked work would block for
+    /// ever.
     fn outcome<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
         let (done, told) = std::sync::mpsc::channel();
         std::thread::spawn(move || done.send(work()));

@@ -1,4 +1,4 @@
-//! The thread that writes what was said.
+//! The thread that writes log lines.
 
 use super::form::{Form, escaped, human, json};
 use super::journal::Journal;
@@ -13,34 +13,34 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
 
-/// Lines that may wait to be written. More are left out, and counted.
+/// Most lines that may wait to be written. Further lines are left out and counted.
 const LINES: usize = 1024;
-/// How long the end of a program waits for its last lines to be taken.
+/// Time that a program waits at its end until its last lines are written.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
 enum Item {
     Line(Record),
-    /// What the last line of the terminal is to show; nothing: it is to be empty.
+    /// Text for the last line of the terminal; empty to remove it.
     Progress(String),
 }
 
 struct Shared {
     items: ArrayQueue<Item>,
-    /// Lines that found no room.
+    /// Number of lines that found no room in the queue.
     lost: AtomicU64,
     form: Mutex<Form>,
     stop: AtomicBool,
 }
 
-/// Where lines are put.
+/// Handle by which lines are queued for the thread.
 #[derive(Clone)]
 pub(super) struct Writer {
     shared: Arc<Shared>,
-    /// None: the system gave no thread.
+    /// Thread that writes; none if the system started none.
     thread: Option<Thread>,
 }
 
-/// Ends the thread when dropped, once everything is written, or when that takes too long.
+/// Stops the thread when dropped. Waits until everything is written, but at most [`LAST_WAIT`].
 pub(super) struct Stop {
     shared: Arc<Shared>,
     thread: Option<Thread>,
@@ -48,12 +48,12 @@ pub(super) struct Stop {
 }
 
 impl Writer {
-    /// Starts the thread. Where the system gives none, lines are lost.
+    /// Starts the thread. If the system starts none, lines are lost.
     pub fn start(program: &'static str, form: Form) -> (Self, Stop) {
         Self::start_on(program, form, |write| write(io::stderr().as_fd()))
     }
 
-    /// The same for a standard error of a test's.
+    /// Starts the thread like [`Self::start`], with a standard error that a test provides.
     fn start_on(
         program: &'static str,
         form: Form,
@@ -74,7 +74,7 @@ impl Writer {
         (writer, Stop { shared, thread, done })
     }
 
-    /// Puts a line behind those that wait, if there is room.
+    /// Queues a line, or counts it as lost if the queue is full.
     pub fn put(&self, record: Record) {
         if self.shared.items.push(Item::Line(record)).is_err() {
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
@@ -82,7 +82,8 @@ impl Writer {
         self.wake();
     }
 
-    /// Shows that on the last line of the terminal, if there is room; the next one comes soon.
+    /// Shows `line` as the last line of the terminal, if the queue has room. A lost one does no harm, since
+    /// the next comes soon.
     pub fn progress(&self, line: String) {
         let _ = self.shared.items.push(Item::Progress(line));
         self.wake();
@@ -104,7 +105,7 @@ impl Drop for Stop {
         let Some(thread) = &self.thread else { return };
         self.shared.stop.store(true, Ordering::Release);
         thread.unpark();
-        // Whether it came to the end or not: the program ends.
+        // The program ends whether everything is written or not.
         let _ = self.done.recv_timeout(LAST_WAIT);
     }
 }
@@ -117,7 +118,7 @@ fn write_all(
 ) {
     let mut lines = Lines { program, stderr: Stderr::NONE, journal: None, progress: String::new() };
     loop {
-        // Looked at first: what was put before the stop is in the queue.
+        // Read the stop flag first: lines that were queued before the stop are then in the queue.
         let stop = shared.stop.load(Ordering::Acquire);
         while let Some(item) = shared.items.pop() {
             lines.stderr.left_out(shared.lost.swap(0, Ordering::Relaxed));
@@ -125,7 +126,7 @@ fn write_all(
             stderr(&mut |to| lines.write(to, form, &item));
         }
         if stop {
-            // Nobody waits any more where this came too late.
+            // Sending fails if the program no longer waits.
             let _ = ends.send(());
             return;
         }
@@ -133,12 +134,12 @@ fn write_all(
     }
 }
 
-/// Everything that is written.
+/// Everything that the thread writes with, and the text that it shows.
 struct Lines<'a> {
     program: &'a str,
     stderr: Stderr,
     journal: Option<Journal>,
-    /// What the last line of the terminal shows.
+    /// Text on the last line of the terminal.
     progress: String,
 }
 
@@ -155,7 +156,7 @@ impl Lines<'_> {
                 }
                 let line = match form {
                     Form::Json => json(self.program, record),
-                    // Where the journal does not take it, too: its stream, or a terminal, may.
+                    // Also if the journal does not take the line: its stream, or a terminal, may.
                     Form::Auto | Form::Human | Form::Journald => human(self.program, record),
                 };
                 if self.progress.is_empty() {
@@ -217,7 +218,7 @@ mod tests {
         for n in 0..100_000 {
             lines.put(record(format!("{n} {}", "x".repeat(100))));
         }
-        // Each that waited would take a second.
+        // Each line that waited would take a second.
         assert!(before.elapsed() < Duration::from_secs(60), "{:?}", before.elapsed());
         let before = Instant::now();
         drop((lines, stop));
@@ -232,7 +233,7 @@ mod tests {
         let (mut reader, writer) = pipe().unwrap();
         let (lines, stop) = Writer::start_on("jet", Form::Human, on(writer));
         let line = "y".repeat(4096);
-        // Until the thread waits for the reader, and nothing fits behind it.
+        // Until the thread waits for the reader and the queue is full.
         while lines.shared.lost.load(Ordering::Relaxed) == 0 {
             lines.put(record(line.clone()));
         }

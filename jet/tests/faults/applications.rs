@@ -1,5 +1,5 @@
-//! Applications that break the protocol: each loses its own session and is told why, the others are served
-//! on.
+//! Tests of applications that break the protocol. Each loses its own session and gets the reason, and the
+//! others are still served.
 
 use crate::children::Role;
 use crate::hand_session::{HandSession, release, wait_delivery};
@@ -16,14 +16,15 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const QUARANTINE: &str = "session.quarantine_ms=20";
 
-/// A sender to an application that will break; every end is final.
+/// Connects a sender to an application that will break the protocol. It sends nothing again: every end is
+/// final.
 fn sender_to(rig: &Rig, app: &str, random: Random) -> Traffic {
     let options =
         SenderOptions { retry: RetryPolicy::NEVER, ..Rig::sender_options(&rig.addresses()[0], app) };
     Traffic::over(Sender::connect(options).expect("let in"), random)
 }
 
-/// The release of all of a delivered run.
+/// Returns the release of all slabs of a delivered run.
 fn all_of(delivery: &Delivery) -> Release {
     let count = u16::try_from(delivery.bytes.div_ceil(4096).max(1)).expect("a run");
     Release {
@@ -49,7 +50,8 @@ fn finish_of(delivery: &Delivery, code: u32) -> Release {
     }
 }
 
-/// What is done to a session that holds one small message, and what the daemon must say about it.
+/// Case of a test: its name, the releases that a session with one small message makes, and words that the
+/// daemon's reason must have.
 type Misdeed = (&'static str, fn(&Delivery) -> Vec<Release>, &'static str);
 
 const MISDEEDS: &[Misdeed] = &[
@@ -104,7 +106,7 @@ fn what_is_not_held_cannot_be_released() {
     let mut traffic = Traffic::new(&rig.addresses()[1], "store", random.fork());
     let mut victim_traffic = sender_to(&rig, "victim", random.fork());
     let control = rig.control();
-    // Another session holds what the bad ones name: it must keep it.
+    // Another session holds runs of the same numbers, and must keep them.
     let other = HandSession::register(&control, "other");
     let mut other_end = other.end();
     let mut other_traffic = sender_to(&rig, "other", random.fork());
@@ -121,13 +123,13 @@ fn what_is_not_held_cannot_be_released() {
         assert_eq!(code, ErrorCode::BadRequest, "{what}: {message}");
         assert!(message.contains(words), "{what}: {message}");
         assert_eq!(rig.status().faults.sessions, before + 1, "{what}");
-        // What was finished before the misdeed is finished; the rest lost its application.
+        // A message that was finished before the bad release is finished. The others lost their application.
         let end = victim_traffic.end().status;
         let consumed = what.starts_with("a message finished twice");
         assert_eq!(end, if consumed { AckStatus::Consumed } else { AckStatus::AppGone }, "{what}");
         traffic.round();
     }
-    // The name of a run that another session holds means nothing here, though both have the same numbers.
+    // A run that another session holds cannot be released here, though both sessions use the same numbers.
     let mut session = HandSession::register(&control, "victim");
     let mut end = session.end();
     release(&session, &mut end, &[all_of(&held)]);
@@ -149,7 +151,7 @@ fn a_message_cannot_be_consumed_before_it_is_there() {
     let mut traffic = Traffic::new(&rig.addresses()[0], "store", random.fork());
     let mut session = HandSession::register(&rig.control(), "early");
     let mut end = session.end();
-    // Larger than the pool and escape memory, so that it cannot all be there.
+    // The message is larger than the pool and escape memory, so it cannot arrive as a whole.
     let mut sender = sender_to(&rig, "early", random.fork());
     sender.send(64 << 20).unwrap();
     let first = wait_delivery(&mut end, &mut sender);
@@ -181,21 +183,21 @@ fn what_an_application_may_still_read_is_not_used_again_while_it_lives() {
         sender.send(4096).unwrap();
         let delivery = wait_delivery(&mut end, &mut sender);
         let pool = Mapping::of_stranger(session.pool.as_fd(), Protection::Read, 1 << 30).expect("mapped");
-        // SAFETY: within the pool, which the test reads as the application does: a slab that it holds.
+        // SAFETY: the slab lies within the pool. The test reads it as the application does, which holds it.
         let held = || unsafe {
             let slab = pool.base().add(delivery.slab as usize * jet_wire::SLAB_BYTES);
             std::slice::from_raw_parts(slab, jet_wire::SLAB_BYTES)
         };
         assert!(fits(delivery.tag, 0, held()));
         if speaks {
-            // It says what nobody understands, which ends its session as well.
+            // The application sends something that the daemon cannot read, which ends its session as well.
             session.say(b"what?");
         } else {
             release(&session, &mut end, &[Release { kind: 9, ..all_of(&delivery) }]);
             session.wait_ended();
         }
         assert_eq!(sender.end().status, AckStatus::AppGone);
-        // Long after the quarantine of 20 ms, with all that the others do with the pool.
+        // Other messages use the pool for much longer than the quarantine of 20 ms.
         let until = std::time::Instant::now() + std::time::Duration::from_millis(500);
         while std::time::Instant::now() < until {
             traffic.round();
@@ -207,17 +209,16 @@ fn what_an_application_may_still_read_is_not_used_again_while_it_lives() {
     }
 }
 
-/// One way of writing nonsense into a segment.
+/// Ways of writing nonsense into a segment.
 #[derive(Clone, Copy, Debug)]
 enum Scribble {
     /// Random words everywhere.
     Everywhere,
-    /// Random small numbers in the first lines, where the rings' indices are, and in those of the release
-    /// ring.
+    /// Random small numbers in the lines where the indices of both rings are.
     Indices,
-    /// Releases that could be real, by the ring's own rules.
+    /// Releases that the ring's own rules allow, with made-up contents.
     Releases,
-    /// Real releases at first, then all at once, everywhere.
+    /// Correct releases at first, then random words everywhere.
     Late,
 }
 
@@ -261,8 +262,8 @@ fn a_segment_scribbled_over_costs_its_own_session_only() {
                 scribbler.scribble(&session, &mut end);
                 sender.sender.flush();
                 session.bell.ring();
-                // Something must come, or a daemon that has nothing to deliver never looks at the delivery
-                // ring.
+                // A daemon that has nothing to deliver never looks at the delivery ring, so more messages are
+                // sent.
                 if sent < 200 {
                     sent += usize::from(sender.send(10).is_ok());
                 }
@@ -271,7 +272,7 @@ fn a_segment_scribbled_over_costs_its_own_session_only() {
             let (code, message) = said.expect("it says why");
             assert_eq!(code, ErrorCode::BadRequest, "{way:?}: {message}");
             for status in sender.ends(sent) {
-                // A scribbled release may say anything about its own messages.
+                // A random release may end the session's own messages in any way.
                 assert!(
                     matches!(
                         status,
@@ -309,7 +310,7 @@ impl Scribbler {
         match self.way {
             Scribble::Everywhere => self.write(session, 0..words, 4000, u64::MAX),
             Scribble::Indices => {
-                // The rings' words: behind the header, and behind the delivery ring's cells.
+                // The rings' indices lie behind the header, and behind the delivery ring's cells.
                 self.write(session, 0..128, 40, 0xffff);
                 let cells = end.shape().delivery_cells as usize * 128 / 8;
                 self.write(session, cells..(cells + 200).min(words), 40, 0xffff);
@@ -330,8 +331,8 @@ impl Scribbler {
         for _ in 0..count {
             let at = words.start + self.random.size_below(words.len());
             let value = self.random.next() & mask;
-            // SAFETY: within the mapping and aligned; the daemon's own accesses to it are to atomics or
-            // copies.
+            // SAFETY: the word lies within the mapping and is aligned. The daemon accesses the segment by
+            // atomics or copies.
             let word = unsafe { AtomicU64::from_ptr(session.mapping.base().cast::<u64>().add(at)) };
             word.store(value, Ordering::Relaxed);
         }
@@ -383,7 +384,7 @@ fn an_application_gets_no_more_than_it_should() {
         assert!(Mapping::of_stranger(again.as_fd(), Protection::ReadWrite, 1 << 30).is_err());
         assert!(rustix::io::pwrite(&again, b"scribble", 0).is_err());
     }
-    // Neither file can be made shorter or longer, or get holes where the daemon would take a SIGBUS.
+    // Neither file can be made shorter or longer, or get holes on which the daemon would take a SIGBUS.
     for file in [&session.pool, &session.segment] {
         let bytes = u64::try_from(fstat(file).unwrap().st_size).unwrap();
         for length in [0, 4096, bytes - 4096, bytes + 4096] {
@@ -424,11 +425,12 @@ fn doorbells_that_ring_without_end_or_are_never_answered_hold_nobody_up() {
     let _good = rig.application(Role::Consumer, "store");
     let mut traffic: Vec<_> =
         rig.addresses().iter().map(|address| Traffic::new(address, "store", random.fork())).collect();
-    // One never takes its rings: it says that it sleeps after each message, so that it is rung for each.
+    // One application never reads its doorbell. After each message it claims to sleep, so that the daemon
+    // rings for each.
     let deaf = HandSession::register(&rig.control(), "deaf");
     let mut deaf_end = deaf.end();
     let mut to_deaf = sender_to(&rig, "deaf", random.fork());
-    // One rings all the time, and puts things into the socket that are no rings.
+    // Another rings all the time, and sends other data over the doorbell's socket.
     let loud = HandSession::register(&rig.control(), "loud");
     let stop = AtomicU32::new(0);
     std::thread::scope(|scope| {
@@ -436,7 +438,7 @@ fn doorbells_that_ring_without_end_or_are_never_answered_hold_nobody_up() {
             let long = [7u8; 3000];
             while stop.load(Ordering::Relaxed) == 0 {
                 loud.bell.ring();
-                // Full is what it is meant to be.
+                // The socket is meant to be full.
                 let _ = rustix::net::send(&loud.bell, &long, rustix::net::SendFlags::DONTWAIT);
             }
         });

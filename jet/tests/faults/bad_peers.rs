@@ -1,4 +1,4 @@
-//! Senders that break the protocol, and messages that cannot be delivered.
+//! Tests of senders that break the protocol, and of messages that cannot be delivered.
 
 use crate::children::Role;
 use crate::raw_peer::{RawPeer, hello};
@@ -15,7 +15,7 @@ use jet_wire::message::{
 };
 use std::io::{Read, Write};
 
-/// A good application and good senders over both fabrics; they must not notice anything.
+/// Correct application and senders over both fabrics. They must not notice the faulty ones.
 struct Bystanders {
     traffic: Vec<Traffic>,
     application: Actor,
@@ -69,7 +69,7 @@ const REQUEST: RequestFields<'static> = RequestFields {
     user_header: b"",
 };
 
-/// A header with some bytes changed.
+/// Returns a header with some bytes changed, given as (index, value).
 fn with(mut header: HeaderBytes, changes: &[(usize, u8)]) -> HeaderBytes {
     for &(at, byte) in changes {
         header.0[at] = byte;
@@ -84,7 +84,8 @@ fn headers_that_cannot_be_cost_their_sender_its_connection_and_nobody_else_anyth
     let (small, request) = (small(SMALL), RequestHeader::encode(&REQUEST));
     let stated = |bytes| SmallHeader::encode(&SmallFields { payload_bytes: bytes, ..SMALL });
     let malformed = ByeReason::Malformed;
-    // Bytes 0 version, 1 kind, 2-3 flags, 4-5 count, 6-7 reserved; what follows is the kind's own.
+    // Byte 0 is the version, 1 the kind, 2-3 the flags, 4-5 a count (here of the user header's bytes), and
+    // 6-7 are reserved. The rest depends on the kind.
     let mut cases: Vec<(&str, HeaderBytes, Vec<u8>, ByeReason)> = vec![
         ("nothing at all", HeaderBytes::ZERO, vec![], ByeReason::Version),
         ("the next version", with(small, &[(0, WIRE_VERSION + 1)]), vec![], ByeReason::Version),
@@ -127,7 +128,7 @@ fn headers_that_cannot_be_cost_their_sender_its_connection_and_nobody_else_anyth
     for _ in 0..20 {
         let mut header = HeaderBytes::ZERO;
         header.0.fill_with(|| random.next().to_le_bytes()[0]);
-        // Such that it is never right by chance.
+        // The version is one that is never right by chance.
         header.0[0] = header.0[0].max(WIRE_VERSION + 1);
         let payload = vec![9; random.size_below(4097)];
         cases.push(("random bytes", header, payload, ByeReason::Version));
@@ -179,15 +180,15 @@ fn memory_that_cannot_be_read_costs_its_sender_its_connection() {
                     _ => RequestFields { address: good.address + REGION as u64 - 100, ..good },
                 };
                 peer.send(&RequestHeader::encode(&fields), &[]);
-                // A READ that fails takes the connection with it, as with verbs; where a word still gets
-                // through it is this.
+                // A READ that fails ends the connection, as with verbs. Where a reason still reaches the
+                // sender, it is BadMemory.
                 let reason = peer.wait_ended();
                 assert!(
                     matches!(reason, None | Some(ByeReason::BadMemory)),
                     "{what} over {address}: {reason:?}"
                 );
                 bystanders.rig.wait_status(what, |status| status.faults.peers == before + 1);
-                // What came before the lie had reached the application, and is taken back.
+                // The bytes within the region had reached the application, and are withdrawn.
                 if what == "a length that lies" {
                     bystanders.application.wait_reported("withdrawn", cut + 1);
                 }
@@ -207,7 +208,7 @@ fn more_sends_than_the_credit_cost_their_sender_its_connection() {
             let before = bystanders.rig.status().faults.peers;
             let mut peer = RawPeer::connect(&address, "store", 4096);
             let mut sequence = 0;
-            // Whatever it is granted meanwhile, it sends more.
+            // The peer sends more than its credit, whatever credit it gets meanwhile.
             while peer.is_connected() {
                 for _ in 0..100 {
                     if peer.try_send(&small(SmallFields { sequence: sequence + 1, ..SMALL }), &[]).is_ok() {
@@ -274,7 +275,7 @@ fn first_words_that_cannot_be_are_refused() {
 fn who_is_no_sender_at_all_is_cut_off_at_the_nic() {
     let mut random = random_for("strangers", 5);
     for thread in [NO_NIC_THREAD, NIC_THREAD] {
-        // What is said on a socket is the software NIC's alone to judge.
+        // Only the software NIC reads the sockets, so these tests run on it alone.
         strangers_are_cut_off(Bystanders::of(Rig::start_on_software(&[thread]), &mut random), &mut random);
     }
 }
@@ -290,13 +291,13 @@ fn strangers_are_cut_off(mut bystanders: Bystanders, random: &mut Random) {
         std::os::unix::net::UnixStream::from(socket)
     };
     let tcp = || std::net::TcpStream::connect(host).unwrap();
-    // They say nothing, or begin and stop, until the handshake's limit.
+    // These connections send nothing, or begin and stop, until the handshake's time limit.
     let mut silent = (shm(), tcp());
     let mut halting = tcp();
     halting.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     let errors = |status: &Status| status.nic.protocol_errors;
     let before = errors(&bystanders.rig.status());
-    // Counted by the NIC's thread after it hung up.
+    // The NIC's thread counts an error after it hung up.
     let counted = |bystanders: &Bystanders, count: u64, what: &str| {
         let status = bystanders.rig.wait_status(what, |status| errors(status) >= before + count);
         assert_eq!(errors(&status), before + count, "{what}");
@@ -306,7 +307,7 @@ fn strangers_are_cut_off(mut bystanders: Bystanders, random: &mut Random) {
     let mut bytes = [0; 64];
     for (count, said) in (0..).zip(&garbage) {
         let mut stranger = tcp();
-        // The daemon may hang up before it has it all.
+        // The daemon may hang up before it has read everything.
         let _ = stranger.write_all(said);
         assert!(matches!(stranger.read(&mut bytes), Ok(0) | Err(_)), "{:?}", &said[..16]);
         counted(&bystanders, 2 * count + 1, &format!("tcp {:?} to be counted", &said[..16]));
@@ -344,10 +345,10 @@ fn cannot_be_delivered(checksums: &str) {
             stray.send(bytes).unwrap();
         }
         assert_eq!(stray.ends(5), [AckStatus::NoApp; 5]);
-        // The sender's own end says so before a byte moves ...
+        // The sender's library refuses the message before a byte moves ...
         let large = stray.send(1_000_001).unwrap_err();
         assert!(matches!(large, SendError::Submit(_)) && large.to_string().contains("1000000"), "{large}");
-        // ... and the daemon says so to one that does not.
+        // ... and the daemon refuses it from a sender that does not.
         let mut peer = RawPeer::connect(&address, "store", 1 << 20);
         let good = RequestFields { length: 600_000, address: peer.address(), key: peer.key.0, ..REQUEST };
         let requests = [
@@ -362,7 +363,7 @@ fn cannot_be_delivered(checksums: &str) {
             assert_eq!(peer.wait_end(sequence), status, "over {address}");
         }
         bystanders.application.wait_reported("corrupt", corrupt + 1);
-        // Small ones with a checksum: the wrong one is not delivered, the right one is.
+        // Of two small messages with a checksum, the one with the wrong checksum is not delivered.
         let mut payload = [0; 1000];
         fill(7, &mut payload);
         let checked = |sequence, crc| {
@@ -375,8 +376,7 @@ fn cannot_be_delivered(checksums: &str) {
         peer.send(&checked(6, crc), &payload);
         assert_eq!(peer.wait_end(6), AckStatus::Consumed);
         assert_eq!(bystanders.application.reported("begun"), begun + 1);
-        // Its large ones with the right checksum arrive, too.
-        // SAFETY: this process's own mapping; nothing of it is being read.
+        // A large message of the same peer with the right checksum is delivered, too.
         let region = unsafe { std::slice::from_raw_parts_mut(peer.memory.base(), 600_000) };
         fill(8, region);
         let crc32c = Some(crc32c::crc32c(region));
@@ -402,7 +402,7 @@ fn where_nobody_checks_a_wrong_checksum_is_delivered_and_senders_make_none() {
             SmallFields { sequence: 1, tag: 7, payload_bytes: 1000, crc32c: Some(0x1234_5678), ..SMALL };
         peer.send(&small(fields), &payload);
         assert_eq!(peer.wait_end(1), AckStatus::Consumed);
-        // SAFETY: this process's own mapping; nothing of it is being read.
+        // SAFETY: this is the process's own mapping, and nobody reads it meanwhile.
         let region = unsafe { std::slice::from_raw_parts_mut(peer.memory.base(), 600_000) };
         fill(8, region);
         let (address, key) = (peer.address(), peer.key.0);

@@ -1,5 +1,5 @@
-//! The daemon's reservation of cache, on the kernel's own resctrl: in the guest only (deploy/vm/check
-//! cache-daemon).
+//! Tests of the daemon's reservation of cache, on the kernel's own resctrl. They run in the guest only
+//! (deploy/vm/check cache-daemon).
 
 use crate::children::Role;
 use crate::rig::{Rig, cache, random_for};
@@ -14,7 +14,7 @@ mod undone;
 
 const ROOT: &str = "/sys/fs/resctrl";
 
-/// resctrl mounted for one test.
+/// Guard that mounts resctrl for one test, and unmounts it when dropped.
 struct Mounted;
 
 impl Mounted {
@@ -25,7 +25,7 @@ impl Mounted {
         let _ = Command::new("umount").arg(ROOT).output();
         let mounted = Command::new("mount").args(["-t", "resctrl", "resctrl", ROOT]).status();
         assert!(mounted.is_ok_and(|status| status.success()), "resctrl can be mounted");
-        // What the test before left when its daemon was killed.
+        // The test before may have left journals when its daemon was killed.
         let _ = std::fs::remove_dir_all("/run/jet-cache");
         Self
     }
@@ -45,15 +45,15 @@ impl Drop for Mounted {
     }
 }
 
-/// The daemon ends when it is told to, and well.
+/// Sends the daemon SIGTERM, and checks that it ends with success.
 #[track_caller]
 fn ends(rig: &mut Rig) {
     rig.daemon().signal(Signal::TERM);
     assert!(rig.take_daemon().wait().success());
 }
 
-/// The daemon ends as [`ends`] says, and leaves the cache as it was before: the same schemata, and no group
-/// of its own.
+/// Ends the daemon like [`ends`], and checks that it leaves the cache as it was before: the same schemata,
+/// and no group of its own.
 #[track_caller]
 fn ends_and_leaves(rig: &mut Rig, before: &str) {
     ends(rig);
@@ -61,7 +61,7 @@ fn ends_and_leaves(rig: &mut Rig, before: &str) {
     assert!(!Mounted::group_is_there());
 }
 
-/// Names of the threads in the daemon's group.
+/// Returns the names of the threads in the daemon's group.
 fn threads_inside() -> Vec<String> {
     let tasks = std::fs::read_to_string(Path::new(ROOT).join("jet/tasks")).expect("the group's threads");
     let name = |thread: &str| std::fs::read_to_string(format!("/proc/{thread}/comm")).unwrap_or_default();
@@ -79,7 +79,7 @@ fn the_daemon_reserves_uses_and_gives_back_cache() {
     let status = rig.status();
     assert_eq!(cache(&status).reservation.group.as_deref(), Some("jet"), "{status:#?}");
     assert_eq!(cache(&status).reservation.domains.len(), 2, "{status:#?}");
-    // 12 MiB and 1 MiB beside them, in ways of 2816 KiB.
+    // The pool of 12 MiB, and 1 MiB beside it, take five ways of 2816 KiB.
     assert_eq!(cache(&status).reservation.domains[0].bytes, Some(5 * 2816 * 1024), "{status:#?}");
     let mut random = random_for("cache", 91);
     let _application = rig.application(Role::Consumer, "store");
@@ -90,7 +90,7 @@ fn the_daemon_reserves_uses_and_gives_back_cache() {
     for name in ["jet-reactor", "jet-nic"] {
         assert!(inside.iter().any(|found| found.starts_with(name)), "{name}: {inside:?}");
     }
-    // The control plane is not; an application is, where that is configured.
+    // The control plane's threads are not in the group. An application's are, where that is configured.
     assert!(!inside.iter().any(|found| found == "jetd"), "{inside:?}");
     assert!(inside.iter().any(|found| found.starts_with("faults")), "{inside:?}");
     ends_and_leaves(&mut rig, &before);
@@ -115,7 +115,7 @@ fn after_a_kill_the_next_start_finds_the_cache_as_it_was() {
         );
     }
     rig.kill_daemon();
-    // The tool does it as well, without a daemon.
+    // The tool gives the cache back as well, without a daemon.
     let restore =
         Command::new(env!("CARGO_BIN_EXE_jet")).args(["cache", "restore"]).output().expect("it runs");
     let said = String::from_utf8_lossy(&restore.stdout).into_owned();
@@ -163,7 +163,7 @@ fn what_an_operator_reserved_is_used_and_stays() {
     until("the reactor in the class", || {
         threads_inside().iter().any(|name| name == "jet-reactor").then_some(())
     });
-    // Not from under a daemon that uses it.
+    // The tool does not take the cache from a daemon that uses it.
     assert!(jet(&["restore"]).contains("in use by a living process"));
     drop(rig);
     assert_eq!(Mounted::schemata(), reserved);
@@ -177,7 +177,7 @@ fn bandwidth_of_others_is_limited_where_configured_and_given_back() {
     let _mounted = Mounted::new();
     let batch = Path::new(ROOT).join("batch");
     std::fs::create_dir(&batch).expect("a group of somebody else's");
-    // However the kernel pads.
+    // Spaces are removed, because kernels pad in different ways.
     let of = |file: &Path| std::fs::read_to_string(file).expect("a schemata").replace(' ', "");
     let of_batch = || of(&batch.join("schemata"));
     let of_default = || of(&Path::new(ROOT).join("schemata"));
@@ -191,7 +191,7 @@ fn bandwidth_of_others_is_limited_where_configured_and_given_back() {
     assert_eq!(cache(&status).adjustments.setting, SettingStatus::Set, "{status:#?}");
     assert_eq!(cache(&status).adjustments.stands, Some(true), "{status:#?}");
     assert_eq!(cache(&status).reservation.domains[0].ways.as_deref(), Some("1f"), "{status:#?}");
-    // Another tool takes ways from the pool, which shows.
+    // Another tool takes ways from the pool, and the status shows it.
     std::fs::write(Path::new(ROOT).join("jet/schemata"), "L3:0=3\n").expect("within its own");
     let status = rig.status();
     assert_eq!(cache(&status).reservation.domains[0].ways.as_deref(), Some("3"), "{status:#?}");
@@ -210,7 +210,7 @@ fn bandwidth_of_others_is_limited_where_configured_and_given_back() {
     assert!(of_batch().contains("MB:0=20;1=20"), "{}", of_batch());
     ends(&mut rig);
     assert_eq!((of_default(), of_batch()), before);
-    // Without that group nothing is, and who requires it does not start.
+    // Without that group no limit is set, and the status says why.
     std::fs::remove_dir(&batch).expect("removed");
     let rig = Rig::start_on_software(&["cache.throttle={batch=20}"]);
     let reason = refusal(&cache(&rig.status()).adjustments.setting);
@@ -228,8 +228,8 @@ fn what_a_daemon_knows_it_gives_back_without_its_journals() {
     std::fs::remove_dir_all("/run/jet-cache").expect("journals");
     ends_and_leaves(&mut rig, &before);
 
-    // Locks that somebody removed are not all that tells a living daemon; and one that has not quite ended is
-    // waited for.
+    // A living daemon is recognised even where somebody removed its locks. A daemon that has not quite ended
+    // is waited for.
     rig.start_again();
     for lock in ["jet.json.lock", "resctrl.state.lock"] {
         std::fs::remove_file(Path::new("/run/jet-cache").join(lock)).expect("a lock");
@@ -247,7 +247,7 @@ fn what_a_daemon_knows_it_gives_back_without_its_journals() {
     rig.take_daemon().wait();
 }
 
-/// A register of a processor.
+/// Reads a model-specific register of a processor.
 fn register(cpu: u32, register: u64) -> u64 {
     use std::os::unix::fs::FileExt;
     let mut bytes = [0; 8];
@@ -282,7 +282,7 @@ fn ways_of_devices_and_prefetchers_are_set_where_configured_and_put_back() {
     assert_eq!(registers(), set);
     ends(&mut rig);
     assert_eq!(registers(), before);
-    // Without a core that is named there is none whose prefetchers these would be.
+    // Without `reactor.cpu` there is no core whose prefetchers could be set.
     let without = Rig::start_on_software(&["cache.prefetchers='off'"]);
     let status = without.status();
     let reason = refusal(&cache(&status).registers.setting);
@@ -290,7 +290,7 @@ fn ways_of_devices_and_prefetchers_are_set_where_configured_and_put_back() {
     assert_eq!(registers(), before);
 }
 
-/// Why something is not set.
+/// Returns the reason why a setting is not set.
 #[track_caller]
 fn refusal(setting: &SettingStatus) -> String {
     match setting {

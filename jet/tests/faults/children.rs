@@ -1,7 +1,8 @@
-//! What this binary does when a test starts it again: be a sender or an application that can be killed.
+//! Child processes of the tests: senders and applications that can be killed. A child is this binary, started
+//! again.
 //!
-//! A child says what happens in a file, a line at a time, each written before the thing that it announces is
-//! done: what stands there when the child is killed is the truth.
+//! A child reports what happens in a file, one line at a time. Each line is written before the thing that it
+//! announces is done. So the lines that are there when the child is killed are true.
 
 use crate::rig::{Rig, random_for};
 use crate::traffic::{Traffic, fits};
@@ -14,25 +15,25 @@ use std::io::Write;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
-/// The test that is a child.
+/// Name of the test that a child runs.
 pub const CHILD_TEST: &str = "children::child";
 
-/// The application's code for bytes that are not the sender's.
+/// Code with which the application rejects bytes that are not the sender's.
 pub const WRONG_BYTES: u32 = 99;
 
-/// What a child is.
+/// Role of a child process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Takes every message, checks its bytes, and finishes it. Registers again when the daemon is gone.
     Consumer,
-    /// As the consumer, but keeps everything that it gets.
+    /// Receives like [`Self::Consumer`], but keeps everything and gives nothing back.
     Keeper,
-    /// Registers, takes something, breaks its session and keeps all of it, again and again; then it lives on.
+    /// Registers, takes a message, breaks its session and keeps the slabs, again and again. Then it lives on.
     Faulty,
     /// Sends small and large messages without end.
     Sender,
-    /// Sends one message after the other, each larger than what an application that takes nothing is ever
-    /// given.
+    /// Sends one message after the other. Each is larger than what an application gets that gives nothing
+    /// back.
     LargeSender,
 }
 
@@ -48,7 +49,7 @@ impl Role {
     }
 }
 
-/// The environment of a child.
+/// Returns the environment variables that tell a child what to do.
 pub fn environment(
     role: Role,
     control: &Path,
@@ -93,7 +94,7 @@ struct Application {
 
 impl Application {
     fn say(&mut self, line: &str) {
-        // One system call: a line is there whole or not at all.
+        // One system call writes a line as a whole or not at all.
         self.report.write_all(format!("{line}\n").as_bytes()).expect("the report");
     }
 
@@ -119,7 +120,7 @@ impl Application {
         loop {
             let mut message = match session.receive(None) {
                 Ok(message) => message.expect("without a limit there is always one"),
-                // One that keeps what it gets waits on, as one does that does not look.
+                // A keeper waits on, like an application that ignores the error.
                 Err(ReceiveError::HoldsAll(held)) => {
                     self.say(&format!("held {}", held.limit.key()));
                     continue;
@@ -159,7 +160,8 @@ impl Application {
     }
 }
 
-/// Takes all of a message, slab by slab. `false`: these are not its bytes, or not each of them once.
+/// Takes all slabs of a message. Returns `false` if the bytes are not the sender's, or do not cover the
+/// message exactly once.
 fn take(message: &mut Message<'_>) -> Result<bool, SliceError> {
     let tag = message.tag();
     let mut right = true;
@@ -170,7 +172,7 @@ fn take(message: &mut Message<'_>) -> Result<bool, SliceError> {
             pieces.push((slice.offset(), slice.len() as u64));
         }
     }
-    // They come in the order of arrival.
+    // The pieces are in the order of arrival.
     pieces.sort_unstable();
     let mut end = 0;
     for (offset, bytes) in pieces {
@@ -181,7 +183,7 @@ fn take(message: &mut Message<'_>) -> Result<bool, SliceError> {
 }
 
 fn send_without_end(address: &Address, app: &str, large_only: bool, mut report: File) {
-    // The pool and all of escape memory are 45 MiB: one that is awaited may get both.
+    // The pool and all of escape memory are 45 MiB, and one message may get both.
     const LARGE_BYTES: usize = 64 << 20;
     let in_flight_max = if large_only { 1 } else { 24 };
     let mut options = Rig::sender_options(address, app);

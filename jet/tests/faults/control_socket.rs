@@ -1,4 +1,4 @@
-//! What is said on the control socket by those who do not speak its language.
+//! Tests of clients that do not follow the protocol of the control socket.
 
 use crate::children::Role;
 use crate::hand_session::HandSession;
@@ -13,14 +13,14 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Says bytes, and hears what the daemon answers before it hangs up.
+/// Sends bytes to the control socket, and returns the daemon's answer before it hung up, if there was one.
 fn say(control: &Path, bytes: &[u8]) -> Option<ControlResponse> {
     let mut stream = UnixStream::connect(control).expect("the daemon listens");
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // It may have had enough before it has it all.
+    // The daemon may hang up before it has read everything.
     let _ = stream.write_all(bytes);
     let mut heard = Vec::new();
-    // A reset is a hang-up, too: the daemon left without reading everything.
+    // A reset counts as a hang-up, too: the daemon hung up without reading everything.
     match stream.read_to_end(&mut heard) {
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("the daemon does not hang up"),
         _ => {}
@@ -42,7 +42,7 @@ fn what_cannot_be_read_is_answered_and_hung_up_on() {
     let mut traffic: Vec<_> =
         rig.addresses().iter().map(|address| Traffic::new(address, "store", random.fork())).collect();
     let control = rig.control();
-    // These say nothing, or stop in the middle, and stay.
+    // These connections send nothing, or stop in the middle, and stay open.
     let silent: Vec<_> = (0..50).map(|_| UnixStream::connect(&control).unwrap()).collect();
     let mut halting = UnixStream::connect(&control).unwrap();
     halting.write_all(&[9, 0, 0, 0, b'{']).unwrap();
@@ -64,13 +64,13 @@ fn what_cannot_be_read_is_answered_and_hung_up_on() {
     ] {
         assert!(bad_request(&frame(json)).contains("same build"), "{json:?}");
     }
-    // Deep enough to overflow a stack that were not guarded.
+    // The nesting is deep enough to overflow an unguarded stack.
     bad_request(&frame(&vec![b'['; 500_000]));
     for bytes in [u32::try_from(FRAME_BYTES_MAX).expect("short") + 1, u32::MAX] {
         let giant = [&bytes.to_le_bytes()[..], &[b' '; 10_000]].concat();
         assert!(bad_request(&giant).contains("exceeds"), "{bytes}");
     }
-    // As long as a frame may be, and still nothing.
+    // The frame is as long as a frame may be, and holds nothing.
     bad_request(&frame(&vec![b' '; FRAME_BYTES_MAX]));
     for _ in 0..20 {
         let mut noise: Vec<u8> = (0..2000).map(|_| random.next().to_le_bytes()[0]).collect();
@@ -138,20 +138,20 @@ fn who_talks_in_a_session_loses_it() {
     rig.wait_whole();
 }
 
-/// More rows than a frame of the control socket holds: about 400 bytes each.
+/// Registers more applications than a frame of the control socket holds rows: a row has about 400 bytes.
 #[test]
 fn thousands_of_applications_are_all_in_the_status() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     const SESSIONS: usize = 3000;
-    // Four for each session, at both ends.
+    // A session takes four descriptors, and this process and the daemon have all of them.
     const DESCRIPTORS: u64 = 16_384;
-    // The daemon has this process's limits; root may raise them.
+    // The daemon inherits this process's limits, and root may raise them.
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let enough = maximum.map(|most| most.max(DESCRIPTORS));
     let raised = setrlimit(Resource::Nofile, Rlimit { current: enough, maximum: enough });
     raised.expect("this test wants ulimit -Hn of 16384, or root");
     let rig = Rig::start(&["limits.sessions=3100", "session.slots=128", "session.messages=128"]);
-    // The connection keeps a session open; its descriptors are of no use here.
+    // The connection keeps a session open. The session's descriptors are not needed here.
     let sessions: Vec<_> = (0..SESSIONS)
         .map(|n| {
             let mut connection = ControlConnection::connect(&rig.control()).unwrap();
@@ -177,7 +177,8 @@ fn thousands_of_applications_are_all_in_the_status() {
     rig.wait_status("them to be gone", |status| status.session_count == 0);
 }
 
-/// However many ask at the same time: each is told of everything that was before it asked.
+/// Asks for the status while others do so, too. Each answer must have everything that happened before its
+/// question.
 #[test]
 fn a_status_is_not_older_than_its_question() {
     const CROWD: usize = 4;
@@ -220,7 +221,7 @@ fn a_status_is_not_older_than_its_question() {
     });
 }
 
-/// Tells the others also where the test fails.
+/// Guard that sets the flag when dropped, so that the other threads end also where the test fails.
 struct SetWhenDropped<'a>(&'a AtomicBool);
 
 impl Drop for SetWhenDropped<'_> {

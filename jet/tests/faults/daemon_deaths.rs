@@ -1,5 +1,5 @@
-//! `jetd` killed and started again under load: every message ends once, none is called consumed that was not,
-//! and what an application may have seen before is marked.
+//! Tests of `jetd` that is killed and started again under load. Every message ends once, and none is reported
+//! as consumed that was not. Messages that an application may have seen before are marked.
 
 use crate::children::Role;
 use crate::rig::{Actor, Rig, nic_threads, random_for};
@@ -10,12 +10,12 @@ use jet_test_support::waiting::PATIENCE;
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
-/// What the application wrote down about one sender's messages.
+/// Application's record of one sender's messages.
 #[derive(Default)]
 struct Ledger {
     lines: usize,
     finished: HashSet<u64>,
-    /// How often it began, and the marks that it had.
+    /// Redelivered marks of each message, one for each time that the message began.
     begun: HashMap<u64, Vec<bool>>,
 }
 
@@ -51,7 +51,7 @@ fn a_daemon_killed_under_load_loses_nothing() {
         let mut rig = Rig::start(&[thread]);
         let application = rig.application(Role::Consumer, "store");
         let address = rig.addresses()[fabric].clone();
-        // The application registers again a moment after the daemon is there.
+        // The application registers again only a moment after the daemon is there.
         let options = SenderOptions {
             retry: RetryPolicy::all_for_ns(u64::MAX),
             ..Rig::sender_options(&address, "store")
@@ -75,7 +75,7 @@ fn a_daemon_killed_under_load_loses_nothing() {
             if ended.len() >= (kills + 1) * MESSAGES / (KILLS + 1) {
                 kills += 1;
                 rig.kill_daemon();
-                // Sometimes the sender has begun to look for it, sometimes not.
+                // Sometimes the sender has begun to look for the daemon, sometimes not.
                 for _ in 0..random.below(3) {
                     traffic.sender.flush();
                 }

@@ -1,4 +1,4 @@
-//! Senders and applications that die, stop, or come and go.
+//! Tests of senders and applications that die, stop, or come and go.
 
 use crate::children::Role;
 use crate::hand_session::HandSession;
@@ -25,7 +25,7 @@ fn a_sender_killed_while_its_reads_run_leaves_nothing_behind() {
                 let large = rig.status().messages.large;
                 let stopped = app == "halting";
                 if stopped {
-                    // Then its message is certain to be in the middle: it may not hold all of that.
+                    // The application cannot hold the whole message, so it is certain to be in the middle.
                     halting.process.pause();
                 }
                 let role = if stopped { Role::LargeSender } else { Role::Sender };
@@ -46,7 +46,7 @@ fn a_sender_killed_while_its_reads_run_leaves_nothing_behind() {
                 rig.wait_whole();
             }
             traffic.round();
-            // Each that had begun to arrive has an end at the application, too.
+            // Each message that had begun to arrive has an end at the application, too.
             until("every message to be taken back or finished", || {
                 let begun = halting.reported("begun");
                 (begun > 0 && begun == halting.reported("withdrawn") + halting.reported("finished"))
@@ -57,7 +57,7 @@ fn a_sender_killed_while_its_reads_run_leaves_nothing_behind() {
             drop(traffic);
             rig.wait_status("nobody", |status| status.peer_count == 0);
         }
-        // Half of the senders had a message in the middle; half of those are certain.
+        // Half of the senders had a message in the middle, and half of those are certain.
         let least = fabrics().len() * TIMES as usize / 4;
         assert!(withdrawn >= least, "{withdrawn} messages were taken back, not {least}");
         assert_eq!((good.reported("registered"), good.reported("wrong")), (1, 0));
@@ -67,7 +67,7 @@ fn a_sender_killed_while_its_reads_run_leaves_nothing_behind() {
 #[test]
 fn an_application_killed_with_slabs_in_its_hands_gives_them_back_after_the_quarantine() {
     let mut random = random_for("killed applications", 31);
-    // One quarantine that ends, and one that does not while the test runs.
+    // One quarantine ends while the test runs, and the other does not.
     for quarantine_ms in [100, 3_600_000] {
         let rig = Rig::start(&[&format!("session.quarantine_ms={quarantine_ms}")]);
         let _good = rig.application(Role::Consumer, "store");
@@ -97,7 +97,7 @@ fn an_application_killed_with_slabs_in_its_hands_gives_them_back_after_the_quara
         for sender in &mut lost {
             assert_eq!(sender.ends(4), [AckStatus::AppGone; 4]);
         }
-        // Its name is free at once.
+        // The dead application's name is free at once.
         drop(HandSession::register(&rig.control(), "keeper"));
         traffic.iter_mut().for_each(Traffic::round);
         if quarantine_ms == 100 {

@@ -1,5 +1,6 @@
-//! Devices that vanish, links that break, and what cannot be of a device. These take the host's devices
-//! apart, so they run in the guest only (deploy/vm/check), which names what puts them together again.
+//! Tests of devices that vanish, links that break, and impossible settings of a device. They take the host's
+//! devices apart, so they run in the guest only (deploy/vm/check). The guest names the script that repairs
+//! the devices.
 
 use crate::children::Role;
 use crate::rig::{Rig, random_for};
@@ -17,17 +18,18 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longer than any of these outages: a device that is gone without a word is noticed after seconds.
+/// Longest time that a sender waits in an outage. The outages are shorter, although a device that vanishes
+/// without notice is missed only after seconds.
 const OUTAGE_MAX: Duration = Duration::from_secs(120);
 
-/// Runs a command of the host's, which must succeed.
+/// Runs a command on the host, which must succeed.
 #[track_caller]
 fn host(command: &str) {
     let status = Command::new("bash").args(["-c", command]).status().expect("bash");
     assert!(status.success(), "{command}: {status}");
 }
 
-/// Puts the devices together when a test ends, however it does.
+/// Guard that repairs the devices when a test ends, however it ends.
 struct Devices;
 
 impl Devices {
@@ -37,13 +39,13 @@ impl Devices {
         Self
     }
 
-    /// Makes whole again whatever was taken apart.
+    /// Repairs all devices.
     fn restore() {
         Self::order(&["restore"]);
     }
 
-    /// Takes the carrier from the sender's device (0) or the receiver's (1): the port of the switch goes
-    /// down, and the interface keeps its address and its route, as when a cable is pulled.
+    /// Takes the carrier from the sender's device (0) or the receiver's (1), as when a cable is pulled. The
+    /// port of the switch goes down, and the interface keeps its address and its route.
     fn unplug(end: usize) {
         Self::order(&["unplug", &end.to_string()]);
     }
@@ -65,7 +67,7 @@ impl Drop for Devices {
     }
 }
 
-/// A sender that gives nothing up, and what has become of its messages.
+/// Sender that never gives up, and the ends of its messages so far.
 struct Load {
     traffic: Traffic,
     random: Random,
@@ -85,8 +87,8 @@ impl Load {
         Self { traffic, random, sent: 0, ended: HashSet::new() }
     }
 
-    /// Sends small and large messages until so many more have ended, and `done` says so too; each must be
-    /// consumed, once.
+    /// Sends small and large messages until `more` further ones have ended and `done` returns `true`. Each
+    /// must be consumed, once.
     fn carry(&mut self, more: usize, mut done: impl FnMut() -> bool) {
         let target = self.ended.len() + more;
         while self.ended.len() < target || !done() {
@@ -108,7 +110,7 @@ impl Load {
         assert!(self.ended.insert(end.ticket.0), "message {} ended twice", end.ticket.0);
     }
 
-    /// Waits for what is under way.
+    /// Waits for the ends of all messages in flight.
     fn finish(mut self) {
         while self.ended.len() < self.sent {
             self.take_end();
@@ -117,7 +119,7 @@ impl Load {
     }
 }
 
-/// Sets it when dropped.
+/// Guard that sets the flag when dropped.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -126,8 +128,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// A load goes on in a thread of its own while something is done to the devices; it must get on before and
-/// after.
+/// Runs a load in a thread of its own while `what` does something to the devices. Messages must end before it
+/// and after it.
 fn under_load(rig: &mut Rig, name: &str, seed: u64, what: impl FnOnce(&mut Rig)) {
     let mut random = random_for(name, seed);
     let application = rig.application(Role::Consumer, "store");
@@ -141,7 +143,7 @@ fn under_load(rig: &mut Rig, name: &str, seed: u64, what: impl FnOnce(&mut Rig))
             load
         });
         {
-            // However it ends: a load that nobody stops is one that this waits for.
+            // The flag is set however `what` ends: otherwise this would wait for the load for ever.
             let _over = Over(&over);
             what(rig);
         }
@@ -160,13 +162,13 @@ fn the_receivers_device_is_removed_under_load() {
     let _devices = Devices::there();
     let mut rig = Rig::start(&[]);
     under_load(&mut rig, "receiver's device", 70, |rig| {
-        // Comes back when the daemon has let go of it.
+        // The command returns when the daemon has let go of the device.
         host("rdma link delete rxe1");
         let mut daemon = rig.take_daemon();
         assert_eq!(daemon.wait().code(), Some(1), "{}", daemon.said());
         assert!(daemon.said().contains("the RDMA device was removed"), "{}", daemon.said());
         Devices::restore();
-        // As systemd would.
+        // The daemon is started again, as systemd would do.
         rig.start_again();
     });
 }
@@ -196,15 +198,15 @@ fn the_receivers_link_goes_down_and_comes_up_under_load() {
     link_goes_down_and_comes_up(1, 73);
 }
 
-/// The carrier goes and comes. An interface that is set down instead loses its route as well, and a device of
-/// soft-RoCE that then sends for RDMA CM is deaf to it ever after (docs/rdma.md): nothing could be told from
-/// that.
+/// Takes the carrier of one end under load, and gives it back. Setting the interface down instead would also
+/// remove its route. A soft-RoCE device that then sends for RDMA CM never receives again (docs/rdma.md), and
+/// the test could show nothing.
 fn link_goes_down_and_comes_up(end: usize, seed: u64) {
     let _devices = Devices::there();
     let mut rig = Rig::start(&[]);
     under_load(&mut rig, "link", seed, |rig| {
         Devices::unplug(end);
-        // Its own port is what the daemon sees going; a sender's port is the sender's matter.
+        // The daemon sees only its own port go down, not a sender's.
         if end == 1 {
             rig.wait_status("the port to be down", |status| rdma(status).state == PortState::Down);
         }
@@ -238,7 +240,7 @@ fn the_receivers_address_goes_and_comes_back_under_load() {
     for words in ["is no address of rxe1 port 1 any more", &format!("listening on {address} again")] {
         assert!(said.contains(words), "{words}: {said}");
     }
-    // Who was not there before finds it, too.
+    // A sender that was not connected before finds the daemon, too.
     let mut random = random_for("address", 78);
     let _application = rig.application(Role::Consumer, "late");
     for address in rig.addresses() {
@@ -246,14 +248,15 @@ fn the_receivers_address_goes_and_comes_back_under_load() {
     }
 }
 
-/// So that what is seen within a test's patience was said by the device.
+/// Setting that keeps the daemon from looking at the port within a test. Changes that it sees were then
+/// reported by the device.
 const NO_LOOK: &str = "rdma.look_ms=3600000";
 
 #[test]
 #[ignore = "takes the host's RDMA devices apart: deploy/vm/check device"]
 fn what_the_device_says_of_its_link_is_heard_without_a_look() {
     let _devices = Devices::there();
-    // Nobody is connected: a connection that comes to stand has the port looked at, too.
+    // Nobody is connected, because a new connection makes the daemon look at the port, too.
     let rig = Rig::start(&[NO_LOOK]);
     Devices::unplug(1);
     rig.wait_status("the port to be down", |status| rdma(status).state == PortState::Down);
@@ -278,7 +281,7 @@ fn what_the_device_says_of_its_addresses_is_heard_without_a_look() {
 fn all_addresses_are_those_of_one_device_and_new_ones_are_taken_in() {
     let _devices = Devices::there();
     let rig = Rig::start_at("rdma:0.0.0.0:7450", &["rdma.device='rxe1'"]);
-    // The same port number on the other device is another daemon's.
+    // Another daemon has the same port number on the other device.
     let other = Rig::start_at("rdma:0.0.0.0:7450", &["rdma.device='rxe0'"]);
     let at = |status: &Status| -> Vec<String> {
         rdma(status).listening.iter().map(|at| at.address.clone()).collect()
@@ -289,7 +292,7 @@ fn all_addresses_are_those_of_one_device_and_new_ones_are_taken_in() {
     let mut random = random_for("all addresses", 79);
     Traffic::new(&"rdma:10.9.0.2:7450".parse().unwrap(), "store", random.fork()).round();
 
-    // One more address, and the ways from and to it (see deploy/vm/devices).
+    // One more address is added, with the routes from and to it (see deploy/vm/devices).
     host("ip address add 10.9.0.22/32 dev v1");
     host("ip route replace 10.9.0.22/32 dev v0 src 10.9.0.1 table 101");
     host("ip rule add pref 22 from 10.9.0.1 to 10.9.0.22 lookup 101");
@@ -298,11 +301,12 @@ fn all_addresses_are_those_of_one_device_and_new_ones_are_taken_in() {
     rig.wait_status("the new address", |status| at(status).len() == 2);
     Traffic::new(&"rdma:10.9.0.22:7450".parse().unwrap(), "store", random.fork()).round();
     host("ip address delete 10.9.0.22/32 dev v1; ip rule delete pref 22; ip rule delete pref 23");
-    // What came after the beginning is forgotten when it goes.
+    // An address that was added after the start is forgotten when it is removed.
     rig.wait_status("it to be gone", |status| at(status) == ["10.9.0.2:7450"]);
 }
 
-/// Gives an end's interface an MTU: 1500 bytes leave RoCE 1024 of payload, 4200 leave 4096.
+/// Sets the MTU of an end's interface, in bytes. With 1500 RoCE has 1024 bytes of payload, with 4200 it has
+/// 4096.
 fn set_mtu(end: usize, bytes: u32) {
     host(&format!("ip link set v{end} mtu {bytes}"));
 }
@@ -325,7 +329,7 @@ fn a_sender_whose_packets_are_too_long_is_refused_in_words() {
         until("the log", || rig.daemon().said().contains(words).then_some(()));
     };
     log(&mut rig, "a sender was refused: packets of 4096 bytes are longer");
-    // What the words say helps.
+    // The advice in the log helps.
     set_mtu(0, 1500);
     let _application = rig.application(Role::Consumer, "store");
     let mut random = random_for("long packets", 80);
@@ -387,11 +391,11 @@ fn one_packet_in_twenty_is_lost_for_ten_seconds() {
     });
 }
 
-/// What a daemon says that cannot start, on an address, with these settings.
+/// Starts a daemon that must refuse to start, and returns its output.
 #[track_caller]
 fn refusal(address: &str, settings: &[&str], prepare: impl FnOnce(&mut Command)) -> String {
     let folder = Folder::new();
-    // Whoever the daemon runs as may make its socket there.
+    // Any user may make a socket there, whoever the daemon runs as.
     host(&format!("chmod 777 {}", folder.path().display()));
     Rig::refusal_in(&folder, address, settings, prepare)
 }
@@ -417,17 +421,17 @@ fn what_cannot_be_is_refused_in_words() {
         let said = refusal(address, settings, |_| {});
         assert!(said.contains(words), "{address} {settings:?}: {said}");
     }
-    // A user who may pin next to nothing.
+    // This user may pin next to no memory.
     let said = refusal(&address, &[], |command| {
         command.uid(65534).gid(65534);
         limit(command, Resource::Memlock, 65536);
     });
     assert!(said.contains("memlock") && said.contains("ulimit -l"), "{said}");
-    // No device at all.
+    // Now there is no device at all.
     host("rdma link delete rxe0; rdma link delete rxe1");
     let said = refusal(&address, &[], |_| {});
     assert!(said.contains("there is no RDMA device") && said.contains("rdma link add"), "{said}");
-    // A sender may wait for it.
+    // A sender may wait for a device.
     let error = Sender::connect(Rig::sender_options(&address.parse().expect("an address"), "store")).err();
     assert!(error.as_ref().is_some_and(SendConnectError::is_passing), "{error:?}");
 }
@@ -445,7 +449,7 @@ fn a_gid_names_the_address_to_listen_on() {
     }
 }
 
-/// What a status tells of the RDMA port.
+/// Returns the RDMA port's part of a status.
 #[track_caller]
 fn rdma(status: &Status) -> &RdmaStatus {
     status.rdma.as_ref().expect("the daemon is on a device")

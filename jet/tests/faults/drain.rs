@@ -1,4 +1,5 @@
-//! The daemon's own end: told to stop it finishes what it has, and its places are free for the next.
+//! Tests of a daemon that is told to stop. It finishes what it has, and its addresses are free for the next
+//! daemon.
 
 use crate::children::Role;
 use crate::hand_session::HandSession;
@@ -26,7 +27,7 @@ fn told_to_stop_it_finishes_what_it_has_and_takes_nothing_new() {
             Traffic::over(Sender::connect(options).expect("let in"), random.fork())
         })
         .collect();
-    // Stopped, so that something is certain to be in flight.
+    // The application is stopped, so that something is certain to be in flight.
     application.process.pause();
     for sender in &mut senders {
         for bytes in [100, 300_000, 2_000_000] {
@@ -39,7 +40,7 @@ fn told_to_stop_it_finishes_what_it_has_and_takes_nothing_new() {
     });
     rig.daemon().signal(Signal::TERM);
     rig.wait_status("it to drain", |status| status.draining);
-    // Nothing new: no message, no sender, no application.
+    // The daemon takes no new message, sender or application.
     for sender in &mut senders {
         sender.send(10).unwrap();
         sender.send(10_000).unwrap();
@@ -95,7 +96,8 @@ fn a_drain_that_takes_too_long_ends_all_the_same() {
     assert_eq!(sender.ends(1), [AckStatus::PeerLost]);
 }
 
-/// As `jet drain` asks: what is left of the drain, and whether there was one already.
+/// Asks for a drain, like `jet drain`. Returns the milliseconds that are left of it, and whether one was
+/// under way already.
 fn ask_for_drain(rig: &Rig, deadline_ms: Option<u64>) -> (u64, bool) {
     let mut connection = ControlConnection::connect(&rig.control()).expect("the daemon answers");
     match connection.request(&ControlRequest::Drain { deadline_ms }).expect("an answer").0 {
@@ -104,7 +106,7 @@ fn ask_for_drain(rig: &Rig, deadline_ms: Option<u64>) -> (u64, bool) {
     }
 }
 
-/// A daemon with a large message that its application, which is stopped, has not consumed.
+/// Starts a daemon with a large message that its application has not consumed, because it is stopped.
 fn with_something_to_finish(random: &mut Random, setting: &str) -> (Rig, Actor, Traffic) {
     let rig = Rig::start(&[setting]);
     let application = rig.application(Role::Consumer, "store");
@@ -130,7 +132,7 @@ fn a_drain_that_is_asked_for_again_goes_on_and_drops_nothing() {
         rig.daemon().signal(signal);
         until(name, || rig.daemon().said().contains(&format!("{name} while draining")).then_some(()));
     }
-    // Another deadline is what was asked for, sooner or later.
+    // Another deadline takes effect, whether it is sooner or later.
     assert_eq!(ask_for_drain(&rig, Some(900_000)), (900_000, true));
     let status = rig.status();
     assert!(status.draining && status.messages.known == 1, "{status:#?}");
@@ -181,7 +183,7 @@ fn a_living_daemon_keeps_its_places_and_a_dead_ones_are_taken() {
         traffic.iter_mut().for_each(Traffic::round);
     }
     assert!(!elsewhere.exists(), "who could not start leaves nothing");
-    // A file that is no socket is nobody's to remove.
+    // A file that is no socket is not removed.
     std::fs::write(&elsewhere, "mine").unwrap();
     let free = format!("shm:{}", rig.path("other-nic.sock").display());
     let mut second = rig.another_daemon(&elsewhere, &[free]);
@@ -193,7 +195,7 @@ fn a_living_daemon_keeps_its_places_and_a_dead_ones_are_taken() {
     assert_eq!(second.wait().code(), Some(1), "{}", second.said());
     assert!(second.said().contains("it is no socket"), "{}", second.said());
     assert_eq!(std::fs::read(&elsewhere).unwrap(), b"mine");
-    // A killed one leaves its files, which the next replaces.
+    // A killed daemon leaves its files, and the next one replaces them.
     rig.kill_daemon();
     if let Address::Shm(nic) = &rig.addresses()[0] {
         assert!(nic.exists());

@@ -1,8 +1,8 @@
-//! Applications are stopped, go on, and are killed at random under full load. No slab, no message and no byte
-//! is lost.
+//! Test of applications that are stopped, continued and killed at random under full load. No slab, no message
+//! and no byte is lost.
 //!
-//! What Jet says of itself proves nothing here: the senders write down what they sent, the applications what
-//! they took, and the two are compared at the end, message by message.
+//! Jet's own reports prove nothing here. The senders write down what they sent, and the applications what
+//! they took. The two are compared at the end, message by message.
 
 use crate::children::Role;
 use crate::rig::{Actor, Rig, random_for};
@@ -18,10 +18,10 @@ use std::time::Duration;
 
 const APPS: [&str; 4] = ["one", "two", "three", "four"];
 const IN_FLIGHT: usize = 32;
-/// Between two looks at what is to be done next.
+/// Time between two choices of what happens next.
 const STEP: Duration = Duration::from_millis(10);
 
-/// How long: `JET_FAULTS_SPAN_S` seconds, or ten.
+/// Returns how long the test runs: `JET_FAULTS_SPAN_S` seconds, or ten.
 fn span() -> Duration {
     let text = std::env::var("JET_FAULTS_SPAN_S").ok();
     Duration::from_secs(
@@ -29,14 +29,14 @@ fn span() -> Duration {
     )
 }
 
-/// What a sender sent: its own name, and of each message, by its number, the tag and the length. The bytes
-/// follow from the tag, which is no other sender's.
+/// Record of what a sender sent: its own id, and the tag and length of each message by its number. The bytes
+/// follow from the tag, which no other sender uses.
 struct Sent {
     sender: u64,
     messages: HashMap<u64, (u64, u64)>,
 }
 
-/// Sends small and large messages until it is told to stop, and waits for the end of each.
+/// Sends small and large messages until `stop` is set, and waits for the end of each.
 fn send(mut traffic: Traffic, mut sizes: Random, stop: &AtomicBool) -> Sent {
     let mut sent = Sent { sender: traffic.sender.id(), messages: HashMap::new() };
     let mut in_flight = 0;
@@ -59,19 +59,20 @@ fn send(mut traffic: Traffic, mut sizes: Random, stop: &AtomicBool) -> Sent {
     sent
 }
 
-/// What the lives of an application took of what was sent to it.
+/// Counts of what the lives of an application took. A life is one process of the application, from its start
+/// to its kill.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Taken {
-    /// Messages that came marked as sent before.
+    /// Messages that were marked as sent before.
     marked: usize,
-    /// Those of them that an earlier life had begun to take.
+    /// Messages that an earlier life had begun to take.
     again: usize,
 }
 
-/// Compares what the lives of an application wrote down, in their order, with what was sent to it: every
-/// message was finished by one of them at least, with its tag and its length (its bytes are checked where
-/// they are taken), none came that was not sent, none came to one life twice, and what came again was marked
-/// and can have been in flight at the kill.
+/// Compares what the lives of an application wrote down, in their order, with what was sent to it. Every
+/// message was finished by at least one life, with its tag and its length (its bytes are checked where they
+/// are taken). No message arrived that was not sent, and none arrived twice in one life. A message that
+/// arrived again was marked, and can have been in flight at the kill.
 fn compare(app: &str, sent: &Sent, lives: &[Vec<String>]) -> Taken {
     let (mut begun, mut finished) = (HashSet::new(), HashSet::new());
     let mut taken = Taken::default();
@@ -100,14 +101,14 @@ fn compare(app: &str, sent: &Sent, lives: &[Vec<String>]) -> Taken {
             taken.marked += usize::from(marked);
             again_here += usize::from(begun.contains(&number));
         }
-        // An earlier life began it, so it was sent before the kill. What was acknowledged by then is never
-        // sent again.
+        // An earlier life began these messages, so they were sent before the kill. Messages that were
+        // acknowledged by then are never sent again.
         assert!(
             again_here <= IN_FLIGHT,
             "{app}, life {life}: {again_here} came again, and {IN_FLIGHT} at most were in flight"
         );
         taken.again += again_here;
-        // It takes one after the other, so a kill finds it in one at most.
+        // An application takes one message after the other, so a kill interrupts at most one.
         let cut = begun_here.len() - finished_here.len();
         assert!(cut <= usize::from(life + 1 < lives.len()), "{app}, life {life}: {cut} not finished");
         begun.extend(begun_here);
@@ -119,7 +120,7 @@ fn compare(app: &str, sent: &Sent, lives: &[Vec<String>]) -> Taken {
     taken
 }
 
-/// What was acknowledged and comes again nonetheless is found, marked or not.
+/// Checks that the comparison finds a message that was acknowledged and arrives again, marked or not.
 #[test]
 #[should_panic(expected = "one, life 1: 33 came again, and 32 at most were in flight")]
 fn what_is_replayed_after_a_death_is_found() {
@@ -136,7 +137,7 @@ fn what_is_replayed_after_a_death_is_found() {
     compare("one", &sent(most + 1), &lives_of(most + 1));
 }
 
-/// An application, what its lives before this one wrote down, and for how many steps it is stopped.
+/// Application, the records of its earlier lives, and the number of steps for which it is still stopped.
 struct Victim {
     app: &'static str,
     actor: Actor,
@@ -149,7 +150,7 @@ impl Victim {
         Self { app, actor: rig.application(Role::Consumer, app), lives: Vec::new(), stopped_steps: None }
     }
 
-    /// Kills it, also while it is stopped, and starts the next.
+    /// Kills the application, also while it is stopped, and starts the next one.
     fn kill(&mut self, rig: &Rig) {
         self.actor.process.kill();
         self.lives.push(self.actor.report());
@@ -162,7 +163,7 @@ impl Victim {
         self.stopped_steps = None;
     }
 
-    /// One step nearer to going on.
+    /// Counts down one step, and continues the application at the last one.
     fn step(&mut self) {
         match &mut self.stopped_steps {
             Some(0) => self.go_on(),
@@ -176,7 +177,7 @@ impl Victim {
     }
 }
 
-/// Ends the senders also where the test fails.
+/// Guard that ends the senders when dropped, also where the test fails.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -185,15 +186,15 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// What happened.
+/// Counts of what was done to the applications.
 #[derive(Debug, Default)]
 struct Done {
     stops: u32,
     kills: u32,
 }
 
-/// One that is stopped until its backlog is moved to memory, and one that is killed while it holds something:
-/// whatever the seed makes of the rest.
+/// Does what must happen whatever the seed chooses. One application is stopped until its backlog is moved to
+/// escape memory, and one is killed while it holds something.
 fn what_must_happen(rig: &Rig, victims: &mut [Victim], random: &mut Random) -> Done {
     let copied = || rig.status().escape.copied.total;
     let stopped = &mut victims[random.size_below(APPS.len())];
@@ -208,7 +209,8 @@ fn what_must_happen(rig: &Rig, victims: &mut [Victim], random: &mut Random) -> D
     Done { stops: 2, kills: 1 }
 }
 
-/// What the seed makes of a step: a kill once in 200, a stop of a few milliseconds to a second six times.
+/// Does what the seed chooses for a step: a kill once in 200 steps, a stop of a few milliseconds to a second
+/// six times in 200.
 fn what_happens(rig: &Rig, victim: &mut Victim, random: &mut Random, done: &mut Done) {
     match random.below(200) {
         0 => {
@@ -270,9 +272,9 @@ fn applications_stopped_and_killed_at_random_lose_nothing() {
     }
     let messages: usize = sent.iter().map(|sent| sent.messages.len()).sum();
     eprintln!("{messages} messages, {done:?}, {taken:?}; {:#?}", status.escape);
-    // The one that was killed while it was stopped held messages, and they came again.
+    // The application that was killed while it was stopped held messages, and they were sent again.
     assert!(taken.marked > 0, "{messages} messages, {done:?}, {taken:?}");
-    // What is posted to the SRQ leaves escape memory by being used.
+    // A slab of escape memory that is posted to the SRQ leaves it only when it is used.
     let mut traffic = Traffic::new(&rig.addresses()[0], APPS[0], random.fork());
     until("escape memory to be in no use", || {
         traffic.round();

@@ -1,5 +1,5 @@
-//! Escape from applications that sit on the pool (Jet §4.3): stopped ones, dead ones, ones that pin
-//! everything. Whoever is slow waits alone, and loses nothing.
+//! Tests of the escape from applications that hold much of the pool (Jet §4.3): stopped ones, dead ones, and
+//! ones that pin everything. Only the slow application waits, and it loses nothing.
 
 use crate::children::Role;
 use crate::rig::{Rig, nic_threads, random_for};
@@ -15,7 +15,7 @@ use std::task::Poll;
 
 const FRAGMENT: usize = 256 << 10;
 
-/// A sender that may have as much on the way as it likes.
+/// Connects a sender with room for many messages in flight.
 fn crowd(rig: &Rig, which: usize, app: &str, random: Random) -> Traffic {
     let options = SenderOptions {
         in_flight_max: 4096,
@@ -25,7 +25,7 @@ fn crowd(rig: &Rig, which: usize, app: &str, random: Random) -> Traffic {
     Traffic::over(Sender::connect(options).expect("let in"), random)
 }
 
-/// Sends so many messages of a fragment each, and of a slab each.
+/// Sends `small` messages of a slab each, and then `large` messages of a fragment each.
 fn pile_up(traffic: &mut Traffic, large: usize, small: usize) {
     for _ in 0..small {
         traffic.send(4096).expect("taken");
@@ -35,7 +35,8 @@ fn pile_up(traffic: &mut Traffic, large: usize, small: usize) {
     }
 }
 
-/// Waits until the escape controller did what is wished, while the sender gets its turns.
+/// Waits until `so` holds for the daemon's status, while the sender gets its turns. No message may end
+/// meanwhile.
 #[track_caller]
 fn until_escaped(rig: &Rig, traffic: &mut Traffic, what: &str, so: impl Fn(&Status) -> bool) {
     until(what, || {
@@ -45,7 +46,7 @@ fn until_escaped(rig: &Rig, traffic: &mut Traffic, what: &str, so: impl Fn(&Stat
     });
 }
 
-/// Rounds of a good sender, each of which must end.
+/// Makes `count` rounds of a good sender, each of which must end.
 #[track_caller]
 fn rounds(traffic: &mut Traffic, count: usize) {
     for _ in 0..count {
@@ -53,8 +54,8 @@ fn rounds(traffic: &mut Traffic, count: usize) {
     }
 }
 
-/// The pool is whole, and escape memory is in no use. What is posted to the SRQ leaves it by being used: so
-/// some messages pass before.
+/// Waits until the pool is whole and no escape memory is in use. Escape memory that is posted to the SRQ
+/// leaves it only when it is used, so some messages are sent meanwhile.
 #[track_caller]
 fn wait_home(rig: &Rig, traffic: &mut Traffic) {
     rig.wait_whole();
@@ -68,10 +69,10 @@ fn wait_home(rig: &Rig, traffic: &mut Traffic) {
 fn a_stopped_applications_backlog_moves_to_memory_and_comes_to_it_whole() {
     let mut random = random_for("stopped backlog", 60);
     for &thread in nic_threads() {
-        // Under pressure early: one application alone leaves enough of the pool not to bring it there.
+        // The pool is set to be under pressure early, because one application alone leaves enough of it free.
         let rig = Rig::start(&[thread, "escape.safe_permille=900"]);
-        // With more small ones the application has its part of the SRQ's share before the large ones come
-        // that fill the pool.
+        // With more small messages, the application would have its part of the SRQ share before the large
+        // ones arrive that fill the pool.
         let small = usize::try_from(rig.srq_share_slabs() / 4).expect("few").min(200);
         let good = rig.application(Role::Consumer, "store");
         let stopped = rig.application(Role::Consumer, "stopped");
@@ -110,7 +111,7 @@ fn one_that_pins_everything_and_sleeps_is_replaced_and_the_others_go_on() {
     let mut waiting = crowd(&rig, 0, "keeper", random.fork());
     let mut traffic = Traffic::new(&rig.addresses()[0], "store", random.fork());
     pile_up(&mut waiting, 62, 0);
-    // Both stay, since it gives nothing back.
+    // Both conditions last, since the keeper gives nothing back.
     until_escaped(&rig, &mut waiting, "its slabs to be replaced", |status| status.escape.replaced.now >= 193);
     until_escaped(&rig, &mut waiting, "it to hold more than is replaced", |status| {
         status.rows.sessions.get(1).is_some_and(|session| session.held_slabs >= 257)
@@ -128,7 +129,7 @@ fn one_that_pins_everything_and_sleeps_is_replaced_and_the_others_go_on() {
 #[test]
 fn one_that_dies_in_the_middle_of_its_copies_takes_nothing_along() {
     let mut random = random_for("dies copied", 62);
-    // Under pressure early, so that whatever is held is copied.
+    // The pool is under pressure early, so that everything that is held is copied.
     let rig = Rig::start(&["session.quarantine_ms=50", "escape.safe_permille=900"]);
     let good = rig.application(Role::Consumer, "store");
     let mut traffic = Traffic::new(&rig.addresses()[0], "store", random.fork());
@@ -142,7 +143,7 @@ fn one_that_dies_in_the_middle_of_its_copies_takes_nothing_along() {
             status.escape.copied.total > copied + round * 64
         });
         dying.process.kill();
-        // What arrived only afterwards found nobody.
+        // Messages that arrived only afterwards found no application.
         let ends = waiting.ends(60);
         assert!(ends.iter().all(|end| matches!(end, AckStatus::AppGone | AckStatus::NoApp)), "{ends:?}");
         rounds(&mut traffic, 2);
@@ -155,7 +156,7 @@ fn one_that_dies_in_the_middle_of_its_copies_takes_nothing_along() {
 #[test]
 fn without_escape_memory_congestion_is_marked_and_the_others_go_on() {
     let mut random = random_for("no memory", 63);
-    // More than the process may map.
+    // The escape memory is more than the process may map.
     let rig = Rig::start_within(
         4 << 30,
         &["escape.memory_bytes=4294967296", "escape.safe_permille=900", "escape.danger_permille=899"],
@@ -169,7 +170,7 @@ fn without_escape_memory_congestion_is_marked_and_the_others_go_on() {
     let mut waiting = crowd(&rig, 0, "stopped", random.fork());
     let mut traffic = Traffic::new(&rig.addresses()[0], "store", random.fork());
     pile_up(&mut waiting, 62, 0);
-    // Its sender sends when it gets a turn: without one the pool never becomes scarce.
+    // The stopped application's sender needs its turns: without them the pool never becomes scarce.
     until_escaped(&rig, &mut waiting, "congestion to be marked", |status| status.escape.marks >= 1);
     until_escaped(&rig, &mut waiting, "congestion to be signalled", |status| status.escape.signals >= 1);
     rounds(&mut traffic, 20);
@@ -191,7 +192,7 @@ fn memory_is_given_instead_of_waiting_to_those_who_ask_for_it() {
     let keeper = rig.application(Role::Keeper, "keeper");
     let mut waiting = crowd(&rig, 0, "keeper", random.fork());
     pile_up(&mut waiting, 62, 0);
-    // Once no more can be replaced only the keeper could relieve the pool, and it gives nothing back.
+    // Once no more slabs can be replaced, only the keeper could free some, and it gives nothing back.
     until_escaped(&rig, &mut waiting, "the keeper to fill the pool", |status| {
         status.escape.replaced.now >= 193
     });
@@ -212,7 +213,7 @@ fn memory_is_given_instead_of_waiting_to_those_who_ask_for_it() {
     drop((session, keeper));
 }
 
-/// Takes a message that is on its way, checks its bytes, and waits until its sender knows.
+/// Takes a message that is in flight, checks its bytes, and waits until its sender has the end.
 fn take_one(session: &Session, traffic: &mut Traffic) {
     let mut message = until("a message", || {
         traffic.sender.flush();

@@ -1,4 +1,5 @@
-//! An application without manners: it registers by hand and writes whatever the test wants into what it got.
+//! Session of an application that follows no rules: the test registers by hand, and writes whatever it wants
+//! into the segment.
 
 use crate::traffic::Traffic;
 use jet_control::frame::FrameDecoder;
@@ -12,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-/// What the daemon handed over.
+/// Control connection, descriptors and mapping that the daemon gave to a registered application.
 pub struct HandSession {
     connection: ControlConnection,
     decoder: FrameDecoder,
@@ -23,10 +24,10 @@ pub struct HandSession {
 }
 
 impl HandSession {
-    /// Registers.
+    /// Registers with the daemon, and does not try again if it refuses.
     ///
     /// # Errors
-    /// The daemon's refusal.
+    /// The code and the words of the daemon's refusal.
     pub fn try_register(control: &Path, app: &str) -> Result<Self, (ErrorCode, String)> {
         let mut connection = ControlConnection::connect(control).expect("the daemon listens");
         let request = ControlRequest::Register {
@@ -48,7 +49,7 @@ impl HandSession {
         }
     }
 
-    /// Registers as soon as the name is free, and what this process held before is back.
+    /// Registers as soon as the name is free and the slabs that this process held before are back.
     pub fn register(control: &Path, app: &str) -> Self {
         until("the name to be free", || match Self::try_register(control, app) {
             Ok(session) => Some(session),
@@ -57,20 +58,21 @@ impl HandSession {
         })
     }
 
-    /// The application's end of the segment.
+    /// Returns the application's end of the segment.
     pub fn end(&self) -> AppEnd {
         // SAFETY: the mapping is page-aligned, and callers keep the session as long as the end. A second end
         // would only spoil this session, which is what these tests are about.
         unsafe { app_end(self.mapping.base(), self.mapping.bytes()) }.expect("a segment")
     }
 
-    /// Says something on the control connection.
+    /// Sends bytes on the control connection.
     pub fn say(&self, bytes: &[u8]) {
         let said = jet_fabric::unix::send_with_fds(self.connection.as_fd(), bytes, &[]).expect("it listens");
         assert_eq!(said, bytes.len());
     }
 
-    /// What the daemon said before it hung up, if it has hung up. Never waits.
+    /// Returns `None` while the daemon has not hung up. Then returns the error that it sent before, if it
+    /// sent one. Never waits.
     pub fn hung_up(&mut self) -> Option<Option<(ErrorCode, String)>> {
         let fd = self.connection.as_fd();
         let mut said = None;
@@ -93,15 +95,15 @@ impl HandSession {
         }
     }
 
-    /// Waits for the daemon to end the session; what it said.
+    /// Waits until the daemon ends the session, and returns the error that it sent.
     #[track_caller]
     pub fn wait_ended(&mut self) -> (ErrorCode, String) {
         until("the session to be ended", || self.hung_up()).expect("it says why")
     }
 }
 
-/// Waits for the next delivery, while its sender gets its turns: it sends when it has credit, and learns of
-/// that by them.
+/// Waits for the next delivery, while its sender gets its turns. The sender needs them to learn of new credit
+/// and to send.
 #[track_caller]
 pub fn wait_delivery(end: &mut AppEnd, from: &mut Traffic) -> Delivery {
     until("a delivery", || {
@@ -110,7 +112,7 @@ pub fn wait_delivery(end: &mut AppEnd, from: &mut Traffic) -> Delivery {
     })
 }
 
-/// Writes release entries and shows them.
+/// Writes release entries, shows them to the daemon, and rings if the daemon sleeps.
 pub fn release(session: &HandSession, end: &mut AppEnd, releases: &[Release]) {
     for release in releases {
         end.releases.push(*release).expect("room");

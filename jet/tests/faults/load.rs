@@ -1,4 +1,5 @@
-//! Many senders, and applications that do not take what they are sent: nobody else waits for them.
+//! Tests of many senders, and of applications that do not take what is sent to them: no other application
+//! waits for those.
 
 use crate::children::Role;
 use crate::rig::{NIC_THREAD, Rig, random_for};
@@ -7,7 +8,7 @@ use jet_client::send::{AckStatus, Sender, SenderOptions};
 use jet_test_support::waiting::until;
 use rustix::process::Signal;
 
-/// Sends that many small and large messages to an application that does not take them.
+/// Sends so many small and large messages to an application that does not take them.
 fn pile_up(traffic: &mut Traffic, small: usize, large: usize) {
     for _ in 0..small {
         traffic.send(100).expect("taken");
@@ -17,7 +18,7 @@ fn pile_up(traffic: &mut Traffic, small: usize, large: usize) {
     }
 }
 
-/// Ends of all, while every sender gets its turn.
+/// Waits until `each` messages of every sender have ended, while every sender gets its turns.
 fn take_ends(senders: &mut [Traffic], each: usize) {
     let mut left: Vec<usize> = vec![each; senders.len()];
     until("every message to end", || {
@@ -36,11 +37,11 @@ fn an_application_that_stops_holds_up_its_own_senders_only() {
     const SMALL: usize = 2000;
     const LARGE: usize = 12;
     let mut random = random_for("stopped", 40);
-    // Its slots run out first, or the SRQ share does.
+    // Either the application's slots run out first, or its part of the SRQ share.
     for slots in ["session.slots=128", "session.slots=4096"] {
         let rig = Rig::start(&[slots]);
-        // One application has three quarters of the SRQ's share at most; a little less may be what its
-        // messages come to.
+        // One application gets three quarters of the SRQ share at most. Its messages may come to a little
+        // less.
         let most = rig.srq_share_slabs() / 3 * 2;
         let good = rig.application(Role::Consumer, "store");
         let addresses = rig.addresses();
@@ -115,7 +116,7 @@ fn two_hundred_senders_come_and_go() {
                         *sent += usize::from(traffic.send(bytes).is_ok());
                         traffic.sender.poll().inspect(|_| *sent -= 1);
                     }
-                    // Some go with all their ends, some in the middle, some all at once.
+                    // Some senders leave with all their ends, some in the middle, and some all at once.
                     while open.len() > 12 || (number == SENDERS - 1 && !open.is_empty()) {
                         let which = random.size_below(open.len());
                         let (mut traffic, sent) = open.swap_remove(which);

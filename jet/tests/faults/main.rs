@@ -1,9 +1,9 @@
-//! Bad input and faults against real processes: whoever misbehaves or dies loses what is its own, everybody
-//! else is served on, and no slab and no message is lost.
+//! Tests of bad input and faults against real processes. A process that misbehaves or dies loses what is its
+//! own. All others are still served, and no slab and no message is lost.
 //!
-//! The daemon is always the binary `jetd`; senders and applications that are killed are this binary started
-//! again (see `children.rs`). Nothing is timed: every wait is for a condition and has a generous limit. What
-//! is random comes from a seed that is printed; `JET_FAULTS_SEED=N` runs it again.
+//! The daemon is always the binary `jetd`. Senders and applications that are killed are this binary, started
+//! again (see `children.rs`). Nothing is timed: every wait is for a condition and has a generous limit.
+//! Random choices follow from a seed that is printed, and `JET_FAULTS_SEED=N` repeats them.
 
 mod applications;
 mod bad_peers;

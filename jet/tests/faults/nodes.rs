@@ -1,8 +1,10 @@
-//! The pool on a NUMA node. Of a host with two; the guest has them (deploy/vm/check nodes).
+//! Tests of a pool on a NUMA node. They need a host with two nodes; the guest has them (deploy/vm/check
+//! nodes).
 
 use crate::rig::Rig;
 
-/// Pages by node of the daemon's mapping of that name, as the kernel counts them: `N0=3072 N1=0`.
+/// Returns how many pages of the daemon's mapping with this name lie on a node, as the kernel counts them:
+/// `N0=3072 N1=0`.
 fn pages_on(rig: &mut Rig, name: &str, node: u32) -> u64 {
     let pid = rig.daemon().id();
     let maps = std::fs::read_to_string(format!("/proc/{pid}/numa_maps")).expect("a kernel with NUMA");
@@ -41,15 +43,15 @@ fn what_the_nic_has_for_itself_lies_on_that_node_too() {
             assert!(pages_on(&mut rig, name, node) > 0, "{name}");
             assert_eq!(pages_on(&mut rig, name, 1 - node), 0, "{name}");
         }
-        // The queues of connections are made by a thread of their own, which keeps to the node.
+        // A thread of its own makes the queues of connections, and prefers the node.
         let policy = policy_of(&mut rig, "jet-set-up");
         assert!(policy.starts_with("prefer") && policy.ends_with(&node.to_string()), "{policy}");
-        // Those of others keep to no node.
+        // Other threads prefer no node.
         assert_eq!(policy_of(&mut rig, "jet-reactor"), "default");
     }
 }
 
-/// Where a thread of the daemon's gets memory from, in the kernel's word for it.
+/// Returns the kernel's word for where a thread of the daemon gets memory from.
 fn policy_of(rig: &mut Rig, thread: &str) -> String {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", rig.daemon().id())).expect("a process");
     let is_it = |folder: &std::path::PathBuf| {
@@ -57,7 +59,7 @@ fn policy_of(rig: &mut Rig, thread: &str) -> String {
     };
     let folder = tasks.map(|task| task.expect("a thread").path()).find(is_it).expect(thread);
     let maps = std::fs::read_to_string(folder.join("numa_maps")).expect("a kernel with NUMA");
-    // The heap: a mapping without a policy of its own.
+    // The heap is a mapping without a policy of its own.
     let line = maps.lines().find(|line| line.contains("heap")).expect("a heap");
     line.split_whitespace().nth(1).expect("a policy").to_owned()
 }

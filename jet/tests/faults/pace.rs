@@ -1,17 +1,17 @@
-//! "The others go on" in numbers: the pace of a good sender beside one that sits on the pool, over its pace
+//! Measures of how fast a good sender goes beside an application that holds much of the pool, over its pace
 //! alone.
 //!
 //! No bound on a time holds on every machine, and a round that ends at all may have taken a hundred times its
-//! time. What can be compared are rounds of one process against one daemon, made in turns within seconds:
-//! whatever else the machine does slows both kinds. Where that is much, rounds that lost their core take five
-//! times the time of those that did not, in one kind more often than in the other by chance. So not the
-//! medians are compared but the fastest quarters, which a fault that slows every round moves just as far.
-//! With 25 processes waiting for two cores the pace beside was 0.6 to 1.1 of the pace alone; the bound is a
-//! fifth, far from that and from the hundredth of one that waits for the other.
+//! time. So rounds of one process against one daemon are compared, made in turns within seconds. Other work
+//! of the machine slows both kinds. Where that is much, rounds that lost their core take five times as long
+//! as others, by chance in one kind more often. So the fastest quarters are compared and not the medians. A
+//! fault that slows every round moves them just as far. With 25 processes waiting for two cores the pace
+//! beside was 0.6 to 1.1 of the pace alone. The bound is a fifth: far from that, and from the hundredth of a
+//! sender that waits for the other.
 //!
 //! The fastest quarter says nothing of the rest. So no round beside may take seconds longer than the slowest
-//! alone, from the first message that is not given back on. Rounds take milliseconds, on a busy machine too:
-//! seconds are a hang that somebody else makes.
+//! alone, from the first message on that is not given back. Rounds take milliseconds, on a busy machine too.
+//! Seconds are a hang that another application causes.
 
 use crate::children::Role;
 use crate::rig::{Actor, Rig, random_for};
@@ -23,34 +23,34 @@ use jet_test_support::random::Random;
 use jet_test_support::waiting::PATIENCE;
 use std::time::{Duration, Instant};
 
-/// The pace beside over the pace alone, at least.
+/// Lowest pace beside over the pace alone that passes.
 const PACE_MIN: f64 = 0.2;
 const TURNS: usize = 7;
 const ROUNDS: usize = 12;
-/// What no round beside takes longer than the slowest alone.
+/// Most time that a round beside may take longer than the slowest alone.
 const HANG: Duration = Duration::from_secs(5);
-/// The pool is under pressure where less of it is available. One fragment of the pool of 12 MiB is more than
-/// the rest: what a slow session holds before it is granted nothing more (a fragment or two, where others
-/// press too) is enough.
+/// Share of the pool in thousandths: the pool is under pressure where less of it is available. One fragment
+/// in the pool of 12 MiB is more than the rest. So the slabs that a slow session holds before it gets no more
+/// grants are enough: a fragment, or two where others press too.
 const SAFE_PERMILLE: u32 = 980;
 
-/// How an application sits on what it gets.
+/// Ways in which an application holds what it gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sits {
-    /// It is stopped and takes nothing.
+    /// The application is stopped and takes nothing.
     Stopped,
-    /// It takes everything and gives nothing back.
+    /// The application takes everything and gives nothing back.
     Keeps,
 }
 
-/// How long a round takes, all of which is consumed.
+/// Makes a round, all of which is consumed, and returns how long it took.
 fn round(traffic: &mut Traffic) -> Duration {
     let begun = Instant::now();
     traffic.round();
     begun.elapsed()
 }
 
-/// How long each of a turn's rounds takes.
+/// Makes the rounds of a turn, and returns how long each took. `between` is called before each.
 fn rounds(traffic: &mut Traffic, mut between: impl FnMut()) -> Vec<Duration> {
     let one = |_| {
         between();
@@ -59,23 +59,23 @@ fn rounds(traffic: &mut Traffic, mut between: impl FnMut()) -> Vec<Duration> {
     (0..ROUNDS).map(one).collect()
 }
 
-/// What a quarter of the rounds stay below.
+/// Returns the time that a quarter of the rounds stay below.
 fn first_quartile(mut spans: Vec<Duration>) -> Duration {
     spans.sort_unstable();
     spans[spans.len() / 4]
 }
 
-/// An application that sits on what it is sent, and who sends to it.
+/// Application that holds what it is sent, and the sender that sends to it.
 struct Sitter {
     actor: Actor,
     waiting: Traffic,
 }
 
 impl Sitter {
-    /// Messages of a fragment each: more than the pool holds.
+    /// Number of messages of a fragment each that are sent: more than the pool holds.
     const MESSAGES: usize = 62;
 
-    /// Returns when everything is to be sent to it, and little of it has arrived.
+    /// Starts the application and submits all its messages. Little has arrived when this returns.
     fn new(rig: &Rig, address: &Address, sits: Sits, random: Random) -> Self {
         let role = if sits == Sits::Keeps { Role::Keeper } else { Role::Consumer };
         let actor = rig.application(role, "sitter");
@@ -94,26 +94,27 @@ impl Sitter {
         Self { actor, waiting }
     }
 
-    /// What is told of its session.
+    /// Returns the session's part of a status.
     fn session(status: &Status) -> &SessionStatus {
         status.session("sitter").expect("it is registered")
     }
 
-    /// Whether what it holds of the pool is enough for pressure, whatever others hold.
+    /// Returns whether the application's slabs in the pool alone bring it under pressure.
     fn makes_scarce(status: &Status) -> bool {
         let own = Self::session(status);
         let in_pool = own.held_slabs - own.replaced_slabs - own.memory_slabs;
         in_pool * 1000 > status.pool.slabs * (1000 - SAFE_PERMILLE)
     }
 
-    /// Whether what it was sent was moved to memory before it took it, as happens on a busy machine, where it
-    /// is late. It then holds all the memory that it may, gets nothing more, and the pool stays empty.
+    /// Returns whether messages were moved to memory before the application took them, as happens when it is
+    /// late on a busy machine. It then holds all the memory that it may, gets nothing more, and the pool
+    /// stays empty.
     fn came_too_late(status: &Status, rounds: usize) -> bool {
         rounds > 500 && Self::session(status).copied_slabs > 0
     }
 
-    /// How long the rounds take that are made until it is so; nothing where it will not be so, because
-    /// `fails` is.
+    /// Makes rounds until `so` holds, and returns how long each took. Returns `None` where `fails` says that
+    /// it will not hold.
     fn rounds_until(
         &mut self,
         rig: &Rig,
@@ -138,7 +139,8 @@ impl Sitter {
         }
     }
 
-    /// One that makes the pool scarce, or whose backlog is in memory, and the rounds until then.
+    /// Makes an application that makes the pool scarce, or whose backlog is in memory. Also returns how long
+    /// the rounds until then took.
     fn in_place(
         rig: &Rig,
         traffic: &mut Traffic,
@@ -175,7 +177,8 @@ impl Sitter {
     }
 }
 
-/// The pace of rounds beside such an application over that of rounds without it, and the slowest of each.
+/// Checks the pace of rounds beside such an application over that of rounds without it, and the slowest
+/// rounds of each kind.
 fn check_pace(name: &str, seed: u64, sits: Sits, has_memory: bool) {
     let mut random = random_for(name, seed);
     let safe = format!("escape.safe_permille={SAFE_PERMILLE}");
@@ -183,12 +186,12 @@ fn check_pace(name: &str, seed: u64, sits: Sits, has_memory: bool) {
     let settings = ["session.quarantine_ms=20", &safe];
     let rig = Rig::start(&[&settings[..], if has_memory { &[] } else { &no_memory }].concat());
     let good = rig.application(Role::Consumer, "store");
-    // What nobody reads goes to memory, if there is any. What is pinned, or has nowhere to go, stays in the
-    // pool.
+    // Data that nobody reads moves to memory, if there is any. Data that is pinned, or has nowhere to go,
+    // stays in the pool.
     let stays = sits == Sits::Keeps || !has_memory;
     for address in rig.fabrics() {
         let mut traffic = Traffic::new(&address, "store", random.fork());
-        // The first ones touch memory for the first time.
+        // The first rounds touch memory for the first time, and do not count.
         rounds(&mut traffic, || {});
         let (mut alone, mut beginning, mut beside) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..TURNS {
@@ -203,7 +206,7 @@ fn check_pace(name: &str, seed: u64, sits: Sits, has_memory: bool) {
                 if !stays || Sitter::makes_scarce(&status) {
                     break (began, these);
                 }
-                // It was there, and then moved to memory before it was taken.
+                // The messages were moved to memory before the application took them.
                 let is_late = sits == Sits::Keeps && Instant::now() < deadline;
                 assert!(is_late, "the pool is no longer scarce: {status:#?}");
             };

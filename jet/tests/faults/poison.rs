@@ -1,9 +1,9 @@
-//! Memory that the hardware lost, as the kernel has it: `MADV_HWPOISON`, by an application that maps the
-//! pool. The machine has less memory afterwards until it starts again, so this is for a guest
-//! (`deploy/vm/check poison`).
+//! Tests of memory that the hardware lost. An application that maps the pool makes the kernel treat a page
+//! so, by `MADV_HWPOISON`. The machine has less memory afterwards until it starts again, so these tests are
+//! for a guest (`deploy/vm/check poison`).
 //!
-//! Whoever meets the page first decides little: a worker that copies, a NIC that fills it, the warmer.
-//! Without the warmer it is known who does, so more can be asked.
+//! A worker that copies, a NIC that fills the page, or the warmer may meet the page first, and it matters
+//! little which. Without the warmer it is known which one does, so the tests ask for more.
 
 use crate::children::Role;
 use crate::hand_session::{HandSession, release, wait_delivery};
@@ -23,10 +23,10 @@ const MADV_HWPOISON: i32 = 100;
 const WARM: &str = "cache.warm=true";
 const NOT_WARM: &str = "cache.warm=false";
 
-/// Has the kernel take a slab's page for lost.
+/// Makes the kernel treat a slab's page as lost.
 fn lose(pool: &Mapping, slab: u32) {
     assert!((slab as usize + 1) * PAGE_BYTES <= pool.bytes(), "slab {slab} is of the pool");
-    // SAFETY: within the mapping; nobody here touches the page any more.
+    // SAFETY: the page lies within the mapping, and nothing in this process touches it any more.
     let lost = unsafe {
         libc::madvise(pool.base().add(slab as usize * PAGE_BYTES).cast(), PAGE_BYTES, MADV_HWPOISON)
     };
@@ -37,7 +37,7 @@ fn map(session: &HandSession) -> Mapping {
     Mapping::of_stranger(session.pool.as_fd(), Protection::Read, 1 << 30).expect("a sealed pool")
 }
 
-/// A daemon, an application that takes everything, and a sender on each fabric.
+/// Starts a daemon, an application that takes everything, and a sender on each fabric.
 fn start(settings: &[&str], random: &mut Random) -> (Rig, Actor, Vec<Traffic>) {
     let rig = Rig::start_on_software(settings);
     let good = rig.application(Role::Consumer, "store");
@@ -47,7 +47,7 @@ fn start(settings: &[&str], random: &mut Random) -> (Rig, Actor, Vec<Traffic>) {
     (rig, good, traffic)
 }
 
-/// Everybody else goes on, and nobody's connection ended.
+/// Checks that all other senders are still served, and that no connection ended.
 #[track_caller]
 fn assert_the_others_go_on(rig: &Rig, good: &Actor, mut traffic: Vec<Traffic>) {
     (0..20).for_each(|_| traffic.iter_mut().for_each(Traffic::round));
@@ -63,7 +63,7 @@ fn assert_the_others_go_on(rig: &Rig, good: &Actor, mut traffic: Vec<Traffic>) {
 fn lost_memory_ends_its_message_and_not_the_daemon() {
     let mut random = random_for("poison", 70);
     for warm in [NOT_WARM, WARM] {
-        // Under pressure early, and nothing stands in for stragglers: what is held is copied.
+        // The pool is under pressure early, and nothing is replaced, so everything that is held is copied.
         let settings = ["escape.safe_permille=900", "escape.replace_bytes=0", warm];
         let (mut rig, good, traffic) = start(&settings, &mut random);
         let session = HandSession::register(&rig.control(), "held");
@@ -73,23 +73,23 @@ fn lost_memory_ends_its_message_and_not_the_daemon() {
         waiting.send(100_000).unwrap();
         let held = wait_delivery(&mut end, &mut waiting);
         lose(&pool, held.slab);
-        // As much more as brings the pool under pressure; the first is the first that is copied.
+        // Further messages bring the pool under pressure. The first message is the first that is copied.
         for _ in 0..30 {
             waiting.send(100_000).unwrap();
         }
         until("the page to be missed", || {
             waiting.sender.flush();
             let status = rig.status();
-            // The warmer comes to it before a worker, or after.
+            // The warmer may meet the page before a worker, or after.
             let copied = status.escape.copied.failed >= 1 && status.escape.marks >= 1;
             (status.ends.corrupt == 1 && (copied || warm == WARM)).then_some(())
         });
         assert_eq!(waiting.ends(1), [AckStatus::Corrupt]);
-        // The status is told within the driver's turn, and this after it.
+        // The status is updated within the driver's turn, and the log line is written after it.
         until("the log to tell of it", || {
             rig.daemon().said().contains("the hardware lost memory").then_some(())
         });
-        // The application goes, its slabs come back, and one is missing for good.
+        // The application ends, its slabs come back, and one is retired for good.
         drop((end, session));
         let ends = waiting.ends(30);
         assert!(ends.iter().all(|end| matches!(end, AckStatus::AppGone | AckStatus::NoApp)), "{ends:?}");
@@ -99,7 +99,7 @@ fn lost_memory_ends_its_message_and_not_the_daemon() {
     }
 }
 
-/// An application that takes one message after the other, and its sender.
+/// Application that takes one message after the other, and its sender.
 struct OneByOne {
     session: HandSession,
     end: AppEnd,
@@ -113,8 +113,8 @@ impl OneByOne {
         Self { session, end, from }
     }
 
-    /// Sends messages, holds them until all are there, gives them back, and waits for their ends: those, and
-    /// where the first bytes of each lay that came.
+    /// Sends messages, holds them until all are there, gives them back, and waits for their ends. Returns the
+    /// ends, and the slab of the first bytes of each message that arrived.
     #[track_caller]
     fn pass(&mut self, bytes: usize, count: usize) -> (Vec<AckStatus>, Vec<u32>) {
         for _ in 0..count {
@@ -150,8 +150,8 @@ impl OneByOne {
         (ends, slabs)
     }
 
-    /// A slab where a message just lay. It is given back, and what was used last is used next; but not for
-    /// certain by the next message, nor by the one after, as slabs wait in the SRQ and others are given back,
+    /// Passes a message, and returns the slab that it lay in. A slab that was used last is used next, but not
+    /// for certain by the next message or the one after: slabs wait in the SRQ, and others are given back,
     /// too.
     #[track_caller]
     fn slab_in_use(&mut self, bytes: usize) -> u32 {
@@ -161,7 +161,7 @@ impl OneByOne {
     }
 }
 
-/// The most messages at once.
+/// Most messages that are held at once.
 const AT_ONCE: usize = 64;
 
 #[test]
@@ -174,13 +174,13 @@ fn what_arrives_in_lost_memory_is_corrupt_whichever_nic_fills_it() {
         for address in &rig.addresses() {
             let mut one = OneByOne::new(&rig, address, random.fork());
             let pool = map(&one.session);
-            // By a SEND, and by a READ.
+            // The first size is filled by a SEND, the second by a READ.
             for bytes in [100, 3 * PAGE_BYTES] {
                 let slab = one.slab_in_use(bytes);
                 lose(&pool, slab);
                 retired += 1;
-                // Whoever comes to it takes it out of use: here a message in it, and where there is a warmer
-                // that, too. The more are held at once, the more of what is free is used.
+                // The page is taken out of use by what meets it first: a message, or the warmer where there
+                // is one. The more messages are held at once, the more of the free slabs are used.
                 let mut at_once = (0..).map(|turn| AT_ONCE.min(1 << (turn % 7)));
                 let seen = until("the page to be missed", || {
                     let (ends, slabs) = one.pass(bytes, at_once.next().expect("there is no end"));
@@ -195,7 +195,7 @@ fn what_arrives_in_lost_memory_is_corrupt_whichever_nic_fills_it() {
                 });
                 assert!(seen == 1 || warm == WARM, "{address}, {bytes} bytes: no message met it");
             }
-            // And never again.
+            // The page is never used again.
             for bytes in [100, 3 * PAGE_BYTES].repeat(100) {
                 assert_eq!(one.pass(bytes, 1).0, [AckStatus::Consumed]);
             }

@@ -1,8 +1,8 @@
-//! Daemons and senders whose NICs have the limits of a device: on each everything ends, and what a device
-//! lacks is said.
+//! Tests of daemons and senders whose NICs have the limits of a device. On each device every message ends,
+//! and the daemon says what a device lacks.
 //!
-//! Both ends keep to the profile, a sender's device to what it answers. On the RDMA device that is named, the
-//! profile is kept to beside its own limits.
+//! Both ends keep to the profile, and a sender's device limits what it answers. On an RDMA device that the
+//! environment names, the profile applies beside the device's own limits.
 
 use crate::children::Role;
 use crate::rig::{Rig, SIZES_ON_MEAN, nic_threads, random_for};
@@ -17,22 +17,23 @@ use jet_test_support::device::fabrics;
 use jet_wire::message::hello::Refusal;
 use std::collections::HashMap;
 
-/// What is sent on each device: a build for speed sends a gibibyte; one for tests an eighth of it, and on a
-/// device that is named, which is most often one of a guest, a quarter of that.
+/// Number of bytes that are sent on each device. A build for speed sends a gibibyte, and one for tests an
+/// eighth of it. On an RDMA device that the environment names, most often a guest's, a build for tests sends
+/// a quarter of that.
 const BYTES: usize = if cfg!(debug_assertions) { 128 << 20 } else { 1 << 30 };
 const MESSAGE_BYTES: usize = 8 << 20;
 
-/// A device, and the sizes with which a daemon goes on it.
+/// Profile with the lowest limits, and the sizes with which a daemon runs on it.
 const MEAN: (Profile, &[&str]) = (Profile::MEAN, &SIZES_ON_MEAN);
 const DEVICES: [(Profile, &[&str]); 3] = [(Profile::CONNECTX_6, &[]), (Profile::RXE, &[]), MEAN];
 
-/// A daemon on the device.
+/// Starts a daemon with the profile and the sizes of a device.
 fn daemon_on((profile, sizes): (Profile, &[&str]), thread: &str) -> Rig {
     let profile = format!("nic.profile={}", profile.name());
     Rig::start(&[&[profile.as_str(), thread], sizes].concat())
 }
 
-/// A sender's NIC of that device.
+/// Makes a sender's NIC with this profile.
 fn nic_of(profile: Profile, address: &Address) -> Box<dyn Nic> {
     #[cfg(feature = "verbs")]
     if let Address::Rdma(text) = address {
@@ -63,19 +64,19 @@ fn nic_of(profile: Profile, address: &Address) -> Box<dyn Nic> {
     };
     let nic = SoftNic::new(options).expect("descriptors");
     match address {
-        // Whoever sends over it has no time to answer READs.
+        // The sending thread has no time to answer READs, so a thread does.
         Address::Tcp(_) => Box::new(Threaded::new(nic, &ThreadedOptions::default()).expect("a thread")),
         _ => Box::new(nic),
     }
 }
 
-/// A sender on that device.
+/// Connects a sender over a NIC with this profile.
 fn sender_on(profile: Profile, address: &Address, app: &str) -> Sender {
     let options = SenderOptions { in_flight_max: 256, ..Rig::sender_options(address, app) };
     Sender::connect_with(options, nic_of(profile, address)).expect("the daemon lets it in")
 }
 
-/// Sends messages of these sizes, so many of them under way at once; each is consumed.
+/// Sends messages of these sizes, at most `under_way_max` of them at once. Each must be consumed.
 fn send_all(traffic: &mut Traffic, sizes: impl Iterator<Item = usize>, under_way_max: usize) {
     let mut under_way = HashMap::new();
     let end = |under_way: &mut HashMap<u64, usize>, traffic: &mut Traffic| {
@@ -107,7 +108,8 @@ fn large_messages_mixed_with_small_ones_end_on_every_device() {
                 let sender = sender_on(device.0, &address, "store");
                 let mut traffic = Traffic::over(sender, random.fork()).with_tags_from(1 + sent as u64);
                 let mut sizes = random.fork();
-                // The device that is named is most often one of a guest, whose processor is emulated.
+                // An RDMA device that the environment names is most often a guest's, whose processor is
+                // emulated.
                 let bytes = if cfg!(debug_assertions) && fabrics().len() == 1 { BYTES / 4 } else { BYTES };
                 let large = bytes / MESSAGE_BYTES;
                 let mixed =
@@ -129,7 +131,8 @@ fn large_messages_mixed_with_small_ones_end_on_every_device() {
 fn nothing_hangs_on_the_mean_device_whatever_the_sizes() {
     const SENDERS: usize = 3;
     const MESSAGES: usize = 60;
-    // What fits a SEND, a slab, a fragment, and all that is read at once, and a byte more or less.
+    // These are the sizes that just fit a SEND, a slab, a fragment, and all that is read at once, and a byte
+    // more or less.
     const EDGES: [usize; 12] =
         [0, 1, 4095, 4096, 4097, 8192, 262_143, 262_144, 262_145, 4 << 20, (4 << 20) + 1, 12 << 20];
     let mut random = random_for("mean", 181);
@@ -158,13 +161,13 @@ fn nothing_hangs_on_the_mean_device_whatever_the_sizes() {
     }
 }
 
-/// Far more READs at once than any connection takes, each of one slab: what is beyond the depth waits, and is
-/// posted in its turn.
+/// Asks for far more READs at once than any connection takes, each of one slab. READs beyond the depth wait
+/// and are posted in their turn.
 #[test]
 fn messages_of_any_size_end_where_a_connection_takes_a_part_of_the_reads_that_one_needs() {
     const SETTINGS: [&str; 2] = ["read.concurrency=200", "read.fragment_bytes=4096"];
-    // Fragments: few, about the depth of a device and of a software NIC, about `read.concurrency`, and beyond
-    // it by much.
+    // Numbers of fragments: few, about the READ depth of a device and of a software NIC, about
+    // `read.concurrency`, and far beyond it.
     const FRAGMENTS: [usize; 12] = [2, 15, 16, 17, 31, 33, 127, 129, 199, 201, 1024, 2048];
     let mut random = random_for("short READs", 182);
     for (name, profile) in [("", None), ("nic.profile=connectx-6", Some(Profile::CONNECTX_6))] {
@@ -179,7 +182,7 @@ fn messages_of_any_size_end_where_a_connection_takes_a_part_of_the_reads_that_on
                     Some(profile) => sender_on(profile, &address, "store"),
                 };
                 let mut traffic = Traffic::over(sender, random.fork()).with_tags_from(1 + sent as u64);
-                // One alone, and then all at once.
+                // The messages are sent one by one, and then all at once.
                 let sizes = FRAGMENTS.map(|fragments| 4096 * fragments - random.size_below(2));
                 send_all(&mut traffic, sizes.into_iter(), 1);
                 send_all(&mut traffic, sizes.into_iter(), sizes.len());
@@ -255,7 +258,7 @@ fn a_daemon_that_asks_too_much_of_a_device_says_of_what_and_which_key_to_lower()
 fn who_comes_beyond_a_devices_connections_is_told_so() {
     let rig = daemon_on(MEAN, nic_threads()[0]);
     let _app = rig.application(Role::Consumer, "store");
-    // Of 64 connections 8 are for telling the others.
+    // Of 64 connections 8 are kept for telling further senders that there is no room.
     let mut senders: Vec<Sender> = Vec::new();
     for address in rig.fabrics() {
         let refused = loop {
@@ -272,7 +275,7 @@ fn who_comes_beyond_a_devices_connections_is_told_so() {
             assert!(matches!(again, Some(SendConnectError::Refused { .. })), "{again:?}");
         }
     }
-    // A place that comes free is taken.
+    // A connection that becomes free is used again.
     senders.pop();
     rig.wait_status("a place", |status| status.peer_count == 55);
     senders.push(Sender::connect(Rig::sender_options(&rig.addresses()[0], "store")).expect("let in"));

@@ -1,4 +1,5 @@
-//! A process that breaks one session after the other and keeps what they held: it gets one, and is named.
+//! Test of a process that breaks one session after the other and keeps their slabs. It gets one session, and
+//! the log names it.
 
 use crate::children::Role;
 use crate::hand_session::{HandSession, release};
@@ -11,10 +12,11 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-/// A fragment each would be more than the pool has.
+/// Number of sessions that the process tries to register. A fragment for each would be more than the pool
+/// has.
 const ROUNDS: usize = 60;
 
-/// What the child does, see [`Role::Faulty`].
+/// Runs the child of [`Role::Faulty`]: registers, breaks the session and keeps it, [`ROUNDS`] times.
 pub fn fault_again_and_again(mut report: File, control: &Path, app: &str) {
     let mut say = |line: &str| report.write_all(format!("{line}\n").as_bytes()).expect("the report");
     let mut kept = Vec::new();
@@ -44,7 +46,7 @@ pub fn fault_again_and_again(mut report: File, control: &Path, app: &str) {
     }
     say("done");
     loop {
-        // It lives on, until it is killed.
+        // The process lives on until it is killed.
         std::thread::park();
     }
 }
@@ -55,12 +57,12 @@ fn a_process_that_breaks_session_after_session_does_not_take_the_pool() {
     let mut rig = Rig::start(&["session.quarantine_ms=20"]);
     let good = rig.application(Role::Consumer, "store");
     let mut traffic = Traffic::new(&rig.addresses()[0], "store", random.fork());
-    // What it gets, as often as it comes.
+    // Each of the faulty process's sessions would get messages from this sender.
     let mut sender = rig.child(Role::LargeSender, Some(&rig.addresses()[0]), "broken");
     let mut faulty = rig.application(Role::Faulty, "broken");
     faulty.wait_reported("done", 1);
     assert_eq!((faulty.reported("registered"), faulty.reported("refused")), (1, ROUNDS - 1));
-    // The others go on, the operator is told once who it is, and what it keeps.
+    // The others are still served. The log names the process once, and what it keeps.
     traffic.round();
     let pid = faulty.process.id();
     let named = format!("(application broken, process {pid})");
@@ -76,7 +78,7 @@ fn a_process_that_breaks_session_after_session_does_not_take_the_pool() {
     assert!(status.rows.quarantined[0].held_bytes >= 4096, "{status:#?}");
     assert_eq!(status.rows.quarantined[0].app, "broken");
     assert!(status.rows.quarantined[0].holder_lives);
-    // It ends, and all is back.
+    // The process ends, and all slabs come back.
     faulty.process.kill();
     sender.process.kill();
     let status = rig.wait_whole();

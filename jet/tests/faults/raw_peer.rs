@@ -1,4 +1,4 @@
-//! A sender without manners: it speaks to the NIC by hand and says whatever the test wants.
+//! Sender that follows no rules: the test speaks to the NIC by hand and sends whatever it wants.
 
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{
@@ -21,14 +21,14 @@ const ENTRIES: u32 = 64;
 const ENTRY_BYTES: u32 = 128;
 const _: () = assert!(ENTRY_BYTES as usize == HEADER_BYTES);
 
-/// One connection of its own NIC.
+/// One connection, over a NIC of its own.
 pub struct RawPeer {
     nic: Box<dyn Nic>,
     clock: Clock,
     qp: Qp,
     headers: Arc<SharedMemory>,
     headers_key: MemoryKey,
-    /// Memory that the receiver may READ, and its key.
+    /// Memory that the receiver may READ.
     pub memory: Arc<SharedMemory>,
     pub key: MemoryKey,
     heard: Vec<HeaderBytes>,
@@ -37,7 +37,7 @@ pub struct RawPeer {
     ended: Option<DisconnectReason>,
 }
 
-/// A hello as it should be.
+/// Makes a correct hello.
 pub fn hello(app: &str) -> Hello {
     Hello {
         versions: Versions::SPOKEN,
@@ -66,7 +66,7 @@ fn nic_for(address: &Address) -> Box<dyn Nic> {
 }
 
 impl RawPeer {
-    /// Asks to connect with these first words, with `bytes` of memory.
+    /// Asks to connect with these bytes as the hello, and registers `bytes` bytes of memory.
     pub fn knock(address: &Address, words: &[u8], bytes: usize) -> Self {
         let mut nic = nic_for(address);
         let headers = SharedMemory::new("jet-raw", (ENTRIES * ENTRY_BYTES) as usize, false)
@@ -94,7 +94,7 @@ impl RawPeer {
         peer
     }
 
-    /// Connects as a sender should.
+    /// Connects with a correct hello.
     pub fn connect(address: &Address, app: &str, bytes: usize) -> Self {
         let mut peer = Self::knock(address, &hello(app).encode(), bytes);
         let welcome = peer.until("a welcome", |peer| peer.connected);
@@ -108,7 +108,7 @@ impl RawPeer {
         self.nic.post_srq(SrqEntry { id: entry, header, payload: None }).expect("room");
     }
 
-    /// Posts a SEND; nothing is checked here.
+    /// Posts a SEND without any check.
     pub fn try_send(&mut self, header: &HeaderBytes, payload: &[u8]) -> Result<(), PostError> {
         let payload = if payload.is_empty() { Payload::None } else { Payload::Inline(payload) };
         self.nic.post_send(self.qp, SendRequest { id: 1, header, payload })
@@ -118,12 +118,12 @@ impl RawPeer {
         self.try_send(header, payload).expect("posted");
     }
 
-    /// Where the receiver finds this peer's memory.
+    /// Returns the address at which the receiver finds this peer's memory.
     pub fn address(&self) -> u64 {
         self.nic.remote_address(self.key, 0)
     }
 
-    /// Lets the NIC work.
+    /// Lets the NIC work once, and keeps what it received.
     pub fn turn(&mut self) {
         let nothing = Completion { qp: self.qp, work: Work::Send { id: 0 }, status: Status::Flushed };
         let mut completions = [nothing; 64];
@@ -134,7 +134,8 @@ impl RawPeer {
                 if completion.status == Status::Success {
                     assert_eq!(payload_bytes, 0, "a receiver sends headers only");
                     let mut header = HeaderBytes::ZERO;
-                    // SAFETY: within the header area; the entry is completed and posted again only below.
+                    // SAFETY: the header lies within the header area. The entry is completed, and posted
+                    // again only below.
                     unsafe {
                         let from = self.headers.base().add((entry * ENTRY_BYTES) as usize);
                         header.0.as_mut_ptr().copy_from_nonoverlapping(from, HEADER_BYTES);
@@ -155,7 +156,7 @@ impl RawPeer {
         self.nic.flush();
     }
 
-    /// Lets the NIC work until there is something; sleeps on the NIC meanwhile.
+    /// Lets the NIC work until `look` finds something, and sleeps on the NIC meanwhile.
     #[track_caller]
     fn until<T>(&mut self, what: &str, look: impl Fn(&Self) -> Option<T>) -> T {
         let deadline = Instant::now() + PATIENCE;
@@ -174,7 +175,7 @@ impl RawPeer {
         }
     }
 
-    /// Waits until the other end hangs up; the reason that it gave, if it gave one.
+    /// Waits until the daemon hangs up, and returns the reason that it gave, if it gave one.
     #[track_caller]
     pub fn wait_ended(&mut self) -> Option<ByeReason> {
         self.until("the daemon to hang up", |peer| peer.ended);
@@ -186,7 +187,7 @@ impl RawPeer {
         })
     }
 
-    /// Waits for a refusal of the connection.
+    /// Waits until the daemon refuses the connection, and returns the reason if it can be read.
     #[track_caller]
     pub fn wait_refused(&mut self) -> Option<Refusal> {
         let words = self.until("the daemon to refuse", |peer| {
@@ -200,7 +201,7 @@ impl RawPeer {
         self.ended.is_none()
     }
 
-    /// The end of a message, if it came.
+    /// Returns the end of a message, if it was received.
     fn heard_end(&self, sequence: u64) -> Option<AckStatus> {
         let ends =
             self.heard.iter().filter_map(|header| match parse_from_receiver(WIRE_VERSION, header, 0) {

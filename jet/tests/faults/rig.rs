@@ -1,4 +1,4 @@
-//! A daemon in a directory of the test's own, and what a test asks of it.
+//! Test rig: a daemon in a directory of the test's own, and the questions and waits of the tests.
 
 use crate::children::Role;
 use jet_client::send::{Sender, SenderOptions};
@@ -16,56 +16,56 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The daemon.
+/// Path of the daemon's binary.
 const JETD: &str = env!("CARGO_BIN_EXE_jetd");
 
-/// A daemon whose NIC has a thread of its own, whatever the machine; on two cores it has none of itself.
+/// Setting that gives the NIC a thread of its own on every machine. With two cores it has none by default.
 pub const NIC_THREAD: &str = "nic.thread='on'";
-/// A daemon whose NIC has none.
+/// Setting that gives the NIC no thread of its own.
 pub const NO_NIC_THREAD: &str = "nic.thread='off'";
 
-/// A child in a role of [`Role`], and what it reports.
+/// Child process in a role of [`Role`], and the file that it reports in.
 pub struct Actor {
     pub process: Process,
     report: PathBuf,
 }
 
 impl Actor {
-    /// The lines so far that are complete.
+    /// Returns the complete lines that the child has reported so far.
     pub fn report(&self) -> Vec<String> {
         let text = fs::read_to_string(&self.report).unwrap_or_default();
         let whole = text.rfind('\n').map_or(0, |end| end + 1);
         text[..whole].lines().map(str::to_owned).collect()
     }
 
-    /// Lines that begin with that word.
+    /// Returns how many reported lines begin with that word.
     pub fn reported(&self, word: &str) -> usize {
         self.report().iter().filter(|line| line.split(' ').next() == Some(word)).count()
     }
 
-    /// Waits for so many lines that begin with that word.
+    /// Waits until at least `count` reported lines begin with that word.
     #[track_caller]
     pub fn wait_reported(&self, word: &str, count: usize) {
         until(word, || (self.reported(word) >= count).then_some(()));
     }
 }
 
-/// Where the NIC's work is done: on a thread of its own and on the reactor's. An RDMA device does it itself,
-/// so there once.
+/// Returns the settings for where the NIC's work is done: on the reactor's thread, and on a thread of its
+/// own. An RDMA device does its work itself, so there it is only one setting.
 pub fn nic_threads() -> &'static [&'static str] {
     const BOTH: [&str; 2] = [NO_NIC_THREAD, NIC_THREAD];
     if device_address().is_some() { &BOTH[..1] } else { &BOTH }
 }
 
-/// `JET_FAULTS_PROFILE=NAME`: every daemon's NIC keeps to that device's limits, and has the sizes that it
-/// takes.
+/// Returns the settings that `JET_FAULTS_PROFILE=NAME` asks for. With it every daemon's NIC keeps to that
+/// device's limits, and has the sizes that the device takes.
 fn profile_settings() -> Vec<String> {
     let Ok(name) = std::env::var("JET_FAULTS_PROFILE") else { return Vec::new() };
     let small: &[&str] = if name == "mean" { &SIZES_ON_MEAN } else { &[] };
     std::iter::once(format!("nic.profile={name}")).chain(small.iter().map(|&text| text.to_owned())).collect()
 }
 
-/// What fits a device that has 64 SRQ entries.
+/// Settings whose sizes fit a device that has 64 SRQ entries.
 pub const SIZES_ON_MEAN: [&str; 4] = [
     "pool.srq_bytes=262144",
     "pool.srq_floor_bytes=262144",
@@ -73,36 +73,38 @@ pub const SIZES_ON_MEAN: [&str; 4] = [
     "limits.credit_per_peer=64",
 ];
 
-/// A daemon with its directory.
+/// Daemon with its directory.
 pub struct Rig {
     settings: Vec<String>,
-    /// The most address space that the daemon may have, in bytes.
+    /// Most address space that the daemon may have, in bytes.
     address_space: Option<u64>,
     daemon: Option<Process>,
     addresses: Vec<String>,
-    /// Last, so that a process that is dropped can still say its last words.
+    /// Directory of the daemon. It is the last field, so that a process that is dropped can still write its
+    /// last lines.
     folder: Folder,
 }
 
 impl Rig {
     /// Starts a daemon with these keys of its configuration set, and waits until it answers. It listens on
-    /// `shm:` and `tcp:`, or, where an RDMA device is named (docs/rdma.md), twice on that: for what is about
-    /// two addresses of one daemon. What is to be seen on every fabric goes through [`Self::fabrics`].
+    /// `shm:` and `tcp:`. Where the environment names an RDMA device (docs/rdma.md), it listens twice on
+    /// that, for tests that need two addresses of one daemon. Tests that check every fabric use
+    /// [`Self::fabrics`].
     pub fn start(settings: &[&str]) -> Self {
         Self::start_as(None, settings, device_address().as_deref())
     }
 
-    /// As [`Self::start`], with a daemon that may map so many bytes and no more.
+    /// Starts a daemon like [`Self::start`], which may map so many bytes and no more.
     pub fn start_within(bytes: u64, settings: &[&str]) -> Self {
         Self::start_as(Some(bytes), settings, device_address().as_deref())
     }
 
-    /// As [`Self::start`], on `shm:` and `tcp:` whatever device is named.
+    /// Starts a daemon like [`Self::start`], on `shm:` and `tcp:` whatever device the environment names.
     pub fn start_on_software(settings: &[&str]) -> Self {
         Self::start_as(None, settings, None)
     }
 
-    /// As [`Self::start`], on one address that is given.
+    /// Starts a daemon like [`Self::start`], on the given address alone.
     #[cfg(feature = "verbs")]
     pub fn start_at(address: &str, settings: &[&str]) -> Self {
         Self::start_in(Folder::new(), None, settings, vec![address.to_owned()])
@@ -132,13 +134,15 @@ impl Rig {
         rig
     }
 
-    /// What a daemon says that cannot start with these settings; on `tcp:`, whatever device is named.
+    /// Starts a daemon that must refuse to start with these settings, and returns its output. It listens on
+    /// `tcp:`, whatever device the environment names.
     #[track_caller]
     pub fn refusal(settings: &[&str]) -> String {
         Self::refusal_in(&Folder::new(), "tcp:127.0.0.1:0", settings, |_| {})
     }
 
-    /// The same in a folder, on an address, after `prepare` changed the command.
+    /// Starts a daemon that must refuse to start, like [`Self::refusal`], in a folder, on an address, and
+    /// after `prepare` changed the command.
     #[track_caller]
     pub fn refusal_in(
         folder: &Folder,
@@ -153,7 +157,7 @@ impl Rig {
         daemon.said()
     }
 
-    /// Starts the daemon at the addresses that it had.
+    /// Starts the daemon again at the addresses that it had.
     pub fn start_again(&mut self) {
         assert!(self.daemon.is_none(), "one daemon at a time");
         let control = self.control();
@@ -162,7 +166,7 @@ impl Rig {
         self.addresses = status.listen;
     }
 
-    /// Starts a daemon beside this one.
+    /// Starts another daemon with the same settings beside this one, and does not wait for it.
     pub fn another_daemon(&self, control: &Path, addresses: &[String]) -> Process {
         let mut command = daemon::command(JETD, &[], control, addresses, &self.settings);
         if let Some(bytes) = self.address_space {
@@ -179,17 +183,17 @@ impl Rig {
         self.path("jetd.sock")
     }
 
-    /// Where it listens, as text.
+    /// Returns the addresses where the daemon listens, as text.
     pub fn listens(&self) -> &[String] {
         &self.addresses
     }
 
-    /// Where it listens.
+    /// Returns the addresses where the daemon listens.
     pub fn addresses(&self) -> Vec<Address> {
         self.addresses.iter().map(|text| text.parse().expect("an address")).collect()
     }
 
-    /// An address of each fabric: of all that it listens on, those that are not the same device again.
+    /// Returns one address of each fabric that the daemon listens on.
     pub fn fabrics(&self) -> Vec<Address> {
         let mut addresses = self.addresses();
         addresses.truncate(fabrics().len());
@@ -200,17 +204,17 @@ impl Rig {
         self.daemon.as_mut().expect("a daemon")
     }
 
-    /// The daemon is no longer this rig's.
+    /// Takes the daemon's process out of the rig.
     pub fn take_daemon(&mut self) -> Process {
         self.daemon.take().expect("a daemon")
     }
 
-    /// As `kill -9`.
+    /// Kills the daemon, like `kill -9`.
     pub fn kill_daemon(&mut self) {
         self.take_daemon().kill();
     }
 
-    /// Starts this binary again in a role.
+    /// Starts this binary again as a child in a role.
     pub fn child(&self, role: Role, address: Option<&Address>, app: &str) -> Actor {
         let path = self.folder.next(role.word());
         let report = path.with_extension("report");
@@ -229,7 +233,7 @@ impl Rig {
         actor
     }
 
-    /// A sender of this process, small so that many are possible.
+    /// Returns options for a sender in this process, with little memory, so that many senders are possible.
     pub fn sender_options(address: &Address, app: &str) -> SenderOptions {
         SenderOptions {
             source: source_for(address),
@@ -253,21 +257,21 @@ impl Rig {
         self.try_status().expect("the daemon answers")
     }
 
-    /// What small messages have of the pool at first, which follows the SRQ that the NIC's device takes. To
-    /// be asked before anything comes: the line between the shares moves then, and the limits of one
-    /// application do not move with it.
+    /// Returns how many slabs of the pool small messages have at first, which depends on the SRQ of the NIC's
+    /// device. Must be asked before any message arrives. Later the line between the shares moves, and the
+    /// limits of one application do not move with it.
     #[track_caller]
     pub fn srq_share_slabs(&self) -> u32 {
         self.status().pool.srq_limit
     }
 
-    /// Waits until the status is as wished.
+    /// Waits until the status is as wished, and returns it.
     #[track_caller]
     pub fn wait_status(&self, what: &str, wished: impl Fn(&Status) -> bool) -> Status {
         self.wait_status_while(|| {}, what, wished)
     }
 
-    /// As [`Self::wait_status`]; what is to be done meanwhile is done before each look.
+    /// Waits like [`Self::wait_status`], and calls `meanwhile` before each look.
     #[track_caller]
     pub fn wait_status_while(
         &self,
@@ -291,12 +295,12 @@ impl Rig {
     }
 }
 
-/// Seeded for a test, or by `JET_FAULTS_SEED`; says with what.
+/// Returns a random generator that is seeded for a test, or by `JET_FAULTS_SEED`, and prints the seed.
 pub fn random_for(test: &str, seed: u64) -> Random {
     Random::seeded_by("JET_FAULTS_SEED", test, seed)
 }
 
-/// What a status tells of the cache.
+/// Returns the cache's part of a status.
 #[track_caller]
 pub fn cache(status: &Status) -> &CacheStatus {
     status.cache.as_ref().expect("every daemon tells it")

@@ -1,4 +1,5 @@
-//! A receiver that says nothing any more is noticed, and one whose application only takes its time is not.
+//! Tests of a receiver that shows no sign of life, which its senders must notice. A receiver whose
+//! application only takes its time must not count as such.
 
 use crate::children::Role;
 use crate::rig::{Rig, random_for};
@@ -16,13 +17,13 @@ fn sender(address: &Address, silence_max: Duration, reconnect_for: Duration) -> 
     Sender::connect(options).expect("let in")
 }
 
-/// Drives the sender until something is so.
+/// Drives the sender until `wished` returns `true`.
 #[track_caller]
 fn drive(sender: &mut Sender, what: &str, mut wished: impl FnMut(&mut Sender) -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !wished(sender) {
         assert!(Instant::now() < deadline, "waited {PATIENCE:?} for {what}: {:?}", sender.stats());
-        // Its end, or nothing new for a moment.
+        // Lets the sender work, and then waits for a moment.
         sender.flush();
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -35,7 +36,8 @@ fn an_application_that_takes_its_time_is_waited_for() {
     for address in rig.fabrics() {
         let mut sender = sender(&address, Duration::from_secs(3), PATIENCE);
         sender.send_small(0, &[], b"kept").expect("taken");
-        // Twice as long as it would have been patient.
+        // The receiver's signs of life are counted for twice as long as the sender would have waited without
+        // one.
         let words = sender.stats().nic.receives + 60;
         drive(&mut sender, "words of the receiver", |sender| sender.stats().nic.receives >= words);
         let stats = sender.stats().protocol;

@@ -1,4 +1,5 @@
-//! Applications that keep what they get until nothing more can come: they are told, and so is the operator.
+//! Tests of applications that keep what they get until nothing more can arrive. They get an error, and the
+//! operator a log line.
 
 use crate::rig::{Rig, random_for};
 use crate::traffic::{Traffic, fits};
@@ -10,7 +11,8 @@ use jet_test_support::waiting::until;
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Larger than the pool and escape memory together, so that nobody can hold all of it.
+/// Length of a message that is larger than the pool and escape memory together, so that nobody can hold all
+/// of it.
 const MESSAGE_BYTES: usize = 48 << 20;
 
 fn register(rig: &Rig, app: &str) -> Session {
@@ -18,7 +20,8 @@ fn register(rig: &Rig, app: &str) -> Session {
     Session::register(&options).expect("a session")
 }
 
-/// Sends from a thread of its own, which is the NIC of `shm:`, until `stop`; gives the ends.
+/// Sends messages of these sizes until `stop`, and returns their ends. Runs on a thread of its own, which is
+/// the NIC of `shm:`.
 fn sending(address: &Address, stop: &AtomicBool, random: Random, sizes: &[usize]) -> Vec<AckStatus> {
     let options = SenderOptions { region_bytes: 1 << 20, ..Rig::sender_options(address, "collect") };
     let mut traffic = Traffic::over(Sender::connect(options).expect("let in"), random);
@@ -37,7 +40,7 @@ fn sending(address: &Address, stop: &AtomicBool, random: Random, sizes: &[usize]
     ends
 }
 
-/// Keeps slices until it hears that nothing more comes; which limit that is.
+/// Keeps slices until the error that nothing more arrives, and returns the limit that it names.
 fn collect<'s>(message: &mut Message<'s>, kept: &mut Vec<Slice<'s>>) -> HeldLimit {
     loop {
         match message.next(None) {
@@ -52,9 +55,9 @@ fn collect<'s>(message: &mut Message<'s>, kept: &mut Vec<Slice<'s>>) -> HeldLimi
     }
 }
 
-/// Keeps what comes of one large message until nothing more can come, so often as is said, and then takes the
-/// rest. Takes nothing before so many slabs were copied to memory for it: what it has taken stays where it
-/// lies.
+/// Keeps the slices of one large message until nothing more can arrive, `times` times, and then takes the
+/// rest. Takes nothing before `copied` slabs were copied to memory for the application, because a slice that
+/// it has taken stays where it lies.
 fn keep_all_then_give_back(
     rig: &Rig,
     random: &mut Random,
@@ -75,7 +78,7 @@ fn keep_all_then_give_back(
         let mut kept = Vec::new();
         for _ in 0..times {
             assert_eq!(collect(&mut message, &mut kept), limit);
-            // The status names it, while nothing was given back.
+            // The status names the standstill while nothing was given back.
             let status = rig.status();
             let standstill = status.rows.sessions[0].standstill.as_ref().expect("it stands still");
             assert_eq!(standstill.limit, key, "{status:#?}");
@@ -83,7 +86,7 @@ fn keep_all_then_give_back(
         }
         let held: usize = kept.iter().map(|slice| slice.len()).sum();
         assert!((8 << 20..MESSAGE_BYTES).contains(&held), "{held}");
-        // It gives back what it used, and copies the rest out.
+        // The application gives back what it used, and copies the rest out.
         let mut whole = vec![0; MESSAGE_BYTES];
         for slice in kept.drain(..) {
             let start = usize::try_from(slice.offset()).expect("an offset");
@@ -104,9 +107,9 @@ fn keep_all_then_give_back(
 #[test]
 fn who_keeps_all_of_a_message_larger_than_the_pool_hears_that_nothing_more_comes() {
     let mut random = random_for("standstill", 90);
-    // With escape memory it would be chance which limit comes first.
+    // With escape memory it would be chance which limit is reached first.
     let mut rig = Rig::start(&["escape.memory_bytes=0"]);
-    // Told again, it is in the log, too.
+    // After the second error the log names the application, too.
     keep_all_then_give_back(&rig, &mut random, 0, (HeldLimit::Pool, "pool.bytes"), 2);
     until("the log to name it", || {
         let said = rig.daemon().said();
@@ -144,7 +147,7 @@ fn who_keeps_more_small_messages_than_it_may_hears_which_limit_that_is() {
         };
         assert_eq!((kept.len(), held.limit), (32, HeldLimit::Messages), "{held}");
         assert_eq!(rig.status().rows.sessions[0].delivered_messages, 32);
-        // The session goes on.
+        // The session still works.
         for message in kept.drain(..) {
             message.consume();
         }

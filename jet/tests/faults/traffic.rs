@@ -1,5 +1,5 @@
-//! What honest senders send: bytes that say whose they are and where, so that a receiver can check each on
-//! its own.
+//! Traffic of correct senders. The bytes of a message follow from its tag and their offset, so that a
+//! receiver can check each on its own.
 
 use crate::rig::Rig;
 use jet_client::send::{AckStatus, Completion, SendError, Sender, Ticket};
@@ -7,24 +7,24 @@ use jet_fabric::Address;
 use jet_test_support::random::Random;
 use jet_test_support::waiting::PATIENCE;
 
-/// The 8 bytes at `offset` (a multiple of 8) of the message with that tag.
+/// Returns the 8 bytes at `offset` (a multiple of 8) of the message with that tag.
 fn word(tag: u64, offset: u64) -> [u8; 8] {
     (tag << 32 | offset >> 3).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
 }
 
-/// Fills a message's bytes.
+/// Fills a buffer with the bytes of the message with that tag.
 pub fn fill(tag: u64, bytes: &mut [u8]) {
     for (offset, piece) in (0u64..).step_by(8).zip(bytes.chunks_mut(8)) {
         piece.copy_from_slice(&word(tag, offset)[..piece.len()]);
     }
 }
 
-/// Whether these are the message's bytes from `offset` (a multiple of 8) on.
+/// Returns whether these are the message's bytes from `offset` (a multiple of 8) on.
 pub fn fits(tag: u64, offset: u64, bytes: &[u8]) -> bool {
     (offset..).step_by(8).zip(bytes.chunks(8)).all(|(at, piece)| word(tag, at)[..piece.len()] == *piece)
 }
 
-/// A sender that sends such messages, small and large by their length.
+/// Sender of such messages, which are small or large by their length.
 pub struct Traffic {
     pub sender: Sender,
     random: Random,
@@ -40,17 +40,17 @@ impl Traffic {
         Self { sender, random, next_tag: 1 }
     }
 
-    /// Its messages have tags from this one on, so that none is another sender's.
+    /// Sets the tag of the next message, so that no tag is another sender's.
     pub fn with_tags_from(self, next_tag: u64) -> Self {
         Self { next_tag, ..self }
     }
 
-    /// The tag of the next message.
+    /// Returns the tag of the next message.
     pub fn next_tag(&self) -> u64 {
         self.next_tag
     }
 
-    /// Sends a message of so many bytes.
+    /// Sends a message of this length.
     pub fn send(&mut self, bytes: usize) -> Result<Ticket, SendError> {
         let tag = self.next_tag;
         let ticket = if bytes <= jet_wire::SLAB_BYTES {
@@ -67,20 +67,20 @@ impl Traffic {
         Ok(ticket)
     }
 
-    /// The next end, which must come.
+    /// Waits for the next end of a message, and panics if there is none in time.
     #[track_caller]
     pub fn end(&mut self) -> Completion {
         self.sender.wait(Some(PATIENCE)).expect("waiting works").expect("an end in time")
     }
 
-    /// The next ends.
+    /// Waits for the next `count` ends.
     #[track_caller]
     pub fn ends(&mut self, count: usize) -> Vec<AckStatus> {
         (0..count).map(|_| self.end().status).collect()
     }
 
-    /// Sends small and large messages of random lengths; all must be consumed, which the application says
-    /// only of messages that came byte for byte.
+    /// Sends small and large messages of random lengths, all of which must be consumed. The application
+    /// consumes only messages that arrived byte for byte.
     #[track_caller]
     pub fn round(&mut self) {
         const SMALL: usize = 8;

@@ -1,4 +1,4 @@
-//! What the tool advises when something is refused: what would help, and nothing else.
+//! Tests of the tool's advice when something is refused: it names what would help, and nothing else.
 
 use crate::host::Host;
 use jet_client::send::{Sender, SenderOptions};
@@ -20,7 +20,8 @@ fn whoever_has_no_descriptors_left_is_told_to_raise_that_limit_and_nothing_else(
     large_tree(&tree, 1, 100);
     let _daemon = host.daemon();
     let mut told = [0; 2];
-    // Fewer than the program loader needs are no test of the tool; with the most everything works.
+    // With fewer descriptors the program loader fails, which tests nothing of the tool. With the most
+    // everything works.
     for most in 5..=20 {
         let options = ["--until-idle", "0", "--daemon-timeout", "0"];
         let recv = host.recv_unwatched(&out, &options, |command| limit(command, Resource::Nofile, most));
@@ -38,7 +39,7 @@ fn whoever_has_no_descriptors_left_is_told_to_raise_that_limit_and_nothing_else(
     assert!(told.iter().all(|told| *told >= 3), "of recv and of send: {told:?}");
 }
 
-/// Has the command, of root too, be refused what a mode refuses.
+/// Makes file modes apply to the command, also where root runs it.
 fn bound_by_modes(command: &mut Command) {
     const DAC_OVERRIDE: libc::c_ulong = 1;
     const DAC_READ_SEARCH: libc::c_ulong = 2;
@@ -74,7 +75,7 @@ fn whoever_may_not_use_a_socket_is_told_who_may_and_not_to_start_a_daemon() {
         [&[os("status")][..], &at_control].concat(),
         [&[os("recv"), os("--daemon-timeout"), os("0")][..], &out, &at_control].concat(),
     ];
-    // On a device there is no such socket.
+    // On an RDMA device there is no such socket.
     if closed.address().starts_with("shm:") {
         refused.push([&[os("send")][..], &to, &tree].concat());
     }
@@ -110,7 +111,7 @@ fn a_class_that_there_is_not_is_a_mistake_of_the_command_line() {
 fn no_attempt_to_connect_takes_longer_than_all_of_them_may() {
     let host = Host::new("shm");
     fs::write(host.path("file"), "x").unwrap();
-    // It lets in whoever comes, and says nothing.
+    // The listener accepts every connection, and sends nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let to = format!("tcp:{}", silent.local_addr().unwrap());
     let file = host.path("file");
@@ -118,7 +119,7 @@ fn no_attempt_to_connect_takes_longer_than_all_of_them_may() {
     let arguments = ["send", "--app", "store", "--retry-for", "2", "--to", &to].map(os);
     let mut send = host.start(&[&arguments[..], &[file.as_os_str()]].concat());
     assert_eq!(send.wait().code(), Some(1));
-    // An attempt takes 5 s where there is time for it.
+    // An attempt may take 5 s where there is time for it.
     assert!(send.said().contains("did not answer within 2s"), "{}", send.said());
 }
 

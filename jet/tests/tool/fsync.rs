@@ -1,5 +1,5 @@
-//! What `jet recv --fsync` acknowledges: it was synced, with every name above it, and descriptors do not run
-//! out over it.
+//! Tests of `jet recv --fsync`. Every file that it acknowledges was synced, with every name above it, and
+//! descriptors do not run out.
 
 use crate::host::Host;
 use crate::parts::is_part;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 const WATCHED: &[&str] = &["--fsync", "--no-io-uring"];
 const PIECES: &[&str] = &["--piece-bytes", "65536"];
 
-/// A file of one message, one of several, and a directory of nothing.
+/// Makes a tree with a file of one message, one of several, and empty directories.
 fn tree(at: &Path) {
     fs::create_dir_all(at.join("a/b/c")).unwrap();
     fs::create_dir_all(at.join("empty/of/everything")).unwrap();
@@ -38,7 +38,7 @@ fn a_file_and_all_names_above_it_are_synced_before_it_is_called_sent() {
     let dir = fs::canonicalize(host.folder.path()).unwrap();
     let first = ["made/with", "made", ""].map(|path| dir.join(path).components().collect::<PathBuf>());
     assert_eq!(synced[..3], first);
-    // Every piece, and the end of every file.
+    // Every piece is synced, and the end of every file.
     let parts = synced.iter().filter(|path| is_part(path)).count();
     assert!(parts > 1 + 5, "{synced:?}");
     let out = dir.join("made/with/out");
@@ -59,7 +59,8 @@ fn a_file_and_all_names_above_it_are_synced_before_it_is_called_sent() {
 
 #[test]
 fn what_stands_in_a_directory_that_cannot_be_synced_is_not_called_sent() {
-    // In the directory of both files; above them; of the empty one.
+    // The sync fails in a directory above both files, in that of the large file, and in one of the empty
+    // directories.
     for (refused, not_sent) in [("tree/a", 2), ("tree/a/b/c", 1), ("tree/empty/of", 1)] {
         let host = Host::new("shm");
         let (sent, out) = (host.path("tree"), host.path("out"));
@@ -104,7 +105,7 @@ fn many_files_deep_in_a_new_tree_are_sent_with_the_descriptors_that_there_are() 
     let host = Host::new("shm");
     let (sent, out) = (host.path("tree"), host.path("out"));
     for file in 0..300 {
-        // Some share their directories, some have their own.
+        // Some files share their directories, and some have their own.
         let deep = sent.join(format!("{}/b/c/d/e/f/g/{}", file % 3, file % 100));
         fs::create_dir_all(&deep).unwrap();
         fs::write(deep.join(file.to_string()), bytes(file, 100)).unwrap();

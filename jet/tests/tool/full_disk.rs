@@ -1,4 +1,5 @@
-//! A disk that is full under `jet recv`: the sender hears it, the receiver goes on, no slab is lost.
+//! Tests of a disk that is full under `jet recv`. The sender gets the error, the receiver still serves, and
+//! no slab is lost.
 
 use crate::host::Host;
 use jet_test_support::device::fabrics;
@@ -8,12 +9,12 @@ use jet_test_support::tree::{assert_same, bytes};
 use rustix::process::Resource;
 use std::fs;
 
-/// What ends the files at 1 MiB.
+/// Limit that ends the files at 1 MiB.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Limit {
-    /// A tiny disk.
+    /// The disk is tiny.
     Disk,
-    /// What the receiver's process may write to one file.
+    /// The receiver's process may write no more to one file.
     FileSize,
 }
 
@@ -40,7 +41,7 @@ fn large_files_are_rejected(fabric: &str, limit: Limit) {
         let line = said.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{name}: {said}"));
         assert!(line.contains(errno), "{line}");
     }
-    // What was written of them is gone, and the receiver goes on.
+    // The parts of the large files are gone, and the receiver still serves.
     let left: Vec<_> =
         fs::read_dir(out.join("tree")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["a small"], "{left:?}");

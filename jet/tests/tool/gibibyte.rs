@@ -1,5 +1,5 @@
-//! The whole of it at once: more than a gibibyte of files from three senders, and each of the three kinds of
-//! process killed once on the way. Everything arrives byte for byte.
+//! Test of everything at once. Three senders send more than a gibibyte of files, and each of the three kinds
+//! of process is killed once on the way. Everything arrives byte for byte.
 
 use crate::host::Host;
 use jet_test_support::device::fabrics;
@@ -16,7 +16,7 @@ const FILES: u64 = 22;
 const FILE_BYTES: usize = (16 << 20) + 4097;
 const GIBIBYTE: u64 = 1 << 30;
 
-/// One fabric after the other, so that the disk holds one tree and its copy at a time.
+/// Runs one fabric after the other, so that the disk holds one tree and its copy at a time.
 #[test]
 fn a_gibibyte_survives_the_death_of_each() {
     fabrics().iter().for_each(|fabric| a_gibibyte_over(fabric));
@@ -34,7 +34,7 @@ fn a_gibibyte_over(fabric: &str) {
     let written = |n: usize| {
         let files = |tree: &PathBuf| {
             let names = fs::read_dir(out.join(tree.file_name()?).join("large")).ok()?.flatten();
-            // Parts are hidden.
+            // Hidden files are parts.
             Some(names.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b".")).count())
         };
         Some(trees.iter().filter_map(files).sum::<usize>()).filter(|files| *files >= n)
@@ -49,7 +49,7 @@ fn a_gibibyte_over(fabric: &str) {
     daemon.kill();
     let next = host.daemon();
     recv.signal(Signal::CONT);
-    // Stopped before it is registered with the next daemon, it would hold nothing.
+    // A receiver that is stopped before it is registered with the next daemon would hold nothing.
     until("the receiver to be back", || host.status().filter(|status| status.session_count > 0));
 
     supply.stop_midway(&recv);
@@ -63,7 +63,7 @@ fn a_gibibyte_over(fabric: &str) {
     supply.senders.into_iter().for_each(complete);
     host.wait_whole();
     recv.stop();
-    // The killed sender's last pieces are parts that nobody will complete.
+    // The killed sender's last pieces lie in parts that nobody will complete.
     host.recv(&out, &["--sweep"]).stop();
     for tree in &trees {
         assert_same(tree, &out.join(tree.file_name().expect("a name")));
@@ -71,15 +71,15 @@ fn a_gibibyte_over(fabric: &str) {
     drop(next);
 }
 
-/// A sender that ends has sent everything.
+/// Checks that a sender that ended has sent everything.
 #[track_caller]
 fn complete(sender: Process) {
     let sent = sender.succeed();
     assert_eq!(sent["failed"].as_u64(), Some(0), "{sent}");
 }
 
-/// A sender of each tree. On a machine that is busy elsewhere all may have ended before the test gets to
-/// look: then they send again.
+/// One sender for each tree. On a busy machine all may have ended before the test looks, and then they send
+/// again.
 struct Supply<'a> {
     host: &'a Host,
     trees: &'a [PathBuf],
@@ -87,7 +87,7 @@ struct Supply<'a> {
 }
 
 impl Supply<'_> {
-    /// Stops the receiver while it holds slabs of large messages, which makes "on the way" certain.
+    /// Stops the receiver while it holds slabs of large messages, so that files are certain to be under way.
     #[track_caller]
     fn stop_midway(&mut self, recv: &Process) {
         until("the receiver to be stopped midway", || {
@@ -97,8 +97,8 @@ impl Supply<'_> {
                 }
             }
             recv.pause();
-            // What is on the way arrives now. Of a file nothing but its beginning comes before that is
-            // acknowledged: where all are there, nothing does.
+            // Messages in flight arrive now. Of a file only the beginning is sent until that is acknowledged.
+            // So where all of these are there, nothing more arrives.
             let held = self.host.holds_within(Duration::from_secs(2));
             if !held {
                 recv.signal(Signal::CONT);

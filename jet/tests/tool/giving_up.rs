@@ -1,4 +1,5 @@
-//! How `jet send` ends where not everything can be sent: it does end, and says of every file what is true.
+//! Tests of `jet send` where not everything can be sent. It ends all the same, and reports every file
+//! correctly.
 
 use crate::host::Host;
 use jet_client::receive::{RegisterOptions, Session};
@@ -9,13 +10,13 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-// Kinds of messages, see `jet::files::header`.
+// Kinds of messages, as in `jet::files::header`.
 const DIRECTORY: u8 = 1;
 const COMPLETE: u8 = 4;
 const WHOLE: u8 = 8;
 
-/// The receiver that comes next takes no message as long as the path, not even to remove what it has of the
-/// file.
+/// Covers a next receiver that takes no message as long as the path. The sender cannot even tell it to remove
+/// its part of the file.
 #[test]
 fn a_path_that_the_next_receiver_takes_no_more_ends_the_file() {
     let host = Host::new("shm");
@@ -44,7 +45,7 @@ fn a_path_that_the_next_receiver_takes_no_more_ends_the_file() {
 fn what_arrives_after_a_signal_is_called_sent() {
     let host = Host::new("shm");
     let (tree, out) = (host.path("tree"), host.path("out"));
-    // All of it is in flight at once, the large one last.
+    // All files are in flight at once, the large one last.
     large_tree(&tree.join("small"), 100, 1000);
     large_tree(&tree.join("large"), 1, 100_000);
     let _daemon = host.daemon();
@@ -68,7 +69,7 @@ fn what_arrives_after_a_signal_is_called_sent() {
     recv.stop();
 }
 
-/// The same for each message that ends a file or a directory: its end comes after the signal.
+/// Covers each message that ends a file or a directory and is consumed after the signal.
 #[test]
 fn what_is_consumed_after_a_signal_is_called_sent() {
     for (kind, files, directories) in [(WHOLE, 1, 0), (COMPLETE, 1, 0), (DIRECTORY, 1, 1)] {
@@ -86,7 +87,7 @@ fn what_is_consumed_after_a_signal_is_called_sent() {
         let mut send = host.send(&[&path], &[]);
         let mut given_up = false;
         while send.is_running() {
-            // What was consumed is told to the daemon with the next look.
+            // The daemon learns with the next call of `receive` what was consumed.
             let Some(mut message) = session.receive(Some(Duration::from_millis(20))).unwrap() else {
                 continue;
             };

@@ -1,4 +1,4 @@
-//! A host of the tool: a daemon, receivers and senders, in a directory of the test's own.
+//! Host on which the tests run the tool: a daemon, receivers and senders, in a directory of the test's own.
 
 use jet_control::status::Status;
 use jet_test_support::daemon;
@@ -12,19 +12,20 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// The tool.
+/// Path of the tool's binary.
 const JET: &str = env!("CARGO_BIN_EXE_jet");
 
-/// A host: a directory with a daemon's sockets, trees and logs.
+/// Host of a test: a directory with a daemon's sockets, trees and logs.
 pub struct Host {
     pub folder: Folder,
-    /// Keeps the port from other tests.
+    /// Reservation that keeps the port from other tests.
     _port: Option<Port>,
     listen: String,
 }
 
 impl Host {
-    /// `fabric` is shm or tcp; where an RDMA device is named, all of it runs on verbs.
+    /// Makes a host whose daemon will listen on `fabric`: shm or tcp. Where the environment names an RDMA
+    /// device, everything runs on verbs.
     pub fn new(fabric: &str) -> Self {
         let folder = Folder::new();
         let (port, listen) = match (device_address(), fabric) {
@@ -67,12 +68,12 @@ impl Host {
         self.daemon_with(&[])
     }
 
-    /// The same with settings, as in `read.checksums=off`.
+    /// Starts a daemon like [`Self::daemon`], with settings such as `read.checksums=off`.
     pub fn daemon_with(&self, settings: &[&str]) -> Process {
         self.daemon_prepared(settings, |_| {})
     }
 
-    /// The same after `prepare` changed the command.
+    /// Starts a daemon like [`Self::daemon_with`], after `prepare` changed the command.
     pub fn daemon_prepared(&self, settings: &[&str], prepare: impl FnOnce(&mut Command)) -> Process {
         let control = self.control();
         let settings = [&["session.quarantine_ms=200"], settings].concat();
@@ -82,7 +83,7 @@ impl Host {
         daemon
     }
 
-    /// Starts `jet recv --app store --out OUT --json` with more options and waits until it is registered.
+    /// Starts `jet recv --app store --out OUT --json` with more options, and waits until it is registered.
     pub fn recv(&self, out: &Path, options: &[&str]) -> Process {
         self.recv_with(out, options, |_| {})
     }
@@ -96,7 +97,7 @@ impl Host {
         recv
     }
 
-    /// As [`Self::recv_with`], without waiting.
+    /// Starts `jet recv` like [`Self::recv_with`], without waiting.
     pub fn recv_unwatched(
         &self,
         out: &Path,
@@ -111,7 +112,7 @@ impl Host {
         self.start_with(&arguments, prepare)
     }
 
-    /// Starts `jet send` of these paths.
+    /// Starts `jet send` of these paths, with more options.
     pub fn send(&self, paths: &[&Path], options: &[&str]) -> Process {
         self.send_with(paths, options, |_| {})
     }
@@ -139,7 +140,7 @@ impl Host {
         daemon::try_status(&self.control())
     }
 
-    /// Waits until every slab is back.
+    /// Waits until every slab is back in the pool.
     #[track_caller]
     pub fn wait_whole(&self) {
         daemon::wait_status(&self.control(), "the pool to be whole", || {}, |status| status.pool.whole);
@@ -151,7 +152,7 @@ impl Host {
         until("the application to hold slabs", || self.holds().then_some(()));
     }
 
-    /// Whether it does so before that time is over.
+    /// Returns whether the application holds such slabs before the time is over.
     pub fn holds_within(&self, span: Duration) -> bool {
         let deadline = Instant::now() + span;
         while !self.holds() {

@@ -1,7 +1,7 @@
-//! Each kind of process killed in the middle: everything arrives, nothing is lost.
+//! Tests of each kind of process killed in the middle of a transfer: everything arrives, and nothing is lost.
 //!
-//! A receiver that is stopped (SIGSTOP) while messages reach it makes "in the middle" certain: it holds
-//! slabs, and its senders wait.
+//! A receiver is stopped (SIGSTOP) while messages reach it. It then holds slabs, and its senders wait, so
+//! that "in the middle" is certain.
 
 use crate::host::Host;
 use crate::parts::is_part;
@@ -33,7 +33,7 @@ fn a_receiver_killed_with_slabs_in_its_hands_is_followed_by_another() {
         let send = host.send(&[&tree], PIECES);
         host.wait_held();
         first.kill();
-        // The second one is killed wherever it is by then.
+        // The second receiver is killed at an arbitrary point.
         let mut second = host.recv(&out, &[]);
         until("some bytes to be written", || {
             let files = fs::read_dir(out.join("tree/large")).ok()?.count();
@@ -69,7 +69,7 @@ fn a_sender_killed_in_the_middle_costs_nobody_else_and_is_run_again() {
         host.send(&[&tree], PIECES).succeed();
         host.wait_whole();
         recv.stop();
-        // What the killed one left are parts, and they can be swept.
+        // The killed sender left only parts, and they can be swept.
         host.recv(&out, &["--sweep"]).stop();
         assert_same(&tree, &out.join("tree"));
     }

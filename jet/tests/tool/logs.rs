@@ -1,5 +1,5 @@
-//! Standard error and standard output that take nothing: no line that cannot be written ends a process, holds
-//! it up, or costs a transfer.
+//! Tests of a standard error or output that takes nothing. A line that cannot be written never ends a
+//! process, delays it, or costs a transfer.
 
 use crate::host::Host;
 use jet_control::protocol::PROTOCOL_VERSION;
@@ -17,21 +17,21 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
-/// A log that takes nothing.
+/// Log that takes nothing.
 enum Dead {
-    /// Its reader is gone.
+    /// The log's reader is gone.
     NoReader,
-    /// Its disk is full.
+    /// The log's disk is full.
     FullDisk,
-    /// Its reader lives and reads nothing, and it holds all that it can.
+    /// The log is full, and its reader lives and reads nothing.
     Stopped,
-    /// It is as long as files of the process may be.
+    /// The log is as long as the process may make a file.
     TooLong,
 }
 
 impl Dead {
     const ALL: [Self; 4] = [Self::NoReader, Self::FullDisk, Self::Stopped, Self::TooLong];
-    /// Above what the daemon's memory takes.
+    /// Limit of a file's length in bytes. It is larger than the daemon's memory files.
     const FILE_BYTES_MAX: u64 = 1 << 30;
 
     fn name(&self) -> &'static str {
@@ -43,7 +43,8 @@ impl Dead {
         }
     }
 
-    /// Makes it the command's standard error. What is given back is kept while the process runs.
+    /// Makes the log the command's standard error. The caller keeps the returned reader while the process
+    /// runs.
     fn prepare(&self, host: &Host, command: &mut Command) -> Option<PipeReader> {
         let (reader, mut writer) = pipe().unwrap();
         match self {
@@ -72,7 +73,7 @@ impl Dead {
     }
 }
 
-/// Leaves a pipe no room.
+/// Fills a pipe until it takes no more.
 fn fill(writer: &mut std::io::PipeWriter) {
     use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
     let flags = fcntl_getfl(&writer).unwrap();
@@ -81,14 +82,14 @@ fn fill(writer: &mut std::io::PipeWriter) {
     fcntl_setfl(&writer, flags).unwrap();
 }
 
-/// A daemon with that log.
+/// Starts a daemon with that log.
 fn daemon(host: &Host, log: &Dead) -> (Process, Option<PipeReader>) {
     let mut kept = None;
     let daemon = host.daemon_prepared(&[], |command| kept = log.prepare(host, command));
     (daemon, kept)
 }
 
-/// An application that does what ends its session. What is given back is its connection, which lives on.
+/// Registers an application and sends what ends its session. Returns its connection, which stays open.
 fn speak_after_registering(host: &Host) -> ControlConnection {
     let sessions = || host.status().map(|status| status.rows.sessions.len());
     let before = until("the daemon to answer", sessions);
@@ -115,7 +116,7 @@ fn a_daemon_whose_log_takes_nothing_starts_serves_and_drains() {
         large_tree(&tree, 2, 1 << 20);
         let (mut daemon, _log) = daemon(&host, &log);
         let recv = host.recv(&out, &[]);
-        // In the midst of its service it says whose session it ended, and why.
+        // While it serves, the daemon logs whose session it ended, and why.
         let rude = speak_after_registering(&host);
         host.send(&[&tree], &[]).succeed();
         assert_same(&tree, &out.join("tree"));
@@ -138,7 +139,7 @@ fn a_receiver_whose_log_takes_nothing_loses_no_transfer() {
         let host = Host::new("shm");
         let (tree, out) = (host.path("tree"), host.path("out"));
         large_tree(&tree, 12, 1 << 20);
-        // What cannot be written is complained about.
+        // A file that cannot be written makes the receiver log a complaint.
         fs::create_dir_all(out.join("tree/001")).unwrap();
         let mut daemon = host.daemon();
         let mut kept = None;
@@ -146,7 +147,7 @@ fn a_receiver_whose_log_takes_nothing_loses_no_transfer() {
         recv.pause();
         let mut send = host.send(&[&tree], &["--piece-bytes", "1048576"]);
         host.wait_held();
-        // That the daemon goes is said, and that the next is there.
+        // The receiver logs that the daemon is gone, and that the next one is there.
         daemon.kill();
         recv.signal(Signal::CONT);
         let _next = host.daemon();
@@ -169,7 +170,7 @@ fn a_sender_whose_log_takes_nothing_sends_all_the_same() {
         let send = host.send_with(&[&tree], &["-v", "--progress"], |command| {
             kept = log.prepare(&host, command);
         });
-        // It said already that nobody is there.
+        // The sender has already logged that there is no daemon.
         let _daemon = host.daemon();
         let recv = host.recv(&out, &[]);
         let sent = send.succeed();
@@ -235,7 +236,7 @@ fn names_with_control_characters_reach_no_terminal_as_they_are() {
     assert!(send.said().contains("is left out"), "{}", send.said());
 }
 
-/// What a daemon says, as objects.
+/// Parses a daemon's log lines as JSON objects.
 fn objects(said: &str) -> Vec<Value> {
     said.lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
@@ -271,14 +272,14 @@ fn less_important_lines_are_left_out_where_that_is_asked_for() {
     assert!(!said.contains("listening on"), "{said}");
 }
 
-/// Everybody who may connect can bring that line about.
+/// Checks that the log limits a line which everybody who may connect can cause again and again.
 #[test]
 fn a_line_that_a_stranger_brings_about_again_and_again_is_limited() {
     let host = Host::new("shm");
     let mut daemon = host.daemon_with(&["limits.sessions=1"]);
-    // More than there is room for.
+    // These are more connections than the daemon has room for.
     let crowd: Vec<_> = (0..140).map(|_| UnixStream::connect(host.control()).unwrap()).collect();
-    // Each is hung up on as soon as it is accepted.
+    // The daemon hangs up on each as soon as it is accepted.
     for _ in 0..200 {
         let mut refused = UnixStream::connect(host.control()).unwrap();
         assert_eq!(refused.read(&mut [0; 1]).unwrap(), 0);

@@ -1,5 +1,5 @@
-//! What was written of a file is lost, or is another file's, in the middle of its transfer: it is sent again,
-//! and never made of the rest.
+//! Tests of a file whose part is lost, or is another file's, in the middle of its transfer. The file is sent
+//! again, and never made of the rest.
 
 use crate::host::Host;
 use crate::parts::is_part;
@@ -17,7 +17,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 const PIECES: &[&str] = &["--piece-bytes", "1048576"];
-/// Takes a few seconds at this pace.
+/// Options that make the receiver take a few seconds for the file.
 const SLOWLY: &[&str] = &["--slow", "20ms", "--depth", "2"];
 const FILE_BYTES: usize = 40 << 20;
 
@@ -27,7 +27,7 @@ fn parts_below(directory: &Path) -> Vec<PathBuf> {
     paths.filter(|path| is_part(path)).collect()
 }
 
-/// Waits until a good part of the file was written.
+/// Waits until a few MiB of the file were written.
 fn wait_begun(out: &Path) {
     until("a part with some MiB", || {
         let written = |path: &PathBuf| fs::metadata(path).map_or(0, |metadata| metadata.blocks() * 512);
@@ -35,7 +35,7 @@ fn wait_begun(out: &Path) {
     });
 }
 
-/// A file on its way to a receiver that is then killed in the middle.
+/// Starts sending a file to a receiver, which is killed in the middle. Returns the sender.
 fn killed_in_the_middle(host: &Host, proof: &str) -> Process {
     let (file, out) = (host.path("file"), host.path("out"));
     fs::write(&file, bytes(1, FILE_BYTES)).unwrap();
@@ -44,7 +44,7 @@ fn killed_in_the_middle(host: &Host, proof: &str) -> Process {
     wait_begun(&out);
     recv.kill();
     assert!(!out.join("file").exists(), "it was not in the middle");
-    // The kernel lets go of its files a moment later.
+    // The kernel closes the killed receiver's files a moment later.
     for part in parts_below(&out) {
         let part = fs::File::open(part).unwrap();
         until("the killed one's writes to end", || {
@@ -122,14 +122,14 @@ fn what_a_killed_receiver_wrote_is_read_again_before_it_is_believed() {
             fs::File::options().write(true).open(part).unwrap().write_all_at(b"not sent", 12_345).unwrap();
         }
         let recv = host.recv(&host.path("out"), &[]);
-        // Without a proof nobody can know what is in it.
+        // Without a proof nobody can know what is in the part.
         arrives(&host, send, &host.path("out"), damaged || proof == "off");
         let received = recv.stop();
         assert_eq!(received["proven"], u64::from(!damaged && proof != "off"), "{received}");
     }
 }
 
-/// Where the descriptors of a process lead.
+/// Returns the paths that a process's descriptors lead to.
 fn opened(jet: &Process) -> Vec<PathBuf> {
     let descriptors = fs::read_dir(format!("/proc/{}/fd", jet.id())).unwrap();
     descriptors.filter_map(|descriptor| fs::read_link(descriptor.unwrap().path()).ok()).collect()
@@ -170,8 +170,8 @@ fn end(sender: &mut Sender, header: FileHeader<'_>, payload: &[u8]) -> AckStatus
     completion.status
 }
 
-/// A receiver that was killed between a file's name and its sender's hearing of it: the next one is asked
-/// again, by a message that is another one where the path had to be said first.
+/// Covers a receiver that was killed after it named a file and before it told the sender. The sender asks the
+/// next receiver again. Where the path had to be sent first, that is by a different message.
 #[test]
 fn a_file_that_has_its_name_already_is_proven_and_no_other_is_taken_for_it() {
     let host = Host::new("shm");
@@ -195,7 +195,7 @@ fn a_file_that_has_its_name_already_is_proven_and_no_other_is_taken_for_it() {
         assert_eq!(end(&mut sender, said, name.as_bytes()), AckStatus::Consumed);
         assert_eq!(end(&mut sender, long, b""), AckStatus::Consumed);
         assert_eq!(fs::metadata(out.join(&name)).unwrap().mode() & 0o777, 0o640);
-        // An older one of the same length; a directory; a link; nothing.
+        // These do not count as the file: an older one of the same length, a directory, a link, and nothing.
         let gone = AckStatus::Rejected(reject::PART_GONE.get());
         let other = bytes(4, 10_000);
         assert_eq!(end(&mut sender, header(complete(&other), PathField::Elsewhere), b""), unknown);
@@ -222,7 +222,7 @@ fn a_file_that_is_written_while_it_is_sent_is_sent_again_and_refused_when_that_g
     let (file, out) = (host.path("file"), host.path("out"));
     fs::write(&file, bytes(1, FILE_BYTES)).unwrap();
     let modified = fs::metadata(&file).unwrap().modified().unwrap();
-    // As some editors and all that restore times do.
+    // The time of modification is put back, as some editors and all tools do that restore times.
     let write = |at: u64| {
         use std::os::unix::fs::FileExt;
         let file = fs::File::options().write(true).open(&file).unwrap();
@@ -239,7 +239,7 @@ fn a_file_that_is_written_while_it_is_sent_is_sent_again_and_refused_when_that_g
     assert_eq!(sent["sent_again"], 1, "{sent}");
     assert!(fs::read(&file).unwrap() == fs::read(out.join("file")).unwrap(), "torn");
     assert_eq!(parts_below(&out), Vec::<PathBuf>::new());
-    // Without end: it is refused, and nothing of it is left.
+    // A file that is written to without end is refused, and nothing of it is left.
     fs::remove_file(out.join("file")).unwrap();
     let mut send = host.send(&[&file], &[PIECES, &["-v"]].concat());
     let status = until("the sender to give it up", || {

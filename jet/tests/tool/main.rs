@@ -1,8 +1,8 @@
-//! The command-line tool from end to end: daemon, receivers and senders as processes of their own, in a
-//! directory of each test's own (`host.rs`).
+//! Tests of the command-line tool from end to end. Daemon, receivers and senders are processes of their own,
+//! in a directory of each test's own (`host.rs`).
 //!
-//! The tests share one process and may run side by side. What would touch another one (limits, the current
-//! directory, signals) is changed in processes that they start, never in this one.
+//! The tests share one process and may run side by side. Anything that would affect another test (limits, the
+//! current directory, signals) is changed in processes that the tests start, never in this one.
 
 mod advice;
 mod fsync;

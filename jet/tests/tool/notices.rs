@@ -1,4 +1,4 @@
-//! What the tool says when something is not as it should be, and with which exit code it ends.
+//! Tests of what the tool reports when something is wrong, and of its exit codes.
 
 use crate::host::Host;
 use jet_control::status::Checksums;
@@ -124,7 +124,7 @@ fn what_cannot_be_done_is_an_error_that_is_named() {
     assert_eq!(send.wait().code(), Some(1));
     assert!(send.said().contains("/dev/null is neither a file nor a directory"), "{}", send.said());
     let work = host.folder.path().as_os_str();
-    let mut demo = host.start(&[os("demo"), os("--bytes"), os("1M"), os("--work-dir"), work]);
+    let mut demo = host.start(&[os("demo"), os("--bytes"), os("1MiB"), os("--work-dir"), work]);
     assert_eq!(demo.wait().code(), Some(1));
     assert!(demo.said().contains("(96M)"), "{}", demo.said());
     let _daemon = host.daemon();

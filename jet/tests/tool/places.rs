@@ -1,5 +1,5 @@
-//! Where files land: where their paths lead when they come, below what `--out` is then; and what of them
-//! takes room.
+//! Tests of where files are put: where their paths lead at that moment, below the directory that `--out` is
+//! then. Also tests of the room that they take on the disk.
 
 use crate::host::Host;
 use jet_test_support::process::Process;
@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// A tree of a small and a large file and of empty directories, all of whose bytes are the seed's.
+/// Makes a tree of a small and a large file and of empty directories. All bytes follow from the seed.
 fn tree(at: &Path, seed: u64) {
     fs::create_dir_all(at.join("empty/of/everything")).unwrap();
     fs::create_dir_all(at.join("d")).unwrap();
@@ -58,11 +58,11 @@ fn an_out_that_is_removed_and_made_again_goes_on_receiving() {
         host.send(&[&sent], &[]).succeed();
         assert_same(&sent, &out.join("tree"));
     }
-    // It says so when it has nothing else to do.
+    // The receiver logs the new directory when it has nothing else to do.
     until("the receiver to say so", || {
         recv.said().contains("--out leads to another directory").then_some(())
     });
-    // The new one is kept from others' sweeps, too.
+    // The new directory is kept from other receivers' sweeps, too.
     let mut sweep = host.recv_unwatched(&out, &["--sweep"], |_| {});
     assert_eq!(sweep.wait().code(), Some(1));
     recv.stop();
@@ -84,10 +84,10 @@ fn a_tree_of_empty_directories_that_was_removed_is_there_when_it_is_sent_again()
     recv.stop();
 }
 
-/// Shorter holes are sent as zeros.
+/// Length of the shortest hole that stays a hole, in bytes. Shorter ones are sent as zeros.
 const HOLE_BYTES_MIN: u64 = 64 << 10;
 
-/// Where a file has holes: (from, to).
+/// Returns the holes of a file, as (from, to).
 fn holes_of(path: &Path) -> Vec<(u64, u64)> {
     use rustix::fs::{SeekFrom, seek};
     let file = fs::File::open(path).unwrap();
@@ -98,7 +98,7 @@ fn holes_of(path: &Path) -> Vec<(u64, u64)> {
         if hole >= length {
             break;
         }
-        // None after it: the rest is a hole.
+        // Where no data follows, the rest of the file is a hole.
         at = seek(&file, SeekFrom::Data(hole)).unwrap_or(length);
         holes.push((hole, at));
     }
@@ -121,7 +121,7 @@ fn holes_stay_holes() {
     sparse("small", 1 << 20, &[(300_000, 10)]);
     sparse("image", (200 << 20) + 5, &[(0, 4096), (64 << 20, 1_000_001), (150 << 20, 3 << 20)]);
     sparse("tail", 50 << 20, &[((50 << 20) - 100, 100)]);
-    // The shortest ones that are kept, and some that are a little longer.
+    // These are the shortest holes that are kept, and some that are a little longer.
     sparse("short", 1 << 20, &[(0, 65_536), (131_072, 65_536), (327_680, 65_536), (655_360, 65_536)]);
     let short = holes_of(&sent.join("short"));
     assert_eq!(short[..2], [(65_536, 131_072), (196_608, 327_680)], "this file system has other holes");
@@ -170,7 +170,8 @@ fn a_receiver_of_short_messages_is_sent_short_pieces() {
         daemon.kill();
         fs::remove_dir_all(&out).unwrap();
     }
-    // Shorter than a block: what fits goes, and the rest names both settings.
+    // With a limit shorter than a block, the files that fit are sent. The errors of the others name both
+    // settings.
     let _daemon = host.daemon_with(&["read.message_bytes_max=1000"]);
     let recv = host.recv(&out, &[]);
     let mut send = host.send(&[&sent], &[]);

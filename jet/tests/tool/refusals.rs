@@ -1,5 +1,5 @@
-//! What a sender of bad will, or of another make, can send to `jet recv`: nothing gets outside, everything is
-//! answered.
+//! Tests of what a malicious or foreign sender can send to `jet recv`. Nothing is written outside `--out`,
+//! and every message is answered.
 
 use crate::host::Host;
 use jet::files::header::{FileHeader, Kind, PathField, TAG};
@@ -10,7 +10,7 @@ use jet_client::send::{AckStatus, Sender, SenderOptions};
 use jet_test_support::waiting::PATIENCE;
 use std::fs;
 
-/// A header with any path bytes; what the last two fields say is the kind's.
+/// Makes a header with any bytes as its path. The meaning of the last two fields depends on the kind.
 fn header(kind: u8, path: &[u8], first: u64, second: u64) -> Vec<u8> {
     let mode = if [1, 4, 8].contains(&kind) { 0o644u16 } else { 0 };
     let mut bytes = vec![2, kind];
@@ -58,7 +58,7 @@ fn a_hand_written_sender_gets_nothing_outside_and_an_answer_to_everything() {
         }
         assert_eq!(end(&mut sender, TAG, &header(3, b"", 0, 0), path), refused, "path message {path:?}");
     }
-    // Through a link that lies below.
+    // These paths lead through a link that lies below `--out`.
     for (kind, path) in [
         (1u8, &b"link/made"[..]),
         (8, b"link/file"),
@@ -99,7 +99,7 @@ fn a_hand_written_sender_gets_nothing_outside_and_an_answer_to_everything() {
     assert_eq!(end(&mut sender, TAG, &header(4, b"never", 0, 0), b""), gone);
     assert_eq!(end(&mut sender, TAG, &header(2, b"never", 0, 0), b"xyz"), gone);
     assert_eq!(end(&mut sender, TAG, &header(7, b"never", 0, 0), b""), gone);
-    // Less than what was begun, and other bytes than were hashed.
+    // The part is incomplete, and then the bytes differ from those that were hashed.
     assert_eq!(end(&mut sender, TAG, &header(6, b"begun", 8192, 0), b""), AckStatus::Consumed);
     assert_eq!(end(&mut sender, TAG, &piece(0), &[1; 4096]), AckStatus::Consumed);
     let incomplete = AckStatus::Rejected(reject::INCOMPLETE.get());
@@ -111,7 +111,7 @@ fn a_hand_written_sender_gets_nothing_outside_and_an_answer_to_everything() {
     assert_eq!(end(&mut sender, TAG, &forged, b"xyz"), different);
     let left: Vec<_> = fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["link"], "something was left");
-    // And after all that it still takes what is good.
+    // After all that the receiver still takes a good file.
     let path = PathField::Here(RelativePath::new(b"file").unwrap());
     let mut sum = Sum::new(Hash::Fast);
     sum.add(0, b"xyz");

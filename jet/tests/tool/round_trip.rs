@@ -1,4 +1,4 @@
-//! Trees through daemon, receiver and sender as separate processes.
+//! Tests of trees that are sent through daemon, receiver and sender as separate processes.
 
 use crate::host::Host;
 use jet_test_support::tree::{assert_same, odd_tree};
@@ -64,7 +64,7 @@ fn without_io_uring_and_o_direct_it_is_the_same_tree() {
     assert_eq!(received["bytes_direct"], 0);
 }
 
-/// As containers do it: io_uring_setup fails with EPERM.
+/// Makes io_uring_setup fail with EPERM in this process, as containers do.
 fn forbid_io_uring() -> std::io::Result<()> {
     let io_uring_setup = u32::try_from(libc::SYS_io_uring_setup).expect("a system call's number");
     let code = |parts: [u32; 3]| u16::try_from(parts[0] | parts[1] | parts[2]).expect("BPF codes are short");
@@ -79,7 +79,7 @@ fn forbid_io_uring() -> std::io::Result<()> {
         libc::sock_filter { code: ret, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW },
     ];
     let program = libc::sock_fprog { len: 4, filter: filter.as_mut_ptr() };
-    // SAFETY: the program and its filter live through the call; both calls change this process alone.
+    // SAFETY: the program and its filter live through the call. Both calls change this process alone.
     let results = unsafe {
         [
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
@@ -148,8 +148,14 @@ fn the_demo_checks_itself_and_cleans_up() {
     let work = host.path("work");
     fs::create_dir_all(&work).unwrap();
     let os = std::ffi::OsStr::new;
-    let demo =
-        host.start(&[os("demo"), os("--bytes"), os("96M"), os("--work-dir"), work.as_os_str(), os("--json")]);
+    let demo = host.start(&[
+        os("demo"),
+        os("--bytes"),
+        os("96MiB"),
+        os("--work-dir"),
+        work.as_os_str(),
+        os("--json"),
+    ]);
     let shown = demo.succeed();
     assert_eq!(shown["ok"], true, "{shown}");
     assert_eq!(shown["runs"].as_array().map(Vec::len), Some(2), "{shown}");

@@ -1,5 +1,5 @@
-//! A receiver that is slow on purpose, as slow storage makes it, still writes every byte; and its class and
-//! its wish for memory reach the daemon.
+//! Tests of a receiver that is slow on purpose, as slow storage makes it. It still writes every byte, and its
+//! class and its `--memory` option reach the daemon.
 
 use crate::host::Host;
 use crate::parts::is_part;
@@ -12,7 +12,7 @@ use std::path::Path;
 
 const PIECES: &[&str] = &["--piece-bytes", "1048576"];
 
-/// A tree to a receiver with these options; gives what it printed and said.
+/// Sends a tree to a receiver with these options. Returns the receiver's report and its log.
 fn arrives(fabric: &str, recv_options: &[&str]) -> (Value, String) {
     let host = Host::new(fabric);
     let (tree, out) = (host.path("tree"), host.path("out"));
@@ -57,8 +57,8 @@ fn after_a_stop_everything_is_read() {
     assert_eq!(received["slow"], "1ms/50,stop:300ms@0s", "{received}");
 }
 
-/// A receiver that would never go on by itself is asked to leave when it is as far as it gets; the next one
-/// gets what it did not finish. Gives what the first one printed.
+/// Sends a tree to a receiver whose options keep it from finishing. When `far` returns, the receiver is asked
+/// to leave, and the next one gets the rest. Returns the first one's report.
 fn left_in_the_middle(host: &Host, tree: &Path, options: &[&str], far: impl FnOnce(&Path)) -> Value {
     let out = host.path("out");
     let _daemon = host.daemon();
@@ -80,7 +80,8 @@ fn left_in_the_middle(host: &Host, tree: &Path, options: &[&str], far: impl FnOn
 fn what_is_held_is_written_when_the_receiver_leaves() {
     let host = Host::new("shm");
     let tree = host.path("tree");
-    // One slice each, and every second one is held for an hour. The depth is enough for all of them.
+    // Each file is one slice, and every second slice is held for an hour. The depth is enough for all of
+    // them.
     large_tree(&tree, 40, 1000);
     let left = left_in_the_middle(&host, &tree, &["--slow", "3600s/2"], |out| {
         until("files that were not held", || {
@@ -101,7 +102,7 @@ fn a_receiver_that_reads_nothing_leaves_when_it_is_asked_to() {
     let host = Host::new("shm");
     let tree = host.path("tree");
     large_tree(&tree, 15, 1_000_000);
-    // Nor does it take what it does not read for nothing having come.
+    // Messages that the receiver does not read on purpose do not make it leave as idle.
     let options = ["--slow", "stop:3600s@0s", "--until-idle", "0"];
     let left = left_in_the_middle(&host, &tree, &options, |_| host.wait_held());
     assert_eq!((&left["bytes"], &left["messages"]), (&0.into(), &0.into()), "{left}");

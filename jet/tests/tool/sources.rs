@@ -1,5 +1,5 @@
-//! Files that become others between the walk, the first look and the end: what is called sent is what they
-//! are.
+//! Tests of files that change between the walk, the first look and the end. A file that is reported as sent
+//! arrived as it is.
 
 use crate::host::Host;
 use jet_client::receive::{RegisterOptions, Session};
@@ -15,7 +15,7 @@ fn a_sparse_file_that_is_filled_before_there_is_a_receiver_is_sent_as_it_is_then
     let host = Host::new("shm");
     let (path, out) = (host.path("file"), host.path("out"));
     let file = File::create(&path).unwrap();
-    // Shorter than a piece, so that it is looked into at once.
+    // The file is shorter than a piece, so that the sender looks into it at once.
     file.set_len(4 << 20).unwrap();
     let _daemon = host.daemon();
     let send = host.send(&[&path], &["-v"]);
@@ -32,7 +32,8 @@ fn a_sparse_file_that_is_filled_before_there_is_a_receiver_is_sent_as_it_is_then
     recv.stop();
 }
 
-/// The last piece is on its way while the file is written to: no look at a later piece shows it.
+/// Covers a file that is written to while its last piece is in flight. No check of a later piece can show the
+/// change.
 #[test]
 fn a_file_that_changes_after_its_last_piece_was_read_is_sent_again() {
     const COMPLETE: u8 = 4;
@@ -47,7 +48,7 @@ fn a_file_that_changes_after_its_last_piece_was_read_is_sent_again() {
     let send = host.send(&[&path], &["--piece-bytes", "8192"]);
     let (mut kinds, mut piece_bytes) = (Vec::new(), 0);
     while send.is_running() {
-        // What was consumed is told to the daemon with the next look.
+        // The daemon learns with the next call of `receive` what was consumed.
         let Some(mut message) = session.receive(Some(Duration::from_millis(20))).unwrap() else {
             continue;
         };
@@ -81,7 +82,8 @@ fn a_file_that_says_it_is_empty_and_is_not_is_refused() {
     recv.stop();
 }
 
-/// A file directly in `.` has a path of one component, as one that is given has.
+/// Sends a file directly in `.`, whose path has one component, like that of a file that is named on the
+/// command line.
 #[test]
 fn a_link_that_takes_a_files_place_while_it_is_sent_is_not_followed() {
     let host = Host::new("shm");
@@ -95,7 +97,7 @@ fn a_link_that_takes_a_files_place_while_it_is_sent_is_not_followed() {
     let mut send = host.send_with(&[Path::new(".")], &["--piece-bytes", "1048576"], |command| {
         command.current_dir(&tree);
     });
-    // It has begun: pieces are there.
+    // The transfer has begun, and pieces have arrived.
     host.wait_held();
     fs::rename(host.path("link"), tree.join("file")).unwrap();
     assert_eq!(send.wait().code(), Some(1));

@@ -1,12 +1,13 @@
-//! A storm: receivers, daemons and senders killed in random order, receivers that sweep, that have another
-//! `--out`, that are slow or stopped, a cleaner that removes parts, disks that are full for a while. Each
-//! file that `jet send` does not call failed is there, byte for byte. Nothing is called failed but for a full
-//! disk, and then it is not there: not in every directory that receivers had meanwhile. No file under its
-//! name is one that nobody sent.
+//! Test of a storm. Receivers, daemons and senders are killed in random order. Receivers sweep, get another
+//! `--out`, are slow, or are stopped. Parts are removed, and disks are full for a while.
 //!
-//! `JET_STORM_SEED` and `JET_STORM_KILLS` make it another one, and a longer one. The seed is printed. A storm
-//! of many kills is many short ones, each with a seed of its own, the next number: one that failed is seen
-//! again by its seed.
+//! Each file that `jet send` does not report as failed is there, byte for byte. Only a full disk makes it
+//! report a file as failed. Such a file is missing in at least one directory that receivers had meanwhile. No
+//! file under its final name is one that nobody sent.
+//!
+//! `JET_STORM_SEED` chooses another storm, and `JET_STORM_KILLS` a longer one. The seed is printed. A storm
+//! of many kills is many short ones, each with the next number as its seed. So a failed one can be repeated
+//! by its seed.
 
 use crate::host::Host;
 use crate::parts::{is_part, snapshot_named};
@@ -24,25 +25,25 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Kills of one storm.
+/// Number of kills in one storm.
 const KILLS: u64 = 30;
-/// Storms more than were asked for, at most, until one brought what chance brings.
+/// Most storms beyond those that were asked for, until every kind of event has happened.
 const MORE_STORMS: u64 = 10;
-/// Files that are sent at once, as trees.
+/// Number of trees that are sent at once, each by a sender of its own.
 const SENDERS: usize = 2;
 const PIECES: &[&str] = &["--piece-bytes", "262144", "--retry-for", "240"];
-/// A killed receiver keeps its name until the last of its writes is through, which takes a busy disk long.
-/// Senders try for longer.
+/// Options of receivers. A killed receiver's application name stays taken until the last of its writes has
+/// ended, which takes long on a busy disk. Senders try for longer than that.
 const WAITS: &[&str] = &["--daemon-timeout", "120"];
-/// Room for what two senders send, and not for much more.
+/// Size of the tiny disk in MiB. It has room for what two senders send, and not for much more.
 const DISK_MIB: u32 = 48;
 
-/// A tree on its way, and what is in it.
+/// Tree that is being sent, and its content.
 struct Sending {
     name: String,
     tree: PathBuf,
     content: BTreeMap<Vec<u8>, Entry>,
-    /// The directories that receivers had since it began.
+    /// Directories that receivers had since sending began.
     outs: BTreeSet<PathBuf>,
     jet: Process,
 }
@@ -53,7 +54,7 @@ struct Seen {
     sent: u64,
     sent_again: u64,
     failed: BTreeMap<String, u64>,
-    /// Of the failed ones, those that are in one directory that receivers had meanwhile, and not in another.
+    /// Number of failed files that are in one directory that receivers had meanwhile, and not in another.
     elsewhere: u64,
     cleaned: u64,
     full: u64,
@@ -62,7 +63,7 @@ struct Seen {
 struct Storm {
     host: Host,
     outs: Vec<PathBuf>,
-    /// The receiver's.
+    /// Directory of the present receiver.
     out: PathBuf,
     disk: bool,
     random: Random,
@@ -70,9 +71,11 @@ struct Storm {
     recv: Process,
     sending: Vec<Sending>,
     trees: u64,
-    /// Names whose senders ended: their files are there, and are replaced.
+    /// Names of trees whose senders ended. Their files are there, and are replaced when the name is used
+    /// again.
     names: Vec<String>,
-    /// What was ever sent under a path below `--out`: a file there is one of these, whatever was killed.
+    /// Everything that was ever sent under a path below `--out`. A file there must be one of these, whatever
+    /// was killed.
     versions: BTreeMap<PathBuf, Vec<Entry>>,
     seen: Seen,
 }
@@ -101,7 +104,7 @@ impl Storm {
             self.look();
             self.strike();
         }
-        // Everything is well from now on.
+        // From here on nothing is killed, removed or full.
         self.empty_disk();
         let deadline = Instant::now() + PATIENCE;
         while !self.sending.is_empty() {
@@ -118,7 +121,7 @@ impl Storm {
         let name = self.names.pop().unwrap_or_else(|| format!("tree-{}", self.trees));
         let tree = self.host.path("sent").join(&name);
         let _ = fs::remove_dir_all(&tree);
-        // Other bytes each time, and the same lengths under the same names.
+        // The bytes differ each time. The lengths and names are the same.
         let seed = self.trees * 100;
         let long = tree.join("x".repeat(120));
         fs::create_dir_all(&long).unwrap();
@@ -142,11 +145,11 @@ impl Storm {
         self.sending.push(Sending { name, tree, content, outs, jet });
     }
 
-    /// Judges the senders that ended, and starts again what ended by itself.
+    /// Judges the senders that ended, and starts a new receiver if it ended without being killed.
     fn look(&mut self) {
         if !self.recv.is_running() {
             let said = self.recv.said();
-            // A killed one's locks end a moment after it; a full disk has no room for a directory.
+            // A killed receiver's locks end a moment after it. A full disk has no room for a directory.
             let passing = ["another receiver", "No space left"];
             assert!(passing.iter().any(|passing| said.contains(passing)), "the receiver ended: {said}");
             self.start_recv(&[]);
@@ -158,7 +161,7 @@ impl Storm {
         for mut sending in ended {
             self.judge(&mut sending);
             self.names.push(sending.name.clone());
-            // A tiny disk has no room for all of them; and some are replaced, some are new.
+            // A tiny disk has no room for all of the trees. Elsewhere some are replaced, and some are new.
             if self.disk || self.random.below(2) == 0 {
                 self.forget(&sending.name);
             }
@@ -184,7 +187,8 @@ impl Storm {
             "not called failed, and these differ: {unexplained:?}\n{said}"
         );
         assert_eq!(code == Some(0), failed.is_empty() && not_tried == 0, "{printed}");
-        // What was named in one place and had no room in the other is called failed rightly, and is there.
+        // A file that was named in one directory and had no room in another is rightly reported as failed,
+        // and is there.
         let right: Vec<_> =
             failed.iter().filter(|path| there.iter().all(|there| there.contains(*path))).collect();
         assert!(right.is_empty(), "called failed, and these are there: {right:?}\n{said}");
@@ -193,13 +197,13 @@ impl Storm {
         self.seen.sent_again += printed["sent_again"].as_u64().unwrap();
     }
 
-    /// What a sender called failed, for a reason that the storm gave.
+    /// Returns the files that a sender reported as failed, and checks that the storm explains each reason.
     fn failed(&mut self, sending: &Sending, failures: &serde_json::Value) -> BTreeSet<String> {
         let failures = failures.as_array().unwrap();
         let mut failed = BTreeSet::new();
         for failure in failures {
             let (path, error) = (failure["path"].as_str().unwrap(), failure["error"].as_str().unwrap());
-            // A receiver is never away for as long as senders wait, so only a disk explains it.
+            // A receiver is never away for as long as senders wait, so only a full disk explains a failure.
             assert!(
                 self.disk && error.contains("ENOSPC"),
                 "{path} was not sent, and nothing explains it: {error}"
@@ -211,7 +215,8 @@ impl Storm {
         failed
     }
 
-    /// Every file under its name is one that was sent under it, in each directory that receivers had.
+    /// Checks that every file under its final name was sent under that name, in each directory that receivers
+    /// had.
     fn check_named(&self, below: &Path) {
         for out in self.outs.iter().filter(|out| out.join(below).is_dir()) {
             for (path, entry) in snapshot_named(&out.join(below)) {
@@ -252,7 +257,7 @@ impl Storm {
                     let mut sending = self.sending.swap_remove(at);
                     sending.jet.kill();
                     self.seen.kills += 1;
-                    // What of it is still on its way may arrive later: its name is not used again.
+                    // Messages of the killed sender may still arrive, so its name is not used again.
                     self.forget(&sending.name);
                     fs::remove_dir_all(&sending.tree).unwrap();
                 }
@@ -279,7 +284,7 @@ impl Storm {
         }
     }
 
-    /// Removes parts, some of them or all, as somebody does who takes them for litter.
+    /// Removes some parts or all of them, as a careless clean-up would.
     fn clean(&mut self) {
         let every = 1 + self.random.below(3);
         let mut pending = self.outs.clone();
@@ -299,7 +304,8 @@ impl Storm {
         self.outs[0].with_file_name("filler")
     }
 
-    /// What was named, and not said so, comes again and finds no room.
+    /// Fills the disk at times. A file that was named and not acknowledged is then sent again and finds no
+    /// room.
     fn perhaps_fill_disk(&mut self) {
         if self.disk && self.random.below(3) == 0 {
             self.fill_disk();
@@ -321,7 +327,7 @@ impl Storm {
     }
 }
 
-/// What of a tree is in a receiver's directory as it was sent.
+/// Returns the entries of a tree that are in a receiver's directory as they were sent.
 fn there(out: &Path, sending: &Sending) -> BTreeSet<String> {
     let tree = out.join(&sending.name);
     let entries = if tree.is_dir() { snapshot_named(&tree) } else { BTreeMap::new() };
@@ -358,7 +364,7 @@ fn storms(disk: bool) {
         all.full += storm.seen.full;
         drop(storm);
         drop(mounted);
-        // A storm in which no part was removed, say, shows nothing of that: another one may.
+        // A storm in which, for example, no part was removed shows nothing about that. Another storm may.
         let showed = all.sent > 0 && all.sent_again > 0 && all.cleaned > 0 && (!disk || all.full > 0);
         if all.kills >= kills && (showed || all.kills >= kills + MORE_STORMS * KILLS) {
             break;

@@ -1,6 +1,6 @@
-//! Which files and directories a process syncs, as the kernel sees it: each `fsync` waits until the test has
-//! answered. A process that is watched has to be started with `--no-io-uring`: what a ring syncs is no system
-//! call.
+//! Watch of the files and directories that a process syncs, as the kernel sees it. Each `fsync` waits until
+//! the test has answered. The process must be started with `--no-io-uring`, because a sync by a ring is no
+//! system call.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
@@ -17,15 +17,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::JoinHandle;
 
-/// Who watches, until the process ends.
+/// Thread that watches a process until it ends.
 pub struct Syncs(JoinHandle<Vec<PathBuf>>);
 
 impl Syncs {
-    /// Watches the process that the command will be. `answer` is asked before each sync; an errno of it is
-    /// what the process gets instead.
+    /// Watches the process that the command will start. `answer` is called before each sync. If it returns an
+    /// errno, the sync fails with it.
     pub fn watch(command: &mut Command, answer: impl FnMut(&Path) -> Option<i32> + Send + 'static) -> Self {
         let (ours, its) = UnixStream::pair().expect("a socket pair");
-        // SAFETY: system calls alone between fork and exec, and no memory is allocated.
+        // SAFETY: between fork and exec there are only system calls, and no memory is allocated.
         unsafe {
             command.pre_exec(move || {
                 let listener = filter_syncs()?;
@@ -40,13 +40,14 @@ impl Syncs {
         Self(std::thread::spawn(move || answer_all(&receive(&ours), answer)))
     }
 
-    /// What was synced, in its order. The process has ended, or ends now.
+    /// Returns the paths that were synced, in their order. Waits for the process to end.
     pub fn all(self) -> Vec<PathBuf> {
         self.0.join().expect("the watcher does not fail")
     }
 }
 
-/// Has the kernel ask before every `fsync` of this process, whoever holds the descriptor.
+/// Makes the kernel ask before every `fsync` of this process. Returns the descriptor over which it asks,
+/// whichever process holds it.
 #[allow(clippy::cast_possible_truncation)] // small numbers
 fn filter_syncs() -> std::io::Result<OwnedFd> {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
@@ -98,15 +99,16 @@ fn answer_all(listener: &OwnedFd, mut answer: impl FnMut(&Path) -> Option<i32>) 
             Err(rustix::io::Errno::INTR) => continue,
             polled => polled.expect("a poll"),
         };
-        // Readable or ended.
+        // The descriptor is readable, or the process has ended.
         if !fds[0].revents().contains(PollFlags::IN) {
             return synced;
         }
-        // SAFETY: plain numbers, for which zeros are what the kernel asks for; both outlive the calls.
+        // SAFETY: both structures are plain numbers, for which the kernel asks for zeros. Both outlive the
+        // calls.
         unsafe {
             let mut asked: libc::seccomp_notif = std::mem::zeroed();
             if libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut asked) != 0 {
-                // Killed meanwhile.
+                // The process was killed meanwhile.
                 continue;
             }
             let link = format!("/proc/{}/fd/{}", asked.pid, asked.data.args[0]);

@@ -1,5 +1,5 @@
-//! The effect handler touches nothing outside the pool and escape memory, whatever it is asked, and names no
-//! slab that there is not.
+//! Tests of the effect handler's bounds: it touches nothing outside the pool and escape memory, whatever the
+//! receiver asks for. Of a lost page it names only slabs that exist.
 
 use super::EffectHandler;
 use crate::application::NewSession;
@@ -17,14 +17,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// 13 MiB, and room for 14.
+/// Slabs of the pool: 13 MiB, in a mapping of 14 MiB.
 const POOL_SLABS: u32 = 3328;
 const POOL_BYTES: usize = 7 * HUGE_PAGE_BYTES;
-/// 3 MiB, and room for 4.
+/// Slabs of escape memory: 3 MiB, in a mapping of 4 MiB.
 const ESCAPE_SLABS: u32 = 768;
 const ESCAPE_BYTES: usize = 2 * HUGE_PAGE_BYTES;
 
-/// A pool and escape memory that end in the middle of their last huge pages.
+/// Returns an effect handler whose pool and escape memory end in the middle of their last huge pages.
 fn cut_short() -> EffectHandler<SoftNic, Silent> {
     let escape = EscapeConfig { replace_slabs_max: 256, ..EscapeConfig::default() };
     let config = Config {
@@ -53,13 +53,13 @@ fn refused(what: &str, ask: impl FnOnce()) {
     assert!(said.contains("neither in the pool nor in escape memory"), "{what}: {said}");
 }
 
-/// Lets an application in that was shown one run in its slot 0.
+/// Attaches an application to which one run was delivered, in its slot 0.
 fn attach(handler: &mut EffectHandler<SoftNic, Silent>, generation: u16) {
     let shape = SegmentShape::new(4, 4);
     let bytes = SegmentLayout::new(shape).total_bytes();
     let memory = Arc::new(SharedMemory::new("test-session", bytes, false).unwrap());
-    // SAFETY: the mapping is zeroed, page-aligned and kept by the session as long as its end; this is the
-    // only end.
+    // SAFETY: the mapping is zeroed and page-aligned, and the session keeps it as long as its end; this is
+    // the only end.
     let segment = unsafe { daemon_end(memory.base(), memory.bytes(), shape) }.unwrap();
     segment.slot(0).unwrap().publish(generation, Place { slab: 0, escaped: false });
     let new = NewSession {
@@ -85,7 +85,8 @@ fn what_leaves_either_memory_is_neither_read_nor_copied() {
         assert_eq!(handler.crc32c(0, last, 4096), Some(crc32c::crc32c(&[0; 4096])), "{which}");
         assert_eq!(handler.crc32c(0, last - 1, 8192), Some(crc32c::crc32c(&[0; 8192])), "{which}");
         assert_eq!(handler.copy_slab(last, first, 4096), Ok(()));
-        // The first slab of each is there; the last is not, though its memory is mapped.
+        // The first slab of each memory exists. The slab behind the last one does not, though its bytes are
+        // mapped.
         refused("two slabs from the last on", || {
             handler.crc32c(0, last, 4097);
         });
@@ -148,7 +149,8 @@ fn a_lost_page_is_the_slabs_that_lie_on_it_and_no_others() {
     assert_eq!(slabs(escape + 7 * SMALL, SMALL), [run(POOL_SLABS + 7, 1)]);
     assert_eq!(slabs(escape + HUGE, HUGE), [run(POOL_SLABS + 512, 256)], "it reaches beyond escape memory");
     assert_eq!(slabs(escape + 768 * SMALL, SMALL), []);
-    // A slab that a page begins or ends in is lost, too; where it begins before the memory, nothing else is.
+    // A slab that the lost page covers only in part is lost, too. A page that begins before the memory takes
+    // no slab of another memory.
     assert_eq!(slabs(pool - SMALL, 2 * SMALL + 1), [run(0, 2)]);
     assert_eq!(slabs(pool + SMALL - 1, SMALL), [run(0, 2)]);
     assert_eq!(slabs(usize::MAX - SMALL, HUGE), []);
@@ -161,7 +163,7 @@ fn a_slab_that_was_lost_before_it_was_copied_is_not_believed() {
     let [(pool, _), (escape, _)] = handler.memory.mappings();
     let (source, target) = (9, POOL_SLABS + 5);
     assert_eq!(handler.copy_slab(source, target, 4096), Ok(()));
-    // Neighbours are nobody's concern.
+    // Lost pages beside the source do not matter.
     for slab in [8, 10] {
         handler.memory.note_poisoned(Poisoned { start: pool + slab * SLAB_BYTES, bytes: SLAB_BYTES });
     }
@@ -170,7 +172,7 @@ fn a_slab_that_was_lost_before_it_was_copied_is_not_believed() {
     assert_eq!(handler.copy_slab(source, target, 4096), Err(CopyFailed::Target));
     handler.memory.note_poisoned(Poisoned { start: pool + 9 * SLAB_BYTES, bytes: SLAB_BYTES });
     assert_eq!(handler.copy_slab(source, target, 4096), Err(CopyFailed::Source), "it can be had nowhere");
-    // What another thread met a moment ago, and nobody was told of.
+    // Another thread noted a loss a moment ago, and the handler has not taken the note.
     poison::note(Poisoned { start: pool + 11 * SLAB_BYTES, bytes: SLAB_BYTES }).unwrap();
     assert_eq!(handler.copy_slab(11, target + 1, 4096), Err(CopyFailed::Source));
 }

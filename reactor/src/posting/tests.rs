@@ -1,4 +1,4 @@
-//! What the NIC takes later, and what it never takes.
+//! Tests of requests that the NIC takes later, and of requests that it never takes.
 
 use crate::pair::{PEER, Pair, Seen};
 use jet_core::pool::Run;
@@ -20,7 +20,7 @@ fn a_read_that_the_nic_has_no_room_for_waits_and_is_posted_in_its_turn() {
 #[test]
 fn a_read_that_the_nic_refuses_for_good_ends_its_connection() {
     let mut pair = Pair::new();
-    // The last slab of the pool and one behind it, which no memory is registered for.
+    // The last slab of the pool and the one behind it, which is in no registered memory.
     let run = Run { first: pair.config.pool_slabs - 1, count: 2 };
     pair.handler.post_read(PEER, ReadId(7), pair.remote, 8192, &[run]);
     assert_eq!(pair.handler.posting.take_unposted(), Some(ReadId(7)));
@@ -49,7 +49,7 @@ fn headers_that_the_nic_has_no_room_for_wait_and_are_sent_in_their_turn() {
         pair.take(entry);
         assert_eq!(pair.next(), Seen::Sent(Status::Success));
         if entry == 0 {
-            // There is room now, and it is not for who comes last.
+            // The NIC has room now, but headers that wait already go first.
             pair.send(3);
         }
         assert_eq!(pair.handler.post_waiting_headers(), entry < 2, "whether any still waits");
@@ -67,7 +67,7 @@ fn headers_that_wait_for_a_connection_that_ended_are_given_back() {
     pair.handler.nic.disconnect(pair.qp);
     while pair.next() != Seen::Disconnected {}
     pair.handler.peers.unbind(pair.qp);
-    // They would keep those of all other connections waiting.
+    // These headers would keep the headers of all other connections waiting.
     assert!(!pair.handler.post_waiting_headers());
     pair.send(3);
     assert!(!pair.handler.post_waiting_headers(), "there is nobody to send to");

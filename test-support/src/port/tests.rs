@@ -1,4 +1,4 @@
-//! Ports that are taken, and that are not.
+//! Tests of reserved ports, and of ports that are in use.
 
 use super::{Port, probe};
 use std::net::TcpListener;

@@ -1,10 +1,10 @@
-//! A struct as it was declared, checked.
+//! A struct's declaration, parsed and checked.
 
 use crate::field::Field;
 use syn::spanned::Spanned;
 use syn::{Attribute, Data, DeriveInput, Error, Fields, GenericParam, Ident, Lifetime, LitInt, Result};
 
-/// A message.
+/// The declaration of an in-place message.
 pub struct Declaration {
     pub name: Ident,
     pub lifetime: Option<Lifetime>,
@@ -109,12 +109,12 @@ fn kind_and_version(input: &DeriveInput) -> Result<(u8, u8)> {
     }
 }
 
-/// The attributes that are this derive's.
+/// Returns the `#[in_place(...)]` attributes among all.
 pub fn attributes(all: &[Attribute]) -> impl Iterator<Item = &Attribute> {
     all.iter().filter(|attribute| attribute.path().is_ident("in_place"))
 }
 
-/// A kind or a version.
+/// Parses a kind or a version, 1 to 255.
 pub fn one_to_255(literal: &LitInt) -> Result<u8> {
     match literal.base10_parse::<u8>() {
         Ok(value) if value > 0 => Ok(value),

@@ -1,4 +1,4 @@
-//! A field as it was declared: what of it lies where.
+//! A field's declaration: its form, and what of it lies where.
 
 use crate::declaration::{attributes, one_to_255};
 use syn::spanned::Spanned;
@@ -11,33 +11,33 @@ pub struct Field {
     pub name: Ident,
     /// The whole type, as declared.
     pub whole: Type,
-    /// The version that brought it.
+    /// Version that introduced the field.
     pub since: u8,
     /// Whether the form is in an `Option`.
     pub optional: bool,
     pub form: Form,
 }
 
-/// How a field is written.
+/// The form in which a field is written.
 pub enum Form {
     /// A little-endian integer.
     Integer(Type),
     /// A value, copied.
     Plain(Type),
-    /// A value where it lies.
+    /// A value, borrowed where it lies.
     PlainInPlace(Type),
-    /// A number of bytes, and they.
+    /// A number of bytes, and those bytes.
     Bytes,
-    /// A number of bytes, and they, as text.
+    /// A number of bytes, and those bytes, as text.
     Text,
-    /// A number of elements, and they.
+    /// A number of elements, and those elements.
     List(Type),
-    /// A number of bytes, and the message that they are.
+    /// A number of bytes, and the message that lies in them.
     Nested(Type),
 }
 
 impl Form {
-    /// Whether it has a number in the fixed part, and what that counts behind it.
+    /// Returns whether the form has a number in the fixed part, and behind it what the number counts.
     pub fn is_variable(&self) -> bool {
         match self {
             Self::Integer(_) | Self::Plain(_) | Self::PlainInPlace(_) => false,
@@ -89,7 +89,7 @@ impl Field {
     }
 }
 
-/// What is in an `Option`.
+/// Returns the type inside an `Option`.
 fn option(ty: &Type) -> Option<&Type> {
     let Type::Path(TypePath { qself: None, path }) = bare(ty) else { return None };
     let last = path.segments.last().filter(|last| last.ident == "Option")?;
@@ -161,7 +161,7 @@ fn borrowed(reference: &TypeReference, lifetime: Option<&Lifetime>) -> Result<Fo
     }
 }
 
-/// A type that is left to zerocopy's traits, where it is not known to be none of theirs.
+/// Takes a type as plain, unless it is known not to have zerocopy's traits. The compiler checks the traits.
 fn plain(ty: &Type) -> Result<Type> {
     let Type::Path(TypePath { path, .. }) = bare(ty) else { return Ok(ty.clone()) };
     let Some(last) = path.segments.last() else { return Err(unsupported(ty)) };
@@ -212,7 +212,7 @@ fn is_named(ty: &Type, name: &str) -> bool {
     matches!(bare(ty), Type::Path(TypePath { qself: None, path }) if path.is_ident(name))
 }
 
-/// Without the marks that a macro leaves around a type that it was given.
+/// Removes the groups that a macro leaves around a type that it was given.
 fn bare(mut ty: &Type) -> &Type {
     loop {
         ty = match ty {

@@ -1,4 +1,4 @@
-//! The code of a message.
+//! Generation of a message's code.
 
 use crate::declaration::Declaration;
 use crate::field::{Field, Form};
@@ -10,21 +10,21 @@ use syn::{Lifetime, LitStr};
 /// A field with the names of its constants.
 struct Placed<'d> {
     field: &'d Field,
-    /// Where its part of the fixed part begins.
+    /// Constant: offset of the field's part of the fixed part.
     at: Ident,
-    /// Where its value begins: behind the byte that says whether there is one.
+    /// Constant: offset of its value, behind the byte that says whether there is one.
     value: Ident,
-    /// Bytes of the value or the number.
+    /// Constant: bytes of the value or the number.
     size: Ident,
-    /// The local that it is read into.
+    /// Local variable that the field is read into.
     local: Ident,
-    /// The fixed part that has it, as a constant and as a local.
+    /// The fixed part that has the field: its length constant and its local variable.
     fixed: (Ident, Ident),
-    /// `Message.field`.
+    /// The field's name in errors, `Message.field`.
     path: LitStr,
 }
 
-/// The implementation of the trait.
+/// Generates the implementation of the trait.
 pub fn implementation(declaration: &Declaration) -> TokenStream {
     let Declaration { name, lifetime, kind, version, fields } = declaration;
     let message = LitStr::new(&name.to_string(), name.span());
@@ -54,7 +54,7 @@ pub fn implementation(declaration: &Declaration) -> TokenStream {
 
                 #[inline]
                 fn encoded_len(&self) -> usize {
-                    // What does not fit is refused by `write_to`.
+                    // A message that does not fit is refused by `write_to`.
                     let bytes = #all;
                     #(let bytes = ::core::primitive::usize::saturating_add(bytes, #lengths);)*
                     bytes
@@ -67,7 +67,8 @@ pub fn implementation(declaration: &Declaration) -> TokenStream {
                     out: &mut [u8],
                 ) -> ::core::result::Result<usize, ::jet_wire::in_place::EncodeError> {
                     let bytes = ::jet_wire::in_place::InPlace::encoded_len(self);
-                    let (fixed, mut rest) = __parts::start::<{ #all }>(#message, (#version, #kind), bytes, out)?;
+                    let (fixed, mut rest) =
+                        __parts::start::<{ #all }>(#message, (#version, #kind), bytes, out)?;
                     #(#writes)*
                     ::core::result::Result::Ok(bytes)
                 }
@@ -81,8 +82,7 @@ pub fn implementation(declaration: &Declaration) -> TokenStream {
                     ::core::result::Result::Ok((message, opened.behind))
                 }
 
-                // Whole in its caller, where the fields stay in registers and are not put together to a
-                // struct.
+                // Inlined whole into its caller, where the fields stay in registers and no struct is built.
                 #[inline(always)]
                 fn read(
                     bytes: &#of [u8],
@@ -107,12 +107,12 @@ pub fn implementation(declaration: &Declaration) -> TokenStream {
     }
 }
 
-/// Names for the fixed part as a version has it: its length, and the local.
+/// Returns the names for a version's fixed part: its length constant and its local variable.
 fn fixed_names(version: u8) -> (Ident, Ident) {
     (format_ident!("__FIXED_{version}"), format_ident!("fixed_{version}"))
 }
 
-/// Where everything lies.
+/// Generates the constants that say where everything lies.
 fn constants(version: u8, placed: &[Placed]) -> TokenStream {
     let mut next = quote!(::jet_wire::in_place::HEAD_BYTES);
     let mut constants = TokenStream::new();
@@ -144,7 +144,8 @@ fn constants(version: u8, placed: &[Placed]) -> TokenStream {
     }
 }
 
-/// The fields, each into its local; a version's fixed part is taken before its first field.
+/// Generates the reads of the fields, each into its local variable. A version's fixed part is taken before
+/// its first field.
 fn reads(placed: &[Placed]) -> TokenStream {
     let mut reads = TokenStream::new();
     let mut last = 0;
@@ -196,7 +197,7 @@ impl<'d> Placed<'d> {
         }
     }
 
-    /// Bytes of the value or the number.
+    /// Generates the number of bytes of the value or the number.
     fn size(&self) -> TokenStream {
         match &self.field.form {
             Form::Integer(ty) => quote!(::core::mem::size_of::<#ty>()),
@@ -205,7 +206,7 @@ impl<'d> Placed<'d> {
         }
     }
 
-    /// Bytes behind the fixed part, if it has any.
+    /// Generates the number of bytes behind the fixed part, if the field has any.
     fn length(&self) -> Option<TokenStream> {
         let name = &self.field.name;
         let length = |value: TokenStream| match &self.field.form {
@@ -231,7 +232,7 @@ impl<'d> Placed<'d> {
         })
     }
 
-    /// `Some(value)` of the field, with `value` a reference to what is behind the fixed part or in it.
+    /// Generates the pattern `Some(value)` for the field, in which `value` is a reference.
     fn some(&self) -> TokenStream {
         match self.field.form {
             Form::Bytes | Form::Text | Form::List(_) => quote!(::core::option::Option::Some(value)),
@@ -315,7 +316,7 @@ impl<'d> Placed<'d> {
         }
     }
 
-    /// The field out of the local with the fixed part.
+    /// Generates the read of the field from the local variable with the fixed part.
     fn read(&self) -> TokenStream {
         let Self { at, value: place, size, path, fixed: (_, fixed), .. } = self;
         let bytes = quote!(__parts::get::<#place, #size, _>(#fixed));

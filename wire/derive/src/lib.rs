@@ -1,13 +1,13 @@
-//! The derive of in-place messages (Jet §4.2.2). Use it as `jet_wire::in_place::InPlace`, where it is
-//! described.
+//! The derive of in-place messages (Jet §4.2.2). Use it as `jet_wire::in_place::InPlace`, whose documentation
+//! describes it.
 //!
-//! What it does not do: it decides nothing about bytes. The code that it writes puts together
+//! What it does *not* do: it decides nothing about bytes. The code that it generates only calls
 //! `jet_wire::in_place::parts`, and has no unsafe of its own.
 //!
 //! # What the compiler refuses
 //!
 //! A plain field needs zerocopy's traits; the error names the missing one and points at the field's type.
-//! This is taken:
+//! This is accepted:
 //!
 //! ```
 //! use jet_wire::in_place::InPlace;
@@ -26,7 +26,7 @@
 //! }
 //! ```
 //!
-//! and this not, as it needs an even address:
+//! This is refused, for it needs an even address:
 //!
 //! ```compile_fail
 //! use jet_wire::in_place::InPlace;
@@ -46,7 +46,7 @@
 //! ```
 //!
 //! A later field needs a default, for messages that do not have it. `Option<Mode>` and `u8` have one; this
-//! has none:
+//! type has none, and is refused:
 //!
 //! ```compile_fail
 //! use jet_wire::in_place::InPlace;
@@ -66,7 +66,7 @@
 //! }
 //! ```
 //!
-//! A fixed part of more than 65535 bytes:
+//! A fixed part of more than 65535 bytes is refused:
 //!
 //! ```compile_fail
 //! use jet_wire::in_place::InPlace;
@@ -78,8 +78,8 @@
 //! }
 //! ```
 //!
-//! What the derive itself refuses (types without a form, versions that go back) it says at the place, in
-//! words; that is tested word by word.
+//! The derive itself refuses types without a form and versions that decrease. Its errors say why, at the
+//! place, and tests check their words.
 #![forbid(unsafe_code)]
 
 mod declaration;
@@ -90,7 +90,7 @@ mod tests;
 
 use proc_macro::TokenStream;
 
-/// Derives `jet_wire::in_place::InPlace`, which see.
+/// Derives `jet_wire::in_place::InPlace`, whose documentation describes the attributes.
 #[proc_macro_derive(InPlace, attributes(in_place))]
 pub fn derive_in_place(input: TokenStream) -> TokenStream {
     let input = syn::parse_macro_input!(input as syn::DeriveInput);

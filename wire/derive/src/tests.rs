@@ -1,15 +1,15 @@
-//! Misuse is refused in words, at the place.
+//! Tests that misuse is refused in words, at the place.
 
 use crate::declaration::Declaration;
 
-/// What the derive says of a struct, and the piece of it that it points at.
+/// Returns the derive's error for a struct, and the piece of source that it points at.
 fn refused(source: &str) -> (String, String) {
     let input = syn::parse_str(source).expect("Rust");
     let Err(error) = Declaration::parse(&input) else { panic!("taken: {source}") };
     (error.to_string(), error.span().source_text().expect("parsed from text"))
 }
 
-/// What the derive says of a field of this type in a message of version 3 with the lifetime `'a`.
+/// Returns the derive's error for a field of this type, in a message of version 3 with the lifetime `'a`.
 fn field_refused(field: &str) -> (String, String) {
     refused(&format!("#[in_place(kind = 1, version = 3)] struct M<'a> {{ good: &'a str, {field} }}"))
 }

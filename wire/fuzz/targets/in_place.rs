@@ -1,5 +1,5 @@
-//! Bytes of a stranger, read as messages of several shapes: without a panic, and what was read is written as
-//! what it was.
+//! Fuzzing of in-place messages: any bytes are read as messages of several shapes. Reading must not panic,
+//! and what was read must be written back as it was.
 
 #![no_main]
 
@@ -88,9 +88,9 @@ struct Leaf {
     more: [u8; 3],
 }
 
-/// Reads bytes as a message, which is then written and read again. `$exact`: all in it has one version, so
-/// where that is the reader's, the bytes are the same again. A macro, for a message borrows, from the first
-/// bytes and from the second.
+/// Reads bytes as a message, writes the message and reads that again. `$exact`: all of the message has one
+/// version, so in the reader's version the bytes must be the same again. It is a macro because the message
+/// borrows, first from the given bytes and then from the written ones.
 macro_rules! read {
     ($message:ident, $bytes:expr, $exact:expr) => {{
         let bytes: &[u8] = $bytes;

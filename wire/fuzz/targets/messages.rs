@@ -1,5 +1,6 @@
-//! Bytes of a stranger, read as first words and as headers of every version that is spoken: without a panic,
-//! and what was read is written as what it was, but for what the version skips.
+//! Fuzzing of messages between hosts: any bytes are read as first words, and as headers of every version
+//! spoken. Reading must not panic. What was read must be written back as it was, except for bytes that the
+//! version skips.
 
 #![no_main]
 
@@ -9,7 +10,7 @@ use jet_wire::message::{
 };
 use libfuzzer_sys::fuzz_target;
 
-/// Words that are read again as they are written.
+/// Checks that first words are read again as they were written.
 fn first_words(bytes: &[u8]) {
     match Hello::decode(bytes) {
         Ok(hello) => assert_eq!(Hello::decode(&hello.encode()), Ok(hello)),
@@ -28,7 +29,7 @@ fn first_words(bytes: &[u8]) {
     }
 }
 
-/// `None` where a status or a reason is a later version's.
+/// Encodes a header again. `None` where a status or a reason belongs to a later version.
 fn from_receiver(read: FromReceiver<'_>) -> Option<HeaderBytes> {
     if let FromReceiver::Ack(ack) = read {
         assert_eq!(ack.ranges().count(), usize::from(ack.prefix.count.get()));
@@ -36,13 +37,13 @@ fn from_receiver(read: FromReceiver<'_>) -> Option<HeaderBytes> {
     read.encode()
 }
 
-/// What was read is written as it was, wherever a byte that it has is one that the header has not skipped.
+/// Checks that a header is written back as it was, except for bytes that its version skips.
 fn check(version: u8, header: &HeaderBytes, mut again: HeaderBytes) {
     again.set_version(version);
     let area = if again.0[1] == 1 { 32 } else { 64 };
     let differ: Vec<_> = (0..HEADER_BYTES).filter(|&at| header.0[at] != again.0[at]).collect();
     for at in differ {
-        // Behind a user header, whatever the version; and what a later version may have put there.
+        // Bytes behind a user header, whatever the version, and bytes that a later version may use.
         let behind_user_header = matches!(again.0[1], 1 | 2) && at >= area;
         let skipped = version > FIRST_VERSION
             && match again.0[1] {

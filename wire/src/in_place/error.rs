@@ -1,99 +1,100 @@
-//! What can be wrong with a message, and who did it.
+//! Errors of in-place messages, and who is to blame for them.
 
-/// Who is to blame for a [`DecodeError`].
+/// The party to blame for a [`DecodeError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
-    /// Who wrote the bytes, or what carried them: no version of Jet writes such a message.
+    /// The writer of the bytes, or what carried them: no version of Jet writes such a message.
     Writer,
-    /// Nobody alone: a sound message that this reader does not know. Reader and writer do not fit each other.
+    /// Neither end alone: a sound message that this reader does not know. Reader and writer do not fit each
+    /// other.
     Mismatch,
 }
 
-/// Why a message was not read. Fields are named as `Message.field`.
+/// The reason why a message was not read. Fields are named as `Message.field`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodeError {
-    /// Fewer bytes than a head has.
+    /// There are fewer bytes than a head has.
     Truncated {
-        /// The message that was to be read.
+        /// Name of the message that was to be read.
         message: &'static str,
         /// Bytes that arrived.
         bytes: usize,
     },
-    /// Another kind of message.
+    /// The message is of another kind.
     Kind {
-        /// The message that was to be read.
+        /// Name of the message that was to be read.
         message: &'static str,
-        /// Its kind.
+        /// Kind of that message.
         expected: u8,
-        /// The kind found.
+        /// Kind found.
         found: u8,
     },
-    /// Version 0, which does not exist.
+    /// The version is 0, which does not exist.
     Version {
-        /// The message.
+        /// Name of the message.
         message: &'static str,
     },
-    /// A length that lies: less than the fixed part has, or another one than what arrived.
+    /// The stated length is wrong: less than the fixed part has, or not what arrived.
     Length {
-        /// The message.
+        /// Name of the message.
         message: &'static str,
         /// Bytes stated in the head.
         stated: u32,
         /// Bytes that arrived.
         arrived: usize,
     },
-    /// A fixed part that the version cannot have.
+    /// The fixed part has a length that the version cannot have.
     Fixed {
-        /// The message.
+        /// Name of the message.
         message: &'static str,
-        /// The version found.
+        /// Version found.
         version: u8,
         /// Bytes of the fixed part, as stated.
         stated: u16,
-        /// Bytes that the version has; for a version newer than the reader's, at least.
+        /// Bytes that the version has; for a version newer than the reader's, the least.
         expected: u16,
     },
-    /// Bytes that are no value of the field's type.
+    /// The field's bytes are not a value of its type.
     Value {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// The first of its bytes.
+        /// First of the field's bytes.
         first_byte: u8,
     },
-    /// Bytes that are no value of a list's type.
+    /// An element's bytes are not a value of the list's type.
     Element {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// The element's position.
+        /// Index of the element.
         index: usize,
     },
-    /// More than is left of the message.
+    /// The field needs more bytes than are left of the message.
     Range {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// The number stated: bytes, or elements of a list.
+        /// Stated number of bytes, or of elements of a list.
         count: u32,
         /// Bytes that are left.
         left: usize,
     },
-    /// Text that is no UTF-8.
+    /// The text is not UTF-8.
     Utf8 {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// Bytes before the first that is wrong.
+        /// Bytes before the first wrong one.
         valid_bytes: usize,
     },
-    /// Bytes behind the last field that are no field's.
+    /// Bytes are left behind the last field.
     Unclaimed {
-        /// The message.
+        /// Name of the message.
         message: &'static str,
-        /// How many.
+        /// Number of those bytes.
         bytes: usize,
     },
 }
 
 impl DecodeError {
-    /// Who is to blame.
+    /// Returns who is to blame.
     pub fn blame(&self) -> Blame {
         match self {
             Self::Kind { .. } => Blame::Mismatch,
@@ -154,21 +155,21 @@ impl core::fmt::Display for DecodeError {
 
 impl core::error::Error for DecodeError {}
 
-/// Why a message was not written. The caller is to blame.
+/// The reason why a message was not written. The caller is to blame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EncodeError {
-    /// The place is too short.
+    /// The place to write to is too short.
     Room {
-        /// The message.
+        /// Name of the message.
         message: &'static str,
-        /// Bytes that it takes.
+        /// Bytes that the message takes.
         needed: usize,
-        /// Bytes that there are.
+        /// Bytes that the place has.
         room: usize,
     },
-    /// Longer than a message can be: 4 GiB, less one byte.
+    /// The message is longer than the longest possible one: 4 GiB, less one byte.
     TooLong {
-        /// The message.
+        /// Name of the message.
         message: &'static str,
         /// Bytes that it would take.
         bytes: usize,

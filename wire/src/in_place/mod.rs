@@ -1,8 +1,9 @@
-//! In-place messages: a struct in, the same bytes out (Jet §4.2.2).
+//! In-place messages: structs that are written as bytes, and read where those bytes lie (Jet §4.2.2).
 //!
-//! For an application's user header or its payload. A message is a plain struct; `#[derive(InPlace)]` writes
-//! its bytes and reads them where they lie: bytes, text, lists and nested messages are borrowed from the
-//! buffer that they arrived in. Nothing is allocated, and only fields of fixed size are copied.
+//! They are for an application's user header or its payload. A message is a plain struct.
+//! `#[derive(InPlace)]` writes its bytes and reads them where they lie: bytes, text, lists and nested
+//! messages are borrowed from the buffer that they arrived in. Nothing is allocated, and only fields of fixed
+//! size are copied.
 //!
 //! ```
 //! use jet_wire::in_place::{DecodeError, InPlace};
@@ -67,7 +68,7 @@
 //! | `&'a [u8]`, `&'a str` | the number of bytes | the bytes; text is checked to be UTF-8 |
 //! | `&'a [T]` | the number of elements | the elements |
 //! | another message, `#[in_place(nested)]` | the number of bytes | the message |
-//! | `Option` of one of these, but not of `&'a T` | one byte, 0 or 1, before a value; a number of `0xffff_ffff` means `None` | |
+//! | `Option` of these, but not of `&'a T` | byte 0 or 1 before a value; number `0xffff_ffff`: `None` | |
 //!
 //! `T` is a [`Plain`] type: `bool`, `[u8; N]`, and structs and enums that derive zerocopy's traits. They are
 //! checked as far as their type can be wrong (`bool`, enums). All are byte-aligned ([`zerocopy::Unaligned`]),
@@ -88,24 +89,24 @@
 //! | F to the end | what the numbers count, in the same order, without gaps |
 //!
 //! There are no offsets: where a field lies follows from the numbers before it. So ranges cannot overlap and
-//! leave no gap, one value has one form, and each field of variable length costs 4 bytes, which counts in a
-//! header of 96. The same value makes the same bytes, and what is read of a version makes the bytes again
-//! that were read.
+//! leave no gap, and one value has one form. Each field of variable length costs only 4 bytes, which matters
+//! in a header of 96. The same value makes the same bytes. A message that was read in the reader's version
+//! makes the same bytes again.
 //!
 //! # Versions
 //!
-//! A later version appends fields, marked `#[in_place(since = N)]`, at the end of the struct. What is there
-//! is never moved, removed, or given another type.
+//! A later version appends fields, marked `#[in_place(since = N)]`, at the end of the struct. Existing fields
+//! are never moved, removed, or given another type.
 //! * An older message: the fields that it does not have get their type's `Default` (`None` for an `Option`).
-//! * A newer message: the fixed part tells where what is not known begins, and it is passed over, as is what
-//!   lies behind the last field that is known.
+//! * A newer message: the fixed part's length shows where unknown fields begin. They are passed over, as is
+//!   what lies behind the last known field.
 //!
 //! # Hostile bytes
 //!
 //! Reading never panics and never looks outside the bytes. The head is read once, as one word, and each
-//! number once, so what is checked is what is used. Refused with a [`DecodeError`] are: another kind, a
-//! length that lies, a fixed part that the version cannot have, numbers beyond the message, bytes that no
-//! field counts, bytes that are no value of their type, text that is no UTF-8.
+//! number once, so what is checked is what is used. A [`DecodeError`] refuses another kind, a wrong length, a
+//! fixed part that the version cannot have, and numbers beyond the message. It also refuses bytes that no
+//! field counts, bytes that are not a value of their type, and text that is not UTF-8.
 #![forbid(unsafe_code)]
 
 mod error;
@@ -116,7 +117,7 @@ pub use error::{Blame, DecodeError, EncodeError};
 /// Derives [`trait@InPlace`] for a struct with named fields and at most one lifetime.
 ///
 /// `#[in_place(kind = N, version = N)]` on the struct, both 1 to 255; on fields `#[in_place(since = N)]` and
-/// `#[in_place(nested)]`. See [the module](self) for what fields may be.
+/// `#[in_place(nested)]`. [The module](self) lists the types that fields may have.
 pub use jet_wire_derive::InPlace;
 
 use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes, Unaligned};
@@ -124,9 +125,10 @@ use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes, Unaligned};
 /// Bytes of the head that every in-place message begins with.
 pub const HEAD_BYTES: usize = 8;
 
-/// What lies in a message as it lies in memory: byte-aligned, without padding, free of references.
+/// A type whose values lie in a message as they lie in memory: byte-aligned, without padding, free of
+/// references.
 ///
-/// Never implemented by hand: derive zerocopy's `FromBytes` (or `TryFromBytes`, where not all bytes are a
+/// Do not implement it by hand: derive zerocopy's `FromBytes` (or `TryFromBytes`, where not all bytes are a
 /// value), `IntoBytes`, `Immutable`, `KnownLayout` and `Unaligned`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no plain type for a field of an in-place message",
@@ -138,18 +140,19 @@ pub const HEAD_BYTES: usize = 8;
 pub trait Plain: TryFromBytes + IntoBytes + Immutable + KnownLayout + Unaligned {}
 impl<T: TryFromBytes + IntoBytes + Immutable + KnownLayout + Unaligned> Plain for T {}
 
-/// A message that is written from a struct and read in place (Jet §4.2.2). Derived: see [the module](self).
+/// A message that is written from a struct and read in place (Jet §4.2.2). It is derived: see [the
+/// module](self).
 pub trait InPlace<'a>: Sized {
-    /// The struct's name, as errors say it.
+    /// Name of the struct, as errors give it.
     const NAME: &'static str;
-    /// Which message it is, among those of one application.
+    /// Number of this message among those of one application, 1 to 255.
     const KIND: u8;
-    /// The version that this build writes.
+    /// Version that this build writes.
     const VERSION: u8;
     /// Bytes of the fixed part, head included: the least that a message has.
     const FIXED_BYTES: usize;
 
-    /// Bytes that [`Self::write_to`] writes.
+    /// Returns the number of bytes that [`Self::write_to`] writes.
     fn encoded_len(&self) -> usize;
 
     /// Writes the message to the front of `out` and returns its length in bytes. Nothing is written on an
@@ -165,28 +168,30 @@ pub trait InPlace<'a>: Sized {
     /// [`DecodeError`] says what is wrong, where, and who is to blame.
     fn read_prefix(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), DecodeError>;
 
-    /// Reads the message that `bytes` are.
+    /// Reads a message that takes up all of `bytes`.
     ///
     /// # Errors
-    /// As [`Self::read_prefix`], and [`DecodeError::Length`] where something lies behind the message.
+    /// The errors of [`Self::read_prefix`], and [`DecodeError::Length`] where something lies behind the
+    /// message.
     fn read(bytes: &'a [u8]) -> Result<Self, DecodeError>;
 }
 
-/// The head of an in-place message, to tell kinds apart before one of them is read.
+/// The head of an in-place message, by which kinds are told apart before one of them is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// The version that it was written in.
+    /// Version that the message was written in.
     pub version: u8,
-    /// [`InPlace::KIND`] of what it is.
+    /// Kind of the message, its [`InPlace::KIND`].
     pub kind: u8,
-    /// Bytes of its fixed part, head included.
+    /// Bytes of the fixed part, head included.
     pub fixed_bytes: u16,
-    /// Bytes of all of it.
+    /// Bytes of the whole message.
     pub bytes: u32,
 }
 
 impl Head {
-    /// The head at the front of `bytes`, not checked yet; `None` where there are fewer than [`HEAD_BYTES`].
+    /// Returns the head at the front of `bytes`, not checked yet; `None` where there are fewer than
+    /// [`HEAD_BYTES`].
     #[inline]
     pub fn peek(bytes: &[u8]) -> Option<Self> {
         Some(Self::from_word(u64::from_le_bytes(*bytes.first_chunk()?)))

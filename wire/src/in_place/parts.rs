@@ -1,20 +1,20 @@
-//! What derived code is put together from. Not for use by hand; changes without notice.
+//! Functions that derived code calls. They are not for use by hand, and change without notice.
 
 use super::{DecodeError, EncodeError, HEAD_BYTES, Head, InPlace, Plain};
 use zerocopy::{IntoBytes, TryCastError};
 
-/// The number of what is `None`.
+/// Number that stands for `None`.
 const NONE: u32 = u32::MAX;
 
-/// Bytes of a value.
+/// Returns the bytes of a value.
 pub const fn size<T: Plain>() -> usize {
     size_of::<T>()
 }
 
-/// The length of a fixed part, as the head says it.
+/// Returns the length of a fixed part in the form of the head.
 ///
 /// # Panics
-/// At compile time, where it is too long.
+/// Panics at compile time if it is too long.
 pub const fn fixed_bytes(bytes: usize) -> u16 {
     assert!(bytes <= u16::MAX as usize, "the fixed part of an in-place message has at most 65535 bytes");
     #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
@@ -22,34 +22,34 @@ pub const fn fixed_bytes(bytes: usize) -> u16 {
     bytes
 }
 
-/// `N` bytes of the fixed part, `AT` its beginning.
+/// Returns `N` bytes of the fixed part, from `AT` on.
 #[inline(always)]
 pub fn get<const AT: usize, const N: usize, const FIXED: usize>(fixed: &[u8; FIXED]) -> &[u8; N] {
     const { assert!(AT <= FIXED && N <= FIXED - AT) }
     fixed[AT..].first_chunk().expect("asserted above")
 }
 
-/// Writes `N` bytes into the fixed part, `AT` its beginning.
+/// Writes `N` bytes into the fixed part, from `AT` on.
 #[inline(always)]
 pub fn put<const AT: usize, const N: usize, const FIXED: usize>(fixed: &mut [u8; FIXED], bytes: &[u8; N]) {
     const { assert!(AT <= FIXED && N <= FIXED - AT) }
     *fixed[AT..].first_chunk_mut().expect("asserted above") = *bytes;
 }
 
-/// Writes a value of a plain type, as [`put`].
+/// Writes a value of a plain type into the fixed part, from `AT` on.
 #[inline(always)]
 pub fn put_plain<T: Plain, const AT: usize, const FIXED: usize>(fixed: &mut [u8; FIXED], value: &T) {
     const { assert!(AT <= FIXED && size_of::<T>() <= FIXED - AT) }
     fixed[AT..AT + size_of::<T>()].copy_from_slice(value.as_bytes());
 }
 
-/// A list as it is written.
+/// Returns the bytes of a list.
 #[inline(always)]
 pub fn list_bytes<T: Plain>(list: &[T]) -> &[u8] {
     list.as_bytes()
 }
 
-/// A number as it is written. A length beyond it has been refused by [`start`].
+/// Returns the bytes of a number. A larger length was refused by [`start`] before.
 #[inline(always)]
 pub fn number(count: usize) -> [u8; 4] {
     #[expect(
@@ -60,16 +60,16 @@ pub fn number(count: usize) -> [u8; 4] {
     count.to_le_bytes()
 }
 
-/// A number, or that of `None`.
+/// Returns the bytes of a number, or those that stand for `None`.
 #[inline(always)]
 pub fn number_or_none(count: Option<usize>) -> [u8; 4] {
     count.map_or(NONE.to_le_bytes(), number)
 }
 
-/// Begins a message of `bytes`: its fixed part with the head in it, and the place behind.
+/// Begins a message of `bytes` bytes. Returns its fixed part, with the head in it, and the place behind it.
 ///
 /// # Errors
-/// [`EncodeError`].
+/// [`EncodeError::TooLong`], or [`EncodeError::Room`] where `out` is too short.
 #[inline(always)]
 pub fn start<'o, const FIXED: usize>(
     message: &'static str,
@@ -92,7 +92,7 @@ pub fn start<'o, const FIXED: usize>(
 /// Writes bytes to the front of `rest`, and returns what is left of it.
 ///
 /// # Errors
-/// [`EncodeError::Room`], where the length was told wrong.
+/// [`EncodeError::Room`] if the length was computed wrong.
 #[inline(always)]
 pub fn append<'o>(
     message: &'static str,
@@ -107,10 +107,10 @@ pub fn append<'o>(
     Ok(rest)
 }
 
-/// Writes a message to the front of `rest`; returns its length, and what is left.
+/// Writes a message to the front of `rest`; returns its length, and what is left of `rest`.
 ///
 /// # Errors
-/// As [`InPlace::write_to`].
+/// The errors of [`InPlace::write_to`].
 #[inline(always)]
 pub fn append_nested<'a, 'o, T: InPlace<'a>>(
     message: &'static str,
@@ -126,23 +126,23 @@ pub fn append_nested<'a, 'o, T: InPlace<'a>>(
 
 /// A message whose head is checked.
 pub struct Opened<'a> {
-    /// Its name.
+    /// Name of the message.
     pub message: &'static str,
-    /// Its version.
+    /// Version of the message.
     pub version: u8,
-    /// All of it.
+    /// Bytes of the whole message.
     pub whole: &'a [u8],
-    /// What lies behind its fixed part.
+    /// Bytes of the message behind its fixed part.
     pub rest: &'a [u8],
-    /// What lies behind all of it.
+    /// Bytes behind the message.
     pub behind: &'a [u8],
 }
 
-/// Reads and checks a message's head. `fixed` has the length of the fixed part for each version that is
-/// known.
+/// Reads and checks a message's head. `known` is the reader's version and kind. `fixed` has the length of the
+/// fixed part for each known version.
 ///
 /// # Errors
-/// [`DecodeError`].
+/// [`DecodeError`] says what is wrong with the head.
 #[inline(always)]
 pub fn open<'a, const VERSIONS: usize>(
     message: &'static str,
@@ -157,7 +157,7 @@ pub fn open<'a, const VERSIONS: usize>(
     let (version, kind) = known;
     let now = Head { version, kind, fixed_bytes: fixed[VERSIONS - 1], bytes: 0 };
     let found = Head::from_word(word);
-    // The reader's own version is the common case, and then all but the length is known.
+    // The reader's own version is the common case, and then everything but the length is known.
     if word & u64::from(u32::MAX) != u64::from_le_bytes(now.to_bytes()) {
         match other_head(kind, fixed, found) {
             OtherHead::Fits => {}
@@ -179,8 +179,8 @@ pub fn open<'a, const VERSIONS: usize>(
     }
 }
 
-/// What is wrong with a head that is not that of the reader's own version. Small enough for a register: an
-/// error that a function returns in memory would keep the message that is read out of registers, too.
+/// The result of checking a head that is not that of the reader's own version. It fits a register. An error
+/// that a function returns in memory would force the message that is read out of registers, too.
 enum OtherHead {
     Fits,
     Kind,
@@ -200,7 +200,7 @@ fn other_head(kind: u8, fixed: &[u16], found: Head) -> OtherHead {
     }
     let expected = fixed[version.min(fixed.len()) - 1];
     let stated = found.fixed_bytes;
-    // A newer version has what this one knows, and more.
+    // A newer version has the fields that this one knows, and more.
     if stated == expected || (version > fixed.len() && stated > expected) {
         OtherHead::Fits
     } else {
@@ -208,20 +208,20 @@ fn other_head(kind: u8, fixed: &[u16], found: Head) -> OtherHead {
     }
 }
 
-/// The part of a message that a version has fixed; it is there, as [`open`] has checked.
+/// Returns the part of a message that a version has fixed. [`open`] has checked that it is there.
 ///
 /// # Errors
-/// [`DecodeError::Length`].
+/// [`DecodeError::Length`] if it is not.
 #[inline(always)]
 pub fn fixed_part<'a, const FIXED: usize>(opened: &Opened<'a>) -> Result<&'a [u8; FIXED], DecodeError> {
     let Opened { message, whole, .. } = *opened;
     whole.first_chunk().ok_or(DecodeError::Length { message, stated: 0, arrived: whole.len() })
 }
 
-/// That nothing is left of a message whose version is known.
+/// Checks that nothing is left of a message whose version is known.
 ///
 /// # Errors
-/// [`DecodeError::Unclaimed`].
+/// [`DecodeError::Unclaimed`] if something is.
 #[inline(always)]
 pub fn end(version: u8, opened: &Opened<'_>, rest: &[u8]) -> Result<(), DecodeError> {
     if rest.is_empty() || opened.version > version {
@@ -231,10 +231,10 @@ pub fn end(version: u8, opened: &Opened<'_>, rest: &[u8]) -> Result<(), DecodeEr
     }
 }
 
-/// That nothing lies behind a message.
+/// Checks that nothing lies behind a message.
 ///
 /// # Errors
-/// [`DecodeError::Length`].
+/// [`DecodeError::Length`] if something does.
 #[inline(always)]
 pub fn alone(opened: &Opened<'_>) -> Result<(), DecodeError> {
     let Opened { message, whole, behind, .. } = *opened;
@@ -245,19 +245,19 @@ pub fn alone(opened: &Opened<'_>) -> Result<(), DecodeError> {
     Err(DecodeError::Length { message, stated, arrived: whole.len() + behind.len() })
 }
 
-/// A value of a plain type.
+/// Reads a value of a plain type.
 ///
 /// # Errors
-/// [`DecodeError::Value`].
+/// [`DecodeError::Value`] if the bytes are not one.
 #[inline(always)]
 pub fn plain<T: Plain, const N: usize>(field: &'static str, bytes: &[u8; N]) -> Result<T, DecodeError> {
     T::try_read_from_bytes(bytes).map_err(|_| no_value(field, bytes))
 }
 
-/// A value of a plain type where it lies.
+/// Borrows a value of a plain type where it lies.
 ///
 /// # Errors
-/// [`DecodeError::Value`].
+/// [`DecodeError::Value`] if the bytes are not one.
 #[inline(always)]
 pub fn plain_in_place<'a, T: Plain, const N: usize>(
     field: &'static str,
@@ -266,10 +266,11 @@ pub fn plain_in_place<'a, T: Plain, const N: usize>(
     T::try_ref_from_bytes(bytes).map_err(|_| no_value(field, bytes))
 }
 
-/// Whether a value is there. One that is not has zeros in its place, so that `None` has one form.
+/// Returns whether a value is there. One that is not there must have zeros in its place, so that `None` has
+/// one form.
 ///
 /// # Errors
-/// [`DecodeError::Value`].
+/// [`DecodeError::Value`] if the flag is neither 0 nor 1, or a missing value is not zeros.
 #[inline(always)]
 pub fn present<const N: usize>(field: &'static str, flag: u8, value: &[u8; N]) -> Result<bool, DecodeError> {
     match flag {
@@ -279,13 +280,13 @@ pub fn present<const N: usize>(field: &'static str, flag: u8, value: &[u8; N]) -
     }
 }
 
-/// A number.
+/// Reads a number.
 #[inline(always)]
 pub fn count(bytes: &[u8; 4]) -> u32 {
     u32::from_le_bytes(*bytes)
 }
 
-/// A number, or `None`.
+/// Reads a number, or `None`.
 #[inline(always)]
 pub fn count_or_none(bytes: &[u8; 4]) -> Option<u32> {
     Some(count(bytes)).filter(|count| *count != NONE)
@@ -294,7 +295,7 @@ pub fn count_or_none(bytes: &[u8; 4]) -> Option<u32> {
 /// Takes bytes off the front of `rest`.
 ///
 /// # Errors
-/// [`DecodeError::Range`].
+/// [`DecodeError::Range`] if fewer are left.
 #[inline(always)]
 pub fn bytes<'a>(field: &'static str, count: u32, rest: &mut &'a [u8]) -> Result<&'a [u8], DecodeError> {
     let split = usize::try_from(count).ok().and_then(|count| rest.split_at_checked(count));
@@ -308,7 +309,7 @@ pub fn bytes<'a>(field: &'static str, count: u32, rest: &mut &'a [u8]) -> Result
 /// Takes text off the front of `rest`.
 ///
 /// # Errors
-/// [`DecodeError::Range`], [`DecodeError::Utf8`].
+/// [`DecodeError::Range`] if fewer bytes are left, [`DecodeError::Utf8`] if they are not UTF-8.
 #[inline(always)]
 pub fn text<'a>(field: &'static str, count: u32, rest: &mut &'a [u8]) -> Result<&'a str, DecodeError> {
     crate::text::from_utf8(bytes(field, count, rest)?)
@@ -318,7 +319,7 @@ pub fn text<'a>(field: &'static str, count: u32, rest: &mut &'a [u8]) -> Result<
 /// Takes elements off the front of `rest`.
 ///
 /// # Errors
-/// [`DecodeError::Range`], [`DecodeError::Element`].
+/// [`DecodeError::Range`] if fewer are left, [`DecodeError::Element`] if one is not a value of the type.
 #[inline(always)]
 pub fn elements<'a, T: Plain>(
     field: &'static str,
@@ -342,7 +343,7 @@ pub fn elements<'a, T: Plain>(
 /// Takes a message off the front of `rest`.
 ///
 /// # Errors
-/// [`DecodeError::Range`], and what is wrong with that message.
+/// [`DecodeError::Range`] if fewer bytes are left, and the errors of that message.
 #[inline(always)]
 pub fn nested<'a, T: InPlace<'a>>(
     field: &'static str,
@@ -357,7 +358,7 @@ fn no_value(field: &'static str, bytes: &[u8]) -> DecodeError {
     DecodeError::Value { field, first_byte: bytes.first().copied().unwrap_or(0) }
 }
 
-/// Elements before the first that is no value.
+/// Returns the number of elements before the first that is not a value of the type.
 #[cold]
 #[inline(never)]
 fn values<T: Plain>(bytes: &[u8]) -> usize {

@@ -1,9 +1,9 @@
-//! Putting CRC32Cs together: a message's, from those of its parts that were made apart from each other.
+//! Combination of CRC32Cs: a message's, from those of its parts, which were made separately.
 
-/// CRC32C's polynomial, the lowest power in the highest bit.
+/// CRC32C's polynomial, with the lowest power in the highest bit.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// x to the power of 8 * 2^n, modulo the polynomial, at place n: 2^n bytes on.
+/// Powers of x modulo the polynomial: at index n, x to the power of 8 * 2^n, which moves a sum 2^n bytes on.
 const POWERS: [u32; 32] = {
     let mut powers = [1 << 23; 32];
     let mut n = 1;
@@ -14,7 +14,7 @@ const POWERS: [u32; 32] = {
     powers
 };
 
-/// The product of two polynomials over GF(2), modulo CRC32C's.
+/// Returns the product of two polynomials over GF(2), modulo CRC32C's.
 const fn product(a: u32, mut b: u32) -> u32 {
     let mut product = 0;
     let mut bit = 1 << 31;
@@ -28,10 +28,10 @@ const fn product(a: u32, mut b: u32) -> u32 {
     product
 }
 
-/// CRC32C of two stretches of bytes, one behind the other, from those of both; `second_bytes` is how long the
-/// second is.
+/// Returns the CRC32C of two byte ranges, one behind the other, from the CRC32C of each. `second_bytes` is
+/// the length of the second.
 ///
-/// 32 steps for each bit that is set in the length; nothing where the first is empty.
+/// It takes 32 steps for each bit that is set in the length, and none if `first` is 0, as of an empty range.
 pub fn combine_crc32c(first: u32, second: u32, second_bytes: u32) -> u32 {
     let mut shifted = first;
     let mut left = if first == 0 { 0 } else { second_bytes };

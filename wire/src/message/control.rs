@@ -5,22 +5,22 @@ use super::{FIRST_VERSION, HEADER_BYTES, HeaderBytes, Kind, Prefix, flags};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The most ranges that one acknowledgement carries: they fill the header, so an acknowledgement never has a
-/// payload and a sender needs 128-byte receive entries only.
+/// The most ranges that one acknowledgement carries. They fill the header, so an acknowledgement never has a
+/// payload, and a sender needs 128-byte receive entries only.
 pub const ACK_RANGES_MAX: usize = 6;
 
-/// The end of a run of messages: sequences `first ..= first + count - 1`.
+/// The end of consecutive messages: sequences `first ..= first + count - 1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckRange {
-    /// The first message's sequence.
+    /// Sequence of the first message.
     pub first: u64,
-    /// How many consecutive sequences, at least 1.
+    /// Number of consecutive sequences, at least 1.
     pub count: u16,
-    /// Their end.
+    /// End of these messages.
     pub status: AckStatus,
 }
 
-/// A range as it lies in the header.
+/// A range in the form of the header.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawRange {
@@ -31,8 +31,8 @@ pub struct RawRange {
 }
 
 impl RawRange {
-    /// Not empty, within the sequences, with a status that exists, or that a later version may have, and a
-    /// code only where the status has one.
+    /// Returns whether the range is valid. It must not be empty, and lie within the sequences. Its status
+    /// must exist, or be one that a later version may have. It has a code only where the status has one.
     pub(super) fn is_sound(&self, version: u8) -> bool {
         let (status, code) = (self.status.get(), self.code.get());
         let is_status = match AckStatus::from_wire(status, code) {
@@ -49,61 +49,63 @@ impl RawRange {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct AckHeader {
-    /// Common prefix; `count` is the number of ranges.
+    /// Prefix that all headers have; `count` is the number of ranges.
     pub prefix: Prefix,
-    /// The sender may have sent this many SENDs on this connection, all told.
+    /// Total number of SENDs that the sender may have sent on this connection.
     pub credit_limit: U64,
     pub(super) reserved: [u8; 16],
     pub(super) ranges: [RawRange; ACK_RANGES_MAX],
 }
 
-/// A new credit limit; with [`flags::RECALL`] a request to give back what is unused above it.
+/// A new credit limit. With [`flags::RECALL`] it asks for the unused credit above the limit.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct CreditHeader {
-    /// Common prefix.
+    /// Prefix that all headers have; `count` is 0.
     pub prefix: Prefix,
-    /// The sender may have sent this many SENDs on this connection, all told.
+    /// Total number of SENDs that the sender may have sent on this connection.
     pub credit_limit: U64,
     pub(super) reserved: [u8; 112],
 }
 
-/// The answer to a recall: this SEND counts, and nothing above the limit will come until a new one is given.
+/// The answer to a recall. Its SEND counts, and the sender sends nothing above the limit until it gets a new
+/// one.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct CreditReturn {
-    /// Common prefix.
+    /// Prefix that all headers have; `count` is 0.
     pub prefix: Prefix,
-    /// The limit that the sender now keeps to: at least what it has sent, this SEND included.
+    /// Limit that the sender now keeps to: at least what it has sent, this SEND included.
     pub credit_limit: U64,
     pub(super) reserved: [u8; 112],
 }
 
-/// The receiver's congestion signal (Jet §4.3): a sender multiplies its present windows by `window_permille`
-/// thousandths, and lets them grow again step by step as long as no other signal comes. Each signal cuts: two
-/// of 500 leave a quarter.
+/// The receiver's congestion signal (Jet §4.3). A sender multiplies its present windows by `window_permille`
+/// thousandths. It lets them grow again step by step while no other signal arrives. Each signal cuts: two of
+/// 500 leave a quarter.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct CongestionHeader {
-    /// Common prefix.
+    /// Prefix that all headers have; `count` is 0.
     pub prefix: Prefix,
-    /// Thousandths of its present windows that the sender keeps, 1 to 1000: 500 halves them, 1000 gives all
-    /// of the full ones back at once.
+    /// Thousandths of its present windows that the sender keeps, 1 to 1000. 500 halves the windows; 1000
+    /// restores the full windows at once.
     pub window_permille: U32,
     pub(super) reserved: [u8; 116],
 }
 
-/// Why the receiver ends the connection.
+/// The reason why the receiver ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum ByeReason {
-    /// It drains: every message has its end, or the time of the drain is over; connect to the next daemon.
+    /// The daemon drains: every message has its end, or the time of the drain is over. Connect to the next
+    /// daemon.
     Draining = 1,
-    /// A header could not be read: a sender that is broken, or breaks the rules of the version agreed.
+    /// A header could not be read: the sender is broken, or breaks the rules of the agreed version.
     Malformed = 2,
-    /// A header of another version than the two ends agreed on.
+    /// A header had another version than the two ends agreed on.
     Version = 3,
-    /// More SENDs than the credit allowed.
+    /// The sender made more SENDs than its credit allowed.
     CreditExceeded = 4,
     /// A READ of the sender's memory failed: unregistered key or a length beyond the region.
     BadMemory = 5,
@@ -152,13 +154,13 @@ impl core::fmt::Display for ByeReason {
     }
 }
 
-/// The receiver says why it is about to disconnect.
+/// The receiver's farewell, with the reason why it is about to disconnect.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct ByeHeader {
-    /// Common prefix.
+    /// Prefix that all headers have; `count` is 0.
     pub prefix: Prefix,
-    /// A [`ByeReason`].
+    /// Number of the [`ByeReason`].
     pub reason: U16,
     pub(super) reserved: [u8; 118],
 }
@@ -170,11 +172,11 @@ const _: () = assert!(size_of::<CongestionHeader>() == HEADER_BYTES);
 const _: () = assert!(size_of::<ByeHeader>() == HEADER_BYTES);
 
 impl AckHeader {
-    /// Writes an acknowledgement of at most [`ACK_RANGES_MAX`] ranges.
+    /// Encodes an acknowledgement of at most [`ACK_RANGES_MAX`] ranges.
     ///
     /// # Panics
-    /// Where there are more ranges than fit, or one that no sender would accept: empty, or
-    /// [`AckStatus::PeerLost`].
+    /// Panics if there are more ranges than fit. Panics if there is a range that no sender would accept:
+    /// empty, or [`AckStatus::PeerLost`].
     pub fn encode(credit_limit: u64, ranges: &[AckRange]) -> HeaderBytes {
         let mut raw =
             [RawRange { first: 0.into(), count: 0.into(), status: 0.into(), code: 0.into() }; ACK_RANGES_MAX];
@@ -201,8 +203,8 @@ impl AckHeader {
         zerocopy::transmute!(header)
     }
 
-    /// The ranges, each already checked by [`super::parse_from_receiver`]. A status that this build does not
-    /// know is the nearest of its class.
+    /// Returns the ranges, which [`super::parse_from_receiver`] has checked. A status that this build does
+    /// not know becomes the nearest of its class.
     pub fn ranges(&self) -> impl Iterator<Item = AckRange> + '_ {
         self.raw_ranges().iter().filter_map(|raw| {
             let status = AckStatus::from_wire_or_class(raw.status.get(), raw.code.get())?;
@@ -210,7 +212,7 @@ impl AckHeader {
         })
     }
 
-    /// How many of the ranges have a status that this build does not know.
+    /// Returns how many of the ranges have a status that this build does not know.
     pub fn ranges_of_unknown_status(&self) -> usize {
         self.raw_ranges().iter().filter(|raw| !AckStatus::is_known(raw.status.get())).count()
     }
@@ -221,7 +223,7 @@ impl AckHeader {
 }
 
 impl CreditHeader {
-    /// Writes a credit limit, or a recall down to it.
+    /// Encodes a credit limit, or a recall down to it.
     pub fn encode(credit_limit: u64, recall: bool) -> HeaderBytes {
         let bits = if recall { flags::RECALL } else { 0 };
         let header = Self {
@@ -232,14 +234,14 @@ impl CreditHeader {
         zerocopy::transmute!(header)
     }
 
-    /// Whether unused credit above the limit is to be given back.
+    /// Returns whether unused credit above the limit is to be given back.
     pub fn recall(&self) -> bool {
         self.prefix.flags.get() & flags::RECALL != 0
     }
 }
 
 impl CreditReturn {
-    /// Writes the answer to a recall.
+    /// Encodes the answer to a recall.
     pub fn encode(credit_limit: u64) -> HeaderBytes {
         let header = Self {
             prefix: Prefix::new(Kind::CreditReturn, 0, 0),
@@ -251,7 +253,7 @@ impl CreditReturn {
 }
 
 impl CongestionHeader {
-    /// Writes a congestion signal; `window_permille` is clamped to 1..=1000.
+    /// Encodes a congestion signal; `window_permille` is clamped to 1..=1000.
     pub fn encode(window_permille: u32) -> HeaderBytes {
         let header = Self {
             prefix: Prefix::new(Kind::Congestion, 0, 0),
@@ -263,14 +265,14 @@ impl CongestionHeader {
 }
 
 impl ByeHeader {
-    /// Writes a farewell.
+    /// Encodes a farewell.
     pub fn encode(reason: ByeReason) -> HeaderBytes {
         let header =
             Self { prefix: Prefix::new(Kind::Bye, 0, 0), reason: (reason as u16).into(), reserved: [0; 118] };
         zerocopy::transmute!(header)
     }
 
-    /// The reason, where this build knows it: a later version may have others.
+    /// Returns the reason, if this build knows it: a later version may have others.
     pub fn reason(&self) -> Option<ByeReason> {
         ByeReason::from_wire(self.reason.get())
     }

@@ -1,35 +1,35 @@
-//! How many messages ended how.
+//! Counts of messages by their end.
 
 use super::AckStatus;
 
-/// Ends of messages, one count for each [`AckStatus`].
+/// Counts of ended messages, one for each [`AckStatus`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct EndCounts {
-    /// Consumed.
+    /// Messages that were consumed.
     pub consumed: u64,
-    /// Rejected by their application.
+    /// Messages that their application rejected.
     pub rejected: u64,
-    /// No room to queue.
+    /// Messages that found no room to wait in.
     pub busy: u64,
-    /// No such application.
+    /// Messages to an application that was not registered.
     pub no_app: u64,
-    /// Not admitted.
+    /// Messages that were not admitted.
     pub denied: u64,
-    /// Too large.
+    /// Messages that were too large.
     pub too_large: u64,
-    /// Checksum did not fit.
+    /// Messages that are corrupt: their checksum did not fit, or their memory was lost.
     pub corrupt: u64,
-    /// The application went away.
+    /// Messages whose application went away.
     pub app_gone: u64,
-    /// Came while the daemon was draining.
+    /// Messages that arrived while the daemon was draining.
     pub draining: u64,
-    /// The connection ended before they did.
+    /// Messages whose connection ended before they did.
     pub peer_lost: u64,
 }
 
 impl EndCounts {
-    /// Counts a message's end.
+    /// Counts the end of a message.
     #[inline]
     pub fn add(&mut self, status: AckStatus) {
         if status == AckStatus::Consumed {
@@ -55,9 +55,9 @@ impl EndCounts {
         } += 1;
     }
 
-    /// All that are not `consumed`.
+    /// Returns the number of messages that ended otherwise than consumed.
     pub fn refused(&self) -> u64 {
-        // Named one by one: an end that is added has to be added here, too.
+        // Named one by one: a new end has to be added here, too.
         let Self {
             consumed: _,
             rejected,
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn each_end_is_counted_once_and_only_consumed_is_no_refusal() {
-        // Beside those that travel: what a sender finds out by itself.
+        // Besides the ends that travel, the one that a sender finds out itself.
         let ends: Vec<_> = TRAVEL.into_iter().chain([AckStatus::PeerLost]).collect();
         let count = |&end: &AckStatus| {
             let mut counts = EndCounts::default();

@@ -1,10 +1,10 @@
 //! The first words of a connection, in its private data.
 //!
 //! A hello fits the 56 bytes that RDMA CM leaves an application in a connection request, so the same bytes
-//! work on every fabric. One connection speaks for one sender to one application.
+//! work on every fabric. One connection carries the messages of one sender to one application.
 //!
-//! First words are said before a version is agreed on, so their layout is that of every version: what is
-//! there stays where it is. `docs/wire.md` says how something is added.
+//! First words are sent before a version is agreed on, so all versions share their layout: existing bytes
+//! keep their places. `docs/wire.md` says how something is added.
 
 use super::{FIRST_VERSION, Versions};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -17,14 +17,15 @@ pub const HELLO_BYTES: usize = 56;
 
 const MAGIC: [u8; 4] = *b"JETh";
 
-/// Feature bits: what one end understands, whatever the version. The sender says all of its own, the receiver
-/// those of them that it understands, too; only these are used. Unknown ones are ignored.
+/// Feature bits: what one end understands, whatever the version. The sender sends all of its own bits. The
+/// receiver answers with those of them that it understands, too, and only these are used. Unknown bits are
+/// ignored.
 pub mod features {
     /// Checksums over payloads are understood; a receiver that leaves this out ignores them.
     pub const CRC32C: u32 = 1;
     /// Congestion signals are understood.
     pub const CONGESTION: u32 = 2;
-    /// What this build understands.
+    /// All features that this build understands.
     pub const ALL: u32 = CRC32C | CONGESTION;
 }
 
@@ -66,7 +67,7 @@ impl AppName {
         Ok(Self { bytes, used: u8::try_from(name.len()).map_err(|_| AppNameError)? })
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         core::str::from_utf8(&self.bytes[..usize::from(self.used)]).unwrap_or_default()
     }
@@ -84,18 +85,19 @@ impl core::fmt::Debug for AppName {
     }
 }
 
-/// What a sender says when it connects.
+/// A sender's first words when it connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// The versions of the wire that the sender speaks.
+    /// Versions of the wire format that the sender speaks.
     pub versions: Versions,
-    /// Bits of [`features`].
+    /// Set of [`features`], as bits.
     pub features: u32,
-    /// The sender's own identity, kept over reconnects, so that an application can tell redelivered messages.
+    /// Identity of the sender, kept over reconnects, so that an application can recognize redelivered
+    /// messages.
     pub sender_id: u64,
     /// Receive entries that the sender keeps posted for acknowledgements.
     pub receive_entries: u16,
-    /// The application that this connection's messages are for.
+    /// Application that this connection's messages are for.
     pub app: AppName,
 }
 
@@ -109,32 +111,33 @@ struct RawHello {
     features: U32,
     sender_id: U64,
     app: [u8; APP_NAME_MAX],
-    /// 0: as the lowest.
+    /// Highest version; 0 stands for the lowest.
     version_highest: u8,
-    /// Zero; anything else is refused, for it may be what must be understood.
+    /// Zero. Anything else is refused, for it may mean something that must be understood.
     understood: u8,
-    /// Skipped, whatever it is.
+    /// Bytes that are skipped, whatever they are.
     skipped: [u8; 2],
 }
 
 const _: () = assert!(size_of::<RawHello>() == HELLO_BYTES);
 
-/// What a receiver answers when it accepts.
+/// A receiver's answer when it accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// The versions of the wire that the receiver speaks: one of them at least is spoken here, too.
+    /// Versions of the wire format that the receiver speaks. At least one of them is spoken here, too.
     pub versions: Versions,
-    /// Bits of [`features`] that both ends know.
+    /// Set of [`features`] that both ends know, as bits.
     pub features: u32,
-    /// Changes with every start of the daemon.
+    /// Number that changes with every start of the daemon.
     pub incarnation: u64,
     /// SENDs that the sender may make before the next credit arrives.
     pub credit_limit: u64,
-    /// The longest message that the receiver takes.
+    /// Bytes of the longest message that the receiver accepts.
     pub message_bytes_max: u64,
-    /// Requests for large messages that the sender may have unfinished at once.
+    /// The most requests for large messages that the sender may have unfinished at once.
     pub requests_max: u32,
-    /// A sender that waits for an end or for credit hears something this often; 0: nothing is promised.
+    /// Milliseconds after which a sender that waits for an end or for credit hears something, at the latest;
+    /// 0: nothing is promised.
     pub heartbeat_ms: u16,
 }
 
@@ -143,7 +146,7 @@ pub struct Welcome {
 struct RawWelcome {
     magic: [u8; 4],
     version_lowest: u8,
-    /// 0: as the lowest.
+    /// Highest version; 0 stands for the lowest.
     version_highest: u8,
     heartbeat_ms: U16,
     features: U32,
@@ -156,14 +159,14 @@ struct RawWelcome {
 /// Bytes of a [`Welcome`].
 pub const WELCOME_BYTES: usize = size_of::<RawWelcome>();
 
-/// Why a receiver refuses a connection.
+/// The reason why a receiver refuses a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The hello could not be read.
     Malformed,
-    /// No version of the wire in common: the receiver speaks these.
+    /// The two ends have no version of the wire format in common; the receiver speaks these.
     Version(Versions),
-    /// As many peers as the configuration allows are connected.
+    /// The configured number of connected peers is reached.
     TooManyPeers,
     /// The daemon is draining.
     Draining,
@@ -198,31 +201,31 @@ fn no_version_in_common(f: &mut core::fmt::Formatter<'_>, theirs: Versions) -> c
     )
 }
 
-/// Why a hello, a welcome or a refusal could not be read.
+/// The reason why a hello, a welcome or a refusal could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HelloError {
-    /// Too short.
+    /// There are too few bytes.
     Truncated {
         /// Bytes that arrived.
         bytes: usize,
     },
-    /// It does not begin as one.
+    /// The bytes do not begin with Jet's magic number.
     Magic,
-    /// No range of versions.
+    /// The two versions are not a range.
     Versions {
-        /// The lowest that was said.
+        /// Lowest version stated.
         lowest: u8,
-        /// The highest that was said.
+        /// Highest version stated.
         highest: u8,
     },
-    /// The receiver took the connection, and speaks no version that this build speaks.
+    /// The receiver accepted the connection, but speaks no version that this build speaks.
     NoVersion {
-        /// What it speaks.
+        /// Versions that the receiver speaks.
         theirs: Versions,
     },
-    /// Something is asked for that this build does not know, and that must be understood.
+    /// The hello asks for something that this build does not know, and that must be understood.
     Unknown,
-    /// The application's name is not one.
+    /// The application's name is not valid.
     App,
 }
 
@@ -244,7 +247,7 @@ impl core::fmt::Display for HelloError {
 impl core::error::Error for HelloError {}
 
 impl Hello {
-    /// The bytes for the connection request.
+    /// Returns the bytes for the connection request.
     pub fn encode(&self) -> [u8; HELLO_BYTES] {
         let raw = RawHello {
             magic: MAGIC,
@@ -261,7 +264,7 @@ impl Hello {
         zerocopy::transmute!(raw)
     }
 
-    /// Reads a connection request's private data; padding behind it is ignored, as RDMA CM pads.
+    /// Reads a connection request's private data. Padding behind it is ignored, as RDMA CM pads.
     ///
     /// # Errors
     /// [`HelloError`]; the connecting end is to blame.
@@ -284,7 +287,7 @@ impl Hello {
 }
 
 impl Welcome {
-    /// The bytes for the accept.
+    /// Returns the bytes for the accept.
     pub fn encode(&self) -> [u8; WELCOME_BYTES] {
         let raw = RawWelcome {
             magic: MAGIC,
@@ -300,7 +303,7 @@ impl Welcome {
         zerocopy::transmute!(raw)
     }
 
-    /// Reads an accept's private data. What is behind it is ignored: padding, and what later versions add.
+    /// Reads an accept's private data. Bytes behind it are ignored: padding, and what later versions add.
     ///
     /// # Errors
     /// [`HelloError`]; the accepting end is to blame.
@@ -322,8 +325,8 @@ impl Welcome {
         })
     }
 
-    /// The version of the connection. The lowest one, in a welcome that was not read but made with none that
-    /// this build speaks.
+    /// Returns the version of the connection. It is version 1 for a welcome that was built, not read, with no
+    /// version that this build speaks.
     pub fn agreed_version(&self) -> u8 {
         Versions::SPOKEN.agree(self.versions).unwrap_or(FIRST_VERSION)
     }
@@ -339,14 +342,14 @@ impl Refusal {
         }
     }
 
-    /// The bytes for the reject.
+    /// Returns the bytes for the reject.
     pub fn encode(self) -> [u8; REFUSAL_BYTES] {
         let [a, b, c, d] = MAGIC;
         let spoken = if let Self::Version(spoken) = self { spoken } else { Versions::FIRST };
         [a, b, c, d, spoken.lowest(), self.reason(), spoken.highest_byte(), 0]
     }
 
-    /// Reads a reject's private data; `None` where it is not one of ours.
+    /// Reads a reject's private data; `None` if it is not one of Jet's.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let reason = *bytes.get(5).filter(|_| bytes.starts_with(&MAGIC))?;
         let spoken = Versions::from_bytes(bytes[4], bytes.get(6).copied().unwrap_or(0));

@@ -20,8 +20,8 @@
 //! | [`Kind::Bye`] | receiver | [`ByeHeader`] | none |
 //!
 //! The [`hello`] travels in the connection's private data, not in a SEND. In it the two ends say which
-//! versions they speak; every header of the connection has the one that they agree on, and is read by the
-//! rules of that one. `docs/wire.md` has the layout and the rules by which it changes.
+//! versions they speak. Every header of the connection has the version that they agree on, and is read by
+//! that version's rules. `docs/wire.md` has the layout and the rules by which it changes.
 
 mod checksum;
 mod control;
@@ -45,14 +45,14 @@ pub use version::{FIRST_VERSION, Versions, WIRE_VERSION};
 use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Bytes of the header that every SEND begins with (see the module's text for why 128).
+/// Bytes of the header that every SEND begins with (the module's text says why 128).
 pub const HEADER_BYTES: usize = 128;
 /// The most user-header bytes that a small message carries.
 pub const SMALL_USER_HEADER_MAX: usize = 96;
 /// The most user-header bytes that a large message carries.
 pub const USER_HEADER_MAX: usize = 256;
-/// The most user-header bytes of a large message that fit beside the request's fields; a longer one rides
-/// whole in the request's payload.
+/// The most user-header bytes of a large message that fit beside the request's fields. A longer user header
+/// is sent whole as the request's payload.
 pub const REQUEST_INLINE_USER_HEADER_MAX: usize = 64;
 
 /// Raw header bytes, aligned so that the checked views can be taken in place.
@@ -61,24 +61,24 @@ pub const REQUEST_INLINE_USER_HEADER_MAX: usize = 64;
 pub struct HeaderBytes(pub [u8; HEADER_BYTES]);
 
 impl HeaderBytes {
-    /// All zero: no valid header (kind 0 does not exist).
+    /// A header of zeros, which is not valid (kind 0 does not exist).
     pub const ZERO: Self = Self([0; HEADER_BYTES]);
 
-    /// The version that the header says that it has.
+    /// Returns the version that the header states.
     #[inline]
     pub fn version(&self) -> u8 {
         self.0[0]
     }
 
-    /// Makes it a header of the version that a connection has. What is written has [`WIRE_VERSION`]; a
-    /// version before that has the same fields at the same places, and statuses are to be made such that it
-    /// knows them ([`AckStatus::known_in`]).
+    /// Sets the version to that of a connection. Headers are encoded as [`WIRE_VERSION`]. An earlier version
+    /// has the same fields at the same places; the caller must use statuses that it knows
+    /// ([`AckStatus::known_in`]).
     #[inline]
     pub fn set_version(&mut self, version: u8) {
         self.0[0] = version;
     }
 
-    /// Copies a header off the front of bytes that arrived; what follows is its payload.
+    /// Copies a header off the front of bytes that arrived; the bytes behind it are its payload.
     ///
     /// # Errors
     /// [`HeaderError::Truncated`] where there are fewer bytes than a header has.
@@ -88,7 +88,7 @@ impl HeaderBytes {
     }
 }
 
-/// What a header is. The value on the wire is the discriminant.
+/// The kind of a header. The value on the wire is the discriminant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -96,15 +96,15 @@ pub enum Kind {
     Small = 1,
     /// The request for a large message: where it lies and how long it is.
     Request = 2,
-    /// Ends of messages.
+    /// The acknowledgement: ends of messages.
     Ack = 3,
     /// A new credit limit, or a recall of unused credit.
     Credit = 4,
     /// The answer to a recall.
     CreditReturn = 5,
-    /// The receiver is under pressure: cut the windows to this share.
+    /// The receiver's congestion signal: cut the windows to this share.
     Congestion = 6,
-    /// The receiver is about to disconnect, and says why.
+    /// The receiver's farewell before it disconnects, with the reason.
     Bye = 7,
 }
 
@@ -112,16 +112,16 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Prefix {
-    /// The version that the two ends agreed on.
+    /// Version that the two ends agreed on.
     pub version: u8,
-    /// A [`Kind`].
+    /// Number of the [`Kind`].
     pub kind: u8,
-    /// Bits of [`flags`].
+    /// Flags of the header, bits of [`flags`].
     pub flags: U16,
     /// User-header bytes (small, request) or number of ranges (ack); 0 elsewhere.
     pub count: U16,
-    /// Zero; whoever reads it refuses anything else, so that a later version can use it for what must be
-    /// understood.
+    /// Zero. A reader refuses anything else, so that a later version can use the field for something that
+    /// must be understood.
     pub reserved: U16,
 }
 
@@ -142,11 +142,12 @@ impl Prefix {
 pub mod flags {
     /// The `crc32c` field holds a CRC32C of the whole payload.
     pub const CRC32C: u16 = 1;
-    /// Sent before on an earlier connection; the application may have seen it.
+    /// The message was sent before on an earlier connection; the application may have seen it.
     pub const REDELIVERED: u16 = 2;
-    /// Only on credit: give back what is unused above the limit.
+    /// The credit header is a recall: give back unused credit above the limit. Only on
+    /// [`Kind::Credit`](super::Kind::Credit).
     pub const RECALL: u16 = 4;
-    /// Bits that whoever does not know them skips, from version 2 on.
+    /// Mask of the bits that are skipped where they are unknown, from version 2 on.
     pub const SKIPPED: u16 = 0xff00;
 }
 

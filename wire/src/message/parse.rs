@@ -1,8 +1,9 @@
-//! From bytes to checked views. Everything a stranger can get wrong is an error here and nowhere later. And
-//! back, for whoever compares: tests, recordings, the fuzzer.
+//! Parsing of headers: from bytes to checked views. Every mistake in bytes from another host becomes an error
+//! here, and none is left for later. The views can also be encoded again, for comparisons by tests,
+//! recordings and the fuzzer.
 //!
-//! Version 1 refuses every byte that it gives no meaning. From version 2 on some of them are skipped, so that
-//! what is added there costs an older end nothing: `docs/wire.md` says which.
+//! Version 1 refuses every byte that it gives no meaning. From version 2 on some of them are skipped, so
+//! additions there need no change at an older end. `docs/wire.md` says which.
 
 use super::{
     ACK_RANGES_MAX, AckHeader, AckRange, AckStatus, ByeHeader, CongestionHeader, CreditHeader, CreditReturn,
@@ -12,37 +13,37 @@ use super::{
 use crate::SLAB_BYTES;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// What a receiver may get.
+/// A header that a receiver may get, checked.
 #[derive(Clone, Copy, Debug)]
 pub enum FromSender<'a> {
-    /// A small message; its payload has the length that it says.
+    /// A small message; its payload has the stated length.
     Small(&'a SmallHeader),
-    /// A request for a large one; where the user header is the payload, it has the length that it says.
+    /// A request for a large message. Where the user header is the payload, it has the stated length.
     Request(&'a RequestHeader),
-    /// The answer to a recall.
+    /// The answer to a recall of credit.
     CreditReturn(&'a CreditReturn),
 }
 
-/// What a sender may get.
+/// A header that a sender may get, checked.
 #[derive(Clone, Copy, Debug)]
 pub enum FromReceiver<'a> {
-    /// Ends of messages.
+    /// An acknowledgement: ends of messages.
     Ack(&'a AckHeader),
     /// A credit limit or a recall.
     Credit(&'a CreditHeader),
-    /// Cut the windows.
+    /// A congestion signal: cut the windows.
     Congestion(&'a CongestionHeader),
-    /// The receiver is about to disconnect.
+    /// A farewell: the receiver is about to disconnect.
     Bye(&'a ByeHeader),
 }
 
 impl FromSender<'_> {
-    /// Writes anew what was read. The header has [`WIRE_VERSION`](super::WIRE_VERSION);
-    /// [`HeaderBytes::set_version`] makes it one of the version that it was read in. Bytes without a meaning
-    /// are zero. A user header behind the request is its payload, not part of this.
+    /// Encodes again what was read. The header has [`WIRE_VERSION`](super::WIRE_VERSION);
+    /// [`HeaderBytes::set_version`] changes that to the version that it was read in. Bytes without a meaning
+    /// are zero. A user header behind the request is its payload, and not part of this.
     ///
     /// # Panics
-    /// Where the view does not come from [`parse_from_sender`] and says what no header may.
+    /// Panics if the view does not come from [`parse_from_sender`] and has values that no header may have.
     #[must_use]
     pub fn encode(&self) -> HeaderBytes {
         match self {
@@ -63,7 +64,7 @@ impl FromSender<'_> {
                 class: request.class,
                 crc32c: request.crc32c(),
                 redelivered: request.redelivered(),
-                // Of one that is the payload the header has the length alone.
+                // Where the user header is the payload, the header has only its length.
                 user_header: request
                     .inline_user_header()
                     .unwrap_or(&[0; USER_HEADER_MAX][..request.user_header_bytes()]),
@@ -74,11 +75,11 @@ impl FromSender<'_> {
 }
 
 impl FromReceiver<'_> {
-    /// Writes anew what was read, as [`FromSender::encode`] does. `None`: it has a status or a reason of a
-    /// later version, which this build cannot write.
+    /// Encodes again what was read, like [`FromSender::encode`]. `None`: it has a status or a reason of a
+    /// later version, which this build cannot encode.
     ///
     /// # Panics
-    /// Where the view does not come from [`parse_from_receiver`] and says what no header may.
+    /// Panics if the view does not come from [`parse_from_receiver`] and has values that no header may have.
     #[must_use]
     pub fn encode(&self) -> Option<HeaderBytes> {
         Some(match self {
@@ -101,63 +102,63 @@ impl FromReceiver<'_> {
     }
 }
 
-/// Why a header was refused. The other end is to blame in every case.
+/// The reason why a header was refused. The other end is to blame in every case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderError {
-    /// Fewer bytes than a header has.
+    /// There are fewer bytes than a header has.
     Truncated {
         /// Bytes that arrived.
         bytes: usize,
     },
-    /// Another version than the connection has.
+    /// The version is not that of the connection.
     Version {
-        /// The version found.
+        /// Version found.
         found: u8,
-        /// The one that was agreed on.
+        /// Version that was agreed on.
         agreed: u8,
     },
-    /// A kind that does not exist or that this end never gets.
+    /// The kind does not exist, or this end never gets it.
     Kind {
-        /// The kind found.
+        /// Kind found.
         found: u8,
     },
-    /// Flag bits that this build does not know or that do not belong to the kind, or fields that must be zero
-    /// and are not. From version 2 on that is not said of what may be skipped.
+    /// Flag bits are set that this build does not know or that do not belong to the kind, or fields are not
+    /// zero that must be. From version 2 on, bytes and flags that may be skipped cause no such error.
     Reserved,
-    /// A user header longer than this kind allows.
+    /// The user header is longer than this kind allows.
     UserHeader {
-        /// Its stated length.
+        /// Stated length of the user header.
         bytes: usize,
         /// The most that is allowed.
         max: usize,
     },
-    /// The header states another payload length than what arrived: a length that lies.
+    /// The stated payload length is not that of what arrived.
     Payload {
         /// Bytes stated.
         stated: u64,
         /// Bytes that arrived behind the header.
         arrived: usize,
     },
-    /// A message of no bytes by request, or one that ends beyond the address space.
+    /// The requested message has no bytes, or ends beyond the address space.
     Extent {
         /// Stated start.
         address: u64,
         /// Stated length.
         length: u64,
     },
-    /// A range that is empty, wraps around, or has a status that does not exist.
+    /// A range is empty, wraps around, or has a status that does not exist.
     Range {
-        /// Its position in the acknowledgement.
+        /// Index of the range in the acknowledgement.
         index: usize,
     },
-    /// A window that is nothing, or more than all.
+    /// The window is 0, or more than 1000 thousandths.
     Window {
-        /// The thousandths stated.
+        /// Stated thousandths.
         permille: u32,
     },
-    /// A farewell for a reason that this version does not know.
+    /// The farewell has a reason that this version does not know.
     Reason {
-        /// The reason found.
+        /// Reason found.
         found: u16,
     },
 }
@@ -193,8 +194,8 @@ impl core::fmt::Display for HeaderError {
 
 impl core::error::Error for HeaderError {}
 
-/// Reads a header that a sender sent on a connection of that version; `payload_bytes` is what arrived behind
-/// it.
+/// Parses a header that a sender sent on a connection of that version. `payload_bytes` is how many bytes
+/// arrived behind it.
 ///
 /// # Errors
 /// [`HeaderError`], which always blames the sender.
@@ -246,8 +247,8 @@ pub fn parse_from_sender(
     }
 }
 
-/// Reads a header that a receiver sent on a connection of that version; `payload_bytes` is what arrived
-/// behind it.
+/// Parses a header that a receiver sent on a connection of that version. `payload_bytes` is how many bytes
+/// arrived behind it.
 ///
 /// # Errors
 /// [`HeaderError`], which always blames the receiver.
@@ -292,7 +293,7 @@ pub fn parse_from_receiver(
         let bye = view::<ByeHeader>(bytes);
         check_bare(version, prefix, 0, &bye.reserved)?;
         let found = bye.reason.get();
-        // A farewell for a reason of a later version is a farewell all the same.
+        // A farewell for a reason of a later version is still a farewell.
         if bye.reason().is_none() && (version == FIRST_VERSION || found == 0) {
             return Err(HeaderError::Reason { found });
         }
@@ -316,7 +317,7 @@ fn prefix(version: u8, bytes: &[u8; HEADER_BYTES]) -> Result<&Prefix, HeaderErro
     Ok(prefix)
 }
 
-/// The flags that a small message and a request may carry.
+/// Flags that a small message and a request may carry.
 const MESSAGE_FLAGS: u16 = flags::CRC32C | flags::REDELIVERED;
 
 #[inline]
@@ -325,26 +326,28 @@ fn check_flags(version: u8, prefix: &Prefix, allowed: u16) -> Result<(), HeaderE
     if prefix.flags.get() & !(allowed | skipped) == 0 { Ok(()) } else { Err(HeaderError::Reserved) }
 }
 
-/// Of a header's bytes without a meaning the last ones, so many, are skipped from version 2 on. The second
-/// cache line of headers that have nothing there ...
+/// Bytes at the end of a header without a count that are skipped from version 2 on. They are its second cache
+/// line.
 const BARE_SKIPPED: usize = 64;
-/// ... and eight bytes of those that do.
+/// Bytes without a meaning that are skipped from version 2 on, in requests and acknowledgements: the last
+/// eight of them.
 const REQUEST_SKIPPED: usize = 8;
 const ACK_SKIPPED: usize = 8;
 
-/// Bytes without a meaning: zero, but for those that the version skips.
+/// Checks that bytes without a meaning are zero, except for those that the version skips.
 #[inline]
 fn check_reserved(version: u8, reserved: &[u8], skipped: usize) -> Result<(), HeaderError> {
     let skipped = if version == FIRST_VERSION { 0 } else { skipped };
     if is_zero(&reserved[..reserved.len() - skipped]) { Ok(()) } else { Err(HeaderError::Reserved) }
 }
 
-/// A checksum without its flag would go unchecked though its sender meant it to be.
+/// Checks that a checksum has its flag. Without the flag it would go unchecked, though its sender meant it to
+/// be checked.
 fn check_crc32c(prefix: &Prefix, crc32c: u32) -> Result<(), HeaderError> {
     if prefix.flags.get() & flags::CRC32C != 0 || crc32c == 0 { Ok(()) } else { Err(HeaderError::Reserved) }
 }
 
-/// Headers without a count: only these flags, and the rest of the bytes without a meaning.
+/// Checks a header without a count: only the given flags are set, and bytes without a meaning are zero.
 fn check_bare(version: u8, prefix: &Prefix, allowed: u16, reserved: &[u8]) -> Result<(), HeaderError> {
     check_flags(version, prefix, allowed)?;
     check_reserved(version, reserved, BARE_SKIPPED)?;
@@ -353,7 +356,7 @@ fn check_bare(version: u8, prefix: &Prefix, allowed: u16, reserved: &[u8]) -> Re
 
 #[inline]
 fn is_zero(bytes: &[u8]) -> bool {
-    // Without a way out before the end, so that it takes many bytes at a time.
+    // No early exit, so that many bytes are handled at a time.
     bytes.iter().fold(0, |all, byte| all | byte) == 0
 }
 

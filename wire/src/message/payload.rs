@@ -12,17 +12,17 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SmallHeader {
-    /// Common prefix; `count` is the user header's length.
+    /// Prefix that all headers have; `count` is the user header's length.
     pub prefix: Prefix,
     /// Payload bytes behind the header, 0 to 4096.
     pub payload_bytes: U32,
     /// CRC32C of the payload where [`flags::CRC32C`] is set, else 0.
     pub crc32c: U32,
-    /// The sender's own number for this message; its acknowledgement names it.
+    /// Number that the sender gave this message; the acknowledgement names it.
     pub sequence: U64,
-    /// The application's word, delivered as it came.
+    /// Word of the sending program, delivered unchanged.
     pub tag: U64,
-    /// The application's header; the first `count` bytes count.
+    /// User header of the sending program, in the first `count` bytes.
     pub user_header: [u8; SMALL_USER_HEADER_MAX],
 }
 
@@ -30,70 +30,70 @@ pub struct SmallHeader {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RequestHeader {
-    /// Common prefix; `count` is the user header's length.
+    /// Prefix that all headers have; `count` is the user header's length.
     pub prefix: Prefix,
     /// CRC32C of the whole message where [`flags::CRC32C`] is set, else 0.
     pub crc32c: U32,
-    /// The remote key of the region that holds the message.
+    /// Remote key of the region that holds the message.
     pub key: U32,
-    /// The sender's own number for this message.
+    /// Number that the sender gave this message.
     pub sequence: U64,
-    /// The application's word, delivered as it came.
+    /// Word of the sending program, delivered unchanged.
     pub tag: U64,
-    /// Message bytes, at least 1.
+    /// Bytes of the message, at least 1.
     pub length: U64,
-    /// Where the message begins, in the terms of the NIC that registered it (an offset, or a virtual
-    /// address).
+    /// Address of the message's first byte, in the terms of the NIC that registered it (an offset, or a
+    /// virtual address).
     pub address: U64,
-    /// Admission class asked for, 0 the most urgent.
+    /// Requested admission class, 0 the most urgent.
     pub class: u8,
-    /// Zero.
+    /// Bytes without a meaning: zero. From version 2 on a reader skips the last eight.
     pub reserved: [u8; 15],
-    /// The user header where it fits; else it is the payload behind this header.
+    /// User header where it fits; a longer one is the payload behind this header.
     pub user_header: [u8; REQUEST_INLINE_USER_HEADER_MAX],
 }
 
 const _: () = assert!(size_of::<SmallHeader>() == HEADER_BYTES);
 const _: () = assert!(size_of::<RequestHeader>() == HEADER_BYTES);
 
-/// What a small message's header says, for writing one.
+/// Fields of a small message's header, for encoding one.
 #[derive(Clone, Copy, Debug)]
 pub struct SmallFields<'a> {
-    /// The sender's number for the message.
+    /// Number that the sender gave the message.
     pub sequence: u64,
-    /// The application's word.
+    /// Word of the sending program.
     pub tag: u64,
     /// Payload bytes, at most [`SLAB_BYTES`].
     pub payload_bytes: u32,
     /// CRC32C of the payload, if the receiver is to check it.
     pub crc32c: Option<u32>,
-    /// Sent before on an earlier connection.
+    /// Whether the message was sent before on an earlier connection.
     pub redelivered: bool,
-    /// At most [`SMALL_USER_HEADER_MAX`] bytes.
+    /// User header, at most [`SMALL_USER_HEADER_MAX`] bytes.
     pub user_header: &'a [u8],
 }
 
-/// What a request says, for writing one.
+/// Fields of a request, for encoding one.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestFields<'a> {
-    /// The sender's number for the message.
+    /// Number that the sender gave the message.
     pub sequence: u64,
-    /// The application's word.
+    /// Word of the sending program.
     pub tag: u64,
-    /// Message bytes.
+    /// Bytes of the message.
     pub length: u64,
-    /// Where it lies.
+    /// Address of the message.
     pub address: u64,
-    /// The key of the region it lies in.
+    /// Key of the region that the message lies in.
     pub key: u32,
-    /// Admission class asked for.
+    /// Requested admission class.
     pub class: u8,
     /// CRC32C of the whole message, if the receiver is to check it.
     pub crc32c: Option<u32>,
-    /// Sent before on an earlier connection.
+    /// Whether the message was sent before on an earlier connection.
     pub redelivered: bool,
-    /// At most [`USER_HEADER_MAX`] bytes. Above [`REQUEST_INLINE_USER_HEADER_MAX`] the caller sends them as
-    /// the payload behind the header.
+    /// User header, at most [`USER_HEADER_MAX`] bytes. Above [`REQUEST_INLINE_USER_HEADER_MAX`] the caller
+    /// sends it as the payload behind the header.
     pub user_header: &'a [u8],
 }
 
@@ -102,10 +102,10 @@ fn flag_bits(crc32c: Option<u32>, redelivered: bool) -> u16 {
 }
 
 impl SmallHeader {
-    /// Writes a header.
+    /// Encodes a header.
     ///
     /// # Panics
-    /// Where the user header or the payload is longer than a small message may have: the caller's own
+    /// Panics if the user header or the payload is longer than a small message may have: the caller's own
     /// mistake.
     pub fn encode(fields: &SmallFields<'_>) -> HeaderBytes {
         let used = fields.user_header.len();
@@ -131,28 +131,28 @@ impl SmallHeader {
         zerocopy::transmute!(header)
     }
 
-    /// The user header's bytes.
+    /// Returns the user header's bytes.
     pub fn user_header(&self) -> &[u8] {
         &self.user_header[..usize::from(self.prefix.count.get()).min(SMALL_USER_HEADER_MAX)]
     }
 
-    /// The payload's checksum, where the sender gave one.
+    /// Returns the payload's checksum, if the sender gave one.
     pub fn crc32c(&self) -> Option<u32> {
         (self.prefix.flags.get() & flags::CRC32C != 0).then(|| self.crc32c.get())
     }
 
-    /// Whether this message was sent before on an earlier connection.
+    /// Returns whether this message was sent before on an earlier connection.
     pub fn redelivered(&self) -> bool {
         self.prefix.flags.get() & flags::REDELIVERED != 0
     }
 }
 
 impl RequestHeader {
-    /// Writes a header. A user header longer than [`REQUEST_INLINE_USER_HEADER_MAX`] must follow as the
+    /// Encodes a header. A user header longer than [`REQUEST_INLINE_USER_HEADER_MAX`] must follow as the
     /// payload.
     ///
     /// # Panics
-    /// Where the user header is longer than [`USER_HEADER_MAX`].
+    /// Panics if the user header is longer than [`USER_HEADER_MAX`].
     pub fn encode(fields: &RequestFields<'_>) -> HeaderBytes {
         let used = fields.user_header.len();
         assert!(used <= USER_HEADER_MAX, "user header of {used} bytes: a large message carries at most 256");
@@ -175,27 +175,27 @@ impl RequestHeader {
         zerocopy::transmute!(header)
     }
 
-    /// The user header's length, wherever it lies.
+    /// Returns the user header's length, wherever the user header lies.
     pub fn user_header_bytes(&self) -> usize {
         usize::from(self.prefix.count.get())
     }
 
-    /// Whether the user header is the payload behind this header.
+    /// Returns whether the user header is the payload behind this header.
     pub fn user_header_is_payload(&self) -> bool {
         self.user_header_bytes() > REQUEST_INLINE_USER_HEADER_MAX
     }
 
-    /// The user header, where it lies in the header itself.
+    /// Returns the user header, if it lies in the header itself.
     pub fn inline_user_header(&self) -> Option<&[u8]> {
         self.user_header.get(..self.user_header_bytes())
     }
 
-    /// The message's checksum, where the sender gave one.
+    /// Returns the message's checksum, if the sender gave one.
     pub fn crc32c(&self) -> Option<u32> {
         (self.prefix.flags.get() & flags::CRC32C != 0).then(|| self.crc32c.get())
     }
 
-    /// Whether this message was sent before on an earlier connection.
+    /// Returns whether this message was sent before on an earlier connection.
     pub fn redelivered(&self) -> bool {
         self.prefix.flags.get() & flags::REDELIVERED != 0
     }

@@ -1,11 +1,11 @@
-//! How a message ended, and how an end is said to those who know fewer ends.
+//! The end of a message, and its translation for versions that know fewer ends.
 
-/// How a message ended, as its sender hears it. Each message has exactly one end.
+/// The end of a message, as its sender hears it. Each message has exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AckStatus {
     /// The application released every slice and finished the message.
     Consumed,
-    /// The application refused the message, with its own code (an errno, say).
+    /// The application rejected the message with a code of its own, such as an errno.
     Rejected(u32),
     /// The receiver has no room for another queued request; try again later.
     Busy,
@@ -13,15 +13,16 @@ pub enum AckStatus {
     NoApp,
     /// The application or the daemon's configuration does not admit this sender or class.
     Denied,
-    /// Longer than the receiver takes in one message.
+    /// The message is longer than the receiver accepts.
     TooLarge,
-    /// The bytes that arrived do not have the checksum that the sender gave.
+    /// The bytes that arrived do not have the checksum that the sender gave, or the receiver's memory lost
+    /// them.
     Corrupt,
     /// The application went away before it finished the message.
     AppGone,
     /// The daemon is draining and takes nothing new.
     Draining,
-    /// The connection ended before the message did. Never on the wire: a sender's own verdict.
+    /// The connection ended before the message did. It is never on the wire: a sender decides it itself.
     PeerLost,
 }
 
@@ -56,19 +57,19 @@ impl AckStatus {
         })
     }
 
-    /// Whether this build knows the status by that number.
+    /// Returns whether this build knows the status of that number.
     pub(super) fn is_known(status: u16) -> bool {
         Self::from_wire(status, 0).is_some()
     }
 
-    /// As [`Self::from_wire`]; a status that this build does not know is the nearest of its class. `None`: it
-    /// has none.
+    /// Decodes a status like [`Self::from_wire`], except that an unknown one becomes the nearest of its
+    /// class. `None`: it has no class.
     pub(super) fn from_wire_or_class(status: u16, code: u32) -> Option<Self> {
         Self::from_wire(status, code).or_else(|| nearest_of_class(status, code))
     }
 
-    /// What a sender hears on a connection of that version: the status itself where the version has it, else
-    /// the nearest that it has.
+    /// Returns the status that a sender hears on a connection of that version. It is the status itself where
+    /// the version has it, else the nearest that the version has.
     #[must_use]
     #[inline]
     pub fn known_in(self, version: u8) -> Self {
@@ -81,19 +82,19 @@ impl AckStatus {
     }
 }
 
-/// A status as the versions have it.
+/// A status in the table of versions.
 #[derive(Clone, Copy, Debug)]
 struct Row {
-    /// Its number on the wire.
+    /// Number of the status on the wire.
     status: u16,
-    /// The first version that has it.
+    /// First version that has the status.
     since: u8,
-    /// What the version before that hears instead, by its number. It promises no more than the status does.
+    /// Number of the status that earlier versions hear instead. It promises no more than this one does.
     nearest: u16,
 }
 
-/// Every status that travels. A later one gets a number of its class, the version that brings it, and its
-/// nearest.
+/// All statuses that travel. A later one gets a number of its class, the version that introduces it, and its
+/// nearest status.
 const STATUSES: [Row; 9] = [
     Row { status: 0, since: 1, nearest: 0 },
     Row { status: REJECTED, since: 1, nearest: REJECTED },
@@ -109,7 +110,7 @@ const STATUSES: [Row; 9] = [
 const REJECTED: u16 = 1;
 const PEER_LOST: u16 = 9;
 
-/// From this version on every status is known.
+/// Version from which on every status is known.
 const NEWEST_STATUS_SINCE: u8 = newest(&STATUSES);
 
 const fn newest(rows: &[Row]) -> u8 {
@@ -123,7 +124,7 @@ const fn newest(rows: &[Row]) -> u8 {
     newest
 }
 
-/// The status itself where the version has it, else the nearest that it has.
+/// Returns the status itself where the version has it, else the nearest that the version has.
 fn nearest_in(rows: &[Row], status: u16, version: u8) -> u16 {
     let mut said = status;
     // Each step goes to an older version, so there are no more steps than rows.
@@ -136,13 +137,14 @@ fn nearest_in(rows: &[Row], status: u16, version: u8) -> u16 {
     said
 }
 
-/// Whether a number that this build does not know may be a later version's status: those below are version
-/// 1's, and are no more.
+/// Returns whether a number that this build does not know may be a later version's status. Numbers below
+/// 0x100 are version 1's, and no more will be added.
 pub(super) const fn has_class(status: u16) -> bool {
     status >= 0x100
 }
 
-/// What a status of a later version is taken for, by its class. `docs/wire.md` says what each class promises.
+/// Returns the status that stands for a later version's, by its class. `docs/wire.md` says what each class
+/// promises.
 fn nearest_of_class(status: u16, code: u32) -> Option<AckStatus> {
     Some(match status >> 8 {
         0 => return None,
@@ -151,7 +153,8 @@ fn nearest_of_class(status: u16, code: u32) -> Option<AckStatus> {
         3 => AckStatus::Busy,
         4 => AckStatus::Denied,
         5 => AckStatus::Corrupt,
-        // All else too: of these the application may have had a part, and nobody says that it has all.
+        // All other classes, too: the application may have got a part of such a message, and no end says that
+        // it got all.
         _ => AckStatus::AppGone,
     })
 }
@@ -190,7 +193,7 @@ pub(super) mod tests {
     use std::collections::BTreeSet;
     use std::vec::Vec;
 
-    /// Every status that travels, by its number.
+    /// All statuses that travel, by their numbers.
     pub(in crate::message) const TRAVEL: [AckStatus; 9] = [
         AckStatus::Consumed,
         AckStatus::Rejected(28),
@@ -203,7 +206,8 @@ pub(super) mod tests {
         AckStatus::Draining,
     ];
 
-    /// [`STATUSES`] as it may become: a status of version 2, and one of version 3 whose nearest is that.
+    /// Returns [`STATUSES`] with later additions: one of version 2, one of version 3 whose nearest is that,
+    /// and a rejection of version 3.
     fn later() -> Vec<Row> {
         let mut rows = STATUSES.to_vec();
         rows.push(Row { status: 0x301, since: 2, nearest: 2 });
@@ -249,8 +253,8 @@ pub(super) mod tests {
         }
     }
 
-    /// Else an older sender would hear one thing from a receiver that knows its version and another from one
-    /// that does not.
+    /// Checks that table and classes agree for version 1. Otherwise an older sender would hear different ends
+    /// from receivers that know its version and receivers that do not.
     #[test]
     fn a_status_of_a_class_is_said_to_version_1_as_what_its_class_is_taken_for() {
         for row in STATUSES.iter().chain(&later()) {

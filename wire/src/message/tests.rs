@@ -38,13 +38,14 @@ fn ack(ranges: &[AckRange]) -> HeaderBytes {
 
 const CONSUMED: AckRange = AckRange { first: 1, count: 1, status: AckStatus::Consumed };
 
-/// The header with one byte changed.
+/// Returns the header with one byte changed.
 fn with(mut header: HeaderBytes, at: usize, byte: u8) -> HeaderBytes {
     header.0[at] = byte;
     header
 }
 
-/// What every version says about a header: the same, where a test does not look at one of them.
+/// Returns the error that all versions give for a sender's header; `None` if it is valid. Panics if the
+/// versions differ.
 fn from_sender(header: HeaderBytes, payload_bytes: usize) -> Option<HeaderError> {
     parse(&header, payload_bytes, true)
 }
@@ -57,7 +58,7 @@ fn spoken() -> impl Iterator<Item = u8> {
     Versions::SPOKEN.lowest()..=Versions::SPOKEN.highest()
 }
 
-/// Every kind of header, with the payload that goes with it, and whether a sender sends it.
+/// Returns one header of every kind, with its payload's length, and whether a sender sends it.
 fn one_of_each() -> Vec<(HeaderBytes, usize, bool)> {
     vec![
         (small(100, b"user"), 100, true),
@@ -77,7 +78,7 @@ fn parse(header: &HeaderBytes, payload_bytes: usize, sender: bool) -> Option<Hea
     said[0]
 }
 
-/// As a header of that version.
+/// Parses a header as one of that version.
 fn parse_in(version: u8, header: &HeaderBytes, payload_bytes: usize, sender: bool) -> Option<HeaderError> {
     let mut header = *header;
     header.set_version(version);
@@ -88,8 +89,8 @@ fn parse_in(version: u8, header: &HeaderBytes, payload_bytes: usize, sender: boo
     }
 }
 
-/// Which bytes each kind's header has no meaning for: the first must be zero, the others are skipped from
-/// version 2 on.
+/// Returns the bytes of a kind's header that have no meaning: first those that must be zero, then those that
+/// are skipped from version 2 on.
 fn reserved(kind: u8) -> (Range<usize>, Range<usize>) {
     match kind {
         1 => (6..8, 0..0),
@@ -101,8 +102,8 @@ fn reserved(kind: u8) -> (Range<usize>, Range<usize>) {
     }
 }
 
-/// Zeroes the only bytes that the parser lets pass whatever they are: those behind the user header, and what
-/// is skipped.
+/// Zeroes the only bytes that the parser accepts whatever they are: those behind the user header, and those
+/// that are skipped.
 fn without_slack(mut header: HeaderBytes) -> HeaderBytes {
     if header.version() > FIRST_VERSION {
         header.0[3] = 0;
@@ -140,7 +141,7 @@ fn a_small_message_reads_as_it_was_written() {
         assert_eq!((read.crc32c(), read.redelivered()), (Some(0), true));
         assert_eq!(read.user_header(), user_header);
     }
-    // The tag's least byte comes first, whatever the machine.
+    // The tag's least byte comes first, on every machine.
     assert_eq!(small(0, b"").0[24..32], [7, 0, 0, 0, 0, 0, 0, 0]);
 }
 
@@ -289,7 +290,7 @@ fn bytes_that_must_be_zero_are_checked_everywhere() {
         let counted = matches!(header.0[1], 1..=3);
         let mut must: Vec<usize> = vec![6, 7];
         must.extend(if counted { 0..0 } else { 4..6 });
-        // An acknowledgement's second range, which it does not use.
+        // The second range of an acknowledgement that has only one.
         must.extend(if header.0[1] == 3 { 48..128 } else { 0..0 });
         must.extend(reserved(header.0[1]).0);
         for at in must {
@@ -299,8 +300,8 @@ fn bytes_that_must_be_zero_are_checked_everywhere() {
     }
 }
 
-/// What a later version adds there costs an end that does not know it nothing: the rest is read as if it were
-/// not there.
+/// Checks that additions of a later version do no harm to an end that does not know them: the rest is read as
+/// if they were not there.
 #[test]
 fn bytes_of_later_versions_are_skipped_from_version_2_on_and_refused_by_version_1() {
     for (header, payload_bytes, sender) in one_of_each() {
@@ -445,7 +446,8 @@ fn any_header() -> impl Strategy<Value = HeaderBytes> {
     any::<[u8; HEADER_BYTES]>().prop_map(HeaderBytes)
 }
 
-/// Valid headers with a few bytes changed: they come much further than random ones.
+/// Generates valid headers with a few bytes changed. They get much further through the parser than random
+/// ones.
 fn nearly_valid() -> impl Strategy<Value = (HeaderBytes, usize)> {
     let changes = prop::collection::vec((0..HEADER_BYTES, any::<u8>()), 0..4);
     (0..one_of_each().len(), changes).prop_map(|(which, changes)| {
@@ -478,7 +480,11 @@ fn check_both_ways(version: u8, header: HeaderBytes, payload_bytes: usize) -> Re
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 2000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn random_bytes_never_panic_and_what_parses_encodes_the_same(

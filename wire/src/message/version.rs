@@ -1,60 +1,61 @@
-//! Which versions of the wire two ends speak, and which of them a connection has.
+//! Versions of the wire format that two ends speak, and the one that a connection has.
 //!
-//! `docs/wire.md` says what may change from one to the next, and what differs between those that there are.
+//! `docs/wire.md` says what may change from one version to the next, and how the existing ones differ.
 
-/// A range of versions of the wire: what one end speaks.
+/// A range of versions of the wire format: those that one end speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Versions {
     lowest: u8,
     highest: u8,
 }
 
-/// The version whose ends say no range: it is the only one that they speak.
+/// The first version. Its ends send no range, for they speak no other version.
 pub const FIRST_VERSION: u8 = 1;
 /// The newest version that this build speaks.
 pub const WIRE_VERSION: u8 = 2;
 
 impl Versions {
-    /// What this build speaks.
+    /// Versions that this build speaks.
     pub const SPOKEN: Self = Self { lowest: FIRST_VERSION, highest: WIRE_VERSION };
-    /// What the first builds speak.
+    /// Versions that the first builds speak.
     pub const FIRST: Self = Self { lowest: FIRST_VERSION, highest: FIRST_VERSION };
 
-    /// A range; `None` where it is empty, or has the version 0, which does not exist.
+    /// Creates a range; `None` where it is empty, or has the version 0, which does not exist.
     pub const fn new(lowest: u8, highest: u8) -> Option<Self> {
         if lowest == 0 || highest < lowest { None } else { Some(Self { lowest, highest }) }
     }
 
-    /// The oldest one.
+    /// Returns the oldest version of the range.
     pub const fn lowest(self) -> u8 {
         self.lowest
     }
 
-    /// The newest one.
+    /// Returns the newest version of the range.
     pub const fn highest(self) -> u8 {
         self.highest
     }
 
-    /// The version of a connection between ends that speak these: the highest that both do, which is the
-    /// lower of the two highest. `None`: they have none in common. Both ends come to the same, whoever asks.
+    /// Returns the version of a connection between ends that speak these ranges. It is the highest that both
+    /// speak, which is the lower of the two highest. `None`: they have none in common. Both ends get the same
+    /// result.
     pub fn agree(self, other: Self) -> Option<u8> {
         let agreed = self.highest.min(other.highest);
         (agreed >= self.lowest && agreed >= other.lowest).then_some(agreed)
     }
 
-    /// What this end says of itself to one that speaks `other`. Builds of the first version say no range and
-    /// ignore where one would stand: they are answered as they always were.
+    /// Returns the range that this end sends to one that speaks `other`. Builds of the first version send no
+    /// range and ignore the byte for it. They get the same answer as ever.
     #[must_use]
     pub fn told_to(self, other: Self) -> Self {
         if other.highest == FIRST_VERSION && self.lowest == FIRST_VERSION { Self::FIRST } else { self }
     }
 
-    /// From the two bytes of first words; 0 for the highest: only the lowest.
+    /// Decodes a range from the two bytes of first words. 0 for the highest stands for the lowest.
     pub(super) fn from_bytes(lowest: u8, highest: u8) -> Option<Self> {
         Self::new(lowest, if highest == 0 { lowest } else { highest })
     }
 
-    /// The byte for the highest.
+    /// Returns the byte for the highest version; 0 stands for the lowest.
     pub(super) fn highest_byte(self) -> u8 {
         if self.highest == self.lowest { 0 } else { self.highest }
     }
@@ -97,7 +98,7 @@ mod tests {
         }
     }
 
-    /// The rule says no more than what follows from looking at each version.
+    /// Checks that the rule gives the same result as a look at each version.
     #[test]
     fn what_is_agreed_is_the_highest_that_both_speak() {
         let all = (1..=6).flat_map(|lowest| (lowest..=6).map(move |highest| versions(lowest, highest)));

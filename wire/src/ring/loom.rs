@@ -19,7 +19,7 @@ unsafe impl Send for Memory {}
 /// One end of a ring, and the memory that it lies in.
 type End<T> = (T, Arc<Memory>);
 
-/// Both ends, each with its own hold on the memory.
+/// Returns both ends of a ring, each with its own reference to the memory.
 pub(crate) fn ring(capacity: u32, start: u32) -> (End<Producer<u64>>, End<Consumer<u64>>) {
     let cells = (0..capacity).map(|_| RingCell(UnsafeCell::new(0))).collect();
     let memory = Arc::new(Memory { indices: Indices::starting_at(start), cells });
@@ -40,7 +40,7 @@ fn model(preemptions: usize, check: impl Fn() + Sync + Send + 'static) {
     builder.check(check);
 }
 
-/// Label *items*: what is seen was written before.
+/// Checks label *items*: an item that is seen was written before.
 #[test]
 fn loom_items_are_written_before_they_are_seen() {
     model(3, || {
@@ -67,7 +67,7 @@ fn loom_items_are_written_before_they_are_seen() {
     });
 }
 
-/// Label *room*: a cell is written again only after its item was read. loom's cells catch any overlap.
+/// Checks label *room*: a cell is written again only after its item was read. loom's cells catch any overlap.
 #[test]
 fn loom_cells_are_read_before_they_are_written_again() {
     model(3, || {
@@ -101,7 +101,7 @@ fn loom_cells_are_read_before_they_are_written_again() {
     });
 }
 
-/// Label *sleep*: a consumer that sleeps is rung for, whatever the interleaving. A lost wake-up is a
+/// Checks label *sleep*: a consumer that sleeps is woken, whatever the interleaving. A lost wake-up is a
 /// deadlock, which loom reports.
 #[test]
 fn loom_no_wake_up_is_lost() {

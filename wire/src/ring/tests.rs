@@ -19,7 +19,7 @@ struct Memory<T> {
 // SAFETY: the cells are only touched through the two ends, by the ring's protocol.
 unsafe impl<T: Send> Sync for Memory<T> {}
 
-/// As large as a descriptor needs words: tearing would show.
+/// An item of several words, in which torn copies would show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct Wide([u64; 4]);
@@ -70,7 +70,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..400)
 }
 
-/// The ring as one thread sees it.
+/// The expected state of a ring that one thread uses.
 #[derive(Default)]
 struct Oracle {
     hidden: VecDeque<u64>,
@@ -145,8 +145,8 @@ proptest! {
         }
     }
 
-    /// Whatever the peer writes into the shared words: an item, nothing, or an error, and never more items
-    /// than cells.
+    /// Checks that whatever the peer writes into the shared words gives an item, nothing, or an error. There
+    /// are never more items than cells.
     #[test]
     fn a_scribbled_ring_is_an_error_and_never_more_than_its_cells(
         steps in prop::collection::vec((0u8..7, any::<u32>(), -70i32..70), 0..200),
@@ -209,7 +209,7 @@ fn an_index_that_goes_back_or_too_far_is_refused() {
     }
     ring.memory.indices.tail.0.store(108, Ordering::Relaxed);
     assert!(ring.consumer.pop().unwrap().is_some());
-    // The consumer cannot have taken what was not shown.
+    // The consumer cannot have taken items that were not shown.
     ring.producer.push(5).unwrap();
     for found in [106, 107, 99] {
         ring.memory.indices.head.0.store(found, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Where everything lies in a session segment, and the two ends made from a mapping of it.
+//! The layout of a session segment, and the two ends made from a mapping of it.
 
 use super::{Delivery, Notice, NoticeWord, Release, SlotWord};
 use crate::message::USER_HEADER_MAX;
@@ -9,13 +9,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 const MAGIC: u64 = u64::from_le_bytes(*b"JETsegm2");
 const ALIGN: usize = 128;
 
-/// How large a segment's parts are.
+/// The sizes of a segment's parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SegmentShape {
-    /// Runs that can be delivered and not yet released.
+    /// The most runs that can be delivered and not yet released.
     pub slots: u32,
-    /// Messages that can be delivered and not yet finished.
+    /// The most messages that can be delivered and not yet finished.
     pub messages: u32,
     /// Cells of the delivery ring, a power of two, at least `slots + messages`.
     pub delivery_cells: u32,
@@ -24,10 +24,10 @@ pub struct SegmentShape {
 }
 
 impl SegmentShape {
-    /// The shape for so many slots and messages: rings that an honest application never fills.
+    /// Returns the shape for so many slots and messages, with rings that an honest application never fills.
     ///
     /// # Panics
-    /// Where either is 0 or above 65,536.
+    /// Panics if either is 0 or above 65,536.
     pub fn new(slots: u32, messages: u32) -> Self {
         assert!(
             (1..=1 << 16).contains(&slots) && (1..=1 << 16).contains(&messages),
@@ -52,7 +52,7 @@ impl SegmentShape {
     }
 }
 
-/// The segment's first bytes.
+/// The first bytes of the segment.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SegmentHeader {
@@ -64,7 +64,7 @@ pub struct SegmentHeader {
 /// A cell for one message's user header.
 pub type UserHeaderCell = [u8; USER_HEADER_MAX];
 
-/// Byte offsets of the parts.
+/// Byte offsets of the segment's parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentLayout {
     shape: SegmentShape,
@@ -78,15 +78,15 @@ pub struct SegmentLayout {
     total: usize,
 }
 
-/// The mapping does not hold a segment.
+/// The reason why a mapping does not hold a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentError {
-    /// It is smaller than its own header says, or than a header.
+    /// The mapping is smaller than its own header says, or than a header.
     TooSmall {
         /// Bytes mapped.
         bytes: usize,
     },
-    /// It does not begin as a segment of this version.
+    /// The mapping does not begin like a segment of this version.
     NotASegment,
 }
 
@@ -104,7 +104,7 @@ impl core::fmt::Display for SegmentError {
 impl core::error::Error for SegmentError {}
 
 impl SegmentLayout {
-    /// Lays out a shape.
+    /// Computes the layout of a shape.
     pub fn new(shape: SegmentShape) -> Self {
         let mut at = size_of::<SegmentHeader>();
         let mut take = |bytes: usize| {
@@ -133,7 +133,7 @@ impl SegmentLayout {
         }
     }
 
-    /// Bytes that the segment's file must have.
+    /// Returns the bytes that the segment's file must have.
     pub fn total_bytes(&self) -> usize {
         self.total
     }
@@ -144,20 +144,20 @@ struct Parts {
     layout: SegmentLayout,
 }
 
-/// The daemon's end.
+/// The daemon's end of a session segment.
 pub struct DaemonEnd {
-    /// To the application.
+    /// Delivery ring, to the application.
     pub deliveries: Producer<Delivery>,
-    /// From the application.
+    /// Release ring, from the application.
     pub releases: Consumer<Release>,
     parts: Parts,
 }
 
-/// The application's end.
+/// The application's end of a session segment.
 pub struct AppEnd {
-    /// From the daemon.
+    /// Delivery ring, from the daemon.
     pub deliveries: Consumer<Delivery>,
-    /// To the daemon.
+    /// Release ring, to the daemon.
     pub releases: Producer<Release>,
     parts: Parts,
 }
@@ -175,7 +175,7 @@ unsafe impl Send for AppEnd {}
 /// the only daemon's end.
 ///
 /// # Errors
-/// [`SegmentError::TooSmall`].
+/// [`SegmentError::TooSmall`] where the mapping is too small for the shape.
 pub unsafe fn daemon_end(
     base: *mut u8,
     bytes: usize,
@@ -212,14 +212,14 @@ pub unsafe fn daemon_end(
     Ok(DaemonEnd { deliveries, releases, parts: Parts { base, layout } })
 }
 
-/// Checks a mapping that the daemon handed over and takes the application's end.
+/// Checks a mapping that the daemon passed on and takes the application's end.
 ///
 /// # Safety
 /// `base` points at `bytes` mapped, page-aligned bytes that stay mapped while the end lives; this is the only
 /// application's end.
 ///
 /// # Errors
-/// [`SegmentError`] where the mapping is no segment of this version.
+/// [`SegmentError`] where the mapping is not a segment of this version.
 pub unsafe fn app_end(base: *mut u8, bytes: usize) -> Result<AppEnd, SegmentError> {
     if bytes < size_of::<SegmentHeader>() {
         return Err(SegmentError::TooSmall { bytes });
@@ -274,19 +274,19 @@ impl Parts {
 }
 
 impl DaemonEnd {
-    /// A slot's word; `None` beyond the shape.
+    /// Returns a slot's word; `None` beyond the shape.
     pub fn slot(&self, index: u32) -> Option<SlotWord<'_>> {
         self.parts.slot(index)
     }
 
-    /// Tells the application that nothing more comes before it gives something back, or that this no longer
-    /// holds. What is published is told first; the application is then to be woken where
-    /// [`Producer::wake_needed`] says so.
+    /// Writes or clears the notice for the application. The notice says that nothing more arrives before the
+    /// application gives something back. Everything pushed is published first. The caller then wakes the
+    /// application where [`Producer::wake_needed`] says so.
     pub fn put_notice(&mut self, notice: Option<Notice>) {
         self.parts.notice().put_behind(&mut self.deliveries, notice);
     }
 
-    /// Writes a message's long user header; longer ones than [`USER_HEADER_MAX`] are cut, `false` beyond the
+    /// Writes a message's long user header, cut to [`USER_HEADER_MAX`] bytes. Returns `false` beyond the
     /// shape.
     pub fn write_user_header(&mut self, message: u32, user_header: &[u8]) -> bool {
         let Some(cell) = self.parts.user_header(message) else { return false };
@@ -297,24 +297,23 @@ impl DaemonEnd {
         true
     }
 
-    /// The shape.
+    /// Returns the shape of the segment.
     pub fn shape(&self) -> SegmentShape {
         self.parts.layout.shape
     }
 }
 
 impl AppEnd {
-    /// A slot's word; `None` beyond the shape.
+    /// Returns a slot's word; `None` beyond the shape.
     pub fn slot(&self, index: u32) -> Option<SlotWord<'_>> {
         self.parts.slot(index)
     }
 
-    /// What the daemon says of what this application holds, if that still holds: nothing was released since,
-    /// and everything that was delivered before is taken. To be asked after [`Consumer::prepare_sleep`] said
-    /// that there is nothing.
+    /// Returns the daemon's notice, if it still holds: nothing was released since, and everything delivered
+    /// before is taken. To be called after [`Consumer::prepare_sleep`] found nothing.
     pub fn notice(&self) -> Option<Notice> {
         let notice = self.parts.notice().read()?;
-        // After the notice was read: what was delivered before it is in the ring by now.
+        // This comes after the notice was read: what was delivered before it is in the ring by now.
         (notice.releases == self.releases.published() && self.deliveries.is_empty()).then_some(notice)
     }
 
@@ -324,7 +323,7 @@ impl AppEnd {
         self.parts.user_header(message).map(|cell| unsafe { cell.read_volatile() })
     }
 
-    /// The shape.
+    /// Returns the shape of the segment.
     pub fn shape(&self) -> SegmentShape {
         self.parts.layout.shape
     }
@@ -392,13 +391,14 @@ mod tests {
         assert_eq!(app.notice(), None);
         daemon.put_notice(Some(notice(daemon.releases.taken())));
         assert_eq!(app.notice(), Some(notice(0)));
-        // Something was delivered before the notice, and is not taken.
+        // A run was delivered before the notice, and is not taken.
         daemon.deliveries.push(Delivery::new_zeroed()).unwrap();
         daemon.put_notice(Some(notice(daemon.releases.taken())));
         assert_eq!(app.notice(), None);
         assert!(app.deliveries.pop().unwrap().is_some());
         assert_eq!(app.notice(), Some(notice(0)));
-        // A release is on its way: the notice is of the past, until the daemon has it and says it again.
+        // A release is on its way: the notice is out of date until the daemon has the release and writes the
+        // notice again.
         app.releases.push(Release::new_zeroed()).unwrap();
         app.releases.publish();
         assert_eq!(app.notice(), None);

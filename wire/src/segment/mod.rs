@@ -1,10 +1,18 @@
-//! The session segment: what the daemon and one application share, read-write, besides the read-only pool.
+//! The session segment: memory that the daemon and one application share, read-write, besides the read-only
+//! pool.
 //!
-//! One file holds, in this order: a header that says where the rest lies, the delivery ring (daemon to
-//! application), the release ring (application to daemon), the notice, the slot words, and cells for user
-//! headers that do not fit a descriptor. The daemon writes the header once; the application checks it once.
-//! After that the daemon reads nothing from the segment but release entries and ring indices, each copied
-//! once and checked.
+//! One file holds, in this order:
+//!
+//! * a header that says where the rest lies,
+//! * the delivery ring (daemon to application),
+//! * the release ring (application to daemon),
+//! * the notice,
+//! * the slot words,
+//! * cells for user headers that do not fit a descriptor.
+//!
+//! The daemon writes the header once; the application checks it once. After that the daemon reads only
+//! release entries, ring indices, slot words and the application's sleeper word from the segment. It copies
+//! each entry and index once, and checks the copy.
 
 mod layout;
 mod notice;
@@ -19,15 +27,15 @@ pub use slot::{PinError, Place, RelocateError, SlotWord};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The most user-header bytes that ride in a [`Delivery`] itself; a longer one lies in the message's header
+/// The most user-header bytes in a [`Delivery`] itself. A longer user header lies in the message's header
 /// cell.
 pub const DELIVERY_USER_HEADER_MAX: usize = 64;
 
-/// What a [`Delivery`] tells.
+/// Kinds of a [`Delivery`].
 pub mod delivery_kind {
-    /// A run of slices arrived.
+    /// A run of slices was delivered.
     pub const SLICES: u8 = 1;
-    /// The rest of a message will not come: its sender went away, or its checksum did not fit.
+    /// The rest of a message will not arrive, because its sender went away or the message is corrupt.
     pub const WITHDRAWN: u8 = 2;
 }
 
@@ -37,9 +45,10 @@ pub mod delivery_flags {
     pub const FIRST: u8 = 1;
     /// The last run of its message.
     pub const LAST: u8 = 2;
-    /// Its sender sent it before on an earlier connection.
+    /// The sender sent this message before on an earlier connection.
     pub const REDELIVERED: u8 = 4;
-    /// Withdrawn because the checksum did not fit (else because the sender went away).
+    /// The message was withdrawn because it is corrupt; otherwise it was withdrawn because its sender went
+    /// away.
     pub const CORRUPT: u8 = 8;
 }
 
@@ -47,60 +56,60 @@ pub mod delivery_flags {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(8))]
 pub struct Delivery {
-    /// One of [`delivery_kind`].
+    /// Kind of the delivery, one of [`delivery_kind`].
     pub kind: u8,
-    /// Bits of [`delivery_flags`].
+    /// Flags of the delivery, bits of [`delivery_flags`].
     pub flags: u8,
-    /// User-header bytes; where more than [`DELIVERY_USER_HEADER_MAX`] they lie in the message's header cell.
+    /// User-header bytes. More than [`DELIVERY_USER_HEADER_MAX`] of them lie in the message's header cell.
     pub user_header_bytes: u16,
-    /// The slot of this run, named again at its release.
+    /// Slot of this run, named again at its release.
     pub slot: u32,
-    /// The message, as an index of this session.
+    /// Message number in this session.
     pub message: u32,
-    /// The slot's generation in the low half, the message's in the high half.
+    /// Generation of the slot in the low half, that of the message in the high half.
     pub generations: u32,
-    /// Where in the message this run begins, in bytes.
+    /// Offset of this run in the message, in bytes.
     pub offset: u64,
-    /// The whole message's bytes.
+    /// Bytes of the whole message.
     pub message_bytes: u64,
     /// Bytes of this run.
     pub bytes: u32,
-    /// Its first slab.
+    /// First slab of this run.
     pub slab: u32,
-    /// The sender's word.
+    /// Word that the sending program gave.
     pub tag: u64,
-    /// The sender's number for the message.
+    /// Number that the sender gave the message.
     pub sequence: u64,
-    /// The sender's identity, kept over its reconnects.
+    /// Identity of the sender, kept over its reconnects.
     pub sender: u64,
-    /// The user header, where it fits.
+    /// User header, where it fits.
     pub user_header: [u8; DELIVERY_USER_HEADER_MAX],
 }
 
 const _: () = assert!(size_of::<Delivery>() == 128);
 
 impl Delivery {
-    /// The slot's generation.
+    /// Returns the slot's generation.
     pub fn slot_generation(&self) -> u16 {
         (self.generations & 0xffff) as u16
     }
 
-    /// The message's generation.
+    /// Returns the message's generation.
     pub fn message_generation(&self) -> u16 {
         (self.generations >> 16) as u16
     }
 
-    /// Both generations in one word.
+    /// Packs both generations into one word.
     pub fn pack_generations(slot: u16, message: u16) -> u32 {
         u32::from(slot) | u32::from(message) << 16
     }
 }
 
-/// What a [`Release`] asks.
+/// Kinds of a [`Release`].
 pub mod release_kind {
     /// Slices `first .. first + count` of the run in slot `index` are free.
     pub const SLICES: u8 = 1;
-    /// As `SLICES`, and the application is done with the slot's message.
+    /// Slices are free, like `SLICES`, and the application is done with the slot's message.
     pub const SLICES_AND_FINISH: u8 = 2;
     /// The application is done with message `index`.
     pub const FINISH: u8 = 3;
@@ -110,19 +119,19 @@ pub mod release_kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(8))]
 pub struct Release {
-    /// A slot, or a message for `FINISH`.
+    /// Slot of the run; for `FINISH` the message.
     pub index: u32,
-    /// Its generation.
+    /// Generation of the slot or the message.
     pub generation: u16,
-    /// First slice of the run.
+    /// First slice of the run to free.
     pub first: u16,
-    /// Slices.
+    /// Number of slices to free.
     pub count: u16,
-    /// One of [`release_kind`].
+    /// Kind of the release, one of [`release_kind`].
     pub kind: u8,
-    /// Zero.
+    /// Reserved byte: zero.
     pub reserved: u8,
-    /// With a finish: 0 consumed, else the code of the rejection.
+    /// Code of a finish: 0 for consumed, else the code of the rejection.
     pub code: u32,
 }
 

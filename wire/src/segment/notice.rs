@@ -1,42 +1,45 @@
-//! The notice: that an application holds all that it may, and that nothing more comes before it gives
-//! something back.
+//! The notice: it tells an application that it holds all that it may, and that nothing more arrives before it
+//! gives something back.
 //!
-//! One word, which the daemon writes and the application reads when it is about to wait.
+//! It is one word, which the daemon writes and the application reads when it is about to wait.
 //!
 //! | bits | meaning |
 //! |---|---|
-//! | 48..64 | number: it changes with each notice, so that one is told from the next |
-//! | 40 | lasting: it stands for long already |
+//! | 48..64 | number: it changes with each notice, so that two can be told apart |
+//! | 40 | lasting: the application was told before, and gave nothing back since |
 //! | 32..40 | the limit; 0: there is no notice |
 //! | 0..32 | release entries that the daemon had taken when it wrote this |
 //!
-//! An application that wrote more release entries since knows by their count that the notice is of the past.
+//! An application that has written more release entries since knows by their count that the notice is out of
+//! date.
 //!
 //! Orderings, by label: *notice*: the daemon's Release in [`NoticeWord::put`] pairs with the Acquire in
-//! [`NoticeWord::read`]: what was delivered before the notice is seen in the ring by whoever saw the notice.
-//! Nobody sleeps beside a notice: the daemon writes it before it asks whether the application sleeps, the
-//! application reads it after it said so (label *sleep*, see [`crate::sleep`]).
+//! [`NoticeWord::read`]: an application that saw the notice sees in the ring what was delivered before it.
+//! The application never sleeps without seeing a notice. The daemon writes the notice before it asks whether
+//! the application sleeps, and the application reads it after it announced its sleep (label *sleep*, see
+//! [`crate::sleep`]).
 
 use crate::ring::{Item, Producer};
 use crate::sync::{AtomicU64, Ordering};
 
 const LASTING: u64 = 1 << 40;
 
-/// What an application has used up.
+/// The limit that an application has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum HeldLimit {
     /// The pool has no room for more.
     Pool = 1,
-    /// Small messages: one session may have so much of their share of the pool.
+    /// Small messages hold as much of their share of the pool as one session may have.
     Small = 2,
-    /// It has as much escape memory as one session may.
+    /// The session has as much escape memory as one session may.
     Memory = 3,
-    /// Runs that were delivered and not given back.
+    /// The session has the most runs that may be delivered and not given back.
     Slots = 4,
-    /// Messages that were delivered and not finished.
+    /// The session has the most messages that may be delivered and not finished.
     Messages = 5,
-    /// Messages known to the receiver are nearly used up, and it has more than its share of them.
+    /// The receiver's records of messages are nearly used up, and the session has more than its share of
+    /// them.
     Records = 6,
 }
 
@@ -44,7 +47,7 @@ impl HeldLimit {
     const ALL: [Self; 6] =
         [Self::Pool, Self::Small, Self::Memory, Self::Slots, Self::Messages, Self::Records];
 
-    /// The key of the daemon's configuration that sets it.
+    /// Returns the key of the daemon's configuration that sets the limit.
     pub fn key(self) -> &'static str {
         match self {
             Self::Pool => "pool.bytes",
@@ -73,25 +76,25 @@ impl core::fmt::Display for HeldLimit {
     }
 }
 
-/// Nothing more comes before the application gives something back.
+/// The notice to an application that nothing more arrives before it gives something back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// What it has used up.
+    /// The limit that the application has reached.
     pub limit: HeldLimit,
-    /// It was told before, and gave nothing back since.
+    /// Whether the application was told before, and gave nothing back since.
     pub lasting: bool,
-    /// Tells this notice from the ones before.
+    /// Number that tells this notice from the ones before.
     pub number: u16,
-    /// Release entries that the daemon had taken.
+    /// Release entries that the daemon had taken when it wrote the notice.
     pub releases: u32,
 }
 
-/// The shared word.
+/// The shared word of the notice.
 #[derive(Clone, Copy)]
 pub struct NoticeWord<'a>(pub(super) &'a AtomicU64);
 
 impl NoticeWord<'_> {
-    /// Daemon: from now on this holds.
+    /// Writes a notice, or clears it with `None` (daemon's side).
     pub fn put(self, notice: Option<Notice>) {
         let word = notice.map_or(0, |notice| {
             let lasting = if notice.lasting { LASTING } else { 0 };
@@ -103,14 +106,14 @@ impl NoticeWord<'_> {
         self.0.store(word, Ordering::Release); // label: notice
     }
 
-    /// Daemon: likewise, behind what was delivered: that is shown first, so that who sees the notice sees it
-    /// too.
+    /// Publishes the deliveries first, and then writes or clears the notice (daemon's side). An application
+    /// that sees the notice sees those deliveries, too.
     pub fn put_behind<T: Item>(self, deliveries: &mut Producer<T>, notice: Option<Notice>) {
         deliveries.publish();
         self.put(notice);
     }
 
-    /// Application: what holds. A word that was scribbled over is no notice.
+    /// Reads the notice (application's side). A word that was scribbled over gives `None`.
     pub fn read(self) -> Option<Notice> {
         let word = self.0.load(Ordering::Acquire); // label: notice
         let limit = HeldLimit::ALL.into_iter().find(|limit| *limit as u64 == word >> 32 & 0xff)?;

@@ -1,8 +1,8 @@
-//! The slot word: who may touch a delivered run, and where it lies.
+//! The slot word: it says who may touch a delivered run, and where the run lies.
 //!
 //! | bits | meaning |
 //! |---|---|
-//! | 48..64 | generation, so that a late word of an earlier run is never taken for this one |
+//! | 48..64 | generation, so that the word of an earlier run is never taken for this one |
 //! | 34 | live: a run is delivered in this slot |
 //! | 33 | escaped: `place` counts slabs of escape memory, not of the pool |
 //! | 32 | pinned: the application is reading; the daemon must not move it |
@@ -19,34 +19,34 @@ const PINNED: u64 = 1 << 32;
 const ESCAPED: u64 = 1 << 33;
 const LIVE: u64 = 1 << 34;
 
-/// Where a run lies.
+/// The place of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its first slab.
+    /// First slab of the run.
     pub slab: u32,
-    /// In escape memory instead of the pool.
+    /// Whether the slab is of escape memory, not of the pool.
     pub escaped: bool,
 }
 
-/// Why a slot could not be pinned.
+/// The reason why a slot could not be pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PinError {
     /// The slot holds another run, or none was ever there.
     Stale,
-    /// It is pinned already.
+    /// The slot is pinned already.
     Pinned,
 }
 
-/// Why a run could not be moved.
+/// The reason why a run could not be moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelocateError {
-    /// The application is reading it.
+    /// The application is reading the run.
     Pinned,
     /// The slot does not hold that run at that place (released, or the word was scribbled over).
     Stale,
 }
 
-/// One shared word.
+/// The shared word of one slot.
 #[derive(Clone, Copy)]
 pub struct SlotWord<'a>(pub(super) &'a AtomicU64);
 
@@ -60,17 +60,18 @@ fn low_half(word: u64) -> u32 {
 }
 
 impl SlotWord<'_> {
-    /// Daemon: a run was put here. The word of the run before, which was released, is overwritten: from now
-    /// on its pins fail.
+    /// Publishes that a run lies here (daemon's side). It overwrites the word of the slot's former run, which
+    /// was released; pins of that run now fail.
     #[inline]
     pub fn publish(self, generation: u16, place: Place) {
         self.put(word(generation, place)); // label: place
     }
 
-    /// Application: start reading; until [`Self::unpin`] the run stays where this says.
+    /// Pins the run to start reading (application's side). Until [`Self::unpin`] the run stays at the
+    /// returned place.
     ///
     /// # Errors
-    /// [`PinError`].
+    /// [`PinError`] if the slot holds another run, or is pinned already.
     #[inline]
     pub fn pin(self, generation: u16) -> Result<Place, PinError> {
         let mut seen = self.0.load(Ordering::Relaxed);
@@ -91,31 +92,33 @@ impl SlotWord<'_> {
         }
     }
 
-    /// Daemon: whether the application is reading that run now, so that a copy of it would be thrown away.
-    /// Only a look: what holds is what [`Self::relocate`] says after the copy. `false` where the slot holds
-    /// another run, or none.
+    /// Returns whether the application is reading that run now, so that a copy of it would be thrown away
+    /// (daemon's side). It is only a hint: what counts is the result of [`Self::relocate`] after the copy.
+    /// Returns `false` where the slot holds another run, or none.
     #[inline]
     pub fn is_pinned(self, generation: u16) -> bool {
-        // Nothing is read or reused on this answer alone, so it orders nothing.
+        // Nothing is read or reused because of this answer alone, so it orders nothing.
         let seen = self.0.load(Ordering::Relaxed);
         seen >> 48 == u64::from(generation) && seen & LIVE != 0 && seen & PINNED != 0
     }
 
-    /// Application: done reading. A no-op where the slot is not pinned for that run.
+    /// Unpins the run after reading (application's side). Does nothing where the slot is not pinned for that
+    /// run.
     #[inline]
     pub fn unpin(self, generation: u16) {
         let seen = self.0.load(Ordering::Relaxed);
         if seen >> 48 == u64::from(generation) && seen & PINNED != 0 {
-            // While it is pinned nobody else writes the word. An application that released it before may find
-            // the next run here by now: so compare.
-            let _ = self.0.compare_exchange(seen, seen & !PINNED, Ordering::Release, Ordering::Relaxed); // label: done
+            // While the run is pinned no other party writes the word. But an application that has released
+            // the run before may find the slot's next run here, so the word is compared.
+            // label: done
+            let _ = self.0.compare_exchange(seen, seen & !PINNED, Ordering::Release, Ordering::Relaxed);
         }
     }
 
-    /// Daemon: after copying the run from `from` to `to`, let readers find it there.
+    /// Lets readers find the run at `to`, after it was copied there from `from` (daemon's side).
     ///
     /// # Errors
-    /// [`RelocateError`]; the copy is to be thrown away and the run left where it is.
+    /// [`RelocateError`]: the copy is to be thrown away and the run left where it is.
     pub fn relocate(self, generation: u16, from: Place, to: Place) -> Result<(), RelocateError> {
         let expected = word(generation, from);
         // labels: place, done

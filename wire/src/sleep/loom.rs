@@ -1,11 +1,11 @@
-//! Sleeping and waking under the model checker. A wake-up that is lost is a deadlock, which loom reports.
+//! Sleeping and waking under the model checker. A lost wake-up is a deadlock, which loom reports.
 
 use super::*;
 use ::loom::sync::{Arc, Condvar, Mutex};
 use ::loom::thread;
 use std::vec::Vec;
 
-/// What wakes: it is kept where it comes before the sleep, as a doorbell and `unpark` are.
+/// A wake-up that is kept if it comes before the sleep, like a doorbell and `unpark`.
 #[derive(Default)]
 struct Bell(Mutex<bool>, Condvar);
 
@@ -24,7 +24,7 @@ impl Bell {
     }
 }
 
-/// Things to do, shown and looked at without any ordering of their own.
+/// A pile of work, shown and looked at without any ordering of its own.
 struct Pile(AtomicU32);
 
 impl Pile {
@@ -48,7 +48,7 @@ fn model(check: impl Fn() + Sync + Send + 'static) {
     builder.check(check);
 }
 
-/// One that sleeps before each thing, of which two come.
+/// Runs one sleeper that sleeps before each piece of work, of which two come.
 fn one_sleeps(first: fn() -> Sleeper) {
     model(move || {
         let shared = Arc::new((first(), Pile(AtomicU32::new(0)), Bell::default()));
@@ -83,8 +83,8 @@ fn loom_who_sleeps_is_woken() {
     one_sleeps(Sleeper::awake);
 }
 
-/// Tasks of one thread that share a word: one sleeps on it, another looks in vain and takes it back, as
-/// whoever is up does. It says for the first one again that it sleeps, and looks once more.
+/// Checks two tasks of one thread that share a word. One sleeps on it; the other finds no work and takes the
+/// announcement back. It then announces the sleep again for the first one, and looks once more.
 #[test]
 fn loom_a_word_that_is_taken_back_under_a_sleeper_is_said_again() {
     model(|| {
@@ -99,7 +99,7 @@ fn loom_a_word_that_is_taken_back_under_a_sleeper_is_said_again() {
         let (word, pile, bell) = &*shared;
         word.sleeps();
         if pile.is_empty() {
-            // The first sleeps from here on. Now the other:
+            // The first task sleeps from here on. Now the other:
             if pile.is_empty() {
                 word.is_up();
                 word.sleeps();
@@ -114,13 +114,14 @@ fn loom_a_word_that_is_taken_back_under_a_sleeper_is_said_again() {
     });
 }
 
-/// As the bell of workers is used: it rings for the first thing without being asked.
+/// Checks a word that begins asleep, as the bell of workers does: it is rung for the first work without
+/// having been asked.
 #[test]
 fn loom_who_is_to_be_woken_from_the_start_is_woken() {
     one_sleeps(Sleeper::asleep);
 }
 
-/// Two do the work of one pile: whoever is named, all of it is done.
+/// Checks that of two sleepers at one pile, one does the work, whichever is named.
 #[test]
 fn loom_of_two_that_sleep_one_does_what_comes() {
     model(|| {
@@ -144,7 +145,7 @@ fn loom_of_two_that_sleep_one_does_what_comes() {
                         }
                     }
                     done.fetch_add(1, Ordering::Relaxed);
-                    // Nothing more comes: let the other end.
+                    // Nothing more comes: let the other one end.
                     bells[1 - who].ring();
                 })
             })

@@ -1,4 +1,4 @@
-//! The layout does not drift: messages, and the bytes that they are, taken from the table in the module's
+//! Golden bytes: the layout does not drift. The messages and their bytes follow the table in the module's
 //! text.
 
 use crate::messages::{Batch, Extent, Mode, Nothing, Numbers, Step, WriteRequest, written};
@@ -8,7 +8,7 @@ fn extent(first_block: u64, blocks: u32) -> Extent {
     Extent { first_block: first_block.into(), blocks: blocks.into() }
 }
 
-/// Text with two hexadecimal digits a byte; what follows a `|` is a remark.
+/// Parses text with two hexadecimal digits a byte. In each line, text behind a `|` is a comment.
 fn hex(text: &str) -> Vec<u8> {
     let digits = text.lines().map(|line| line.split('|').next().unwrap_or("")).collect::<String>();
     let digits: Vec<char> = digits.chars().filter(|digit| !digit.is_whitespace()).collect();

@@ -1,10 +1,10 @@
-//! Bytes from a stranger: a value, or a typed error that says what is wrong and where.
+//! Tests of hostile bytes: each gives a value, or a typed error that says what is wrong and where.
 
 use crate::messages::{Batch, Mode, Numbers, Owned, Step, WriteRequest, numbers, owned, steps, written};
 use jet_wire::in_place::{Blame, DecodeError, InPlace};
 use proptest::prelude::*;
 
-/// What is taken is a value of this version, or of another; of this one, it makes the same bytes again.
+/// Checks that bytes give a value or an error. A value of this version must make the same bytes again.
 fn taken_or_refused<'a, T: InPlace<'a> + PartialEq + std::fmt::Debug>(bytes: &'a [u8]) {
     match T::read(bytes) {
         Ok(message) => {
@@ -87,7 +87,7 @@ fn request() -> Owned {
     }
 }
 
-/// The bytes of `request`, changed.
+/// Reads the bytes of `request` after a change.
 fn changed(change: impl FnOnce(&mut Vec<u8>)) -> Result<usize, DecodeError> {
     let mut bytes = written(&request().request());
     change(&mut bytes);
@@ -159,7 +159,7 @@ fn values_that_are_none_are_named() {
         p: zerocopy::FromZeros::new_zeroed(),
     };
     let bytes = written(&numbers);
-    // k, m, the flag of n, the value of an n that is none, the flag of o, the value of an o that is none.
+    // k, m, the flag of n, the value of an n that is `None`, the flag of o, the value of an o that is `None`.
     for (at, value, field) in [
         (70, 2, "Numbers.k"),
         (76, 0, "Numbers.m"),

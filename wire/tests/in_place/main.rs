@@ -1,4 +1,4 @@
-//! In-place messages as an application declares them.
+//! Tests of in-place messages as an application declares them.
 
 mod golden;
 mod hostile;

@@ -19,7 +19,7 @@ pub enum Mode {
     Write = 2,
 }
 
-/// Not all bytes are one: of a list of them each is checked.
+/// A type for which not all bytes are valid: in a list of them each is checked.
 #[derive(Clone, Copy, Debug, PartialEq, TryFromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Step {
@@ -28,7 +28,7 @@ pub struct Step {
     pub blocks: U16,
 }
 
-/// Only fixed fields, no lifetime.
+/// A message of fixed fields only, without a lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, InPlace)]
 #[in_place(kind = 1, version = 1)]
 pub struct Numbers {
@@ -105,7 +105,7 @@ prop_compose! {
     }
 }
 
-/// What a request borrows.
+/// The data that a request borrows.
 #[derive(Clone, Debug)]
 pub struct Owned {
     pub fixed: (u64, u64, u16, u64),

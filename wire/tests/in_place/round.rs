@@ -1,4 +1,5 @@
-//! A value becomes bytes and the same value again; nothing is copied; a place that is too short is refused.
+//! Tests that a value becomes bytes and the same value again, that nothing is copied, and that a place that
+//! is too short is refused.
 
 use crate::messages::{Batch, Numbers, WriteRequest, numbers, owned, steps, written};
 use jet_wire::in_place::{EncodeError, InPlace};
@@ -25,7 +26,7 @@ proptest! {
         let own = place.as_ptr_range();
         prop_assert!(own.start <= read.name.as_ptr() && own.start <= read.extents.as_ptr().cast());
         prop_assert!(own.end >= read.payload.as_ptr_range().end);
-        // The same value, the same bytes, whatever lay there.
+        // The same value makes the same bytes, whatever lay there.
         prop_assert_eq!(&written(&read), &place[shift..shift + length]);
     }
 
@@ -67,7 +68,7 @@ proptest! {
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn what_is_longer_than_its_head_can_say_is_refused() {
-    // Nothing of these bytes is touched: the system gives them only where they are.
+    // None of these bytes is touched, so the system allocates no memory for them.
     let bytes = vec![0u8; u32::MAX as usize - WriteRequest::FIXED_BYTES + 1];
     let empty = crate::messages::Owned {
         fixed: (0, 0, 0, 0),

@@ -1,10 +1,10 @@
-//! Readers and writers of different versions.
+//! Tests of readers and writers of different versions.
 
 use crate::messages::{Owned, WriteRequest, owned, written};
 use jet_wire::in_place::{DecodeError, Head, InPlace};
 use proptest::prelude::*;
 
-/// `WriteRequest` as it was before, and as it may become.
+/// `WriteRequest` as it was before; `after` has it as it may become.
 mod before {
     use super::super::messages::Extent;
     use jet_wire::in_place::InPlace;
@@ -25,7 +25,7 @@ mod after {
     use super::super::messages::Extent;
     use jet_wire::in_place::InPlace;
 
-    /// Version 3 brought nothing.
+    /// A later `WriteRequest`, in which version 3 added nothing.
     #[derive(Clone, Copy, Debug, PartialEq, InPlace)]
     #[in_place(kind = 2, version = 4)]
     pub struct WriteRequest<'a> {
@@ -78,13 +78,13 @@ proptest! {
         prop_assert_eq!(after::WriteRequest::read(&two), Ok(without));
         prop_assert_eq!(after::WriteRequest::read(&four), Ok(after));
 
-        // A version that brought nothing is like the one before it.
+        // A version that added nothing is like the one before it.
         let mut three = two.clone();
         three[0] = 3;
         prop_assert_eq!(after::WriteRequest::read(&three), Ok(without));
     }
 
-    /// What is read of a newer message is bounded by what it states, as of any other.
+    /// Checks that reading a newer message stays within its stated length, as for any other.
     #[test]
     fn a_newer_message_that_is_cut_is_refused(owned in owned(), keys: Vec<u8>, cut in 1usize..400) {
         let bytes = written(&as_after(&owned, &keys, None));

@@ -1,11 +1,11 @@
-//! Handing a sample of 64 bytes from one spinning process to another through iceoryx2: `iceoryx2-handoff
+//! Hands a sample of 64 bytes from one spinning process to another through iceoryx2: `iceoryx2-handoff
 //! copy|loan`.
 //!
 //! The shape is that of `jet-bench handoff`: two processes of one thread each, on the first two processors,
-//! both polling; one hands over, the other answers, one at a time, and half a round trip is printed in
+//! both polling. One hands over and the other answers, one sample at a time. Half a round trip is printed in
 //! nanoseconds. Here the answer is a sample of its own.
 //!
-//! `copy` sends a value; `loan` takes memory of iceoryx2's, writes the value there and sends that.
+//! `copy` sends a value. `loan` takes memory from iceoryx2, writes the value there and sends that.
 
 use core_affinity::CoreId;
 use iceoryx2::port::publisher::Publisher;
@@ -17,12 +17,12 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 const ROUNDS: u64 = 200_000;
-/// Rounds that go before, uncounted.
+/// Rounds that go first and are not counted.
 const WARM_UP: u64 = 2_000;
-/// A run takes less than a second on two idle processors.
+/// Seconds after which a run is given up. It takes less than a second on two idle processors.
 const SECONDS_MAX: u32 = 20;
 
-/// What is handed over.
+/// The value that is handed over.
 #[derive(Clone, Copy, Debug, ZeroCopySend)]
 #[repr(C)]
 struct Payload {
@@ -31,7 +31,7 @@ struct Payload {
 
 type Service = publish_subscribe::PortFactory<ipc::Service, Payload, ()>;
 
-/// One process's end.
+/// One process's end of both directions.
 struct End {
     publisher: Publisher<ipc::Service, Payload, ()>,
     subscriber: Subscriber<ipc::Service, Payload, ()>,
@@ -43,7 +43,7 @@ struct End {
 }
 
 impl End {
-    /// Opens both ways and waits until the other end has done so.
+    /// Opens both directions and waits until the other end has opened them, too.
     fn open(run: u32, near: bool, loan: bool) -> Result<Self, Box<dyn Error>> {
         let node = NodeBuilder::new().create::<ipc::Service>()?;
         let service = |way: &str| -> Result<Service, Box<dyn Error>> {
@@ -125,13 +125,13 @@ fn run(cores: (CoreId, CoreId), loan: bool) -> Result<f64, Box<dyn Error>> {
     let run = std::process::id();
     // SAFETY: this process has one thread, and nothing of iceoryx2 is open yet.
     let child = unsafe { libc::fork() };
-    // SAFETY: only sets this process's timer. Where the other end is gone a run ends here.
+    // SAFETY: only sets this process's timer. If the other end is gone, the timer ends the run.
     unsafe { libc::alarm(SECONDS_MAX) };
     match child {
         -1 => return Err(std::io::Error::last_os_error().into()),
         0 => {
             core_affinity::set_for_current(cores.1);
-            // SAFETY: the child does not outlive its parent.
+            // SAFETY: only asks the kernel to end the child with its parent.
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
             let ended =
                 far(run, loan).inspect_err(|error| eprintln!("iceoryx2-handoff: the other end: {error}"));

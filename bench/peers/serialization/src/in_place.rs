@@ -46,7 +46,7 @@ struct Block<'a> {
     payload: &'a [u8],
 }
 
-/// The three records.
+/// Returns a contender for each of the three records.
 pub fn contenders(records: &Records) -> [Contender<'_>; 3] {
     [fixed(records), named(records), block(records)]
 }
@@ -97,7 +97,7 @@ fn named(records: &Records) -> Contender<'_> {
         offset: record.offset,
         flags: record.flags,
         name: &record.name,
-        // As long as the program runs.
+        // The list lives as long as the program.
         extents: extents.collect::<Vec<_>>().leak(),
         trace: record.trace,
     };

@@ -1,14 +1,15 @@
-//! Jet's in-place messages beside prost, rkyv and flatbuffers: encode and decode of the same three records.
+//! Compares Jet's in-place messages with prost, rkyv and flatbuffers: encode and decode of the same three
+//! records.
 //!
 //! Every contender writes into a buffer that it keeps, checks what it reads, and has all its fields used. In
-//! each round all of them run, one after the other, a record at a time; figures are medians over the rounds,
+//! each round all of them run, one after the other, a record at a time. Figures are medians over the rounds;
 //! ratios are taken within a round.
 //!
-//! What it cannot see: the wire. Encoding and decoding are timed apart, each in a loop over one value that is
-//! in the level-one cache and whose branches are foretold; between two hosts, the bytes come out of a colder
-//! place, and the length of a message decides more. It does not time the making of the structs to be written
-//! (strings and lists of prost and rkyv are owned, and were allocated before), nor what dropping them costs
-//! their owner; what decoding allocates and drops is in.
+//! The wire is not measured. Encoding and decoding are timed apart, each in a loop over one value that is in
+//! the level-one cache and whose branches are predicted. Between two hosts the bytes come from colder memory,
+//! and the length of a message decides more. Making the structs to be written is not timed: strings and lists
+//! of prost and rkyv are owned, and were allocated before. Dropping these structs is not timed either. What
+//! decoding allocates and drops is included.
 
 mod in_place;
 mod nothing;
@@ -93,7 +94,7 @@ fn main() -> ExitCode {
     if arguments.check && !all_hold { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Nanoseconds, one of each a round.
+/// Nanoseconds of each operation, one sample of each a round.
 #[derive(Clone, Default)]
 struct Samples {
     encode: Vec<f64>,
@@ -101,8 +102,8 @@ struct Samples {
     both: Vec<f64>,
 }
 
-/// Prints what was measured of a record. Whether the bound holds: ours, the first, against the fastest of the
-/// others; the last is what the loop takes, and no contender.
+/// Prints the figures of a record and returns whether its bound holds. The bound compares the first
+/// contender, Jet, with the fastest other. The last contender is the empty loop, and is left out.
 fn report(
     record: &str,
     bound: Option<f64>,
@@ -163,7 +164,7 @@ fn report(
     holds
 }
 
-/// A row as jet-bench prints them.
+/// Prints a row in the form of jet-bench.
 fn row(metric: &str, unit: &str, samples: &[f64], bound: Option<f64>, holds: bool) {
     let bound = bound.map_or("null".to_owned(), |bound| format!("\"<= {bound}\""));
     let value = median(samples);
@@ -173,7 +174,7 @@ fn row(metric: &str, unit: &str, samples: &[f64], bound: Option<f64>, holds: boo
     );
 }
 
-/// The middle one; the mean of the middle two.
+/// Returns the middle sample, or the mean of the two middle ones.
 fn median(samples: &[f64]) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);

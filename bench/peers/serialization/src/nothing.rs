@@ -1,10 +1,10 @@
-//! What timing itself takes: fields are used out of a struct that nobody has written or read.
+//! Measures the timing itself: uses fields of a struct that is neither written nor read.
 
 use crate::record::{Contender, Records, timed};
 use crate::used;
 use std::hint::black_box;
 
-/// The three records.
+/// Returns a contender for each of the three records.
 pub fn contenders(records: &Records) -> [Contender<'_>; 3] {
     let Records { fixed, named, block } = records;
     let contender = |decode| {

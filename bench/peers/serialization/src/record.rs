@@ -1,4 +1,4 @@
-//! What is written and read, and how it is timed.
+//! The records that are written and read, and how an operation is timed.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -34,7 +34,7 @@ pub struct Block {
     pub payload: Vec<u8>,
 }
 
-/// One value of each, the same for all.
+/// One value of each record, the same for all contenders.
 pub struct Records {
     pub fixed: Fixed,
     pub named: Named,
@@ -65,19 +65,19 @@ impl Records {
     }
 }
 
-/// A loop over one operation: nanoseconds for each of so many.
+/// A loop over one operation. It takes the number of calls and returns nanoseconds for each.
 pub type Timed<'r> = Box<dyn FnMut(u32) -> f64 + 'r>;
 
 /// One way of writing and reading one record.
 pub struct Contender<'r> {
     pub name: &'static str,
-    /// Length of what it writes, in bytes.
+    /// Length of the encoded record, in bytes.
     pub bytes: usize,
     pub encode: Timed<'r>,
     pub decode: Timed<'r>,
 }
 
-/// Times an operation. What it returns counts as used.
+/// Makes a loop that times an operation. Its result counts as used.
 pub fn timed<'r, T>(mut operation: impl FnMut() -> T + 'r) -> Timed<'r> {
     Box::new(move |times| {
         let began = Instant::now();

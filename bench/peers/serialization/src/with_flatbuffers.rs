@@ -1,5 +1,5 @@
-//! flatbuffers: accessors by hand, as its compiler would make them, on the crate's public interface; a
-//! builder that is kept, and its verifier before reading.
+//! flatbuffers with accessors written by hand on the crate's public interface, as its compiler would make
+//! them. The builder is kept, and the verifier runs before reading.
 
 use crate::record::{self, Contender, Records, timed};
 use crate::used;
@@ -13,7 +13,7 @@ const fn slot(field: VOffsetT) -> VOffsetT {
     4 + 2 * field
 }
 
-/// A struct of 16 bytes: 8 of the first block, 4 of the number of blocks, 4 unused.
+/// An extent as a struct of 16 bytes: 8 of the first block, 4 of the number of blocks, 4 unused.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 struct Extent([u8; 16]);
@@ -38,7 +38,7 @@ impl Extent {
 impl<'a> Follow<'a> for Extent {
     type Inner = &'a Extent;
     unsafe fn follow(buf: &'a [u8], loc: usize) -> Self::Inner {
-        // SAFETY: the verifier has found 16 bytes there, and `Extent` is as good as bytes.
+        // SAFETY: the verifier has found 16 bytes there, and every value of 16 bytes is an `Extent`.
         unsafe { flatbuffers::follow_cast_ref::<Extent>(buf, loc) }
     }
 }
@@ -61,7 +61,8 @@ impl Verifiable for Extent {
     }
 }
 
-/// A table with its fields: name, number, type, and the type that a reader gets.
+/// Defines a table. Each field has its name, its number, its type, the type that a reader gets, and whether
+/// it is required.
 macro_rules! table {
     ($name:ident { $($field:ident: $number:literal, $ty:ty, $read:ty, $required:literal;)+ }) => {
         #[derive(Clone, Copy)]
@@ -71,7 +72,7 @@ macro_rules! table {
             $(
                 #[inline]
                 fn $field(&self) -> Option<$read> {
-                    // SAFETY: the verifier ran before there was such a table.
+                    // SAFETY: the verifier ran before this table was made.
                     unsafe { self.0.get::<$ty>(slot($number), None) }
                 }
             )+
@@ -81,7 +82,7 @@ macro_rules! table {
             type Inner = $name<'a>;
             #[inline]
             unsafe fn follow(buf: &'a [u8], loc: usize) -> Self::Inner {
-                // SAFETY: the verifier ran, or whoever did without it has checked.
+                // SAFETY: the verifier ran, or a caller that left it out has checked.
                 Self(unsafe { Table::new(buf, loc) })
             }
         }
@@ -123,7 +124,7 @@ table!(Block {
     payload: 4, ForwardsUOffset<Vector<'_, u8>>, Vector<'a, u8>, true;
 });
 
-/// The three records.
+/// Returns a contender for each of the three records.
 pub fn contenders(records: &Records) -> [Contender<'_>; 3] {
     [fixed(&records.fixed), named(&records.named), block(&records.block)]
 }

@@ -1,5 +1,5 @@
-//! rkyv: its low-level calls, which know no shared pointers and are the fastest of its checked ones; a buffer
-//! that is kept.
+//! rkyv by its low-level calls, which do not support shared pointers and are the fastest of its checked ones.
+//! The buffer is kept.
 
 use crate::record::{Contender, Records, timed};
 use crate::used;
@@ -46,7 +46,8 @@ struct Block {
     payload: Vec<u8>,
 }
 
-/// The three records. A macro and not a function: the bounds of a generic one would be longer than all of it.
+/// Returns a contender for each of the three records. Inside, a macro takes the place of a generic function,
+/// whose bounds would be longer than all of the code.
 pub fn contenders(records: &Records) -> [Contender<'static>; 3] {
     macro_rules! contender {
         ($message:expr, $archived:ty, $using:expr, $right:expr) => {{

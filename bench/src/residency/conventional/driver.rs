@@ -23,18 +23,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// The longest READ: as long as Jet's.
+/// Bytes of the longest READ, as with Jet.
 const PIECE_BYTES: usize = 256 << 10;
 
 /// One connection.
 struct Connection {
     qp: Qp,
-    /// Ends that its sender was not told yet.
+    /// Ends that have not been sent to the sender yet.
     ended: VecDeque<AckRange>,
 }
 
 impl Connection {
-    /// A message was consumed.
+    /// Notes that a message was consumed.
     fn end(&mut self, sequence: u64) {
         match self.ended.back_mut() {
             Some(range) if range.first + u64::from(range.count) == sequence && range.count < u16::MAX => {
@@ -45,17 +45,18 @@ impl Connection {
     }
 }
 
-/// A message that is to be read, and where it lies.
+/// A large message, and where it lies at its sender.
 struct Requested {
     arrived: Arrived,
     address: u64,
     key: u32,
-    /// Bytes that are asked for, and that came.
+    /// Bytes for which READs are posted.
     asked: usize,
+    /// Bytes that have arrived.
     came: usize,
 }
 
-/// Drives the NIC.
+/// The NIC of a conventional receiver, and the messages that it reads.
 pub struct Driver {
     nic: SoftNic,
     shape: Shape,
@@ -64,16 +65,17 @@ pub struct Driver {
     headers: Arc<SharedMemory>,
     headers_key: MemoryKey,
     connections: Vec<Connection>,
-    /// Of a receive entry that carries payload: its buffer.
+    /// Buffer of each receive entry that takes payload.
     entry_buffers: Vec<Vec<u32>>,
     /// Messages that have no buffers yet, in order of arrival.
     requested: VecDeque<Requested>,
-    /// Messages that have, by their place, and the places that are free.
+    /// Messages that have buffers, by their place.
     reading: Vec<Option<Requested>>,
+    /// Places that are free.
     places: Vec<u32>,
-    /// Places of those whose READs are not all posted, in order of arrival.
+    /// Places of the messages whose READs are not all posted, in order of arrival.
     to_post: VecDeque<u32>,
-    /// Lists of buffers that nobody uses now.
+    /// Empty lists for buffers, kept for the next messages.
     lists: Vec<Vec<u32>>,
     reads: u32,
     reads_max: u32,
@@ -82,10 +84,10 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// With its receive entries posted.
+    /// Opens a NIC and posts the receive entries.
     ///
     /// # Errors
-    /// What the NIC or the system says.
+    /// An error of the NIC or the system.
     pub fn new(
         shape: Shape,
         buffers: Buffers,
@@ -129,15 +131,15 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Accepts connections from now on; gives the address as it came to be.
+    /// Accepts connections from now on. Returns the address with all its parts filled in.
     ///
     /// # Errors
-    /// What the NIC says.
+    /// An error of the NIC.
     pub fn listen(&mut self, address: &Address) -> Result<Address, Box<dyn Error>> {
         Ok(self.nic.listen(address)?)
     }
 
-    /// Bytes of one buffer.
+    /// Returns the bytes of one buffer.
     pub fn buffer_bytes(&self) -> usize {
         self.buffers.buffer_bytes()
     }
@@ -145,7 +147,7 @@ impl Driver {
     /// Receives until something fails.
     ///
     /// # Errors
-    /// What the NIC or the system says.
+    /// An error of the NIC or the system.
     pub fn run(&mut self, application: &std::thread::Thread) -> Result<(), Box<dyn Error>> {
         let nothing = Completion {
             qp: Qp { index: 0, generation: 0 },
@@ -178,14 +180,14 @@ impl Driver {
                 continue;
             }
             let since = *idle_since.get_or_insert_with(Instant::now);
-            // What the application gives back rings no bell: while it has something the NIC's thread stays
-            // awake.
+            // The application gives messages back without a wake-up. So this thread stays awake while the
+            // application has something.
             if since.elapsed() > SPIN && self.shared.arrived.is_empty() && self.nic.arm(clock.look()) {
                 let bound = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
                 poll(&mut [PollFd::from_borrowed_fd(self.nic.wait_fd(), PollFlags::IN)], Some(&bound))?;
                 idle_since = None;
             } else {
-                // What it waits for is the application's, which may be on this core.
+                // It waits for the application, which may be on this core.
                 std::thread::yield_now();
             }
         }
@@ -196,7 +198,8 @@ impl Driver {
         let bytes = u32::try_from(HEADER_BYTES)?;
         let header = Sge { key: self.headers_key, offset: u64::from(entry) * u64::from(bytes), bytes };
         let payload = if self.shape.is_small() {
-            // Whose it is nobody knows yet: connections' own stand in the queue in turn.
+            // The next message's connection is not known yet, so the entries of all connections stand in the
+            // queue in turn.
             let own = entry as usize / self.shape.depth;
             let buffers = &mut self.entry_buffers[entry as usize];
             if !self.buffers.take(own, SLAB_BYTES, buffers) {
@@ -267,7 +270,7 @@ impl Driver {
         let header = unsafe { self.headers.base().cast::<HeaderBytes>().add(entry as usize).read_volatile() };
         match parse_from_sender(WIRE_VERSION, &header, payload_bytes).map_err(|error| format!("{error:?}"))? {
             FromSender::Small(small) => {
-                // The entry and its buffer are the message's until it is consumed.
+                // The entry and its buffer belong to the message until the message is consumed.
                 let buffers = std::mem::take(&mut self.entry_buffers[entry as usize]);
                 let (sequence, bytes) = (small.sequence.get(), small.payload_bytes.get() as usize);
                 self.deliver(Arrived { qp, connection, sequence, at: entry, bytes, buffers })
@@ -290,8 +293,8 @@ impl Driver {
         self.shared.arrived.push(arrived).map_err(|_| "more came than there are buffers".into())
     }
 
-    /// Posts the READs that may be posted, the longest waiting message's first. A message has buffers from
-    /// its first READ on.
+    /// Posts the READs that may be posted, those of the message that has waited longest first. A message gets
+    /// its buffers with its first READ.
     fn read(&mut self) -> Result<(), Box<dyn Error>> {
         while self.reads < self.reads_max {
             if let Some(&place) = self.to_post.front() {
@@ -315,7 +318,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Posts what may be posted of a message's READs; whether that was all of them.
+    /// Posts READs of a message as far as possible. Returns whether all of them are posted now.
     fn post_reads(&mut self, place: u32) -> Result<bool, Box<dyn Error>> {
         let requested = self.reading[place as usize].as_mut().ok_or("a READ of nothing")?;
         let buffer_bytes = self.buffers.buffer_bytes();
@@ -325,7 +328,7 @@ impl Driver {
             }
             let from = requested.asked;
             let bytes = PIECE_BYTES.min(requested.arrived.bytes - from);
-            // A piece lies in one buffer, or in whole ones but for the message's last.
+            // A piece lies in one buffer, or in several that are whole except the message's last.
             let mut scatter = [Sge { key: self.buffers_key, offset: 0, bytes: 0 }; PIECE_BYTES / (8 << 10)];
             let (mut entries, mut placed) = (0, 0);
             while placed < bytes {
@@ -353,7 +356,7 @@ impl Driver {
         Ok(true)
     }
 
-    /// Has the buffers of what was consumed again, and tells the senders.
+    /// Takes back the buffers of consumed messages, and acknowledges the messages to the senders.
     fn acknowledge(&mut self) -> Result<bool, Box<dyn Error>> {
         let mut worked = false;
         while let Some(Arrived { connection, sequence, at, mut buffers, .. }) = self.shared.consumed.pop() {
@@ -375,9 +378,9 @@ impl Driver {
                 let header = AckHeader::encode(u64::MAX, &ended.make_contiguous()[..count]);
                 let request = SendRequest { id: 0, header: &header, payload: Payload::None };
                 match self.nic.post_send(*qp, request) {
-                    // Full for now: the next turn goes on.
+                    // The queue is full: the next turn continues.
                     Err(PostError::QueueFull) => break,
-                    // Of a connection that is gone nobody waits for the rest.
+                    // No sender waits for the rest where the connection is gone.
                     Ok(()) | Err(_) => drop(ended.drain(..count)),
                 }
             }

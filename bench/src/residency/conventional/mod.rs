@@ -1,16 +1,16 @@
-//! A receiver as RDMA applications are usually written. It speaks to the same senders as Jet's, over the same
-//! NIC, with the same two threads: one that drives the NIC ([`driver`]), and one that reads what came.
+//! A receiver as RDMA applications are usually written. It serves the same senders as Jet's receiver, over
+//! the same NIC, with the same two threads. One drives the NIC ([`driver`]), and one reads the messages.
 //!
-//! Where messages go is [`Buffers`]' to say: into buffers of each connection's own, as many as messages may
-//! be under way on it, used in turn, or into a pool that all connections share. How many READs run at once
-//! may be limited, as Jet limits them.
+//! [`Buffers`] decides where messages go. Either each connection has buffers of its own, as many as messages
+//! may be under way on it, used in turn; or all connections share a pool. The number of READs at once may be
+//! limited, as Jet limits it.
 //!
-//! Messages that fit a SEND lie in receive entries, larger ones are READ. The software NIC has one receive
-//! queue for all connections: the entries of connections' own buffers stand in it in turn, so that all of
-//! these buffers are gone through, as they are with a queue for each connection.
+//! Messages that fit a SEND lie in receive entries; larger ones are READ. The software NIC has one receive
+//! queue for all connections. The entries of the connections' own buffers stand in it in turn. So all of
+//! these buffers are used, as they are with a queue for each connection.
 //!
-//! Nothing of Jet's receiver is in it but the bytes on the wire. It serves benchmarks: a peer that breaks the
-//! rules ends it.
+//! It shares nothing with Jet's receiver but the bytes on the wire. It serves benchmarks only: a peer that
+//! breaks the rules ends it.
 
 mod driver;
 mod process;
@@ -34,12 +34,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// What the buffers are called among a process's mappings.
+/// Name of the buffers among a process's mappings.
 pub const BUFFERS: &str = "jet-buffers";
-/// How long either thread looks in vain before it sleeps: as Jet's reactor and applications do.
+/// Time for which either thread polls in vain before it sleeps, as with Jet's reactor and applications.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// What such a receiver is like.
+/// The arguments of a conventional receiver.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ConventionalArgs {
     /// Where it listens: shm:/path
@@ -74,7 +74,7 @@ impl ConventionalArgs {
     }
 }
 
-/// The most of each at once.
+/// Most READs and buffer bytes at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Most {
     /// READs that were posted and not done.
@@ -83,7 +83,7 @@ pub struct Most {
     pub buffer_bytes: usize,
 }
 
-/// [`Most`], while it is counted.
+/// Counters of [`Most`].
 #[derive(Debug, Default)]
 pub struct Counting {
     reads: AtomicU32,
@@ -91,7 +91,7 @@ pub struct Counting {
 }
 
 impl Counting {
-    /// The most since this was asked last.
+    /// Returns the most since the last call, and starts anew.
     pub fn take(&self) -> Most {
         let reads = self.reads.swap(0, Ordering::Relaxed);
         Most { reads, buffer_bytes: self.buffer_bytes.swap(0, Ordering::Relaxed) }
@@ -104,13 +104,13 @@ struct Arrived {
     qp: Qp,
     connection: usize,
     sequence: u64,
-    /// The receive entry of a message that came as a SEND; else where it is among those that are read.
+    /// Receive entry of a message that came as a SEND, else its place among the messages that are read.
     at: u32,
     bytes: usize,
     buffers: Vec<u32>,
 }
 
-/// What the application's thread shares with the NIC's.
+/// Queues and flags that the application's thread shares with the NIC's.
 struct Shared {
     arrived: ArrayQueue<Arrived>,
     consumed: ArrayQueue<Arrived>,
@@ -118,10 +118,10 @@ struct Shared {
     application: Sleeper,
 }
 
-/// Runs until the process is killed. Each line on standard input is answered by one of JSON: [`Most`].
+/// Runs until the process is killed. Answers each line on standard input with [`Most`] as a line of JSON.
 ///
 /// # Errors
-/// What the NIC or the system says.
+/// An error of the NIC or the system.
 pub fn live(args: &ConventionalArgs) -> Result<(), Box<dyn Error>> {
     let counting = Arc::new(Counting::default());
     let answers = Arc::clone(&counting);
@@ -133,14 +133,14 @@ pub fn live(args: &ConventionalArgs) -> Result<(), Box<dyn Error>> {
             ));
         }
     });
-    // Whoever started this waits for it.
+    // The parent process waits for this line.
     receive(args, counting, |address| jet::output::print(&format!("{address}\n")))
 }
 
-/// Receives until something fails.
+/// Receives until something fails. Calls `listens` with the address once senders can connect.
 ///
 /// # Errors
-/// What the NIC or the system says.
+/// An error of the NIC or the system.
 pub fn receive(
     args: &ConventionalArgs,
     counting: Arc<Counting>,
@@ -171,7 +171,7 @@ pub fn receive(
     result
 }
 
-/// The application: reads every byte of what came, in order of arrival.
+/// Runs the application: reads every byte of the messages, in order of arrival.
 fn consume(shared: &Shared, memory: &SharedMemory, buffer_bytes: usize, marks: &Marks) {
     let mut sum = 0u64;
     let mut idle_since = None;
@@ -179,7 +179,7 @@ fn consume(shared: &Shared, memory: &SharedMemory, buffer_bytes: usize, marks: &
         let Some(arrived) = shared.arrived.pop() else {
             let since = *idle_since.get_or_insert_with(Instant::now);
             if since.elapsed() < SPIN {
-                // Both threads may share a core, as they may with Jet's.
+                // Both threads may share a core, as Jet's threads may.
                 std::thread::yield_now();
                 continue;
             }
@@ -194,8 +194,8 @@ fn consume(shared: &Shared, memory: &SharedMemory, buffer_bytes: usize, marks: &
         idle_since = None;
         let mut left = arrived.bytes;
         for &buffer in &arrived.buffers {
-            // SAFETY: within the buffers; the NIC has written it, and writes it again only after it was given
-            // back.
+            // SAFETY: within the buffers. The NIC has written the buffer, and writes it again only after the
+            // buffer was given back.
             let bytes = unsafe {
                 let first = memory.base().add(buffer as usize * buffer_bytes);
                 std::slice::from_raw_parts(first, left.min(buffer_bytes))

@@ -9,7 +9,7 @@ use jet_fabric::Address;
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
-/// The process. It ends when this is dropped.
+/// The process of a conventional receiver. It ends when this is dropped.
 pub struct ConventionalProcess {
     _directory: tempfile::TempDir,
     address: Address,
@@ -19,10 +19,10 @@ pub struct ConventionalProcess {
 }
 
 impl ConventionalProcess {
-    /// Starts it and waits until it listens.
+    /// Starts the process and waits until it listens.
     ///
     /// # Errors
-    /// What the system says, or that it did not come up.
+    /// An error of the system, or that the process did not come up.
     pub fn start(
         shape: Shape,
         buffers: Kind,
@@ -55,7 +55,7 @@ impl ConventionalProcess {
         let answers = BufReader::new(answers);
         let address = Address::Shm(path);
         let mut process = Self { _directory: directory, address, child, questions, answers };
-        // Its first line is where it listens.
+        // The first line that it prints is its address.
         let mut line = String::new();
         process.answers.read_line(&mut line)?;
         if line.trim_end() == process.address.to_string() {
@@ -65,10 +65,10 @@ impl ConventionalProcess {
         Err(io::Error::other(format!("the conventional receiver ended at its start: {status}")))
     }
 
-    /// The most of what it counts since it was asked last.
+    /// Returns the most READs and buffer bytes at once since the last call.
     ///
     /// # Errors
-    /// What the system says, or that the process ended.
+    /// An error of the system, or that the process ended.
     pub fn most(&mut self) -> io::Result<Most> {
         self.questions.write_all(b"\n")?;
         let mut line = String::new();
@@ -76,12 +76,12 @@ impl ConventionalProcess {
         Ok(serde_json::from_str(&line)?)
     }
 
-    /// The process.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Where senders connect.
+    /// Returns the address that senders connect to.
     pub fn address(&self) -> &Address {
         &self.address
     }
@@ -89,7 +89,7 @@ impl ConventionalProcess {
 
 impl Drop for ConventionalProcess {
     fn drop(&mut self) {
-        // One that ended by itself has been noticed by its silence already.
+        // Errors do not matter: the process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! Which rows turns make, which of them have bounds, and that exact rows fail on what they watch for.
+//! Which rows turns make, which of them have bounds, and that exact rows fail when their condition is broken.
 
 use super::of_setting;
 use crate::report::Row;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const LOADS: [u32; 2] = [50, 90];
 
-/// A turn in which the receivers' rates are 1, 2, 3, 4 and 5, by their letters.
+/// A turn in which the receivers' rates are 1, 2, 3, 4 and 5, in the order of their letters.
 fn turn(shape: Shape, round: usize, place: usize, load: Option<u32>) -> Turn {
     let receiver = Receiver::ALL[place];
     let rate = f64::from(u32::try_from(place).unwrap() + 1);
@@ -91,7 +91,7 @@ fn bounds_are_of_256_kib_and_the_tails_of_the_highest_load() {
             (": processor time of receivers out of their turn", "<= 0"),
         ]
     );
-    // Another size has those that hold anywhere, and a small one comes without READs.
+    // Another size has only the bounds that hold anywhere, and small messages need no READs.
     let of = |bytes: usize| {
         rows_of(&measured(shape(bytes)), shape(bytes)).into_iter().filter(|row| row.bound.is_some()).count()
     };
@@ -139,7 +139,7 @@ fn the_slowest_is_who_has_the_least_median() {
     let shape = shape(4096);
     let mut turns: Vec<Turn> =
         (0..3).flat_map(|round| (0..5).map(move |place| turn(shape, round, place, None))).collect();
-    // One slow turn makes nobody slow.
+    // One slow turn does not make its receiver the slowest.
     turns[4].seen.gigabytes_per_s = 0.1;
     assert!((slowest(&turns) - 1.0).abs() < 1e-9);
     let offered = Poisson::new(1, slowest(&turns) * 1e9 / 4096.0, Duration::from_millis(10), 32).count();

@@ -1,5 +1,5 @@
-//! Whatever is found and asked for: what can be planned is, by an oracle that knows nothing of how it is
-//! done, and what is planned harms nobody.
+//! Generated states and requests. An independent brute-force oracle says which requests can be planned, and
+//! every plan is checked to harm no group.
 
 use super::*;
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ fn holdings() -> impl Strategy<Value = Holdings> {
     let shape = (4u32..=32, 0u32..=2, any::<bool>(), any::<bool>(), 1usize..=3, 0usize..=3, any::<bool>());
     shape.prop_flat_map(|(width, min_ways, sparse, cdp, domains, others, with_devices)| {
         let full = WayMask::run(0, width);
-        // Ways of a group as the kernel takes them.
+        // A mask of ways that the kernel would accept for a group.
         let mask = move || {
             let least = min_ways.max(1).min(width);
             let runs = (0..width, least..=width).prop_map(move |(first, count)| {
@@ -76,8 +76,8 @@ fn any_request() -> impl Strategy<Value = Request> {
     )
 }
 
-/// Every choice of ways that may be tried in a domain: all runs, and where ways may have gaps all sets of a
-/// cache of up to 12.
+/// Returns every choice of ways that the oracle tries in a domain: all consecutive ways, or, in a cache of up
+/// to 12 ways that takes gaps, all sets.
 fn choices(found: &Holdings, count: u32) -> Vec<u64> {
     let width = found.cache.ways.count();
     if found.cache.sparse == Some(true) && width <= 12 {
@@ -86,7 +86,8 @@ fn choices(found: &Holdings, count: u32) -> Vec<u64> {
     (0..width).filter(|first| first + count <= width).map(|first| ((1 << count) - 1) << first).collect()
 }
 
-/// How many ways are left to somebody, who must have them side by side where the processor takes no gaps.
+/// Returns how many ways a group keeps. Where the processor takes no gaps, only the longest row of
+/// consecutive ways counts.
 fn left(had: u64, taken: u64, sparse: bool) -> u32 {
     let left = had & !taken;
     let (mut longest, mut run) = (0, 0);
@@ -97,7 +98,8 @@ fn left(had: u64, taken: u64, sparse: bool) -> u32 {
     if sparse { left.count_ones() } else { longest }
 }
 
-/// Whether nobody is harmed where these ways of a domain are taken.
+/// Returns whether taking these ways of a domain breaks no rule: devices' ways are respected, and every group
+/// that loses ways may lose them and keeps enough.
 fn harms_nobody(wanted: &Request, found: &Holdings, domain: DomainId, ways: u64) -> bool {
     let least = found.cache.min_ways.max(1);
     let avoids_devices = wanted.placement != Placement::Away || ways & found.cache.shareable.0 == 0;
@@ -115,8 +117,8 @@ fn harms_nobody(wanted: &Request, found: &Holdings, domain: DomainId, ways: u64)
         })
 }
 
-/// Whether there is a plan: plainly, by trying every choice. In wide caches that take gaps only runs are
-/// tried, so a plan may be there where this says no: [`decides`].
+/// Returns whether a plan exists, by trying every choice. In wide caches that take gaps only consecutive ways
+/// are tried, so a plan may exist where this returns `false` (see [`decides`]).
 fn can_be_planned(wanted: &Request, found: &Holdings) -> bool {
     let least = found.cache.min_ways.max(1);
     let count = u32::try_from(wanted.bytes.div_ceil(WAY_BYTES)).unwrap().max(least);
@@ -128,13 +130,13 @@ fn can_be_planned(wanted: &Request, found: &Holdings) -> bool {
         })
 }
 
-/// Whether the oracle tries all there is.
+/// Returns whether the oracle tries all choices there are.
 fn decides(found: &Holdings) -> bool {
     found.cache.sparse == Some(false) || found.cache.ways.count() <= 12
 }
 
-/// Who has ways afterwards has them as the kernel takes them, nobody shares the pool's, nobody is left
-/// without, and nobody loses who must not.
+/// Checks a plan: each group's remaining mask is one that the kernel accepts, no group shares the pool's
+/// ways, every group keeps enough, and no group loses ways that must not.
 fn check(wanted: &Request, found: &Holdings, plan: &Plan) -> Result<(), TestCaseError> {
     let sparse = found.cache.sparse == Some(true);
     for domain in &plan.domains {
@@ -157,7 +159,8 @@ fn check(wanted: &Request, found: &Holdings, plan: &Plan) -> Result<(), TestCase
                 prop_assert_eq!(change.unwrap().before[resource][&domain.domain], had);
                 let left = had.without(domain.ways);
                 prop_assert!(left.contains(has));
-                // Nothing is lost beyond what is taken, but for the sake of ways side by side.
+                // A group loses only what is taken, and beyond that only what it must to keep its ways
+                // contiguous.
                 let longest = (0..64).map(|first| (left.0 >> first).trailing_ones()).max().unwrap_or(0);
                 prop_assert_eq!(has.count(), if sparse { left.count() } else { longest });
                 prop_assert!(sparse || has.is_contiguous());
@@ -168,7 +171,7 @@ fn check(wanted: &Request, found: &Holdings, plan: &Plan) -> Result<(), TestCase
             }
         }
     }
-    // Changes name only what they change.
+    // A change names only resources and domains in which something changes.
     for change in &plan.changes {
         for (resource, ways) in &change.after {
             for (domain, after) in ways {
@@ -177,15 +180,16 @@ fn check(wanted: &Request, found: &Holdings, plan: &Plan) -> Result<(), TestCase
             }
         }
     }
-    // The group has a mask in every domain.
+    // The new group has a mask in every domain.
     for (resource, ways) in &found.holders[0].ways {
         prop_assert_eq!(ways.keys().collect::<Vec<_>>(), plan.own[resource].keys().collect::<Vec<_>>());
     }
     Ok(())
 }
 
-/// What is lost to a choice: ways that devices do not fill where theirs are wanted, then others' ways, then
-/// the default group's. Among choices with gaps, where what is lost is what is taken.
+/// Returns the cost of a choice. First come ways that devices do not fill, where theirs are wanted; then
+/// other groups' losses; then the default group's. The cost is exact in caches that take gaps, where a group
+/// loses only what is taken.
 fn loss(wanted: &Request, found: &Holdings, domain: DomainId, ways: u64) -> (u32, u32, u32) {
     let lost = |of_default: bool| {
         let losers = found.holders.iter().filter(|holder| holder.name.is_default() == of_default);
@@ -195,8 +199,8 @@ fn loss(wanted: &Request, found: &Holdings, domain: DomainId, ways: u64) -> (u32
     (if wanted.placement == Placement::Onto { off_devices } else { 0 }, lost(false), lost(true))
 }
 
-/// No other choice of the same kind loses less: of ways side by side, or with gaps where there are none side
-/// by side.
+/// Checks that no other choice of the same kind costs less: among consecutive ways, or among ways with gaps
+/// where consecutive ones are impossible. Returns whether the plan has ways with gaps.
 fn check_cheapest(wanted: &Request, found: &Holdings, plan: &Plan) -> Result<bool, TestCaseError> {
     let mut with_gaps = false;
     for domain in &plan.domains {
@@ -212,8 +216,8 @@ fn check_cheapest(wanted: &Request, found: &Holdings, plan: &Plan) -> Result<boo
     Ok(with_gaps)
 }
 
-/// Caches small enough that all choices are tried, with so many groups that what costs least by itself does
-/// not go together.
+/// Uses caches small enough to try all choices, and so many groups that the individually cheapest ways often
+/// cannot be combined.
 #[test]
 fn ways_with_gaps_cost_as_little_as_can_be() {
     const CASES: u32 = 4000;
@@ -270,21 +274,24 @@ fn a_plan_never_overlaps_nor_starves() {
     if let Err(error) = run {
         panic!("{error}");
     }
-    // Neither is rare.
+    // Both outcomes occur often.
     let (planned, refused) = (planned.get(), refused.get());
     assert!(planned >= CASES / 10 && refused >= CASES / 10, "{planned} planned, {refused} refused");
 }
 
 proptest! {
-    /// What one way short of a plan is refused for is never that there are ways enough side by side that
-    /// nobody has.
+    /// A plan takes free ways and changes no group where enough free ways lie side by side.
     #[test]
     fn free_ways_are_found(width in 6u32..=32, taken in 2u32..=4, wanted in 1u64..=4) {
         let mut found = two_sockets();
         found.cache.ways = WayMask::run(0, width + taken);
         found.cache.shareable = WayMask::EMPTY;
-        found.holders =
-            vec![holder("", Mode::Shareable, &[Resource::L3], &[(0, WayMask::run(0, taken).0), (1, WayMask::run(0, taken).0)])];
+        found.holders = vec![holder(
+            "",
+            Mode::Shareable,
+            &[Resource::L3],
+            &[(0, WayMask::run(0, taken).0), (1, WayMask::run(0, taken).0)],
+        )];
         let found = plan(&request(wanted), &found).unwrap();
         prop_assert!(found.changes.is_empty());
     }

@@ -15,7 +15,8 @@ fn holder(group: &str, mode: Mode, resources: &[Resource], masks: &[(DomainId, u
     Holder { name: name(group), mode, ways }
 }
 
-/// Two domains of 20 ways of 1 MiB, of which devices fill the two highest; the default group has all.
+/// Returns two domains of 20 ways of 1 MiB each. Devices fill the two highest ways; the default group has
+/// all.
 fn two_sockets() -> Holdings {
     let full = WayMask(0xfffff);
     Holdings {
@@ -107,7 +108,7 @@ fn one_domain_of_two_is_shareable_and_elsewhere_as_the_default_group() {
     assert!(!found.exclusive);
     assert_eq!(schemata(&found.own).to_string(), "L3:0=fffff;1=f\n");
     assert_eq!(schemata(&found.changes[0].after).to_string(), "L3:1=ffff0\n");
-    // A processor that takes empty masks gives nothing elsewhere, and can be exclusive.
+    // Where a mask may be empty, the group has no ways in the other domain, and so can be exclusive.
     let mut amd = two_sockets();
     amd.cache.min_ways = 0;
     amd.cache.shareable = WayMask::EMPTY;
@@ -132,12 +133,12 @@ fn other_tools_groups_are_left_alone_unless_told_and_exclusive_ones_always() {
     let mut found = two_sockets();
     found.holders.push(holder("web", Mode::Shareable, &[Resource::L3], &[(0, 0xff), (1, 0xff)]));
     let found_plan = plan(&request(4), &found).unwrap();
-    // Away from web's ways and from devices'. The default group keeps ways side by side, so it loses what
-    // lies beyond, too.
+    // The pool's ways avoid web's and devices'. The default group must keep ways side by side, so it also
+    // loses what lies beyond the pool's.
     assert_eq!((found_plan.domains[0].ways, found_plan.domains[0].left), (WayMask(0x3c000), WayMask(0x3fff)));
     assert!(found_plan.changes.iter().all(|change| change.group.is_default()));
 
-    // A group that has everything, as one does that nobody has narrowed.
+    // A group that nobody has narrowed has all ways.
     found.holders[1] = holder("web", Mode::Shareable, &[Resource::L3], &[(0, 0xfffff), (1, 0xfffff)]);
     let error = plan(&request(4), &found).unwrap_err();
     assert!(matches!(&error, Refusal::Groups { names, .. } if names == &["web"]), "{error:?}");
@@ -166,7 +167,7 @@ fn a_reservation_of_another_domain_gives_way_as_the_default_group_does() {
     found.reservations = BTreeMap::from([(name("first"), vec![0])]);
     let found_plan = plan(&wanted, &found).unwrap();
     assert_eq!(schemata(&found_plan.changes[1].after).to_string(), "L3:1=ffff0\n");
-    // Not in its own.
+    // In its own domain the first reservation does not give way.
     wanted.domains = Some(vec![0]);
     wanted.bytes = 16 << 20;
     assert!(matches!(plan(&wanted, &found), Err(Refusal::Groups { .. })));
@@ -189,7 +190,7 @@ fn with_cdp_code_and_data_are_both_taken() {
 fn gaps_are_a_way_out_only_where_the_processor_takes_them() {
     let mut found = two_sockets();
     found.cache.shareable = WayMask::EMPTY;
-    // An exclusive group in the middle: no four ways side by side are left to take at all.
+    // An exclusive group lies in the middle: no four consecutive ways can be taken.
     found.holders = vec![
         holder("", Mode::Shareable, &[Resource::L3], &[(0, 0b1110_0111), (1, 0b1110_0111)]),
         holder("hub", Mode::Exclusive, &[Resource::L3], &[(0, 0xfff18), (1, 0xfff18)]),
@@ -211,7 +212,7 @@ fn ways_with_gaps_are_found_where_the_cheapest_do_not_go_together() {
         holder("", Mode::Shareable, &[Resource::L3], &[(0, 0b1000)]),
         holder("web", Mode::Shareable, &[Resource::L3], &[(0, 0b10_0101)]),
     ];
-    // Five are nobody's; of web's three one can be taken, of the default group's one none.
+    // Five ways belong to nobody. One of web's three can be taken, but not the default group's only one.
     let mut wanted = request(7);
     (wanted.others_ways_min, wanted.take_from_groups) = (0, true);
     let plan = plan(&wanted, &found).unwrap();
@@ -220,8 +221,8 @@ fn ways_with_gaps_are_found_where_the_cheapest_do_not_go_together() {
     assert_eq!(plan.changes.len(), 1);
 }
 
-/// Groups of three ways each, of 32, spread by a multiplicative generator: whichever ways are taken, each
-/// must keep one of its.
+/// Returns 40 groups of three ways each among 32, spread by a multiplicative generator. Whichever ways are
+/// taken, each group must keep one of its own.
 fn tangled() -> Holdings {
     let mut found = two_sockets();
     let ways = WayMask::run(0, 32);
@@ -244,7 +245,8 @@ fn tangled() -> Holdings {
 
 #[test]
 fn a_search_that_is_given_up_says_so() {
-    // More ways than can be taken from so many groups, which only more tries than there are would show.
+    // Twenty-two ways cannot be taken from so many groups, but proving that needs more tries than are
+    // allowed.
     let wanted = Request { take_from_groups: true, ..request(22) };
     let error = plan(&wanted, &tangled()).unwrap_err();
     assert!(
@@ -255,12 +257,12 @@ fn a_search_that_is_given_up_says_so() {
     assert!(
         said.contains("were found in 262144 tries, and there may be none") && said.contains("ask for less")
     );
-    // Nor is it said of devices that they are in the way, or not, where that was given up: away from them
-    // nothing is left.
+    // The refusal does not blame devices either, where the search away from their ways was given up: here no
+    // way lies away from them.
     let mut found = tangled();
     found.cache.shareable = WayMask::run(0, 32);
     assert!(matches!(plan(&wanted, &found), Err(Refusal::NotFound { .. })));
-    // Fewer are found among the same.
+    // Fewer ways are found among the same groups.
     let plan = plan(&Request { take_from_groups: true, ..request(12) }, &tangled()).unwrap();
     assert_eq!(plan.domains[0].ways.count(), 12);
 }
@@ -289,8 +291,8 @@ fn what_cannot_be_says_what_to_change() {
         (|_, f| f.cache.shareable = WayMask(0xfffff), "away from those that devices fill (fffff)"),
         (
             |r, f| {
-                // Code and data apart: whichever ways are taken, one of the two keeps two of its four at
-                // most.
+                // With code and data apart, whichever ways are taken, one of the two keeps at most two of its
+                // four.
                 r.others_ways_min = 3;
                 f.cache.shareable = WayMask::EMPTY;
                 f.cache.ways = WayMask(0xff);

@@ -7,8 +7,8 @@ fn what_kernels_write_is_read() {
     let schemata: Schemata = text.parse().unwrap();
     assert_eq!(schemata.to_string(), "MB:0=100;1=100\nL3:0=fffff;1=fffff\n");
     assert_eq!(schemata.ways(&Resource::L3).unwrap()[&1], WayMask(0xfffff));
-    // Before 6.15 numbers are padded; with CDP there are two lines for each cache; AMD's masks may be empty
-    // and have gaps.
+    // Variants: kernels before 6.15 pad numbers; CDP gives each cache two lines; AMD's masks may be empty and
+    // have gaps.
     let text = "L3DATA:0=00ff;8=0005\nL3CODE:0=00f0;8=0000\n  L2CODE:3=1\n    MB:0=  16;8=2048\n  SMBA:0=  \
                 50;8=2048\n";
     let schemata: Schemata = text.parse().unwrap();
@@ -62,7 +62,9 @@ fn line(resource: Resource) -> impl Strategy<Value = (Resource, Line)> {
     let line = match &resource {
         Resource::Other(_) => "[0-9=;a-f]{0,20}".prop_map(Line::Unknown).boxed(),
         cache if cache.is_cache() => prop_oneof![
-            9 => domains().prop_map(|ways| Line::Ways(ways.into_iter().map(|(id, bits)| (id, WayMask(bits))).collect())),
+            9 => domains().prop_map(|ways| {
+                Line::Ways(ways.into_iter().map(|(id, bits)| (id, WayMask(bits))).collect())
+            }),
             1 => Just(Line::Uninitialized),
         ]
         .boxed(),
@@ -73,7 +75,9 @@ fn line(resource: Resource) -> impl Strategy<Value = (Resource, Line)> {
 
 proptest! {
     #[test]
-    fn what_is_printed_is_read_again(lines in proptest::collection::vec(resource().prop_flat_map(line), 0..6)) {
+    fn what_is_printed_is_read_again(
+        lines in proptest::collection::vec(resource().prop_flat_map(line), 0..6),
+    ) {
         let mut schemata = Schemata::default();
         for (resource, line) in lines {
             if schemata.line(&resource).is_none() {
@@ -83,7 +87,7 @@ proptest! {
         prop_assert_eq!(schemata.to_string().parse::<Schemata>().unwrap(), schemata);
     }
 
-    /// The kernel's padding and alignment change nothing.
+    /// The kernel's padding and alignment do not change the meaning.
     #[test]
     fn padding_means_nothing(masks in proptest::collection::btree_map(0u32..20, 0u64..1 << 20, 1..5)) {
         let padded: Vec<String> = masks.iter().map(|(id, bits)| format!("{id}={bits:06x}")).collect();

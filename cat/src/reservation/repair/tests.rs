@@ -1,4 +1,4 @@
-//! In a folder that looks like resctrl; what the kernel says to all this: `tests/kernel`.
+//! Tests in a folder that imitates resctrl. `tests/kernel` runs the same code against the kernel.
 
 use super::super::found::holdings_without_sizes;
 use super::super::{Restored, journal, plan_beside_others, recover};
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 const ALL: u64 = 0xf_ffff;
-/// What the default group keeps beside the four ways that are reserved.
+/// Ways that the default group keeps beside the four reserved ones.
 const LEFT: u64 = 0xf_fff0;
 
 fn jet() -> GroupName {
@@ -22,7 +22,7 @@ fn web() -> GroupName {
     GroupName::new("web").unwrap()
 }
 
-/// A host of two caches with twenty ways each, of which four are reserved.
+/// Host of two caches with twenty ways each, of which four are reserved.
 struct Host {
     _dir: tempfile::TempDir,
     folder: tempfile::TempDir,
@@ -54,13 +54,13 @@ impl Host {
         reservation
     }
 
-    /// As another tool, or the kernel, sets it.
+    /// Sets a group's ways of one cache, as another tool or the kernel does.
     fn set(&self, group: &GroupName, domain: DomainId, ways: u64) {
         let ways = Ways::from([(Resource::L3, [(domain, WayMask(ways))].into())]);
         self.resctrl.group(group).set_schemata(&schemata(&ways)).unwrap();
     }
 
-    /// What everybody has of the two caches, by the group's name.
+    /// Returns the ways that all groups have of the two caches, by the group's name.
     fn ways(&self) -> BTreeMap<GroupName, [u64; 2]> {
         let mut names = self.resctrl.groups().unwrap();
         names.push(GroupName::default_group());
@@ -77,25 +77,26 @@ impl Host {
     }
 }
 
-/// What undoes a reservation.
+/// Event that undoes a part of the reservation.
 #[derive(Clone, Copy, Debug)]
 enum Undone {
     /// Another tool removes the group.
     Removed,
-    /// The second cache was without processors.
+    /// The processors of the second cache were offline and are back, so the kernel has forgotten its ways.
     Reset,
 }
 
-/// What the default group has of the second cache when it is undone, and what it is to have at the end.
+/// Ways that the default group has of the second cache after the event, each with those that it must have at
+/// the end.
 const DEFAULTS: [(u64, u64); 6] = [
-    // As the kernel begins, as it was left, and as it was before.
+    // The group has all ways, as the kernel starts with; or the ways that the reservation left it.
     (ALL, ALL),
     (LEFT, ALL),
-    // Another tool's will: with the reserved ways, with some of them, and without.
+    // Another tool has set its ways: with all reserved ways, with some of them, and without any.
     (0x0_ffff, 0x0_ffff),
     (0x0_fffc, 0x0_fffc),
     (0xf_f000, 0xf_f000),
-    // Of that some are left to nobody else.
+    // Another tool has set all ways but the three lowest.
     (0xf_fff8, 0xf_fff8),
 ];
 
@@ -104,7 +105,7 @@ impl Undone {
         match self {
             Self::Removed => {
                 host.resctrl.remove(&jet()).unwrap();
-                // With the ways that it takes from the default group another tool makes a group of its own.
+                // Another tool makes a group of its own, with ways that it takes from the default group.
                 host.resctrl.make(&web()).unwrap();
                 host.set(&web(), 0, 0xc_0000);
                 host.set(&web(), 1, 0xc_0000);
@@ -127,7 +128,7 @@ fn who_was_given_other_ways_meanwhile_gets_those_back() {
                 Undone::Removed => Fault::GroupRemoved { group: jet() },
                 Undone::Reset => Fault::Reset { domain: 1 },
             };
-            // Nothing is said of others: they have no part in it.
+            // Apart from a lost exclusiveness only the event is reported: no fault names another group.
             let faults = reservation.faults().unwrap();
             let faults: Vec<_> =
                 faults.into_iter().filter(|fault| !matches!(fault, Fault::Shareable { .. })).collect();
@@ -150,7 +151,7 @@ fn what_the_kernel_forgot_is_in_nobodys_way_at_an_end_before_it_is_made_again() 
         Undone::Reset.happen(&host, default);
         assert_eq!(reservation.restore().unwrap(), Restored::Undone, "{default:x}");
         assert_eq!(host.of(&GroupName::default_group()), [ALL, at_the_end], "{default:x}");
-        // Where the kernel forgot nothing, that is told which is somebody's.
+        // Ways that another tool set are reported as a misfit where the kernel forgot nothing.
         host.set(&GroupName::default_group(), 1, ALL);
         let reservation = host.reserve();
         host.set(&GroupName::default_group(), 1, 0xff00);
@@ -159,7 +160,8 @@ fn what_the_kernel_forgot_is_in_nobodys_way_at_an_end_before_it_is_made_again() 
     }
 }
 
-/// Mends, and stops after a step; how many there are, where all are done.
+/// Repairs a reservation, and stops after step number `last`. Returns the number of steps where the repair
+/// ended before.
 fn stopped_after(reservation: &mut Reservation, last: usize) -> Option<usize> {
     let mut done = 0;
     let repaired = catch_unwind(AssertUnwindSafe(|| {
@@ -186,7 +188,8 @@ fn after_an_end_between_any_two_steps_of_repair_everybody_has_what_he_is_to_have
                     let all = stopped_after(&mut reservation, last);
                     if let Some(steps) = all {
                         assert!(steps >= 3, "{what}");
-                        // By then it has threads, and is told from a group that was just made.
+                        // A repaired group has threads by then, which tell it from a group that was just
+                        // made.
                         host.resctrl.group(&jet()).add_thread(1).unwrap();
                     }
                     if is_killed {
@@ -195,7 +198,7 @@ fn after_an_end_between_any_two_steps_of_repair_everybody_has_what_he_is_to_have
                         let left = recover(&host.resctrl, host.folder.path()).unwrap();
                         assert!(left[0].restored.is_ok(), "{what}: {}", left[0]);
                     } else {
-                        // Refused halfway; and the next look makes the rest.
+                        // A repair that stopped halfway is completed by the next one.
                         assert_eq!(reservation.repair(&mut |_| {}).unwrap(), [], "{what}");
                         assert_eq!(host.of(&jet()), [0xf, 0xf], "{what}");
                         reservation.restore().unwrap();

@@ -1,11 +1,11 @@
-//! The window against loads whose rate depends on it in known ways.
+//! Tests of the window against loads whose rate depends on it in known ways.
 
 use super::*;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// A load whose rate depends on the window, for so long.
+/// Runs a load whose rate depends on the window for `span_ns`; returns the time at its end.
 fn run(
     footprint: &mut Footprint,
     from_ns: u64,
@@ -24,7 +24,8 @@ fn run(
     now_ns
 }
 
-/// All of what does not fit 1 MiB is as good, and a little better than what nearly does.
+/// Returns the rate of a load that is fastest with a window of 1 MiB. Windows from 8 MiB on do better than
+/// those between, and smaller ones than 1 MiB do worst.
 fn only_pays_far_below(window: u64) -> u64 {
     match window / KIB {
         0..1024 => 700,
@@ -94,7 +95,7 @@ fn turns_that_nobody_looked_at_decide_nothing() {
 fn a_window_that_lets_everything_in_is_not_tried_for_ever() {
     let mut footprint = new();
     let mut now_ns = run(&mut footprint, 0, 4_000_000_000, true, |window| window.min(MIB) / KIB);
-    // No more than 1.2 MiB is ever left to read: all of it fits what is tried.
+    // No more than 1.2 MiB is ever left to read: all of it fits the candidate.
     let mut tried = 0;
     for _ in 0..20_000 {
         let fits = footprint.window_bytes().unwrap_or(12 * MIB) > MIB;
@@ -123,7 +124,7 @@ fn a_load_that_plainly_needs_more_has_it_without_a_rest_between() {
     let mut footprint = new();
     let now_ns = run(&mut footprint, 0, 60_000_000_000, true, |window| window.min(MIB) / KIB);
     assert_eq!(footprint.standing_bytes(), MIB);
-    // Nothing is released below 6 MiB: at most one rest, and then step by step.
+    // Nothing is released below 6 MiB: the window grows after at most one rest, and then step by step.
     run(&mut footprint, now_ns, 10_000_000_000, true, |window| if window < 6 * MIB { 0 } else { 5 });
     assert!(footprint.standing_bytes() >= 6 * MIB);
 }
@@ -144,7 +145,7 @@ fn what_only_pays_far_below_is_found_again_after_bursts() {
 
 #[test]
 fn what_is_too_much_is_taken_away_and_no_more() {
-    // Whatever is below 4 MiB is too little; above it nothing is gained.
+    // Any window below 4 MiB is too little; above 4 MiB nothing is gained.
     let mut footprint = new();
     assert_eq!(footprint.window_bytes(), None);
     run(&mut footprint, 0, 4_000_000_000, true, |window| window.min(4 * MIB) / KIB);
@@ -160,7 +161,7 @@ fn what_falls_out_of_the_cache_beyond_two_is_kept_at_two() {
     // The load changes: all of the pool is needed now, and found.
     let now_ns = run(&mut footprint, now_ns, 6_000_000_000, true, |window| window / KIB);
     assert_eq!(footprint.standing_bytes(), 12 * MIB);
-    // And back.
+    // The first load comes back.
     run(&mut footprint, now_ns, 8_000_000_000, true, rate);
     assert!((MIB..=2 * MIB).contains(&footprint.standing_bytes()));
 }
@@ -176,7 +177,7 @@ fn a_window_that_only_pays_far_below_is_found() {
 #[test]
 fn what_is_tried_in_vain_is_tried_ever_less() {
     let mut footprint = new();
-    // Only all of the pool will do.
+    // Only all of the pool is enough.
     let rate = |window: u64| if window < 12 * MIB { 500 } else { 1000 };
     let now_ns = run(&mut footprint, 0, 60_000_000_000, true, rate);
     let mut tried = 0;
@@ -190,7 +191,7 @@ fn what_is_tried_in_vain_is_tried_ever_less() {
 
 #[test]
 fn what_stands_is_exceeded_by_half_at_most_and_all_sizes_are_tried_again_at_last() {
-    // Less than 1 MiB is worse, and more is no better, but for all of the pool, later.
+    // Less than 1 MiB is worse and more is no better; later all of the pool is.
     let best = |all: u64| move |window: u64| if window == 12 * MIB { all } else { window.min(MIB) / KIB };
     let mut footprint = new();
     let mut now_ns = run(&mut footprint, 0, 4_000_000_000, true, best(1024));
@@ -225,7 +226,7 @@ fn a_pause_that_nobody_looked_at_says_nothing() {
     let mut now_ns = run(&mut footprint, 0, 4_000_000_000, true, rate);
     assert_eq!(footprint.standing_bytes(), MIB);
     for turn in 0..2000 {
-        // Each time a little later in an epoch.
+        // Each pause begins a little later in an epoch.
         now_ns = run(&mut footprint, now_ns, 20_000_000 + turn * 50_000, true, rate);
         assert_eq!(footprint.standing_bytes(), MIB, "after {turn} pauses");
         now_ns += 5_000_000_000;
@@ -249,7 +250,7 @@ fn bursts_have_the_whole_pool_and_an_idle_window_stays() {
 
 #[test]
 fn a_window_that_releases_nothing_is_left() {
-    // A message is longer than the window, and its application gives nothing back before it has all of it.
+    // The message is longer than the window, and its application gives nothing back before it has all of it.
     let mut footprint = new();
     run(&mut footprint, 0, 2_000_000_000, true, |window| if window < 6 * MIB { 0 } else { 5 });
     assert!(footprint.standing_bytes() >= 6 * MIB);

@@ -1,4 +1,4 @@
-//! Checksums that are made elsewhere.
+//! Tests of checksums that workers make.
 
 use super::*;
 use jet_wire::message::hello::features;
@@ -7,7 +7,7 @@ fn elsewhere() -> Bench {
     Bench::new(Config { checksums: Checksums::Workers, ..config() })
 }
 
-/// A message of three fragments has arrived, and is being checked.
+/// Lets a message of three fragments arrive; its checks are under way.
 fn three_fragments(bench: &mut Bench, peer: PeerId, crc: u32) {
     bench.request(peer, 1, 160_000, Some(crc));
     bench.flush();
@@ -140,7 +140,7 @@ fn where_nobody_checks_senders_are_told_so_and_a_wrong_checksum_is_delivered() {
 
 #[test]
 fn what_is_being_checked_counts_as_in_flight_and_not_as_delivered() {
-    // The pool is twice what the messages take, so that one that counted twice would leave no room for the
+    // The pool is twice what the messages take. A message that counted twice would leave no room for the
     // next.
     let config = Config { checksums: Checksums::Workers, in_flight_bytes: 192 << 10, ..config() };
     let mut bench = Bench::new(config);

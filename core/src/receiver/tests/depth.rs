@@ -1,8 +1,9 @@
-//! READs of one peer: no more at once than its connection takes, whatever it asks for, and the others go on.
+//! Tests of READ depth: one peer has no more READs in flight than its connection takes, and the other peers
+//! still get theirs.
 
 use super::*;
 
-/// A sender whose connection takes so many READs at once.
+/// Lets a sender join whose connection takes `reads_max` READs at once.
 fn join_with(bench: &mut Bench, app: &str, reads_max: u32) -> PeerId {
     let peer = bench.ask(app);
     let told = |bench: &Bench| bench.receiver.peer_stats(peer).map(|stats| stats.reads_max);
@@ -18,7 +19,7 @@ fn in_flight(bench: &Bench, peer: PeerId) -> usize {
     bench.world.reads.iter().filter(|read| read.0 == peer).count()
 }
 
-/// Takes everything that came, and gives it back at once.
+/// Takes every delivery and releases it at once.
 fn consume(bench: &mut Bench, session: SessionId) {
     while let Some((delivery, _)) = bench.delivery(session) {
         let last = delivery.offset + u64::from(delivery.bytes) == delivery.message_bytes;
@@ -72,7 +73,7 @@ fn a_read_that_ends_makes_room_whether_it_succeeded_or_not() {
         bench.flush();
     }
     assert_eq!(bench.world.ends.len(), 4);
-    // One that failed takes its connection with it, and the next begins with nothing in flight.
+    // A READ that failed ends its connection. The next connection begins with nothing in flight.
     bench.request(peer, 5, 64 << 10, None);
     bench.flush();
     let (_, read, ..) = bench.world.reads.pop_front().unwrap();

@@ -1,4 +1,4 @@
-//! Escape: what Algorithm 1 says is carried out, and nothing is lost by it.
+//! Tests that what Algorithm 1 decides is carried out, and that nothing is lost by it.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn bench(change: impl FnOnce(&mut Config)) -> Bench {
     bench
 }
 
-/// The application gets so many fragments of one message each, and holds them.
+/// Lets the application receive one message of one fragment for each sequence number, and hold them all.
 fn hold(bench: &mut Bench, app: SessionId, peer: PeerId, sequences: core::ops::Range<u64>) -> Vec<Delivery> {
     for sequence in sequences {
         bench.request(peer, sequence, FRAGMENT, None);
@@ -23,7 +23,7 @@ fn hold(bench: &mut Bench, app: SessionId, peer: PeerId, sequences: core::ops::R
     core::iter::from_fn(|| bench.delivery(app).map(|(delivery, _)| delivery)).collect()
 }
 
-/// READs and SENDs complete at once.
+/// Completes READs and SENDs until nothing is under way.
 fn settle(bench: &mut Bench) {
     for _ in 0..200 {
         bench.flush();
@@ -75,12 +75,12 @@ fn what_nobody_looked_at_is_not_held_against_applications() {
     bench.wait(10 * STRAGGLER_NS + STRAGGLER_NS / 2);
     let stats = bench.receiver.stats();
     assert_eq!((stats.escape.replaced_total, stats.escape.stalled_ns), (0, 10 * STRAGGLER_NS));
-    // What is held on is a straggler nevertheless, as late as the receiver was.
+    // A run that is still held becomes a straggler nevertheless, later by the stall.
     bench.wait(STRAGGLER_NS / 2 + 1);
     assert_eq!(bench.receiver.stats().escape.replaced_now, 32);
-    // And what comes after a stall is as old as it is.
+    // A run that is delivered after a stall is as old as it is.
     release_all(&mut bench, app, &held);
-    // Long enough for what the last turn of the pool took to be forgotten.
+    // Long enough for the last turn of the pool to be forgotten.
     bench.wait(200_000_000);
     hold(&mut bench, app, peer, 13..25);
     bench.wait(STRAGGLER_NS);
@@ -92,7 +92,7 @@ fn what_waits_its_turn_in_a_full_pool_is_no_straggler() {
     let mut bench = bench(|config| config.memory_slabs = 0);
     let (app, peer) = (bench.open("steady"), bench.join("steady"));
     let mut held = VecDeque::from(hold(&mut bench, app, peer, 1..13));
-    // 16 of 256 slabs each time: the pool is used once in 16 of them, and each run is held for 12.
+    // Each message takes 16 of 256 slabs: 16 messages use the pool once, and each run is held for 12 of them.
     let mut sequences = 13..;
     let mut pass = |bench: &mut Bench, held: &mut VecDeque<Delivery>, times: usize| {
         for sequence in sequences.by_ref().take(times) {
@@ -108,7 +108,7 @@ fn what_waits_its_turn_in_a_full_pool_is_no_straggler() {
         }
         bench.receiver.stats().escape
     };
-    // Until that is known some are taken for stragglers, and the reserve is used.
+    // Until the turn of the pool is known, some runs are taken for stragglers, and the reserve is used.
     pass(&mut bench, &mut held, 120);
     let since_ns = bench.now_ns;
     let before = pass(&mut bench, &mut held, 16);
@@ -118,7 +118,7 @@ fn what_waits_its_turn_in_a_full_pool_is_no_straggler() {
     let after = pass(&mut bench, &mut held, 200);
     assert_eq!((after.replaced_total, after.replaced_now), (before.replaced_total, 0));
     assert_eq!(bench.receiver.stats().pressure, jet_escape::Pressure::Unsafe, "it was under pressure");
-    // Now it does stop.
+    // Now the application does stop.
     bench.wait(turn_ns);
     assert_eq!(bench.receiver.stats().escape.replaced_now, 0);
     bench.wait(turn_ns);
@@ -156,7 +156,7 @@ fn what_is_released_while_it_is_copied_is_used_again_only_afterwards() {
     let held = hold(&mut bench, app, peer, 1..13);
     bench.wait(STRAGGLER_NS);
     assert_eq!(bench.world.memory.copying(), 8, "as many as there may be at once");
-    // Some of the free ones are posted as credit is granted.
+    // Some of the free slabs are posted when credit is given.
     let unused = |bench: &Bench| {
         let stats = bench.receiver.stats();
         stats.free_slabs + stats.posted_slabs
@@ -170,7 +170,7 @@ fn what_is_released_while_it_is_copied_is_used_again_only_afterwards() {
     );
     bench.copied(true);
     assert_eq!(unused(&bench), before + 16);
-    // A part of another: the rest of that run is being read, so it stays.
+    // A part of another run is pinned: the rest of that run is being read, so it stays.
     bench.world.memory.pinned.insert((app.0, held[1].slot));
     bench.copied(true);
     assert_eq!(bench.world.memory.place(app.0, held[1].slot), held[1].slab);
@@ -383,7 +383,8 @@ fn no_class_starves_though_the_high_one_never_ends() {
 fn a_suspended_session_still_gets_what_its_application_waits_for() {
     let mut bench = bench(|_| {});
     let (app, peer) = (bench.open("slow"), bench.join("slow"));
-    // One message after the other: the first is long, the others lie unread behind its beginning.
+    // The application takes one message after the other: the first is long, the others lie unread behind its
+    // beginning.
     bench.request(peer, 1, 40 * FRAGMENT, None);
     for sequence in 2..8 {
         bench.request(peer, sequence, 2 * FRAGMENT, None);

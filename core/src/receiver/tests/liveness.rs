@@ -1,9 +1,9 @@
-//! Nobody waits for ever: applications that collect what they get, and that give nothing back beside one that
-//! does.
+//! Tests that no application waits for ever: some collect what they get, and some give nothing back beside
+//! one that does.
 
 use super::*;
 
-/// Sends with whatever credit its sender has; a recall is answered at once.
+/// A group of senders that send with whatever credit they have, and answer recalls at once.
 struct Crowd {
     used: BTreeMap<u32, u64>,
     sequence: u64,
@@ -14,7 +14,7 @@ impl Crowd {
         Self { used: BTreeMap::new(), sequence: 0 }
     }
 
-    /// Whether the peer could send one more now; it then counts as sent.
+    /// Returns whether the peer could send one more now, and counts that as sent.
     fn may_send(&mut self, bench: &Bench, peer: PeerId) -> bool {
         let used = self.used.entry(peer.0).or_default();
         let may = *used < bench.world.limits[&peer.0] && !bench.world.posted.is_empty();
@@ -39,7 +39,7 @@ impl Crowd {
         may
     }
 
-    /// READs and copies end, SENDs are taken, recalls answered.
+    /// Ends READs and copies, completes SENDs, and answers recalls.
     fn turn(&mut self, bench: &mut Bench) {
         bench.flush();
         while !bench.world.reads.is_empty() {
@@ -71,8 +71,8 @@ fn bench(config: Config) -> Bench {
     bench
 }
 
-/// An application that takes its messages one after the other, and gives a message's slices back when all of
-/// it came; later messages lie unread. `others` senders keep a second application busy.
+/// Runs an application that takes its messages one after the other. It gives a message's slices back when all
+/// of the message arrived; later messages lie unread. `others` senders keep a second application busy.
 fn collects(config: Config, messages: usize, length: u64, others: usize) {
     let mut bench = bench(config);
     let mut crowd = Crowd::new();
@@ -168,8 +168,9 @@ fn who_collects_gets_all_of_it_though_it_is_more_than_the_window() {
     collect_all_sizes(Config { footprint_follows: true, ..Config::default() });
 }
 
-/// Two applications pin whatever they get and give nothing back: one gets large messages until nothing more
-/// is granted, then `hogs` senders send the other small ones. A third, which reads, must go on.
+/// Runs two applications that pin whatever they get and give nothing back, beside a third one that reads and
+/// must still be served. One of the two gets large messages until nothing more is granted. Then `hogs`
+/// senders send small messages to the other.
 fn hogs_leave_a_way(config: Config, hogs: usize, large_first: bool) {
     let mut bench = bench(config);
     let mut crowd = Crowd::new();
@@ -228,7 +229,7 @@ fn who_sits_on_small_messages_does_not_silence_others() {
 
 #[test]
 fn who_sits_on_a_small_pool_does_not_silence_others() {
-    // Pool, SRQ share, its floor, its reserve, fragment: in slabs.
+    // In slabs: pool, SRQ share, its floor, its reserve, fragment.
     for (pool_slabs, srq_slabs, srq_floor_slabs, srq_reserve_entries, fragment) in [
         (8, 7, 2, 1, 8),
         (8, 4, 2, 1, 4),
@@ -253,8 +254,8 @@ fn who_sits_on_a_small_pool_does_not_silence_others() {
     }
 }
 
-/// Gives back what it got in any order, and keeps up to `keep` runs for a while; another application reads at
-/// once.
+/// Runs an application that gives back what it got in any order, and keeps up to `keep` runs for a while.
+/// Another application reads at once.
 fn shuffles(config: Config, messages: usize, seed: u64, keep: usize) {
     let mut bench = bench(config);
     let mut crowd = Crowd::new();

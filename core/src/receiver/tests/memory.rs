@@ -1,4 +1,4 @@
-//! What lies where: catches a slab that is used for something else while somebody reads or copies it, and
+//! A model of the memory's contents. It catches a slab that is reused while somebody reads or copies it, and
 //! bytes that an application would not find again.
 
 use crate::effects::{CopyId, CopyRefused, EscapeCopy, ReadId};
@@ -6,7 +6,7 @@ use crate::pool::Run;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-/// The memory's contents, and who counts on them.
+/// The contents of memory, and the readers that rely on them.
 #[derive(Default)]
 pub(super) struct Memory {
     contents: BTreeMap<u32, u64>,
@@ -18,9 +18,9 @@ pub(super) struct Memory {
     copies: VecDeque<EscapeCopy>,
     /// Runs of READs that are being checked.
     checks: BTreeMap<u32, Vec<Run>>,
-    /// The next copies are refused.
+    /// Whether the next copies are refused.
     pub no_room: bool,
-    /// Slabs that the receiver knows to be lost: it is to use them for nothing any more.
+    /// Slabs that the receiver knows to be lost: it must not use them again.
     pub lost: BTreeSet<u32>,
 }
 
@@ -42,7 +42,7 @@ impl Memory {
         assert!(slabs(run).all(|slab| !self.lost.contains(&slab)), "{run:?} is {what}, and lost");
     }
 
-    /// A NIC may write there from now on.
+    /// Overwrites a run, as a NIC may from now on. Nobody may rely on its contents.
     pub fn overwrite(&mut self, run: Run) {
         self.assert_there(run, "used");
         for ((session, slot), (held, _)) in &self.places {
@@ -61,18 +61,18 @@ impl Memory {
         slabs(run).for_each(|slab| self.put(slab));
     }
 
-    /// Somebody reads those from now on.
+    /// Notes that a worker reads these runs.
     pub fn begin_check(&mut self, read: ReadId, runs: &[Run]) {
         let before = self.checks.insert(read.0, runs.to_vec());
         assert!(before.is_none(), "{read:?} is being checked already");
     }
 
-    /// Nobody does any more.
+    /// Notes that the worker is done with the READ's runs.
     pub fn end_check(&mut self, read: ReadId) {
         self.checks.remove(&read.0).expect("it is being checked");
     }
 
-    /// A run is shown to an application.
+    /// Delivers a run to an application.
     pub fn deliver(&mut self, session: u32, slot: u32, run: Run) {
         self.assert_there(run, "delivered");
         let contents = slabs(run).map(|slab| self.contents[&slab]).collect();
@@ -80,7 +80,7 @@ impl Memory {
         assert!(before.is_none(), "slot {slot} of session {session} is in use");
     }
 
-    /// The application gave the run back; it found there what was delivered.
+    /// Takes a run back from the application, which must have found there what was delivered.
     pub fn release(&mut self, session: u32, slot: u32) {
         let (run, contents) = self.places.remove(&(session, slot)).expect("it was delivered");
         self.pinned.remove(&(session, slot));
@@ -88,13 +88,13 @@ impl Memory {
         assert_eq!(found, contents, "what lies in slot {slot} of session {session}");
     }
 
-    /// The session is over; its application may go on reading what it pinned only through its quarantine.
+    /// Forgets an ended session. Its application may read what it pinned only during the quarantine.
     pub fn close(&mut self, session: u32) {
         self.places.retain(|place, _| place.0 != session);
         self.pinned.retain(|place| place.0 != session);
     }
 
-    /// Starts a copy.
+    /// Begins a copy, unless the run is pinned or copies are refused.
     pub fn begin_copy(&mut self, copy: &EscapeCopy) -> Result<(), CopyRefused> {
         if self.pinned.contains(&(copy.session.0, copy.slot)) {
             return Err(CopyRefused::Pinned);
@@ -108,17 +108,17 @@ impl Memory {
         Ok(())
     }
 
-    /// The copy that was begun first of those under way.
+    /// Returns the copy under way that was begun first.
     pub fn oldest_copy(&self) -> EscapeCopy {
         *self.copies.front().expect("a copy is under way")
     }
 
-    /// Copies that are under way.
+    /// Returns the number of copies under way.
     pub fn copying(&self) -> usize {
         self.copies.len()
     }
 
-    /// Ends the oldest copy.
+    /// Ends the oldest copy; with `ok` its bytes are copied.
     pub fn finish_copy(&mut self, ok: bool) -> CopyId {
         let copy = self.copies.pop_front().expect("a copy is under way");
         if ok {
@@ -127,14 +127,14 @@ impl Memory {
         copy.id
     }
 
-    /// Copies what lies there.
+    /// Copies the contents of one run to another.
     pub fn copy(&mut self, from: Run, to: Run) {
         for (from, to) in slabs(from).zip(slabs(to)) {
             self.contents.insert(to, self.contents[&from]);
         }
     }
 
-    /// Lets an application find its run elsewhere.
+    /// Moves an application's run to the copy's target, unless the run is pinned.
     pub fn relocate(&mut self, copy: &EscapeCopy) -> bool {
         self.assert_there(copy.from, "relocated");
         self.assert_there(copy.to, "relocated to");
@@ -148,7 +148,7 @@ impl Memory {
         true
     }
 
-    /// Where a delivered run lies.
+    /// Returns the first slab of a delivered run.
     pub fn place(&self, session: u32, slot: u32) -> u32 {
         self.places[&(session, slot)].0.first
     }

@@ -1,5 +1,5 @@
-//! The receiver against a driver that remembers everything: scenarios one by one, and a model under random
-//! ones.
+//! Tests of the receiver with a driver that remembers everything: single scenarios, and a model with random
+//! operations.
 
 mod check;
 mod depth;
@@ -34,12 +34,12 @@ use jet_wire::message::{
 use jet_wire::segment::{Delivery, Release, delivery_flags, delivery_kind, release_kind};
 use memory::Memory;
 
-/// A driver that carries out nothing and remembers all.
+/// A driver that carries out nothing and remembers everything.
 #[derive(Default)]
 struct World {
     posted: VecDeque<(u32, u32)>,
     reads: VecDeque<(PeerId, ReadId, Remote, u32, Vec<Run>)>,
-    /// READs that each peer's connection takes at once.
+    /// The most READs that each peer's connection takes at once.
     reads_max: BTreeMap<u32, u32>,
     deliveries: BTreeMap<u32, VecDeque<(Delivery, Vec<u8>)>>,
     ends: Vec<(u32, u64, AckStatus)>,
@@ -49,17 +49,17 @@ struct World {
     disconnects: Vec<u32>,
     closed: Vec<(u32, SessionEnd)>,
     sent: Vec<u32>,
-    /// SENDs to a peer that there may be at once.
+    /// The most SENDs to one peer at once.
     sends_max: u32,
     checks: Vec<(ReadId, u32)>,
-    /// Where each READ begins in its message.
+    /// Offset of each READ in its message.
     offsets: BTreeMap<u32, u32>,
     memory: Memory,
     marks: Vec<bool>,
     /// Slabs that cannot be read.
     poisoned: BTreeSet<u32>,
     signals: Vec<(u32, u32)>,
-    /// What the SEND that arrives now brought into its slab.
+    /// Payload that the SEND arriving now brought into its slab.
     payload: Vec<u8>,
     standstills: Vec<(u32, Option<Standstill>)>,
 }
@@ -132,7 +132,7 @@ impl Commands for World {
     fn mark(&mut self, on: bool) {
         self.marks.push(on);
     }
-    // Here the checksum of a message is its length, and that of a READ where it begins: so it is seen that
+    // Here the checksum of a message is its length, and that of a READ is its offset. So the tests see that
     // all of a message is checked, once and in order.
     fn begin_check(&mut self, read: ReadId, bytes: u32, runs: &[Run]) {
         assert!(bytes > 0 && bytes.div_ceil(4096) == runs.iter().map(|run| run.count).sum::<u32>());
@@ -192,7 +192,7 @@ struct Bench {
     receiver: Receiver,
     world: World,
     now_ns: u64,
-    /// Applications that were let in: each is a process of its own.
+    /// Number of applications that were let in; each is a process of its own.
     processes: u32,
 }
 
@@ -205,7 +205,7 @@ impl Bench {
         let world = World { sends_max: config.sends_per_peer_max(), ..World::default() };
         let mut bench = Self { receiver: Receiver::new(config, 1).unwrap(), world, now_ns: 0, processes: 0 };
         if config.footprint_follows {
-            // The least that it may come to, always.
+            // The window is always the least that it may become.
             bench.receiver.admission.follow(Footprint::fixed(2 * u64::from(config.fragment_bytes)));
         }
         bench.receiver.start(0, &mut bench.world);
@@ -226,7 +226,7 @@ impl Bench {
         peer
     }
 
-    /// A sender asked, was let in, and its connection does not stand yet.
+    /// Lets a sender in whose connection is not established yet.
     fn ask(&mut self, app: &str) -> PeerId {
         let hello = Hello {
             versions: Versions::SPOKEN,
@@ -236,7 +236,7 @@ impl Bench {
             app: name(app),
         };
         let joined = self.receiver.handle_hello(&hello).unwrap();
-        // What was on the way to who had this place before went with its connection.
+        // SENDs on their way to the previous peer at this place were lost with its connection.
         self.world.sent.retain(|&to| to != joined.peer.0);
         self.world.limits.insert(joined.peer.0, joined.welcome.credit_limit);
         self.flush();
@@ -295,7 +295,7 @@ impl Bench {
         self.receiver.handle_read_done(self.now_ns, read, true, false, &mut self.world);
     }
 
-    /// One of the checks under way is over.
+    /// Ends one of the checks under way.
     fn checked(&mut self, which: usize) {
         let (read, crc) = self.world.checks.remove(which);
         self.world.memory.end_check(read);
@@ -322,13 +322,13 @@ impl Bench {
         self.receiver.handle_release(self.now_ns, session, release, &mut self.world).unwrap();
     }
 
-    /// The receiver is told that these slabs are lost.
+    /// Tells the receiver that these slabs are lost.
     fn lose(&mut self, run: Run) {
         self.receiver.handle_poisoned(run, &mut self.world);
         self.world.memory.lost.extend(run.first..run.first + run.count);
     }
 
-    /// One of the checks under way came to nothing: a slab of it cannot be read.
+    /// Fails one of the checks under way: a slab of it cannot be read.
     fn check_failed(&mut self, which: usize, slab: u32) {
         let (read, _) = self.world.checks.remove(which);
         self.world.memory.end_check(read);
@@ -336,13 +336,13 @@ impl Bench {
         self.receiver.handle_check_failed(self.now_ns, read, &mut self.world);
     }
 
-    /// The oldest copy under way is over.
+    /// Ends the oldest copy under way.
     fn copied(&mut self, ok: bool) {
         let copy = self.world.memory.finish_copy(ok);
         self.receiver.handle_copied(self.now_ns, copy, ok, &mut self.world);
     }
 
-    /// Time passes and nothing else happens.
+    /// Lets time pass while nothing else happens.
     fn wait(&mut self, span_ns: u64) {
         self.now_ns += span_ns;
         self.receiver.handle_tick(self.now_ns, &mut self.world);
@@ -355,8 +355,8 @@ impl Bench {
         let whole = (stats.retired_slabs..=stats.retired_slabs + stats.escape.memory_retired)
             .contains(&missing)
             && stats.messages == 0;
-        // What is posted stays so until somebody sends, also where it stands in for a straggler that came
-        // home.
+        // Posted slabs stay posted until somebody sends, also those that stand in for a straggler whose slabs
+        // came back.
         let posted_escaped = self.world.posted.iter().filter(|(_, slab)| *slab >= stats.pool_slabs).count();
         whole && stats.escape.memory_used as usize == posted_escaped
     }

@@ -1,4 +1,4 @@
-//! Random operations, then good behaviour: nothing may be lost and nothing may hang.
+//! A model test: random operations, then good behaviour. Nothing may be lost and nothing may hang.
 
 use super::*;
 use alloc::vec;
@@ -13,7 +13,7 @@ enum Check {
 }
 
 impl Check {
-    /// What the sender gives: here the checksum of a message is its length.
+    /// Returns the checksum that the sender gives: here the checksum of a message is its length.
     fn of(self, bytes: u32) -> Option<u32> {
         match self {
             Self::None => None,
@@ -44,7 +44,8 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         6 => (0..4u8, 0..4096u16).prop_map(|(peer, bytes)| Op::Small(peer, bytes)),
-        4 => (0..4u8, 1..500_000u32, check()).prop_map(|(peer, bytes, check)| Op::Request(peer, bytes, check)),
+        4 => (0..4u8, 1..500_000u32, check())
+            .prop_map(|(peer, bytes, check)| Op::Request(peer, bytes, check)),
         6 => prop::bool::weighted(0.97).prop_map(Op::ReadDone),
         10 => (0..2u8, 0..20u8).prop_map(|(session, how)| Op::Release(session, how)),
         8 => Just(Op::Flush),
@@ -60,14 +61,14 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Stretches that may be lost: what is left suffices for a fragment.
+/// The most losses of memory in one case: what is left suffices for a fragment.
 const POISONS_MAX: u32 = 8;
 
 fn check() -> impl Strategy<Value = Check> {
     prop_oneof![2 => Just(Check::None), 5 => Just(Check::Right), 1 => Just(Check::Wrong)]
 }
 
-/// Everything that the model knows of one sender.
+/// The model's state of one sender.
 #[derive(Default)]
 struct Sender {
     peer: Option<PeerId>,
@@ -78,8 +79,8 @@ struct Sender {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
-    /// Whatever happens in whatever order: every message of a living sender gets exactly one end, no slab is
-    /// lost, and posted entries cover the credit that active senders have.
+    /// Checks three things whatever happens in whatever order. Every message of a living sender gets exactly
+    /// one end; no slab is lost; and posted entries cover the credit that active senders have.
     #[test]
     fn no_slab_and_no_message_is_lost(
         ops in prop::collection::vec(op(), 1..400),
@@ -93,7 +94,10 @@ proptest! {
         bench.world.reads_max = (0u32..).zip(reads_max).collect();
         bench.receiver.handle_escape_memory(ready);
         let apps = ["a", "b"];
-        let mut sessions: Vec<Option<SessionId>> = apps.iter().map(|app| bench.receiver.handle_session_opened(name(app), 0, takes_memory, None).ok()).collect();
+        let mut sessions: Vec<Option<SessionId>> = apps
+            .iter()
+            .map(|app| bench.receiver.handle_session_opened(name(app), 0, takes_memory, None).ok())
+            .collect();
         let mut senders: Vec<Sender> = (0..4).map(|_| Sender::default()).collect();
         let mut expected: BTreeMap<(u32, u64), u32> = BTreeMap::new();
         let mut held: BTreeMap<u32, Vec<Delivery>> = BTreeMap::new();
@@ -122,7 +126,9 @@ proptest! {
                     let sequence = sender.sequence + (u64::from(sender.epoch) << 32);
                     match op {
                         Op::Small(_, bytes) => bench.small(peer, sequence, &vec![0; usize::from(bytes)]),
-                        Op::Request(_, bytes, check) => bench.request(peer, sequence, u64::from(bytes), check.of(bytes)),
+                        Op::Request(_, bytes, check) => {
+                            bench.request(peer, sequence, u64::from(bytes), check.of(bytes))
+                        }
                         _ => unreachable!(),
                     }
                 }
@@ -136,7 +142,9 @@ proptest! {
                 Op::Release(n, how) => {
                     let Some(session) = sessions[usize::from(n)] else { continue };
                     take_deliveries(&mut bench, session, &mut held, &mut left);
-                    let Some(list) = held.get_mut(&session.0).filter(|list| !list.is_empty()) else { continue };
+                    let Some(list) = held.get_mut(&session.0).filter(|list| !list.is_empty()) else {
+                        continue;
+                    };
                     let delivery = list.swap_remove(usize::from(how) % list.len());
                     settle(&mut bench, session, &delivery, &mut left, how == 0);
                 }
@@ -145,7 +153,9 @@ proptest! {
                     bench.now_ns += 20_000_000;
                     bench.receiver.handle_tick(bench.now_ns, &mut bench.world);
                     for (peer, keep) in core::mem::take(&mut bench.world.recalls) {
-                        let Some(sender) = senders.iter_mut().find(|s| s.peer == Some(PeerId(peer))) else { continue };
+                        let Some(sender) = senders.iter_mut().find(|s| s.peer == Some(PeerId(peer))) else {
+                            continue;
+                        };
                         if bench.world.posted.is_empty() { bench.flush(); }
                         sender.sent += 1;
                         let keep = keep.max(sender.sent);
@@ -161,7 +171,10 @@ proptest! {
                     bench.world.deliveries.remove(&session.0);
                     held.remove(&session.0);
                     left.retain(|key, _| key.0 != session.0);
-                    sessions[usize::from(n)] = bench.receiver.handle_session_opened(name(apps[usize::from(n)]), 0, takes_memory, None).ok();
+                    sessions[usize::from(n)] = bench
+                        .receiver
+                        .handle_session_opened(name(apps[usize::from(n)]), 0, takes_memory, None)
+                        .ok();
                 },
                 Op::Pin(..) | Op::Copied(_) | Op::Checked(_) | Op::NoRoom(_) | Op::Wait | Op::Poison(..) => {}
             }
@@ -190,7 +203,8 @@ proptest! {
                 bench.receiver.handle_sent(PeerId(peer));
             }
             let stats = bench.receiver.stats();
-            let used = stats.posted_slabs + stats.small_held_slabs + stats.read_slabs + stats.quarantined_slabs;
+            let used =
+                stats.posted_slabs + stats.small_held_slabs + stats.read_slabs + stats.quarantined_slabs;
             let budget = bench.receiver.pool.budget();
             let retired = stats.retired_slabs..=stats.retired_slabs + stats.escape.memory_retired;
             prop_assert!(retired.contains(&(budget - stats.free_slabs - used)), "{:?}", stats);
@@ -202,7 +216,7 @@ proptest! {
                 within the SRQ");
             prop_assert!(bench.world.byes.is_empty(), "nobody misbehaved");
         }
-        // Liveness: everybody behaves well from here on, and everything comes to its end.
+        // Liveness: from here on all behave well, and every message must come to its end.
         for _ in 0..2000 {
             bench.flush();
             bench.world.memory.no_room = false;
@@ -248,7 +262,7 @@ fn take_deliveries(
     while let Some((delivery, _)) = bench.delivery(session) {
         let key = (session.0, delivery.message, delivery.message_generation());
         if delivery.kind == delivery_kind::WITHDRAWN {
-            // As jet-client does: what is finished already needs no second finish.
+            // Like jet-client: a message that is finished already needs no second finish.
             if left.remove(&key).is_some() {
                 let release = Release {
                     index: delivery.message,

@@ -1,5 +1,5 @@
-//! Memory that cannot be read any more: the messages in it end, whatever is said of a copy, a READ or a check
-//! of them; its slabs leave, and everybody else goes on.
+//! Tests of memory that cannot be read any more: the messages in it end, whatever a copy, a READ or a check
+//! of them reports. Its slabs leave, and all other messages are served.
 
 use super::*;
 use alloc::{format, vec};
@@ -15,7 +15,7 @@ fn under_pressure(change: impl FnOnce(&mut Config)) -> Bench {
     bench
 }
 
-/// READs and SENDs complete at once.
+/// Completes READs and SENDs until nothing is under way.
 fn settle(bench: &mut Bench) {
     for _ in 0..200 {
         bench.flush();
@@ -32,7 +32,7 @@ fn settle(bench: &mut Bench) {
     panic!("it never settles");
 }
 
-/// The application gets so many fragments of one message each, and holds them until they are copied.
+/// Lets the application receive messages of one fragment each, and hold them until copies are under way.
 fn copying(bench: &mut Bench, app: SessionId, peer: PeerId) -> Vec<Delivery> {
     for sequence in 1..13 {
         bench.request(peer, sequence, FRAGMENT, None);
@@ -56,7 +56,7 @@ fn ends(bench: &Bench) -> Vec<(u64, AckStatus)> {
     bench.world.ends.iter().map(|end| (end.1, end.2)).collect()
 }
 
-/// What was retired is gone, and everything else is back.
+/// Asserts that the retired slabs are gone, and all other slabs are back.
 fn assert_whole_without(bench: &mut Bench, retired: u32, memory_retired: u32) {
     bench.wait(20_000_000);
     let stats = bench.receiver.stats();
@@ -72,7 +72,7 @@ fn a_copy_that_cannot_be_read_ends_its_message_and_marks_congestion() {
     let (app, peer) = (bench.open("slow"), bench.join("slow"));
     let held = copying(&mut bench, app, peer);
     assert_eq!((ends(&bench), bench.world.marks.len()), (vec![], 0));
-    // The copy that is over next is that of the oldest.
+    // The next copy that ends is that of the oldest message.
     let poisoned = held[0].slab + 3;
     bench.lose(slab(poisoned));
     bench.copied(false);
@@ -96,7 +96,7 @@ fn a_copy_that_cannot_be_read_ends_its_message_and_marks_congestion() {
     assert_eq!(ends(&bench).len(), 12);
     assert_eq!(bench.receiver.stats().ends.corrupt, 1, "a release afterwards changes no end");
     assert_whole_without(&mut bench, 1, 0);
-    // Nothing lies there ever again.
+    // Nothing is ever put there again.
     for sequence in 13..200 {
         bench.request(peer, sequence, FRAGMENT, None);
         settle(&mut bench);
@@ -141,7 +141,7 @@ fn a_check_that_cannot_read_ends_its_message_whoever_makes_it() {
         let checksums = if elsewhere { Checksums::Workers } else { Checksums::Inline };
         let mut bench = Bench::new(Config { checksums, ..config() });
         let (app, peer) = (bench.open("disk"), bench.join("disk"));
-        // Its second READ of three cannot be read.
+        // The second READ of three cannot be read.
         bench.request(peer, 1, 160_000, Some(160_000));
         bench.flush();
         let poisoned = bench.world.reads[1].4[0].first;
@@ -156,7 +156,7 @@ fn a_check_that_cannot_read_ends_its_message_whoever_makes_it() {
         }
         bench.flush();
         assert_eq!(ends(&bench), [(1, AckStatus::Corrupt)], "elsewhere: {elsewhere}");
-        // What was delivered before that was seen is withdrawn.
+        // What was delivered before the loss was seen is withdrawn.
         for delivery in deliveries(&mut bench, app) {
             match delivery.kind {
                 delivery_kind::SLICES => bench.release(app, &delivery, true, 0),
@@ -165,7 +165,7 @@ fn a_check_that_cannot_read_ends_its_message_whoever_makes_it() {
         }
         settle(&mut bench);
         assert_whole_without(&mut bench, 1, 0);
-        // The next message goes elsewhere.
+        // The next message is read into other slabs.
         bench.request(peer, 2, 160_000, Some(160_000));
         bench.flush();
         assert!(bench.world.reads.iter().all(|read| {
@@ -189,7 +189,7 @@ fn a_small_message_that_cannot_be_read_is_corrupt() {
     assert_whole_without(&mut bench, 1, 0);
 }
 
-/// What the application was told last is that this message was withdrawn as corrupt.
+/// Asserts that the last thing the application was told is that this message was withdrawn as corrupt.
 #[track_caller]
 fn assert_withdrawn(told: &[Delivery], delivered: &Delivery) {
     let last = told.last().expect("something was told");
@@ -203,14 +203,14 @@ fn a_copy_of_what_was_lost_meanwhile_is_not_believed() {
     let mut bench = under_pressure(|_| {});
     let (app, peer) = (bench.open("slow"), bench.join("slow"));
     let held = copying(&mut bench, app, peer);
-    // Somebody else met it, and whoever copies found zeros in its place.
+    // Another reader met the loss, and the worker that copies found zeros there.
     bench.lose(slab(held[0].slab + 3));
     bench.flush();
     assert_eq!(ends(&bench), [(1, AckStatus::Corrupt)], "before the copy is over");
     assert_withdrawn(&deliveries(&mut bench, app), &held[0]);
     bench.copied(true);
     assert_eq!(bench.world.memory.place(app.0, held[0].slot), held[0].slab, "not relocated");
-    // The next is written to where it cannot be found again, and can still be had where it is.
+    // The next copy is written to lost memory, and its source is still good.
     let to = bench.world.memory.oldest_copy().to;
     bench.lose(slab(to.first + to.count - 1));
     bench.copied(true);
@@ -257,7 +257,7 @@ fn what_is_lost_is_not_copied_and_ends_before_there_is_any_pressure() {
     let stats = bench.receiver.stats().escape;
     assert!(stats.copied_total > 0 && stats.copies_failed > 0, "it was offered, and refused: {stats:?}");
     assert_eq!(bench.world.memory.place(app.0, first.slot), first.slab);
-    // Copies are lost like anything else.
+    // Memory that holds a copy is lost like any other.
     let copied = held
         .iter()
         .find(|delivery| bench.world.memory.place(app.0, delivery.slot) >= bench.receiver.pool.total());
@@ -276,8 +276,7 @@ fn what_is_lost_is_not_copied_and_ends_before_there_is_any_pressure() {
 
 #[test]
 fn what_arrives_in_a_slab_that_was_lost_while_it_was_posted_is_corrupt() {
-    // Whoever fills it and checks it finds what was sent, for the slab was replaced for them: the checksum
-    // fits.
+    // The NIC and the check find what was sent, for the kernel replaced the page for them: the checksum fits.
     for crc in [None, Some(100)] {
         let mut bench = Bench::new(Config { checksums: Checksums::Inline, ..config() });
         let (app, peer) = (bench.open("disk"), bench.join("disk"));
@@ -334,8 +333,8 @@ fn a_read_into_lost_memory_ends_its_message() {
         for after_reading in [false, true] {
             let mut bench = Bench::new(Config { checksums, ..config() });
             let (app, peer) = (bench.open("disk"), bench.join("disk"));
-            // Five READs, of which four are under way. The second is lost, under way or when its bytes are
-            // there.
+            // Five READs, of which four are under way. The second one's memory is lost, while it is under way
+            // or when its bytes have arrived.
             bench.request(peer, 1, 5 * FRAGMENT, Some(5 * 65_536));
             bench.flush();
             assert_eq!(bench.world.reads.len(), 4);
@@ -357,7 +356,7 @@ fn a_read_into_lost_memory_ends_its_message() {
             let seen = format!("{checksums:?}, after reading: {after_reading}");
             assert_eq!(ends(&bench), [(1, AckStatus::Corrupt)], "{seen}");
             let told = deliveries(&mut bench, app);
-            // What is checked elsewhere is delivered only when that is over.
+            // A READ that a worker checks is delivered only when its check is over.
             let delivered = if after_reading && checksums != Checksums::Workers { 2 } else { 0 };
             assert_eq!(told.len(), if delivered > 0 { delivered + 1 } else { 0 }, "{seen}");
             if delivered > 0 {
@@ -426,7 +425,8 @@ fn what_its_application_finished_or_left_behind_ends_as_it_would() {
         if closed {
             bench.receiver.handle_session_gone(bench.now_ns, app, &mut bench.world);
         } else {
-            // It has what it wanted, and gave its first slab back: no bytes of it lie there any more.
+            // The application finished the message and gave its first slab back: none of its bytes lies there
+            // any more.
             let first = release(release_kind::SLICES, held.slot, held.slot_generation(), 1);
             let finish = release(release_kind::FINISH, held.message, held.message_generation(), 0);
             bench.world.memory.release(app.0, held.slot);
@@ -461,7 +461,7 @@ fn what_a_dead_application_held_takes_no_message_of_another_with_it() {
     bench.receiver.handle_session_gone(bench.now_ns, app, &mut bench.world);
     settle(&mut bench);
     assert_eq!((ends(&bench), bench.receiver.stats().messages), (vec![(1, AckStatus::AppGone)], 0));
-    // It has the record that the other had.
+    // The new message has the record that the other one had.
     let (app, peer) = (bench.open("lives"), bench.join("lives"));
     bench.request(peer, 2, FRAGMENT, None);
     settle(&mut bench);

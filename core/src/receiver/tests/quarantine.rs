@@ -1,11 +1,11 @@
-//! What sessions held that are over: not used again while it may be read, and no way to the whole pool for
-//! one process.
+//! Tests of quarantine: slabs of ended sessions are not used again while they may be read, and one process
+//! cannot get the whole pool that way.
 
 use super::*;
 use crate::stats::QuarantineStats;
 use alloc::string::ToString;
 
-/// Breaks a session by a release of no kind that there is.
+/// Breaks a session with a release of an unknown kind.
 fn fault(bench: &mut Bench, session: SessionId) {
     let release = Release { index: 0, generation: 0, first: 0, count: 1, kind: 9, reserved: 0, code: 0 };
     bench.receiver.handle_release(bench.now_ns, session, release, &mut bench.world).unwrap_err();
@@ -38,10 +38,10 @@ fn a_process_that_may_still_read_what_a_faulty_session_held_gets_no_other_sessio
     let holds =
         QuarantineStats { app: name("disk"), process: Some(ProcessId(7)), held_slabs: 1, holder_lives: true };
     assert_eq!(stats, holds);
-    // Others are no concern of that.
+    // Other processes are not concerned.
     let other = open_as(&mut bench, "disk", Some(8)).unwrap();
     assert!(bench.receiver.quarantine_stats(other).is_none());
-    // It lets go, and what it held is back after the quarantine.
+    // The process lets go, and what it held is back after the quarantine.
     bench.receiver.handle_session_gone(bench.now_ns, session, &mut bench.world);
     assert!(!bench.receiver.quarantine_stats(session).unwrap().holder_lives);
     bench.wait(10_000_000);
@@ -74,7 +74,7 @@ fn where_processes_cannot_be_told_apart_a_faulty_application_is_known_by_its_nam
 fn what_held_nothing_when_it_broke_takes_no_place() {
     let mut bench = Bench::new(config());
     for _ in 0..10 {
-        // As many as there are places, and more: each of one process that lives on.
+        // More sessions than there are places, all of one process that lives on.
         let session = open_as(&mut bench, "disk", Some(7)).unwrap();
         fault(&mut bench, session);
         bench.wait(2_000_000_000);
@@ -87,7 +87,7 @@ fn nobody_ticks_for_what_no_tick_ends() {
     let peer = bench.join("disk");
     let session = bench.open("disk");
     hold_and_fault(&mut bench, session, peer, 1);
-    // Its sender hears of it and goes.
+    // The sender hears the message's end and leaves.
     bench.receiver.handle_peer_lost(peer, &mut bench.world);
     bench.wait(2_000_000_000);
     assert_eq!(bench.receiver.next_tick_ns(), None);
@@ -138,7 +138,7 @@ fn what_a_living_application_may_still_read_stays_in_quarantine_until_it_is_gone
             fault(&mut bench, session);
         }
         assert_eq!(bench.world.closed.len(), 1);
-        // Its name is free for another process, its slabs are not, however long it lives.
+        // The name is free for another process, the slabs are not, however long the process lives.
         bench.open("disk");
         for _ in 0..100 {
             bench.wait(1_000_000_000);

@@ -1,9 +1,10 @@
-//! Records of messages are few, and some peers are slow to hear how theirs ended: nobody is cut off for that.
+//! Tests with few records of messages and peers that are slow to hear their ends: no peer is cut off for
+//! that.
 
 use super::*;
 use alloc::collections::BTreeSet;
 
-/// A sender that hears late, and how far it is.
+/// A sender that hears its ends late.
 struct Late {
     peer: PeerId,
     used: u64,
@@ -11,8 +12,8 @@ struct Late {
 }
 
 impl Late {
-    /// To an application that is not there: each message ends at once, and no two ends go together, for their
-    /// numbers are apart.
+    /// Lets a sender join for an application that is not there. Each message ends at once, and no two ends
+    /// share a range, for their sequence numbers are not consecutive.
     fn new(bench: &mut Bench) -> Self {
         let hello = Hello {
             versions: Versions::SPOKEN,
@@ -28,8 +29,8 @@ impl Late {
         Self { peer: joined.peer, used: 0, sequence: 0 }
     }
 
-    /// Uses all its credit again and again while it hears at once, so that it comes to much; and then once
-    /// more, while it hears nothing: behind READs, say.
+    /// Uses all its credit again and again while it hears at once, so that it is given much credit. Then it
+    /// uses it once more while it hears nothing, as if behind READs.
     fn fall_behind(&mut self, bench: &mut Bench) {
         for _ in 0..16 {
             while self.send(bench) {}
@@ -78,7 +79,7 @@ fn nobody_is_cut_off_because_records_run_out() {
         bench.receiver.srq.posted() as usize <= bench.receiver.messages.available(),
         "each entry has its record"
     );
-    // They hear what became of each, and go on.
+    // The senders hear their ends, and send again.
     for _ in 0..100 {
         hear(&mut bench);
         for late in &mut all {
@@ -96,7 +97,7 @@ fn nobody_is_cut_off_because_records_run_out() {
     assert!(bench.world.byes.is_empty() && bench.whole());
 }
 
-/// So many senders, none of which hears anything more, keep most of the records.
+/// Uses up most of the records with `senders` senders, none of which hears anything more.
 fn use_up_records(bench: &mut Bench, senders: usize) {
     for _ in 0..senders {
         Late::new(bench).fall_behind(bench);
@@ -109,7 +110,7 @@ fn use_up_records(bench: &mut Bench, senders: usize) {
 fn time_in_which_nobody_looked_is_held_against_no_sender() {
     let mut bench = Bench::new(Config { messages_max: 68, peers_max: 64, ..config() });
     use_up_records(&mut bench, 40);
-    // The host was paused: what their NICs took meanwhile is not polled yet.
+    // The host was paused: completions of the senders' NICs were not polled yet.
     bench.receiver.handle_stall(6_000_000_000);
     bench.wait(6_000_000_000);
     assert!(bench.world.byes.is_empty(), "{:?}", bench.world.byes);
@@ -132,7 +133,7 @@ fn who_hears_nothing_for_long_is_parted_with_when_others_want_its_records() {
         hear_only(&mut bench, honest);
         assert!(bench.now_ns >= 5_000_000_000 || bench.world.byes.is_empty(), "after {} ns", bench.now_ns);
     }
-    // Some of them were enough, and nobody else was.
+    // Some of them were disconnected, which was enough, and no other peer was.
     let byes = &bench.world.byes;
     assert!(!byes.is_empty() && byes.len() < UNRESPONSIVE, "{byes:?}");
     let stats = bench.receiver.stats();
@@ -162,7 +163,7 @@ fn hear_only(bench: &mut Bench, peer: PeerId) {
 
 #[test]
 fn sessions_that_keep_their_messages_leave_records_to_the_others() {
-    // Four sessions of which each may have 32 messages, and 72 records.
+    // Four sessions may have 32 messages each, and there are 72 records.
     let mut bench = Bench::new(Config { messages_max: 72, peers_max: 8, ..config() });
     bench.receiver.handle_escape_memory(u32::MAX);
     let names = ["a", "b", "c"];
@@ -182,7 +183,7 @@ fn sessions_that_keep_their_messages_leave_records_to_the_others() {
         while bench.world.memory.copying() > 0 {
             bench.copied(true);
         }
-        // What they get they leave unread.
+        // The applications leave unread what they get.
         hear(&mut bench);
         for (peer, keep) in core::mem::take(&mut bench.world.recalls) {
             let of = senders.iter_mut().find(|(sender, _)| sender.0 == peer);
@@ -199,7 +200,7 @@ fn sessions_that_keep_their_messages_leave_records_to_the_others() {
         if turn < 200 {
             continue;
         }
-        // The others are at their limits by now: this one is served on.
+        // The other sessions are at their limits by now: this one is still served.
         if sequence < bench.world.limits[&mine.0] && !bench.world.posted.is_empty() {
             sequence += 1;
             bench.small(mine, sequence, b"x");
@@ -228,8 +229,8 @@ fn those_that_wake_at_once_wait_for_records() {
     }
     let left = bench.receiver.messages.available();
     assert!(left < 34, "{left} records are left");
-    // More idle senders than that, each with the one credit that such have, to an application that keeps its
-    // messages.
+    // More idle senders than there are records, each with the one credit of an idle sender, for an
+    // application that keeps its messages.
     let session = bench.open("keeper");
     let senders: Vec<PeerId> = (0..50).map(|_| bench.join("keeper")).collect();
     let mut waiting: VecDeque<PeerId> = senders.into();
@@ -242,7 +243,7 @@ fn those_that_wake_at_once_wait_for_records() {
         bench.flush();
     }
     assert!(sent <= left && !waiting.is_empty(), "{sent} came, {left} records were left");
-    // The application goes on, and so do they.
+    // The application releases its messages, and the senders can send again.
     for _ in 0..100 {
         while let Some((delivery, _)) = bench.delivery(session) {
             bench.release(session, &delivery, true, 0);

@@ -1,4 +1,4 @@
-//! One situation a test.
+//! Scenario tests: one situation each.
 
 use super::*;
 use alloc::string::{String, ToString};
@@ -82,13 +82,14 @@ fn an_application_that_takes_one_message_after_the_other_is_never_stuck() {
     }
 }
 
-/// The messages are together more than the pool, each more than a fragment; one that waits in a less urgent
-/// class began to arrive before the others came.
+/// Runs an application that takes one message after the other. Together the messages are larger than the
+/// pool, and each is larger than a fragment. A message of a less urgent class began to arrive before the
+/// others did.
 fn takes_one_after_the_other(slots: u32, classes: [u8; 8]) {
     const BYTES: u64 = 500_000;
     let mut bench = Bench::new(Config { session_slots: slots, ..config() });
     let (app, peer) = (bench.open("disk"), bench.join("disk"));
-    // A fast application has a small footprint, so that many of its messages are read side by side.
+    // A fast application has a small footprint, so many of its messages are read side by side.
     bench.request(peer, 100, 64 << 10, None);
     bench.flush();
     bench.read_done();
@@ -108,7 +109,8 @@ fn takes_one_after_the_other(slots: u32, classes: [u8; 8]) {
         }
         let mut left = BYTES;
         while left > 0 {
-            // Everything that can be read is; the application looks only at the message that came first.
+            // Everything that can be read is read; the application looks only at the message that arrived
+            // first.
             bench.flush();
             while !bench.world.reads.is_empty() {
                 bench.read_done();
@@ -370,7 +372,7 @@ fn senders_that_do_not_answer_a_recall_do_not_starve_the_others() {
             burst(&mut bench, peer);
         }
     }
-    // From here on they say nothing, not even to a recall.
+    // From here on these senders say nothing, not even to a recall.
     let busy = bench.join("disk");
     let mut last = 0;
     for _ in 0..30 {
@@ -379,7 +381,7 @@ fn senders_that_do_not_answer_a_recall_do_not_starve_the_others() {
         last = burst(&mut bench, busy);
     }
     assert!(last > 100, "the busy one sent only {last}");
-    // One that wakes after all is as good as before.
+    // A sender that wakes after all is served as before.
     let before = bench.receiver.credit.arrived(quiet[0].0);
     assert!(burst(&mut bench, quiet[0]) > before && bench.world.byes.is_empty());
 }
@@ -459,7 +461,8 @@ fn who_is_not_connected_yet_is_told_nothing_and_everything_later() {
     let mut bench = Bench::new(config());
     let session = bench.open("disk");
     let peer = bench.ask("disk");
-    // Its NIC takes no SEND before the connection stands: a recall would be lost, and its end never come.
+    // The NIC takes no SEND before the connection is established. A recall would be lost, and its completion
+    // would never arrive.
     for _ in 0..15 {
         bench.wait(20_000_000);
     }
@@ -490,7 +493,7 @@ fn a_sender_that_used_its_credit_before_the_recall_came_is_not_forgotten() {
         bench.receiver.handle_tick(bench.now_ns, &mut bench.world);
     }
     let (_, keep) = bench.world.recalls[0];
-    // The recall is still on its way while the sender uses up what it has.
+    // The recall is still on its way while the sender uses up its credit.
     let limit = bench.world.limits[&peer.0];
     (1..=limit).for_each(|n| bench.small(peer, n, b"x"));
     while let Some((delivery, _)) = bench.delivery(session) {
@@ -533,7 +536,7 @@ fn a_window_that_follows_the_load_bounds_what_is_read_and_stragglers_are_no_part
     let mut bench = Bench::new(Config { footprint_follows: true, ..config() });
     let (app, _stuck) = (bench.open("app"), bench.open("stuck"));
     let (sender, other) = (bench.join("app"), bench.join("stuck"));
-    // Fragments have 64 KiB, the window two of them.
+    // A fragment has 64 KiB, and the window is two of them.
     for sequence in 0..4 {
         bench.request(other, sequence, 64 << 10, None);
     }
@@ -547,7 +550,8 @@ fn a_window_that_follows_the_load_bounds_what_is_read_and_stragglers_are_no_part
         32,
         "no more than two fragments, though four were asked for"
     );
-    // The one holds all of the window and gives nothing back: the other waits only until that is known.
+    // One application holds all of the window and gives nothing back. The other waits only until that is
+    // known.
     for sequence in 0..4 {
         bench.request(sender, sequence, 64 << 10, None);
     }

@@ -1,11 +1,12 @@
-//! What a peer is told, and when: acknowledgements beside READs, and a word now and then to those that wait.
+//! Tests of what is sent to a peer, and when: acknowledgements beside READs, and a word now and then to peers
+//! that wait.
 
 use super::*;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// On an RC queue pair a SEND completes only after the READs that were posted before it. While a READ takes
-/// its time nothing that is said completes; what is to be said is said all the same.
+/// Checks that acknowledgements are sent while a READ takes its time. On an RC queue pair no SEND completes
+/// before the READs that were posted earlier.
 #[test]
 fn acknowledgements_do_not_wait_for_reads() {
     let mut bench = Bench::new(config());
@@ -44,13 +45,13 @@ fn no_more_is_said_at_once_than_a_sender_has_receive_entries_for() {
         bench.flush();
     }
     assert_eq!(bench.world.sent.len(), 2);
-    // What waited goes together, as soon as one of them arrived.
+    // The ends that waited go together, as soon as one SEND completed.
     bench.receiver.handle_sent(joined.peer);
     bench.flush();
     assert_eq!(bench.world.ends.len(), 5);
 }
 
-/// By this a driver sizes a connection's send queue.
+/// Checks the limit by which a driver sizes a connection's send queue.
 #[test]
 fn a_farewell_is_said_beside_all_else_that_is_on_the_way_and_nothing_more() {
     let mut bench = Bench::new(config());
@@ -73,7 +74,7 @@ fn a_farewell_is_said_beside_all_else_that_is_on_the_way_and_nothing_more() {
     assert_eq!(bench.world.sent.len(), 13, "nothing is said after it");
 }
 
-/// Seconds in which something was said to the peer.
+/// Returns how many headers were sent to the peer in `seconds` seconds.
 fn told(bench: &mut Bench, peer: PeerId, seconds: u64) -> usize {
     let mut told = 0;
     for _ in 0..seconds * 10 {
@@ -92,11 +93,11 @@ fn who_waits_for_an_end_hears_that_the_receiver_is_there() {
     let mut bench = Bench::new(config());
     bench.open("disk");
     let peer = bench.join("disk");
-    // The application takes its time.
+    // The application does not take its messages.
     bench.small(peer, 1, b"x");
     bench.request(peer, 2, 64 << 10, None);
     bench.flush();
-    // Whatever there is to say of credit is said by then.
+    // Whatever is due about credit was sent by then.
     told(&mut bench, peer, 10);
     let told = told(&mut bench, peer, 60);
     assert!((6..=13).contains(&told), "{told} in 60 s, wanted every 5 to 10 s");

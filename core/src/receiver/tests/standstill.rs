@@ -1,5 +1,5 @@
-//! Applications that keep what they get until nothing more can come: they are told, those that only wait are
-//! not.
+//! Tests of standstills: applications that keep what they get until nothing more can arrive are told so, and
+//! those that only wait are not.
 
 use super::*;
 use crate::effects::StandstillStage;
@@ -7,7 +7,7 @@ use jet_wire::segment::HeldLimit;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Lets so much time pass, in which READs and copies end, and SENDs are taken.
+/// Lets `span_ns` pass. Meanwhile READs and copies end, and SENDs complete.
 fn pass(bench: &mut Bench, span_ns: u64) {
     for _ in 0..span_ns.div_ceil(50_000_000) {
         bench.wait(50_000_000);
@@ -24,7 +24,7 @@ fn pass(bench: &mut Bench, span_ns: u64) {
     }
 }
 
-/// Takes what came and keeps it: it is being read.
+/// Takes what was delivered, pins it and keeps it.
 fn collect(bench: &mut Bench, session: SessionId, kept: &mut Vec<Delivery>) {
     while let Some((delivery, _)) = bench.delivery(session) {
         bench.world.memory.pinned.insert((session.0, delivery.slot));
@@ -39,7 +39,7 @@ fn told(bench: &mut Bench, session: SessionId) -> Vec<Option<Standstill>> {
     Vec::<(u32, _)>::into_iter(mine).map(|(_, told)| told).collect()
 }
 
-/// A message larger than the pool, all of which is kept.
+/// Sets up an application that keeps all of a message larger than the pool.
 fn stand_still(config: Config) -> (Bench, SessionId, Vec<Delivery>) {
     let mut bench = Bench::new(config);
     bench.receiver.handle_escape_memory(u32::MAX);
@@ -47,7 +47,7 @@ fn stand_still(config: Config) -> (Bench, SessionId, Vec<Delivery>) {
     (bench, session, kept)
 }
 
-/// Opens a session that gets a message larger than the pool, and keeps all that comes of it.
+/// Opens a session that gets a message larger than the pool, and keeps all that arrives of it.
 fn hoard(bench: &mut Bench, app: &str) -> (SessionId, Vec<Delivery>) {
     let session = bench.open(app);
     let peer = bench.join(app);
@@ -71,7 +71,7 @@ fn who_keeps_all_of_a_message_larger_than_the_pool_is_told_until_it_gives_someth
             collect(&mut bench, session, &mut kept);
             all.extend(told(&mut bench, session).into_iter().map(|standstill| (second, standstill.unwrap())));
         }
-        // After a second, and then every ten.
+        // The first after a second, and then one every ten seconds.
         let stages: Vec<_> = all.iter().map(|(_, standstill)| standstill.stage).collect();
         assert_eq!(
             stages,
@@ -84,11 +84,11 @@ fn who_keeps_all_of_a_message_larger_than_the_pool_is_told_until_it_gives_someth
         let standstill = stats.standstill.expect("the status names it");
         assert_eq!(standstill.limit, HeldLimit::Pool);
         assert!((24 * SECOND_NS..26 * SECOND_NS).contains(&standstill.span_ns), "{standstill:?}");
-        // What was seen does not shrink by a stall that comes after it.
+        // The span that was seen does not shrink by a later stall.
         bench.receiver.handle_stall(SECOND_NS);
         let seen = bench.receiver.session_stats(session).unwrap().standstill.expect("it is as it was");
         assert_eq!(seen.span_ns, standstill.span_ns);
-        // It gives back what it used: more comes, and it is over.
+        // The application gives back what it used: more arrives, and the standstill is over.
         let before = stats.delivered_bytes;
         for delivery in kept.drain(..) {
             bench.release(session, &delivery, false, 0);
@@ -102,7 +102,7 @@ fn who_keeps_all_of_a_message_larger_than_the_pool_is_told_until_it_gives_someth
 
 #[test]
 fn who_keeps_more_messages_than_it_may_is_told_which_limit_that_is() {
-    // Numbers: 32 of them. A message more waits.
+    // There are 32 message numbers. One more message waits.
     let mut bench = Bench::new(config());
     let session = bench.open("collect");
     let peers: Vec<PeerId> = (0..2).map(|_| bench.join("collect")).collect();
@@ -142,7 +142,8 @@ fn who_holds_much_and_waits_for_nothing_is_not_told() {
 #[test]
 fn who_waits_for_a_sender_that_is_slow_is_not_told() {
     let (mut bench, session, mut kept) = stand_still(Config { pool_slabs: 4096, ..config() });
-    // The pool has room for all of it, so it came. Another one's READ takes its time.
+    // The pool has room for all of the message, so all of it arrived. The READ of another message takes its
+    // time.
     assert_eq!(kept.iter().map(|delivery| u64::from(delivery.bytes)).sum::<u64>(), 4 << 20);
     let peer = bench.join("collect");
     bench.request(peer, 1, 1 << 20, None);
@@ -162,7 +163,7 @@ fn who_waits_for_what_another_one_holds_is_not_told() {
         if quarantined {
             bench.receiver.handle_session_ended(bench.now_ns, hoarder, &mut bench.world);
         }
-        // The first of it comes out of the reserve; for the rest there is no room.
+        // The first part of the message comes through the reserve; for the rest there is no room.
         let small = bench.open("small");
         let peer = bench.join("small");
         bench.request(peer, 1, 256 << 10, None);

@@ -1,4 +1,4 @@
-//! A NIC that keeps to a device's limits: what it refuses to be, and what it says of itself.
+//! Tests of a NIC that keeps to a device's limits: profiles that it refuses, and limits that it reports.
 
 use super::SoftNic;
 use crate::limits::{DeviceAttributes, LimitError, Profile};
@@ -86,7 +86,8 @@ fn a_nic_has_no_more_connections_than_its_profile_has_qps() {
     assert!(matches!(error, ConnectError::TooMany { max: 3 }), "{error:?}");
 }
 
-/// Two NICs of a profile over `shm:`, connected: who reads, who is read from, and the reader's QP.
+/// Connects two NICs of a profile over `shm:`. Returns the reading NIC, the NIC that is read, and the
+/// reader's QP.
 fn connected(profile: Profile) -> (SoftNic, SoftNic, Qp, tempfile::TempDir) {
     let (mut reader, mut read) = (of(profile, 64).unwrap(), of(profile, 64).unwrap());
     let place = tempfile::tempdir().unwrap();
@@ -110,7 +111,7 @@ fn connected(profile: Profile) -> (SoftNic, SoftNic, Qp, tempfile::TempDir) {
     }
 }
 
-/// The peer's user may never poll; its memory can be read all the same.
+/// A READ completes even if the peer's user never polls, since its memory can be read all the same.
 #[test]
 fn a_read_waits_for_no_send_that_the_peers_user_does_not_look_at() {
     for profile in [Profile::MEAN, Profile::CONNECTX_6] {
@@ -119,7 +120,7 @@ fn a_read_waits_for_no_send_that_the_peers_user_does_not_look_at() {
         let remote = read.register(&memory(4096), Access::RemoteRead).unwrap();
         let address = read.remote_address(remote, 0);
         let key = reader.register(&memory(4096), Access::LocalWrite).unwrap();
-        // What it registered came with a poll of the reader's, and none of its own follows.
+        // The reader's poll took the peer's registration; the peer itself does not poll any more.
         read.flush();
         let send = SendRequest { id: 1, header: &HeaderBytes::ZERO, payload: Payload::None };
         reader.post_send(qp, send).unwrap();

@@ -1,5 +1,7 @@
-//! One connection: its link, what is outstanding on it, and its end. Its SENDs are in [`sending`], the peer's
-//! in [`receiving`], its READs in [`reading`], and what its socket carries in [`socket`].
+//! Connection over `shm:`: its link, what is outstanding on it, and its end.
+//!
+//! Its SENDs are in [`sending`], the peer's SENDs in [`receiving`], its READs in [`reading`], and the
+//! messages on its socket in [`socket`].
 
 mod reading;
 mod receiving;
@@ -20,12 +22,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Why a connection ends.
+/// End of a connection, as both of its ends hear of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct End {
-    /// What the user of this end hears.
+    /// Reason that the user of this end hears.
     pub(super) reason: DisconnectReason,
-    /// What the other end hears.
+    /// Fault that the other end hears.
     pub(super) fault: Fault,
 }
 
@@ -33,11 +35,11 @@ impl End {
     pub(super) const PROTOCOL: Self = Self { reason: DisconnectReason::Protocol, fault: Fault::Protocol };
     pub(super) const LOCAL: Self = Self { reason: DisconnectReason::Local, fault: Fault::Closed };
 
-    /// Nothing was heard in time.
+    /// End because nothing was heard from the peer in time.
     pub(super) const SILENCE: Self =
         Self { reason: DisconnectReason::Transport(libc::ETIMEDOUT), fault: Fault::Closed };
 
-    /// This NIC has mapped as many regions as it may.
+    /// End because this NIC has mapped as many regions as it may.
     pub(super) const FULL: Self =
         Self { reason: DisconnectReason::Transport(libc::ENOMEM), fault: Fault::Closed };
 
@@ -52,60 +54,60 @@ impl From<RingError> for End {
     }
 }
 
-/// A SEND that was posted and has not completed.
+/// SEND that was posted and has not completed.
 #[derive(Clone, Copy, Debug)]
 struct PostedSend {
     id: u64,
     staged: bool,
 }
 
-/// A connection.
+/// Connection over `shm:`, seen from this end.
 pub(super) struct Connection {
     pub(super) qp: Qp,
     socket: OwnedFd,
-    /// The socket is watched by the epoll.
+    /// Whether the epoll watches the socket.
     watched: bool,
-    /// Watched for room too.
+    /// Whether the epoll also watches for room in the socket.
     watched_for_room: bool,
     pub(super) link: Option<Link>,
     sends: VecDeque<PostedSend>,
-    /// SENDs that completed, ever; wraps.
+    /// SENDs of this end that ever completed; wraps.
     sends_completed: u32,
-    /// SENDs that arrived, ever; wraps.
+    /// SENDs of the peer that ever arrived; wraps.
     received: u32,
     staged_next: u32,
     staged_held: u32,
     peer_regions: PeerRegions,
-    /// Announcements of the peer that were taken; wraps.
+    /// Announcements of the peer that this end has taken; wraps.
     announcements_seen: u32,
-    /// Announcements of this end; wraps.
+    /// Announcements that this end has made; wraps.
     announced: u32,
-    /// Control messages that the socket had no room for.
+    /// Control messages that wait for room in the socket.
     outbox: VecDeque<Control>,
     /// READs that this end posted.
     pub(super) reads: ReadList,
-    /// READs that the peer answers at once, as it said when it asked.
+    /// READs that the peer answers at once, as its connection request said.
     pub(super) peer_answers: u32,
-    /// A SEND waits for an SRQ entry, and was counted.
+    /// Whether a SEND of the peer waits for an SRQ entry, and was counted.
     rnr: bool,
-    /// Its user ended it; its last SENDs are still to be taken.
+    /// Whether this end's user has ended the connection, and its last SENDs are still to be taken.
     pub(super) closing: bool,
-    /// The other end is closed; what it sent before is still taken.
+    /// Whether the other end is closed. What it sent before is still taken.
     pub(super) hung_up: bool,
-    /// In the list of connections that have SENDs to show.
+    /// Whether the connection is in the list of those with SENDs to show.
     pub(super) dirty: bool,
-    /// In the list of connections that are polled.
+    /// Whether the connection is in the list of those that every poll looks at.
     pub(super) hot: bool,
-    /// In the queue of connections with READs.
+    /// Whether the connection is in the queue of those with READs.
     pub(super) reading: bool,
-    /// Polls in a row that found nothing.
+    /// Number of polls in a row that found no work.
     pub(super) idle_polls: u32,
-    /// A post found the ring broken; the next look ends the connection.
+    /// Whether a post found the ring broken. The next poll of the connection ends it.
     broken: bool,
 }
 
 impl Connection {
-    /// A connection on a fresh socket, watched by the epoll.
+    /// Makes a connection on a fresh socket, which the epoll then watches.
     pub(super) fn new(tables: &Tables, qp: Qp, socket: OwnedFd, link: Option<Link>) -> io::Result<Self> {
         tables.epoll.add(socket.as_fd(), Self::token(qp), EventFlags::IN)?;
         Ok(Self {
@@ -140,19 +142,23 @@ impl Connection {
         Token { kind: Kind::Shm, place: Place::Connection(qp.index) }.to_u64()
     }
 
-    /// The link of a connection that has one.
+    /// Returns the connection's link.
+    ///
+    /// # Panics
+    /// Where the connection has none yet.
     #[inline]
     pub(super) fn link(&mut self) -> &mut Link {
         self.link.as_mut().expect("a connection has its link before it stands")
     }
 
-    /// Prepares for not being polled: the peer rings from now on. `false`: something is there.
+    /// Prepares for not being polled: the peer rings the bell from now on. `false` where there is work
+    /// already.
     pub(super) fn prepare_sleep(&mut self) -> bool {
         let outstanding = self.sends.len();
         let link = self.link();
         if outstanding > 0 {
             link.want_room();
-            // A broken index is found by the next poll.
+            // The next poll finds a broken index.
             if link.outgoing.unread().map_or(true, |unread| unread as usize != outstanding) {
                 link.room_unwanted();
                 return false;
@@ -161,14 +167,15 @@ impl Connection {
         link.incoming.prepare_sleep()
     }
 
-    /// Takes back that this end sleeps.
+    /// Withdraws [`Self::prepare_sleep`]: the peer need not ring any more.
     pub(super) fn awake(&mut self) {
         let link = self.link();
         link.incoming.awake();
         link.room_unwanted();
     }
 
-    /// What the other end's user heard, in this end's terms.
+    /// Returns how the connection ends here after the peer ended it, by the fault that the peer left in the
+    /// link.
     pub(super) fn end_by_peer(&self) -> End {
         let fault = self.link.as_ref().and_then(Link::peer_fault).map(|(fault, _)| fault);
         let reason = match fault {
@@ -179,10 +186,11 @@ impl Connection {
         End { reason, fault: Fault::Closed }
     }
 
-    /// Completes everything outstanding, tells the peer, and lets go.
+    /// Ends the connection: completes everything outstanding, tells the peer, and reports the end to the
+    /// user.
     pub(super) fn end(mut self, tables: &mut Tables, end: End) {
         self.flush_reads(tables);
-        // They are unmapped with the connection, at the end of this call.
+        // The peer's regions are unmapped with the connection, at the end of this call.
         tables.mapped_regions -= self.peer_regions.count();
         if self.link.is_some() {
             self.link().outgoing.publish();
@@ -193,14 +201,14 @@ impl Connection {
         self.unwatch(tables);
         tables.deadlines.clear(self.qp.index);
         match tables.qps.get(self.qp).expect("a connection's QP lives").state {
-            // The user never heard of it.
+            // The user never heard of this connection.
             QpState::Handshake => {
                 tables.counters.protocol_errors += u64::from(end.reason == DisconnectReason::Protocol);
                 tables.qps.release(self.qp);
             }
             // The user has heard of its end.
             QpState::Ended => {}
-            // The user asked for it first.
+            // The user asked for the end before the peer closed.
             QpState::Closing if end.reason == DisconnectReason::Peer => {
                 tables.finish(self.qp, DisconnectReason::Local);
             }
@@ -208,9 +216,9 @@ impl Connection {
         }
     }
 
-    /// Says the answer to a request; nothing else follows.
+    /// Sends the answer that refuses a request. Nothing follows on the socket.
     pub(super) fn reject(&mut self, tables: &Tables, private_data: &PrivateData) {
-        // A socket that was never written to has room; a peer that is gone needs no answer.
+        // A socket that was never written to has room, and a peer that is gone needs no answer.
         let _ = self.say(tables, Control::Reject(*private_data));
     }
 }

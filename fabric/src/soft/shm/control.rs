@@ -1,5 +1,5 @@
-//! What the two ends say over the socket. One message a packet: a control message, or one byte that rings the
-//! bell.
+//! Messages that the two ends exchange over the socket. Each packet is one message: a control message, or one
+//! byte that rings the bell.
 //!
 //! | kind | from | with it | fields |
 //! |---|---|---|---|
@@ -17,7 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The version of the link's layout and of these messages.
+/// Version of the link's layout and of these messages.
 const VERSION: u16 = 2;
 const MAGIC: [u8; 4] = *b"JSHM";
 
@@ -44,47 +44,47 @@ mod kind {
     pub(super) const DEREGISTER: u16 = 5;
 }
 
-/// A message to the peer, without its descriptor.
+/// Control message, without the descriptor that may go with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Control {
-    /// "This link, please."
+    /// Asks for a connection over the link whose memory file goes with the message.
     Connect {
-        /// What the user says.
+        /// Private data of the connecting user.
         private_data: PrivateData,
-        /// READs of the other end that this one answers at once.
+        /// READs of the other end that the sending end answers at once.
         reads_answered: u32,
     },
-    /// "Yes."
+    /// Accepts the connection.
     Accept {
-        /// What the user says.
+        /// Private data of the accepting user.
         private_data: PrivateData,
-        /// READs of the other end that this one answers at once.
+        /// READs of the other end that the sending end answers at once.
         reads_answered: u32,
     },
-    /// "No."
+    /// Refuses the connection, with the refusing user's private data.
     Reject(PrivateData),
-    /// "This region may be read by this key."
+    /// Announces that the region with this key may be read.
     Register(u32),
-    /// "No longer."
+    /// Announces that the region with this key may no longer be read.
     Deregister(u32),
 }
 
-/// A message from the peer.
+/// Outcome of taking a message from the socket.
 #[derive(Debug)]
 pub(super) enum Received {
-    /// Look at the link.
+    /// The peer rang the bell: look at the link.
     Bell,
     /// A control message, with the memory file where its kind has one.
     Control(Control, Option<OwnedFd>),
-    /// Nothing more for now.
+    /// No more messages for now.
     Nothing,
     /// The other end is closed.
     Closed,
-    /// What came is no message of this protocol.
+    /// The bytes are no message of this protocol.
     Malformed,
 }
 
-/// Sends a control message; `false` where the socket is full.
+/// Sends a control message. `false` where the socket is full.
 pub(super) fn send_control(
     socket: &OwnedFd,
     control: Control,
@@ -128,9 +128,9 @@ pub(super) fn send_control(
     }
 }
 
-/// Takes one message. The socket must be one that does not wait.
+/// Takes one message from a socket, which must be non-blocking.
 pub(super) fn receive(socket: &OwnedFd) -> Received {
-    // One byte more than any message, so that a longer one shows.
+    // One byte more than any message has, so that a longer one is noticed.
     let mut bytes = [0u8; CONTROL_BYTES + 1];
     let (got, mut files) = loop {
         match receive_with_fds(socket.as_fd(), &mut bytes) {
@@ -139,7 +139,7 @@ pub(super) fn receive(socket: &OwnedFd) -> Received {
                 Some(Errno::INTR) => {}
                 Some(Errno::AGAIN) => return Received::Nothing,
                 Some(_) => return Received::Closed,
-                // More descriptors than any message has.
+                // More descriptors came than any message has.
                 None => return Received::Malformed,
             },
         }
@@ -249,7 +249,7 @@ mod tests {
             send(&a, &vec![1; length], SendFlags::empty()).unwrap();
             assert!(matches!(receive(&b), Received::Malformed), "{length} bytes");
         }
-        // A file that does not belong there, and two where one does.
+        // A file with a message that has none, and two files with one that has one.
         assert!(send_control(&a, Control::Deregister(1), Some(memory.as_fd())).unwrap());
         assert!(matches!(receive(&b), Received::Malformed));
         crate::unix::send_with_fds(a.as_fd(), raw.as_bytes(), &[memory.as_fd(), memory.as_fd()]).unwrap();

@@ -1,8 +1,10 @@
-//! The memory that two ends share: a ring of SENDs and staged payloads each way, and a few words for the
-//! unusual.
+//! The memory that the two ends of a connection share.
 //!
-//! The connecting end makes it, so its pages are the sender's, not the daemon's; pages are touched when they
-//! are used first. Up is from the connecting end to the accepting one.
+//! Each direction has a ring of SENDs and places for staged payloads. Besides, each end has a few words for
+//! faults, announcements and sleeping.
+//!
+//! The connecting end makes the memory, so its pages are the sender's and not the daemon's. A page is touched
+//! when it is used first. "Up" is the direction from the connecting end to the accepting end.
 
 use crate::memory::{Mapping, SharedMemory};
 use crate::nic::Status;
@@ -15,51 +17,52 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Cells of each ring.
 pub(super) const RING_CELLS: u32 = crate::soft::options::SENDS_PER_QP_MAX;
-/// The most payload bytes that travel in the ring's own cell, beside the header.
+/// Most payload bytes that travel in the ring's own cell, beside the header.
 pub(super) const BESIDE_BYTES: usize = 104;
-/// Staged payloads under way from the connecting end (a sender).
+/// Staged payloads that can be under way from the connecting end (a sender).
 const STAGED_UP: u32 = 32;
-/// From the accepting end: the daemon's SENDs are headers.
+/// Staged payloads that can be under way from the accepting end. They are few, since the daemon's SENDs are
+/// headers.
 const STAGED_DOWN: u32 = 8;
 
-/// A SEND as it stands in the ring: one contiguous write of 256 bytes, whatever it carries.
+/// SEND in the ring: one contiguous write of 256 bytes, whatever its payload.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(super) struct SendItem {
-    /// One of [`source`].
+    /// Place of the payload: one of the constants of [`source`].
     pub(super) source: u32,
-    /// Payload bytes.
+    /// Length of the payload in bytes.
     pub(super) payload_bytes: u32,
-    /// The region's key, where the payload is registered.
+    /// Key of the payload's region, where the payload is registered.
     pub(super) key: u32,
     pub(super) reserved: u32,
-    /// Offset in the region, or the staged place.
+    /// Offset of the payload in its region, or the number of its staged place.
     pub(super) place: u64,
     pub(super) header: [u8; HEADER_BYTES],
     pub(super) beside: [u8; BESIDE_BYTES],
 }
 
-/// Where a SEND's payload lies.
+/// Places where a SEND's payload can lie.
 pub(super) mod source {
-    /// In the item. So does a payload of no bytes.
+    /// Payload in the item itself, or an empty payload.
     pub(in super::super) const BESIDE: u32 = 0;
-    /// In a staged place of the link.
+    /// Payload in a staged place of the link.
     pub(in super::super) const STAGED: u32 = 1;
-    /// In a region that the sending end registered.
+    /// Payload in a region that the sending end registered.
     pub(in super::super) const REGISTERED: u32 = 2;
 }
 
 const _: () = assert!(size_of::<SendItem>() == 256);
 
-/// Why an end gave a connection up, told to the other end in [`EndWords`].
+/// Reason why an end gave the connection up, told to the other end in [`EndWords`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Fault {
-    /// Nothing failed: it was asked to.
+    /// Nothing failed: the end was asked to close.
     Closed = 1,
     /// A SEND was longer than its SRQ entry.
     Length = 2,
-    /// A SEND's payload lies in no region of its poster.
+    /// A SEND's payload lies in no region of the end that posted it.
     PayloadKey = 3,
     /// A SEND found no SRQ entry for too long.
     RnrExhausted = 4,
@@ -67,11 +70,11 @@ pub(super) enum Fault {
     Receiver = 5,
     /// A READ of this peer's memory was outside what it registered.
     RemoteAccess = 6,
-    /// The peer spoke out of turn.
+    /// The peer broke the protocol.
     Protocol = 7,
 }
 
-/// `IBV_WC_REM_OP_ERR`: what verbs says where the other end could not take a SEND for a reason of its own.
+/// Code of `IBV_WC_REM_OP_ERR`: the other end could not take a SEND, for a reason of its own.
 const REMOTE_OPERATION: u32 = 11;
 
 impl Fault {
@@ -89,7 +92,8 @@ impl Fault {
         .find(|fault| *fault as u32 == word)
     }
 
-    /// How the SEND that met it completes at its poster.
+    /// Returns the status with which the failed SEND completes at the end that posted it. `None` where no
+    /// SEND failed.
     pub(super) fn send_status(self) -> Option<Status> {
         match self {
             Self::Length => Some(Status::Length),
@@ -101,12 +105,12 @@ impl Fault {
     }
 }
 
-/// Which end of a link.
+/// The two ends of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// Who made the link.
+    /// End that made the link.
     Connecting,
-    /// Who was asked.
+    /// End that was asked to join the link.
     Accepting,
 }
 
@@ -125,7 +129,7 @@ impl Side {
         }
     }
 
-    /// The ring in which this end sends.
+    /// Offset of the ring in which this end sends.
     fn indices_offset(self) -> usize {
         2 * size_of::<EndWords>()
             + match self {
@@ -162,10 +166,10 @@ const CELLS_OFFSET: usize = (2 * size_of::<EndWords>() + 2 * size_of::<Indices>(
 const CELLS_BYTES: usize = RING_CELLS as usize * size_of::<SendItem>();
 const STAGED_OFFSET: usize = (CELLS_OFFSET + 2 * CELLS_BYTES).next_multiple_of(SLAB_BYTES);
 
-/// Bytes of a link.
+/// Bytes of a link's memory.
 pub(super) const LINK_BYTES: usize = STAGED_OFFSET + (STAGED_UP + STAGED_DOWN) as usize * SLAB_BYTES;
 
-// 1,000 senders must be cheap.
+// Bounded, so that 1,000 senders do not take much memory.
 const _: () = assert!(LINK_BYTES <= 256 << 10);
 
 #[derive(Debug)]
@@ -174,13 +178,13 @@ enum Memory {
     Mapped(Mapping),
 }
 
-/// One end of a link.
+/// End of a link: its memory, and its ends of the two rings.
 pub(super) struct Link {
     memory: Memory,
     side: Side,
-    /// SENDs of this end.
+    /// Ring of the SENDs of this end.
     pub(super) outgoing: Producer<SendItem>,
-    /// SENDs of the other end.
+    /// Ring of the SENDs of the other end.
     pub(super) incoming: Consumer<SendItem>,
 }
 
@@ -191,7 +195,7 @@ impl Link {
         Ok(Self::at(Side::Connecting, Memory::Made(memory)))
     }
 
-    /// Takes part in a link that a stranger made; `None` where it has not the size of one.
+    /// Joins a link that another process made. `None` where the mapping has another size than a link.
     pub(super) fn join(mapping: Mapping) -> Option<Self> {
         (mapping.bytes() == LINK_BYTES).then(|| Self::at(Side::Accepting, Memory::Mapped(mapping)))
     }
@@ -202,8 +206,8 @@ impl Link {
         let cells =
             |side: Side| base.wrapping_add(side.cells_offset()).cast::<RingCell<SendItem>>().cast_const();
         // SAFETY: indices and cells lie within the mapping by the offsets above (its size is LINK_BYTES),
-        // aligned because the base is a page; `memory` is kept beside the ends and outlives them; each ring
-        // has one producer (the end that it is named for) and one consumer (the other), as each end of a
+        // aligned because the base is a page; `memory` is kept beside the ends and outlives them. Each ring
+        // has one producer (the end that it is named for) and one consumer (the other end), as each end of a
         // connection is made once. A hostile peer that adds more only harms what it may write anyway.
         let outgoing = unsafe { Producer::new(indices(side), cells(side), RING_CELLS) };
         // SAFETY: as above.
@@ -211,7 +215,7 @@ impl Link {
         Self { memory, side, outgoing, incoming }
     }
 
-    /// The file to pass to the other end; none where the other end made it.
+    /// Returns the memory file to pass to the other end. `None` where the other end made it.
     pub(super) fn file(&self) -> Option<&SharedMemory> {
         match &self.memory {
             Memory::Made(memory) => Some(memory),
@@ -225,18 +229,19 @@ impl Link {
         unsafe { &*words }
     }
 
-    /// Places where this end stages payloads.
+    /// Returns how many places this end has for staged payloads.
     pub(super) fn staged_places(&self) -> u32 {
         self.side.staged_places()
     }
 
-    /// A place of this end, for a payload on its way out.
+    /// Returns the address of a staged place of this end, for a payload that is to be sent.
     pub(super) fn staged(&self, place: u32) -> *mut u8 {
         assert!(place < self.side.staged_places());
         base(&self.memory).wrapping_add(self.side.staged_offset() + place as usize * SLAB_BYTES)
     }
 
-    /// A place of the other end, by the number that it sent; `None` where there is no such place.
+    /// Returns the address of a staged place of the other end, by the number in its SEND. `None` where there
+    /// is no such place.
     pub(super) fn staged_by_peer(&self, place: u64) -> Option<*const u8> {
         let from = self.side.other();
         let place = usize::try_from(place).ok().filter(|place| *place < from.staged_places() as usize)?;
@@ -248,34 +253,36 @@ impl Link {
         self.words(self.side).set_fault(fault as u32, received);
     }
 
-    /// What the other end said when it gave up, and how many SENDs it had taken.
+    /// Returns the fault with which the other end gave up, and how many SENDs it had taken. `None` where it
+    /// has not given up.
     pub(super) fn peer_fault(&self) -> Option<(Fault, u32)> {
         let (fault, received) = self.words(self.side.other()).fault();
         Some((Fault::from_word(fault)?, received))
     }
 
-    /// Says how many registrations and deregistrations are on the socket, or on their way there.
+    /// Tells the other end how many announcements this end has sent on the socket, or queued for it.
     pub(super) fn set_announced(&self, count: u32) {
         self.words(self.side).set_announced(count);
     }
 
-    /// How many the other end says are there to take.
+    /// Returns how many announcements the other end says it has sent, or queued.
     #[inline]
     pub(super) fn peer_announced(&self) -> u32 {
         self.words(self.side.other()).announced()
     }
 
-    /// Says that this end sleeps until its SENDs are taken. Look once more at the ring after this.
+    /// Tells the other end that this end sleeps until its SENDs are taken. Look at the ring once more after
+    /// this call.
     pub(super) fn want_room(&self) {
         self.words(self.side).room().sleeps();
     }
 
-    /// Takes [`Self::want_room`] back.
+    /// Withdraws [`Self::want_room`].
     pub(super) fn room_unwanted(&self) {
         self.words(self.side).room().is_up();
     }
 
-    /// After advancing past SENDs: whether the other end sleeps until that.
+    /// Whether the other end sleeps until its SENDs are taken. To be asked after advancing past SENDs.
     #[inline]
     pub(super) fn room_is_wanted(&self) -> bool {
         self.words(self.side.other()).room().must_be_woken()

@@ -1,4 +1,4 @@
-//! The Unix socket that connections come in by.
+//! The Unix socket on which connections arrive.
 
 use crate::address::Address;
 use crate::nic::ListenError;
@@ -11,15 +11,15 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// Connections that wait to be accepted; the system caps it (`net.core.somaxconn`).
+/// Connections that may wait to be accepted; the system caps it (`net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
 
-/// A listening socket and its file, which is removed with it.
+/// Listening socket and its file. Dropping the listener removes the file.
 #[derive(Debug)]
 pub(super) struct Listener {
     pub(super) socket: OwnedFd,
     path: PathBuf,
-    /// Device and inode of the file, to tell it from one that somebody put there later.
+    /// Device and inode of the file, to tell it from a file that was put there later.
     file: (u64, u64),
 }
 
@@ -28,7 +28,7 @@ fn new_socket() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// Connects; at once or not at all.
+/// Connects to the socket at this path, without waiting: it succeeds at once or fails.
 pub(super) fn connect_to(path: &Path) -> io::Result<OwnedFd> {
     let socket = new_socket()?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
@@ -61,8 +61,11 @@ impl Listener {
         Ok(Self { socket, path: path.to_owned(), file: (found.st_dev, found.st_ino) })
     }
 
-    /// Takes a connection that waits, if there is one. An error means that the system has no descriptor or
-    /// memory left for it: it waits on, and so should the caller.
+    /// Takes a connection that waits, if there is one.
+    ///
+    /// # Errors
+    /// The system has no descriptor or memory left for the connection. It stays waiting; the caller should
+    /// try again later.
     pub(super) fn accept(&self) -> io::Result<Option<OwnedFd>> {
         loop {
             match accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -77,7 +80,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // A file that somebody else put there meanwhile is theirs.
+        // A file that somebody else put there meanwhile is not removed.
         if lstat(&self.path).is_ok_and(|found| (found.st_dev, found.st_ino) == self.file) {
             let _ = unlink(&self.path);
         }
@@ -101,13 +104,13 @@ mod tests {
     fn a_stale_file_is_replaced_and_a_living_one_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("nic.sock");
-        // Bound, and never unlinked: as a killed process leaves it.
+        // The socket is bound and its file never unlinked, as a killed process leaves it.
         let dead = new_socket().unwrap();
         bind(&dead, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         drop(dead);
         let listener = Listener::bind(&path).unwrap();
         assert!(matches!(Listener::bind(&path), Err(ListenError::InUse { .. })));
-        // The probe of the second one waits in the backlog, closed.
+        // The probe that the second `bind` made waits in the backlog, already closed.
         while listener.accept().unwrap().is_some() {}
         let _client = connect_to(&path).unwrap();
         assert!(listener.accept().unwrap().is_some());

@@ -1,10 +1,10 @@
-//! Same host: rings of SENDs in memory that both ends map, registered memory as memory files that the reader
-//! maps.
+//! The transport on one host: rings of SENDs in memory that both ends map, and registered memory as memory
+//! files that the reading end maps.
 //!
-//! A connection is a Unix socket, over which memory files, announcements of regions and doorbells go
-//! ([`control`]), and a [`link`]. A connection with recent work is *hot*: every poll looks at its rings. One
-//! without is *cold*: its peer rings the bell, and the epoll tells. So a NIC with a thousand connections
-//! costs what its busy ones cost.
+//! A connection is a Unix socket and a [`link`]. The socket carries memory files, announcements of regions,
+//! and doorbells ([`control`]). A connection with recent work is *hot*: every poll looks at its rings. A
+//! connection without is *cold*: its peer rings the bell, and the epoll reports that. So a NIC with a
+//! thousand connections costs as much as its busy ones.
 
 mod connection;
 mod control;
@@ -34,34 +34,39 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Empty polls after which a connection goes cold. Waking it costs its peer a system call, so it stays hot
-/// for about as long as some hundred of those.
+/// Empty polls after which a connection goes cold.
+///
+/// Waking a cold connection costs its peer a system call. So a connection stays hot for about as long as some
+/// hundred such calls take.
 const COLD_AFTER_POLLS: u32 = 2048;
-/// SENDs taken in one poll, from all connections: about as long as the READs' part, so that neither starves
-/// the other.
+/// SENDs taken in one poll, from all connections together.
+///
+/// That takes about as long as the READs' part of a poll, so neither starves the other.
 const RECEIVES_PER_POLL: u32 = 128;
-/// Bytes copied for READs in one poll: long enough for the copy to run at full speed, short enough (about 6
-/// us) that SENDs do not wait behind a fragment.
+/// Bytes copied for READs in one poll.
+///
+/// That is enough for the copy to run at full speed. It takes about 6 us, short enough that SENDs do not wait
+/// behind a fragment.
 const READ_BYTES_PER_POLL: u32 = 64 << 10;
-/// Polls between two looks at the sockets, at most (idle ones look more often).
+/// Most polls between two looks at the sockets. A NIC without work looks more often.
 const LOOK_INTERVAL: u32 = 1024;
-/// When to try again after the system had no descriptor for a new connection.
+/// Time until the next try after the system had no descriptor for a new connection.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// Connections taken in one look at a listener.
 const ACCEPT_BURST: u32 = 64;
 
-/// The transport.
+/// Transport over `shm:`: its listeners and connections.
 pub(crate) struct Shm {
     listeners: Vec<Listener>,
-    /// By QP index.
+    /// Connections by their QP's index.
     connections: Vec<Option<Box<Connection>>>,
-    /// Connections that are polled.
+    /// Indices of the connections that every poll looks at.
     hot: Vec<u32>,
-    /// Connections with SENDs to show.
+    /// Indices of the connections with SENDs to show.
     dirty: Vec<u32>,
-    /// Connections with READs, in turn.
+    /// Indices of the connections with READs, in the order of their turns.
     reading: VecDeque<u32>,
-    /// Where in `hot` the next poll begins, so that a scarce SRQ serves all.
+    /// Place in `hot` where the next poll begins. It moves, so that a scarce SRQ serves all connections.
     first: usize,
 }
 
@@ -77,7 +82,7 @@ impl Shm {
         *place = Some(Box::new(connection));
     }
 
-    /// Looks at a connection in every poll from now on.
+    /// Makes a connection hot: every poll looks at it from now on.
     fn make_hot(&mut self, index: u32) {
         let Some(connection) = &mut self.connections[index as usize] else { return };
         connection.idle_polls = 0;
@@ -87,10 +92,10 @@ impl Shm {
         }
     }
 
-    /// Ends a connection.
+    /// Ends a connection, and takes it off all lists.
     fn end(&mut self, tables: &mut Tables, index: u32, end: End) {
         let Some(connection) = self.connections[index as usize].take() else { return };
-        // Rare, and the lists are short: what they name must exist.
+        // These searches are rare, and the lists are short. Entries of the lists must exist.
         if connection.hot {
             self.hot.retain(|other| *other != index);
         }
@@ -111,18 +116,19 @@ impl Shm {
                 Ok(Some(socket)) => socket,
                 Ok(None) => return,
                 Err(_) => {
-                    // Not watched before that: the system has nothing left for another connection.
+                    // The listeners are not watched until then, since the system has nothing left for another
+                    // connection.
                     tables.deadlines.set(tables.place_of_listeners(Kind::Shm), Wait::Accept, ACCEPT_AGAIN);
                     return self.watch_listeners(tables, EventFlags::empty());
                 }
             };
-            // A full table turns the peer away by closing the socket.
+            // When the table is full, the peer is turned away by closing its socket.
             let Some(qp) = tables.qps.take(Kind::Shm, QpState::Handshake) else { continue };
             match Connection::new(tables, qp, socket, None) {
                 Ok(connection) => {
                     self.insert(connection);
                     tables.deadlines.set(qp.index, Wait::Handshake, tables.options.handshake);
-                    // Who connects says so at once.
+                    // A peer sends its request as soon as it has connected.
                     self.look_at_socket(tables, qp.index);
                 }
                 Err(_) => tables.qps.release(qp),
@@ -133,7 +139,7 @@ impl Shm {
     fn watch_listeners(&self, tables: &Tables, flags: EventFlags) {
         for (number, listener) in (0..).zip(&self.listeners) {
             let token = Token { kind: Kind::Shm, place: Place::Listener(number) };
-            // Its place in the epoll exists: changing it needs no memory.
+            // The listener's entry in the epoll exists, so changing it needs no memory.
             tables
                 .epoll
                 .modify(listener.socket.as_fd(), token.to_u64(), flags)
@@ -141,7 +147,7 @@ impl Shm {
         }
     }
 
-    /// Takes what came on a socket, and what follows from it.
+    /// Takes the messages on a connection's socket, and acts on the outcome.
     fn look_at_socket(&mut self, tables: &mut Tables, index: u32) {
         let Some(connection) = &mut self.connections[index as usize] else { return };
         let qp = connection.qp;
@@ -151,7 +157,7 @@ impl Shm {
         let after = tables.qps.get(qp).expect("a connection's QP lives").state;
         match (looked, after) {
             (Err(end), _) => self.end(tables, index, end),
-            // Refused.
+            // The peer refused the connection.
             (Ok(_), QpState::Ended) => self.end(tables, index, End::LOCAL),
             (Ok(rang), QpState::Connected | QpState::Closing) => {
                 if rang || hung_up || before != Some(after) {
@@ -166,7 +172,7 @@ impl Shm {
         }
     }
 
-    /// One look at a hot connection: whether there was work, or why it ends.
+    /// Polls a hot connection once. Returns whether there was work, or how the connection ends.
     #[inline]
     fn poll_connection(
         connection: &mut Connection,
@@ -184,7 +190,8 @@ impl Shm {
         Ok(received || completed)
     }
 
-    /// Looks at the hot connections, each once, until enough was taken; the next poll goes on from there.
+    /// Polls the hot connections, each once, until the budget for SENDs is used up. The next poll continues
+    /// there.
     fn poll_hot(&mut self, tables: &mut Tables) -> bool {
         let mut worked = false;
         let mut budget = RECEIVES_PER_POLL;
@@ -205,7 +212,7 @@ impl Shm {
                 }
                 Ok(false) => {
                     connection.idle_polls = connection.idle_polls.saturating_add(1);
-                    // The last one moves here where this one leaves, and has its turn.
+                    // Where the connection leaves the list, the last one moves to its place and has its turn.
                     if !self.try_cool(index, place) {
                         place += 1;
                     }
@@ -216,12 +223,13 @@ impl Shm {
                 }
             }
         }
-        // One further where all had their turn, so that a scarce SRQ serves another one first.
+        // Where all had their turn, the next poll begins one further, so that a scarce SRQ serves another
+        // connection first.
         self.first = if budget > 0 { place + 1 } else { place };
         worked
     }
 
-    /// Lets a connection go cold that has had nothing for long.
+    /// Lets a connection go cold that has had no work for long. `true` where it did.
     #[inline]
     fn try_cool(&mut self, index: u32, place: usize) -> bool {
         let connection = self.connections[index as usize].as_deref_mut().expect("what is hot exists");
@@ -232,7 +240,7 @@ impl Shm {
         true
     }
 
-    /// Makes a connection's peer ring from now on; not where something waits that no bell will tell.
+    /// Makes a connection's peer ring from now on. `false` where work waits that no bell would announce.
     fn cool(connection: &mut Connection) -> bool {
         let waits = connection.waits_for_entry()
             || connection.hung_up
@@ -245,7 +253,7 @@ impl Shm {
         true
     }
 
-    /// Copies for READs: one connection's turn.
+    /// Copies bytes for the READs of one connection, whose turn it is.
     fn poll_reads(&mut self, tables: &mut Tables) -> bool {
         let Some(index) = self.reading.pop_front() else { return false };
         let connection = self.connections[index as usize].as_deref_mut().expect("who reads exists");
@@ -260,14 +268,14 @@ impl Shm {
         true
     }
 
-    /// Tells everybody who knows this NIC's regions.
+    /// Announces a region to every peer that knows this NIC's regions.
     fn announce(&mut self, tables: &mut Tables, control: Control) {
         for index in 0..self.connections.len() {
             let Some(connection) = self.connections[index].as_deref_mut() else { continue };
             let qp = connection.qp;
             let knows = match tables.qps.get(qp).expect("a connection's QP lives").state {
                 QpState::Connecting | QpState::Connected | QpState::Closing => true,
-                // They hear of all regions when they are accepted.
+                // These peers hear of all regions when they are accepted.
                 QpState::Handshake | QpState::Requested | QpState::Ended => false,
             };
             if knows && let Err(end) = connection.announce(tables, control) {
@@ -359,7 +367,7 @@ impl Transport for Shm {
 
     fn reject(&mut self, tables: &mut Tables, qp: Qp, private_data: &PrivateData) {
         self.get(qp).expect("a QP that was requested has its connection").reject(tables, private_data);
-        // Goes without an event: the user knows.
+        // Ends without an event, since the user itself refused the connection.
         tables.qps.set_state(qp, QpState::Handshake);
         self.end(tables, qp.index, End::LOCAL);
     }
@@ -382,7 +390,7 @@ impl Transport for Shm {
         let connection =
             self.connections[qp.index as usize].as_deref_mut().expect("a connected QP has its connection");
         if let Err(error) = connection.post_send(tables, &request) {
-            // A full ring empties, or a broken one is found, in the next poll.
+            // The next poll empties a full ring, or finds a broken one.
             self.make_hot(qp.index);
             return Err(error);
         }
@@ -399,7 +407,7 @@ impl Transport for Shm {
         if !std::mem::replace(&mut connection.reading, true) {
             self.reading.push_back(qp.index);
         }
-        // A bell that rings while the READ looks at the socket finds the connection awake.
+        // The READ may take a bell off the socket, so the connection must be awake.
         self.make_hot(qp.index);
     }
 
@@ -451,7 +459,7 @@ impl Transport for Shm {
             if Self::cool(connection) {
                 self.hot.swap_remove(place);
             } else if connection.waits_for_entry() && !connection.hung_up {
-                // Nothing happens until the user posts to the SRQ.
+                // This connection has nothing to do until the user posts to the SRQ.
                 place += 1;
             } else {
                 return false;

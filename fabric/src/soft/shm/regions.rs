@@ -1,14 +1,14 @@
-//! Regions of one peer that are mapped here.
+//! Regions of one peer that are mapped in this process.
 
 use crate::memory::{Mapping, Protection};
 use crate::soft::tables::regions::within;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstatfs};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// `HUGETLBFS_MAGIC`.
+/// File system type of huge-page memory files: `HUGETLBFS_MAGIC`.
 const HUGETLBFS: u64 = 0x9584_58f6;
 
-/// Keys and mappings. A peer has few, and uses the same one again and again.
+/// Keys and mappings of a peer's regions. A peer has few, and mostly uses the same one again.
 #[derive(Debug, Default)]
 pub(super) struct PeerRegions {
     regions: Vec<(u32, Mapping)>,
@@ -16,13 +16,14 @@ pub(super) struct PeerRegions {
     last: usize,
 }
 
-/// The peer announced what is not taken.
+/// Error of a region that is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refused;
 
-/// Whether a file may be mapped: its pages must not be able to go away under the mapping. Holes in ordinary
-/// memory files read as zero; a hole that is punched into huge pages can end in SIGBUS, unless writing by
-/// others is sealed off (which forbids punching).
+/// Whether a file may be mapped: its pages must not be able to go away under the mapping.
+///
+/// Holes in ordinary memory files read as zero. A hole that is punched into huge pages can end in SIGBUS,
+/// unless writing by others is sealed off, which forbids punching.
 pub(super) fn is_safe_to_map(file: &OwnedFd) -> bool {
     let huge = fstatfs(file).is_ok_and(|found| u64::try_from(found.f_type) == Ok(HUGETLBFS));
     let sealed = || fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::FUTURE_WRITE));
@@ -31,6 +32,10 @@ pub(super) fn is_safe_to_map(file: &OwnedFd) -> bool {
 
 impl PeerRegions {
     /// Maps a region for reading.
+    ///
+    /// # Errors
+    /// [`Refused`] where the key is known already, the peer would have too many regions or bytes, or the file
+    /// is not safe to map.
     pub(super) fn add(
         &mut self,
         key: u32,
@@ -49,7 +54,7 @@ impl PeerRegions {
         Ok(())
     }
 
-    /// Unmaps a region; `false`: the key is not known.
+    /// Unmaps a region. `false` where the key is not known.
     pub(super) fn remove(&mut self, key: u32) -> bool {
         let Some(index) = self.regions.iter().position(|(known, _)| *known == key) else { return false };
         let (_, mapping) = self.regions.swap_remove(index);
@@ -57,12 +62,13 @@ impl PeerRegions {
         true
     }
 
-    /// How many are mapped.
+    /// Returns how many regions are mapped.
     pub(super) fn count(&self) -> u32 {
         u32::try_from(self.regions.len()).expect("the limit is a u32")
     }
 
-    /// Where a stretch of a region lies; valid until it is removed.
+    /// Returns the address of a stretch of a region, valid until the region is removed. `None` where it is
+    /// not within one.
     #[inline]
     pub(super) fn translate(&mut self, key: u32, address: u64, bytes: u32) -> Option<*const u8> {
         if self.regions.get(self.last).is_none_or(|(known, _)| *known != key) {

@@ -1,4 +1,4 @@
-//! What a software NIC knows, whatever carries its bytes.
+//! Tables of a software NIC: all its state that does not depend on the transport.
 
 pub(crate) mod qps;
 pub(crate) mod queues;
@@ -18,37 +18,39 @@ use regions::Regions;
 use send_order::SendOrder;
 use std::io;
 
-/// Transports.
+/// Number of transports.
 const KINDS: u32 = 2;
 
-/// The tables of one NIC.
+/// Tables of one NIC.
 #[derive(Debug)]
 pub(crate) struct Tables {
-    /// What it was built with.
+    /// Options of the NIC, lowered to its limits.
     pub(crate) options: SoftOptions,
     /// Registered memory.
     pub(crate) regions: Regions,
     /// Connections.
     pub(crate) qps: Qps,
-    /// Where SENDs land. Pop an entry, then call [`Self::complete_receive`] for it.
+    /// Posted SRQ entries. Call [`Self::complete_receive`] for each entry that is popped.
     pub(crate) srq: Srq,
     /// Outstanding READs.
     pub(crate) reads: Reads,
-    /// What was counted. Transports count `bytes_in`, `rnr` and `protocol_errors`; the rest is counted here.
+    /// Counters of the NIC. Transports count `bytes_in`, `rnr` and `protocol_errors`; the tables count the
+    /// rest.
     pub(crate) counters: Counters,
-    /// Regions of peers that are mapped here, all connections' together.
+    /// Regions of all connections' peers that are mapped in this process.
     pub(crate) mapped_regions: u32,
-    /// Descriptors to wait for.
+    /// Descriptors that the NIC waits for.
     pub(crate) epoll: Readiness,
-    /// Times to wait for: of a connection by its QP's index, of a transport's listeners by
+    /// Deadlines of connections, by the QP's index, and of each transport's listeners, by
     /// [`Self::place_of_listeners`].
     pub(crate) deadlines: Deadlines,
     completions: Completions,
-    /// Where SENDs complete as on a device.
+    /// Order of SENDs behind READs, where SENDs complete as on a device.
     order: Option<SendOrder>,
     events: Events,
     completions_polled: u64,
-    /// Outstanding, and completed but not polled: each holds a place in the completion queue.
+    /// SENDs that are outstanding, or completed but not polled. Each holds a place in the completion queue.
+    /// `reads_held` and `receives` count likewise.
     sends: u32,
     reads_held: u32,
     receives: u32,
@@ -76,19 +78,19 @@ impl Tables {
         })
     }
 
-    /// Whether one more SEND has a place to complete.
+    /// Whether one more SEND has a place for its completion.
     #[inline]
     pub(crate) fn room_for_send(&self) -> bool {
         self.sends < self.options.sends_max()
     }
 
-    /// Whether one more SRQ entry has a place to complete.
+    /// Whether one more SRQ entry has a place for its completion.
     #[inline]
     pub(crate) fn room_for_receive(&self) -> bool {
         self.receives < self.options.srq_entries_max && !self.srq.is_full()
     }
 
-    /// Whether one more READ has a place to complete.
+    /// Whether one more READ has a place for its completion.
     pub(crate) fn room_for_read(&self) -> bool {
         self.reads_held < self.options.reads_max
     }
@@ -126,7 +128,7 @@ impl Tables {
         self.completions.push(Completion { qp, work, status });
     }
 
-    /// A SEND of this end is done.
+    /// Completes a SEND of this end, or keeps its completion until the READs before it are done.
     #[inline]
     pub(crate) fn complete_send(&mut self, qp: Qp, id: u64, status: Status) {
         let Some(order) = &mut self.order else { return self.show_send(qp, id, status) };
@@ -134,7 +136,7 @@ impl Tables {
         self.show_sends(qp);
     }
 
-    /// The READ in `slot` is done; the slot is free.
+    /// Completes the READ in `slot`, and frees the slot.
     pub(crate) fn complete_read(&mut self, slot: u32, status: Status) {
         let read = self.reads.get(slot);
         let (qp, id) = (read.qp, read.id);
@@ -148,7 +150,7 @@ impl Tables {
         }
     }
 
-    /// Shows the SENDs of a QP that are done and wait for nothing more.
+    /// Shows the completed SENDs of a QP that wait for no READ any more.
     fn show_sends(&mut self, qp: Qp) {
         while let Some((id, status)) = self.order.as_mut().and_then(|order| order.take_done(qp.index)) {
             self.show_send(qp, id, status);
@@ -162,14 +164,14 @@ impl Tables {
         self.complete(qp, Work::Send { id }, status);
     }
 
-    /// A SEND arrived in an SRQ entry that was popped.
+    /// Completes an SRQ entry that was popped, in which a SEND has arrived.
     #[inline]
     pub(crate) fn complete_receive(&mut self, qp: Qp, entry: u32, payload_bytes: u32, status: Status) {
         self.counters.receives += u64::from(status == Status::Success);
         self.complete(qp, Work::Receive { entry, payload_bytes }, status);
     }
 
-    /// Takes completions.
+    /// Takes completions, at most as many as fit, and returns how many.
     pub(crate) fn poll(&mut self, completions: &mut [Completion]) -> usize {
         let mut taken = 0;
         for place in completions {
@@ -186,13 +188,13 @@ impl Tables {
         taken
     }
 
-    /// Tells the user; `Disconnected` goes through [`Self::finish`].
+    /// Queues an event for the user. For `Disconnected` use [`Self::finish`].
     pub(crate) fn push_event(&mut self, event: Event) {
         let after_completions = self.completions_polled + self.completions.len() as u64;
         self.events.push(QueuedEvent { event, after_completions });
     }
 
-    /// The connection has ended and all its work has completed.
+    /// Reports the end of a connection, all of whose work must have completed.
     pub(crate) fn finish(&mut self, qp: Qp, reason: DisconnectReason) {
         let entry = self.qps.get_mut(qp).expect("a connection ends once");
         assert!(entry.sends == 0 && entry.reads == 0, "work completes before its connection ends");
@@ -203,22 +205,23 @@ impl Tables {
         self.push_event(Event::Disconnected { qp, reason });
     }
 
-    /// READs that a connection has between this end and a peer that says how many it answers; `None`: READs
-    /// on it would wait for ever.
+    /// Returns how many READs this end may have on a connection to a peer that answers so many.
+    ///
+    /// `None` where this end makes READs and the peer answers none: they would wait for ever.
     pub(crate) fn agree_on_reads(&self, answered_by_peer: u32) -> Option<u32> {
         let made = self.options.reads_per_qp_max;
         let agreed = made.min(answered_by_peer);
         (agreed > 0 || made == 0).then_some(agreed)
     }
 
-    /// The connection stands, and may have so many READs.
+    /// Reports that a connection is ready, and sets how many READs it may have.
     pub(crate) fn connected(&mut self, qp: Qp, private_data: PrivateData, reads_max: u32) {
         let entry = self.qps.get_mut(qp).expect("a QP lives until its last event was polled");
         (entry.state, entry.reads_max) = (QpState::Connected, reads_max);
         self.push_event(Event::Connected { qp, private_data, reads_max });
     }
 
-    /// The peer refused the connection.
+    /// Reports that the peer refused a connection.
     pub(crate) fn rejected(&mut self, qp: Qp, private_data: PrivateData) {
         self.qps.set_state(qp, QpState::Ended);
         self.push_event(Event::Rejected { qp, private_data });
@@ -244,12 +247,12 @@ impl Tables {
         !self.completions.is_empty() || !self.events.is_empty()
     }
 
-    /// Where the deadline of a transport's listeners is.
+    /// Returns the place in [`Self::deadlines`] of a transport's listeners.
     pub(crate) fn place_of_listeners(&self, kind: Kind) -> u32 {
         self.options.qps_max + kind as u32 - 1
     }
 
-    /// Whose deadline is at this place.
+    /// Returns the owner of the deadline at a place: a connection, or a transport's listeners.
     pub(crate) fn whose_deadline(&self, place: u32) -> Token {
         match place.checked_sub(self.options.qps_max) {
             None => Token { kind: self.qps.kind_at(place), place: Place::Connection(place) },

@@ -1,43 +1,43 @@
-//! The QPs of a software NIC: places with generations.
+//! The QPs of a software NIC: places that are reused, with a generation each.
 
 use crate::nic::Qp;
 use crate::soft::token::Kind;
 
-/// Where a QP stands.
+/// State of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QpState {
-    /// A socket came; it has not said what it wants. The user does not know of it.
+    /// A peer's socket is connected, but its request has not arrived. The user does not know of the QP.
     Handshake,
-    /// The user was asked.
+    /// The user was asked whether to accept.
     Requested,
-    /// The peer was asked.
+    /// The peer was asked whether it accepts.
     Connecting,
-    /// It stands.
+    /// The connection is ready for work.
     Connected,
-    /// The user ended it; what was posted may still leave.
+    /// The user ended the connection; posted work may still be sent.
     Closing,
-    /// Its last event waits to be polled.
+    /// The connection ended; its last event waits to be polled.
     Ended,
 }
 
-/// One QP, as both transports see it.
+/// Table entry of one QP, as both transports see it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QpEntry {
     generation: u32,
     used: bool,
-    /// Who carries it.
+    /// Transport of the connection.
     pub(crate) kind: Kind,
-    /// Where it stands.
+    /// State of the connection.
     pub(crate) state: QpState,
-    /// SENDs posted and not completed.
+    /// SENDs that were posted and have not completed.
     pub(crate) sends: u32,
-    /// READs posted and not completed.
+    /// READs that were posted and have not completed.
     pub(crate) reads: u32,
-    /// READs that may be: what both ends agreed on when it came about.
+    /// READs that may be outstanding, as both ends agreed when the connection was made.
     pub(crate) reads_max: u32,
 }
 
-/// All of them. Places are reused last-used-first: few are touched at low load.
+/// Table of all QPs. The place that was freed last is used next, so that few places are touched at low load.
 #[derive(Debug)]
 pub(crate) struct Qps {
     entries: Box<[QpEntry]>,
@@ -58,7 +58,7 @@ impl Qps {
         Self { entries: vec![empty; max as usize].into(), free: (0..max).rev().collect() }
     }
 
-    /// Takes a place; `None` where all are taken.
+    /// Takes a free place. `None` where all are taken.
     pub(crate) fn take(&mut self, kind: Kind, state: QpState) -> Option<Qp> {
         let index = self.free.pop()?;
         let entry = &mut self.entries[index as usize];
@@ -68,7 +68,7 @@ impl Qps {
         Some(Qp { index, generation: entry.generation })
     }
 
-    /// Gives a place back; the QP is stale from now on.
+    /// Gives a place back; its QP is stale from now on.
     pub(crate) fn release(&mut self, qp: Qp) {
         let entry = self.get_mut(qp).expect("a QP is released once");
         assert!(entry.sends == 0 && entry.reads == 0, "a QP is released after its work completed");
@@ -76,24 +76,24 @@ impl Qps {
         self.free.push(qp.index);
     }
 
-    /// The QP, unless it is stale.
+    /// Returns the QP's entry; `None` where the QP is stale.
     pub(crate) fn get(&self, qp: Qp) -> Option<&QpEntry> {
         self.entries.get(qp.index as usize).filter(|entry| entry.used && entry.generation == qp.generation)
     }
 
-    /// The QP, unless it is stale.
+    /// Returns the QP's entry for changes; `None` where the QP is stale.
     pub(crate) fn get_mut(&mut self, qp: Qp) -> Option<&mut QpEntry> {
         self.entries
             .get_mut(qp.index as usize)
             .filter(|entry| entry.used && entry.generation == qp.generation)
     }
 
-    /// Who carries the QP at this place, or carried the last one there.
+    /// Returns the transport of the QP at this place, or of the last QP there.
     pub(crate) fn kind_at(&self, index: u32) -> Kind {
         self.entries[index as usize].kind
     }
 
-    /// Moves a living QP on.
+    /// Changes the state of a QP that is not stale.
     pub(crate) fn set_state(&mut self, qp: Qp, state: QpState) {
         self.get_mut(qp).expect("only a living QP changes its state").state = state;
     }

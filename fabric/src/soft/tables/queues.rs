@@ -1,9 +1,9 @@
-//! Bounded queues: SRQ entries, completions, events.
+//! Bounded queues for SRQ entries, completions and events.
 
 use crate::nic::{Completion, Event, SrqEntry};
 use std::collections::VecDeque;
 
-/// A first-in-first-out queue that never grows. The caller has made sure that there is room.
+/// First-in-first-out queue that never grows. The caller makes sure that there is room.
 #[derive(Debug)]
 pub(crate) struct Bounded<T> {
     items: VecDeque<T>,
@@ -15,20 +15,23 @@ impl<T> Bounded<T> {
         Self { items: VecDeque::with_capacity(max), max }
     }
 
-    /// Appends.
+    /// Appends an item.
+    ///
+    /// # Panics
+    /// Where the queue is full.
     #[inline]
     pub(crate) fn push(&mut self, item: T) {
         assert!(self.items.len() < self.max, "room was reserved when the work was posted");
         self.items.push_back(item);
     }
 
-    /// Takes the oldest.
+    /// Takes the oldest item.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<T> {
         self.items.pop_front()
     }
 
-    /// The oldest.
+    /// Returns the oldest item, and leaves it in the queue.
     pub(crate) fn front(&self) -> Option<&T> {
         self.items.front()
     }
@@ -38,7 +41,7 @@ impl<T> Bounded<T> {
         self.items.is_empty()
     }
 
-    /// Whether no more may be pushed.
+    /// Whether the queue is full.
     pub(crate) fn is_full(&self) -> bool {
         self.items.len() == self.max
     }
@@ -48,20 +51,20 @@ impl<T> Bounded<T> {
     }
 }
 
-/// The shared receive queue.
+/// Shared receive queue.
 pub(crate) type Srq = Bounded<SrqEntry>;
-/// Completions that wait to be polled.
+/// Queue of completions that wait to be polled.
 pub(crate) type Completions = Bounded<Completion>;
 
-/// An event, and how many completions must have been polled before it is shown.
+/// Event, with the number of completions that must have been polled before its connection's end is shown.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueuedEvent {
     pub(crate) event: Event,
     pub(crate) after_completions: u64,
 }
 
-/// Events that wait to be polled: at most a request, a connection and an end a QP.
+/// Queue of events that wait to be polled. One QP has at most a request, a connection and an end.
 pub(crate) type Events = Bounded<QueuedEvent>;
 
-/// The most events that one QP has waiting.
+/// Most events that one QP can have waiting.
 pub(crate) const EVENTS_PER_QP: usize = 3;

@@ -1,37 +1,39 @@
-//! Outstanding READs, with their scatter lists: one table, so that posting allocates nothing.
+//! Outstanding READs with their scatter lists, in one table, so that posting allocates nothing.
 
 use crate::nic::{Qp, ReadRequest, Sge};
 use crate::soft::options::SCATTER_MAX;
 
-/// No slot.
+/// Value that stands for no slot.
 const NONE: u32 = u32::MAX;
 
-/// A READ that was posted and has not completed.
+/// READ that was posted and has not completed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Read {
-    /// Whose.
+    /// Connection of the READ.
     pub(crate) qp: Qp,
-    /// The request's id.
+    /// User's number for the request.
     pub(crate) id: u64,
-    /// Where the bytes lie at the peer.
+    /// Address of the bytes at the peer.
     pub(crate) address: u64,
-    /// The peer's key.
+    /// Peer's key of the memory.
     pub(crate) key: u32,
-    /// Bytes altogether.
+    /// Bytes of the whole READ.
     pub(crate) bytes: u32,
-    /// Bytes that are here already.
+    /// Bytes that have been written here already.
     pub(crate) done: u32,
     scatter: [Sge; SCATTER_MAX],
     used: u32,
-    /// Where in the scatter list the next byte goes.
+    /// Index of the scatter entry that the next byte goes to.
     entry: u32,
     entry_done: u32,
     next: u32,
 }
 
 impl Read {
-    /// Where the next bytes go, at most `bytes_max` of them, in one piece: neighbours in memory are joined.
-    /// `None` where all have come.
+    /// Returns the next stretch of memory to write, at most `bytes_max` long. `None` where the READ is
+    /// complete.
+    ///
+    /// Scatter entries that are neighbours in memory are joined to one stretch.
     #[inline]
     pub(crate) fn next_stretch(&self, bytes_max: u32) -> Option<Sge> {
         let mut entries = self.scatter.get(self.entry as usize..self.used as usize)?.iter();
@@ -46,14 +48,14 @@ impl Read {
             && next.key == stretch.key
             && next.offset == stretch.offset + u64::from(stretch.bytes)
         {
-            // The sum of the whole list fits: it was checked before posting.
+            // The sum of the whole list fits into a `u32`: it was checked before posting.
             stretch.bytes += next.bytes;
         }
         stretch.bytes = stretch.bytes.min(bytes_max);
         Some(stretch)
     }
 
-    /// Moves on by bytes that were written at [`Self::next_stretch`].
+    /// Counts bytes that were written at [`Self::next_stretch`].
     #[inline]
     pub(crate) fn advance(&mut self, bytes: u32) {
         self.done += bytes;
@@ -65,7 +67,7 @@ impl Read {
     }
 }
 
-/// The READs of one QP, oldest first.
+/// List of one QP's READs, oldest first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadList {
     head: u32,
@@ -79,14 +81,14 @@ impl Default for ReadList {
 }
 
 impl ReadList {
-    /// The oldest READ's slot.
+    /// Returns the slot of the oldest READ.
     #[inline]
     pub(crate) fn front(&self) -> Option<u32> {
         (self.head != NONE).then_some(self.head)
     }
 }
 
-/// All READs.
+/// Table of all READs.
 #[derive(Debug)]
 pub(crate) struct Reads {
     slots: Box<[Read]>,
@@ -112,7 +114,7 @@ impl Reads {
         Self { slots: vec![empty; max as usize].into(), free: (0..max).rev().collect() }
     }
 
-    /// Keeps a request whose scatter list was checked; `None` where all slots are taken.
+    /// Takes a slot for a request whose scatter list was checked. `None` where all slots are taken.
     pub(crate) fn take(&mut self, qp: Qp, request: &ReadRequest<'_>, bytes: u32) -> Option<u32> {
         let slot = self.free.pop()?;
         let read = &mut self.slots[slot as usize];
@@ -130,13 +132,13 @@ impl Reads {
         self.free.push(slot);
     }
 
-    /// A READ by its slot.
+    /// Returns the READ in a slot.
     #[inline]
     pub(crate) fn get(&self, slot: u32) -> &Read {
         &self.slots[slot as usize]
     }
 
-    /// A READ by its slot.
+    /// Returns the READ in a slot, for changes.
     #[inline]
     pub(crate) fn get_mut(&mut self, slot: u32) -> &mut Read {
         &mut self.slots[slot as usize]
@@ -151,7 +153,7 @@ impl Reads {
         list.tail = slot;
     }
 
-    /// Takes the oldest slot off a QP's list; it stays taken until [`Self::release`].
+    /// Removes the oldest slot from a QP's list. The slot stays taken until [`Self::release`].
     pub(crate) fn pop(&mut self, list: &mut ReadList) -> Option<u32> {
         let slot = list.front()?;
         list.head = self.slots[slot as usize].next;

@@ -1,4 +1,4 @@
-//! Registered memory: keys, bounds, addresses.
+//! Registered memory: its keys, bounds and addresses.
 
 use crate::memory::SharedMemory;
 use crate::nic::{Access, MemoryKey, RegisterError, Sge};
@@ -6,18 +6,18 @@ use crate::soft::options::REGION_INDEX_BITS;
 use std::io;
 use std::sync::Arc;
 
-/// A registered region.
+/// Registered region.
 #[derive(Debug)]
 pub(crate) struct Region {
-    /// Its name.
+    /// Key that names the region.
     pub(crate) key: MemoryKey,
-    /// Its memory.
+    /// Memory of the region.
     pub(crate) memory: Arc<SharedMemory>,
-    /// What peers may do.
+    /// Access that peers have.
     pub(crate) access: Access,
 }
 
-/// All of them.
+/// Table of all regions.
 #[derive(Debug)]
 pub(crate) struct Regions {
     entries: Box<[Option<Region>]>,
@@ -28,8 +28,13 @@ impl Regions {
         Self { entries: (0..max).map(|_| None).collect() }
     }
 
-    /// Gives memory a key: the low bits are its place, the other 20 are random, so that a key of before is
-    /// not mistaken for this one.
+    /// Registers memory, and returns its key.
+    ///
+    /// The key's low bits are the region's place. The other 20 are random, so that the key of an earlier
+    /// region is not mistaken for this one.
+    ///
+    /// # Errors
+    /// [`RegisterError`] where the table is full, or the system gives no random bits.
     pub(crate) fn register(
         &mut self,
         memory: &Arc<SharedMemory>,
@@ -44,7 +49,7 @@ impl Regions {
         Ok(key)
     }
 
-    /// Forgets a key.
+    /// Removes a region, and returns it. `None` where the key is not known.
     pub(crate) fn deregister(&mut self, key: MemoryKey) -> Option<Region> {
         let place = self.entries.get_mut(Self::index(key))?;
         place.take_if(|region| region.key == key)
@@ -54,14 +59,15 @@ impl Regions {
         (key.0 & ((1 << REGION_INDEX_BITS) - 1)) as usize
     }
 
-    /// The region of a key.
+    /// Returns the region of a key.
     #[inline]
     pub(crate) fn get(&self, key: MemoryKey) -> Option<&Region> {
         self.entries.get(Self::index(key))?.as_ref().filter(|region| region.key == key)
     }
 
-    /// Where a stretch lies, if it lies whole within a region. Valid for its bytes until the key is
-    /// deregistered.
+    /// Returns the address of a stretch; `None` where it does not lie within one region.
+    ///
+    /// The address is valid for the stretch's bytes until the key is deregistered.
     #[inline]
     pub(crate) fn translate(&self, sge: Sge) -> Option<*mut u8> {
         let region = self.get(sge.key)?;
@@ -71,7 +77,8 @@ impl Regions {
         })
     }
 
-    /// What a peer's READ of `bytes` at `address` with `key` names, if it may read there.
+    /// Returns the local address for a peer's READ of `bytes` at `address` with `key`. `None` where the peer
+    /// may not read there.
     #[inline]
     pub(crate) fn translate_remote(&self, key: u32, address: u64, bytes: u32) -> Option<*const u8> {
         let key = MemoryKey(key);
@@ -79,13 +86,13 @@ impl Regions {
         self.translate(Sge { key, offset: address, bytes }).map(<*mut u8>::cast_const)
     }
 
-    /// Every region that peers may read.
+    /// Returns every region that peers may read.
     pub(crate) fn remote(&self) -> impl Iterator<Item = &Region> {
         self.entries.iter().flatten().filter(|region| region.access == Access::RemoteRead)
     }
 }
 
-/// `offset` as an index where `offset + bytes` stays within `total`.
+/// Returns `offset` as an index, if `offset + bytes` stays within `total`.
 #[inline]
 pub(crate) fn within(offset: u64, bytes: u32, total: usize) -> Option<usize> {
     let end = offset.checked_add(u64::from(bytes))?;
@@ -94,7 +101,7 @@ pub(crate) fn within(offset: u64, bytes: u32, total: usize) -> Option<usize> {
 
 fn random() -> io::Result<u32> {
     let mut bytes = [0u8; 4];
-    // SAFETY: the buffer is ours and as long as said.
+    // SAFETY: the buffer is ours and as long as given.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     // Requests of up to 256 bytes are never short.
     if got == 4 { Ok(u32::from_ne_bytes(bytes)) } else { Err(io::Error::last_os_error()) }

@@ -1,30 +1,32 @@
-//! When a SEND completes on a device: not before the READs that were posted on its QP before it.
+//! Order of completions on a device: a SEND completes only after the READs that were posted on its QP before
+//! it.
 //!
-//! A transport takes a SEND while READs before it still run. Its completion is kept here until these are
-//! done. A READ does not wait for the SENDs before it: a device has their acknowledgements as soon as the
-//! peer's has them, and the software NIC's come when the peer's user polls, which may be never.
+//! A transport may take a SEND while READs before it still run. This module keeps the SEND's completion until
+//! these are done. A READ does not wait for the SENDs before it. A device has their acknowledgements as soon
+//! as the peer's device has the SENDs. Those of the software NIC arrive when the peer's user polls, which may
+//! be never.
 
 use crate::nic::Status;
 
-/// No node.
+/// Value that stands for no node.
 const NONE: u32 = u32::MAX;
 
-/// A SEND that was posted and whose completion was not shown.
+/// SEND that was posted and whose completion was not shown.
 #[derive(Clone, Copy, Debug)]
 struct Node {
     id: u64,
-    /// READs that were posted on the QP before it, since the QP was first used.
+    /// READs that were posted on the QP before this SEND, since the QP was first used.
     reads_before: u64,
     status: Option<Status>,
     next: u32,
 }
 
-/// One QP's, oldest first.
+/// SENDs of one QP, oldest first.
 #[derive(Clone, Copy, Debug)]
 struct Queue {
     head: u32,
     tail: u32,
-    /// The oldest that is not done.
+    /// Oldest SEND that is not done.
     running: u32,
     reads_posted: u64,
     reads_done: u64,
@@ -34,7 +36,7 @@ impl Queue {
     const EMPTY: Self = Self { head: NONE, tail: NONE, running: NONE, reads_posted: 0, reads_done: 0 };
 }
 
-/// All QPs' SENDs.
+/// SENDs of all QPs whose completions were not shown.
 #[derive(Debug)]
 pub(crate) struct SendOrder {
     nodes: Box<[Node]>,
@@ -43,7 +45,7 @@ pub(crate) struct SendOrder {
 }
 
 impl SendOrder {
-    /// For so many QPs, and so many SENDs of all of them together.
+    /// Makes room for so many QPs, and for so many SENDs of all of them together.
     pub(crate) fn new(qps: u32, sends_max: u32) -> Self {
         let unused = Node { id: 0, reads_before: 0, status: None, next: NONE };
         Self {
@@ -53,17 +55,17 @@ impl SendOrder {
         }
     }
 
-    /// A READ was posted on a QP.
+    /// Notes that a READ was posted on a QP.
     pub(crate) fn read_posted(&mut self, qp: u32) {
         self.queues[qp as usize].reads_posted += 1;
     }
 
-    /// The oldest READ of a QP is done.
+    /// Notes that the oldest READ of a QP is done.
     pub(crate) fn read_done(&mut self, qp: u32) {
         self.queues[qp as usize].reads_done += 1;
     }
 
-    /// A SEND was posted on a QP.
+    /// Notes that a SEND was posted on a QP.
     pub(crate) fn send_posted(&mut self, qp: u32, id: u64) {
         let place = self.free.pop().expect("room was looked for when the SEND was posted");
         let queue = &mut self.queues[qp as usize];
@@ -78,7 +80,7 @@ impl SendOrder {
         }
     }
 
-    /// The oldest SEND of a QP that was not done is.
+    /// Notes that the oldest running SEND of a QP is done, with this status.
     pub(crate) fn send_done(&mut self, qp: u32, id: u64, status: Status) {
         let queue = &mut self.queues[qp as usize];
         let node = &mut self.nodes[queue.running as usize];
@@ -87,7 +89,7 @@ impl SendOrder {
         queue.running = node.next;
     }
 
-    /// Takes the QP's oldest SEND, if it and what was before it is done.
+    /// Takes the QP's oldest SEND, if it and all READs before it are done.
     pub(crate) fn take_done(&mut self, qp: u32) -> Option<(u64, Status)> {
         let queue = &mut self.queues[qp as usize];
         let place = queue.head;
@@ -148,12 +150,11 @@ mod tests {
         ]
     }
 
-    /// What was posted on a QP, oldest first: a READ, or a SEND by its id; and whether it is done.
+    /// Work posted on a QP, oldest first: `None` for a READ, or the id of a SEND; and whether it is done.
     type Model = VecDeque<(Option<u64>, bool)>;
 
     proptest! {
-        /// Whatever is done when: every SEND is shown once, each QP's in their order, and as soon as it and
-        /// all before it is done.
+        /// Every SEND is shown once, in the order of its QP, and as soon as it and all before it are done.
         #[test]
         fn a_send_is_shown_when_it_and_all_before_it_is_done(steps in prop::collection::vec(step(), 0..300)) {
             const PLACES: u32 = 20;
@@ -173,7 +174,8 @@ mod tests {
                         }
                     }
                     Step::Finish { qp, read } => {
-                        let oldest = model[qp].iter_mut().find(|(work, done)| !done && work.is_none() == read);
+                        let oldest =
+                            model[qp].iter_mut().find(|(work, done)| !done && work.is_none() == read);
                         let Some((work, done)) = oldest else { continue };
                         *done = true;
                         let of = u32::try_from(qp).unwrap();

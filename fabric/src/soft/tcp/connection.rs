@@ -1,5 +1,7 @@
-//! One connection: its phases, what it has outstanding, and its end. Its SENDs are in [`sending`], its READs
-//! in [`reading`], what arrives in [`receiving`], and what is written in [`writing`].
+//! Connection over `tcp:`: its phases, what it has outstanding, and its end.
+//!
+//! Its SENDs are in [`sending`], its READs in [`reading`], what arrives in [`receiving`], and what is written
+//! in [`writing`].
 
 mod reading;
 mod receiving;
@@ -21,40 +23,42 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// What a connection's socket is watched for: edges, so that it is never watched for anything else.
+/// Events that a connection's socket is watched for. They are edge-triggered, so the set never changes.
 pub(super) const WATCHED: EventFlags =
     EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
-/// The queue of frames holds a full send queue of inline payloads. Pages that are not needed are not touched.
+/// Bytes of the queue of frames: enough for a full send queue of inline payloads. Unused pages are never
+/// touched.
 const RING_BYTES: usize =
     SENDS_PER_QP_MAX as usize * (FRAME_BYTES + HEADER_BYTES + PAYLOAD_BYTES_MAX as usize) + (16 << 10);
-/// A frame and a stretch of memory for each SEND and each piece of an answer, and the reserve.
+/// Pieces of output: a frame and a stretch of memory for each SEND and each piece of an answer, and the
+/// reserve.
 const PIECES_MAX: usize = 2 * SENDS_PER_QP_MAX as usize + 64;
 
-/// Where a connection stands.
+/// Phase of a connection.
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// The socket connects; further addresses of the same name follow in this order (last first).
+    /// The socket connects. Further addresses of the same name follow in this order (last first).
     Opening { others: Vec<SocketAddr>, private_data: PrivateData },
-    /// This end has asked.
+    /// This end has sent its request.
     Connecting,
-    /// A socket came and has said nothing yet.
+    /// A peer's socket is connected, but its request has not arrived.
     Handshake,
-    /// The peer has asked, the user has not answered.
+    /// The peer's request has arrived, and the user has not answered.
     Requested,
-    /// It stands.
+    /// The connection is ready for work.
     Connected,
-    /// It ends for this reason, once what is queued is written.
+    /// The connection ends for this reason, once the queued output is written.
     Closing { reason: DisconnectReason },
 }
 
-/// How a connection ends at once.
+/// Immediate end of a connection: the reason, and how its work completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct End {
-    /// Why.
+    /// Reason for the end.
     pub(super) reason: DisconnectReason,
-    /// The SEND, by its place in the order, that does not end flushed.
+    /// SEND that does not complete as flushed: its place in the order of SENDs, and its status.
     pub(super) send: Option<(u64, Status)>,
-    /// How the oldest READ ends, if not flushed.
+    /// Status of the oldest READ, if it does not complete as flushed.
     pub(super) read: Option<Status>,
 }
 
@@ -63,28 +67,28 @@ impl End {
         Self { reason, send: None, read: None }
     }
 
-    /// The peer spoke out of turn.
+    /// End because the peer broke the protocol.
     pub(super) const PROTOCOL: Self = Self { reason: DisconnectReason::Protocol, send: None, read: None };
 
-    /// What a socket's error says.
+    /// Makes the end of a connection whose socket failed with this errno.
     pub(super) fn of_errno(errno: i32) -> Self {
         Self::of(match errno {
-            // The peer's process died or closed: not the transport's doing.
+            // The peer's process died, or closed the connection. The transport did not fail.
             libc::ECONNRESET | libc::EPIPE => DisconnectReason::Peer,
             errno => DisconnectReason::Transport(errno),
         })
     }
 }
 
-/// A SEND that was posted and not yet acknowledged.
+/// SEND that was posted and not yet acknowledged.
 #[derive(Clone, Copy, Debug)]
 struct PostedSend {
     id: u64,
-    /// Bytes written since the connection began when it is written whole.
+    /// Bytes written since the connection began, at the moment when this SEND is written in full.
     written_at: u64,
 }
 
-/// A READ of the peer that waits to be answered.
+/// READ of the peer that waits to be answered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Served {
     pub(super) id: u64,
@@ -94,7 +98,7 @@ pub(super) struct Served {
     pub(super) done: u32,
 }
 
-/// A connection.
+/// Connection over `tcp:`, seen from this end. It is reused for later connections.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) qp: Qp,
@@ -102,36 +106,36 @@ pub(super) struct Connection {
     pub(super) phase: Phase,
     pub(super) input: Input,
     output: Output,
-    /// It has ended; the user knows.
+    /// Whether the connection has ended and its user knows.
     is_over: bool,
-    /// The socket takes no more until epoll says so.
+    /// Whether the socket takes no more bytes until the epoll reports room.
     pub(super) blocked: bool,
-    /// Writing failed; what the peer said before is still read.
+    /// Errno of a failed write. What the peer sent before is still read.
     broken: Option<i32>,
-    /// Nothing more comes from the peer.
+    /// Whether nothing more comes from the peer.
     pub(super) peer_done: bool,
-    /// Bytes of a READ must come in time.
+    /// Whether a deadline runs for bytes of a READ.
     reads_watched: bool,
-    /// Bytes of a READ came since that began.
+    /// Whether bytes of a READ arrived since the deadline was set.
     pub(super) reads_moved: bool,
     sends: VecDeque<PostedSend>,
     sends_completed: u64,
     bytes_pushed: u64,
-    /// SENDs of the peer that landed here, and how many of them it was told of.
+    /// SENDs of the peer that arrived here. `acknowledged` counts those that the peer was told of.
     pub(super) received: u64,
     acknowledged: u64,
-    /// Slots of our READs, oldest first; the first `reads_asked` were asked for.
+    /// Slots of this end's READs, oldest first. The first `reads_asked` were requested from the peer.
     reads: VecDeque<u32>,
     reads_asked: usize,
     reads_completed: u64,
     pub(super) served: VecDeque<Served>,
     pub(super) served_next: u64,
-    /// READs that the peer answers at once, as it said when it asked.
+    /// READs that the peer answers at once, as its connection request said.
     pub(super) peer_answers: u32,
 }
 
 impl Connection {
-    /// Everything that a connection will ever need, and no socket yet.
+    /// Allocates everything that a connection will ever need, without a socket yet.
     pub(super) fn new(reads_max: usize) -> Self {
         Self {
             qp: Qp { index: 0, generation: 0 },
@@ -159,12 +163,12 @@ impl Connection {
         }
     }
 
-    /// What the epoll carries for a connection's socket.
+    /// Returns the token of a connection's socket in the epoll.
     pub(super) fn token(qp: Qp) -> u64 {
         Token { kind: Kind::Tcp, place: Place::Connection(qp.index) }.to_u64()
     }
 
-    /// Makes it a new connection over this socket.
+    /// Begins a new connection over this socket.
     pub(super) fn begin(&mut self, qp: Qp, socket: OwnedFd, phase: Phase) {
         assert!(self.sends.is_empty() && self.reads.is_empty(), "a connection's work completes with it");
         (self.qp, self.socket, self.phase) = (qp, Some(socket), phase);
@@ -178,27 +182,30 @@ impl Connection {
         (self.reads_watched, self.reads_moved) = (false, false);
     }
 
-    /// Its socket.
+    /// Returns the connection's socket.
+    ///
+    /// # Panics
+    /// Where the connection is not in use.
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_ref().expect("a connection in use has a socket").as_fd()
     }
 
-    /// A socket that has not said what it wants.
+    /// Whether the connection has a socket whose peer has not sent its request.
     pub(super) fn is_pending(&self) -> bool {
         self.socket.is_some() && matches!(self.phase, Phase::Handshake)
     }
 
-    /// Whether there is something to read that may be read now.
+    /// Whether there may be something to read now.
     pub(super) fn wants_to_read(&self) -> bool {
         self.input.readable || self.input.rnr
     }
 
-    /// Whether it waits for an SRQ entry, and for nothing else.
+    /// Whether the connection waits for an SRQ entry, and for nothing else.
     pub(super) fn waits_for_entry(&self) -> bool {
         self.input.rnr && matches!(self.phase, Phase::Connected) && !self.is_lost()
     }
 
-    /// Whether the peer can neither be written to nor will say more than it has.
+    /// Whether the connection is lost: a write failed, or the peer has hung up.
     pub(super) fn is_lost(&self) -> bool {
         self.input.hung_up || self.broken.is_some()
     }
@@ -216,7 +223,7 @@ impl Connection {
         }
     }
 
-    /// What it waited for did not come in time.
+    /// Handles a deadline that is over.
     pub(super) fn expire(
         &mut self,
         tables: &mut Tables,
@@ -229,13 +236,13 @@ impl Connection {
                 self.rnr_exhausted(tables);
                 self.write(tables)
             }
-            // It ends for the reason for which it was to end.
+            // A closing connection ends for the reason that it was given before.
             Wait::Farewell => Err(End::of(DisconnectReason::Local)),
             Wait::Handshake | Wait::Accept => Err(End::of(DisconnectReason::Transport(libc::ETIMEDOUT))),
         }
     }
 
-    /// Goes on with another socket, while connecting.
+    /// Continues with another socket, while connecting.
     pub(super) fn change_socket(&mut self, tables: &mut Tables, socket: OwnedFd) -> Result<(), End> {
         tables.epoll.remove(self.socket());
         self.socket = None;
@@ -250,20 +257,22 @@ impl Connection {
         }
     }
 
-    /// Nothing more can be read: with a writing side that failed, this is the end.
+    /// Ends the connection where nothing more can be read and writing has failed.
     pub(super) fn read_dry(&self) -> Result<(), End> {
         self.broken.map_or(Ok(()), |errno| Err(End::of_errno(errno)))
     }
 
-    /// A request of the peer fails: it is told, and the connection ends at both ends.
+    /// Ends the connection at both ends after a request of the peer failed. `last` tells the peer.
     pub(super) fn fail(&mut self, tables: &mut Tables, last: Option<Frame>, status: Status) {
         if matches!(self.phase, Phase::Connected) {
             self.begin_closing(tables, DisconnectReason::WorkRequest(status), last, false);
         }
     }
 
-    /// Begins to end the connection: no request is taken any more, what is queued is written, then `last`.
-    /// SENDs may still be acknowledged where `keep_sends`; everything else completes flushed.
+    /// Begins to end the connection.
+    ///
+    /// No request is taken any more. The queued output is written, then `last`. With `keep_sends` the peer
+    /// may still acknowledge SENDs; all other work completes as flushed.
     pub(super) fn begin_closing(
         &mut self,
         tables: &mut Tables,
@@ -287,12 +296,12 @@ impl Connection {
         }
     }
 
-    /// The end: everything outstanding completes, the user is told, the socket closes.
+    /// Ends the connection: completes everything outstanding, tells the user, and closes the socket.
     pub(super) fn end(&mut self, tables: &mut Tables, end: &End) {
         if self.is_over {
             return;
         }
-        // A connection that ends already ends for the first reason.
+        // A connection that is already closing ends for its first reason.
         let reason = match self.phase {
             Phase::Closing { reason } => reason,
             _ => end.reason,
@@ -309,7 +318,7 @@ impl Connection {
         self.close(tables);
     }
 
-    /// Closes the socket without a word to the user.
+    /// Closes the socket without telling the user.
     pub(super) fn close(&mut self, tables: &mut Tables) {
         if let Some(socket) = self.socket.take() {
             tables.epoll.remove(socket.as_fd());
@@ -319,7 +328,8 @@ impl Connection {
         self.served.clear();
     }
 
-    /// The user said yes; an end of the connection where there could be no READs on it.
+    /// Answers the peer's request with yes. The error ends a connection on which this end's READs would never
+    /// be answered.
     pub(super) fn accept(&mut self, tables: &mut Tables, private_data: &PrivateData) -> Result<(), End> {
         let reads_max = tables.agree_on_reads(self.peer_answers).ok_or(End::PROTOCOL)?;
         let reads_answered = u64::from(tables.options.reads_answered_per_qp_max);
@@ -328,7 +338,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The connection stands.
+    /// Marks the connection as ready, and reports it to the user.
     pub(super) fn connected(&mut self, tables: &mut Tables, private_data: PrivateData, reads_max: u32) {
         self.phase = Phase::Connected;
         tables.deadlines.clear(self.qp.index);

@@ -1,4 +1,4 @@
-//! What stands on the stream: frames, each a 32-byte little-endian header and, for some kinds, bytes behind
+//! The format of the stream: frames, each a 32-byte little-endian header and, for some kinds, bytes behind
 //! it.
 //!
 //! | kind | `length` | `id` | other fields | bytes behind |
@@ -15,11 +15,11 @@
 //! | `ReadError` | | the READ's place in the order | `status` | |
 //! | `Bye` | | | | |
 //!
-//! A piece counts only once its `ReadEnd` came: a `ReadError` in that place says that the memory was taken
-//! back while the piece was being written, and that what came is worth nothing.
+//! A piece counts only once its `ReadEnd` has arrived. A `ReadError` in that place says that the memory was
+//! deregistered while the piece was being written, and that the piece is worth nothing.
 //!
-//! Fields that a kind does not use are zero, and a receiver refuses anything else. This file knows bytes
-//! only: no sockets, and no opinion on which frame may come when.
+//! Fields that a kind does not use are zero, and a receiver refuses anything else. This module handles bytes
+//! only: it knows no sockets, and does not decide which frame may follow which.
 
 use crate::nic::{PRIVATE_DATA_MAX, Status};
 use jet_wire::SLAB_BYTES;
@@ -29,16 +29,18 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bytes of a frame's header.
 pub(super) const FRAME_BYTES: usize = 32;
-/// The version of the framing that this build speaks.
+/// Version of the framing that this build uses.
 pub(super) const FRAME_VERSION: u8 = 2;
-/// The most bytes behind one `ReadResponse`. Longer READs are answered in pieces, so that a SEND waits behind
-/// one piece at most. The paper's fragment, so that the usual READ is one piece.
+/// Most bytes behind one `ReadResponse`.
+///
+/// Longer READs are answered in pieces, so that a SEND waits behind one piece at most. The value is the
+/// paper's fragment, so the usual READ is one piece.
 pub(super) const READ_PIECE_MAX: u32 = 256 << 10;
-/// The most bytes behind a `Send`.
+/// Most bytes behind a `Send`.
 pub(super) const SEND_BYTES_MAX: u32 = 4096 + HEADER;
-/// Bytes of a message's header, as lengths on the stream are counted.
+/// Bytes of a message's header, as a `u32` for lengths on the stream.
 pub(super) const HEADER: u32 = 128;
-/// [`PRIVATE_DATA_MAX`], counted so.
+/// [`PRIVATE_DATA_MAX`], as a `u32` for lengths on the stream.
 const PRIVATE_MAX: u32 = 56;
 
 const _: () = assert!(SEND_BYTES_MAX as usize == SLAB_BYTES + HEADER_BYTES);
@@ -47,7 +49,7 @@ const _: () = assert!(size_of::<RawFrame>() == FRAME_BYTES);
 
 const MAGIC: [u8; 2] = *b"JF";
 
-/// A frame's header as it stands on the stream.
+/// Frame header as it is on the stream.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawFrame {
@@ -62,7 +64,7 @@ struct RawFrame {
     reserved: [u8; 3],
 }
 
-/// The values of [`RawFrame::kind`].
+/// Values of [`RawFrame::kind`].
 mod kind {
     pub(super) const CONNECT: u8 = 1;
     pub(super) const ACCEPT: u8 = 2;
@@ -78,14 +80,14 @@ mod kind {
     pub(super) const ASKED: u8 = 12;
 }
 
-/// What a peer may say of a request of ours that failed there.
+/// Reason that a peer gives for a failed request of this end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// A READ's key is unknown, or the READ leaves the region.
     RemoteAccess,
-    /// A SEND is longer than the SRQ entry it met.
+    /// A SEND is longer than its SRQ entry.
     Length,
-    /// A SEND met no SRQ entry for too long.
+    /// A SEND found no SRQ entry for too long.
     RnrExhausted,
 }
 
@@ -107,7 +109,7 @@ impl Fault {
         }
     }
 
-    /// How the request completes.
+    /// Returns the status with which the request completes.
     pub(super) fn status(self) -> Status {
         match self {
             Self::RemoteAccess => Status::RemoteAccess,
@@ -117,82 +119,82 @@ impl Fault {
     }
 }
 
-/// A checked frame header.
+/// Checked frame header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
-    /// The first frame of the connecting end.
+    /// First frame of the connecting end: asks for a connection.
     Connect {
-        /// Bytes behind.
+        /// Bytes of private data behind the header.
         private_bytes: u32,
-        /// READs of the other end that the connecting one answers at once.
+        /// READs of the other end that the connecting end answers at once.
         reads_answered: u64,
     },
-    /// The listening end's first frame: the connection stands.
+    /// Listening end's answer: the connection is accepted.
     Accept {
-        /// Bytes behind.
+        /// Bytes of private data behind the header.
         private_bytes: u32,
-        /// READs of the other end that the listening one answers at once.
+        /// READs of the other end that the listening end answers at once.
         reads_answered: u64,
     },
-    /// The listening end's only frame: refused.
+    /// Listening end's answer: the connection is refused. No frame follows.
     Reject {
-        /// Bytes behind.
+        /// Bytes of private data behind the header.
         private_bytes: u32,
     },
-    /// The listening end has the request; its user decides.
+    /// The listening end has the request, and its user decides.
     Asked,
-    /// A SEND: a message header and this many bytes of payload behind.
+    /// SEND: a message header and this many bytes of payload follow.
     Send {
-        /// Payload bytes.
+        /// Bytes of payload behind the message header.
         payload_bytes: u32,
     },
-    /// So many SENDs were taken.
+    /// Acknowledgement of SENDs.
     SendAck {
-        /// Since the connection began.
+        /// SENDs that were taken since the connection began.
         taken: u64,
     },
-    /// The SEND after the first `taken` ones failed; the peer's QP is in error.
+    /// The SEND behind the first `taken` ones failed; the QP of the frame's sender is in error.
     SendError {
-        /// SENDs taken before.
+        /// SENDs that were taken before the failed one.
         taken: u64,
-        /// Why.
+        /// Reason for the failure.
         fault: Fault,
     },
-    /// Asks for memory of this end.
+    /// Request of the peer to read memory of this end.
     ReadRequest {
-        /// Its place in the order of the peer's READs.
+        /// Place in the order of the peer's READs.
         id: u64,
-        /// Where.
+        /// Address of the bytes.
         address: u64,
-        /// Whose memory.
+        /// Key of the region.
         key: u32,
-        /// How much.
+        /// Number of bytes.
         bytes: u32,
     },
-    /// The next piece of the answer to a READ of this end.
+    /// Next piece of the answer to a READ of this end.
     ReadResponse {
-        /// Its place in the order of our READs.
+        /// Place of the READ in the order of this end's READs.
         id: u64,
-        /// Bytes behind.
+        /// Bytes of the piece, which follow the header.
         bytes: u32,
     },
-    /// The piece before is whole.
+    /// The piece before is complete and valid.
     ReadEnd {
-        /// The READ's place in the order of our READs.
+        /// Place of the READ in the order of this end's READs.
         id: u64,
     },
-    /// A READ of this end failed; the peer's QP is in error.
+    /// A READ of this end failed; the QP of the frame's sender is in error.
     ReadError {
-        /// Its place in the order of our READs.
+        /// Place of the READ in the order of this end's READs.
         id: u64,
-        /// Why.
+        /// Reason for the failure.
         fault: Fault,
     },
-    /// Nothing follows.
+    /// Farewell: nothing follows.
     Bye,
 }
 
-/// Why bytes are no frame. The peer is to blame in every case.
+/// Reason why bytes are no frame. The peer is to blame in every case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FrameError {
     #[error("the stream does not speak Jet's framing (it begins with {found:02x?})")]
@@ -210,7 +212,7 @@ pub(super) enum FrameError {
 }
 
 impl Frame {
-    /// Checks a header.
+    /// Parses and checks a frame header.
     pub(super) fn parse(bytes: &[u8; FRAME_BYTES]) -> Result<Self, FrameError> {
         let raw = RawFrame::ref_from_bytes(bytes).expect("unaligned and of this size");
         if raw.magic != MAGIC {
@@ -220,8 +222,8 @@ impl Frame {
             return Err(FrameError::Version { found: raw.version });
         }
         let frame = Self::from_raw(raw)?;
-        // What a field means is decided in one place: a frame is valid if it is what we would write
-        // ourselves.
+        // The meaning of each field is decided in one place: a header is valid if `to_bytes` would write the
+        // same.
         if frame.to_bytes() == *bytes { Ok(frame) } else { Err(FrameError::Reserved { kind: raw.kind }) }
     }
 
@@ -254,7 +256,7 @@ impl Frame {
         })
     }
 
-    /// The header's bytes.
+    /// Returns the header's bytes.
     pub(super) fn to_bytes(self) -> [u8; FRAME_BYTES] {
         let (mut id, mut length, mut address, mut key, mut status) = (0, 0, 0, 0, 0);
         let kind = match self {
@@ -357,7 +359,10 @@ mod tests {
         }
 
         #[test]
-        fn what_is_taken_for_a_frame_is_exactly_one(bytes in any::<[u8; FRAME_BYTES]>(), head in any::<bool>()) {
+        fn what_is_taken_for_a_frame_is_exactly_one(
+            bytes in any::<[u8; FRAME_BYTES]>(),
+            head in any::<bool>(),
+        ) {
             let mut bytes = bytes;
             if head {
                 bytes[..3].copy_from_slice(&[MAGIC[0], MAGIC[1], FRAME_VERSION]);

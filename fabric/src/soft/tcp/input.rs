@@ -1,44 +1,44 @@
-//! What the reading side of a connection remembers between two reads: the frame whose bytes come, and bytes
-//! that could not be used.
+//! State of a connection's reading side between two reads: the frame whose bytes arrive, and bytes that could
+//! not be used yet.
 
 use super::frame::HEADER;
 use crate::nic::{Qp, Sge, SrqEntry, Status};
 use crate::soft::tables::Tables;
 
-/// Bytes of the staging buffer: some 280 messages of 64 bytes a read.
+/// Bytes of the staging buffer: some 280 messages of 64 bytes in one read.
 pub(super) const STAGING_BYTES: usize = 64 << 10;
-/// Bytes staged behind a frame's own while READs are outstanding: more would be copied twice.
+/// Bytes staged behind a frame's own while READs are outstanding. More would be copied twice.
 pub(super) const STAGED_WITH_READS: usize = 4 << 10;
-/// Bytes taken from one connection before another has its turn: one fragment.
+/// Bytes read from one connection before another has its turn: one fragment.
 pub(super) const RECEIVE_BYTES_PER_TURN: usize = 256 << 10;
 
-/// The frame whose bytes come now.
+/// Body of the frame whose bytes arrive now.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Body {
-    /// None: a header is next.
+    /// No body: a header is next.
     None,
-    /// A SEND into an SRQ entry that was popped.
+    /// A SEND, which fills an SRQ entry that was popped.
     Receive { entry: SrqEntry, payload_bytes: u32, done: u32 },
-    /// A piece of the answer to our oldest READ.
+    /// A piece of the answer to this end's oldest READ.
     Read { left: u32 },
-    /// The piece is here; a `ReadEnd` or a `ReadError` is next.
+    /// A piece that has arrived in full; a `ReadEnd` or a `ReadError` is next.
     ReadWhole,
-    /// Bytes that nobody wants any more.
+    /// Bytes that are no longer wanted.
     Discard { left: u32 },
 }
 
-/// The reading side of a connection.
+/// Reading side of a connection.
 #[derive(Debug)]
 pub(super) struct Input {
     pub(super) body: Body,
-    /// Bytes that were read and not yet used, from `carried_from` on.
+    /// Bytes that were read and not used yet. The unused ones begin at `carried_from`.
     pub(super) carried: Vec<u8>,
     pub(super) carried_from: usize,
-    /// The socket may have bytes.
+    /// Whether the socket may have bytes.
     pub(super) readable: bool,
-    /// The peer closed or the socket failed: what it has is all there will be.
+    /// Whether the peer closed or the socket failed. Nothing more arrives than the socket has now.
     pub(super) hung_up: bool,
-    /// A SEND waits for an SRQ entry; nothing is read meanwhile.
+    /// Whether a SEND waits for an SRQ entry. Nothing is read meanwhile.
     pub(super) rnr: bool,
 }
 
@@ -60,7 +60,8 @@ impl Input {
         (self.readable, self.hung_up, self.rnr) = (false, false, false);
     }
 
-    /// Gives back what a frame that arrives was to fill: the rest of its bytes is discarded.
+    /// Gives up the SRQ entry or the READ that an arriving frame was to fill. The rest of the frame's bytes
+    /// is discarded.
     pub(super) fn abandon(&mut self, qp: Qp, tables: &mut Tables) {
         self.body = match self.body {
             Body::Receive { entry, payload_bytes, done } => {
@@ -73,7 +74,7 @@ impl Input {
         };
     }
 
-    /// Bytes that the body still wants.
+    /// Returns how many bytes the body still needs.
     pub(super) fn wanted(&self) -> usize {
         match self.body {
             Body::None | Body::ReadWhole => 0,
@@ -83,7 +84,7 @@ impl Input {
     }
 }
 
-/// The next stretch of an SRQ entry that a SEND has filled up to `done`.
+/// Returns the next stretch of an SRQ entry that a SEND has filled up to `done`. `None` where it is full.
 pub(super) fn receive_stretch(entry: &SrqEntry, payload_bytes: u32, done: u32) -> Option<Sge> {
     if done < HEADER {
         let header = entry.header;

@@ -1,4 +1,4 @@
-//! The TCP sockets that connections come in by.
+//! The TCP sockets on which connections arrive.
 
 use super::socket;
 use crate::address::Address;
@@ -7,16 +7,17 @@ use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// A listening socket.
+/// Listening socket.
 #[derive(Debug)]
 pub(super) struct Listener {
     pub(super) socket: OwnedFd,
-    /// Connections may wait: it is so from the edge that the epoll tells until none was found.
+    /// Whether connections may wait. Set when the epoll reports an edge, and cleared when no connection is
+    /// found.
     pub(super) ready: bool,
 }
 
 impl Listener {
-    /// Listens at the first address of `host:port` that lets it; gives the real address, too.
+    /// Listens at the first address of `host:port` that allows it. Returns the real address, too.
     pub(super) fn bind(host_port: &str) -> Result<(Self, Address), ListenError> {
         let address = || Address::Tcp(host_port.to_owned());
         let system = |source| ListenError::System { address: address(), source };
@@ -34,8 +35,11 @@ impl Listener {
         Ok((Self { socket, ready: true }, Address::Tcp(bound.to_string())))
     }
 
-    /// Takes a connection that waits, if there is one. An error means that the system has no descriptor or
-    /// memory left for it: it waits on, and so should the caller.
+    /// Takes a connection that waits, if there is one.
+    ///
+    /// # Errors
+    /// The system has no descriptor or memory left for the connection. It stays waiting; the caller should
+    /// try again later.
     pub(super) fn accept(&mut self) -> io::Result<Option<OwnedFd>> {
         loop {
             match socket::accept(self.socket.as_fd()) {

@@ -1,12 +1,12 @@
 //! The transport between hosts: frames over TCP.
 //!
-//! What a connection does is in [`connection`]; the bytes on the stream in [`frame`], what waits to be used
-//! in [`input`], what waits to be written in [`output`], system calls in [`socket`]. Here is what is common
-//! to all connections: which of them have something to do, listeners, and times.
+//! What one connection does is in [`connection`], the bytes on the stream are in [`frame`]. Bytes that wait
+//! to be used are in [`input`], bytes that wait to be written in [`output`], and system calls in [`socket`].
+//! This module has what is common to all connections: which of them have work, listeners, and deadlines.
 //!
-//! Sockets are watched edge-triggered and never changed: a socket is on the `ready` list from the edge until
-//! it was read dry, so nothing is asked of the kernel twice, and an unread socket (no SRQ entry) wakes
-//! nobody.
+//! Sockets are watched edge-triggered, and the events are never changed. A socket is on the `ready` list from
+//! the edge until it was read dry. So the kernel is asked nothing twice, and a socket that is not read for
+//! want of an SRQ entry wakes nobody.
 
 mod connection;
 mod frame;
@@ -37,21 +37,22 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-/// Connections accepted that have not said what they want. More wait with the kernel.
+/// Accepted connections whose request has not arrived, at most. More wait in the kernel.
 const PENDING_MAX: usize = 128;
-/// Connections accepted in one go.
+/// Connections accepted in one poll, at most.
 const ACCEPT_BURST: usize = 32;
-/// When to try again after the system had no descriptor for a new connection.
+/// Time until the next try after the system had no descriptor for a new connection.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
-/// Connections that have their turn in one `progress`.
+/// Connections that have their turn in one call of `progress`.
 const TURNS_PER_POLL: usize = 16;
-/// The most polls between two looks at the epoll while sockets are open and nothing comes.
+/// Most polls between two looks at the epoll while sockets are open and nothing arrives.
 const LOOK_INTERVAL_MAX: u32 = 8;
 
 const HUNG_UP: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
 
-/// A QP's place, and which lists it is on. The marks stay when connections change, so that no list ever
-/// outgrows the number of places.
+/// Place of a QP, and the lists that it is on.
+///
+/// The marks stay when the place gets another connection, so no list ever outgrows the number of places.
 #[derive(Debug, Default)]
 struct Slot {
     connection: Option<Box<Connection>>,
@@ -60,24 +61,24 @@ struct Slot {
     is_waiting: bool,
 }
 
-/// The TCP transport.
+/// Transport over `tcp:`: its listeners and connections.
 #[derive(Debug)]
 pub(crate) struct Tcp {
     options: TcpOptions,
     reads_max: usize,
     slots: Box<[Slot]>,
-    /// Connections that ended, with their buffers.
+    /// Connections that ended, kept for their buffers.
     #[expect(clippy::vec_box, reason = "a connection goes back into its place without being moved")]
     spare: Vec<Box<Connection>>,
     open: usize,
-    /// Have bytes to be read.
+    /// Indices of connections that have bytes to be read.
     ready: VecDeque<u32>,
-    /// Have something to write.
+    /// Indices of connections that have something to write.
     dirty: VecDeque<u32>,
-    /// Need an SRQ entry.
+    /// Indices of connections that need an SRQ entry.
     waiting: VecDeque<u32>,
     listeners: Vec<Listener>,
-    /// The system has nothing left for another connection.
+    /// Whether accepting has stopped, since the system has nothing left for another connection.
     accepts_nobody: bool,
     pending: usize,
     idle_polls: u32,
@@ -85,8 +86,7 @@ pub(crate) struct Tcp {
 }
 
 impl Tcp {
-    /// Lets a connection do something, ends it if that is the outcome, and puts it on the lists where it
-    /// belongs.
+    /// Gives a connection a turn, ends it if that is the outcome, and puts it on the lists where it belongs.
     fn turn<T>(
         &mut self,
         tables: &mut Tables,
@@ -123,7 +123,7 @@ impl Tcp {
         outcome
     }
 
-    /// Puts a socket to a QP.
+    /// Begins a connection over this socket at the QP's place.
     fn begin(&mut self, tables: &mut Tables, qp: Qp, socket: OwnedFd, phase: Phase) -> io::Result<()> {
         tables.epoll.add(socket.as_fd(), Connection::token(qp), WATCHED)?;
         let slot = &mut self.slots[qp.index as usize];
@@ -138,7 +138,7 @@ impl Tcp {
         Ok(())
     }
 
-    /// Accepts what waits, within limits; `true` where there was any.
+    /// Accepts waiting connections, within limits. `true` where there were any.
     fn accept_sockets(&mut self, tables: &mut Tables) -> bool {
         let mut accepted = 0;
         for place in 0..self.listeners.len() {
@@ -162,7 +162,7 @@ impl Tcp {
     }
 
     fn accept_socket(&mut self, tables: &mut Tables, socket: OwnedFd) {
-        // A socket that cannot be set up, or has no place, is closed: its peer hears that at once.
+        // A socket that cannot be set up, or has no place, is closed; its peer notices that at once.
         if socket::prepare(&socket, &self.options).is_err() {
             return;
         }
@@ -178,7 +178,8 @@ impl Tcp {
             && self.listeners.iter().any(|listener| listener.ready)
     }
 
-    /// Opens a socket to the next address that takes one.
+    /// Opens a socket to the next address for which that succeeds. Addresses are taken from the end of the
+    /// list.
     fn open_next(
         &self,
         addresses: &mut Vec<std::net::SocketAddr>,
@@ -193,13 +194,13 @@ impl Tcp {
         Err(failure)
     }
 
-    /// A socket that connects has news.
+    /// Continues to connect after the epoll reported the connecting socket.
     fn connecting(&mut self, tables: &mut Tables, index: u32) {
         let Some(connection) = self.slots[index as usize].connection.as_mut() else { return };
         let Phase::Opening { others, private_data } = &mut connection.phase else { return };
         let (mut others, private_data) = (std::mem::take(others), *private_data);
         let next = match socket::outcome(connection.socket()) {
-            // The news was not ours yet.
+            // The connect has not ended yet.
             Err(libc::ENOTCONN) => {
                 connection.phase = Phase::Opening { others, private_data };
                 return;
@@ -393,7 +394,7 @@ impl Transport for Tcp {
         if self.open == 0 {
             return u32::MAX;
         }
-        // While connections have bytes to read the others can wait a turn or two; after empty polls a look
+        // While connections have bytes to read, the others can wait a few polls. After empty polls a look
         // costs more than it finds.
         if self.ready.is_empty() { (self.idle_polls / 4).clamp(1, LOOK_INTERVAL_MAX) } else { 4 }
     }
@@ -418,7 +419,7 @@ impl Transport for Tcp {
     }
 
     fn registered(&mut self, _tables: &mut Tables, _key: MemoryKey) {
-        // Peers name regions by key; each READ looks its own up.
+        // Peers name regions by key, and each READ is looked up when it is answered.
     }
 
     fn deregistered(&mut self, tables: &mut Tables, key: MemoryKey) {

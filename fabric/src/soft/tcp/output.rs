@@ -1,31 +1,32 @@
-//! What one connection has yet to write: frames in a ring of bytes, and stretches of registered memory
-//! between them, in the order of the stream.
+//! Output queue of one connection: frames in a ring of bytes, and stretches of registered memory between
+//! them, in the order of the stream.
 //!
-//! Registered memory is named by key and looked up again at each write, so that memory which was deregistered
-//! meanwhile is never touched. Bounded: whoever pushes asks for room first.
+//! Registered memory is named by key and looked up again at each write. So memory that was deregistered
+//! meanwhile is never touched. The queue is bounded: callers ask for room before they push.
 
 use super::socket::IoVec;
 use crate::nic::{MemoryKey, Sge};
 use std::collections::VecDeque;
 
-/// Stretches that go out with one system call.
+/// Most stretches that one system call writes.
 pub(super) const GATHER_MAX: usize = 128;
-/// Source of the bytes that stand in for memory that was deregistered half way through a frame.
+/// Source of the bytes that replace memory which was deregistered half way through a frame.
 static ZEROS: [u8; 16 << 10] = [0; 16 << 10];
 
-/// Who may still push when the queue is nearly full. What ends a connection always has a place.
+/// Urgency of output, which decides how full the queue may be for it. A frame that ends a connection always
+/// has room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Urgency {
     /// Requests of this end.
     Request,
-    /// Acknowledgements and answers to the peer.
+    /// Acknowledgements, and answers to the peer.
     Answer,
-    /// An error, and the farewell.
+    /// An error that ends the connection, or the farewell.
     Last,
 }
 
 impl Urgency {
-    /// (bytes, pieces) left free for what is more urgent.
+    /// Returns the bytes and pieces that must stay free for more urgent output.
     fn reserve(self) -> (usize, usize) {
         match self {
             Self::Request => (1024, 32),
@@ -35,16 +36,16 @@ impl Urgency {
     }
 }
 
-/// A stretch of the stream.
+/// Piece of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Piece {
-    /// Bytes of the ring, in its order.
+    /// Next bytes of the ring.
     Bytes(usize),
-    /// The payload of a SEND of this end.
+    /// Payload of a SEND of this end.
     Payload { memory: Sge, send: u64 },
-    /// The answer to a READ of the peer.
+    /// Answer to a READ of the peer.
     Answer { read: u64, key: u32, address: u64, bytes: u32 },
-    /// Bytes owed to a frame whose memory is gone.
+    /// Bytes that a begun frame still needs although its memory is gone.
     Zeros(u32),
 }
 
@@ -57,7 +58,7 @@ impl Piece {
         }
     }
 
-    /// Drops the first bytes, fewer than there are.
+    /// Drops the first `by` bytes, fewer than the piece has.
     fn advance(&mut self, by: usize) {
         let short = u32::try_from(by).unwrap_or(u32::MAX);
         match self {
@@ -75,32 +76,32 @@ impl Piece {
     }
 }
 
-/// Where registered memory lies now.
+/// Table that finds where registered memory lies now.
 pub(super) trait Lookup {
-    /// Memory that this end names.
+    /// Returns the address of memory that this end named. `None` where it is not registered.
     fn local(&self, memory: &Sge) -> Option<*mut u8>;
-    /// Memory that the peer names.
+    /// Returns the address of memory that the peer named. `None` where the peer may not read it.
     fn remote(&self, key: u32, address: u64, bytes: u32) -> Option<*mut u8>;
 }
 
-/// Memory of a queued frame is registered no more.
+/// Error of a queued frame whose memory is no longer registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Revoked {
-    /// The payload of this SEND, by its place in the order of SENDs.
+    /// A SEND's payload is gone.
     Payload {
-        /// The place.
+        /// Place of the SEND in the order of SENDs.
         send: u64,
     },
-    /// The answer to this READ. Zeros stand in for the rest of the piece.
+    /// The answer to a READ is gone. Zeros replace the rest of the piece.
     Answer {
-        /// What the answer was pushed with.
+        /// Number with which the answer was pushed.
         read: u64,
-        /// Where the frame behind the piece lies, for [`Output::overwrite`].
+        /// Place of the frame behind the piece, for [`Output::overwrite`].
         behind: usize,
     },
 }
 
-/// The queue.
+/// Output queue of one connection.
 #[derive(Debug)]
 pub(super) struct Output {
     ring: Box<[u8]>,
@@ -113,26 +114,27 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// A queue of so many bytes of frames and so many pieces. Pages that are never used are never touched, so
-    /// a quiet connection costs next to nothing.
+    /// Makes a queue of so many bytes of frames and so many pieces.
+    ///
+    /// Pages that are never used are never touched, so a quiet connection costs little memory.
     pub(super) fn new(ring_bytes: usize, pieces_max: usize) -> Self {
         let ring = vec![0; ring_bytes].into_boxed_slice();
         let pieces = VecDeque::with_capacity(pieces_max);
         Self { ring, head: 0, used: 0, pieces, pieces_max, queued: 0, answers: 0 }
     }
 
-    /// Forgets everything, for the next connection.
+    /// Empties the queue for the next connection.
     pub(super) fn clear(&mut self) {
         (self.head, self.used, self.queued, self.answers) = (0, 0, 0, 0);
         self.pieces.clear();
     }
 
-    /// Bytes that wait, memory included.
+    /// Returns how many bytes wait, registered memory included.
     pub(super) fn queued(&self) -> usize {
         self.queued
     }
 
-    /// Answers to READs among them.
+    /// Returns how many answers to READs wait.
     pub(super) fn answers(&self) -> usize {
         self.answers
     }
@@ -144,11 +146,14 @@ impl Output {
             && self.pieces_max - self.pieces.len() >= 2 + pieces
     }
 
-    /// Appends bytes of a frame. The caller asked for room.
+    /// Appends bytes of a frame.
+    ///
+    /// # Panics
+    /// Where the queue has no room; the caller asks before.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         assert!(self.ring.len() - self.used >= bytes.len(), "the pusher asks for room");
         if self.used == 0 {
-            // Low load stays in the ring's first pages.
+            // At low load only the ring's first pages are used.
             self.head = 0;
         }
         let mut tail = self.head + self.used;
@@ -171,7 +176,7 @@ impl Output {
         self.push_memory(Piece::Payload { memory, send });
     }
 
-    /// Appends (a piece of) the answer to a READ.
+    /// Appends a piece of the answer to a READ.
     pub(super) fn push_answer(&mut self, read: u64, key: u32, address: u64, bytes: u32) {
         self.push_memory(Piece::Answer { read, key, address, bytes });
     }
@@ -189,10 +194,12 @@ impl Output {
         self.pieces.push_back(piece);
     }
 
-    /// Lists what to write next, at most about `bytes_max`; returns how many stretches and bytes.
+    /// Lists the stretches to write next, about `bytes_max` bytes at most. Returns the number of stretches
+    /// and of bytes.
     ///
     /// # Errors
-    /// [`Revoked`] for memory that is gone. An answer's rest is then zeros, and the call may be repeated.
+    /// [`Revoked`] for memory that is gone. The rest of an answer is then zeros, and the call may be
+    /// repeated.
     pub(super) fn gather(
         &mut self,
         memory: &impl Lookup,
@@ -244,14 +251,14 @@ impl Output {
         Ok((count, bytes))
     }
 
-    /// Replaces bytes that were pushed and not written.
+    /// Replaces bytes that were pushed and not written yet.
     pub(super) fn overwrite(&mut self, at: usize, bytes: &[u8]) {
         let first = bytes.len().min(self.ring.len() - at);
         self.ring[at..at + first].copy_from_slice(&bytes[..first]);
         self.ring[..bytes.len() - first].copy_from_slice(&bytes[first..]);
     }
 
-    /// The first SEND whose payload waits here and lies in this region.
+    /// Returns the first queued SEND whose payload lies in this region, by its place in the order of SENDs.
     pub(super) fn payload_of(&self, key: MemoryKey) -> Option<u64> {
         self.pieces.iter().find_map(|piece| match *piece {
             Piece::Payload { memory, send } if memory.key == key => Some(send),
@@ -259,7 +266,7 @@ impl Output {
         })
     }
 
-    /// Takes off what was written.
+    /// Removes bytes that were written.
     pub(super) fn advance(&mut self, written: usize) {
         assert!(written <= self.queued, "no more was written than was listed");
         self.queued -= written;
@@ -285,7 +292,7 @@ impl Output {
     }
 }
 
-/// An empty list for [`Output::gather`].
+/// Makes an empty list for [`Output::gather`].
 pub(super) fn no_stretches() -> [IoVec; GATHER_MAX] {
     [IoVec { iov_base: std::ptr::null_mut(), iov_len: 0 }; GATHER_MAX]
 }
@@ -295,7 +302,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// One region that may be taken away.
+    /// One region that may be deregistered.
     struct Region {
         bytes: Vec<u8>,
         gone: bool,
@@ -317,7 +324,7 @@ mod tests {
         Region { bytes: (0..100_000u32).map(|i| (i % 251) as u8).collect(), gone: false }
     }
 
-    /// What the stretches say, in order.
+    /// Returns the bytes of the stretches, in order.
     fn listed(stretches: &[IoVec]) -> Vec<u8> {
         let mut all = Vec::new();
         for stretch in stretches {
@@ -347,7 +354,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is pushed comes out once, in order, however short the writes are.
+        /// All that is pushed comes out once, in order, however short the writes are.
         #[test]
         fn the_stream_is_what_was_pushed(steps in prop::collection::vec(step(), 1..200)) {
             let region = region();
@@ -395,7 +402,7 @@ mod tests {
             let gather = |output: &mut Output, region: &Region, stretches: &mut _| {
                 output.gather(region, stretches, usize::MAX)
             };
-            // Puts the ring's head everywhere.
+            // Moves the ring's head to every place.
             output.push(&vec![1; before]);
             output.push(b"header");
             output.push_answer(5, 1, 0, 40_000);

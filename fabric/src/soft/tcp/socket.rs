@@ -1,5 +1,5 @@
-//! TCP sockets as this transport needs them: never waiting, gathering and scattering straight from and to
-//! registered memory.
+//! TCP sockets for this transport: non-blocking, gathering and scattering straight from and to registered
+//! memory.
 
 use crate::soft::options::TcpOptions;
 use rustix::io::Errno;
@@ -10,28 +10,28 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Connections that the kernel may hold until they are accepted; a thousand senders may start at once.
+/// Connections that the kernel may hold until they are accepted. A thousand senders may start at once.
 const BACKLOG: i32 = 4096;
-/// Probes of a silent connection before it counts as dead; `TCP_USER_TIMEOUT` decides where the kernel has
-/// it.
+/// Unanswered probes after which an idle connection counts as dead. Where the kernel has `TCP_USER_TIMEOUT`,
+/// that decides.
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// The smallest page that there is.
+/// Smallest page size that there is, in bytes.
 const PAGE_BYTES: usize = 4096;
 
-/// A stretch of memory of a gather or scatter list.
+/// Stretch of memory of a gather or scatter list.
 pub(super) type IoVec = libc::iovec;
 
-/// What a read or a write did.
+/// Outcome of a read or a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moved {
-    /// So many bytes, at least one.
+    /// So many bytes were moved, at least one.
     Bytes(usize),
-    /// None now; epoll will say when.
+    /// No bytes can be moved now; the epoll reports when that changes.
     Blocked,
-    /// The peer closed (reads only).
+    /// The peer has closed the connection (reads only).
     End,
-    /// The connection failed.
+    /// The connection failed with this errno.
     Failed(i32),
 }
 
@@ -44,7 +44,7 @@ fn open(address: &SocketAddr) -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(family(address), SocketType::STREAM, flags, Some(ipproto::TCP))?)
 }
 
-/// Every address of `host:port`. May wait for a name server.
+/// Resolves `host:port` to all its addresses. The call may wait for a name server.
 pub(super) fn resolve(host_port: &str) -> io::Result<Vec<SocketAddr>> {
     let found: Vec<_> = host_port.to_socket_addrs()?.collect();
     if found.is_empty() {
@@ -53,7 +53,7 @@ pub(super) fn resolve(host_port: &str) -> io::Result<Vec<SocketAddr>> {
     Ok(found)
 }
 
-/// A listening socket and its real address.
+/// Makes a listening socket, and returns its real address, too.
 pub(super) fn listen(address: &SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     let socket = open(address)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -63,12 +63,12 @@ pub(super) fn listen(address: &SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> 
     Ok((socket, bound))
 }
 
-/// The next connection that waits to be accepted.
+/// Takes the next connection that waits to be accepted.
 pub(super) fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
 }
 
-/// A socket that begins to connect; writable, or failed, when it is done.
+/// Makes a socket that begins to connect. It becomes writable, or fails, when the connect is done.
 pub(super) fn connect(address: &SocketAddr, options: &TcpOptions) -> io::Result<OwnedFd> {
     let socket = open(address)?;
     prepare(&socket, options)?;
@@ -78,7 +78,7 @@ pub(super) fn connect(address: &SocketAddr, options: &TcpOptions) -> io::Result<
     }
 }
 
-/// Sets what every connection gets. Called before the handshake's first byte.
+/// Sets the options that every connection has. Called before the handshake's first byte.
 pub(super) fn prepare(socket: &OwnedFd, options: &TcpOptions) -> io::Result<()> {
     sockopt::set_tcp_nodelay(socket, true)?;
     if let Some(bytes) = options.send_buffer_bytes {
@@ -88,7 +88,7 @@ pub(super) fn prepare(socket: &OwnedFd, options: &TcpOptions) -> io::Result<()> 
         sockopt::set_socket_recv_buffer_size(socket, bytes)?;
     }
     let limit = options.peer_silence_max;
-    // What the kernel takes at most: 24 days, and 9 hours for what follows.
+    // The kernel's limits: 24 days here, and 9 hours for the spans below.
     const MILLIS_MAX: u32 = i32::MAX.unsigned_abs();
     const SECONDS_MAX: u64 = 32_767;
     let millis = u32::try_from(limit.as_millis()).unwrap_or(MILLIS_MAX).min(MILLIS_MAX);
@@ -104,7 +104,7 @@ pub(super) fn prepare(socket: &OwnedFd, options: &TcpOptions) -> io::Result<()> 
     Ok(())
 }
 
-/// How a connect that began has ended; `ENOTCONN` where it has not.
+/// Returns how a connect that was begun has ended; `ENOTCONN` where it has not ended.
 pub(super) fn outcome(socket: BorrowedFd<'_>) -> Result<(), i32> {
     match sockopt::socket_error(socket) {
         Ok(Ok(())) => rustix::net::getpeername(socket).map(drop).map_err(Errno::raw_os_error),
@@ -124,10 +124,12 @@ fn moved(result: isize) -> Option<Moved> {
     }
 }
 
-/// Reads into the stretches, in their order. Memory that the kernel cannot write is touched once, and tried
-/// again: where the hardware lost a page the kernel only says EFAULT, while whoever touches it is told by a
-/// signal. So whoever watches the memory can put another page in its place; where nobody does, the process
-/// ends as it would whenever it touched the page.
+/// Reads into the stretches, in their order.
+///
+/// Memory that the kernel cannot write is touched once, and the read tried again. Where the hardware lost a
+/// page, the kernel only returns EFAULT, while touching the page raises a signal. A handler that watches the
+/// memory can then put another page in its place. Without such a handler the process ends, as it would
+/// whenever it touched the page.
 ///
 /// # Safety
 /// Every stretch is memory that this process may read and write for the length of the call, and that nobody
@@ -162,7 +164,7 @@ unsafe fn touch(stretches: &[IoVec]) {
         while at < stretch.iov_len {
             // SAFETY: within the stretch.
             let place = unsafe { start.add(at) };
-            // SAFETY: as the caller says; what is read there is nobody's concern.
+            // SAFETY: the caller guarantees that the memory may be read; the value is not used.
             unsafe { place.read_volatile() };
             at += PAGE_BYTES - place.addr() % PAGE_BYTES;
         }
@@ -172,8 +174,8 @@ unsafe fn touch(stretches: &[IoVec]) {
 /// Writes the stretches, in their order.
 ///
 /// # Safety
-/// Every stretch is memory that this process may read for the length of the call. Others may change it
-/// meanwhile.
+/// Every stretch is memory that this process may read for the length of the call. Other processes and threads
+/// may change it meanwhile.
 pub(super) unsafe fn write(socket: BorrowedFd<'_>, stretches: &mut [IoVec]) -> Moved {
     // SAFETY: all zero is a valid msghdr: no name, no control data.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };

@@ -1,5 +1,5 @@
-//! What crosses between a [`super::Threaded`]'s front and its NIC thread: posts, completions, send buffers,
-//! control.
+//! Data that passes between a [`super::Threaded`]'s front and its NIC thread: posts, completions, send
+//! buffers, slow calls.
 
 use crate::address::Address;
 use crate::memory::SharedMemory;
@@ -14,21 +14,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What a [`Post`] asks for.
+/// Kinds of [`Post`], and their fields.
 pub(super) mod post_kind {
-    /// [`Post::number`](super::Post) is the entry's id, `a` its header, `b` its slab (no bytes: none).
+    /// SRQ entry: [`Post::number`](super::Post) is its id, `a` its header, `b` its slab. `count` is 0 without
+    /// a slab.
     pub const SRQ: u16 = 1;
-    /// `number` is the send buffer, `a` a registered payload (no bytes: none), `address` the inline payload's
-    /// bytes.
+    /// SEND: `number` is the send buffer, `address` the length of the inline payload. With `count` 1, `a` is
+    /// a registered payload.
     pub const SEND: u16 = 2;
-    /// `number` is the remote key, `count` the scatter entries: `a`, `b`, and four in each of the cells that
-    /// follow.
+    /// READ: `number` is the remote key, `count` the number of scatter entries. They are in `a`, `b`, and
+    /// four in each of the cells that follow.
     pub const READ: u16 = 3;
-    /// End the QP.
+    /// End of the QP.
     pub const DISCONNECT: u16 = 4;
 }
 
-/// A stretch of registered memory as plain words.
+/// Stretch of registered memory as plain words.
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(super) struct RawSge {
@@ -47,7 +48,7 @@ impl RawSge {
     }
 }
 
-/// One cell of the post ring.
+/// Cell of the post ring.
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(super) struct Post {
@@ -62,12 +63,12 @@ pub(super) struct Post {
     pub(super) b: RawSge,
 }
 
-/// Scatter entries in the cells behind a READ's first one.
+/// Scatter entries in each cell behind a READ's first one.
 pub(super) const SGES_PER_CELL: usize = 4;
 /// Scatter entries in a READ's first cell.
 pub(super) const SGES_IN_FIRST: usize = 2;
 
-/// A cell of more scatter entries.
+/// Cell of further scatter entries.
 pub(super) type MoreSges = [RawSge; SGES_PER_CELL];
 
 const _: () = assert!(size_of::<Post>() == size_of::<MoreSges>());
@@ -97,7 +98,7 @@ impl Post {
         Qp { index: self.qp_index, generation: self.qp_generation }
     }
 
-    /// Four more scatter entries in the shape of a cell.
+    /// Makes a cell of four further scatter entries.
     pub(super) fn of_sges(sges: MoreSges) -> Self {
         zerocopy::transmute!(sges)
     }
@@ -106,13 +107,13 @@ impl Post {
         zerocopy::transmute!(self)
     }
 
-    /// Cells that a READ into so many stretches takes.
+    /// Returns how many cells a READ into so many stretches takes.
     pub(super) fn read_cells(sges: usize) -> usize {
         1 + sges.saturating_sub(SGES_IN_FIRST).div_ceil(SGES_PER_CELL)
     }
 }
 
-/// One cell of the completion ring.
+/// Cell of the completion ring.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(super) struct RawCompletion {
@@ -169,18 +170,21 @@ impl RawCompletion {
     }
 }
 
-/// A place for one SEND's header and inline payload, while it goes from the front to the thread.
+/// Buffer for one SEND's header and inline payload, on its way from the front to the thread.
 #[repr(C, align(64))]
 struct SendBuffer {
     header: HeaderBytes,
     inline: [u8; jet_wire::SLAB_BYTES],
 }
 
-/// All of them. A buffer belongs to the front until its index is in the post ring, to the thread until its
-/// index is in the ring of returned ones; the rings' orderings hand its bytes over.
+/// Send buffers, which are passed between the two threads.
+///
+/// A buffer belongs to the front until its index is in the post ring. It belongs to the thread until its
+/// index is in the ring of returned buffers. The rings' memory orderings make the bytes visible to the new
+/// owner.
 pub(super) struct SendBuffers(Box<[UnsafeCell<SendBuffer>]>);
 
-// SAFETY: each buffer has one owner at a time, as the type's text says.
+// SAFETY: each buffer has one owner at a time, as the type's documentation says.
 unsafe impl Sync for SendBuffers {}
 // SAFETY: plain bytes.
 unsafe impl Send for SendBuffers {}
@@ -192,7 +196,7 @@ impl SendBuffers {
         Self((0..count).map(|_| UnsafeCell::new(empty())).collect())
     }
 
-    /// Fills a buffer.
+    /// Fills a buffer with a SEND's header and inline payload.
     ///
     /// # Safety
     /// The caller is the front and owns the buffer.
@@ -203,7 +207,7 @@ impl SendBuffers {
         buffer.inline[..inline.len()].copy_from_slice(inline);
     }
 
-    /// Reads a buffer.
+    /// Returns the header and inline payload in a buffer.
     ///
     /// # Safety
     /// The caller is the thread and owns the buffer for as long as it holds what this returns.
@@ -214,7 +218,7 @@ impl SendBuffers {
     }
 }
 
-/// A slow call, carried out on the thread.
+/// Slow call that the thread carries out.
 pub(super) enum Control {
     Register(Arc<SharedMemory>, Access),
     Deregister(MemoryKey),
@@ -225,9 +229,9 @@ pub(super) enum Control {
     Reject(Qp, PrivateData),
 }
 
-/// Its answer.
+/// Answer to a slow call.
 pub(super) enum Reply {
-    /// The key, and what the inner NIC calls its first byte's address.
+    /// Key of the memory, and the inner NIC's address of its first byte.
     Registered(Result<(MemoryKey, u64), RegisterError>),
     Listening(Result<Address, ListenError>),
     Connecting(Result<Qp, ConnectError>),
@@ -235,15 +239,15 @@ pub(super) enum Reply {
     Done,
 }
 
-/// What both sides look at.
+/// State that the front and the thread share.
 pub(super) struct Shared {
-    /// Events in their order; with each, how many completions had been shown before it.
+    /// Events in their order, each with the number of completions that had been shown before it.
     pub(super) events: ArrayQueue<(u64, Event)>,
-    /// A control call waits in the channel.
+    /// Whether a slow call waits in the channel.
     pub(super) control_waiting: AtomicBool,
-    /// The front is gone.
+    /// Whether the front is gone.
     pub(super) stop: AtomicBool,
-    /// The thread panicked.
+    /// Whether the thread panicked.
     pub(super) dead: AtomicBool,
     counters: [AtomicU64; 7],
 }
@@ -271,7 +275,7 @@ impl Shared {
     pub(super) fn counters(&self) -> Counters {
         let [receives, sends, reads, bytes_in, rnr, flushed, protocol_errors] =
             std::array::from_fn(|index| self.counters[index].load(Ordering::Relaxed));
-        // The rest is of devices.
+        // The other counters are those of devices.
         Counters { receives, sends, reads, bytes_in, rnr, flushed, protocol_errors, ..Counters::default() }
     }
 }

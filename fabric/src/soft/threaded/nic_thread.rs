@@ -1,5 +1,5 @@
-//! The thread that owns the inner NIC: carries posts in, completions and events out, and sleeps when there is
-//! nothing.
+//! The thread that owns the inner NIC: it takes posts in, passes completions and events out, and sleeps when
+//! there is no work.
 
 use super::crossing::{Control, Post, RawCompletion, Reply, SGES_IN_FIRST, SendBuffers, Shared, post_kind};
 use crate::clock::CoarseClock;
@@ -17,19 +17,19 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
 
-/// Posts carried in before the next look at completions.
+/// Posts taken in before the next look at completions.
 const POSTS_PER_ROUND: usize = 256;
 /// Completions taken in one call.
 const BATCH: usize = 64;
-/// The time to look in vain never shrinks below this, if it may be that long.
+/// Shortest time for which the thread polls without finding work before it sleeps, if `spin_max` allows it.
 const SPIN_MIN: Duration = Duration::from_micros(2);
-/// Empty rounds between two offers of the core to others.
+/// Rounds without work after which the thread yields its core once.
 const YIELD_INTERVAL: u32 = 32;
 
-/// The QP that a completion names where its work was never for one.
+/// QP of completions whose work was for no QP.
 pub(super) const NO_QP: Qp = Qp { index: u32::MAX, generation: 0 };
 
-/// The thread's side of everything.
+/// Inner NIC, with the thread's end of all queues.
 pub(super) struct NicThread<N> {
     pub(super) nic: N,
     pub(super) posts: HeapConsumer<Post>,
@@ -45,13 +45,13 @@ pub(super) struct NicThread<N> {
     pub(super) work: Carried,
 }
 
-/// What the thread keeps between rounds. Sized once.
+/// State that the thread keeps between rounds. Its memory is allocated once.
 pub(super) struct Carried {
     /// SENDs that the inner NIC's queue had no room for yet, in their order.
     deferred: VecDeque<Post>,
-    /// How many of them each QP has.
+    /// Number of deferred SENDs of each QP.
     deferred_of_qp: Vec<u32>,
-    /// The round in which a QP's deferred SEND was last refused.
+    /// Round in which each QP's deferred SEND was last refused.
     refused_in: Vec<u64>,
     round: u64,
     clock: CoarseClock,
@@ -59,7 +59,7 @@ pub(super) struct Carried {
     batch: Vec<Completion>,
     pushed: u64,
     refused: u64,
-    /// The counters as they are shown.
+    /// Counters as the front last got them.
     shown: Counters,
 }
 
@@ -81,7 +81,7 @@ impl Carried {
     }
 }
 
-/// How long the thread has looked in vain, and may.
+/// Time for which the thread has found no work, and time after which it sleeps.
 struct Idle {
     since_ns: Option<u64>,
     rounds: u32,
@@ -89,15 +89,16 @@ struct Idle {
 }
 
 impl Idle {
-    /// One more empty round; whether the next one is still worth it.
+    /// Counts one more round without work. `true` where the thread should poll on.
     fn goes_on(&mut self, now_ns: u64) -> bool {
         self.rounds = self.rounds.wrapping_add(1);
         let since_ns = *self.since_ns.get_or_insert(now_ns);
         Duration::from_nanos(now_ns - since_ns) < self.budget
     }
 
-    /// Work came. Where it came before the budget was spent, the wait was worth it: wait longer the next
-    /// time.
+    /// Notes that there was work again.
+    ///
+    /// If the thread had not slept, polling on was worth it: next time it polls on for longer.
     fn over(&mut self, budget_max: Duration) {
         if self.since_ns.take().is_some() {
             self.budget = (self.budget * 2).min(budget_max);
@@ -105,7 +106,7 @@ impl Idle {
     }
 }
 
-/// Tells the front where the thread ends by a panic.
+/// Guard that tells the front when the thread ends by a panic.
 struct DeathNote(Arc<Shared>);
 
 impl Drop for DeathNote {
@@ -117,13 +118,13 @@ impl Drop for DeathNote {
 }
 
 impl<N: Nic> NicThread<N> {
-    /// Runs until the front goes.
+    /// Runs until the front is dropped.
     pub(super) fn run(mut self) {
-        // Declared last, dropped first: the front's end of the bell closes after the note is written.
+        // Declared last, so dropped first: the thread's end of the bell closes after the flag is set.
         let _note = DeathNote(self.shared.clone());
         let mut idle = Idle { since_ns: None, rounds: 0, budget: self.spin_max };
         loop {
-            // Looked at before the posts: what was posted before the front went is still carried in.
+            // Read before the posts, so that posts from before the front was dropped are still taken in.
             let stop = self.shared.stop.load(Ordering::Acquire);
             let busy = self.round();
             if stop {
@@ -148,7 +149,7 @@ impl<N: Nic> NicThread<N> {
         }
     }
 
-    /// One look at everything; whether there was anything.
+    /// Looks at all queues once. Returns whether there was work.
     fn round(&mut self) -> bool {
         self.work.round += 1;
         let mut busy = false;
@@ -168,13 +169,14 @@ impl<N: Nic> NicThread<N> {
         if self.work.pushed != pushed_before || posted || events {
             self.show();
         } else {
-            // Also what brings nobody anything is counted: a peer that was hung up on before it was one.
+            // Counters may change without anything to show, when a peer is hung up on before it was
+            // connected.
             self.show_counters();
         }
         busy | posted | (polled > 0) | events
     }
 
-    /// Shows the front what was pushed, and wakes it where it sleeps.
+    /// Shows the front all that was pushed, and wakes the front if it sleeps.
     fn show(&mut self) {
         self.show_counters();
         self.returned.publish();
@@ -184,7 +186,7 @@ impl<N: Nic> NicThread<N> {
         }
     }
 
-    /// Stores the counters where they have changed.
+    /// Stores the counters if they have changed.
     fn show_counters(&mut self) {
         let counted = self.nic.counters();
         let counters = Counters { flushed: counted.flushed + self.work.refused, ..counted };
@@ -255,7 +257,7 @@ impl<N: Nic> NicThread<N> {
         }
     }
 
-    /// `false`: the inner queue is full for now.
+    /// Passes a SEND to the inner NIC. `false` where its queue is full for now.
     fn post_send(&mut self, post: &Post) -> bool {
         let inline_bytes = usize::try_from(post.address).expect("at most a slab");
         // SAFETY: the buffer's index came in a post and was not returned yet.
@@ -295,7 +297,7 @@ impl<N: Nic> NicThread<N> {
         }
     }
 
-    /// SENDs for which there was no room; each QP's in their order.
+    /// Tries deferred SENDs again, those of each QP in their order. Returns whether any was posted.
     fn retry_deferred(&mut self) -> bool {
         let mut posted = false;
         for _ in 0..self.work.deferred.len() {
@@ -325,7 +327,7 @@ impl<N: Nic> NicThread<N> {
         }
     }
 
-    /// What the inner NIC did not take completes here. Whatever it completed before comes first.
+    /// Completes a request that the inner NIC refused, after all completions that the inner NIC has.
     fn refuse(&mut self, qp: Qp, work: Work, error: PostError) {
         let status = match error {
             PostError::Stale => Status::Flushed,
@@ -361,7 +363,7 @@ impl<N: Nic> NicThread<N> {
         {
             any = true;
             if let Event::Disconnected { .. } = event {
-                // All its work completed before this: let it be seen before this, too.
+                // All the QP's work completed before this event, so its completions are shown first.
                 while self.poll_once() == BATCH {}
             }
             self.completions.publish();
@@ -371,11 +373,11 @@ impl<N: Nic> NicThread<N> {
         any
     }
 
-    /// Sleeps until the front rings or the inner NIC has work; `false` where there was work after all.
+    /// Sleeps until the front rings or the inner NIC has work. `false` where there was work after all.
     fn sleep(&mut self) -> bool {
         if self.shared.events.is_full() {
-            // The front does not take its events, so the inner NIC has work that it cannot give away. The
-            // front rings when it takes one; the bound keeps the peers served meanwhile.
+            // The front does not take its events, so the inner NIC has events that cannot be passed on. The
+            // front rings when it takes one. The timeout keeps the peers served meanwhile.
             self.wait(Some(rustix::event::Timespec { tv_sec: 0, tv_nsec: 1_000_000 }));
             return true;
         }
@@ -402,7 +404,7 @@ impl<N: Nic> NicThread<N> {
     }
 }
 
-/// The epoll that the thread sleeps in.
+/// Makes the epoll that the thread sleeps in.
 pub(super) fn sleeping_place(nic: &impl Nic, bell: &Doorbell) -> io::Result<OwnedFd> {
     let place = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     for (fd, data) in [(nic.wait_fd(), 0), (bell.as_fd(), 1)] {

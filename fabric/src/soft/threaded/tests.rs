@@ -4,7 +4,7 @@ use crate::soft::{SoftNic, SoftOptions};
 use jet_wire::message::{HEADER_BYTES, HeaderBytes};
 use std::time::{Duration, Instant};
 
-/// Reached only by a failing test, however busy the machine.
+/// Time after which a test fails; long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const HEADER: HeaderBytes = HeaderBytes([7; HEADER_BYTES]);
 
@@ -16,7 +16,7 @@ fn threaded(soft: SoftOptions, options: &ThreadedOptions) -> Threaded {
     Threaded::new(SoftNic::new(soft).unwrap(), options).unwrap()
 }
 
-/// Polls a NIC; what came is counted or kept.
+/// Events and completions that were polled from a NIC.
 #[derive(Default)]
 struct Seen {
     events: Vec<Event>,
@@ -74,7 +74,7 @@ impl Pair {
         Self { front, peer, front_seen, peer_seen, address, _place: place }
     }
 
-    /// Polls the peer, and accepts whoever asks.
+    /// Polls the peer, and accepts each connection request.
     fn poll_peer(&mut self) {
         let known = self.peer_seen.events.len();
         self.peer_seen.poll(&mut self.peer);
@@ -107,7 +107,7 @@ impl Pair {
         request.expect("somebody connected")
     }
 
-    /// Gives the peer header-only entries.
+    /// Gives the peer SRQ entries without payload.
     fn post_entries(&mut self, count: u32) {
         let memory = Arc::new(SharedMemory::new("jet-test", 4096, false).unwrap());
         let key = self.peer.register(&memory, Access::LocalWrite).unwrap();
@@ -145,7 +145,7 @@ fn a_core_that_does_not_exist_is_refused() {
     Pair::new(threaded(options(), &pinned)).connect();
 }
 
-/// The inner NIC takes four SENDs at once, the front many more: they wait on the thread, in order.
+/// The inner NIC takes four SENDs at once, the front many more: these wait on the thread, in order.
 #[test]
 fn sends_that_the_inner_queue_has_no_room_for_wait_their_turn() {
     let narrow = SoftOptions { srq_entries_max: 8, reads_max: 8, completions: 20, ..options() };
@@ -196,7 +196,8 @@ fn a_disconnect_overtakes_sends_that_wait_their_turn() {
     assert_eq!(pair.front.counters().flushed, 60);
 }
 
-/// The thread polled the end of a QP, so its place is free; the user did not, so the end is still to come.
+/// The thread polled the end of a QP, so its place is free. The user did not, so that event still has to be
+/// shown.
 #[test]
 fn a_place_may_be_given_out_again_before_its_last_end_was_polled() {
     let mut pair = Pair::new(threaded(SoftOptions { qps_max: 1, ..options() }, &ThreadedOptions::default()));
@@ -228,7 +229,7 @@ fn a_place_may_be_given_out_again_before_its_last_end_was_polled() {
     assert!(pair.front.replaced.is_empty());
 }
 
-/// With no budget to spin the thread sleeps whenever it can: every post must wake it.
+/// Without a budget to spin, the thread sleeps whenever it can: every post must wake it.
 #[test]
 fn a_thread_that_always_sleeps_misses_nothing() {
     let sleepy =

@@ -1,16 +1,16 @@
-//! Trees of sysfs as the kernel writes them (drivers/infiniband/core/sysfs.c, ipoib_main.c), for devices that
-//! are not here.
+//! Tests with trees of sysfs as the kernel writes them (drivers/infiniband/core/sysfs.c, ipoib_main.c), for
+//! devices that are not at hand.
 
 use super::*;
 use std::path::Path;
 
-/// `default_gid_attr` of RoCE: of the MAC address, link-local.
+/// Link-local GID made of the MAC address: `default_gid_attr` of RoCE.
 const OF_MAC: &str = "fe80:0000:0000:0000:ba59:9fff:fec7:1ad2";
 const V4: &str = "0000:0000:0000:0000:0000:ffff:c0a8:010a";
 const V6: &str = "2001:0db8:0000:0000:0000:0000:0000:000a";
 const VLAN: &str = "0000:0000:0000:0000:0000:ffff:0a0a:0001";
 const EMPTY: &str = "0000:0000:0000:0000:0000:0000:0000:0000";
-/// Of an InfiniBand port: the subnet's prefix and the port's GUID.
+/// GID of an InfiniBand port: the subnet's prefix and the port's GUID.
 const OF_GUID: &str = "fe80:0000:0000:0000:506b:4b03:00c7:1ad2";
 const OF_SITE: &str = "fec0:0000:0000:0001:506b:4b03:00c7:1ad2";
 
@@ -34,14 +34,14 @@ impl Tree {
         self
     }
 
-    /// A port with these GIDs: index, GID, type, interface.
+    /// Makes a port with these GIDs, each given as index, GID, type and interface.
     fn port(&self, device: &str, port: u8, layer: &str, gids: &[(u8, &str, &str, &str)]) -> &Self {
         let folder = format!("{device}/ports/{port}");
         self.write(&format!("{folder}/link_layer"), layer);
         self.write(&format!("{folder}/state"), "4: ACTIVE");
         for (index, gid, kind, interface) in gids {
             self.write(&format!("{folder}/gids/{index}"), gid);
-            // Reading the attributes of what is not there fails, so those files are not here.
+            // Reading attributes that a GID does not have fails in sysfs, so these files are left out.
             if !kind.is_empty() {
                 self.write(&format!("{folder}/gid_attrs/types/{index}"), kind);
             }
@@ -68,7 +68,7 @@ fn of_interface(name: &str) -> Vec<IpAddr> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
-/// Port, index, interface and address of each.
+/// Returns port, index, interface and address of each.
 fn told(found: &[LocalAddress]) -> Vec<(u8, Option<u8>, Option<&str>, String)> {
     found
         .iter()
@@ -110,7 +110,7 @@ fn of_roce_each_address_is_there_once_with_version_2_first() {
         [
             (1, Some(3), Some("eth0"), "192.168.1.10".to_owned()),
             (1, Some(7), Some("eth0"), "2001:db8::a".to_owned()),
-            // On a device that was told to have no version 2 there, say.
+            // For example on a device that was set to have no version 2 there.
             (1, Some(5), Some("eth0.100"), "10.10.0.1".to_owned()),
         ]
     );
@@ -131,7 +131,7 @@ fn a_kernel_without_types_has_version_1() {
 #[test]
 fn of_infiniband_the_interfaces_over_the_port_have_the_addresses() {
     let tree = Tree::new();
-    // With types, which say "IB/RoCE v1" of every GID, and without.
+    // With types, which are "IB/RoCE v1" for every GID, and without.
     tree.port("mlx5_1", 1, "InfiniBand", &[(0, OF_GUID, "IB/RoCE v1", ""), (1, OF_SITE, "IB/RoCE v1", "")]);
     tree.port("mlx5_1", 2, "InfiniBand", &[(0, OF_GUID, "", "")]);
     tree.interface("mlx5_1", "ib0", "32", "0");
@@ -164,7 +164,7 @@ fn an_infiniband_port_without_an_interface_has_no_address() {
 #[test]
 fn every_port_of_every_device_is_looked_at() {
     let tree = Tree::new();
-    // One port of each kind, and the first of them without an address.
+    // One port of each kind; the first has no address.
     tree.port("mlx4_0", 1, "InfiniBand", &[(0, OF_GUID, "IB/RoCE v1", "")]);
     tree.port("mlx4_0", 2, "Ethernet", &[(0, OF_MAC, "IB/RoCE v1", "eth4"), (1, V6, "IB/RoCE v1", "eth4")]);
     tree.port("mlx5_0", 1, "Ethernet", &[(3, V4, "RoCE v2", "eth0")]);

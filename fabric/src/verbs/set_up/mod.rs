@@ -1,11 +1,14 @@
-//! The slow calls on connections, and those of the port's survey: system calls, and commands to the device's
-//! firmware. A connection takes about eight at its beginning and at its end, each from tens of microseconds
-//! to a millisecond; a survey reads some hundred files. Who has many connections has a thread for them, so
-//! that those that stand are served on meanwhile; who has few makes them in place.
+//! Slow calls on connections, and those of the port's survey: system calls, and commands to the device's
+//! firmware.
 //!
-//! What a call is about goes with its order and comes back with the outcome: an identifier or a QP is at one
-//! of the two threads, never at both. A connection has at most one order under way, and so has the port, so
-//! the queues have a place for each.
+//! A connection takes about eight such calls at its beginning and its end, each from tens of microseconds to
+//! a millisecond. A survey reads some hundred files. A NIC with many connections has a thread for these
+//! calls, so that existing connections are served meanwhile. A NIC with few connections makes the calls in
+//! place.
+//!
+//! The objects of a call travel with its order, and return with the outcome. So an identifier or a QP is with
+//! one of the two threads, never with both. A connection has at most one order under way, and so has the
+//! port. So the queues have a place for each.
 
 mod thread;
 
@@ -21,26 +24,26 @@ use std::os::fd::BorrowedFd;
 pub(super) use thread::Place;
 use thread::SetUpThread;
 
-/// What is to be done.
+/// Order to make slow calls.
 #[derive(Debug)]
 pub(super) enum Order {
     /// Makes a QP for a connection that is to be accepted, and brings it to work.
     Make { qp: Qp, id: ConnectionId, parts: Parts, wanted: QpAttributes },
-    /// Tells the peer that it is accepted.
+    /// Tells the peer that its request is accepted.
     Accept { qp: Qp, id: ConnectionId, terms: Terms },
     /// Takes the QP to the error state, and tells the peer.
     HangUp { qp: Qp, id: ConnectionId, pair: QueuePair },
-    /// Refuses a request, of a connection or of one that has no place.
+    /// Refuses a request: of a connection, or of a peer that got no place in the table.
     Refuse { qp: Option<Qp>, id: ConnectionId, words: PrivateData },
-    /// Destroys what is left.
+    /// Destroys the connection's QP and identifier.
     LetGo { qp: Qp, id: Option<ConnectionId>, pair: Option<QueuePair> },
-    /// Looks how the port stands.
+    /// Looks at the port's state and addresses.
     Survey { port: Port },
-    /// Listens anew where addresses are back; `all`: wherever it listens.
+    /// Listens anew at addresses that are back. With `all`, at each address that is present.
     Renew { listening: Vec<Listening>, present: Vec<LocalAddress>, all: bool },
 }
 
-/// What came of it.
+/// Outcome of an order.
 #[derive(Debug)]
 pub(super) enum Outcome {
     Made { qp: Qp, id: ConnectionId, result: Result<QueuePair, BeginError> },
@@ -52,7 +55,7 @@ pub(super) enum Outcome {
     Renewed { listening: Vec<Listening> },
 }
 
-/// How a port was found.
+/// State and addresses of a port that a survey found.
 #[derive(Debug)]
 pub(super) struct Survey {
     pub standing: io::Result<Standing>,
@@ -71,7 +74,7 @@ thread_local! {
     pub(super) static SLOW_CALLS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
-/// For the test that looks which thread makes slow calls.
+/// Counts a slow call, for the test of which thread makes them.
 pub(super) fn count_slow_call() {
     #[cfg(test)]
     SLOW_CALLS.set(SLOW_CALLS.get() + 1);
@@ -120,22 +123,22 @@ impl Order {
     }
 }
 
-/// Who carries orders out.
+/// Executor of orders.
 #[derive(Debug)]
 pub(super) enum SetUp {
-    /// Whoever gives them.
+    /// The calling thread carries orders out at once.
     Here,
-    /// A thread.
+    /// A thread of its own carries orders out.
     There(SetUpThread),
 }
 
 impl SetUp {
-    /// A thread at that place; without one, whoever gives orders.
+    /// Starts a thread for orders, or without a place has the calling thread carry them out.
     pub fn new(thread: Option<Place>) -> io::Result<Self> {
         thread.map_or(Ok(Self::Here), |place| Ok(Self::There(SetUpThread::start(place)?)))
     }
 
-    /// Has an order carried out: its outcome, if that was here.
+    /// Has an order carried out. Returns the outcome if the calling thread did it.
     pub fn order(&mut self, order: Order) -> Option<Outcome> {
         match self {
             Self::Here => Some(order.carry_out()),
@@ -143,14 +146,14 @@ impl SetUp {
         }
     }
 
-    /// A connection whose order is under way is to end.
+    /// Notes that a connection whose order is under way is to end.
     pub fn give_up(&self, qp: Qp) {
         if let Self::There(thread) = self {
             thread.give_up(qp);
         }
     }
 
-    /// The outcome of the oldest order that has one.
+    /// Takes the outcome of the oldest order that has one.
     #[inline]
     pub fn take(&mut self) -> Option<Outcome> {
         match self {
@@ -165,7 +168,8 @@ impl SetUp {
         matches!(self, Self::There(thread) if thread.has_outcomes())
     }
 
-    /// Readable when there are outcomes, until [`Self::clear`].
+    /// Returns the descriptor that is readable when there are outcomes, until [`Self::clear`]. `None` without
+    /// a thread.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Here => None,
@@ -173,7 +177,7 @@ impl SetUp {
         }
     }
 
-    /// From now on it rings for what comes.
+    /// Silences the descriptor, so that it becomes readable with the next outcome.
     pub fn clear(&self) {
         if let Self::There(thread) = self {
             thread.clear();

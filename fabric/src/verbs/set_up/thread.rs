@@ -1,4 +1,4 @@
-//! The thread for set-up.
+//! The set-up thread, which carries out orders for slow calls.
 
 use super::{Order, Outcome};
 use crate::memory::ThreadPrefers;
@@ -12,31 +12,33 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// Requests at once that are refused without a place in the table of connections.
+/// Requests without a place in the table of connections that may wait for their refusal at once.
 const STRANGERS_MAX: usize = 64;
 
-/// What such a thread is for.
+/// Place of a set-up thread: what it is for and where it runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct Place {
-    /// Connections that there may be.
+    /// Connections that can be open at once.
     pub connections: u32,
-    /// The NUMA node that their queues are to lie on.
+    /// NUMA node where the connections' queues should lie.
     pub numa_node: Option<u32>,
-    /// The processor of who polls, which is left to it where there is another: a call of this thread may hold
-    /// a lock of the provider's that the one that polls spins on.
+    /// Processor of the polling thread, which the set-up thread avoids if there is another.
+    ///
+    /// A call of the set-up thread may hold a lock of the provider on which the polling thread spins.
     pub not_on: Option<usize>,
 }
 
-/// What is ordered first is not always what is done first. A peer that waits for its answer gives up after a
-/// while: who is begun is finished before another one begins, and what is over is cleared away when nobody
-/// waits.
+/// Priority of an order. Orders are not always carried out in the sequence in which they were given.
+///
+/// A peer that waits for its answer gives up after a while. So connections that were begun are finished
+/// before another one begins. Destruction of ended connections comes last, since nobody waits for it.
 #[derive(Clone, Copy, Debug)]
 enum Lane {
     /// Answers to peers.
     Answer,
-    /// Beginnings.
+    /// Beginnings of connections, and surveys.
     Begin,
-    /// What nobody waits for.
+    /// Destruction, for which nobody waits.
     Clear,
 }
 
@@ -56,14 +58,15 @@ impl Lane {
 struct Shared {
     orders: [ArrayQueue<Order>; Lane::ALL.len()],
     outcomes: ArrayQueue<Outcome>,
-    /// By a connection's place: it is to end, so that what was ordered to begin it need not be done.
+    /// Whether the connection at each place is to end. An order to begin it need not be carried out then.
     is_to_end: Box<[AtomicBool]>,
     ends: AtomicBool,
     bell: OwnedFd,
 }
 
-/// A thread that carries orders out, one after the other. Dropped, it ends when it is done with the one that
-/// it is at; those behind are dropped with what they are about.
+/// Thread that carries orders out, one after the other.
+///
+/// Dropping it ends the thread after its present order. Later orders are dropped with their objects.
 #[derive(Debug)]
 pub(in super::super) struct SetUpThread {
     shared: Arc<Shared>,
@@ -74,7 +77,7 @@ pub(in super::super) struct SetUpThread {
 impl SetUpThread {
     pub(super) fn start(place: Place) -> io::Result<Self> {
         let connections = place.connections as usize;
-        // And one survey, or what comes of it.
+        // One more, for a survey or its outcome.
         let orders = connections + STRANGERS_MAX + 1;
         let shared = Arc::new(Shared {
             orders: Lane::ALL.map(|_| ArrayQueue::new(orders)),
@@ -88,7 +91,7 @@ impl SetUpThread {
             if let Some(cpu) = place.not_on {
                 stay_off(cpu);
             }
-            // Where that is not allowed, the NIC has said so, or goes without.
+            // Where the node cannot be chosen, the NIC has reported that, or works without.
             let _near = place.numa_node.and_then(|node| ThreadPrefers::node(node).ok());
             its_own.run();
         };
@@ -118,9 +121,10 @@ impl SetUpThread {
         None
     }
 
-    /// What was ordered to begin a connection need not be done any more. It has its outcome all the same.
+    /// Notes that orders to begin a connection need not be carried out. They have their outcomes all the
+    /// same.
     pub(super) fn give_up(&self, qp: Qp) {
-        // A hint: where the thread does not see it in time, the connection is begun and then ended.
+        // Only a hint: where the thread sees it too late, the connection is begun and then ended.
         self.shared.is_to_end[qp.index as usize].store(true, Ordering::Relaxed);
     }
 
@@ -131,7 +135,7 @@ impl SetUpThread {
 
     #[inline]
     pub(super) fn take(&mut self) -> Option<Outcome> {
-        // An empty queue is known by two loads; to pop from it is a fence.
+        // Two loads show that a queue is empty; a pop would cost a fence.
         if self.shared.outcomes.is_empty() {
             return None;
         }
@@ -147,12 +151,12 @@ impl SetUpThread {
     }
 
     pub(super) fn clear(&self) {
-        // Where it has not rung there is nothing to read.
+        // Without a ring there is nothing to read.
         let _ = rustix::io::read(&self.shared.bell, &mut [0; 8]);
     }
 }
 
-/// Lets this thread run on every processor that it may run on but one, where there is another.
+/// Takes one processor off those that this thread may run on, if there is another.
 fn stay_off(cpu: usize) {
     let Ok(mut allowed) = sched_getaffinity(None) else { return };
     if cpu >= rustix::thread::CpuSet::MAX_CPU {
@@ -160,7 +164,7 @@ fn stay_off(cpu: usize) {
     }
     allowed.unset(cpu);
     if allowed.count() > 0 {
-        // Where that is not allowed it runs wherever it runs.
+        // Where that is not allowed, the thread runs on any processor.
         let _ = sched_setaffinity(None, &allowed);
     }
 }
@@ -181,14 +185,14 @@ impl Shared {
     }
 
     fn run(&self) {
-        // Acquire, as the Release of who ends it: what was ordered before is dropped, not carried out.
+        // Acquire pairs with the Release in `drop`: orders from before the end are dropped, not carried out.
         while !self.ends.load(Ordering::Acquire) {
             let Some(order) = self.next() else {
                 std::thread::park();
                 continue;
             };
             self.outcomes.push(self.carry_out(order)).expect("there is a place for each connection");
-            // A bell that rings already is full.
+            // A write fails only when the bell rings already.
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
     }
@@ -196,14 +200,14 @@ impl Shared {
 
 impl Drop for SetUpThread {
     fn drop(&mut self) {
-        // Release, as the thread's Acquire.
+        // Release pairs with the Acquire in the thread's loop.
         self.shared.ends.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // One that panicked has said so.
+            // A thread that panicked has printed that.
             let _ = thread.join();
         }
-        // What it left behind goes before what it was made of.
+        // Objects of orders and outcomes are dropped before what they were made of.
         while self.shared.next().is_some() {}
         while self.shared.outcomes.pop().is_some() {}
     }

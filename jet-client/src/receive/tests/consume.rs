@@ -1,4 +1,4 @@
-//! Messages consumed before all of them came.
+//! Tests of messages that are consumed before all of them arrived.
 
 use super::{Daemon, LONG, Run, check_slice, finish, pair, slices, slices_and_finish, small};
 use crate::receive::{Fault, ReceiveError, Session, SliceError, Verdict};
@@ -7,7 +7,7 @@ use jet_wire::segment::delivery_flags as flags;
 use std::task::Poll;
 use std::time::Duration;
 
-/// One of three runs of message 0, each a slab.
+/// Returns one of the three runs of message 0, each of one slab.
 fn part(slot: u32) -> Run {
     let flags = match slot {
         0 => flags::FIRST,
@@ -52,7 +52,7 @@ fn a_message_consumed_early_ends_with_its_last_run() {
         daemon.deliver(part(2));
         step(&session);
         assert_eq!(daemon.releases(), [slices_and_finish(2, 0, 1, 0)]);
-        // The number is used again, with another generation.
+        // The message number is used again, with another generation.
         daemon.deliver_as(small(1, 0, 5), 8, b"");
         session.try_receive().unwrap().unwrap().consume();
         session.flush();

@@ -1,4 +1,4 @@
-//! Runs in escape memory: placed there, moved there before they are taken, and named beyond its end.
+//! Tests of runs in escape memory: placed there, moved there before they are taken, and named beyond its end.
 
 use super::*;
 use jet_fabric::memory::MapError;
@@ -15,14 +15,14 @@ fn pooled(slab: u32) -> Place {
     Place { slab, escaped: false }
 }
 
-/// Overwrites a slab of the pool: what was moved away is no longer there.
+/// Overwrites slabs of the pool: the bytes that were moved away are no longer there.
 fn scribble(daemon: &Daemon, slab: u32, slabs: usize) {
-    // SAFETY: within the pool, and no slice of these slabs is out.
+    // SAFETY: within the pool, and no slice of these slabs is held.
     unsafe { daemon.pool.base().add(slab as usize * SLAB_BYTES).write_bytes(0xee, slabs * SLAB_BYTES) };
 }
 
 impl Daemon {
-    /// Copies a run from the pool to escape memory and lets readers find it there.
+    /// Copies a run from the pool to escape memory, and changes its slot so that readers find it there.
     fn move_out(&self, slot: u32, from: u32, to: u32, slabs: usize) -> Result<(), RelocateError> {
         let escape = self.escape.as_ref().unwrap();
         let at = |base: *mut u8, slab: u32| base.wrapping_add(slab as usize * SLAB_BYTES);
@@ -41,14 +41,14 @@ fn a_run_that_moves_before_it_is_taken_is_read_at_its_new_place() {
     let (mut daemon, session) = pair_with_escape(Duration::ZERO, ESCAPE_SLABS);
     let bytes = 3 * SLAB_BYTES_U32 - 7;
     daemon.deliver(Run { slab: 8, ..small(0, 0, bytes) });
-    // The delivery is read, and the run not taken yet.
+    // The delivery was read, and the run was not taken yet.
     let mut message = session.try_receive().unwrap().unwrap();
     assert_eq!(daemon.move_out(0, 8, 1, 3), Ok(()));
     scribble(&daemon, 8, 3);
     let slice = message.next(LONG).unwrap().unwrap();
     assert_eq!((slice.len(), slice.slabs()), (bytes as usize, 3));
     check_slice(&slice, 0);
-    // Its slabs are given back as always, in whatever memory they lie.
+    // Slabs are given back in the same way in either memory.
     for piece in slice.slices() {
         let piece = piece.detach();
         assert!(piece.as_ptr().addr().is_multiple_of(SLAB_BYTES), "fit for O_DIRECT");
@@ -116,7 +116,7 @@ fn a_place_beyond_its_memory_breaks_the_session_and_nothing_else() {
         );
         assert!(fault.to_string().ends_with("beyond escape memory"), "{fault}");
     }
-    // The last slab is still within.
+    // The last slab is still within escape memory.
     let (mut daemon, session) = pair_with_escape(Duration::ZERO, ESCAPE_SLABS);
     daemon.deliver(small(0, 0, 10));
     assert_eq!(daemon.move_out(0, 0, slabs - 1, 1), Ok(()));

@@ -1,4 +1,4 @@
-//! A session against a daemon's end in the same process.
+//! Tests of a session against a daemon's end in the same process.
 
 mod consume;
 mod escape;
@@ -37,7 +37,7 @@ struct Daemon {
     control: UnixStream,
     pool: SharedMemory,
     escape: Option<SharedMemory>,
-    /// Kept for as long as `end` points into it.
+    /// Memory of the segment, kept for as long as `end` points into it.
     _segment: SharedMemory,
 }
 
@@ -53,7 +53,7 @@ struct Run {
     flags: u8,
 }
 
-/// Generations that tell slots and messages apart, the same through a test.
+/// Returns a slot's generation. Generations tell slots and messages apart, and stay the same through a test.
 fn slot_generation(slot: u32) -> u16 {
     u16::try_from(100 + slot).unwrap()
 }
@@ -67,7 +67,7 @@ fn pair(spin_max: Duration) -> (Daemon, Session) {
     pair_with_escape(spin_max, 0)
 }
 
-/// With so many slabs of escape memory; 0: none is handed over.
+/// Makes a daemon and a session, with `escape_slabs` slabs of escape memory; 0: none is handed over.
 fn pair_with_escape(spin_max: Duration, escape_slabs: usize) -> (Daemon, Session) {
     let shape = SegmentShape::new(SLOTS, MESSAGES);
     let segment = SharedMemory::new("jet-test", SegmentLayout::new(shape).total_bytes(), false).unwrap();
@@ -97,12 +97,13 @@ fn pair_with_escape(spin_max: Duration, escape_slabs: usize) -> (Daemon, Session
 }
 
 impl Daemon {
-    /// Fills the run's slabs with bytes that follow from message and offset, publishes the slot, delivers.
+    /// Fills the run's slabs with bytes that follow from message and offset, publishes the slot, and delivers
+    /// the run.
     fn deliver_as(&mut self, run: Run, message_generation: u16, user_header: &[u8]) {
         let Run { slot, message, offset, bytes, message_bytes, slab, flags } = run;
         for at in 0..bytes as usize {
             let value = expected_byte(message, offset + at as u64);
-            // SAFETY: within the pool; no slice of this run is out yet.
+            // SAFETY: within the pool; no slice of this run is held yet.
             unsafe { self.pool.base().add(slab as usize * SLAB_BYTES + at).write(value) };
         }
         let place = Place { slab, escaped: false };
@@ -284,7 +285,8 @@ fn large_messages_interleave_and_each_gives_its_own_slices() {
     let expected =
         [slices(0, 0, 2), slices(1, 0, 2), slices(2, 0, 1), slices(3, 0, 1), finish(1, 0), finish(0, 0)];
     let mut found = daemon.releases();
-    // The last slice of message 0 is the newest release when message 1 ends, and not its own.
+    // The newest release at message 1's end is a slice of message 0, so the end of message 1 is an entry of
+    // its own.
     assert_eq!(found.len(), 6);
     found.sort_by_key(|release| (release.kind, release.index));
     let mut sorted = expected;
@@ -342,7 +344,7 @@ fn a_message_dropped_early_is_rejected_and_what_comes_late_goes_back_at_once() {
     drop(held);
     session.flush();
     assert_eq!(daemon.releases(), [slices(0, 0, 1)]);
-    // The number is used again, with another generation.
+    // The message number is used again, with another generation.
     daemon.deliver_as(small(1, 0, 5), 8, b"");
     assert!(session.try_receive().unwrap().is_some());
 }
@@ -557,8 +559,8 @@ fn giving_back_ends_when_the_daemon_is_gone_and_its_ring_is_full() {
     }
     assert_eq!(pieces.len(), 32);
     drop(daemon);
-    // Every second one first, so that no two merge: more entries than the ring has cells and nobody reads
-    // them.
+    // Every second piece is dropped first, so that no two merge. That makes more entries than the ring has
+    // cells, and nobody reads them.
     let (even, odd): (Vec<_>, Vec<_>) = pieces.into_iter().partition(|piece| piece.offset() / 4096 % 2 == 0);
     drop(even);
     drop(odd);

@@ -1,4 +1,4 @@
-//! Whatever an application does, every slab comes back once and every message ends once.
+//! Tests that every slab comes back once and every message ends once, whatever an application does.
 
 use super::{Daemon, MESSAGES, Run, SLOTS, check_slice, pair};
 use crate::receive::Slice;
@@ -19,7 +19,7 @@ proptest! {
         let mut generation = [0u16; MESSAGES as usize];
         let mut progress = [None::<u64>; MESSAGES as usize];
         let mut finished = [true; MESSAGES as usize];
-        // Its last run was delivered, or it was withdrawn.
+        // Whether the last run was delivered, or the message was withdrawn.
         let mut over = [true; MESSAGES as usize];
         let mut messages = Vec::new();
         let mut held: Vec<Slice<'_>> = Vec::new();
@@ -80,7 +80,13 @@ proptest! {
                     let (slot, message) = (u32::try_from(slot).unwrap(), u32::try_from(number).unwrap());
                     let bytes = u32::try_from(bytes).unwrap();
                     let run = Run {
-                        slot, message, offset: at, bytes, message_bytes: total, slab: 4 * slot, flags: first | last,
+                        slot,
+                        message,
+                        offset: at,
+                        bytes,
+                        message_bytes: total,
+                        slab: 4 * slot,
+                        flags: first | last,
                     };
                     daemon.deliver_as(run, generation[number], b"");
                 }
@@ -102,7 +108,7 @@ proptest! {
                 _ => {}
             }
         }
-        // What was consumed before it came whole ends when it is withdrawn.
+        // A message that was consumed before all of it arrived ends when it is withdrawn.
         session.flush();
         settle(&mut daemon, &mut owed, &mut slot_of_message, &mut finished, &over);
         for number in 0..MESSAGES as usize {
@@ -111,7 +117,8 @@ proptest! {
                 daemon.withdraw_as(u32::try_from(number).unwrap(), generation[number], 0);
             }
         }
-        // What never arrived whole is rejected by dropping; what is still in the ring goes back.
+        // A message that never arrived whole is rejected by dropping it. Deliveries that are still in the
+        // ring go back.
         while let Some(message) = session.try_receive().unwrap() {
             drop(message);
         }

@@ -1,4 +1,4 @@
-//! Registration over a control socket.
+//! Tests of registration over a control socket.
 
 use crate::receive::{RegisterError, RegisterOptions, Session};
 use jet_control::frame::{FrameDecoder, encode_frame};
@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::thread::JoinHandle;
 
-/// Answers every registration with the next answer and so many descriptors.
+/// Answers every registration with the next answer and the number of descriptors given with it.
 fn answer_each(listener: UnixListener, answers: Vec<(ControlResponse, usize)>) -> JoinHandle<()> {
     std::thread::spawn(move || {
         for (answer, descriptors) in answers {
@@ -47,7 +47,7 @@ fn registered(escape_bytes: u64) -> ControlResponse {
     }
 }
 
-/// Where a daemon listens, and how an application registers there.
+/// Makes a control socket, and the options to register there.
 fn socket() -> (tempfile::TempDir, UnixListener, RegisterOptions) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("jetd.sock");
@@ -90,7 +90,7 @@ fn descriptors_come_as_announced_or_the_answer_is_refused() {
 #[test]
 fn what_is_passed_is_memory_or_the_answer_is_refused() {
     let (_folder, listener, options) = socket();
-    // As many as announced, and all of them sockets.
+    // As many descriptors as announced, but all of them are sockets.
     let daemon = answer_each(listener, vec![(registered(0), 3), (registered(4096), 4)]);
     for _ in 0..2 {
         assert!(matches!(Session::register(&options), Err(RegisterError::Map(MapError::NotSealed))));

@@ -1,12 +1,12 @@
-//! An application that holds all that it may is told, once for each time that the daemon says so; and the
-//! whole of a message is copied out.
+//! Tests of an application that holds all that it may: it gets an error, once for each notice of the daemon.
+//! Also tests of copying whole messages out.
 
 use super::*;
 use jet_wire::segment::Notice;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 impl Daemon {
-    /// Says that the session holds all that it may; wakes it where it sleeps.
+    /// Puts the notice that the session holds all that it may, and wakes the session where it sleeps.
     fn tell(&mut self, number: u16, lasting: bool) {
         let releases = self.end.releases.taken();
         self.end.put_notice(Some(Notice { limit: HeldLimit::Pool, lasting, number, releases }));
@@ -16,7 +16,7 @@ impl Daemon {
     }
 }
 
-/// Part of a message of `SLOTS` slabs in as many runs.
+/// Returns one of the `SLOTS` runs of a message, each of one slab.
 fn part(number: u32) -> Run {
     Run {
         flags: if number == 0 { flags::FIRST } else { 0 } | if number == SLOTS - 1 { flags::LAST } else { 0 },
@@ -36,7 +36,7 @@ fn who_holds_all_that_it_may_is_told_once_a_notice_and_goes_on_when_it_gave_some
     let mut held = vec![message.next(LONG).unwrap().unwrap()];
     daemon.deliver(part(1));
     daemon.tell(1, false);
-    // What was delivered before the notice comes before it.
+    // Runs that were delivered before the notice are returned before it is reported.
     held.push(message.next(LONG).unwrap().unwrap());
     let error = message.next(LONG).unwrap_err();
     assert!(
@@ -47,13 +47,14 @@ fn who_holds_all_that_it_may_is_told_once_a_notice_and_goes_on_when_it_gave_some
     for part in ["8192 bytes", "pool.bytes", "give them back", "copy_to"] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    // Told once; who looks may look again.
+    // The notice is reported once: the application may wait again.
     assert!(matches!(message.next(SHORT), Err(SliceError::TimedOut)));
     assert_eq!(session.holds_all().unwrap().held_bytes, 8192);
     assert!(matches!(message.try_next(), Ok(Poll::Pending)), "who polls may be about to give something back");
     daemon.tell(2, true);
     assert!(matches!(session.receive(LONG), Err(ReceiveError::HoldsAll(_))), "whatever it waits for");
-    // It gave something back: what was said is of the past, whatever the daemon has seen.
+    // The application gave something back, so the notice does not hold any more, whatever the daemon has
+    // seen.
     held.remove(0);
     assert_eq!(session.holds_all(), None);
     assert!(matches!(message.next(SHORT), Err(SliceError::TimedOut)));
@@ -82,7 +83,8 @@ fn who_sleeps_is_woken_by_the_notice() {
 fn what_is_copied_out_is_given_back_and_may_be_larger_than_the_pool() {
     for growing in [false, true] {
         let (mut daemon, session) = pair(Duration::ZERO);
-        // Twice as many runs as there are slots, in slabs that are used again; the second half comes first.
+        // Twice as many runs as there are slots, in slabs that are used again. The second half of the message
+        // arrives first.
         let bytes = 2 * SLOTS * SLAB_BYTES_U32 - 100;
         let run = |number: u32| Run {
             flags: if number == SLOTS { flags::FIRST } else { 0 }
@@ -117,7 +119,7 @@ fn what_is_copied_out_is_given_back_and_may_be_larger_than_the_pool() {
     }
 }
 
-/// A session whose application holds part of a message and waits for the rest.
+/// Makes a session whose application holds part of a message and waits for the rest.
 #[cfg(feature = "tokio")]
 fn holding() -> (Daemon, &'static Session, Message<'static>, Slice<'static>) {
     let (mut daemon, session) = tasks::lasting_pair();
@@ -135,7 +137,7 @@ fn a_task_is_told_when_it_lasts() {
     let waits = async move { message.next_async().await.map(|_| ()).unwrap_err() };
     let tells = async move {
         daemon.tell(1, false);
-        // Another task may be about to give something back: it looks, and sleeps again.
+        // Another task may be about to give something back, so the task looks, and sleeps again.
         while session.stats().sleeps < asleep + 2 {
             tokio::task::yield_now().await;
         }
@@ -152,8 +154,7 @@ fn a_task_is_told_though_another_polls_in_vain() {
     let (mut daemon, session, mut message, held) = holding();
     let waits = async move { message.next_async().await.map(|_| ()).unwrap_err() };
     let polls = async move {
-        // The first task sleeps by now. The runtime does not get to see the doorbell before the poller has
-        // silenced it.
+        // The first task sleeps by now. The poller clears the doorbell before the runtime sees it.
         daemon.tell(1, true);
         for _ in 0..10_000 {
             assert!(session.try_receive().unwrap().is_none());
@@ -171,7 +172,7 @@ fn each_task_that_waits_is_told_once() {
     let asleep = session.stats().sleeps;
     let waits = async move {
         let error = message.next_async().await.map(|_| ()).unwrap_err();
-        // Asked again, it waits.
+        // A further wait does not report the notice again.
         let mut again = std::pin::pin!(message.next_async());
         let look = std::future::poll_fn(|context| Poll::Ready(again.as_mut().poll(context)));
         assert!(look.await.is_pending());
@@ -210,7 +211,7 @@ fn a_task_that_was_told_sleeps_on_though_another_polls() {
             tokio::task::yield_now().await;
         }
         for _ in 0..ROUNDS {
-            // Often enough to look after everything, and then the others have their turn.
+            // Often enough for the poller to look at everything. Then the other tasks have their turn.
             for _ in 0..10_000 {
                 assert!(session.try_receive().unwrap().is_none());
             }

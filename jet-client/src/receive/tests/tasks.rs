@@ -1,4 +1,4 @@
-//! Sessions that are awaited.
+//! Tests of sessions that tasks wait for.
 
 use super::{Daemon, LONG, Run, check_slice, pair, small};
 use crate::receive::{Message, Session};
@@ -39,13 +39,13 @@ fn a_session_is_awaited_and_woken() {
     });
 }
 
-/// A session that lives on, as tasks need it.
+/// Makes a session that is never dropped, as tasks need it.
 pub(super) fn lasting_pair() -> (Daemon, &'static Session) {
     let (daemon, session) = pair(Duration::ZERO);
     (daemon, Box::leak(Box::new(session)))
 }
 
-/// Runs two futures in a task each of one thread, the first of which begins; fails where they do not end.
+/// Runs two futures as tasks of one thread; the first one begins. Fails where they do not end.
 pub(super) fn both<A: 'static, B: 'static>(
     first: impl Future<Output = A> + 'static,
     second: impl Future<Output = B> + 'static,
@@ -54,8 +54,8 @@ pub(super) fn both<A: 'static, B: 'static>(
     let tasks = tokio::task::LocalSet::new();
     let (first, second) = (tasks.spawn_local(first), tasks.spawn_local(second));
     let ends = tasks.run_until(async {
-        // The clock first: looking once more because the time is over would find what came without any
-        // waking.
+        // The clock is polled first. If the tasks were polled once more when the time is over, they would
+        // find what came without being woken.
         tokio::select! {
             biased;
             () = tokio::time::sleep(Duration::from_secs(30)) => panic!("a task was never woken"),
@@ -65,17 +65,18 @@ pub(super) fn both<A: 'static, B: 'static>(
     runtime.block_on(ends)
 }
 
-/// Waits, in a task, until the session slept so often.
+/// Waits, in a task, until the session slept `sleeps` times.
 async fn slept(session: &Session, sleeps: u64) {
     while session.stats().sleeps < sleeps {
         tokio::task::yield_now().await;
     }
 }
 
-/// Turns of a runtime in which it looks several times at what it watches: it does so every 61.
+/// Number of turns after which a runtime has looked several times at its descriptors: it does so every 61
+/// turns.
 const LOOKS: u32 = 4 * 61;
 
-/// A session with a message of which one half came and was given back.
+/// Makes a session with a message whose first half arrived and was given back.
 fn halfway() -> (Daemon, &'static Session, Message<'static>) {
     let (mut daemon, session) = lasting_pair();
     daemon.deliver(half(0, flags::FIRST));
@@ -84,7 +85,7 @@ fn halfway() -> (Daemon, &'static Session, Message<'static>) {
     (daemon, session, message)
 }
 
-/// Waits for the other half.
+/// Waits for the other half of the message.
 async fn take_half(mut message: Message<'static>) {
     check_slice(&message.next_async().await.unwrap().unwrap(), 0);
 }
@@ -98,7 +99,7 @@ fn half(number: u32, flags: u8) -> Run {
     }
 }
 
-/// As the daemon does: shown, and rung for where the session says that it sleeps.
+/// Delivers a run as the daemon does: rings the doorbell where the session's word says that it sleeps.
 fn deliver(daemon: &mut Daemon, run: Run) {
     daemon.deliver(run);
     if daemon.end.deliveries.wake_needed() {
@@ -110,7 +111,7 @@ fn deliver(daemon: &mut Daemon, run: Run) {
 fn a_task_gets_what_another_task_read_for_it() {
     let (mut daemon, session, message) = halfway();
     let reads = async move {
-        // The first task sleeps by now. Nobody rings: only the reading itself can wake it.
+        // The first task sleeps by now. Nobody rings, so only the reading itself can wake it.
         daemon.deliver(half(1, flags::LAST));
         assert!(session.try_receive().unwrap().is_none());
         daemon
@@ -122,12 +123,12 @@ fn a_task_gets_what_another_task_read_for_it() {
 fn a_task_that_polls_in_vain_takes_nobodys_wake_up() {
     let (mut daemon, session, message) = halfway();
     let polls = async move {
-        // The first task sleeps by now, and has asked to be woken. So often that the poller looks after
+        // The first task sleeps by now, and has asked to be woken. The poller polls so often that it looks at
         // everything.
         for _ in 0..10_000 {
             assert!(session.try_receive().unwrap().is_none());
         }
-        // Let the runtime look at what it sleeps on.
+        // The runtime gets to look at the descriptor that the task sleeps on.
         for _ in 0..LOOKS {
             tokio::task::yield_now().await;
         }
@@ -143,9 +144,9 @@ fn two_tasks_sleep_on_one_session_and_each_gets_its_own() {
     let asleep = session.stats().sleeps;
     let receives = async move {
         let delivers = tokio::task::spawn_local(async move {
-            // Both look, find nothing and sleep.
+            // Both tasks look, find nothing and sleep.
             slept(session, asleep + 2).await;
-            // First what wakes the wrong one, too, which sleeps again.
+            // The first delivery also wakes the task that does not wait for it, which then sleeps again.
             deliver(&mut daemon, Run { slab: 9, ..small(2, 1, 10) });
             slept(session, asleep + 3).await;
             deliver(&mut daemon, half(1, flags::LAST));
@@ -183,8 +184,8 @@ fn every_task_hears_of_the_sessions_end_whoever_hears_it_first() {
     let hears = async move {
         let said = ControlResponse::Error { code: ErrorCode::BadRequest, message: "enough".into() };
         daemon.control.write_all(&encode_frame(&said).unwrap()).unwrap();
-        // Takes the word from the connection, which stays open: nothing is left there that would wake
-        // anybody.
+        // Takes the daemon's message from the connection, which stays open: nothing is left there that would
+        // wake a task.
         let heard = (0..1 << 20).find_map(|_| session.try_receive().err()).expect("it looks now and then");
         assert!(heard.to_string().contains("enough"));
         daemon

@@ -1,4 +1,4 @@
-//! The protocol under congestion signals.
+//! Tests of the protocol under congestion signals.
 
 use super::protocol::{
     MESSAGE_MAX, MS, ack, connected, options, sent_and_completed, submit_small_ones, welcome,
@@ -36,7 +36,7 @@ fn signals_multiply_and_are_counted_over_all_connections() {
     protocol.handle_header(&CongestionHeader::encode(1000), 0, 3 * MS);
     assert_eq!((protocol.window_permille(), protocol.poll_timeout()), (1000, None));
     protocol.handle_header(&CongestionHeader::encode(500), 0, 4 * MS);
-    // The next connection begins with all of it, and the counts go on.
+    // The next connection begins with the full window, and the counts continue.
     protocol.handle_disconnected(5 * MS);
     assert_eq!(protocol.poll_action(), Some(Action::Connect));
     protocol.handle_connected(&welcome(100, 4), 6 * MS);
@@ -49,7 +49,7 @@ fn signals_multiply_and_are_counted_over_all_connections() {
 
 #[test]
 fn a_cut_bounds_every_window_and_one_message_always_goes() {
-    // Of 100 messages, 40 large ones and 1 MiB at once: a tenth.
+    // A tenth of 100 messages, 40 large messages and 1 MiB at once.
     let wide = ProtocolOptions { in_flight_max: 100, sends_max: 100, window_bytes: 1 << 20, ..options() };
     let fill = |bytes: u64, requests_max: u32, permille: u32| {
         let mut protocol = connected(wide, 1000, requests_max);
@@ -67,7 +67,8 @@ fn a_cut_bounds_every_window_and_one_message_always_goes() {
     assert_eq!(fill(MESSAGE_MAX, 40, 100), (1, 9), "one that is longer than the window goes alone");
     assert_eq!(fill(5000, 2, 100), (1, 9));
     assert_eq!(fill(5000, 40, 1), (1, 0));
-    // At the very least messages still go one by one, and the window comes back without another signal.
+    // With the smallest window messages still go one by one, and the window grows again without another
+    // signal.
     let mut protocol = connected(wide, 1000, 40);
     submit_small_ones(&mut protocol, 100);
     for _ in 0..20 {

@@ -1,4 +1,4 @@
-//! The driver over a NIC whose completions and events come in an order that a test chooses.
+//! Tests of the driver over a NIC whose completions and events come in an order that a test chooses.
 
 use super::scripted_nic::{Script, ScriptedNic, qp};
 use crate::send::buffer::BufferPool;
@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 
-/// There is one device, and it stays.
+/// A source of NICs without any: the first device stays.
 struct NoOther;
 
 impl NicSource for NoOther {
@@ -27,7 +27,7 @@ impl NicSource for NoOther {
     }
 }
 
-/// A driver that has not begun, to that address.
+/// Makes a driver for this address that has not begun to connect.
 fn made(address: Address) -> (Driver, Arc<Mutex<Script>>) {
     let script = Arc::new(Mutex::new(Script::default()));
     let nic = Box::new(ScriptedNic::new(&script));
@@ -35,7 +35,7 @@ fn made(address: Address) -> (Driver, Arc<Mutex<Script>>) {
     (Driver::new(&options, 1, nic, Box::new(NoOther)).unwrap(), script)
 }
 
-/// A driver that is connecting, on `qp(1)`, with one small message to send.
+/// Makes a driver that is connecting, on `qp(1)`, with one small message to send.
 fn connecting() -> (Driver, Arc<Mutex<Script>>) {
     let (mut driver, script) = made(Address::Tcp("127.0.0.1:1".to_owned()));
     driver.protocol.submit_small(0, 0).unwrap();
@@ -44,12 +44,12 @@ fn connecting() -> (Driver, Arc<Mutex<Script>>) {
     (driver, script)
 }
 
-/// The connection stands, and there is no credit.
+/// Returns the event of an established connection without credit.
 fn connected(qp: Qp) -> Event {
     connected_to(qp, Versions::SPOKEN)
 }
 
-/// The same to a receiver that speaks these versions.
+/// Returns the event of an established connection, to a receiver that speaks these versions.
 fn connected_to(qp: Qp, versions: Versions) -> Event {
     let welcome = Welcome {
         versions,
@@ -71,7 +71,7 @@ fn credit() -> HeaderBytes {
 fn nobody_else_can_write_what_the_peer_is_shown() {
     let (mut driver, script) = made(Address::Shm("/nowhere/nic.sock".into()));
     let buffer = driver.buffers.get(driver.nic.as_mut(), 10_000).unwrap();
-    // Copied payloads and long user headers, and a buffer's region.
+    // One memory holds copied payloads and long user headers, the other one the buffer.
     let shown = std::mem::take(&mut script.lock().unwrap().shown);
     assert_eq!(shown.len(), 2);
     for memory in shown {
@@ -79,7 +79,7 @@ fn nobody_else_can_write_what_the_peer_is_shown() {
         assert!(writing.is_err(), "{memory:?} can be mapped for writing");
         Mapping::of_stranger(memory.as_fd(), Protection::Read, 1 << 30).unwrap();
     }
-    // Its owner can.
+    // The owner of the memory can write.
     driver.copy_area.write(0, b"a payload");
     drop(buffer);
 }
@@ -90,7 +90,7 @@ fn pieces_beyond_all_memory_are_refused() {
     let nic = driver.nic.as_mut();
     let first = driver.buffers.get(nic, 4096).unwrap();
     let second = driver.buffers.get(nic, 4096).unwrap();
-    // With what is cut already these would be a whole number of turns around the address space.
+    // With the bytes that are cut already, these lengths would wrap around the address space and fit.
     let all = [(4096, usize::MAX / 4096), (8192, usize::MAX / 8192), (1 << 51, 8191), (4096, 1 << 52)];
     for (bytes, count) in all {
         let error = driver.buffers.get_row(nic, bytes, count).expect_err("nobody has so much");
@@ -119,7 +119,8 @@ fn credit_that_comes_together_with_the_welcome_is_used() {
 fn headers_that_come_before_the_welcome_is_told_wait_for_it_in_their_order() {
     let (mut driver, script) = connecting();
     let entries = script.lock().unwrap().srq.len();
-    // A recall of what the first one gave: it counts only after it, and is then answered.
+    // A recall of the credit that the first header gave. It counts only after that header, and is then
+    // answered.
     script.lock().unwrap().receive(qp(1), &CreditHeader::encode(9, false));
     script.lock().unwrap().receive(qp(1), &CreditHeader::encode(2, true));
     driver.drive(0);
@@ -168,7 +169,7 @@ fn a_nic_that_refuses_a_message_for_good_ends_the_connection_and_the_message_goe
     for (error, ends) in [
         (PostError::LocalProtection, true),
         (PostError::Limit, true),
-        // These pass, or the connection is over anyway.
+        // These errors pass, or the connection is over anyway.
         (PostError::QueueFull, false),
         (PostError::Stale, false),
     ] {
@@ -183,7 +184,7 @@ fn a_nic_that_refuses_a_message_for_good_ends_the_connection_and_the_message_goe
         script.lock().unwrap().events.push_back(over);
         driver.drive(0);
         assert_eq!(script.lock().unwrap().connects, 2, "{error}: it connects again");
-        // The next connection's NIC takes it.
+        // The next connection's NIC takes the SEND.
         script.lock().unwrap().refuses = None;
         script.lock().unwrap().receive(qp(2), &credit());
         script.lock().unwrap().events.push_back(connected(qp(2)));

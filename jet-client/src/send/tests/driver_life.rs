@@ -1,4 +1,4 @@
-//! A sender's life over a NIC in memory, with time as a number: no thread, no socket, no clock.
+//! Tests of a sender's life over a NIC in memory, with time as a number: no thread, no socket, no clock.
 
 use super::scripted_nic::{Script, ScriptedNic, qp};
 use crate::send::driver::{Driver, Ended, NicSource, RECEIVE_ENTRIES};
@@ -18,11 +18,11 @@ const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
 const HEARTBEAT: u64 = 5 * SECOND;
 
-/// Devices that come one after the other, each with a script of its own.
+/// Devices that exist one after the other, each with a script of its own.
 #[derive(Clone, Default)]
 struct Devices {
     scripts: Arc<Mutex<Vec<Arc<Mutex<Script>>>>>,
-    /// As many attempts to open one fail.
+    /// Number of the next attempts to open a device that fail.
     absent: Arc<Mutex<u32>>,
 }
 
@@ -53,7 +53,7 @@ impl NicSource for Devices {
     }
 }
 
-/// A sender, and whoever plays its receiver.
+/// A sender, and its receiver as the test plays it.
 struct Life {
     driver: Driver,
     devices: Devices,
@@ -68,7 +68,7 @@ impl Life {
         Self { driver, devices, now_ns: 0 }
     }
 
-    /// One whose first connection stands.
+    /// Makes a sender whose first connection is established.
     fn connected() -> Self {
         let mut life = Self::new();
         life.drive();
@@ -77,7 +77,7 @@ impl Life {
         life
     }
 
-    /// Calls on the script of the newest device.
+    /// Calls `act` on the script of the newest device.
     fn script<T>(&self, act: impl FnOnce(MutexGuard<'_, Script>) -> T) -> T {
         let script = Arc::clone(self.devices.scripts.lock().unwrap().last().unwrap());
         act(script.lock().unwrap())
@@ -87,8 +87,8 @@ impl Life {
         self.driver.drive(self.now_ns);
     }
 
-    /// The driver is told the time when it asked to be. What it does then may be due at once to be followed
-    /// by something else, but not for ever.
+    /// Advances the time to the driver's timeout, and drives. What the driver does then may be due at once
+    /// again, but not for ever.
     fn sleep(&mut self) {
         let at_ns = self.driver.next_timeout_ns().expect("something is due");
         self.now_ns = self.now_ns.max(at_ns);
@@ -101,7 +101,7 @@ impl Life {
         panic!("what was due is still to be done");
     }
 
-    /// The receiver takes the device's n-th attempt to connect.
+    /// Accepts the device's attempt number `attempt` to connect, as the receiver.
     fn accept(&mut self, attempt: u16) {
         let welcome = Welcome {
             versions: Versions::SPOKEN,
@@ -129,8 +129,8 @@ impl Life {
         self.say(attempt, &AckHeader::encode(8, &[range]));
     }
 
-    /// What was sent since it was looked last: each message's number, whether it is marked as sent before,
-    /// and its payload.
+    /// Takes what was sent since the last call: each message's number, whether it is marked redelivered, and
+    /// its payload.
     fn sent(&mut self) -> Vec<(u64, bool, Vec<u8>)> {
         let sent = self.script(|mut script| std::mem::take(&mut script.sent));
         let read = sent.into_iter().map(|(header, payload)| {
@@ -192,7 +192,7 @@ fn what_was_not_acknowledged_is_sent_again_on_the_next_connection() {
     life.acknowledge(1, 1, 1);
     assert_eq!(life.ends(), [(1, AckStatus::Consumed)]);
 
-    // Lost: the first attempt is made at once, the next ones after waits.
+    // The connection is lost. The first attempt is made at once, the next ones after waits.
     life.script(|mut script| script.lose(qp(1)));
     life.drive();
     assert!(!life.driver.is_connected());
@@ -223,7 +223,7 @@ fn a_receiver_that_says_nothing_is_left_and_one_that_says_a_word_is_not() {
     let mut life = Life::connected();
     life.driver.send_small(0, 1, b"", b"one").unwrap();
     assert_eq!(life.sent().len(), 1);
-    // An hour of heartbeats: each says the credit that the sender knows of.
+    // An hour of heartbeats: each repeats the credit that the sender knows of.
     while life.now_ns < 3600 * SECOND {
         life.now_ns += HEARTBEAT;
         life.say(1, &CreditHeader::encode(8, false));
@@ -262,7 +262,7 @@ fn without_a_connection_everything_ends_in_time() {
     }
     assert_eq!(life.ends(), [(1, AckStatus::PeerLost)]);
     assert!(life.now_ns >= 30 * SECOND);
-    // Somebody wants it again.
+    // A new message: the sender connects again.
     let attempts = life.script(|script| script.connects);
     life.driver.send_small(life.now_ns, 2, b"", b"two").unwrap();
     life.drive();
@@ -281,14 +281,14 @@ fn another_device_is_taken_when_the_first_was_removed() {
         script.lose(qp(1));
     });
     life.drive();
-    // A stand-in, and nothing behind the first two attempts to open a device.
+    // A stand-in took the device's place, and the first two attempts to open a device find none.
     assert_eq!(life.devices.count(), 2);
     while life.devices.count() == 2 {
         life.sleep();
     }
     assert_eq!(*life.devices.absent.lock().unwrap(), 0);
-    // All that is registered, is registered there: headers, copies, and the buffer's region; and all entries
-    // are posted.
+    // Everything is registered with the new device: headers, copies, and the buffer's region. All entries are
+    // posted.
     let (registered, entries, connects) =
         life.script(|script| (script.registered.len(), script.srq.len(), script.connects));
     assert_eq!((registered, entries, connects), (3, usize::from(RECEIVE_ENTRIES), 1));

@@ -1,4 +1,4 @@
-//! The sending end: its rules, its driver over a NIC in memory, and a sender as programs use it.
+//! Tests of the sending end: its rules, its driver over a NIC in memory, and a sender as programs use it.
 
 mod congestion;
 mod driver;

@@ -1,4 +1,4 @@
-//! The protocol against a model of a receiver.
+//! Tests of the protocol against a model of a receiver.
 
 use crate::send::options::{Backoff, ProtocolOptions, RetryPolicy};
 use crate::send::protocol::{Action, CREDIT_RETURN_ID, Protocol, SubmitError, Transmit};
@@ -65,7 +65,7 @@ fn sequences(protocol: &mut Protocol) -> Vec<u64> {
     sent(protocol).into_iter().map(|(_, sequence, _)| sequence).collect()
 }
 
-/// Sends what may go, and completes the SENDs.
+/// Sends what may be sent, and completes the SENDs. Returns the sequence numbers.
 pub(super) fn sent_and_completed(protocol: &mut Protocol) -> Vec<u64> {
     let sent = sent(protocol);
     sent.iter().for_each(|&(id, ..)| protocol.handle_send_completed(id, true, 0));
@@ -95,7 +95,7 @@ fn messages_go_as_credit_allows_and_each_ends_once() {
     assert_eq!(sent_and_completed(&mut protocol), [3]);
     protocol.handle_header(&CreditHeader::encode(9, false), 0, 0);
     assert_eq!(sent_and_completed(&mut protocol), [4]);
-    // A range longer than the table finds what is in it.
+    // A range that is longer than the table still finds the messages in it.
     protocol.handle_header(&ack(9, 1, u16::MAX, AckStatus::Rejected(28)), 0, 0);
     assert_eq!(ends(&mut protocol), [(3, AckStatus::Rejected(28)), (4, AckStatus::Rejected(28))]);
     assert_eq!((protocol.in_flight(), protocol.unfinished()), (0, 0));
@@ -156,7 +156,7 @@ fn a_recall_is_answered_by_what_was_sent_and_counts_itself() {
     protocol.handle_send_completed(CREDIT_RETURN_ID, true, 0);
     protocol.handle_header(&CreditHeader::encode(4, false), 0, 0);
     assert_eq!(sent_and_completed(&mut protocol), [2]);
-    // What the receiver wants to leave is kept; with nothing unused there is no answer.
+    // The answer states the limit that the receiver asked for. Without unused credit there is no answer.
     protocol.handle_header(&CreditHeader::encode(9, false), 0, 0);
     protocol.handle_header(&CreditHeader::encode(5, true), 0, 0);
     assert_eq!(protocol.poll_transmit(), Some(Transmit::CreditReturn { credit_limit: 5 }));
@@ -203,7 +203,7 @@ fn attempts_come_slower_and_end_with_peer_lost() {
     assert_eq!(now_ns, 1000 * MS);
     assert!((125..300).contains(&attempts), "{attempts}");
     assert_eq!(ends(&mut protocol), [(1, AckStatus::PeerLost), (2, AckStatus::PeerLost)]);
-    // Who sends on is connected again.
+    // A further message makes the sender connect again.
     protocol.submit_small(1, now_ns).unwrap();
     assert_eq!(protocol.poll_action(), Some(Action::Connect));
 }
@@ -230,8 +230,8 @@ fn connections_that_bring_nothing_about_do_not_go_on_for_ever() {
     assert_eq!(ends(&mut protocol), [(1, AckStatus::PeerLost)]);
 }
 
-/// The last attempt is made when the time is over, so its end may come as that of an attempt that is being
-/// left: which is no connection that had stood.
+/// Tests the last attempt, which is made when the time is over. Its end may be reported while the attempt is
+/// being left, and must not count as the end of an established connection.
 #[test]
 fn a_last_attempt_that_is_left_is_the_last() {
     let mut protocol = connected(options(), 100, 100);
@@ -339,7 +339,7 @@ fn closing_lets_what_is_in_flight_end_first() {
     assert_eq!((protocol.poll_action(), protocol.poll_timeout()), (None, None));
 }
 
-/// A receiver that keeps to its promises, however capricious it is.
+/// Model of a receiver that keeps the rules, in any order of events.
 #[derive(Default)]
 struct Receiver {
     up: bool,
@@ -348,9 +348,9 @@ struct Receiver {
     recalling: bool,
     /// SENDs that have not completed.
     completing: Vec<u64>,
-    /// Messages without an end: sequence, and whether it is large.
+    /// Messages without an end: sequence number, and whether the message is large.
     open: BTreeMap<u64, bool>,
-    /// Highest sequence of a small message that came on this connection.
+    /// Highest sequence number of a small message that arrived on this connection.
     small_on_connection: u64,
 }
 
@@ -359,14 +359,14 @@ struct World {
     receiver: Receiver,
     now_ns: u64,
     large: HashMap<u64, bool>,
-    /// What an application may have seen.
+    /// Messages that an application may have seen.
     seen: BTreeSet<u64>,
-    /// What had an end of a kind that is retried: it has lost its place.
+    /// Messages that had an end which is retried: they have lost their place in the order.
     retried: BTreeSet<u64>,
     ends: BTreeMap<u64, AckStatus>,
     consumed: BTreeSet<u64>,
     submitted: u64,
-    /// Some messages may wait to be sent again.
+    /// Whether some messages may wait to be sent again.
     retries: bool,
 }
 
@@ -401,7 +401,8 @@ impl World {
         }
     }
 
-    /// Carries out what the protocol wants, `reachable` or not.
+    /// Carries out what the protocol asks for. Where the receiver is not `reachable`, attempts to connect
+    /// fail.
     fn drive(&mut self, reachable: bool, credit: u64) {
         if self.protocol.poll_timeout().is_some_and(|at| at <= self.now_ns) {
             self.protocol.handle_timeout(self.now_ns);
@@ -429,7 +430,8 @@ impl World {
         }
     }
 
-    /// The window is 1 to 1000, comes back by itself, and never holds the only message that could go.
+    /// Checks the window: it is 1 to 1000, grows again, and never holds back the only message that could be
+    /// sent.
     fn check_window(&self) {
         let (permille, window) = (self.protocol.window_permille(), self.protocol.stats().window);
         assert!((1..=1000).contains(&permille), "a window of {permille}");
@@ -487,7 +489,7 @@ impl World {
             AckStatus::Busy | AckStatus::NoApp => drop(self.seen.remove(&sequence)),
             _ => {}
         }
-        // While it recalls, a receiver raises no limit.
+        // A receiver raises no limit while it recalls credit.
         if !receiver.recalling {
             receiver.credit_limit += credit;
         }
@@ -497,7 +499,7 @@ impl World {
 
     fn recall(&mut self) {
         let receiver = &mut self.receiver;
-        // With nothing unused there is nothing to call back.
+        // Without unused credit there is nothing to recall.
         if receiver.up && !receiver.recalling && receiver.arrived < receiver.credit_limit {
             receiver.recalling = true;
             let keep = receiver.arrived + 1;
@@ -526,7 +528,7 @@ impl World {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
-    /// Faults first, then a receiver that is well: every message has exactly one end, and nothing is stuck.
+    /// Faults first, then a receiver that works: every message has exactly one end, and none waits for ever.
     #[test]
     fn every_message_ends_once(
         steps in prop::collection::vec((0u8..14, any::<u8>(), any::<bool>()), 1..300),
@@ -550,8 +552,8 @@ proptest! {
                 8 | 9 => world.complete(choice),
                 10 if flag => world.disconnect(),
                 11 => {
-                    // Mostly what the receiver sends, in bursts as long as it takes; now and then anything
-                    // else.
+                    // Mostly the signal that a receiver sends, in bursts of any length; now and then any
+                    // other value.
                     let permille = if flag { 500 } else { u32::try_from(choice).unwrap() * 4 };
                     for _ in 0..choice % 12 {
                         let signal = CongestionHeader::encode(permille);
@@ -559,7 +561,7 @@ proptest! {
                     }
                 }
                 12 if choice < 16 => {
-                    // Noise: nothing in it may end a message twice or count as credit.
+                    // Noise: no part of it may end a message twice, or count as credit.
                     let noise = ack(0, choice as u64, 7, AckStatus::TooLarge);
                     if !world.receiver.open.keys().any(|s| (choice as u64..choice as u64 + 7).contains(s)) {
                         world.protocol.handle_header(&noise, 0, world.now_ns);
@@ -569,13 +571,16 @@ proptest! {
             }
             world.drive(flag || choice % 3 == 0, credit);
         }
-        // Liveness: reachable, credit for all, every message consumed.
+        // Liveness: the receiver is reachable, gives credit for all, and consumes every message.
         for step in 0..2000 {
             world.now_ns += MS;
             world.drive(true, 4);
             world.complete(step);
             world.end_one(step, AckStatus::Consumed, 2);
-            if world.receiver.up && !world.receiver.recalling && world.receiver.arrived == world.receiver.credit_limit {
+            if world.receiver.up
+                && !world.receiver.recalling
+                && world.receiver.arrived == world.receiver.credit_limit
+            {
                 world.receiver.credit_limit += 2;
                 let credit = CreditHeader::encode(world.receiver.credit_limit, false);
                 world.protocol.handle_header(&credit, 0, world.now_ns);
@@ -587,7 +592,7 @@ proptest! {
         world.drive(true, 4);
         prop_assert_eq!(world.ends.len() as u64, world.submitted);
         prop_assert_eq!(world.protocol.in_flight(), 0);
-        // Without signals the windows are whole again in so many steps.
+        // Without signals the windows are full again after 1000 ms.
         world.now_ns += 1000 * MS;
         world.drive(true, 4);
         prop_assert_eq!(world.protocol.window_permille(), 1000);

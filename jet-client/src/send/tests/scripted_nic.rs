@@ -13,47 +13,47 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What its NIC is to tell next, and what was asked of it.
+/// Script of a NIC: what the NIC reports next, and what was asked of it.
 #[derive(Default)]
 pub(super) struct Script {
     pub completions: VecDeque<Completion>,
     pub events: VecDeque<Event>,
     pub srq: VecDeque<SrqEntry>,
     pub registered: Vec<Arc<SharedMemory>>,
-    /// Of them: what the peer may READ, and may be given.
+    /// Part of `registered` that the peer may READ, and that may be passed to it.
     pub shown: Vec<Arc<SharedMemory>>,
-    /// Attempts to connect.
+    /// Number of attempts to connect.
     pub connects: u16,
-    /// Its SENDs: header and payload. None completes before the test says so.
+    /// Header and payload of each SEND. A SEND completes only when the test says so.
     pub sent: Vec<(HeaderBytes, Vec<u8>)>,
-    /// Those of them that have not completed.
+    /// SENDs that have not completed.
     pub sending: VecDeque<(Qp, u64)>,
-    /// What every SEND is refused with.
+    /// Error with which every SEND is refused.
     pub refuses: Option<PostError>,
     pub disconnects: Vec<Qp>,
 }
 
 impl Script {
-    /// Every SEND that was posted completes.
+    /// Completes every SEND that was posted.
     pub(super) fn complete_sends(&mut self, status: Status) {
         while let Some((qp, id)) = self.sending.pop_front() {
             self.completions.push_back(Completion { qp, work: Work::Send { id }, status });
         }
     }
 
-    /// The connection is over: what was under way is flushed, then its end is told.
+    /// Ends a connection: flushes what was under way, then reports the end.
     pub(super) fn lose(&mut self, qp: Qp) {
         self.complete_sends(Status::Flushed);
         self.events.push_back(Event::Disconnected { qp, reason: DisconnectReason::Peer });
     }
 
-    /// A header lands in the next entry of the SRQ.
+    /// Puts a header into the next entry of the SRQ.
     pub(super) fn receive(&mut self, qp: Qp, header: &HeaderBytes) {
         let entry = self.srq.pop_front().expect("an entry");
         let memory = &self.registered[entry.header.key.0 as usize];
         let offset = usize::try_from(entry.header.offset).unwrap();
         assert!(offset + HEADER_BYTES <= memory.bytes());
-        // SAFETY: within the header area (checked above), whose entry the driver gave away.
+        // SAFETY: within the header area (checked above), whose entry the driver gave to the NIC.
         unsafe { memory.base().add(offset).cast::<HeaderBytes>().write(*header) };
         let work = Work::Receive { entry: entry.id, payload_bytes: 0 };
         self.completions.push_back(Completion { qp, work, status: Status::Success });
@@ -63,7 +63,7 @@ impl Script {
 pub(super) struct ScriptedNic {
     script: Arc<Mutex<Script>>,
     limits: Limits,
-    /// Never readable: nobody waits for this NIC.
+    /// File that is never readable: nobody waits for this NIC.
     nothing: File,
 }
 
@@ -138,8 +138,8 @@ impl Nic for ScriptedNic {
                 let memory = &script.registered[sge.key.0 as usize];
                 let (offset, bytes) = (usize::try_from(sge.offset).unwrap(), sge.bytes as usize);
                 assert!(offset + bytes <= memory.bytes());
-                // SAFETY: within the memory (checked above), which the sender leaves alone until the SEND has
-                // completed.
+                // SAFETY: within the memory (checked above), which the sender does not change until the SEND
+                // has completed.
                 unsafe { std::slice::from_raw_parts(memory.base().add(offset), bytes) }.to_vec()
             }
         };
@@ -174,7 +174,7 @@ impl Nic for ScriptedNic {
     }
 }
 
-/// The connection of the n-th attempt.
+/// Returns the connection of attempt number `attempt`.
 pub(super) fn qp(attempt: u16) -> Qp {
     Qp { index: 0, generation: attempt.into() }
 }

@@ -1,4 +1,4 @@
-//! A sender against a receiver's end on a soft NIC, over `shm:` and over `tcp:`.
+//! Tests of a sender against a receiver's end on a software NIC, over `shm:` and over `tcp:`.
 
 use crate::send::{AckStatus, Completion, RetryPolicy, SendConnectError, SendError, Sender, SenderOptions};
 use jet_fabric::memory::SharedMemory;
@@ -25,7 +25,7 @@ const ENTRIES: u32 = 32;
 const READ_BYTES: usize = 256 << 10;
 const LONG: Option<Duration> = Some(Duration::from_secs(30));
 
-/// What came in.
+/// A message that arrived.
 #[derive(Debug, PartialEq, Eq)]
 struct Arrived {
     sequence: u64,
@@ -36,11 +36,11 @@ struct Arrived {
     crc32c: Option<u32>,
 }
 
-/// How the receiver behaves, one message after the other; after the last of them it consumes.
+/// Behaviour of the receiver for one message. Later messages, for which the test gives none, are consumed.
 #[derive(Clone, Copy, Debug)]
 enum Behaviour {
     Answer(AckStatus),
-    /// Disconnects instead of an answer.
+    /// Disconnects instead of answering.
     HangUp,
 }
 
@@ -53,7 +53,7 @@ struct FakeReceiver {
     reads: HashMap<u64, Arrived>,
     behaviours: std::vec::IntoIter<Behaviour>,
     refusal: Option<Refusal>,
-    /// What its welcomes offer.
+    /// Features that the receiver's welcomes offer.
     features: u32,
     arrived: Outbox<Arrived>,
 }
@@ -215,7 +215,7 @@ impl FakeReceiver {
                 let (address, key) = (request.address.get(), request.key.get());
                 let id = arrived.sequence;
                 self.reads.insert(id, arrived);
-                // The connection may have ended meanwhile; then the request comes again.
+                // The connection may have ended meanwhile; then the request is sent again.
                 let _ = self.nic.post_read(qp, ReadRequest { id, address, key, scatter: &scatter });
             }
             FromSender::CreditReturn(_) => panic!("nobody recalled"),
@@ -234,7 +234,7 @@ impl FakeReceiver {
         match behaviour {
             Behaviour::HangUp => self.nic.disconnect(qp),
             Behaviour::Answer(status) => {
-                // Credit is not what is tested here: there is always enough.
+                // Credit is not tested here: there is always enough.
                 let header = AckHeader::encode(u64::MAX, &[AckRange { first: sequence, count: 1, status }]);
                 let request = SendRequest { id: 0, header: &header, payload: Payload::None };
                 // A connection that hung up meanwhile needs no answer.
@@ -323,7 +323,8 @@ fn where_the_receiver_checks_none_no_checksum_is_made() {
 
 #[test]
 fn who_polls_rarely_learns_of_an_end_by_the_next_polls() {
-    // Where in its 64 polls shm: stands is chance. Six times over it is not.
+    // A software NIC over `shm:` looks at its sockets once in 64 polls, and the test begins at a random one
+    // of them. Six runs are enough not to depend on that.
     (0..6).for_each(|_| over_both(&[], who_polls_rarely));
 }
 
@@ -331,16 +332,16 @@ fn who_polls_rarely(running: &Running, options: SenderOptions) {
     let mut sender = Sender::connect(options).unwrap();
     sender.send_small(1, b"", b"bytes").unwrap();
     assert_eq!(wait(&mut sender).status, AckStatus::Consumed);
-    // The look that follows a sleep is over.
+    // These polls include the look that follows a sleep.
     (0..3).for_each(|_| assert!(sender.poll().is_none()));
     running.stop.store(true, Ordering::Relaxed);
     while running.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
         std::thread::yield_now();
     }
-    // Its NIC went with its thread. An end that is on its way takes a moment more, and over tcp: a turn of
-    // the thread of this end's NIC. Were it not for the time between polls, shm: would look in one of 64. So
-    // few polls are enough, and the time between them grows to what a busy machine may need: 16 of them take
-    // more than half a minute.
+    // The receiver's NIC is gone with its thread. An end that is under way takes a moment more, and over
+    // `tcp:` a turn of this end's NIC thread. Without regard to the time between polls, `shm:` would look in
+    // one poll of 64. So few polls must be enough. The pause between them grows to what a busy machine may
+    // need: 16 polls take more than half a minute.
     let mut pause = Duration::from_millis(2);
     let mut polls = 0;
     while sender.is_connected() {
@@ -451,7 +452,7 @@ fn what_cannot_be_sent_is_refused_with_its_buffer() {
     });
 }
 
-/// A socket with a port on which nobody listens while it lives.
+/// Returns a socket, and its port on which nobody listens while the socket lives.
 fn silent_port() -> (std::os::fd::OwnedFd, std::net::SocketAddr) {
     use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
@@ -464,7 +465,7 @@ fn silent_port() -> (std::os::fd::OwnedFd, std::net::SocketAddr) {
 fn who_cannot_connect_hears_what_to_change() {
     let folder = tempfile::tempdir().unwrap();
     let shm = Address::Shm(folder.path().join("nic.sock"));
-    // A port that this test holds, so that no other listens there either.
+    // The test holds this port, so no other process listens there.
     let (socket, closed) = silent_port();
     for address in [shm.clone(), Address::Tcp(closed.to_string())] {
         let error = Sender::connect(SenderOptions::new(address, "store")).unwrap_err();
@@ -490,7 +491,7 @@ fn who_cannot_connect_hears_what_to_change() {
 #[test]
 fn ends_are_awaited() {
     over_both(&[Behaviour::HangUp, Behaviour::HangUp], |_, options| {
-        // A runtime without timers: connections are lost and made again, after waits.
+        // The runtime has no timers, although lost connections are made again after waits.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
         let options = SenderOptions { spin_max: Duration::ZERO, ..options };
         let mut sender = Sender::connect(options).unwrap();
@@ -517,7 +518,7 @@ fn times_without_an_end_are_no_limit() {
         sender.send_small(1, b"", b"a").unwrap();
         assert!(sender.drain(forever).unwrap());
         assert_eq!(sender.wait(Some(forever)).unwrap().unwrap().status, AckStatus::Consumed);
-        // However long it may spin, no longer than the wait.
+        // A long limit for spinning does not prolong the wait.
         sender.send_small(2, b"", b"b").unwrap();
         assert!(sender.close(forever).unwrap());
         assert!(sender.poll().is_some());

@@ -1,4 +1,4 @@
-//! The protocol with a receiver that says nothing.
+//! Tests of the protocol with a receiver that sends nothing.
 
 use super::protocol::welcome;
 use crate::send::options::ProtocolOptions;
@@ -9,7 +9,7 @@ use jet_wire::message::hello::Welcome;
 const MS: u64 = 1_000_000;
 const HEARTBEAT_MS: u16 = 100;
 
-/// A connected protocol that is patient for a second.
+/// Returns a connected protocol whose timeout for the receiver is a second.
 fn connected(heartbeat_ms: u16) -> Protocol {
     let mut protocol = Protocol::new(ProtocolOptions {
         in_flight_max: 8,
@@ -21,7 +21,7 @@ fn connected(heartbeat_ms: u16) -> Protocol {
     protocol
 }
 
-/// Sends what may go; the NIC takes it.
+/// Sends what may be sent, and completes the SENDs. Returns which messages were marked redelivered.
 fn sent(protocol: &mut Protocol, now_ns: u64) -> Vec<bool> {
     let mut marks = Vec::new();
     while let Some(transmit) = protocol.poll_transmit() {
@@ -32,7 +32,8 @@ fn sent(protocol: &mut Protocol, now_ns: u64) -> Vec<bool> {
     marks
 }
 
-/// Tells the time whenever it is asked for, up to a limit; when the connection was to be ended.
+/// Calls the protocol at each of its timeouts, up to a limit. Returns the time at which it asked to
+/// disconnect.
 fn left_at(protocol: &mut Protocol, until_ns: u64) -> Option<u64> {
     let mut told = None;
     while let Some(at) = protocol.poll_timeout().filter(|at| *at <= until_ns) {

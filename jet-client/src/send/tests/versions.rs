@@ -1,11 +1,11 @@
-//! What a sender makes of a receiver of another version.
+//! Tests of a sender with a receiver of another version.
 
 use super::protocol::{connected, options, welcome};
 use crate::send::protocol::{Protocol, Transmit};
 use jet_wire::message::hello::Welcome;
 use jet_wire::message::{AckHeader, AckRange, AckStatus, CreditHeader, HeaderBytes, Versions};
 
-/// A protocol with one small message sent, on a connection of that version.
+/// Returns a protocol with one small message sent, on a connection of that version.
 fn sent(version: u8) -> Protocol {
     let mut protocol = connected(options(), 0, 0);
     protocol.handle_disconnected(0);
@@ -19,7 +19,7 @@ fn sent(version: u8) -> Protocol {
     protocol
 }
 
-/// The end of message 1, by a status of a later version.
+/// Returns an acknowledgement of message 1 with a status that only a later version knows.
 fn later_end(version: u8, status: u16) -> HeaderBytes {
     let rejected = AckRange { first: 1, count: 1, status: AckStatus::Rejected(28) };
     let mut header = AckHeader::encode(4, &[rejected]);

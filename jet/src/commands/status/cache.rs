@@ -1,6 +1,6 @@
 //! The rows about the last-level cache.
 
-use crate::commands::text;
+use crate::text;
 use jet_control::status::{
     AdjustmentsStatus, CacheDomainStatus, CacheStatus, CountersStatus, RegistersStatus, ReservationStatus,
     SettingStatus, WarmerStatus,

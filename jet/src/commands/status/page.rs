@@ -1,7 +1,7 @@
 //! A status on one page, for people.
 
 use super::{cache, pressure, rdma};
-use crate::commands::text;
+use crate::text;
 use jet_control::status::{
     MessageStatus, PeerStatus, PoolStatus, QuarantineStatus, ReadStatus, SessionStatus, Status,
 };

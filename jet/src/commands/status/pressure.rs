@@ -1,6 +1,6 @@
 //! The rows about pressure: what was done against it, and how the NIC's own actuators stand.
 
-use crate::commands::text;
+use crate::text;
 use jet_control::status::{ActuatorStatus, EscapeMemoryStatus, EscapeStatus};
 
 /// What was done about pressure so far, and the memory for it.

@@ -1,4 +1,4 @@
-//! The section `[cache]`.
+//! The section `[cache]` of the configuration.
 
 use super::CacheError;
 use crate::daemon::config::values;
@@ -9,35 +9,35 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Whether cache is reserved.
+/// Policy for reserving cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reserve {
-    /// Where it can be; where not, that is said in one line.
+    /// Reserve cache where it is possible. Where it is not, log the reason in one line.
     Auto,
-    /// No.
+    /// Reserve no cache.
     Off,
-    /// Or the daemon does not start.
+    /// Do not start without the reservation.
     Require,
 }
 
-/// What becomes of prefetchers.
+/// Policy for hardware prefetchers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Prefetchers {
-    /// They stay as they are.
+    /// Prefetchers stay as they are.
     Leave,
-    /// Those of the cores that the reactor and the software NIC are pinned to are off.
+    /// Prefetchers are off on the cores to which the reactor and the software NIC are pinned.
     Off,
 }
 
-/// The ways that devices' writes fill, where the kernel can say so.
+/// Ways of the cache that devices' writes fill, where the kernel can set them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum DeviceWays {
-    /// The pool's own.
+    /// The ways that are reserved for the pool.
     Pool,
-    /// These.
+    /// The ways of this mask.
     Ways(WayMask),
 }
 
@@ -62,55 +62,56 @@ impl From<DeviceWays> for String {
     }
 }
 
-/// The default group, as `/proc/PID/cpu_resctrl_groups` names it: no other group can be called so.
+/// Name of the default group, as in `/proc/PID/cpu_resctrl_groups`. No other group can have it.
 pub const DEFAULT_GROUP: &str = "/";
 
-/// Reserving cache for the pool, and keeping it warm (Jet §5).
+/// Settings for reserving cache for the pool, and for keeping the pool in it (Jet §5).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CacheConfig {
-    /// Whether ways of the last-level cache are set aside.
+    /// Policy for setting ways of the last-level cache aside.
     pub reserve: Reserve,
-    /// Bytes of it; none: the pool's.
+    /// Bytes of cache to reserve. Without it, as many as the pool has.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "values::bytes_if_any")]
     pub bytes: Option<u64>,
-    /// Beside them: for the header area, rings, and what the reactor itself touches.
+    /// Bytes to reserve beside `bytes`: for the header area, rings, and the reactor's own code and data.
     #[serde(deserialize_with = "values::bytes")]
     pub slack_bytes: u64,
-    /// The caches, by their ids; none named: the one near the NIC, where the system tells, else each.
+    /// Ids of the caches in which ways are reserved. If empty, the cache near the NIC, or each cache where
+    /// the system does not tell.
     pub domains: Vec<DomainId>,
-    /// Whether ways that devices fill (DDIO) are avoided, sought, or neither.
+    /// Position of the reserved ways: away from the ways that devices fill (DDIO), onto them, or anywhere.
     pub placement: Placement,
-    /// Whether the kernel is to refuse the ways to all others.
+    /// Policy for exclusive ways, which the kernel refuses to all other groups.
     pub exclusive: Exclusiveness,
-    /// The fewest ways that the default group keeps.
+    /// Fewest ways that the default group keeps.
     pub others_ways_min: u32,
     /// Whether other tools' groups may lose ways.
     pub take_from_groups: bool,
-    /// The group that is made.
+    /// Name of the resctrl group that the daemon makes.
     pub group: String,
-    /// Whether the threads of registered applications join it.
+    /// Whether threads of registered applications join the group.
     pub applications: bool,
-    /// The ways that devices fill (Intel's DDIO), a hexadecimal mask, in the reserved caches; none: as they
-    /// are.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ddio_ways: Option<WayMask>,
-    /// The ways that devices' writes fill, in the same caches, where the kernel can say so (AMD); none: as
+    /// Mask of the ways that devices fill (Intel's DDIO) in the reserved caches. Without it, they stay as
     /// they are.
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub ddio_ways: Option<WayMask>,
+    /// Ways that devices' writes fill in the reserved caches, where the kernel can set them (AMD). Without
+    /// it, they stay as they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub device_ways: Option<DeviceWays>,
-    /// Prefetchers bring in what nobody asked for.
+    /// Policy for prefetchers, which bring in lines that no thread has asked for.
     pub prefetchers: Prefetchers,
-    /// Where it is written down what was there before.
+    /// Folder of the journals, which hold the settings from before the daemon's changes.
     pub journals: PathBuf,
-    /// Whether the pool is touched at a low rate, and so measured.
+    /// Whether the warmer touches the pool at a low rate, which also measures how much of it is in the cache.
     pub warm: bool,
-    /// What that may cost, in thousandths of a core.
+    /// Processor time that the warmer may take, in thousandths of a core.
     pub warm_permille: u32,
-    /// Whether the processor counts what the reactor finds in the cache and what not, where it can.
+    /// Whether the processor counts the reactor's hits and misses in the last-level cache, where it can.
     pub counters: bool,
-    /// The most memory bandwidth that groups may use, by name, `/` for the default one; in the unit of the
-    /// kernel's files.
+    /// Most memory bandwidth that groups may use, by name, with `/` for the default group. The unit is that
+    /// of the kernel's files.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub throttle: BTreeMap<String, u64>,
 }
@@ -140,49 +141,51 @@ impl Default for CacheConfig {
     }
 }
 
-/// Why `[cache]` is no good.
+/// Reason why the section `[cache]` is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheConfigError {
-    /// The group's name is none.
+    /// The value of `cache.group` cannot be a group's name.
     #[error("cache.group: {0}")]
     Group(#[from] GroupNameError),
-    /// A group that is to be throttled has a name that none has.
+    /// A name in `cache.throttle` cannot be a group's name.
     #[error("cache.throttle: {0}; '{DEFAULT_GROUP}' means the default group")]
     Throttle(GroupNameError),
-    /// A start elsewhere would not find what this one wrote.
+    /// The value of `cache.journals` is a relative path. A start from another directory would not find the
+    /// journals.
     #[error("cache.journals is '{}', and must be an absolute path", path.display())]
     Journals {
-        /// What it is.
+        /// Path that was given.
         path: PathBuf,
     },
-    /// The pool's own group is to be throttled.
+    /// The section `cache.throttle` names the pool's own group.
     #[error("cache.throttle names '{group}', the pool's own group (cache.group): throttle others")]
     ThrottleOwn {
-        /// The group.
+        /// Name of the group.
         group: String,
     },
-    /// The kernel keeps devices out of exclusive ways.
+    /// Devices are to fill the pool's ways, but exclusive ways are required, which the kernel keeps devices
+    /// out of.
     #[error(
         "cache.device_ways = \"pool\" lets devices into the pool's ways, which cache.exclusive = \"require\" \
          forbids: let that be \"prefer\" or \"never\""
     )]
     DeviceWays,
-    /// The warmer may use no time, or more than there is.
+    /// The warmer's share of a core is 0, or more than all of it.
     #[error(
         "cache.warm_permille is {found}, but must be 1 to 1000 thousandths of a core; cache.warm = false \
          switches it off"
     )]
     Budget {
-        /// What it is.
+        /// Value of `cache.warm_permille`.
         found: u32,
     },
 }
 
 impl CacheConfig {
-    /// Whether it makes sense.
+    /// Checks values that types alone do not.
     ///
     /// # Errors
-    /// [`CacheConfigError`].
+    /// Returns [`CacheConfigError`] for the first invalid value.
     pub fn check(&self) -> Result<(), CacheConfigError> {
         GroupName::new(&self.group)?;
         if !self.journals.is_absolute() {
@@ -201,10 +204,10 @@ impl CacheConfig {
         Ok(())
     }
 
-    /// Groups whose bandwidth is limited.
+    /// Returns the groups whose bandwidth is limited, with their limits.
     ///
     /// # Errors
-    /// [`CacheConfigError::Throttle`].
+    /// Returns [`CacheConfigError::Throttle`] if a name cannot be a group's name.
     pub fn throttled(&self) -> Result<BTreeMap<GroupName, u64>, CacheConfigError> {
         let named = |name: &str| match name {
             DEFAULT_GROUP => Ok(GroupName::default_group()),
@@ -213,10 +216,11 @@ impl CacheConfig {
         self.throttle.iter().map(|(name, bandwidth)| Ok((named(name)?, *bandwidth))).collect()
     }
 
-    /// The caches that are named, or near a NUMA node; none: each.
+    /// Returns the configured caches. Without any, returns those near the NUMA node; an empty list means each
+    /// cache.
     ///
     /// # Errors
-    /// [`CacheError::Topology`].
+    /// Returns [`CacheError::Topology`] if the host's caches cannot be read.
     pub fn domains_near(&self, numa_node: Option<u32>) -> Result<Vec<DomainId>, CacheError> {
         match numa_node {
             Some(node) if self.domains.is_empty() => {
@@ -226,10 +230,10 @@ impl CacheConfig {
         }
     }
 
-    /// What is asked of the cache, for a pool of so many bytes near a NUMA node.
+    /// Returns the request for cache, for a pool of `pool_bytes` near a NUMA node.
     ///
     /// # Errors
-    /// [`CacheError`]: the caches near the node cannot be told, or the group's name is none.
+    /// Returns [`CacheError`] if the caches near the node cannot be read, or the group's name is invalid.
     pub fn request_near(&self, pool_bytes: u64, numa_node: Option<u32>) -> Result<Request, CacheError> {
         let domains = self.domains_near(numa_node)?;
         Ok(Request {
@@ -238,7 +242,7 @@ impl CacheConfig {
             slack_bytes: self.slack_bytes,
             domains: (!domains.is_empty()).then_some(domains),
             placement: self.placement,
-            // Devices could not get into exclusive ways.
+            // The kernel would keep devices out of exclusive ways.
             exclusive: match self.device_ways {
                 Some(DeviceWays::Pool) => Exclusiveness::Never,
                 _ => self.exclusive,

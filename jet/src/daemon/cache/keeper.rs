@@ -1,6 +1,6 @@
-//! What is reserved, and that it stays so. The kernel and other tools undo it and tell nobody, so it is
-//! looked at every second; what can be made again without a loss for anybody else is, more and more rarely
-//! where it does not last.
+//! Keeping the reservation as it was made. The kernel and other tools may undo it without telling anyone, so
+//! a thread checks it every second. The thread repairs what it can without a loss for other tools. If repairs
+//! do not last, it tries more and more rarely.
 
 use super::setting::Setting;
 use super::status::{self, Bandwidth};
@@ -18,30 +18,31 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Between two looks.
+/// Time between two checks of the reservation.
 const LOOK: Duration = Duration::from_secs(1);
-/// Between two attempts, the first and the longest; what stood for the longest begins with the first again.
+/// Pause between two repairs: at first, and at most. After the longest pause without a repair, it starts over
+/// with the first.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(600);
 
-/// Something that is not as it should be.
+/// A deviation from the reservation as it was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Amiss {
-    /// Of the reservation.
+    /// A fault of the reservation itself.
     Fault(Fault),
-    /// There is none any more, and why.
+    /// The reservation is gone and could not be made anew, with the reason.
     Lost(String),
-    /// It cannot be looked at.
+    /// The reservation cannot be checked, with the error.
     Unseen(String),
-    /// A thread is elsewhere: in another tool's group, or in the default one.
+    /// A thread of the daemon has left the group: for the group of another tool, or for the default group.
     Astray { thread: i32, name: String, group: Option<String> },
 }
 
 impl Amiss {
-    /// Whether trying to make it again may help.
+    /// Whether a repair may help.
     fn may_be_repaired(&self) -> bool {
         match self {
-            // Mounted elsewhere it can be made anew.
+            // If resctrl is mounted elsewhere now, the reservation can be made there.
             Self::Fault(Fault::Unmounted { .. }) => Resctrl::find().is_ok(),
             Self::Fault(Fault::GroupOfOthers { .. } | Fault::Offline { .. } | Fault::Changed { .. }) => false,
             Self::Fault(_) => true,
@@ -72,26 +73,25 @@ impl fmt::Display for Amiss {
     }
 }
 
-/// When to try.
+/// Pauses between repairs.
 struct Patience {
     pause: Duration,
     last: Option<Instant>,
-    /// What was amiss at the last attempt.
+    /// Deviations at the last repair.
     tried: Vec<Amiss>,
 }
 
 impl Patience {
     const NEW: Self = Self { pause: PAUSE_FIRST, last: None, tried: Vec::new() };
 
-    /// Nothing is to be tried.
+    /// Notes that nothing needs a repair. After the longest pause, the pause is the first one again.
     fn calm(&mut self, now: Instant) {
         if self.last.is_some_and(|last| now - last >= PAUSE_MAX) {
             *self = Self::NEW;
         }
     }
 
-    /// Whether to try now. Where somebody else has made better a part of what was amiss there is no reason to
-    /// wait.
+    /// Returns whether to repair now. If other tools have put a part right, the pause does not apply.
     fn tries(&mut self, now: Instant, amiss: &[Amiss]) -> bool {
         let is_less = amiss.len() < self.tried.len() && amiss.iter().all(|one| self.tried.contains(one));
         if self.last.is_some_and(|last| now - last < self.pause) && !is_less {
@@ -106,31 +106,33 @@ impl Patience {
     }
 }
 
-/// Shared by the thread that looks, and by whoever asks.
+/// State that the checking thread and callers share.
 #[derive(Default)]
 struct Kept {
-    /// None while it is made again: that takes its time, and whoever asks is not to wait for it.
+    /// The reservation; `None` while it is being repaired, which takes time. The status must not wait for
+    /// that.
     reservation: Mutex<Option<Setting<Reservation>>>,
-    /// What is asked for, and where it is written down; none where nothing was reserved.
+    /// Request for the reservation, and the folder of its journal; `None` if nothing was reserved.
     wanted: Option<(Request, PathBuf)>,
-    /// Changed with the reservation only: for those who cannot wait until it is made again.
+    /// Class of the reservation, for callers that cannot wait for a repair. It changes only with the
+    /// reservation.
     class: Mutex<Option<Class>>,
     inside: Inside,
     members: Members,
     bandwidth: Mutex<Bandwidth>,
-    /// How often it was made again.
+    /// Number of successful repairs of the reservation.
     again: AtomicU64,
-    /// What was amiss at the last look.
+    /// Deviations at the last check.
     told: Mutex<Vec<Amiss>>,
-    /// What was answered last.
+    /// Last answer to a request for the status.
     last: Mutex<ReservationStatus>,
 }
 
-/// A reservation, and the thread that looks after it.
+/// A reservation, and the thread that checks and repairs it.
 #[derive(Default)]
 pub(super) struct Keeper {
     kept: Arc<Kept>,
-    /// Dropped, it ends the thread.
+    /// Channel whose drop ends the thread.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -147,12 +149,12 @@ impl Keeper {
         Self { kept: Arc::new(kept), stop: None, thread: None }
     }
 
-    /// What is reserved now, for as long as this takes.
+    /// Calls `look` with the reservation, which stays as it is during the call.
     pub fn with<T>(&self, look: impl FnOnce(Option<&Reservation>) -> T) -> T {
         look(locked(&self.kept.reservation).as_ref().and_then(Setting::get))
     }
 
-    /// Looks after it from now on, where something is reserved.
+    /// Starts the thread that checks and repairs the reservation, if there is one.
     pub fn watch(&mut self) {
         if self.kept.wanted.is_none() {
             return;
@@ -165,8 +167,8 @@ impl Keeper {
         }
     }
 
-    /// Threads that this makes are in the class, and stay in it: they inherit it from the one that makes
-    /// them.
+    /// Runs `make` inside the class of the reservation. Threads that `make` starts inherit the class and stay
+    /// in it.
     pub fn inside<T>(&self, make: impl FnOnce() -> T) -> T {
         match self.kept.class() {
             Some(class) => self.kept.inside.make(&class, make),
@@ -174,7 +176,8 @@ impl Keeper {
         }
     }
 
-    /// An application's threads join until what this gives is dropped.
+    /// Moves an application's threads into the class until the returned value is dropped; `None` if nothing
+    /// is reserved.
     pub fn application(&self, process: i32) -> Option<Application<'_>> {
         let kept = &*self.kept;
         kept.class().map(|class| Application::join(class, &kept.members, process))
@@ -190,11 +193,11 @@ impl Keeper {
         status
     }
 
-    /// Puts back what is reserved, and looks no more.
+    /// Ends the thread, and undoes the reservation.
     pub fn end(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // One that panicked has said so.
+            // A thread that panicked has printed its message.
             let _ = thread.join();
         }
         if let Some(reservation) = &mut *locked(&self.kept.reservation) {
@@ -231,7 +234,7 @@ impl Kept {
         }
     }
 
-    /// What is not as it was made.
+    /// Returns all deviations from the reservation as it was made.
     fn amiss(&self, reservation: &Setting<Reservation>) -> Vec<Amiss> {
         let held = match reservation {
             Setting::Set(held) => held,
@@ -244,14 +247,14 @@ impl Kept {
         };
         let mut amiss: Vec<_> = faults.into_iter().map(Amiss::Fault).collect();
         let class = held.class();
-        // Of a group that is not there no thread is astray.
+        // If the group is gone, no thread counts as astray.
         for thread in self.inside.astray(&class).unwrap_or_default() {
             amiss.push(Amiss::Astray { thread, name: name_of(thread), group: class.other_group_of(thread) });
         }
         amiss
     }
 
-    /// Says what was not amiss before.
+    /// Logs deviations that the last check did not find.
     fn tell(&self, amiss: &[Amiss]) {
         let mut told = locked(&self.told);
         for one in amiss.iter().filter(|one| !told.contains(one)) {
@@ -273,7 +276,7 @@ impl Kept {
         };
         let back = self.class().map_or(0, |class| self.bring_back(&class));
         let mut left = self.amiss(reservation);
-        // Who was in the way.
+        // Add deviations that the repair met, such as another tool's group.
         let in_the_way = repaired.as_ref().map_or(&[][..], Vec::as_slice).iter().cloned().map(Amiss::Fault);
         let in_the_way: Vec<_> = in_the_way.filter(|fault| !left.contains(fault)).collect();
         left.extend(in_the_way);
@@ -298,13 +301,13 @@ impl Kept {
         self.tell(&left);
     }
 
-    /// Where everything is undone already.
+    /// Makes a reservation anew after the kernel has undone the old one.
     fn make_anew(&self, reservation: &mut Setting<Reservation>) -> Result<(), CacheError> {
         let Some((request, journals)) = &self.wanted else { return Ok(()) };
-        // Not mounted it stays as it is, with its journal.
+        // While resctrl is not mounted, the old reservation stays, with its journal.
         let resctrl = Resctrl::find()?;
         if let Setting::Set(held) = std::mem::take(reservation) {
-            // Unmounting has put back everything; a journal that is left is the next one's to look at.
+            // Unmounting has undone everything. If a journal is left, the next reservation deals with it.
             let _ = held.restore();
         }
         match Reservation::make(&resctrl, request, journals, &mut |_| {}) {
@@ -321,14 +324,15 @@ impl Kept {
         }
     }
 
-    /// Threads that are in no other tool's group; how many.
+    /// Moves threads that have left the class back into it, except those in another tool's group. Returns
+    /// their number.
     fn bring_back(&self, class: &Class) -> usize {
         let astray = self.inside.astray(class).unwrap_or_default();
-        // One that another tool has, or that ended meanwhile, is looked at again.
+        // The next check looks again at threads that another tool has taken, or that have ended.
         astray.into_iter().filter(|thread| class.add_thread(*thread).is_ok()).count()
     }
 
-    /// What is shown, and kept for those who ask while it is made again.
+    /// Builds the status, and keeps it for requests during a repair.
     fn answer(&self, reservation: &Setting<Reservation>) -> ReservationStatus {
         let held = reservation.get();
         let amiss = if self.wanted.is_some() { self.amiss(reservation) } else { Vec::new() };
@@ -345,7 +349,7 @@ impl Kept {
     }
 }
 
-/// Into the log.
+/// Writes a warning to the log.
 fn tell(what: &str) {
     tracing::warn!("{what}");
 }
@@ -365,7 +369,7 @@ mod tests {
         let amiss = [astray(1)];
         let mut now = start;
         let mut tries = Vec::new();
-        // It is undone again at once, for an hour.
+        // Another tool undoes each repair at once, for an hour.
         while now - start < Duration::from_secs(3600) {
             if patience.tries(now, &amiss) {
                 tries.push((now - start).as_secs());
@@ -375,7 +379,7 @@ mod tests {
         assert_eq!(tries[..5], [0, 1, 3, 7, 15]);
         assert_eq!(tries.len(), 15, "{tries:?}");
         assert!(tries.windows(2).all(|two| two[1] - two[0] <= PAUSE_MAX.as_secs()), "{tries:?}");
-        // What stood for long is as new.
+        // After the longest pause without a repair, the pause is the first one again.
         patience.calm(now + PAUSE_MAX);
         assert!(patience.tries(now + PAUSE_MAX, &amiss));
         assert!(patience.tries(now + PAUSE_MAX + PAUSE_FIRST, &amiss));

@@ -1,5 +1,5 @@
-//! The pool's place in the last-level cache: reserving ways for it, keeping it warm, and telling whether it
-//! is there.
+//! The pool's place in the last-level cache: reserving ways for the pool, keeping it warm, and measuring
+//! whether it is there.
 
 mod config;
 mod keeper;
@@ -29,54 +29,54 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use threads::{Application, cpus_near, leave, own_thread};
 use warm::Warm;
 
-/// Why no cache is reserved.
+/// Reason why no cache is reserved, or another setting of `[cache]` fails.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
-    /// There is no resctrl.
+    /// The kernel's resctrl is not there, or cannot be used.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The caches cannot be told.
+    /// The host's caches cannot be read.
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    /// It cannot be done.
+    /// The reservation fails.
     #[error("{error}{key}", error = .0, key = key_of(.0))]
     Reserve(#[from] ReserveError),
-    /// The section `[cache]`.
+    /// The section `[cache]` is invalid.
     #[error(transparent)]
     Config(#[from] CacheConfigError),
-    /// The processor's registers.
+    /// The processor's registers cannot be set.
     #[error("cache.ddio_ways or cache.prefetchers: {0}")]
     Registers(#[from] SettingError),
-    /// Other groups' bandwidth, or the devices' ways.
+    /// The bandwidth of groups or the ways of devices cannot be set.
     #[error("cache.throttle or cache.device_ways: {0}")]
     Adjust(#[from] AdjustError),
-    /// There are no ways of the pool.
+    /// Devices are to fill the pool's ways, but no ways are reserved.
     #[error("cache.device_ways = \"pool\" gives devices the ways that are reserved, and none are")]
     NoPoolWays,
-    /// No core is named.
+    /// Prefetchers are to be off, but neither the reactor nor the NIC is pinned to a core.
     #[error(
         "cache.prefetchers = \"off\" is for the cores of the reactor and the NIC: name them (reactor.cpu, \
          nic.cpu)"
     )]
     NoCore,
-    /// This process's threads cannot join.
+    /// This process's threads cannot join the reservation's group.
     #[error(
         "nothing is reserved, as the daemon's threads could not use it: {0}; start it from the default group \
          (echo PID > /sys/fs/resctrl/tasks)"
     )]
     Thread(#[from] ThreadError),
-    /// A thread is pinned to where nothing is reserved.
+    /// A thread is pinned to a core of a cache in which nothing is reserved.
     #[error(
         "core {core} (reactor.cpu or nic.cpu) is none of the reserved caches': name one of {cpus}, or \
          another cache (cache.domains)"
     )]
     Core {
-        /// The core.
+        /// Number of the core.
         core: usize,
-        /// Those that there are.
+        /// Cores of the reserved caches.
         cpus: CpuSet,
     },
-    /// Devices would be let into ways that are exclusive.
+    /// Devices are to fill ways that are reserved exclusively.
     #[error(
         "cache.device_ways has ways of the pool's, which are exclusive: let cache.exclusive be \"never\", or \
          name other ways"
@@ -84,7 +84,7 @@ pub enum CacheError {
     DeviceWaysExclusive,
 }
 
-/// The keys of the configuration that a refusal is about.
+/// Names the keys of the configuration to which a refusal refers.
 fn key_of(error: &ReserveError) -> &'static str {
     let ReserveError::Refused(refusal) = error else { return "" };
     match refusal {
@@ -99,25 +99,26 @@ fn key_of(error: &ReserveError) -> &'static str {
     }
 }
 
-/// What the daemon does about the cache. Dropped, it puts everything back.
+/// Everything that the daemon changes about the cache. Dropping it undoes all changes.
 pub struct CacheControl {
     config: CacheConfig,
     reservation: Keeper,
-    /// The processors of the reserved caches, where there are others, too.
+    /// Processors of the reserved caches; `None` if these are all caches, or nothing is reserved.
     cpus: Option<CpuSet>,
-    /// What else of the processor is set.
+    /// Settings of the processor's registers.
     registers: Setting<Settings>,
-    /// What else of resctrl is changed.
+    /// Settings of resctrl other than the reservation.
     adjustments: Setting<Adjustments>,
     counters: Mutex<Setting<CacheCounters>>,
     warm: Warm,
 }
 
 impl CacheControl {
-    /// Reserves what the configuration asks for, for a pool near a NUMA node and threads on these cores.
+    /// Reserves cache as configured, for a pool near a NUMA node and threads pinned to `cores`.
     ///
     /// # Errors
-    /// [`CacheError`], where a reservation is required. Else it is said, and the daemon goes on without.
+    /// Returns [`CacheError`] if something that `[cache]` asks for fails, and `cache.reserve` is `require`.
+    /// Otherwise failures are logged, and the daemon continues without it.
     pub fn start(
         config: &CacheConfig,
         pool_bytes: u64,
@@ -134,12 +135,12 @@ impl CacheControl {
             warm: Warm::default(),
         };
         recover_own(config);
-        // Where one of them ends the start, those before it are put back by dropping them.
+        // If a later step ends the start, dropping undoes the earlier ones.
         let required = config.reserve == Reserve::Require;
         let registers = set_registers(config, numa_node, cores);
         control.registers = Setting::of("the processor's registers stay as they are", registers, required)?;
         if required && !config.throttle.is_empty() {
-            // Before anything is taken: what cannot be is refused by looking.
+            // Check before any cache is taken: impossible limits are found by reading alone.
             let wanted = adjustments::Wanted { bandwidth: config.throttled()?, ..Default::default() };
             adjustments::check(&Resctrl::find()?, &wanted)?;
         }
@@ -166,8 +167,8 @@ impl CacheControl {
         Ok(control)
     }
 
-    /// Threads that this makes are in the reservation's class, and on processors of its caches: they inherit
-    /// both from the one that makes them.
+    /// Runs `make` inside the reservation's class and on the processors of its caches. Threads that `make`
+    /// starts inherit both.
     pub fn inside<T>(&self, make: impl FnOnce() -> T) -> T {
         self.reservation.inside(|| {
             let stay = self.cpus.as_ref().map(CpuSet::stay).transpose();
@@ -178,22 +179,22 @@ impl CacheControl {
         })
     }
 
-    /// Starts to warm the pool, and to measure. Does not wait for it. On the reactor's core, where that has
-    /// one: what lies in another core's own cache cannot be told from memory.
+    /// Starts the warmer, which keeps the pool in the cache and measures it; returns at once. It runs on core
+    /// `cpu` if the reactor is pinned there, since the private cache of another core looks like memory.
     pub fn warm(&self, pool: &Arc<SharedMemory>, cpu: Option<usize>) {
         if self.config.warm {
             self.inside(|| self.warm.start(pool, self.config.warm_permille, cpu));
         }
     }
 
-    /// An application's threads join, where that is configured, until what this gives is dropped. Those that
-    /// it starts later inherit it.
+    /// Moves an application's threads into the class until the returned value is dropped, if
+    /// `cache.applications` is set. Threads that they start later inherit the class.
     pub fn application(&self, process: i32) -> Option<Application<'_>> {
         if self.config.applications { self.reservation.application(process) } else { None }
     }
 
-    /// Counts what the thread that calls finds in the cache from now on, and what not, where the processor
-    /// can tell.
+    /// Starts to count hits and misses of the calling thread in the last-level cache, where the processor
+    /// can.
     pub fn count_this_thread(&self) {
         if !self.config.counters {
             return;
@@ -204,12 +205,13 @@ impl CacheControl {
         });
         *locked(&self.counters) = match counting {
             Ok(counters) => Setting::Set(counters),
-            // Most machines that are not real have none: shown, not said.
+            // Most virtual machines have no counters: the status shows that, and the log does not.
             Err(error) => Setting::Failed(error.to_string()),
         };
     }
 
-    /// What is reserved, what of it is used, and what of the pool is resident. Reads the kernel's files.
+    /// Returns the status: the reservation, its use, and how much of the pool is resident. Reads files of the
+    /// kernel.
     pub fn status(&self) -> CacheStatus {
         CacheStatus {
             reserve: status::reserve(self.config.reserve),
@@ -226,7 +228,7 @@ impl CacheControl {
 }
 
 impl Drop for CacheControl {
-    /// The last first: devices may have ways that are reserved.
+    /// Undoes all changes in reverse order, since devices may fill ways that are reserved.
     fn drop(&mut self) {
         self.adjustments.undo("bandwidth of groups and ways of devices are", Adjustments::restore);
         self.reservation.end();
@@ -238,7 +240,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// That threads are pinned to processors of the caches that are reserved, where these are not all.
+/// Checks that threads are pinned to processors of the reserved caches, where these are not all caches.
 fn check_cores(cpus: Option<&CpuSet>, cores: &[usize]) -> Result<(), CacheError> {
     let Some(cpus) = cpus else { return Ok(()) };
     match cores.iter().find(|core| !u32::try_from(**core).is_ok_and(|core| cpus.contains(core))) {
@@ -247,7 +249,7 @@ fn check_cores(cpus: Option<&CpuSet>, cores: &[usize]) -> Result<(), CacheError>
     }
 }
 
-/// Changes what is configured of resctrl beside the reservation; nothing by default.
+/// Changes settings of resctrl other than the reservation, as configured. By default there are none.
 fn adjust(
     config: &CacheConfig,
     numa_node: Option<u32>,
@@ -281,7 +283,7 @@ fn adjust(
     Ok(Some(Adjustments::make(&resctrl, &wanted, &config.journals)?))
 }
 
-/// The same ways in the caches named, or in each.
+/// Returns these ways for each of `domains`, or for each cache of the host if `domains` is empty.
 fn of_each(domains: &[DomainId], topology: &Topology, ways: WayMask) -> BTreeMap<DomainId, WayMask> {
     if domains.is_empty() {
         topology.domains.iter().map(|domain| (domain.id, ways)).collect()
@@ -290,7 +292,7 @@ fn of_each(domains: &[DomainId], topology: &Topology, ways: WayMask) -> BTreeMap
     }
 }
 
-/// Sets what is configured beside resctrl; nothing by default.
+/// Sets the processor's registers as configured. By default nothing is set.
 fn set_registers(
     config: &CacheConfig,
     numa_node: Option<u32>,
@@ -313,14 +315,15 @@ fn set_registers(
     Ok(Some(Settings::make(&topology, &wanted, &config.journals)?))
 }
 
-/// Whether this user has journals. Who never reserved anything has none, and another user's are his business.
+/// Whether this user owns a folder of journals. A user who never reserved cache has none, and those of other
+/// users are left alone.
 fn has_journals(config: &CacheConfig) -> bool {
     use std::os::unix::fs::MetadataExt;
     let own = rustix::process::geteuid().as_raw();
     std::fs::metadata(&config.journals).is_ok_and(|found| found.is_dir() && found.uid() == own)
 }
 
-/// Puts back what processes that were killed had changed, whatever this one is to do.
+/// Undoes changes of processes that were killed, whether this daemon reserves cache or not.
 fn recover_own(config: &CacheConfig) {
     if !has_journals(config) {
         return;
@@ -342,7 +345,7 @@ fn reserve(
     let resctrl = Resctrl::find()?;
     let request = config.request_near(pool_bytes, numa_node)?;
     let reservation = Reservation::make(&resctrl, &request, &config.journals, &mut |_| {})?;
-    // That its threads can join is tried before anything rests on it.
+    // Test that threads can join before the daemon relies on it.
     let class = reservation.class();
     class.add_thread(own_thread())?;
     leave(&class);

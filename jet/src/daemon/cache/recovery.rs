@@ -1,5 +1,5 @@
-//! Putting back what processes that were killed had changed of the cache: by the next daemon, or by `jet
-//! cache restore`.
+//! Undoing changes of the cache that killed processes left: at the start of the next daemon, or by
+//! `jet cache restore`.
 
 use jet_cat::adjustments::{self, AdjustError, GivenUp};
 use jet_cat::registers::{self, SettingError};
@@ -11,38 +11,39 @@ use std::path::Path;
 const REGISTERS: &str = "the processor's registers that were left set";
 const ADJUSTED: &str = "bandwidth of groups and ways of devices that were left set";
 
-/// How far putting back goes.
+/// Extent of undoing changes. Each includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// What processes that are gone had left.
+    /// Undo changes of processes that are gone.
     Gone,
-    /// And reservations that are to outlive processes.
+    /// Also undo reservations that are meant to outlive processes.
     Standing,
-    /// And what cannot be put back stays as it is, and is forgotten.
+    /// Also give up changes that cannot be undone, and remove their journals.
     Forget,
 }
 
-/// Something that was left, and what became of it.
+/// A change that was left, and how undoing it ended.
 #[derive(Debug)]
 pub enum Recovered {
-    /// Reserved cache.
+    /// Cache that was reserved.
     Reserved(Left),
-    /// Registers of the processor: put back, or not.
+    /// Registers of the processor: undone, or the error.
     Registers(Result<(), SettingError>),
-    /// Bandwidth of groups, and ways of devices: put back, or not.
+    /// Bandwidth of groups and ways of devices: undone, or the error.
     Adjusted(Result<(), AdjustError>),
-    /// Of these what could be put back is, and the rest is given up: which, and what stays as it is.
+    /// Changes of this kind are undone as far as possible, and the rest is given up: the kind, and the
+    /// settings that stay.
     Forgotten(&'static str, Vec<String>),
-    /// Of these nothing is given up, because a living process has them.
+    /// Changes of this kind are not given up, because a living process uses them.
     InUse(&'static str),
-    /// Journals of reservations are there, and no resctrl to look at.
+    /// Journals of reservations exist, but resctrl cannot be opened to check them.
     Unseen(OpenError),
     /// Journals of reservations cannot be read.
     Unread(JournalError),
 }
 
 impl Recovered {
-    /// Whether it is as it should be now.
+    /// Whether no problem is left: the change is undone, given up, or in use by a living process.
     pub fn is_well(&self) -> bool {
         match self {
             Self::Reserved(left) => left.restored.is_ok(),
@@ -54,7 +55,7 @@ impl Recovered {
     }
 }
 
-/// One line for people.
+/// Writes one line of text for people.
 impl fmt::Display for Recovered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -77,7 +78,7 @@ impl fmt::Display for Recovered {
     }
 }
 
-/// Whether something was left, and what became of it.
+/// Turns a result into `None` if nothing was left, and otherwise into how undoing ended.
 fn some<E>(put_back: Result<bool, E>) -> Option<Result<(), E>> {
     match put_back {
         Ok(false) => None,
@@ -86,27 +87,27 @@ fn some<E>(put_back: Result<bool, E>) -> Option<Result<(), E>> {
     }
 }
 
-/// What became of something that was given up.
+/// Describes how giving up a change ended; `None` if another process has undone it already.
 fn given_up<E>(
     what: &'static str,
     given_up: Result<GivenUp, E>,
     put_back: fn(Result<(), E>) -> Recovered,
 ) -> Option<Recovered> {
     match given_up {
-        // Somebody else put it back a moment ago.
+        // Another process undid it a moment ago.
         Ok(GivenUp::Nothing) => None,
         Ok(GivenUp::InUse) => Some(Recovered::InUse(what)),
-        // Somebody put right what did not fit a moment ago.
+        // Another process has put right what did not fit, so all of it could be undone.
         Ok(GivenUp::Stays(stays)) if stays.is_empty() => Some(put_back(Ok(()))),
         Ok(GivenUp::Stays(stays)) => Some(Recovered::Forgotten(what, stays)),
         Err(error) => Some(put_back(Err(error))),
     }
 }
 
-/// Puts back what was left, in the order of an end.
+/// Undoes changes that were left, in the order of a daemon's end.
 ///
 /// # Errors
-/// The journals' folder cannot be read.
+/// Returns an error if the folder of the journals cannot be read.
 pub fn recover(journals: &Path, extent: Extent) -> Result<Vec<Recovered>, JournalError> {
     let reserved = reservation::reserved(journals)?;
     let forgets = extent == Extent::Forget;
@@ -130,7 +131,7 @@ pub fn recover(journals: &Path, extent: Extent) -> Result<Vec<Recovered>, Journa
                 Err(error) => recovered.push(Recovered::Unread(error)),
             }
         }
-        // What is written down may stand where it is mounted.
+        // The recorded changes may exist where resctrl is mounted.
         Err(error) if !reserved.is_empty() => recovered.push(Recovered::Unseen(error)),
         Err(_) => {}
     }

@@ -1,22 +1,23 @@
-//! Something that is set where that is configured and can be, and is told of where not.
+//! An optional setting of the system: left alone, set, or failed with a reason.
 
 use super::CacheError;
 use jet_control::status::SettingStatus;
 
-/// What became of it.
+/// State of an optional setting.
 #[derive(Debug, Default)]
 pub(super) enum Setting<T> {
-    /// It is as it was.
+    /// The setting was not asked for, and is as it was.
     #[default]
     Left,
-    /// What is configured is set.
+    /// The setting is made as configured.
     Set(T),
-    /// It could not be, and why.
+    /// The setting could not be made, with the reason.
     Failed(String),
 }
 
 impl<T> Setting<T> {
-    /// What was tried; a failure is one of the daemon's where it is `required`, else it is said.
+    /// Converts the result of making a setting. An error is returned if `required`, and otherwise logged
+    /// after the text `failed`.
     pub fn of(
         failed: &str,
         result: Result<Option<T>, CacheError>,
@@ -40,7 +41,7 @@ impl<T> Setting<T> {
         }
     }
 
-    /// Why it could not be.
+    /// Returns the reason why the setting failed, if it did.
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Failed(reason) => Some(reason),
@@ -48,7 +49,7 @@ impl<T> Setting<T> {
         }
     }
 
-    /// Undoes it, as far as it is set; what cannot be undone is said.
+    /// Undoes the setting if it is made. A failure is logged.
     pub fn undo<E: std::fmt::Display>(&mut self, what: &str, undo: impl FnOnce(T) -> Result<(), E>) {
         if let Self::Set(set) = std::mem::take(self)
             && let Err(error) = undo(set)

@@ -1,4 +1,4 @@
-//! What `jet status` shows of the cache.
+//! The cache's part of `jet status`.
 
 use super::setting::Setting;
 use super::{CacheConfig, Reserve};
@@ -15,7 +15,7 @@ use jet_control::status::{
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// What was asked for.
+/// Converts the configured `cache.reserve` for the status.
 pub(super) fn reserve(reserve: Reserve) -> shown::Reserve {
     match reserve {
         Reserve::Auto => shown::Reserve::Auto,
@@ -24,7 +24,7 @@ pub(super) fn reserve(reserve: Reserve) -> shown::Reserve {
     }
 }
 
-/// Other groups' bandwidth, and the ways of devices.
+/// Builds the status of groups' bandwidth and of devices' ways.
 pub(super) fn adjustments(adjustments: &Setting<Adjustments>, config: &CacheConfig) -> AdjustmentsStatus {
     AdjustmentsStatus {
         setting: adjustments.status(),
@@ -34,7 +34,7 @@ pub(super) fn adjustments(adjustments: &Setting<Adjustments>, config: &CacheConf
     }
 }
 
-/// What the processor itself counts of the reactor's thread.
+/// Reads the processor's counters of the reactor's thread for the status.
 pub(super) fn counters(counting: &mut Setting<CacheCounters>) -> CountersStatus {
     match counting {
         Setting::Left => CountersStatus::Off,
@@ -47,13 +47,13 @@ pub(super) fn counters(counting: &mut Setting<CacheCounters>) -> CountersStatus 
 }
 
 fn counted(counts: CacheCounts) -> shown::CacheCounts {
-    // Named one by one: a count that is added has to be shown, too.
+    // Naming each count makes the compiler report a new one that is not shown.
     let CacheCounts { llc_references, llc_misses, memory_reads, remote_memory_reads, counted_permille } =
         counts;
     shown::CacheCounts { llc_references, llc_misses, memory_reads, remote_memory_reads, counted_permille }
 }
 
-/// What the warmer found, and what it cost.
+/// Converts the warmer's measurements and its cost for the status.
 pub(super) fn readings(readings: Readings) -> WarmerReadings {
     let Readings { resident, touches, cycles, cpu_ns, running_ns, running_cpu_ns, rate_hz, cost_permille } =
         readings;
@@ -76,14 +76,15 @@ fn occupancy(count: Count) -> Occupancy {
     }
 }
 
-/// What was counted when it was last asked for.
+/// Bytes counted at the last request, and the time of the request.
 #[derive(Default)]
 pub(super) struct Bandwidth {
     last: BTreeMap<DomainId, (Instant, u64)>,
 }
 
 impl Bandwidth {
-    /// Bytes a second since the last time; none the first time, and where a count has begun anew.
+    /// Returns bytes per second since the last call; `None` at the first call, and if the count has
+    /// restarted.
     fn per_second(&mut self, domain: DomainId, total: Option<Count>) -> Option<u64> {
         let (now, bytes) = (Instant::now(), total?.bytes()?);
         let (before, had) = self.last.insert(domain, (now, bytes))?;
@@ -92,13 +93,13 @@ impl Bandwidth {
     }
 }
 
-/// Whether the group is exclusive now.
+/// Whether the group is exclusive now; `None` if its mode cannot be read.
 pub(super) fn is_exclusive(reservation: &Reservation) -> Option<bool> {
     let mode = reservation.resctrl().group(&reservation.plan().group).mode().ok()?;
     Some(mode == Mode::Exclusive)
 }
 
-/// What a reservation has in each domain. What cannot be read at the moment is none.
+/// Returns the state of a reservation in each cache. Values that cannot be read at the moment are absent.
 pub(super) fn domains(reservation: &Reservation, bandwidth: &mut Bandwidth) -> Vec<CacheDomainStatus> {
     let plan = reservation.plan();
     let resctrl = reservation.resctrl();

@@ -1,4 +1,4 @@
-//! Which class and which processors threads are in.
+//! Threads in the reservation's class, and the processors on which they run.
 
 use super::locked;
 use jet_cat::CpuSet;
@@ -8,18 +8,20 @@ use jet_cat::topology::Topology;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
-/// More threads than any application has.
+/// Number of threads from which moving a process's threads stops. No application has as many.
 const APPLICATION_THREADS_MAX: usize = 100_000;
 
-/// Threads of this process that belong into the class: those that were made in it, and those that these made.
+/// Threads of this process that belong to the class: those that were started inside it, and threads that
+/// these started.
 #[derive(Debug, Default)]
 pub(super) struct Inside(Mutex<BTreeSet<i32>>);
 
 impl Inside {
-    /// Threads that this makes are in the class: they inherit it from the one that makes them, which is there
-    /// meanwhile.
+    /// Runs `make` with the calling thread in the class, so threads that `make` starts inherit it. The
+    /// calling thread leaves the class again.
     pub fn make<T>(&self, class: &Class, make: impl FnOnce() -> T) -> T {
-        // Held to the end: nobody takes the one that makes for one that belongs there.
+        // Held until the end: otherwise [`astray`](Self::astray) would take the calling thread for one that
+        // belongs to the class.
         let mut inside = locked(&self.0);
         let before = own_threads();
         let added = class.add_thread(own_thread());
@@ -32,10 +34,10 @@ impl Inside {
         made
     }
 
-    /// Those that are not in the class any more.
+    /// Returns threads that belong to the class and are no longer in it.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// Returns an error if the group's threads cannot be read.
     pub fn astray(&self, class: &Class) -> Result<Vec<i32>, AccessError> {
         let mut inside = locked(&self.0);
         let own = own_threads();
@@ -47,19 +49,19 @@ impl Inside {
     }
 }
 
-/// Processes whose threads are in the class, with the sessions that each has.
+/// Processes whose threads are in the class, with the number of sessions of each.
 #[derive(Debug, Default)]
 pub(super) struct Members(Mutex<BTreeMap<i32, usize>>);
 
 impl Members {
-    /// Moves all their threads: the class is another.
+    /// Moves the threads of all these processes into a new class.
     pub fn join_again(&self, class: &Class) {
         locked(&self.0).keys().for_each(|process| join(class, *process));
     }
 }
 
-/// A session of an application whose threads are in the class. Dropped, they leave it, if it was the last
-/// one.
+/// A session of an application whose threads are in the class. Dropping the last session of a process moves
+/// its threads out of the class.
 pub struct Application<'a> {
     class: Class,
     members: &'a Members,
@@ -67,7 +69,7 @@ pub struct Application<'a> {
 }
 
 impl<'a> Application<'a> {
-    /// Moves its threads.
+    /// Counts a session of the process, and moves the process's threads into the class.
     pub(super) fn join(class: Class, members: &'a Members, process: i32) -> Self {
         *locked(&members.0).entry(process).or_default() += 1;
         join(&class, process);
@@ -86,16 +88,16 @@ impl Drop for Application<'_> {
         members.remove(&self.process);
         let inside = self.class.threads().unwrap_or_default();
         for thread in threads_of(self.process).iter().filter(|thread| inside.contains(thread)) {
-            // One that ended meanwhile is in no group.
+            // A thread that has ended is in no group.
             let _ = self.class.remove_thread(*thread);
         }
     }
 }
 
-/// Moves a process's threads into the class.
+/// Moves all threads of a process into the class.
 fn join(class: &Class, process: i32) {
     let mut threads = BTreeSet::new();
-    // One that was not moved yet may start another meanwhile.
+    // A thread that is not moved yet may start another meanwhile, so look until there is no new one.
     loop {
         let found = threads_of(process);
         let new: Vec<i32> = found.difference(&threads).copied().collect();
@@ -116,17 +118,17 @@ fn threads_of(process: impl std::fmt::Display) -> BTreeSet<i32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// This process's.
+/// Returns the threads of this process.
 fn own_threads() -> BTreeSet<i32> {
     threads_of("self")
 }
 
-/// A thread's name; none of one that has ended.
+/// Returns the name of a thread of this process; empty if the thread has ended.
 pub(super) fn name_of(thread: i32) -> String {
     std::fs::read_to_string(format!("/proc/self/task/{thread}/comm")).unwrap_or_default().trim().to_owned()
 }
 
-/// The processors of the caches that are reserved; none where these are all.
+/// Returns the processors of the reserved caches; `None` if these are all caches.
 pub(super) fn cpus_near(reservation: &Reservation) -> Option<CpuSet> {
     let topology = Topology::of_host().ok()?;
     let domains = &reservation.plan().domains;
@@ -137,12 +139,13 @@ pub(super) fn cpus_near(reservation: &Reservation) -> Option<CpuSet> {
     Some(reserved.flat_map(|domain| domain.cpus.iter()).collect())
 }
 
-/// The thread that calls.
+/// Returns the number of the calling thread.
 pub(super) fn own_thread() -> i32 {
     rustix::thread::gettid().as_raw_pid()
 }
 
-/// Back to the group that this thread came from: only from the default group are threads taken.
+/// Moves the calling thread back to the default group, from which it came: threads are only taken from that
+/// group.
 pub(super) fn leave(class: &Class) {
     if let Err(error) = class.remove_thread(own_thread()) {
         tracing::warn!("the control plane stays in the reserved cache's class: {error}");

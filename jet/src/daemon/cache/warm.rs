@@ -1,6 +1,8 @@
-//! The thread that keeps the pool warm, started beside everything else: its calibration takes a moment.
+//! Starting the warmer, the thread that keeps the pool in the cache. A separate thread starts it, since its
+//! calibration takes a moment.
 
 use super::status::readings;
+use crate::backoff::Backoff;
 use jet_cat::residency::{PaceOptions, Region, WarmerOptions, WarmerThread};
 use jet_control::status::WarmerStatus;
 use jet_fabric::memory::SharedMemory;
@@ -8,7 +10,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How far it is.
+/// State of the warmer.
 #[derive(Default)]
 enum State {
     #[default]
@@ -22,12 +24,12 @@ enum State {
 #[derive(Default)]
 pub(super) struct Warm {
     state: Arc<Mutex<State>>,
-    /// Dropped, it ends the thread that waits to try again.
+    /// Channel whose drop ends the thread that tries to start the warmer.
     stop: Mutex<Option<Sender<()>>>,
 }
 
-/// Between two attempts, the first and the longest: on a host that is busy at the moment hits cannot be told
-/// from memory.
+/// Pause between two attempts to start the warmer: at first, and at most. On a busy host, hits may not be
+/// distinguishable from memory for now.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
@@ -42,11 +44,11 @@ impl Warm {
         *locked(&self.stop) = Some(stop);
         *locked(&state) = State::Calibrating;
         let begin = move || {
-            let mut pause = RETRY_FIRST;
+            let mut backoff = Backoff::new(RETRY_FIRST, RETRY_MAX);
             let mut told = false;
             loop {
                 match begin(&pool, budget_permille, cpu) {
-                    // The daemon may have ended meanwhile; the warmer then ends with what it is put into.
+                    // If the daemon has ended meanwhile, dropping the state ends the warmer.
                     Ok(thread) => {
                         *locked(&state) = State::Running(thread);
                         return;
@@ -58,10 +60,9 @@ impl Warm {
                         *locked(&state) = State::Failed(error);
                     }
                 }
-                if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+                if stopped.recv_timeout(backoff.next_wait()) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }
-                pause = (pause * 2).min(RETRY_MAX);
             }
         };
         if let Err(error) = std::thread::Builder::new().name("jet-warm-start".to_owned()).spawn(begin) {
@@ -81,8 +82,8 @@ impl Warm {
 
 fn begin(pool: &Arc<SharedMemory>, budget_permille: u32, cpu: Option<usize>) -> Result<WarmerThread, String> {
     let keep: Arc<dyn std::any::Any + Send + Sync> = Arc::<SharedMemory>::clone(pool);
-    // SAFETY: the mapping lives as long as the memory, which is kept; it is sealed against shrinking, and
-    // stays readable.
+    // SAFETY: the mapping lives as long as `SharedMemory`, which `keep` holds. The memory is sealed against
+    // shrinking, and stays readable.
     let region =
         unsafe { Region::new(pool.base(), pool.bytes(), keep) }.map_err(|error| error.to_string())?;
     let pace = PaceOptions { budget_permille, ..PaceOptions::default() };

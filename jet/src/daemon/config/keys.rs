@@ -1,11 +1,12 @@
-//! What the daemon stands on has names of its own for what is set here. Its errors are told with the keys to
-//! change.
+//! Error messages in terms of the daemon's configuration. The crates below have other names for these
+//! numbers, so their errors are translated into keys that a user can change.
 
 use jet_fabric::limits::{LimitError, Remedy};
 #[cfg(feature = "verbs")]
 use jet_fabric::verbs::VerbsError;
 
-/// Why the receiver does not go with its configuration: the key, and numbers in the key's unit.
+/// Describes why the receiver refuses its configuration: with the daemon's key, and numbers in the key's
+/// unit.
 pub(super) fn of_receiver(error: &jet_core::ConfigError) -> String {
     let (name, found, min, max) = match error {
         jet_core::ConfigError::Range { name, found, min, max } => (*name, found, min, max),
@@ -44,14 +45,15 @@ pub(super) fn of_receiver(error: &jet_core::ConfigError) -> String {
         "session_memory_slabs" => "escape.session_memory_bytes",
         other => other,
     };
-    // The receiver counts in slabs and nanoseconds; what is told can be written as it is told.
+    // The receiver counts in slabs and nanoseconds; the message has the key's unit, so its numbers can be
+    // written into the file.
     let in_unit = |number: u64| match name {
         "heartbeat_ns" => number / 1_000_000,
         _ if name.contains("_slabs") => number.saturating_mul(jet_wire::SLAB_BYTES as u64),
         _ => number,
     };
     let (found, min, max) = (in_unit(*found), in_unit(*min), in_unit(*max));
-    // What a bound comes from, where another key sets it.
+    // Adds where a bound comes from, if another key sets it.
     let from = match name {
         "credit_max" => ": at most one a slab of pool.srq_bytes",
         "messages_max" => ": at least the slabs of pool.srq_bytes and read.concurrency together",
@@ -60,13 +62,13 @@ pub(super) fn of_receiver(error: &jet_core::ConfigError) -> String {
     format!("{key} is {found}, but must be {min} to {max}{from}")
 }
 
-/// What a device has too little of.
+/// Describes what an RDMA device has too little of, and which key to lower.
 #[cfg(feature = "verbs")]
 pub fn of_limits(error: &LimitError) -> String {
     too_little(error, &error.remedy.to_string())
 }
 
-/// What the device has too little of that `nic.profile` names.
+/// Describes what the device of `nic.profile` has too little of, and which key to lower.
 pub fn of_profile(error: &LimitError) -> String {
     too_little(error, "no size helps: leave nic.profile out, or name another device there (docs/rdma.md)")
 }
@@ -74,7 +76,7 @@ pub fn of_profile(error: &LimitError) -> String {
 fn too_little(error: &LimitError, otherwise: &str) -> String {
     let change = match error.remedy {
         Remedy::OtherDevice => otherwise.to_owned(),
-        // All that hangs on it at once: one start then shows whether it goes.
+        // Names all keys that depend on the SRQ's size at once, so that one restart is enough.
         Remedy::FewerSrqEntries { entries } => {
             let bytes = u64::from(entries) * jet_wire::SLAB_BYTES as u64;
             let reserve = (entries / 4).clamp(1, jet_core::Config::default().srq_reserve_entries);
@@ -89,7 +91,7 @@ fn too_little(error: &LimitError, otherwise: &str) -> String {
     format!("{}; {change}", error.lack())
 }
 
-/// Why there is no NIC on verbs.
+/// Describes why there is no NIC on verbs, with the key that asked for too much.
 #[cfg(feature = "verbs")]
 pub fn of_verbs(error: &VerbsError) -> String {
     match error {

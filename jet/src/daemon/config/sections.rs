@@ -1,75 +1,76 @@
-//! The sections of the configuration, with their defaults: the paper's where it has any.
+//! The sections of the configuration, with their defaults: the paper's where it names a number.
 
 use super::{SLAB_BYTES, values};
 use jet_escape::EscapeConfig;
 use jet_fabric::limits::Profile;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The pool's sizes.
+/// Sizes of the pool, and the memory that it lies on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Pool {
-    /// All slabs together: 12 MiB.
+    /// Bytes of all slabs together. Default: 12 MiB.
     #[serde(deserialize_with = "values::bytes")]
     pub bytes: u64,
-    /// The SRQ share at first, and the most that is posted: 4 MiB (1024 entries of 4 KiB).
+    /// Bytes of the SRQ share at the start, which is also the most that is posted. Default: 4 MiB (1024
+    /// entries of 4 KiB).
     #[serde(deserialize_with = "values::bytes")]
     pub srq_bytes: u64,
-    /// What the SRQ share always keeps.
+    /// Bytes of the SRQ share that READs never take.
     #[serde(deserialize_with = "values::bytes")]
     pub srq_floor_bytes: u64,
-    /// SRQ entries posted beyond the credit that senders have.
+    /// Number of SRQ entries posted beyond the credit of senders.
     pub srq_reserve_entries: u32,
-    /// 2 MiB pages: `auto` takes them where there are any, `require` fails where there are none, `off`.
+    /// Use of 2 MiB pages: `auto` where there are free ones, `require` to fail without them, or `off`.
     pub huge_pages: HugePages,
-    /// The NUMA node that the pool, its headers and escape memory lie on; none: the one of the RDMA device,
-    /// if it has one.
+    /// NUMA node for the pool, its headers and escape memory. Without it, the RDMA device's node, if the
+    /// device has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
 }
 
-/// Whether the pool lies on huge pages.
+/// Policy for huge pages under the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HugePages {
-    /// Where there are any.
+    /// Use huge pages where there are free ones.
     Auto,
-    /// Or not at all.
+    /// Do not start without huge pages.
     Require,
-    /// Never.
+    /// Use ordinary pages.
     Off,
 }
 
-/// The READ windows.
+/// Limits of READs, and checksums.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Read {
-    /// The largest fragment: 256 KiB.
+    /// Bytes of the largest fragment. Default: 256 KiB.
     #[serde(deserialize_with = "values::bytes")]
     pub fragment_bytes: u64,
-    /// READs at once: 32.
+    /// Most READs in flight. Default: 32.
     pub concurrency: u32,
-    /// Bytes of READs at once: 8 MiB.
+    /// Most bytes of READs in flight. Default: 8 MiB.
     #[serde(deserialize_with = "values::bytes")]
     pub in_flight_bytes: u64,
-    /// How much of the READ share may be in use.
+    /// Part of the READ share that may be in use.
     pub footprint: Footprint,
-    /// Who makes the CRC32C of messages that carry one.
+    /// Threads that make the CRC32C of messages that carry one.
     pub checksums: Checksums,
-    /// The longest message that is taken.
+    /// Bytes of the longest message that the daemon takes.
     #[serde(deserialize_with = "values::bytes")]
     pub message_bytes_max: u64,
 }
 
-/// Who makes the CRC32C of messages that carry one.
+/// Threads that make the CRC32C of messages that carry one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Checksums {
-    /// The reactor, on the way.
+    /// The reactor makes all checksums.
     Inline,
-    /// The threads of `escape.workers`, for large messages; the reactor for small ones.
+    /// The threads of `escape.workers` make checksums of large messages, the reactor those of small ones.
     Workers,
-    /// Nobody: senders are told, and make none.
+    /// No thread makes checksums. Senders are told so, and make none either.
     Off,
 }
 
@@ -83,120 +84,125 @@ impl From<Checksums> for jet_core::Checksums {
     }
 }
 
-/// How much of the READ share may be in use at once.
+/// Part of the READ share that may be in use at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Footprint {
-    /// All of it.
+    /// All of the READ share.
     Pool,
-    /// What the load is found to need.
+    /// As much as the daemon finds that the load needs.
     Follow,
 }
 
-/// The admission queues.
+/// Order in which large messages are read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Admission {
-    /// Classes, 0 the most urgent.
+    /// Number of classes. Class 0 is the most urgent.
     pub classes: u8,
-    /// What waited this long goes ahead of more urgent classes.
+    /// Waiting time in milliseconds after which a message goes ahead of more urgent classes.
     #[serde(deserialize_with = "values::milliseconds")]
     pub aging_ms: u64,
 }
 
-/// How many of what.
+/// Most senders, applications and messages at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Connected senders.
+    /// Most connected senders.
     pub peers: u32,
-    /// Registered applications.
+    /// Most registered applications.
     pub sessions: u32,
-    /// Messages known at once.
+    /// Most messages that the daemon knows at once.
     pub messages: u32,
-    /// Unfinished large messages of one sender.
+    /// Most unfinished large messages of one sender.
     pub requests_per_peer: u32,
-    /// SENDs that one sender may have on the way.
+    /// Most SENDs that one sender may have under way.
     pub credit_per_peer: u32,
-    /// A sender that waits for something hears this often that the receiver is there: 5 s.
+    /// Time in milliseconds without news after which a waiting sender is told that the receiver is there.
+    /// Default: 5 s.
     #[serde(deserialize_with = "values::milliseconds")]
     pub heartbeat_ms: u64,
 }
 
-/// An application's session.
+/// Limits of an application's session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Session {
-    /// Runs delivered and not released.
+    /// Most runs that are delivered and not released.
     pub slots: u32,
-    /// Messages delivered and not finished.
+    /// Most messages that are delivered and not finished.
     pub messages: u32,
-    /// How long a dead application's slabs stay unused.
+    /// Least time in milliseconds for which a dead application's slabs stay unused.
     #[serde(deserialize_with = "values::milliseconds")]
     pub quarantine_ms: u64,
 }
 
-/// Escape from pressure.
+/// Limits of escape from pressure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Escape {
-    /// Off, pressure is shown and nothing is done about it: for comparisons.
+    /// Whether escape acts. If `false`, pressure is shown and nothing is done about it, for comparisons.
     pub enabled: bool,
-    /// CACHE_SAFE, in thousandths of the pool.
+    /// CACHE_SAFE, in thousandths of the pool. With fewer slabs free or posted, the daemon replaces
+    /// stragglers and copies.
     pub safe_permille: u32,
-    /// CACHE_DANGER, in thousandths of the pool.
+    /// CACHE_DANGER, in thousandths of the pool. With fewer slabs free or posted, senders are slowed down.
     pub danger_permille: u32,
-    /// How far above a line it counts as crossed on the way back.
+    /// Distance above a line, in thousandths of the pool, at which the line counts as crossed upwards.
     pub hysteresis_permille: u32,
-    /// CREDIT: an application is slow when more than so many thousandths of what it holds are stragglers.
+    /// CREDIT: an application is slow if more than this many thousandths of the slabs that it holds are
+    /// stragglers.
     pub credit_permille: u32,
-    /// A slab that is held this long is a straggler; or for twice what the pool takes to be used once where
-    /// that is longer, up to four times this.
+    /// Time in microseconds after which a held run is a straggler. Where the pool is used slowly, the time is
+    /// twice that in which all of the pool is used once, up to four times this value.
     #[serde(deserialize_with = "values::microseconds")]
     pub straggler_us: u64,
-    /// MEM_ESC: memory that may stand in for stragglers; 0 replaces none.
+    /// MEM_ESC: bytes of escape memory that may stand in for stragglers. 0: none are replaced.
     #[serde(deserialize_with = "values::bytes")]
     pub replace_bytes: u64,
-    /// Memory for copies of what slow applications hold, and for messages that take memory instead of
-    /// waiting.
+    /// Bytes of escape memory for copies of what slow applications hold, and for messages that take memory
+    /// instead of waiting.
     #[serde(deserialize_with = "values::bytes")]
     pub memory_bytes: u64,
-    /// An application that holds this much of it is granted nothing new before it releases.
+    /// Bytes of escape memory from which an application is granted nothing new before it releases some.
     #[serde(deserialize_with = "values::bytes")]
     pub session_memory_bytes: u64,
-    /// Threads that copy, and that make checksums where `read.checksums` says so; 0 copies nothing.
+    /// Number of threads that copy, and that make checksums if `read.checksums` says so. 0: delivered
+    /// messages are not copied.
     pub workers: usize,
 }
 
-/// The reactor thread.
+/// Settings of the reactor's thread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Reactor {
-    /// The core that it is pinned to; none: where the kernel puts it.
+    /// Core to which the thread is pinned. Without it, the kernel chooses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<usize>,
-    /// The longest that it spins before it sleeps; adapts below that.
+    /// Longest time in microseconds that the reactor spins before it sleeps. The actual time adapts below
+    /// that.
     #[serde(deserialize_with = "values::microseconds")]
     pub spin_us_max: u64,
 }
 
-/// The NIC: the software one, but for `profile`.
+/// Settings of the software NIC. Only `profile` concerns other NICs as well.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Nic {
-    /// Whether the NIC has a thread of its own: `on`, `off` (the reactor's thread moves the bytes), or
-    /// `auto`: on where there are more than two cores.
+    /// Thread of the software NIC: `on`, `off` (the reactor's thread moves the bytes), or `auto` (on where
+    /// there are more than two cores).
     pub thread: NicThread,
-    /// The core that the NIC's thread is pinned to.
+    /// Core to which the NIC's thread is pinned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<usize>,
-    /// A device whose limits the NIC keeps to: to see what Jet does on one that is not at hand. An RDMA
+    /// Device whose limits the NIC keeps to, to see what Jet does on a device that is not at hand. An RDMA
     /// device keeps to them beside its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<NicProfile>,
 }
 
-/// A device by name.
+/// A known device, written by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NicProfile(pub Profile);
 
@@ -213,49 +219,50 @@ impl<'de> Deserialize<'de> for NicProfile {
     }
 }
 
-/// The RDMA device, and its connections.
+/// The RDMA device and its connections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rdma {
-    /// Its name; none: the one that has the first address of `listen`.
+    /// Name of the RDMA device. Without it, the device that has the first address of `listen`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// Its port; the first without it.
+    /// Number of the device's port. Without it, the first one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u8>,
-    /// The GID whose address connections come to and leave from, by its index in the port's table; none: as
-    /// the kernel routes.
+    /// Index in the port's table of the GID whose address connections use. Without it, the kernel's routes
+    /// decide.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gid_index: Option<u8>,
-    /// The type of service of what the daemon sends, as in IP; none: as the sender has it.
+    /// Type of service of packets that the daemon sends, as in IP. Without it, the sender's request decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tos: Option<u8>,
-    /// How long an acknowledgement may take before its packet is sent again: 4.096 us x 2^this.
+    /// Time that an acknowledgement may take before its packet is sent again: 4.096 us x 2^n, where n is this
+    /// value.
     pub ack_timeout: u8,
-    /// How often it is sent again before the connection ends.
+    /// Number of times that a packet is sent again before the connection ends.
     pub retry: u8,
-    /// Between two looks at the port that the device did not ask for, in milliseconds.
+    /// Time in milliseconds between two looks at the port for which the device gave no cause.
     #[serde(deserialize_with = "values::milliseconds")]
     pub look_ms: u64,
 }
 
-/// Whether the software NIC has a thread of its own.
+/// Policy for a thread of the software NIC's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NicThread {
-    /// On where there are more than two cores.
+    /// The NIC has a thread of its own where there are more than two cores.
     Auto,
-    /// It has.
+    /// The NIC has a thread of its own.
     On,
-    /// It has not.
+    /// The reactor's thread moves the NIC's bytes.
     Off,
 }
 
-/// The end.
+/// How the daemon stops.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Shutdown {
-    /// How long a drain may take before the daemon stops anyway.
+    /// Time in milliseconds that a drain may take before the daemon stops anyway.
     #[serde(deserialize_with = "values::milliseconds")]
     pub drain_ms: u64,
 }

@@ -1,4 +1,4 @@
-//! What can be set, what is refused, and what it says then.
+//! Tests of the configuration: values that can be set, values that are refused, and the error messages.
 
 use super::*;
 
@@ -57,7 +57,7 @@ fn what_escape_does_can_be_turned_off_one_by_one() {
     assert_eq!(defaults.escape, EscapeConfig::default());
     let no_replace = core(&["escape.replace_bytes=0"]);
     assert_eq!((no_replace.escape.replace_slabs_max, no_replace.memory_slabs), (0, 8192));
-    // What a session may hold of nothing does not matter.
+    // Without escape memory the limit of each session does not matter.
     let no_memory = core(&["escape.memory_bytes=0"]);
     assert_eq!((no_memory.escape.replace_slabs_max, no_memory.memory_slabs), (256, 0));
     core(&["escape.replace_bytes=0", "escape.memory_bytes=0", "escape.session_memory_bytes=0"]);

@@ -1,4 +1,4 @@
-//! Sizes and spans as people write them: `"12MiB"`, `"2ms"`. A bare number is in the unit that its key names.
+//! Sizes and spans with units, as in `"12MiB"` or `"2ms"`. A bare number is in the unit that its key names.
 
 use bytesize::ByteSize;
 use serde::Deserializer;
@@ -7,34 +7,34 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-/// Bytes.
+/// Reads a size in bytes, or a text with a unit.
 ///
 /// # Errors
-/// It is no size, or too large.
+/// Fails if the value is no size, or too large.
 pub fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     from.deserialize_any(Quantity::new(Unit::Bytes))
 }
 
-/// Bytes, where the key may be left out.
+/// Reads a size in bytes for a key that may be left out.
 ///
 /// # Errors
-/// As [`bytes`].
+/// Fails like [`bytes`].
 pub fn bytes_if_any<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     bytes(from).map(Some)
 }
 
-/// Microseconds.
+/// Reads a span in microseconds, or a text with a unit.
 ///
 /// # Errors
-/// It is no span, no whole number of microseconds, or too long.
+/// Fails if the value is no span, no whole number of microseconds, or too long.
 pub fn microseconds<'de, D: Deserializer<'de>, T: TryFrom<u64>>(from: D) -> Result<T, D::Error> {
     from.deserialize_any(Quantity::new(Unit::Microseconds))
 }
 
-/// Milliseconds.
+/// Reads a span in milliseconds, or a text with a unit.
 ///
 /// # Errors
-/// It is no span, no whole number of milliseconds, or too long.
+/// Fails if the value is no span, no whole number of milliseconds, or too long.
 pub fn milliseconds<'de, D: Deserializer<'de>, T: TryFrom<u64>>(from: D) -> Result<T, D::Error> {
     from.deserialize_any(Quantity::new(Unit::Milliseconds))
 }
@@ -55,7 +55,7 @@ impl Unit {
         }
     }
 
-    /// The number in this unit, or what is wrong.
+    /// Parses a text into a number of this unit, or returns an error message.
     fn parse(self, text: &str) -> Result<u64, String> {
         let none = || format!("\"{text}\" is neither {}", self.wanted().replace(", or", " nor"));
         let span = || {
@@ -66,7 +66,7 @@ impl Unit {
         };
         match self {
             Self::Bytes => match text.parse::<ByteSize>().map_err(|_| none())?.as_u64() {
-                // What is more than there can be reads as the most.
+                // The parser returns the greatest number for sizes beyond it.
                 u64::MAX => Err(format!("\"{text}\" is too large")),
                 bytes => Ok(bytes),
             },
@@ -76,7 +76,7 @@ impl Unit {
     }
 }
 
-/// The span as a whole number of units of so many nanoseconds.
+/// Returns the span as a whole number of units of `unit_ns` nanoseconds, or an error message.
 fn whole(text: &str, span: Duration, unit_ns: u128, units: &str) -> Result<u64, String> {
     let span_ns = span.as_nanos();
     if !span_ns.is_multiple_of(unit_ns) {

@@ -1,72 +1,72 @@
-//! `[congestion]`: what of the NIC is touched under danger, and how far. By default nothing is: only `soft`
-//! signals.
+//! The section `[congestion]` of the configuration: settings of the NIC that are changed under danger, and
+//! how far. By default only `soft` signals are sent, and the NIC stays untouched.
 
 use crate::daemon::config::values;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// The section `[congestion]` (Jet §4.3, "Marking ECN").
+/// Settings of the section `[congestion]` (Jet §4.3, "Marking ECN").
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CongestionConfig {
-    /// Whether senders are told by a message of Jet's own; works on every NIC.
+    /// Whether a message of Jet's own tells senders to slow down. Works on every NIC.
     pub soft: bool,
-    /// Which of the NIC's own knobs are lowered as well; none unless named.
+    /// The NIC's own knobs that are lowered as well. By default none.
     pub actuators: Vec<ActuatorKind>,
-    /// The network interface of the NIC, as in `ens1f0`.
+    /// Name of the NIC's network interface, as in `ens1f0`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
-    /// The NIC's PCI address, as in `0000:3b:00.0`; without it the interface's.
+    /// PCI address of the NIC, as in `0000:3b:00.0`. Without it, that of the interface.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pci: Option<String>,
-    /// The least time between two changes of the NIC. What flaps faster is passed over; the newest wish
-    /// holds.
+    /// Least time in milliseconds between two changes of the NIC. Of wishes that change faster, only the
+    /// newest is carried out.
     #[serde(deserialize_with = "values::milliseconds")]
     pub hold_ms: u64,
-    /// How long one run of an external tool may take before it is killed.
+    /// Time in milliseconds after which a run of an external tool is killed.
     #[serde(deserialize_with = "values::milliseconds")]
     pub tool_timeout_ms: u64,
-    /// What `mstcongestion` sets its mode to while lowered.
+    /// Mode that `mstcongestion` sets while the NIC is lowered.
     pub mode: Mode,
-    /// The priorities whose notification point `roce_np` switches on while lowered.
+    /// Priorities whose notification point `roce_np` switches on while the NIC is lowered.
     pub priorities: Vec<u8>,
-    /// What `roce_np` and `cc_params` lower the time between two CNPs to, in microseconds.
+    /// Microseconds to which `roce_np` and `cc_params` lower the time between two CNPs.
     #[serde(deserialize_with = "values::microseconds")]
     pub min_time_between_cnps_us: u32,
-    /// The tool: a path, or a name that is looked for in `PATH`.
+    /// The tool `mstcongestion`: a path, or a name in `PATH`.
     pub mstcongestion: PathBuf,
-    /// Where sysfs is mounted.
+    /// Directory where sysfs is mounted.
     pub sysfs: PathBuf,
-    /// Where debugfs is mounted.
+    /// Directory where debugfs is mounted.
     pub debugfs: PathBuf,
 }
 
-/// The actuators that can be named.
+/// Kinds of actuators that the configuration can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ActuatorKind {
-    /// The tool of mstflint.
+    /// The tool `mstcongestion` of mstflint.
     Mstcongestion,
-    /// The vendor driver's notification point in sysfs.
+    /// The notification point of the vendor's driver, in sysfs.
     RoceNp,
-    /// The mlx5 driver's parameters in debugfs.
+    /// The congestion parameters of the mlx5 driver, in debugfs.
     CcParams,
-    /// devlink's PCIe congestion events; can only be observed.
+    /// The PCIe congestion events of devlink, which can only be observed.
     PcieCong,
 }
 
-/// How eagerly the NIC marks once told to.
+/// Eagerness of the NIC in marking packets while it is lowered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// At a fixed, low fill of its buffer.
+    /// Mark at a fixed, low fill of the receive buffer.
     Aggressive,
-    /// At a fill that the NIC adapts.
+    /// Mark at a fill that the NIC adapts.
     Dynamic,
 }
 
 impl Mode {
-    /// The tool's word.
+    /// Returns the tool's word for the mode.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Aggressive => "aggressive",
@@ -82,11 +82,11 @@ impl Default for CongestionConfig {
             actuators: Vec::new(),
             interface: None,
             pci: None,
-            // A tool run takes some ten milliseconds, and senders need some round trips to answer a change at
-            // all.
+            // A run of the tool takes some ten milliseconds, and senders need some round trips to react to a
+            // change.
             hold_ms: 100,
-            // Many times what the tool takes on an idle NIC; and restoring waits for it at the end of the
-            // daemon.
+            // Many times what a run takes on an idle NIC. At its end the daemon waits for restoring, so not
+            // too long.
             tool_timeout_ms: 2000,
             mode: Mode::Aggressive,
             priorities: Vec::new(),
@@ -98,52 +98,52 @@ impl Default for CongestionConfig {
     }
 }
 
-/// Why the section is no good; each says which key and what to write.
+/// Reason why the section `[congestion]` is refused. Each message names the key, and what to write.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CongestionConfigError {
     /// A time is out of range.
     #[error("congestion.{key} is {found}, but must be {min} to {max}")]
     Range {
-        /// Which key.
+        /// Name of the key.
         key: &'static str,
-        /// What it is.
+        /// Value of the key.
         found: u64,
-        /// The least.
+        /// Least value that is allowed.
         min: u64,
-        /// The most.
+        /// Greatest value that is allowed.
         max: u64,
     },
     /// An actuator is named twice.
     #[error("congestion.actuators names {name} twice; name each once")]
     Twice {
-        /// Which.
+        /// Name of the actuator.
         name: &'static str,
     },
     /// A priority does not exist, or is named twice.
     #[error("congestion.priorities has {found}, which is not 0 to 7 or is there twice")]
     Priority {
-        /// Which.
+        /// Number of the priority.
         found: u8,
     },
-    /// The interface's name is none.
+    /// The text cannot be the name of an interface.
     #[error("congestion.interface = \"{found}\" is no interface's name; `ip link` lists them")]
     Interface {
-        /// What it is.
+        /// Text that was given.
         found: String,
     },
-    /// The PCI address is none.
+    /// The text is not a PCI address.
     #[error("congestion.pci = \"{found}\" is no PCI address with its domain, as in \"0000:3b:00.0\"")]
     Pci {
-        /// What it is.
+        /// Text that was given.
         found: String,
     },
 }
 
 impl CongestionConfig {
-    /// Checks what types alone do not.
+    /// Checks values that types alone do not.
     ///
     /// # Errors
-    /// [`CongestionConfigError`].
+    /// Returns [`CongestionConfigError`] for the first invalid value.
     pub fn check(&self) -> Result<(), CongestionConfigError> {
         let range = |key, found, min, max| {
             if (min..=max).contains(&found) {
@@ -175,10 +175,10 @@ impl CongestionConfig {
 }
 
 impl ActuatorKind {
-    /// All of them.
+    /// Every kind of actuator.
     pub const ALL: [Self; 4] = [Self::Mstcongestion, Self::RoceNp, Self::CcParams, Self::PcieCong];
 
-    /// As it is written in the configuration, the journal and the status.
+    /// Returns the actuator's name, as in the configuration, the journal and the status.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Mstcongestion => "mstcongestion",
@@ -189,14 +189,14 @@ impl ActuatorKind {
     }
 }
 
-/// Whether this can be an interface's name: what the kernel allows (`dev_valid_name`), so that it is one path
-/// component.
+/// Whether `name` can be the name of an interface by the kernel's rules (`dev_valid_name`). Such a name is a
+/// single path component.
 pub(super) fn is_interface(name: &str) -> bool {
     let letters = |byte: u8| byte.is_ascii_graphic() && byte != b'/' && byte != b':';
     !matches!(name, "" | "." | "..") && name.len() < 16 && name.bytes().all(letters)
 }
 
-/// Whether this is `DDDD:BB:DD.F`, in hexadecimal.
+/// Whether `address` has the form `DDDD:BB:DD.F`, in hexadecimal.
 pub(super) fn is_pci(address: &str) -> bool {
     let form = b"xxxx:xx:xx.x";
     address.len() == form.len()

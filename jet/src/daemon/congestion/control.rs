@@ -1,4 +1,4 @@
-//! The owner of the actuators: a thread of its own, which carries out the reactor's newest wish.
+//! The thread that owns the actuators, and carries out the reactor's newest wish.
 
 use super::keeper::{Keeper, Rows};
 use super::pace::{Pace, Step};
@@ -12,14 +12,14 @@ use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 struct Shared {
-    /// What the reactor wants.
+    /// Wish of the reactor: `true` if the NIC is to be lowered.
     wish: AtomicBool,
-    /// The end: restore, and nothing after that.
+    /// Request to restore everything and to end the thread.
     stop: AtomicBool,
     rows: Rows,
 }
 
-/// Congestion control of the host's NIC. Dropped or [`shutdown`](Self::shutdown), it has restored all that it
+/// Congestion control of the host's NIC. Dropping it, or [`shutdown`](Self::shutdown), restores all that it
 /// lowered.
 pub struct CongestionControl {
     shared: Arc<Shared>,
@@ -27,45 +27,48 @@ pub struct CongestionControl {
     running: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Why there is no congestion control. An actuator that cannot be used is no reason: its row says why.
+/// Reason why congestion control does not start. An unusable actuator is no such reason: its row in the
+/// status says why.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// What an earlier daemon changed is not known.
+    /// The journal of an earlier daemon cannot be read, so its changes are unknown.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// There can be no thread.
+    /// The system starts no thread.
     #[error("cannot start the thread of congestion control: {0}")]
     Thread(io::Error),
 }
 
-/// The reactor's end: says what it wants, and goes on at once.
+/// The reactor's handle to congestion control: sets the wish without waiting for the thread.
 #[derive(Clone)]
 pub struct Mark {
     shared: Arc<Shared>,
     thread: Thread,
 }
 
-/// The status' end: how the actuators stand. It keeps nothing alive.
+/// The status's handle to congestion control: reads the state of the actuators. It keeps no thread running.
 #[derive(Clone)]
 pub struct CongestionView {
     shared: Arc<Shared>,
 }
 
 impl CongestionControl {
-    /// Undoes what an earlier daemon with this control socket left, probes what the configuration names, and
-    /// starts the thread. To be called once the control socket is ours, before the reactor starts. Where
-    /// tools hang, it takes some times `tool_timeout_ms`.
+    /// Undoes what an earlier daemon with this control socket left, probes the configured actuators, and
+    /// starts the thread.
+    ///
+    /// The daemon calls it when it owns the control socket, and before the reactor starts. If tools hang, it
+    /// takes several times `tool_timeout_ms`.
     ///
     /// # Errors
-    /// [`StartError`].
+    /// Returns [`StartError`] if the journal cannot be read, or the thread cannot be started.
     pub fn start(config: &CongestionConfig, control_socket: &Path) -> Result<Self, StartError> {
         Self::start_with(config, control_socket, Vec::new())
     }
 
-    /// The same with further actuators, which come after the configured ones.
+    /// Starts like [`Self::start`], with further actuators after the configured ones.
     ///
     /// # Errors
-    /// [`StartError`].
+    /// Returns [`StartError`] if the journal cannot be read, or the thread cannot be started.
     pub fn start_with(
         config: &CongestionConfig,
         control_socket: &Path,
@@ -96,24 +99,24 @@ impl CongestionControl {
         Ok(Self { shared, thread: handle.thread().clone(), running: Mutex::new(Some(handle)) })
     }
 
-    /// What the reactor holds.
+    /// Returns a handle by which the reactor sets its wish.
     pub fn mark(&self) -> Mark {
         Mark { shared: Arc::clone(&self.shared), thread: self.thread.clone() }
     }
 
-    /// What the status holds.
+    /// Returns a handle by which the status reads the state of the actuators.
     pub fn view(&self) -> CongestionView {
         CongestionView { shared: Arc::clone(&self.shared) }
     }
 
-    /// How the actuators stand now.
+    /// Returns the present state of the actuators.
     pub fn rows(&self) -> Vec<ActuatorStatus> {
         self.view().rows()
     }
 
-    /// Restores all and ends the thread; does nothing when it was done before. Takes as long as restoring:
-    /// with a tool that hangs, some times `tool_timeout_ms`. What cannot be restored stays in the journal for
-    /// the next start.
+    /// Restores everything and ends the thread; a second call does nothing. It takes as long as restoring
+    /// takes: several times `tool_timeout_ms` if a tool hangs. Settings that cannot be restored stay in the
+    /// journal for the next start.
     pub fn shutdown(&self) {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(handle) = running else { return };
@@ -132,19 +135,19 @@ impl Drop for CongestionControl {
 }
 
 impl CongestionView {
-    /// One row an actuator, `soft` first. For the control plane, not the reactor: it takes a lock and
-    /// allocates.
+    /// Returns one row for each actuator, `soft` first. The reactor must not call it, because it takes a lock
+    /// and allocates.
     pub fn rows(&self) -> Vec<ActuatorStatus> {
         self.shared.rows.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 impl Mark {
-    /// Wants congestion signalled (`true`) or no more. Lock-free and without allocation; a system call only
-    /// where the wish is new and the thread sleeps.
+    /// Sets the wish: `true` to signal congestion, `false` to stop. Takes no lock and allocates nothing. It
+    /// makes a system call only if the wish is new and the thread sleeps.
     #[inline]
     pub fn set(&self, on: bool) {
-        // Only the reactor writes it, so that what it reads is its own last word.
+        // Only the reactor writes the wish, so it reads its own last value.
         if self.shared.wish.load(Ordering::Relaxed) != on {
             self.shared.wish.store(on, Ordering::Release);
             self.thread.unpark();
@@ -156,14 +159,16 @@ fn carry_out(shared: &Shared, mut keeper: Keeper, mut pace: Pace) {
     let mut notes = Vec::new();
     loop {
         if shared.stop.load(Ordering::Acquire) {
-            // No hold time at the end; and whatever failed before gets its last try.
+            // At the end the hold time does not apply, and settings that could not be restored get a last
+            // try.
             keeper.restore(&mut notes);
             keeper.publish(&shared.rows);
             tell(&notes);
             return;
         }
         let wish = shared.wish.load(Ordering::Acquire);
-        // A wish or the end that comes after these two loads has unparked us: parking returns at once.
+        // A wish or a stop that is stored after these two loads also unparks this thread, so parking returns
+        // at once.
         match pace.step(Instant::now(), wish, keeper.has_pending()) {
             Step::Rest => std::thread::park(),
             Step::Wait(left) => std::thread::park_timeout(left),

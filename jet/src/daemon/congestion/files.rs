@@ -1,5 +1,5 @@
-//! Knobs that are files with a number: the vendor driver's notification point in sysfs (`roce_np`), and the
-//! mlx5 driver's congestion parameters in debugfs (`cc_params`).
+//! Actuators whose knobs are files that hold a number. `roce_np` is the notification point of the vendor's
+//! driver, in sysfs. `cc_params` are the congestion parameters of the mlx5 driver, in debugfs.
 
 use super::config::{is_interface, is_pci};
 use super::mstcongestion::pci_address;
@@ -11,30 +11,31 @@ use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// The least time between two CNPs of the port, in microseconds; 0: no bound.
+/// Knob for the least time between two CNPs of the port, in microseconds. 0 means no bound.
 const MIN_TIME: &str = "min_time_between_cnps";
 
-/// The notification point of one priority: 1 answers marked packets with CNPs. The knob's name goes on with
-/// the priority.
+/// Prefix of the knob for the notification point of one priority; the priority's number follows. The value 1
+/// answers marked packets with CNPs.
 const ENABLE: &str = "enable/";
 
-/// More than any number has.
+/// Most bytes that are read of a file. A number is shorter.
 const VALUE_BYTES_MAX: u64 = 64;
 
-/// An actuator of such files, for one device.
+/// An actuator for one device whose knobs are files.
 #[derive(Debug)]
 pub struct FileKnobs {
     kind: ActuatorKind,
     what: &'static str,
     root: PathBuf,
-    /// Interface or PCI address, or why there is none.
+    /// Name of the interface or PCI address of the device, or the reason why there is none.
     device: Result<String, String>,
-    /// Which knobs, and what they are lowered to.
+    /// Names of the knobs, and the values to which they are lowered.
     wanted: Vec<(String, u32)>,
 }
 
 impl FileKnobs {
-    /// `/sys/class/net/INTERFACE/ecn/roce_np`, of the vendor's driver (MLNX_OFED, DOCA).
+    /// Creates the actuator for `/sys/class/net/INTERFACE/ecn/roce_np`, of the vendor's driver (MLNX_OFED,
+    /// DOCA).
     pub fn roce_np(config: &CongestionConfig) -> Self {
         let mut wanted: Vec<_> =
             config.priorities.iter().map(|priority| (format!("{ENABLE}{priority}"), 1)).collect();
@@ -51,7 +52,7 @@ impl FileKnobs {
         }
     }
 
-    /// `/sys/kernel/debug/mlx5/PCI/cc_params`, of the kernel's own driver.
+    /// Creates the actuator for `/sys/kernel/debug/mlx5/PCI/cc_params`, of the kernel's own driver.
     pub fn cc_params(config: &CongestionConfig) -> Self {
         Self {
             kind: ActuatorKind::CcParams,
@@ -69,8 +70,8 @@ impl FileKnobs {
         }
     }
 
-    /// Where a knob is. The vendor's documents have the parameters below `params/`, its drivers beside
-    /// `enable/`.
+    /// Returns the path of a knob. The vendor's documents have the parameters in `params/`, its drivers
+    /// beside `enable/`.
     fn path(&self, device: &str, knob: &str) -> PathBuf {
         let directory = self.directory(device);
         if self.kind == ActuatorKind::CcParams {
@@ -80,7 +81,8 @@ impl FileKnobs {
         if knob == MIN_TIME && below.exists() { below } else { directory.join(knob) }
     }
 
-    /// Why nothing is there: the first step of the way that is missing.
+    /// Returns the reason why the knobs are not there: the first missing directory on their path, or the
+    /// error itself.
     fn missing(&self, device: &str, error: &ActuatorError) -> String {
         let root = self.root.display();
         let steps = match self.kind {
@@ -122,7 +124,7 @@ impl FileKnobs {
         first.map_or_else(|| error.to_string(), |(_, why)| why)
     }
 
-    /// What is there now.
+    /// Reads all knobs. Returns the name, the present value and the lowered value of each.
     fn found(&self, device: &str) -> Result<Vec<(&str, u32, u32)>, ActuatorError> {
         let values = self.wanted.iter().map(|(knob, lowered)| {
             let path = self.path(device, knob);
@@ -176,7 +178,7 @@ impl Congestion for FileKnobs {
     fn plan(&mut self) -> Result<Vec<Setting>, ActuatorError> {
         let device = self.device.as_ref().map_err(|why| ActuatorError::NoDevice { why: why.clone() })?;
         let settings = self.found(device)?.into_iter().filter(|&(knob, before, lowered)| {
-            // What is stronger already is not made weaker.
+            // A value that is stronger already is not made weaker.
             if knob == MIN_TIME { before > lowered } else { before != lowered }
         });
         Ok(settings
@@ -195,8 +197,8 @@ impl Congestion for FileKnobs {
             let path = self.path(&setting.device, &setting.knob);
             if let Err(error) = write(&path, &setting.lowered) {
                 if matches!(error, ActuatorError::NotTaken { .. }) {
-                    // A third value would look like somebody else's later on: put back while it is known as
-                    // ours.
+                    // A third value would later look like a change by another program. Restore it while it is
+                    // known as ours.
                     write(&path, &setting.before)?;
                 }
                 return Err(error);
@@ -218,7 +220,8 @@ impl Congestion for FileKnobs {
     }
 }
 
-/// Whether such a setting can be of an actuator of files: what makes its path, and the values.
+/// Whether an actuator of this kind could have written the setting: checks the parts of its path, and its
+/// values.
 pub(super) fn fits(kind: ActuatorKind, setting: &Setting) -> bool {
     let device = match kind {
         ActuatorKind::RoceNp => is_interface(&setting.device),
@@ -229,12 +232,12 @@ pub(super) fn fits(kind: ActuatorKind, setting: &Setting) -> bool {
         Some(priority) => kind == ActuatorKind::RoceNp && matches!(priority.as_bytes(), [b'0'..=b'7']),
         None => setting.knob == MIN_TIME,
     };
-    // As it was written: no sign, no leading zero.
+    // Numbers in a journal have no sign and no leading zero.
     let number = |text: &String| text.parse::<u32>().is_ok_and(|value| value.to_string() == *text);
     device && knob && number(&setting.before) && number(&setting.lowered)
 }
 
-/// A file of a device that is removed while it is open says `ENODEV`.
+/// Whether the file is gone. The file of a device that is removed while it is open gives `ENODEV`.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
 }
@@ -255,10 +258,10 @@ fn read(path: &Path) -> Result<u32, ActuatorError> {
     })
 }
 
-/// Whether the file can be written, without trying: some take effect with any write.
+/// Checks that the file can be written, without writing: some files take effect with any write.
 fn check_writable(path: &Path) -> Result<(), ActuatorError> {
     let Ok(found) = path.metadata() else { return Err(ActuatorError::Gone { path: path.to_owned() }) };
-    // sysfs opens a file of mode 0444 for nobody, not even for root.
+    // sysfs refuses to open a file of mode 0444, even for root.
     if found.permissions().readonly() {
         return Err(ActuatorError::ReadOnly { path: path.to_owned() });
     }
@@ -266,7 +269,7 @@ fn check_writable(path: &Path) -> Result<(), ActuatorError> {
         .map_err(|error| ActuatorError::NotPermitted { path: path.to_owned(), source: error.into() })
 }
 
-/// Writes a value as `echo` does, in one write, and reads it back.
+/// Writes a value and a newline in one write, as `echo` does, and reads it back.
 fn write(path: &Path, value: &str) -> Result<(), ActuatorError> {
     check_writable(path)?;
     let failed = |source: io::Error| match is_gone(&source) {

@@ -1,5 +1,5 @@
-//! What was changed and what was there before, on disk before it is changed: a killed daemon's successor puts
-//! it back.
+//! The journal of changes to the NIC: settings and their previous values, on disk before a change is made.
+//! The next daemon restores from it what a killed daemon left.
 
 use super::{ActuatorKind, Setting, files, mstcongestion};
 use rustix::fs::OFlags;
@@ -11,48 +11,49 @@ use std::path::{Path, PathBuf};
 
 const VERSION: u32 = 1;
 
-/// Eight priorities, and each of the other knobs, of more devices than a host has.
+/// Most settings in a journal: room for eight priorities and the other knobs of more devices than a host has.
 const SETTINGS_MAX: usize = 64;
 
-/// So many settings fit well.
+/// Most bytes that are read of a journal. [`SETTINGS_MAX`] settings need less.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// Where the journal of the daemon with this control socket is: beside the socket, `jetd.congestion.journal`.
+/// Returns the path of the journal of the daemon with this control socket: beside the socket, as in
+/// `jetd.congestion.journal`.
 pub fn journal_path(control_socket: &Path) -> PathBuf {
     control_socket.with_extension("congestion.journal")
 }
 
-/// The file. It is there exactly while something may be lowered.
+/// The journal's file, which exists exactly while something may be lowered.
 #[derive(Debug)]
 pub(super) struct Journal {
     path: PathBuf,
 }
 
-/// Why the journal cannot be used.
+/// Reason why the journal cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// It cannot be read, so that nobody knows what is lowered.
+    /// The journal cannot be read, so it is unknown what is lowered.
     #[error("cannot read {}, which says what an earlier daemon changed of the NIC: {source}", path.display())]
     Read {
-        /// Where.
+        /// Path of the journal.
         path: PathBuf,
-        /// What the system said.
+        /// Error from the system.
         source: io::Error,
     },
-    /// It is not ours: what it says is not done.
+    /// The file is not a journal of this user and version, so nothing is restored from it.
     #[error("{} is {why}; nothing is restored from it", path.display())]
     Foreign {
-        /// Where.
+        /// Path of the journal.
         path: PathBuf,
-        /// What is wrong.
+        /// Description of what is wrong.
         why: String,
     },
-    /// It cannot be written, so nothing may be lowered.
+    /// The journal cannot be written, so nothing may be lowered.
     #[error("cannot write {}: {source}; nothing is lowered that could not be undone", path.display())]
     Write {
-        /// Where.
+        /// Path of the journal.
         path: PathBuf,
-        /// What the system said.
+        /// Error from the system.
         source: io::Error,
     },
 }
@@ -65,13 +66,13 @@ struct Content {
 }
 
 impl Journal {
-    /// The one of the daemon with this control socket.
+    /// Creates the journal of the daemon with this control socket. It touches no file yet.
     pub(super) fn of(control_socket: &Path) -> Self {
         Self { path: journal_path(control_socket) }
     }
 
-    /// What an earlier daemon left changed, in the order in which it was changed; nothing where there is no
-    /// journal.
+    /// Reads the settings that an earlier daemon left changed, in the order of the changes. Without a file
+    /// there are none.
     pub(super) fn load(&self) -> Result<Vec<Setting>, JournalError> {
         let failed = |source| JournalError::Read { path: self.path.clone(), source };
         let foreign = |why: &str| JournalError::Foreign { path: self.path.clone(), why: why.to_owned() };
@@ -85,7 +86,7 @@ impl Journal {
             Err(error) if error.raw_os_error() == Some(libc::ELOOP) => return Err(foreign("a link")),
             Err(error) => return Err(failed(error)),
         };
-        // What it says is done as root: whoever could write it could have a knob turned.
+        // Restoring runs as root, so a user who can write the journal could set knobs.
         let found = file.metadata().map_err(failed)?;
         if !found.is_file() || found.uid() != rustix::process::geteuid().as_raw() || found.mode() & 0o022 != 0
         {
@@ -107,21 +108,23 @@ impl Journal {
         Ok(content.settings)
     }
 
-    /// Puts a journal aside that is not ours, so that somebody can look at it.
+    /// Renames a refused journal, so that it can be inspected. Returns the new path.
     pub(super) fn put_aside(&self) -> io::Result<PathBuf> {
         let aside = self.path.with_extension("journal.refused");
         std::fs::rename(&self.path, &aside)?;
         Ok(aside)
     }
 
-    /// Replaces what it says, on disk when this returns; without settings the file goes.
+    /// Replaces the journal's content, which is on disk when this returns. Without settings the file is
+    /// removed.
     pub(super) fn store(&self, settings: &[Setting]) -> Result<(), JournalError> {
         self.replace(settings).map_err(|source| JournalError::Write { path: self.path.clone(), source })
     }
 
     fn replace(&self, settings: &[Setting]) -> io::Result<()> {
         if settings.len() > SETTINGS_MAX {
-            // Only where much of earlier configurations cannot be restored. Longer, it could not be loaded.
+            // Happens only if many settings of earlier configurations cannot be restored. A longer journal
+            // could not be loaded.
             return Err(io::Error::other(format!(
                 "more than {SETTINGS_MAX} settings are still to be restored"
             )));
@@ -156,7 +159,8 @@ fn flags(flags: OFlags) -> i32 {
     i32::try_from(flags.bits()).expect("the flags of open() are an int")
 }
 
-/// Whether a setting can be of this version: it decides what is written where.
+/// Whether this version could have written the setting. The check matters: restoring writes the setting's
+/// value to a path that it names.
 fn fits(setting: &Setting) -> bool {
     match ActuatorKind::ALL.into_iter().find(|kind| kind.name() == setting.actuator) {
         None => false,

@@ -1,7 +1,7 @@
-//! Lowers and restores all actuators, one after the other, with the journal always ahead of what is changed.
+//! Lowering and restoring all actuators, one after the other. The journal is always written before a change.
 //!
-//! One actuator's failure is its own: the others go on. What could not be restored stays in the journal, and
-//! is tried again until it is, by this daemon or the next.
+//! The failure of one actuator does not keep the others from working. Settings that could not be restored
+//! stay in the journal. This daemon, or the next, tries again until they are restored.
 
 use super::journal::{Journal, JournalError};
 use super::leftover::ToolLock;
@@ -32,7 +32,8 @@ impl State {
 
 struct Held {
     actuator: Box<dyn Congestion>,
-    /// `false`: only here because the journal of an earlier configuration names it.
+    /// Whether the configuration names the actuator. Otherwise it is only here because the journal of an
+    /// earlier configuration names it.
     configured: bool,
     state: State,
     detail: String,
@@ -41,42 +42,42 @@ struct Held {
     failed: u64,
 }
 
-/// What was found of an earlier daemon, and what became of it.
+/// Settings that an earlier daemon left, and how restoring them ended.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
-    /// Settings that stood in the journal.
+    /// Number of settings that were found in the journal.
     pub found: usize,
-    /// What people should know: knobs that are gone or were changed by others, failures, a journal that was
-    /// refused.
+    /// Notes for people: knobs that are gone or were changed by others, failures, a journal that was refused.
     pub notes: Vec<String>,
-    /// What is still lowered, because restoring failed. It stays in the journal.
+    /// Settings that are still lowered, because restoring failed. They stay in the journal.
     pub pending: Vec<Setting>,
 }
 
-/// Undoes what a killed daemon with this control socket left lowered. Doing it twice does no harm; not to be
-/// called while that daemon runs. [`CongestionControl::start`](super::CongestionControl::start) does it by
-/// itself.
+/// Restores the settings that a killed daemon with this control socket left lowered.
+///
+/// Calling it twice does no harm, but it must not be called while that daemon runs.
+/// [`CongestionControl::start`](super::CongestionControl::start) does the same itself.
 ///
 /// # Errors
-/// [`JournalError::Read`]: nobody knows what there is to undo.
+/// Returns [`JournalError::Read`] if the journal cannot be read.
 pub fn recover(config: &CongestionConfig, control_socket: &Path) -> Result<Recovery, JournalError> {
     let config = CongestionConfig { actuators: Vec::new(), ..config.clone() };
     Keeper::open(&config, control_socket, Vec::new()).map(|(_, recovery)| recovery)
 }
 
-/// All actuators and the journal.
+/// All actuators, and the journal of their changes.
 pub(super) struct Keeper {
     held: Vec<Held>,
     journal: Journal,
-    /// What the journal says: in the order in which it was lowered.
+    /// Settings in the journal, in the order in which they were lowered.
     pending: Vec<Setting>,
 }
 
-/// Where the rows are for the status.
+/// Rows of the actuators, which the status reads.
 pub(super) type Rows = Mutex<Vec<ActuatorStatus>>;
 
 impl Keeper {
-    /// Undoes what an earlier daemon left, then probes the configured actuators, and `others`.
+    /// Restores what an earlier daemon left. Then probes the configured actuators, and `others`.
     pub(super) fn open(
         config: &CongestionConfig,
         control_socket: &Path,
@@ -114,7 +115,7 @@ impl Keeper {
                 held.push(Held::new(actuator(config, kind, &lock), false));
             }
         }
-        // A tool that hangs must not hold back what takes no time.
+        // A tool may hang, so it comes after actuators that take no time.
         held.sort_by_key(|held| held.actuator.name() == ActuatorKind::Mstcongestion.name());
         let mut keeper = Self { held, journal, pending };
         if recovery.found > 0 {
@@ -128,7 +129,7 @@ impl Keeper {
     fn probe(&mut self) {
         let pending = &self.pending;
         self.held.retain(|held| held.configured || held.has_any(pending));
-        // What this daemon did is counted, not what it made good.
+        // The row counts what this daemon restores, without leftovers of an earlier one.
         self.held.iter_mut().for_each(|held| held.restored = 0);
         for held in self.held.iter_mut().filter(|held| held.configured && held.state != State::Failed) {
             match held.actuator.probe() {
@@ -138,12 +139,12 @@ impl Keeper {
         }
     }
 
-    /// Whether something that may be lowered stands in the journal.
+    /// Whether the journal holds settings that may be lowered.
     pub(super) fn has_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// Lowers whatever can be; failures go to the rows and the notes.
+    /// Lowers all configured actuators that can be used. Failures go to the rows and the notes.
     pub(super) fn lower(&mut self, notes: &mut Vec<String>) {
         for held in self.held.iter_mut().filter(|held| held.configured) {
             if matches!(held.state, State::Unsupported | State::Lowered) {
@@ -156,7 +157,8 @@ impl Keeper {
         }
     }
 
-    /// Restores whatever is lowered, last first; failures go to the rows and the notes, and stay pending.
+    /// Restores all lowered settings, in reverse order. Failures go to the rows and the notes, and their
+    /// settings stay pending.
     pub(super) fn restore(&mut self, notes: &mut Vec<String>) {
         for held in self.held.iter_mut().rev() {
             let settings = held.own(&self.pending);
@@ -179,12 +181,13 @@ impl Keeper {
             }
         }
         if let Err(error) = self.journal.store(&self.pending) {
-            // It says too much now: what is restored already is only looked at by the next start.
+            // The journal lists too many settings now. The next start finds those restored already, and
+            // leaves them.
             notes.push(error.to_string());
         }
     }
 
-    /// The rows for the status.
+    /// Replaces the rows that the status reads.
     pub(super) fn publish(&self, rows: &Rows) {
         let fresh = self.held.iter().map(Held::row).collect();
         *rows.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
@@ -212,12 +215,13 @@ impl Held {
         pending.iter().filter(|setting| setting.actuator == self.actuator.name()).cloned().collect()
     }
 
-    /// Journal first. What fails half way is undone at once.
+    /// Writes the settings to the journal, and then lowers the actuator. If that fails half way, the settings
+    /// are restored at once.
     fn lower(&mut self, journal: &Journal, pending: &mut Vec<Setting>) -> Result<(), String> {
         let mut settings = self.actuator.plan().map_err(|error| error.to_string())?;
         let mut ahead = pending.clone();
         for setting in &mut settings {
-            // Still lowered from before: what was there before that counts.
+            // The knob is still lowered from before: keep the value from before the first lowering.
             if let Some(old) = ahead.iter().position(|old| old.is_same_knob(setting)) {
                 setting.before = ahead.remove(old).before;
             }
@@ -236,7 +240,8 @@ impl Held {
         match self.actuator.restore(&self.own(pending)) {
             Ok(told) => {
                 pending.retain(|setting| setting.actuator != self.actuator.name());
-                // Where this fails the journal says too much, and the next restoring writes it again.
+                // If this fails, the journal lists too many settings until the next restoring writes it
+                // again.
                 let _ = journal.store(pending);
                 Err([vec![why], told].concat().join("; "))
             }
@@ -266,7 +271,7 @@ impl Held {
 
     fn fails(&mut self, why: String, notes: &mut Vec<String>) {
         self.failed += 1;
-        // Told once, not at every try.
+        // Report a reason once, not at every try.
         if self.state != State::Failed || self.detail != why {
             notes.push(format!("{}: {why}", self.actuator.name()));
         }

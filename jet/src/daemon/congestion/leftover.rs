@@ -1,6 +1,6 @@
-//! Tools that outlive the daemon. One that is killed while its tool runs leaves a process that may still turn
-//! a knob, after the next daemon has looked at it. So every tool inherits a lock as its standard input, and
-//! the next daemon ends whoever has it there.
+//! Ending tools that have outlived their daemon. The tool of a killed daemon may still turn a knob after the
+//! next daemon has looked at it. So every tool inherits a lock as its standard input. The next daemon kills
+//! each process that has this lock there.
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
@@ -13,37 +13,37 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often a lock is tried that has no way to tell that it is free.
+/// Pause between two tries of the lock.
 const TRY_AGAIN: Duration = Duration::from_millis(5);
 
-/// Held as long as the daemon or one of its tools lives.
+/// A file lock that is held as long as the daemon or one of its tools lives.
 #[derive(Clone, Debug)]
 pub(super) struct ToolLock {
     file: Arc<File>,
 }
 
-/// Why it cannot be had.
+/// Reason why the lock cannot be taken.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LockError {
-    /// The file cannot be made.
+    /// The lock's file cannot be opened or locked, or processes cannot be listed.
     #[error("cannot open {}: {source}", path.display())]
     Open {
-        /// Where.
+        /// Path of the lock's file.
         path: PathBuf,
-        /// What the system said.
+        /// Error from the system.
         source: io::Error,
     },
-    /// Somebody keeps it.
+    /// Another process still holds the lock when the time is up.
     #[error("{} is held by another daemon, or by a tool of one that cannot be ended; stop \
              it", path.display())]
     Held {
-        /// Where.
+        /// Path of the lock's file.
         path: PathBuf,
     },
 }
 
 impl ToolLock {
-    /// Takes the lock; ends the tool that an earlier daemon left, and waits for its end at most so long.
+    /// Takes the lock. Kills tools that an earlier daemon left, and waits at most `limit` for their end.
     pub(super) fn take(path: &Path, limit: Duration) -> Result<Self, LockError> {
         let failed = |source| LockError::Open { path: path.to_owned(), source };
         let no_follow = i32::try_from(OFlags::NOFOLLOW.bits()).expect("a flag of open() is an int");
@@ -63,7 +63,7 @@ impl ToolLock {
                 return Err(LockError::Held { path: path.to_owned() });
             }
             lock.end_tools().map_err(failed)?;
-            // flock() either waits without a limit or not at all.
+            // flock() waits either without a limit or not at all.
             std::thread::sleep(TRY_AGAIN);
         }
         Ok(lock)
@@ -77,9 +77,9 @@ impl ToolLock {
         }
     }
 
-    /// Ends every process that has the lock as its standard input, unless a daemon has it as well: one that
-    /// lives may run its tools. A tool that is only just being started looks like its daemon, and is found
-    /// the next time.
+    /// Kills every process that has the lock as its standard input. If a process has it as another
+    /// descriptor, that is a living daemon, which may run its tools: then none is killed. A tool that is just
+    /// being started looks like its daemon. The next call finds it.
     fn end_tools(&self) -> io::Result<()> {
         let ours = self.file.metadata()?;
         let is_lock = |path: &Path| {
@@ -89,10 +89,10 @@ impl ToolLock {
         for entry in std::fs::read_dir("/proc")? {
             let number = entry.ok().and_then(|entry| entry.file_name().to_str()?.parse().ok());
             let Some(pid) = number.and_then(Pid::from_raw).filter(|&pid| pid != getpid()) else { continue };
-            // Before it is looked at: what is ended is then what was looked at, not another of the same
-            // number.
+            // Open the pidfd before looking, so the killed process is the one looked at, and not another one
+            // with its number.
             let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
-            // Gone, or of another user, which has no file of ours.
+            // The process is gone, or belongs to another user, who cannot have our file open.
             let Ok(files) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
             let mut is_tool = false;
             for file in files.flatten().filter(|file| is_lock(&file.path())) {
@@ -106,13 +106,14 @@ impl ToolLock {
             }
         }
         for tool in tools {
-            // Gone already is as good.
+            // A process that is gone already needs no kill.
             let _ = pidfd_send_signal(tool, Signal::KILL);
         }
         Ok(())
     }
 
-    /// The lock as a tool's standard input: shared, so that it is free only when the tool has ended as well.
+    /// Returns the lock as a tool's standard input. The lock is shared, so it becomes free only when the tool
+    /// has ended, too.
     pub(super) fn inherited(&self) -> io::Result<Stdio> {
         Ok(Stdio::from(self.file.try_clone()?))
     }
@@ -134,7 +135,7 @@ mod tests {
         let path = directory.path().join("lock");
         let lock = ToolLock::take(&path, Duration::ZERO).unwrap();
         let mut tool = tool(&lock);
-        // As a killed daemon does.
+        // A killed daemon releases the lock in the same way.
         drop(lock);
         let _lock = ToolLock::take(&path, Duration::from_secs(60)).unwrap();
         assert_eq!(tool.wait().unwrap().signal(), Some(9));
@@ -145,7 +146,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lock");
         let lock = ToolLock::take(&path, Duration::ZERO).unwrap();
-        // Another process that has it both ways, as a daemon's has.
+        // Another process that has the lock both as standard input and otherwise, like a daemon.
         let mut daemon = Command::new("sh");
         let daemon = daemon.args(["-c", "exec 5<&0; echo; sleep 1000; :"]).stdin(lock.inherited().unwrap());
         let mut daemon = daemon.stdout(Stdio::piped()).process_group(0).spawn().unwrap();

@@ -1,11 +1,11 @@
-//! Congestion actuators: the NIC's own knobs, lowered under danger and put back above the safety line (Jet
+//! Congestion actuators: the NIC's own knobs, lowered under danger and restored above the safety line (Jet
 //! §4.3, "Marking ECN").
 //!
-//! The signal that always works, [`Soft`], is a message of Jet's own that the receiver sends; here it only
-//! has a row in the status. The others turn knobs of a ConnectX, each optional and probed.
-//! [`CongestionControl`] owns them on a thread of its own; the reactor tells it `on` or `off` and never
-//! waits. Whatever is changed stands in a journal before it is changed, so that the next start undoes what a
-//! killed daemon left.
+//! The signal that always works, [`Soft`], is a message that the receiver sends; here it only has a row in
+//! the status. The other actuators turn knobs of a ConnectX. Each is optional, and probed before use.
+//! [`CongestionControl`] owns them on a separate thread; the reactor tells it `on` or `off`, and never waits.
+//! Each change is recorded in a journal before it is made, so the next start undoes what a killed daemon
+//! left.
 
 mod config;
 mod control;
@@ -33,175 +33,179 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::PathBuf;
 
-/// One way to make senders slower.
+/// An actuator that makes senders slower.
 ///
-/// `plan`, then the journal, then `lower`; later `restore` with the very settings that were journalled. Calls
-/// may take as long as the time limit of an external tool, never longer.
+/// The caller stores the settings of [`plan`](Self::plan) in the journal before it calls
+/// [`lower`](Self::lower). Later it calls [`restore`](Self::restore) with the very settings of the journal.
+/// Runs of an external tool have a time limit; a run that exceeds it ends the call with an error.
 pub trait Congestion: Send {
-    /// As in the configuration and the status.
+    /// Returns the actuator's name, as in the configuration and the status.
     fn name(&self) -> &'static str;
 
-    /// What it is, in one sentence without a full stop.
+    /// Describes the actuator in one sentence without a full stop.
     fn what(&self) -> &'static str;
 
-    /// Whether it can be used here. Changes nothing.
+    /// Returns whether the actuator can be used on this host. Changes nothing.
     fn probe(&mut self) -> Support;
 
-    /// What [`lower`](Self::lower) would change, with the values that are there now. Changes nothing; knobs
-    /// that stand where they would be lowered to are left out.
+    /// Returns the settings that [`lower`](Self::lower) would change, with their present values. Knobs that
+    /// need no change are left out. Changes nothing.
     ///
     /// # Errors
-    /// [`ActuatorError`]: a value cannot be read.
+    /// Returns [`ActuatorError`] if a value cannot be read.
     fn plan(&mut self) -> Result<Vec<Setting>, ActuatorError>;
 
-    /// Sets every knob to its lowered value and reads it back.
+    /// Sets every knob to its lowered value, and reads it back.
     ///
     /// # Errors
-    /// [`ActuatorError`]; some of the settings may stand changed then: restore them.
+    /// Returns [`ActuatorError`]. Some settings may be changed then, so the caller must restore them.
     fn lower(&mut self, settings: &[Setting]) -> Result<(), ActuatorError>;
 
-    /// Puts back what was there before, last first. They may be of another device than the configured one:
-    /// the journal of an earlier configuration. Doing it twice does no harm. A knob that holds neither of the
-    /// two values belongs to somebody else by now, and one that is gone needs nothing: each is left alone and
-    /// told in the notes.
+    /// Restores the values from before, in reverse order. Returns notes for people. Calling it twice does no
+    /// harm.
+    ///
+    /// The settings may be of another device than the configured one, if the journal is of an earlier
+    /// configuration. A knob that holds neither of its two values was changed by another program, and is left
+    /// alone. A knob that is gone needs nothing. Each of these two cases adds a note.
     ///
     /// # Errors
-    /// The first [`ActuatorError`]; the other settings have been tried all the same. Try again later.
+    /// Returns the first [`ActuatorError`]; the caller tries again later. A failed setting may keep the
+    /// others from being tried.
     fn restore(&mut self, settings: &[Setting]) -> Result<Vec<String>, ActuatorError>;
 }
 
-/// Whether an actuator can be used.
+/// Result of probing an actuator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Support {
-    /// It can.
+    /// The actuator can be used.
     Ready {
-        /// The present values, for people.
+        /// Present values, as text for people.
         found: String,
     },
-    /// It cannot.
+    /// The actuator cannot be used.
     Unsupported {
-        /// Why, and what would help.
+        /// Reason, and what would help.
         why: String,
     },
 }
 
-/// One value of one knob: what stands in the journal.
+/// One knob's values before and while lowered, as the journal records them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setting {
-    /// The actuator's name.
+    /// Name of the actuator.
     pub actuator: String,
-    /// Interface or PCI address.
+    /// Name of the network interface, or PCI address of the device.
     pub device: String,
-    /// Which of the actuator's knobs.
+    /// Name of the knob within the actuator.
     pub knob: String,
-    /// The value before.
+    /// Value before lowering.
     pub before: String,
-    /// The value while lowered.
+    /// Value while lowered.
     pub lowered: String,
 }
 
 impl Setting {
-    /// Whether both are of the same knob.
+    /// Whether both settings are of the same knob.
     pub fn is_same_knob(&self, other: &Self) -> bool {
         (&self.actuator, &self.device, &self.knob) == (&other.actuator, &other.device, &other.knob)
     }
 }
 
-/// Why an actuator could not do what it was told.
+/// Reason why an actuator failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ActuatorError {
     /// The actuator has no device.
     #[error("{why}")]
     NoDevice {
-        /// Why, and what to set.
+        /// Reason, and which key to set.
         why: String,
     },
-    /// A file vanished.
+    /// A file has vanished.
     #[error("{} is not there any more; the driver was reloaded or the NIC removed", path.display())]
     Gone {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
     },
     /// A file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error from the system.
         source: io::Error,
     },
-    /// A file holds no number, so that it could not be put back.
+    /// A file holds no number, so it could not be restored later.
     #[error("{} holds \"{found}\" and not a number", path.display())]
     NoNumber {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What it holds.
+        /// Text that the file holds.
         found: String,
     },
-    /// A file cannot be written by anybody.
+    /// A file is read-only for every process.
     #[error("{} is read-only; this driver or firmware does not let it be set", path.display())]
     ReadOnly {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// A file may not be written by this process.
+    /// This process may not write a file.
     #[error(
         "may not write {}: {source}; run jetd as root, or mount what it lies on writable (containers have it \
          read-only)",
         path.display()
     )]
     NotPermitted {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error from the system.
         source: io::Error,
     },
-    /// A file does not take the value.
+    /// A file refuses the value.
     #[error("{} does not take {value}: {source}", path.display())]
     Write {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// The value.
+        /// Value that was written.
         value: String,
-        /// What the system said.
+        /// Error from the system.
         source: io::Error,
     },
-    /// A knob took the value and shows another.
+    /// A knob accepted a value, and then reads as another one.
     #[error("{knob} was set to {value} and reads {found}; the firmware does not take that value")]
     NotTaken {
-        /// Which.
+        /// Name of the knob.
         knob: String,
-        /// What was written.
+        /// Value that was written.
         value: String,
-        /// What is there.
+        /// Value that the knob has.
         found: String,
     },
-    /// A knob is none of this actuator's; the journal was not written by this version.
+    /// The journal names a knob that this actuator does not have: another version wrote the journal.
     #[error("\"{knob}\" of {device} is no knob of this actuator")]
     UnknownKnob {
-        /// Which.
+        /// Name of the knob.
         knob: String,
-        /// Of what.
+        /// Device that the journal names.
         device: String,
     },
-    /// The external tool.
+    /// The external tool failed.
     #[error(transparent)]
     Tool(#[from] ToolError),
-    /// The external tool answered something else than expected.
+    /// The external tool's answer has an unexpected form.
     #[error(
         "{tool} answered \"{said}\"; expected its Action (disabled, drop or mark) and Mode (aggressive or \
          dynamic)"
     )]
     Answer {
-        /// Which tool.
+        /// Name of the tool.
         tool: String,
-        /// What it said.
+        /// Answer of the tool.
         said: String,
     },
 }
 
-/// A knob that holds a third value.
+/// Builds the note about a knob that has neither of its two values.
 fn changed_by_others(setting: &Setting, found: &str) -> String {
     let Setting { device, knob, before, lowered, .. } = setting;
     format!(
@@ -209,13 +213,13 @@ fn changed_by_others(setting: &Setting, found: &str) -> String {
     )
 }
 
-/// A knob that is gone.
+/// Builds the note about a knob that is gone.
 fn gone(setting: &Setting) -> String {
     let Setting { device, knob, before, .. } = setting;
     format!("{knob} of {device}, which was {before}, is no longer there: nothing to restore")
 }
 
-/// The actuator of a kind, for what the configuration says.
+/// Creates the actuator of this kind as configured. Its external tool, if any, inherits the lock.
 fn actuator(
     config: &CongestionConfig,
     kind: ActuatorKind,

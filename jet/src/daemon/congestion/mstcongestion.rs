@@ -1,9 +1,9 @@
-//! `mstcongestion` of mstflint: lets the NIC mark packets when its receive buffer fills because PCIe is too
-//! slow.
+//! The actuator that runs `mstcongestion` of mstflint. The tool lets the NIC mark packets when its receive
+//! buffer fills because PCIe is too slow.
 //!
-//! One run takes exactly one of `--action`, `--mode` and `--query`, and tells its errors on standard output,
-//! with exit status 1. It sets the mode only where the firmware has the dynamic one, so the mode is touched
-//! only where it differs.
+//! One run takes exactly one of `--action`, `--mode` and `--query`. The tool prints its errors on standard
+//! output, and exits with status 1. It can set the mode only where the firmware has the dynamic one, so the
+//! mode is set only if it differs.
 
 use super::config::{Mode, is_pci};
 use super::leftover::ToolLock;
@@ -19,13 +19,13 @@ const MODE: &str = "mode";
 const ACTIONS: [&str; 3] = ["disabled", "drop", "mark"];
 const MODES: [&str; 2] = [Mode::Aggressive.word(), Mode::Dynamic.word()];
 
-/// The tool, for one NIC.
+/// The actuator of the tool `mstcongestion`, for one NIC.
 pub struct Mstcongestion {
     tool: Tool,
-    /// The PCI address, or why there is none.
+    /// PCI address of the NIC, or the reason why there is none.
     device: Result<String, String>,
     mode: Mode,
-    /// Where the kernel lists PCI devices.
+    /// Directory where the kernel lists PCI devices.
     pci_devices: PathBuf,
 }
 
@@ -36,7 +36,7 @@ struct State {
 }
 
 impl Mstcongestion {
-    /// For what the configuration says; `lock` is what its runs inherit.
+    /// Creates the actuator as configured. Runs of the tool inherit `lock`.
     pub(super) fn new(config: &CongestionConfig, lock: Result<ToolLock, String>) -> Self {
         let limit = Duration::from_millis(config.tool_timeout_ms);
         Self {
@@ -90,7 +90,8 @@ impl State {
     }
 }
 
-/// `Action: mark` and `Mode: dynamic`, each on a line; anything else could not be put back.
+/// Parses the tool's answer: `Action: mark` and `Mode: dynamic`, each on a line. Other words give `None`,
+/// since they could not be restored.
 fn parse(said: &str) -> Option<State> {
     let field = |name: &str, words: &[&str]| {
         let value = said.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':'))?.trim();
@@ -99,7 +100,7 @@ fn parse(said: &str) -> Option<State> {
     Some(State { action: field("Action", &ACTIONS)?, mode: field("Mode", &MODES)? })
 }
 
-/// Whether such a setting can be of this actuator.
+/// Whether this actuator could have written the setting.
 pub(super) fn fits(setting: &Setting) -> bool {
     let words: &[&str] = match setting.knob.as_str() {
         ACTION => &ACTIONS,
@@ -110,7 +111,10 @@ pub(super) fn fits(setting: &Setting) -> bool {
     is_pci(&setting.device) && known(&setting.before) && known(&setting.lowered)
 }
 
-/// The configured PCI address, or that of the interface.
+/// Returns the configured PCI address, or that of the configured interface.
+///
+/// # Errors
+/// Returns the reason in words, with the key to set.
 pub(super) fn pci_address(config: &CongestionConfig) -> Result<String, String> {
     if let Some(pci) = &config.pci {
         return Ok(pci.to_ascii_lowercase());
@@ -159,7 +163,7 @@ impl Congestion for Mstcongestion {
             before,
             lowered: lowered.into(),
         };
-        // The mode first: marking begins in the mode that is wanted.
+        // The mode comes first, so that marking begins in the wanted mode.
         let both = [setting(MODE, mode, self.mode.word()), setting(ACTION, action, "mark")];
         Ok(both.into_iter().filter(|setting| setting.before != setting.lowered).collect())
     }
@@ -168,8 +172,8 @@ impl Congestion for Mstcongestion {
         for setting in settings {
             if let Err(error) = self.set(setting, &setting.lowered) {
                 if matches!(&error, ActuatorError::NotTaken { found, .. } if *found != setting.before) {
-                    // A third value would look like somebody else's later on: put back while it is known as
-                    // ours.
+                    // A third value would later look like a change by another program. Restore it while it is
+                    // known as ours.
                     self.set(setting, &setting.before)?;
                 }
                 return Err(error);
@@ -181,7 +185,8 @@ impl Congestion for Mstcongestion {
     fn restore(&mut self, settings: &[Setting]) -> Result<Vec<String>, ActuatorError> {
         let mut notes = Vec::new();
         for setting in settings.iter().rev() {
-            // A tool that fails for one fails for the other, and each hang costs its whole limit.
+            // Stop at the first failure: the tool would fail for the other setting, too, and each hang costs
+            // a whole time limit.
             notes.extend(self.restore_one(setting)?);
         }
         Ok(notes)

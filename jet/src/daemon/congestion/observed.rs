@@ -1,12 +1,13 @@
-//! Two rows of the status that change nothing of the NIC: the signal that the receiver sends itself, and one
-//! that can only be observed.
+//! Two rows of the status that change nothing of the NIC: the signal that the receiver itself sends, and an
+//! event counter that can only be observed.
 
 use super::{ActuatorError, Congestion, Setting, Support};
 
-/// Jet's own signal. The receiver sends it; this counts when it is on.
+/// Jet's own signal, which the receiver sends. This actuator changes nothing; its row in the status counts
+/// how often the signal was turned on.
 #[derive(Clone, Copy, Debug)]
 pub struct Soft {
-    /// Whether the configuration has it on.
+    /// Whether the configuration turns the signal on.
     pub enabled: bool,
 }
 
@@ -40,8 +41,9 @@ impl Congestion for Soft {
     }
 }
 
-/// devlink's `pcie_cong_inbound_high`. It sets when the firmware counts an event, and marks nothing; and it
-/// is a `driverinit` parameter, which takes effect with a reload that takes the NIC down. So it is never set.
+/// The parameter `pcie_cong_inbound_high` of devlink, which is never set. It decides when the firmware counts
+/// an event, and marks no packets. It is a `driverinit` parameter: a change needs a reload, which takes the
+/// NIC down.
 #[derive(Clone, Copy, Debug)]
 pub struct PcieCong;
 

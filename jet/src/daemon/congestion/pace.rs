@@ -1,19 +1,19 @@
-//! When to change the NIC: at most once in the hold time, always to the newest wish, and again where
+//! Timing of changes to the NIC: at most one in the hold time, always to the newest wish, and repeated where
 //! restoring failed.
 
 use std::time::{Duration, Instant};
 
-/// The longest between two tries of a restoring that fails.
+/// Longest time between two tries of restoring that fails.
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
-/// What to do now.
+/// Next step of the thread that changes the NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Lower (true) or restore.
+    /// Lower the NIC's settings (`true`), or restore them (`false`).
     Apply(bool),
-    /// Look again after so long, or when told.
+    /// Check again after this time, or at a new wish.
     Wait(Duration),
-    /// Look again when told.
+    /// Check again at a new wish.
     Rest,
 }
 
@@ -22,7 +22,7 @@ pub(super) struct Pace {
     hold: Duration,
     applied: bool,
     changed: Option<Instant>,
-    /// How long to wait before restoring is tried again.
+    /// Time after which restoring is tried again.
     retry: Duration,
 }
 
@@ -31,7 +31,7 @@ impl Pace {
         Self { hold, applied: false, changed: None, retry: hold }
     }
 
-    /// What to do for this wish; `unfinished`: something that is to be restored is not.
+    /// Returns the step for this wish. `unfinished` says that settings still have to be restored.
     pub(super) fn step(&self, now: Instant, wish: bool, unfinished: bool) -> Step {
         let after = match wish == self.applied {
             false => self.hold,
@@ -44,7 +44,7 @@ impl Pace {
         }
     }
 
-    /// A step was carried out.
+    /// Notes that a step to this wish was carried out.
     pub(super) fn applied(&mut self, now: Instant, wish: bool) {
         let again = wish == self.applied;
         self.retry =
@@ -95,7 +95,8 @@ mod tests {
             pace.applied(now, false);
         }
         assert_eq!(pace.step(now, false, false), Step::Rest);
-        // Danger comes back meanwhile: as soon as ever.
+        // Danger returns meanwhile: lowering only waits for the hold time, not for the longer pause of
+        // restoring.
         assert_eq!(pace.step(now, true, true), Step::Wait(HOLD));
         pace.applied(now + HOLD, true);
         pace.applied(now + HOLD * 2, false);

@@ -1,7 +1,7 @@
-//! Running an external tool: found, started, heard, and killed when it hangs.
+//! Running an external tool: finding and starting it, reading its output, and killing it when it hangs.
 //!
-//! Started with `posix_spawn` (nothing here may force a `fork`): a fork would make every private page of the
-//! daemon copy-on-write, and the reactor would fault on its own memory.
+//! The tool is started with `posix_spawn`, so nothing here may force a `fork`. A fork would make every
+//! private page of the daemon copy-on-write, and the reactor would fault on its own memory.
 
 use super::leftover::ToolLock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,63 +18,63 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// What is kept of what a tool says; the rest is read and dropped.
+/// Most bytes of a tool's output that are kept. The rest is read and dropped.
 const SAID_BYTES_MAX: usize = 4096;
 
-/// What an error tells of it.
+/// Most characters of a tool's output that an error shows.
 const TOLD_CHARS_MAX: usize = 300;
 
-/// How long a killed tool may take to be gone: only one that is stuck in the kernel takes any time.
+/// Time that a killed tool has to end. Only a tool that is stuck in the kernel needs any.
 const KILL_LIMIT: Duration = Duration::from_secs(1);
 
-/// Why a tool did not do its work.
+/// Reason why a run of a tool failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ToolError {
-    /// It is not there.
+    /// The tool does not exist, or is no program.
     #[error("{} not found{}: install mstflint, or set \
              congestion.mstcongestion", program.display(), looked(program))]
     NotFound {
-        /// What was looked for.
+        /// Path or name that was looked for.
         program: PathBuf,
     },
-    /// It is there and cannot be started.
+    /// The tool exists and cannot be started.
     #[error("cannot start {}: {source}", program.display())]
     NotStarted {
-        /// Its path.
+        /// Path of the tool.
         program: PathBuf,
-        /// What the system said.
+        /// Error from the system.
         source: io::Error,
     },
-    /// It hung and was killed.
+    /// The tool hung and was killed.
     #[error("{command} did not end within {limit_ms} ms and was killed{}", said(.output))]
     TimedOut {
-        /// How it was called.
+        /// Command line of the run.
         command: String,
-        /// Its limit.
+        /// Time limit of the run, in milliseconds.
         limit_ms: u128,
-        /// What it had said.
+        /// Output until then.
         output: String,
     },
-    /// An earlier run hangs in the kernel, so that not even a kill ends it.
+    /// The process of an earlier run hangs in the kernel, where not even a kill ends it.
     #[error("process {pid} of an earlier run cannot be killed; nothing more is tried until it is gone")]
     Stuck {
-        /// Its process.
+        /// Number of that process.
         pid: u32,
     },
-    /// It says that it failed, or was killed by somebody.
+    /// The tool reported a failure, or another process killed it.
     #[error("{command} failed ({status}){}", said(.output))]
     Failed {
-        /// How it was called.
+        /// Command line of the run.
         command: String,
-        /// How it ended.
+        /// Exit status of the tool.
         status: ExitStatus,
-        /// What it said, on both outputs.
+        /// Output of the tool, standard error included.
         output: String,
     },
-    /// The lock that tools inherit is not ours.
+    /// The daemon does not have the lock that tools inherit.
     #[error("{why}")]
     Locked {
-        /// Which.
+        /// Reason why the lock was not taken.
         why: String,
     },
 }
@@ -90,13 +90,14 @@ fn said(output: &str) -> String {
     }
 }
 
-/// What was said, in one line that is not too long.
+/// Joins the lines of a text to one, without control characters, and cuts it after [`TOLD_CHARS_MAX`]
+/// characters.
 pub(super) fn one_line(text: &str) -> String {
     let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     lines.join("; ").chars().filter(|letter| !letter.is_control()).take(TOLD_CHARS_MAX).collect()
 }
 
-/// A tool that is run for an answer, one run at a time.
+/// An external tool, of which one run happens at a time.
 pub(super) struct Tool {
     program: PathBuf,
     limit: Duration,
@@ -105,20 +106,21 @@ pub(super) struct Tool {
 }
 
 impl Tool {
-    /// A tool by its path, or its name in `PATH`; each run may take so long. Whoever inherits `lock` is found
-    /// again.
+    /// Creates a tool from its path, or its name in `PATH`. Each run may take `limit`. Its process inherits
+    /// `lock`, by which the next daemon finds it.
     pub(super) fn new(program: PathBuf, limit: Duration, lock: Result<ToolLock, String>) -> Self {
         Self { program, limit, lock, stuck: None }
     }
 
-    /// Where it is. Looked for each time: it may be installed, moved or removed while the daemon runs.
+    /// Returns the path of the tool. Each run looks for it anew: it may be installed, moved or removed while
+    /// the daemon runs.
     pub(super) fn find(&self) -> Result<PathBuf, ToolError> {
         let not_found = || ToolError::NotFound { program: self.program.clone() };
         if self.program.as_os_str().as_encoded_bytes().contains(&b'/') {
             return if is_program(&self.program) { Ok(self.program.clone()) } else { Err(not_found()) };
         }
         let path = std::env::var_os("PATH").unwrap_or_default();
-        // An empty entry would be the working directory, which is no place to take a program from.
+        // An empty entry of `PATH` means the working directory, from which no program should be taken.
         std::env::split_paths(&path)
             .filter(|directory| directory.is_absolute())
             .map(|directory| directory.join(&self.program))
@@ -126,7 +128,10 @@ impl Tool {
             .ok_or_else(not_found)
     }
 
-    /// Runs it to its end and answers what it said.
+    /// Runs the tool to its end, and returns its output.
+    ///
+    /// # Errors
+    /// Returns [`ToolError`] if the tool cannot be started, exceeds its time limit, or fails.
     pub(super) fn run<S: AsRef<OsStr>>(&mut self, arguments: &[S]) -> Result<String, ToolError> {
         self.refuse_while_stuck()?;
         let lock = self.lock.as_ref().map_err(|why| ToolError::Locked { why: why.clone() })?;
@@ -143,7 +148,7 @@ impl Tool {
             .stdin(lock.inherited().map_err(not_started)?)
             .stdout(writer.try_clone().map_err(not_started)?)
             .stderr(writer)
-            // A group of its own, so that a kill reaches what it started itself.
+            // A separate process group, so that a kill also reaches processes that the tool started.
             .process_group(0);
         let mut child = match command.spawn() {
             Ok(child) => child,
@@ -155,17 +160,19 @@ impl Tool {
         let process = match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
             Ok(process) => process,
             Err(error) => {
-                // No descriptors left, most likely: it cannot be waited for with a limit, so it does not run.
+                // Most likely no descriptors are left. Without a pidfd the wait has no limit, so the tool
+                // must not run.
                 kill(&child);
                 let _ = child.wait();
                 return Err(not_started(error.into()));
             }
         };
-        // Ours must go, or the pipe would never end.
+        // The command holds our writing ends of the pipe. While these are open, reading never ends.
         drop(command);
         let mut output = Vec::new();
         let ended = wait(&process, Some(&mut reader), &mut output, self.limit);
-        // Also what it left behind. Not reaped yet, so that the group's number is still its own.
+        // Kill also processes that the tool left behind. It is not reaped yet, so the group's number is still
+        // its own.
         kill(&child);
         let ended_after_kill = ended || wait(&process, None, &mut output, KILL_LIMIT);
         if !ended_after_kill {
@@ -214,11 +221,12 @@ fn is_program(path: &Path) -> bool {
 }
 
 fn kill(child: &Child) {
-    // Gone already is as good.
+    // A group that is gone already needs no kill.
     let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
 }
 
-/// Waits until the process has ended, hearing it meanwhile; `false` when the time is up. It is not reaped.
+/// Waits until the process has ended, and reads its output meanwhile. Returns `false` when the time is up. It
+/// does not reap the process.
 fn wait(process: &OwnedFd, mut reader: Option<&mut File>, output: &mut Vec<u8>, limit: Duration) -> bool {
     let deadline = Instant::now() + limit;
     loop {
@@ -240,7 +248,7 @@ fn wait(process: &OwnedFd, mut reader: Option<&mut File>, output: &mut Vec<u8>, 
             Ok(_) => {}
         }
         if heard && reader.as_deref_mut().is_some_and(|reader| hear(reader, output)) {
-            // Closed by the tool, and readable for ever.
+            // The tool has closed its output: the pipe would be readable for ever.
             reader = None;
         }
         if left.is_zero() {
@@ -249,10 +257,10 @@ fn wait(process: &OwnedFd, mut reader: Option<&mut File>, output: &mut Vec<u8>, 
     }
 }
 
-/// Reads what is there; whether the other end is closed.
+/// Reads the output that is there. Returns whether the other end is closed.
 fn hear(reader: &mut File, output: &mut Vec<u8>) -> bool {
     let mut chunk = [0; 1024];
-    // A tool that writes without end must not hold us here: so much, and then the clock is looked at again.
+    // A tool may write without end, so return after this many chunks to check the time.
     for _ in 0..64 {
         match reader.read(&mut chunk) {
             Ok(0) => return true,
@@ -272,7 +280,7 @@ mod tests {
     use super::*;
     use crate::daemon::congestion::tests::{script, wait_until};
 
-    /// Long enough that only a hang takes it.
+    /// Time limit that only a hanging tool exceeds.
     const GENEROUS: Duration = Duration::from_secs(30);
 
     struct Bench {
@@ -307,7 +315,7 @@ mod tests {
         assert!(error.contains("tool -q failed (exit status: 7): -E- no; device"), "{error}");
     }
 
-    /// Whether a process has ended; its parent may not have looked yet.
+    /// Whether a process has ended; its parent may not have reaped it yet.
     fn has_ended(pid: &str) -> bool {
         match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
             Ok(stat) => stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z')),
@@ -315,8 +323,8 @@ mod tests {
         }
     }
 
-    /// What a tool said that does not end, in a limit that was long enough to say so much: longer ones are
-    /// tried, for a busy machine may need a second to start a shell.
+    /// Returns the output of a tool that does not end, cut off by a time limit. Longer limits are tried until
+    /// the output is enough, since a busy machine may need a second to start a shell.
     fn timed_out(body: &str, is_enough: impl Fn(&str) -> bool) -> String {
         let bench = Bench::new();
         for limit_s in [1, 4, 16, 64] {

@@ -1,5 +1,5 @@
-//! Escape memory: allocated and touched by a thread of its own, so that nothing waits for it, neither the
-//! start nor later a message.
+//! Allocating escape memory. A separate thread allocates and touches it, so neither the daemon's start nor a
+//! message waits for it.
 
 use jet_fabric::memory::SharedMemory;
 use jet_wire::segment::{SegmentLayout, SegmentShape};
@@ -8,20 +8,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// Allocated and touched at a time: what comes first can be used while the rest is still on its way.
+/// Bytes that are allocated and touched in one step. Finished chunks are usable while the rest is being
+/// prepared.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Sessions that escape memory leaves room for. Without one an application receives nothing; without escape
-/// memory only the slow ones do worse. A host has a few applications, and one that is started again is there
-/// twice for a while.
+/// Number of sessions for whose segments escape memory leaves room. An application without a session receives
+/// nothing. Without escape memory only slow applications suffer. A host runs a few applications, and one that
+/// restarts has two sessions for a while.
 const SESSIONS_LEFT: u32 = 16;
 
-/// The sessions that are to find room beside escape memory.
+/// The sessions whose segments need room beside escape memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Sessions {
-    /// Their segments' shape.
+    /// Shape of each session's segment.
     pub shape: SegmentShape,
-    /// The most that there may be.
+    /// Most sessions that the configuration allows.
     pub max: u32,
 }
 
@@ -31,7 +32,7 @@ impl Sessions {
     }
 }
 
-/// Escape memory cannot be had, or not all of it.
+/// Error for escape memory that cannot be allocated, or only in part.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "escape memory: only {ready} of {wanted} bytes can be had, with room for sessions: {source}; the \
@@ -39,15 +40,15 @@ impl Sessions {
      memory (its cgroup's limit, the machine's)"
 )]
 pub struct PrepareError {
-    /// Bytes that can be used.
+    /// Bytes that are usable.
     pub ready: usize,
-    /// Bytes asked for.
+    /// Bytes requested.
     pub wanted: usize,
-    /// What the system said.
+    /// Error from the system.
     pub source: io::Error,
 }
 
-/// The thread that prepares escape memory; dropping it ends it.
+/// The thread that prepares escape memory. Dropping this stops the thread after its current chunk.
 #[derive(Debug)]
 pub struct Preparing {
     stop: Arc<AtomicBool>,
@@ -58,18 +59,18 @@ impl Drop for Preparing {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It panics only where `report` does, and then that was said already.
+            // The thread panics only inside `report`, and the panic message has been printed then.
             let _ = thread.join();
         }
     }
 }
 
-/// Allocates and touches the region's pages from its beginning on, and reports how many bytes can be used
-/// whenever it is more, with the error where there will be no more. It ends where sessions would not find
-/// room any more.
+/// Allocates and touches the region's pages, from its beginning, on a new thread. After each chunk `report`
+/// gets the number of usable bytes. It gets the error, too, when no more can be had. The thread stops where
+/// the rest would take the room of sessions.
 ///
 /// # Errors
-/// What the system says about starting a thread.
+/// Returns the system's error if the thread cannot be started.
 pub fn prepare(
     region: Arc<SharedMemory>,
     sessions: Sessions,
@@ -127,7 +128,7 @@ mod tests {
         });
         let reports: Vec<usize> = told.iter().collect();
         assert_eq!(reports, [CHUNK, 2 * CHUNK, 2 * CHUNK + PAGE_BYTES]);
-        // In units of 512 bytes; more where the system takes huge pages for it.
+        // `st_blocks` counts 512 bytes each. There are more where the system uses huge pages.
         assert!(blocks(&region) >= i64::try_from(region.bytes() / 512).unwrap());
         drop(preparing.unwrap());
     }
@@ -156,7 +157,7 @@ mod tests {
 
     #[test]
     fn sessions_find_room_beside_it() {
-        // As the limit of a control group: what each asks for, with what it would leave, and a margin.
+        // Models the memory limit of a control group: a step must leave the requested room and a margin.
         let (limit, margin) = (24 * CHUNK, 4 * CHUNK);
         let room = Arc::new(Mutex::new(limit));
         let takes = move |room: &Mutex<usize>, bytes: usize, left: usize| {
@@ -186,15 +187,14 @@ mod tests {
     #[test]
     fn it_stops_at_the_next_chunk_when_told() {
         let region = Arc::new(SharedMemory::lazy("jet-test", 4 * CHUNK).unwrap());
-        // No room: each report is taken before the thread goes on.
+        // The channel has no buffer, so the thread waits until each report is received.
         let (tell, told) = mpsc::sync_channel(0);
         let preparing =
             prepare(region, sessions(1), move |ready, _| tell.send(ready).expect("the test listens"))
                 .unwrap();
         assert_eq!(told.recv(), Ok(CHUNK));
         preparing.stop.store(true, Ordering::Relaxed);
-        // One more at most: that chunk may have been begun already. Then the thread is gone, and its sender
-        // with it.
+        // The thread may have begun one more chunk already. After it the thread ends, and drops its sender.
         let reports: Vec<usize> = told.iter().collect();
         assert!(reports.is_empty() || reports == [2 * CHUNK], "{reports:?}");
         drop(preparing);

@@ -1,5 +1,5 @@
-//! Escape, the driver's part: memory outside the cache (Jet §4.3), which workers copy into. What is done when
-//! is decided elsewhere.
+//! Preparing escape memory: memory outside the pool (Jet §4.3), which workers copy into. `jet-escape` and
+//! `jet-core` decide when it is used.
 
 mod memory;
 

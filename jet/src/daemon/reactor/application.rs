@@ -1,20 +1,21 @@
-//! Applications of this host, as the driver reaches them: a doorbell, and two words for the control plane.
+//! Applications of this host as the driver reaches them: by a doorbell, and by two channels to the control
+//! plane.
 
 use jet_core::{SessionEnd, Standstill};
 use jet_fabric::unix::Doorbell;
 use jet_reactor::Application;
 use tokio::sync::{oneshot, watch};
 
-/// A session in the making: all that the control plane prepared.
+/// Everything that the control plane has prepared for a new session.
 pub type NewSession = jet_reactor::NewSession<LocalApplication>;
 
 /// An application on this host, as the driver reaches it.
 pub struct LocalApplication {
     /// The daemon's end of the doorbell.
     pub doorbell: Doorbell,
-    /// Hears why the session ended, unless the control plane ended it.
+    /// Receives the reason when the session ends.
     pub ended: oneshot::Sender<SessionEnd>,
-    /// Hears when the application holds all that it may while more waits for it.
+    /// Receives a value when a standstill of the application begins, lasts or ends.
     pub standstill: watch::Sender<Option<Standstill>>,
 }
 
@@ -28,8 +29,8 @@ impl Application for LocalApplication {
     }
 
     fn ended(self, end: SessionEnd) {
-        // Nobody listens where the control plane itself ended the session. The doorbell is watched no longer
-        // once it is closed.
+        // No task listens any more if the application's connection or process is gone. Closing the doorbell
+        // removes it from epoll.
         let _ = self.ended.send(end);
     }
 }

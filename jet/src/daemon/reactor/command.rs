@@ -1,4 +1,5 @@
-//! What the control plane asks of the reactor. Bounded, rare, and never waited for by the reactor.
+//! Commands from the control plane to the reactor. Their queue is bounded, commands are rare, and the reactor
+//! never waits for one.
 
 use super::application::NewSession;
 use super::snapshot::Snapshot;
@@ -9,70 +10,72 @@ use jet_reactor::SessionTicket;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, TryAcquireError, oneshot};
 
-/// Commands that may wait for the reactor.
+/// Most commands that may wait for the reactor.
 const COMMANDS: usize = 256;
 
-/// One command.
+/// A command to the reactor.
 pub enum Command {
-    /// Register an application.
+    /// Registers an application.
     Open {
-        /// What was prepared.
+        /// Session that the control plane has prepared.
         new: Box<NewSession>,
-        /// The answer.
+        /// Channel for the answer: the session's ticket, or the reason for refusing it.
         reply: oneshot::Sender<Result<SessionTicket, OpenError>>,
     },
-    /// A session is to end. Its application may live on, and read what it held.
+    /// Ends a session. Its application may live on, and read the slabs that it held.
     End {
-        /// Which.
+        /// Ticket of the session.
         ticket: SessionTicket,
     },
-    /// The application's connection or process is gone, whether its session was ended before or not.
+    /// Reports that an application's connection or process is gone, whether its session was ended before or
+    /// not.
     Gone {
-        /// Which.
+        /// Ticket of the session.
         ticket: SessionTicket,
     },
-    /// Copy how things stand. One at a time: another that is given meanwhile is dropped, and its asker told
-    /// so.
+    /// Fills a snapshot with the reactor's counts. One is filled at a time: a new command replaces an
+    /// unfinished one, whose reply channel closes.
     Snapshot {
-        /// What is filled.
+        /// Snapshot to fill.
         snapshot: Box<Snapshot>,
-        /// The answer: the same.
+        /// Channel for the filled snapshot.
         reply: oneshot::Sender<Box<Snapshot>>,
     },
-    /// The first so many slabs of escape memory can be used.
+    /// Reports how much of escape memory is ready, counted from its beginning.
     EscapeMemory {
-        /// Slabs.
+        /// Number of slabs that are ready.
         ready_slabs: u32,
-        /// Why there will be no more, where that is so.
+        /// Reason why no more slabs will be ready; none while more may follow.
         error: Option<String>,
     },
-    /// Take nothing new, finish what there is, stop. Given again: another deadline.
+    /// Starts a drain: the reactor takes nothing new, finishes its messages, and stops. A second command sets
+    /// another deadline.
     Drain {
-        /// Stop anyway after so long from now on.
+        /// Time in milliseconds, from now, after which the reactor stops anyway.
         deadline_ms: u64,
     },
 }
 
-/// The way from the control plane to the reactor.
+/// The control plane's end of the queue of commands to the reactor.
 pub struct Commands {
     queue: ArrayQueue<Command>,
-    /// One permit for each free place in the queue: whoever finds none waits for the reactor.
+    /// One permit for each free place in the queue. A sender without a permit waits for the reactor.
     room: Semaphore,
     bell: Doorbell,
 }
 
-/// The reactor's end.
+/// The reactor's end of the queue of commands.
 pub struct CommandInbox {
     shared: Arc<Commands>,
-    /// What the other bell rings.
+    /// The bell that [`Commands`] rings when a command waits.
     pub bell: Doorbell,
 }
 
 impl Commands {
-    /// Both ends.
+    /// Creates the queue, and returns both ends.
     ///
     /// # Errors
-    /// What the system says; out of file descriptors.
+    /// Returns the system's error, for example that no descriptors are left.
     pub fn new() -> std::io::Result<(Arc<Self>, CommandInbox)> {
         let (ours, theirs) = Doorbell::pair()?;
         let shared =
@@ -80,8 +83,8 @@ impl Commands {
         Ok((Arc::clone(&shared), CommandInbox { shared, bell: theirs }))
     }
 
-    /// Gives the reactor a command, when its queue has room. Nothing happens once the reactor is gone:
-    /// whoever waits for an answer sees the way to it closed.
+    /// Queues a command for the reactor, and waits until the queue has room. Once the reactor is gone the
+    /// command is dropped, and with it its reply channel.
     pub async fn send(&self, command: Command) {
         if let Ok(permit) = self.room.acquire().await {
             permit.forget();
@@ -89,7 +92,7 @@ impl Commands {
         }
     }
 
-    /// Gives the reactor a command from a thread that may wait; likewise.
+    /// Queues a command like [`Self::send`], from a thread that may block.
     pub fn send_blocking(&self, command: Command) {
         loop {
             match self.room.try_acquire() {
@@ -98,8 +101,7 @@ impl Commands {
                     return self.put(command);
                 }
                 Err(TryAcquireError::Closed) => return,
-                // Behind a full queue, which is rare: the control plane's runtime is another thread's, so
-                // look again.
+                // The queue is full, which is rare. The reactor empties it on another thread, so try again.
                 Err(TryAcquireError::NoPermits) => std::thread::yield_now(),
             }
         }
@@ -111,7 +113,7 @@ impl Commands {
         self.bell.ring();
     }
 
-    /// Wakes the reactor: there is something else to take than commands.
+    /// Wakes the reactor for work other than commands.
     pub fn ring(&self) {
         self.bell.ring();
     }
@@ -124,14 +126,14 @@ impl Drop for CommandInbox {
 }
 
 impl CommandInbox {
-    /// The next command.
+    /// Takes the next command off the queue; `None` where no command waits.
     pub fn take(&self) -> Option<Command> {
         let command = self.shared.queue.pop()?;
         self.shared.room.add_permits(1);
         Some(command)
     }
 
-    /// Whether any waits.
+    /// Whether no command waits.
     pub fn is_empty(&self) -> bool {
         self.shared.queue.is_empty()
     }

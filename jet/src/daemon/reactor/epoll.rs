@@ -1,4 +1,4 @@
-//! What the reactor sleeps on: the NIC, the applications' doorbells, the command queue.
+//! The reactor's epoll: it watches the NIC, the applications' doorbells, and the bell of the command queue.
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::time::Timespec;
@@ -10,25 +10,25 @@ const NIC: u64 = u64::MAX;
 const COMMANDS: u64 = u64::MAX - 1;
 const EVENTS: usize = 64;
 
-/// The reactor's epoll.
+/// An epoll instance of the kernel, on which the reactor sleeps.
 pub struct Epoll {
     epoll: OwnedFd,
 }
 
-/// What woke the reactor, besides the NIC.
+/// Source of an event that woke the reactor. The NIC is not named, since each turn looks at it anyway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// The command queue's bell.
+    /// The bell of the command queue.
     Commands,
-    /// A session's doorbell.
+    /// The doorbell of the session with this number.
     Session(u32),
 }
 
 impl Epoll {
-    /// Watches the NIC and the command bell.
+    /// Creates an epoll that watches the NIC and the bell of the command queue.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the system's error.
     pub fn new(nic: &impl AsFd, commands: &impl AsFd) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, nic, EventData::new_u64(NIC), EventFlags::IN)?;
@@ -36,24 +36,25 @@ impl Epoll {
         Ok(Self { epoll })
     }
 
-    /// Watches a session's doorbell.
+    /// Starts to watch a session's doorbell.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the system's error.
     pub fn add_session(&self, doorbell: &impl AsFd, session: u32) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, doorbell, EventData::new_u64(u64::from(session)), EventFlags::IN)?)
     }
 
-    /// Watches it no longer.
+    /// Stops watching a session's doorbell.
     pub fn remove(&self, doorbell: &impl AsFd) {
-        // It was added before, and closing it would take it out as well.
+        // The doorbell was added before. Closing it would remove it as well, so an error does no harm.
         let _ = epoll::delete(&self.epoll, doorbell);
     }
 
-    /// Sleeps until something happens or the span is over; tells each bell that rang.
+    /// Sleeps until an event occurs or the span is over; without a span, until an event. Calls `each` for
+    /// every bell that rang.
     ///
     /// # Errors
-    /// What the system says; never "interrupted".
+    /// Returns the system's error. An interruption by a signal is no error.
     pub fn sleep(&self, span_ns: Option<u64>, mut each: impl FnMut(Woken)) -> io::Result<()> {
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
         let timeout = span_ns.map(|ns| Timespec {

@@ -1,5 +1,5 @@
-//! The reactor's thread: it gives the driver its turns and the time, carries out what the control plane asks
-//! within them, and sleeps on epoll while there is nothing to do.
+//! The reactor's thread. It gives the driver its turns and the time, and carries out commands of the control
+//! plane within them. It sleeps on epoll while there is nothing to do.
 
 mod application;
 mod command;
@@ -21,28 +21,28 @@ use orders::Orders;
 use std::io;
 use std::time::Instant;
 
-/// What a reactor is made with besides its parts.
+/// Options of a reactor.
 #[derive(Clone, Debug)]
 pub struct ReactorOptions {
-    /// The core that it is pinned to.
+    /// Core to which the reactor's thread is pinned; none: not pinned.
     pub cpu: Option<usize>,
-    /// The longest that it spins before it sleeps.
+    /// Longest time in nanoseconds that the reactor spins before it sleeps.
     pub spin_ns_max: u64,
 }
 
-/// Why a reactor ended before it was told to.
+/// Reason why a reactor ended before it was told to.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The core is not there, or not allowed.
+    /// The core does not exist, or this process may not use it.
     #[error("cannot pin the reactor to core {cpu}; name another as reactor.cpu, or none")]
     Core {
-        /// The core.
+        /// Number of the core.
         cpu: usize,
     },
-    /// The system refuses to wait.
+    /// Waiting on epoll failed.
     #[error("the reactor cannot sleep: {0}")]
     Sleep(io::Error),
-    /// What the NIC runs on was taken away. What was not acknowledged is with its senders, who send it again.
+    /// The RDMA device was removed or failed. Senders keep unacknowledged messages and send them again.
     #[error(
         "the RDMA device was removed, or failed; start again when it is back (see `rdma link` and dmesg). \
          Nothing is lost: senders keep what was not acknowledged"
@@ -50,26 +50,26 @@ pub enum RunError {
     NicGone,
 }
 
-/// The driver, for applications on this host.
+/// The driver for applications on this host.
 pub type Driver<N> = jet_reactor::Driver<N, LocalApplication>;
 
-/// The driver, who may order it about, its clock, and what it sleeps on.
+/// The reactor: the driver, the commands to it, its clock, and its epoll.
 pub struct Reactor<N: Nic> {
     driver: Driver<N>,
     orders: Orders,
     epoll: Epoll,
-    /// The core that it is pinned to.
+    /// Core to which the reactor's thread is pinned.
     cpu: Option<usize>,
     started: Instant,
     spin_ns_max: u64,
-    /// How long it spins now.
+    /// Time that the reactor spins at present, in nanoseconds. It adapts below `spin_ns_max`.
     spin_ns: u64,
-    /// When it was to look again, at the latest.
+    /// Latest time at which the reactor should look for work again. A later look counts as a stall.
     due_ns: Option<u64>,
 }
 
 impl<N: Nic> Reactor<N> {
-    /// A reactor that has not started.
+    /// Creates a reactor, which does nothing before [`run`](Self::run).
     pub fn new(driver: Driver<N>, inbox: CommandInbox, epoll: Epoll, options: ReactorOptions) -> Self {
         let ReactorOptions { cpu, spin_ns_max } = options;
         let orders = Orders { inbox, escape_error: None, filling: None };
@@ -77,10 +77,10 @@ impl<N: Nic> Reactor<N> {
         Self { driver, orders, epoll, cpu, started, spin_ns_max, spin_ns, due_ns: None }
     }
 
-    /// Runs until a drain is over.
+    /// Runs the reactor on the calling thread until a drain is over.
     ///
     /// # Errors
-    /// [`RunError`]: what there is no going on without.
+    /// Returns [`RunError`] if the reactor cannot continue.
     pub fn run(mut self) -> Result<(), RunError> {
         if let Some(cpu) = self.cpu
             && !core_affinity::set_for_current(core_affinity::CoreId { id: cpu })
@@ -99,7 +99,7 @@ impl<N: Nic> Reactor<N> {
             self.due_ns = Some(due_ns(now_ns, 0));
             if self.turn(now_ns) {
                 if idle_since_ns.take().is_some() && idle_turns > 0 {
-                    // Spinning paid off.
+                    // Work came before the spinning was over, so spinning longer pays off.
                     self.spin_ns = (self.spin_ns * 2).min(self.spin_ns_max);
                 }
                 idle_turns = 0;
@@ -117,7 +117,7 @@ impl<N: Nic> Reactor<N> {
             if idle_ns < self.spin_ns {
                 idle_turns += 1;
                 if idle_turns.is_multiple_of(YIELD_EVERY) {
-                    // Both ends may share this core.
+                    // A peer that has work for the reactor may share this core.
                     rustix::thread::sched_yield();
                 } else {
                     std::hint::spin_loop();
@@ -153,7 +153,7 @@ impl<N: Nic> Reactor<N> {
         if !orders.inbox.is_empty() || !driver.prepare_sleep(now_ns) {
             return Ok(());
         }
-        // Until then it sleeps because it wants to.
+        // Until then the reactor sleeps because it wants to, which is no stall.
         self.due_ns = span_ns.map(|span_ns| due_ns(now_ns, span_ns));
         let mut rung = [None; 64];
         let mut count = 0;
@@ -176,8 +176,8 @@ impl<N: Nic> Reactor<N> {
     }
 }
 
-/// Takes the rings of a session's doorbell. A closed one is not watched any more: the control plane sees the
-/// same application go and closes the session.
+/// Clears the rings of a session's doorbell. A closed doorbell is removed from epoll: the control plane
+/// notices that the application is gone, and closes the session.
 fn clear_doorbell<N: Nic>(driver: &mut Driver<N>, epoll: &Epoll, session: SessionId) {
     if let Some(application) = driver.application(session)
         && application.doorbell.clear() == Rung::Closed
@@ -186,21 +186,22 @@ fn clear_doorbell<N: Nic>(driver: &mut Driver<N>, epoll: &Epoll, session: Sessio
     }
 }
 
-/// How long a turn may take, and waking up: a turn takes microseconds, and one in which megabytes are copied
-/// and checked 1 ms. What it takes longer, it or the machine stood still.
+/// Longest time in nanoseconds for a turn and for waking up. A turn takes microseconds, and 1 ms if it copies
+/// and checks megabytes. Any time beyond that counts as a stall of the reactor or the machine.
 const LOOK_NS: u64 = 1_000_000;
-/// What `epoll` rounds the length of a sleep up to.
+/// Unit in nanoseconds to which epoll rounds up the length of a sleep.
 const SLEEP_UNIT_NS: u64 = 1_000_000;
 
-/// When the reactor looks again at the latest, if it is let, after a sleep of at most so long.
+/// Returns the latest time at which the reactor should look for work again, after a sleep of at most
+/// `sleep_ns`.
 fn due_ns(now_ns: u64, sleep_ns: u64) -> u64 {
     let sleep_ns = sleep_ns.checked_next_multiple_of(SLEEP_UNIT_NS).unwrap_or(u64::MAX);
     now_ns.saturating_add(sleep_ns).saturating_add(LOOK_NS)
 }
 
-/// The least that a reactor which may spin spins.
+/// Shortest time in nanoseconds that a reactor spins, if it may spin at all.
 const SPIN_NS_MIN: u64 = 2_000;
-/// Idle turns between two yields.
+/// Number of idle turns between two yields of the core.
 const YIELD_EVERY: u32 = 8;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the control plane asks of the reactor, carried out on the driver.
+//! Carrying out commands of the control plane on the driver.
 
 use super::Driver;
 use super::application::NewSession;
@@ -10,17 +10,18 @@ use jet_fabric::nic::Nic;
 use jet_reactor::SessionTicket;
 use std::sync::Arc;
 
-/// Where orders come in, and what is answered that the driver does not know.
+/// The queue of commands, and state for answers that the driver does not have.
 pub(super) struct Orders {
     pub inbox: CommandInbox,
-    /// Why there is no escape memory, or less than was asked for.
+    /// Reason why there is no escape memory, or less than the configuration asks for.
     pub escape_error: Option<Arc<str>>,
-    /// The snapshot that was asked for, until it is filled.
+    /// Snapshot that is being filled for the control plane.
     pub filling: Option<Filling>,
 }
 
 impl Orders {
-    /// Carries out what waits. `false`: nothing did. The doorbells of new sessions are watched by `epoll`.
+    /// Carries out all waiting commands, and continues filling a snapshot. Returns whether there was anything
+    /// to do. Doorbells of new sessions are added to `epoll`.
     pub fn carry_out<N: Nic>(&mut self, now_ns: u64, driver: &mut Driver<N>, epoll: &Epoll) -> bool {
         let mut any = false;
         while let Some(command) = self.inbox.take() {
@@ -45,7 +46,7 @@ impl Orders {
             Command::Open { new, reply } => {
                 let opened = open(now_ns, driver, epoll, *new);
                 if let Err(Ok(ticket)) = reply.send(opened) {
-                    // The control plane gave up meanwhile.
+                    // The control plane gave up while the session was opened.
                     driver.gone(now_ns, ticket);
                 }
             }

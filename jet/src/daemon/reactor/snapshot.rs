@@ -1,44 +1,46 @@
-//! What the reactor counts, copied for those who ask, without standing still for it: a few rows a turn.
+//! Snapshots of the reactor's counts for the control plane. Filling one does not stop the reactor: it copies
+//! a few rows a turn.
 //!
 //! There are two snapshots. While the reactor fills one, the control plane reads the other. They change hands
-//! through the command's queue and its answer, so nothing is shared and nobody waits with a lock.
+//! through the command queue and its answers, so no memory is shared and no lock is needed.
 
 use super::Driver;
 use jet_core::{PeerId, PeerStats, QuarantineStats, Receiver, SessionId, SessionStats, Stats};
 use jet_fabric::nic::{Counters, Nic};
 use tokio::sync::oneshot;
 
-/// Numbers of sessions and of senders that are looked at in a turn: most are nobody's.
+/// Most numbers of sessions, or of senders, that one turn looks at. Most numbers are unused.
 const NUMBERS: u32 = 512;
-/// Sessions that are copied in a turn: each takes about half a microsecond, most of it for its quantiles.
+/// Most sessions that one turn copies. Each takes about half a microsecond, mostly for its quantiles.
 const SESSIONS: usize = 8;
-/// Senders that are copied in a turn: each takes some nanoseconds.
+/// Most senders that one turn copies. Each takes some nanoseconds.
 const PEERS: usize = 64;
 
-/// How things stand.
+/// Counts of the reactor at one time.
 #[derive(Debug, Default)]
 pub struct Snapshot {
-    /// Since the reactor's start.
+    /// Nanoseconds since the reactor's start.
     pub uptime_ns: u64,
-    /// Whether nothing new is taken.
+    /// Whether the daemon is draining.
     pub draining: bool,
-    /// What the receiver counts.
+    /// Counts of the receiver.
     pub stats: Stats,
-    /// What the NIC counts.
+    /// Counts of the NIC.
     pub counters: Counters,
-    /// Why there is no escape memory, or less than was asked for.
+    /// Reason why there is no escape memory, or less than the configuration asks for.
     pub escape_error: Option<std::sync::Arc<str>>,
-    /// Applications by their numbers.
+    /// Registered applications with their session numbers, in ascending order.
     pub sessions: Vec<(u32, SessionStats)>,
-    /// Sessions that are over, by their numbers, which are among those of applications.
+    /// Sessions in quarantine with their numbers, in ascending order. The numbers are of the same range as
+    /// those of applications.
     pub quarantined: Vec<(u32, QuarantineStats)>,
-    /// Senders by their numbers.
+    /// Connected senders with their numbers, in ascending order.
     pub peers: Vec<(u32, PeerStats)>,
 }
 
 impl Snapshot {
-    /// One with room for as many as there may be, so that the reactor allocates nothing. Memory that nobody
-    /// uses is not touched.
+    /// Creates an empty snapshot with room for the most rows that there may be, so that the reactor allocates
+    /// nothing. Unused room is never touched, and so takes no memory.
     pub fn with_room(sessions_max: u32, peers_max: u32) -> Box<Self> {
         let (sessions, peers) = (sessions_max as usize, peers_max as usize);
         Box::new(Self {
@@ -50,11 +52,11 @@ impl Snapshot {
     }
 }
 
-/// A snapshot that is being filled.
+/// A snapshot that the reactor is filling.
 pub(super) struct Filling {
     snapshot: Box<Snapshot>,
     reply: oneshot::Sender<Box<Snapshot>>,
-    /// The next numbers to look at.
+    /// Number of the next session to look at; `peer` is the number of the next sender.
     session: u32,
     peer: u32,
 }
@@ -67,8 +69,8 @@ impl Filling {
         Self { snapshot, reply, session: 0, peer: 0 }
     }
 
-    /// Copies a turn's worth of rows. Gives itself back while there is more to do; else what is told of the
-    /// whole is copied, too, and whoever asked has it.
+    /// Copies one turn's worth of rows. Returns `Some` while rows are left. After the last row it copies the
+    /// totals, and sends the snapshot to the control plane.
     pub fn go_on<N: Nic>(
         mut self,
         now_ns: u64,
@@ -85,12 +87,12 @@ impl Filling {
         snapshot.stats = receiver.stats();
         snapshot.counters = driver.counters();
         snapshot.escape_error = escape_error.cloned();
-        // Whoever asked may be gone.
+        // The control plane may have stopped waiting.
         let _ = reply.send(snapshot);
         None
     }
 
-    /// Whether all rows are copied.
+    /// Copies one turn's worth of rows. Returns whether all rows are copied.
     fn copy_rows(&mut self, receiver: &Receiver) -> bool {
         let Self { snapshot, session, peer, .. } = self;
         let config = receiver.config();

@@ -1,7 +1,7 @@
-//! One snapshot for all who ask at the same time.
+//! One snapshot for all clients that ask for the status at the same time.
 //!
-//! Who asks is told how things stood after it asked. A snapshot is begun at most every [`GAP`], however many
-//! ask and however often, so that asking costs the messages' path little.
+//! Each answer shows a state after its request. A snapshot is begun at most every [`GAP`], however often
+//! clients ask, so asking costs the path of messages little.
 
 use super::rows::{FIRST, FURTHER};
 use super::{About, status};
@@ -18,38 +18,39 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-/// Between the beginnings of two snapshots.
+/// Least time between the beginnings of two snapshots.
 const GAP: Duration = Duration::from_millis(25);
-/// Further rows are of the same snapshot as the status before them, unless that is as old as this.
+/// Age from which a snapshot no longer serves requests for further rows. A request after that waits for a new
+/// snapshot.
 const ROWS_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// Who may wait to be taken up: more wait before that.
+/// Most requests that may be queued. Further clients wait until there is room.
 const ASKS: usize = 256;
 
-/// Where a status comes from beside the reactor.
+/// Sources of the status.
 pub struct Sources {
-    /// The way to the reactor.
+    /// Queue of commands to the reactor.
     pub commands: Arc<Commands>,
-    /// What never changes.
+    /// Facts that never change.
     pub about: About,
-    /// What marks congestion.
+    /// State of the congestion actuators.
     pub congestion: CongestionView,
-    /// The pool's place in the cache.
+    /// Control of the pool's place in the last-level cache.
     pub cache: Arc<CacheControl>,
-    /// The RDMA port.
+    /// State of the RDMA port.
     pub rdma: RdmaView,
 }
 
-/// How things stood at a moment.
+/// The daemon's status at one time.
 pub struct Told {
-    /// The answer to who asks for the status: a frame.
+    /// The encoded answer to a request for the status.
     pub frame: Bytes,
     snapshot: Box<Snapshot>,
     begun: Instant,
 }
 
 impl Told {
-    /// The page of rows that begins there.
+    /// Returns the page of rows that begins at `from`.
     fn rows(&self, from: RowsFrom) -> Rows {
         FURTHER.of(&self.snapshot, from)
     }
@@ -57,14 +58,14 @@ impl Told {
 
 type Reply = oneshot::Sender<Arc<Told>>;
 
-/// Where statuses are asked for.
+/// The queue of requests for the status, and the newest answer.
 pub struct Board {
     asks: mpsc::Sender<Reply>,
     newest: Arc<Mutex<Option<Arc<Told>>>>,
 }
 
 impl Board {
-    /// Starts the task that asks the reactor on everybody's behalf. It ends with the board, or when the
+    /// Starts the task that asks the reactor for all clients. The task ends when the board is dropped or the
     /// reactor is gone.
     pub fn start(sources: Sources) -> Self {
         let (asks, asked) = mpsc::channel(ASKS);
@@ -73,14 +74,15 @@ impl Board {
         Self { asks, newest }
     }
 
-    /// How things stand now; `None`: the daemon is stopping.
+    /// Returns the status after this call; `None` if the daemon is stopping.
     pub async fn now(&self) -> Option<Arc<Told>> {
         let (reply, hears) = oneshot::channel();
         self.asks.send(reply).await.ok()?;
         hears.await.ok()
     }
 
-    /// Further rows of how things stood when somebody asked last; `None`: the daemon is stopping.
+    /// Returns further rows of the newest status, or of a new one if the newest is too old. `None`: the
+    /// daemon is stopping.
     pub async fn rows(&self, from: RowsFrom) -> Option<Rows> {
         let newest = newest(&self.newest).clone().filter(|told| told.begun.elapsed() < ROWS_AGE_MAX);
         match newest {
@@ -94,7 +96,7 @@ fn newest(newest: &Mutex<Option<Arc<Told>>>) -> MutexGuard<'_, Option<Arc<Told>>
     newest.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes all who wait, has a snapshot made for them, and tells them.
+/// Collects waiting requests, gets one snapshot for all of them, and answers each with it.
 async fn tell(sources: Sources, mut asked: mpsc::Receiver<Reply>, board: Arc<Mutex<Option<Arc<Told>>>>) {
     let room = || Snapshot::with_room(sources.about.sessions_max, sources.about.peers_max);
     let mut empty = room();
@@ -110,21 +112,21 @@ async fn tell(sources: Sources, mut asked: mpsc::Receiver<Reply>, board: Arc<Mut
         let at = *begun.insert(Instant::now());
         let (reply, filled) = oneshot::channel();
         sources.commands.send(Command::Snapshot { snapshot: empty, reply }).await;
-        // Who waits sees that nobody answers.
+        // The reactor is gone. Dropping the requests tells their clients.
         let Ok(snapshot) = filled.await else { return };
         let told = Arc::new(Told { frame: sources.frame(&snapshot), snapshot, begun: at });
         let before = newest(&board).replace(Arc::clone(&told));
         for reply in waiting {
-            // Who asked may be gone.
+            // The client may have stopped waiting.
             let _ = reply.send(Arc::clone(&told));
         }
-        // The other one is filled next, unless somebody still reads it.
+        // Fill the previous snapshot next, unless a client still reads it.
         empty = before.and_then(Arc::into_inner).map_or_else(room, |before| before.snapshot);
     }
 }
 
 impl Sources {
-    /// The answer to who asks for the status.
+    /// Encodes the answer to a request for the status.
     fn frame(&self, snapshot: &Snapshot) -> Bytes {
         let mut status = status(&self.about, snapshot, FIRST.of(snapshot, RowsFrom::START));
         status.congestion = self.congestion.rows();

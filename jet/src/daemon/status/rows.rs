@@ -1,5 +1,5 @@
-//! Applications and senders one by one. There may be thousands of each, so they are told in pages: each fits
-//! a frame of the control socket.
+//! Rows of the status: one for each application, session in quarantine, and sender. There may be thousands of
+//! each, so they are sent in pages that fit a frame of the control socket.
 
 use crate::daemon::reactor::Snapshot;
 use jet_control::status::{
@@ -7,26 +7,27 @@ use jet_control::status::{
 };
 use jet_core::{PeerStats, QuarantineStats, SessionStats};
 
-/// How many rows a page has at most.
+/// Limits of a page of rows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Page {
-    /// Applications, and sessions that are over.
+    /// Most rows of applications, and most rows of sessions in quarantine.
     pub sessions_max: usize,
-    /// Senders.
+    /// Most rows of senders.
     pub peers_max: usize,
 }
 
-/// The page that comes with the status: what people are shown.
+/// Limits of the page that comes with the status, for people to read.
 pub(super) const FIRST: Page = Page { sessions_max: 32, peers_max: 20 };
-/// Each further page.
+/// Limits of each further page.
 pub(super) const FURTHER: Page = Page { sessions_max: 256, peers_max: 1024 };
 
 impl Page {
-    /// The page that begins there.
+    /// Returns the page that begins at `from`, and where the next one begins.
     pub fn of(self, snapshot: &Snapshot, from: RowsFrom) -> Rows {
         let (sessions, next_session) = part(&snapshot.sessions, from.session, self.sessions_max);
         let (quarantined, next_quarantined) = part(&snapshot.quarantined, from.session, self.sessions_max);
-        // Both have a session's number, and one number says where both go on.
+        // Applications and sessions in quarantine share their numbers, so one number says where both
+        // continue.
         let session = [next_session, next_quarantined].into_iter().flatten().min();
         let is_before = |number: u32| session.is_none_or(|session| number < session);
         let (peers, peer) = part(&snapshot.peers, from.peer, self.peers_max);
@@ -47,14 +48,14 @@ impl Page {
     }
 }
 
-/// At most so many rows from that number on, and the number of the one that comes after them.
+/// Returns at most `most` rows from the number `from` on, and the number of the row after them.
 fn part<T>(rows: &[(u32, T)], from: Option<u32>, most: usize) -> (&[(u32, T)], Option<u32>) {
     let Some(from) = from else { return (&[], None) };
     let rest = &rows[rows.partition_point(|row| row.0 < from)..];
     (&rest[..rest.len().min(most)], rest.get(most).map(|row| row.0))
 }
 
-/// A session that is over, from what the receiver counts.
+/// Builds the row of a session in quarantine from the receiver's counts.
 fn quarantine_row(session: u32, stats: &QuarantineStats) -> QuarantineStatus {
     QuarantineStatus {
         session,
@@ -66,7 +67,7 @@ fn quarantine_row(session: u32, stats: &QuarantineStats) -> QuarantineStatus {
     }
 }
 
-/// A sender, from what the receiver counts.
+/// Builds the row of a sender from the receiver's counts.
 fn peer_row(peer: u32, stats: &PeerStats) -> PeerStatus {
     PeerStatus {
         peer,
@@ -79,7 +80,7 @@ fn peer_row(peer: u32, stats: &PeerStats) -> PeerStatus {
     }
 }
 
-/// An application, from what the receiver counts.
+/// Builds the row of an application from the receiver's counts.
 fn session_row(session: u32, stats: &SessionStats) -> SessionStatus {
     let [p50, p99, p999, max] = stats.post_nic_quantiles_ns;
     SessionStatus {
@@ -271,8 +272,8 @@ mod tests {
             reads_max: 4,
         };
         let told = json!({
-            "peer": 0, "sender": "0000000000000abc", "app": "store", "arrived": 1, "credit": 2, "unfinished": 3,
-            "reads_max": 4,
+            "peer": 0, "sender": "0000000000000abc", "app": "store", "arrived": 1, "credit": 2,
+            "unfinished": 3, "reads_max": 4,
         });
         assert_eq!(serde_json::to_value(peer_row(0, &stats)).unwrap(), told);
     }
@@ -295,8 +296,9 @@ mod tests {
     fn a_session_is_told_under_the_names_that_readers_look_for() {
         let stats = session_stats();
         let told = json!({
-            "session": 0, "app": "store", "class": 1, "held_slabs": 2, "straggler_slabs": 12, "replaced_slabs": 13,
-            "copied_slabs": 14, "memory_slabs": 15, "replaced_total": 16, "copied_total": 17, "memory_total": 18,
+            "session": 0, "app": "store", "class": 1, "held_slabs": 2, "straggler_slabs": 12,
+            "replaced_slabs": 13, "copied_slabs": 14, "memory_slabs": 15, "replaced_total": 16,
+            "copied_total": 17, "memory_total": 18,
             "slow": true, "suspended": false, "memory_instead_of_waiting": true, "delivered_messages": 3,
             "delivered_bytes": 4, "bytes_per_s": 5000, "backlog": 11,
             "standstill": {"limit": "session.slots", "why": HeldLimit::Slots.to_string(), "ms": 19},

@@ -1,4 +1,5 @@
-//! A ring that fails under writes: whoever hears of it hears it when none is in flight any more.
+//! Tests of a [`Disk`] whose ring fails while writes are in flight. The caller gets the failure only when
+//! nothing is in flight any more.
 
 use super::*;
 use crate::files::test_session::{self, DaemonSide};
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const SLABS: u32 = 4;
 
-/// A session that has so many slices, and what the daemon keeps of it.
+/// Makes a session, [`SLABS`] slices that it received, and the daemon's side of it.
 fn session() -> (Session, Vec<DetachedSlice>, DaemonSide) {
     let (mut daemon, session) = test_session::session(SLABS);
     let end = &mut daemon.end;
@@ -48,7 +49,7 @@ fn write(slice: DetachedSlice) -> Work {
     Work::Write { slice, done: 0, offset: 0, direct: false }
 }
 
-/// A pipe that takes no more before it is read.
+/// Makes a pipe that is full: a write to it waits until somebody reads.
 fn full_pipe() -> (OwnedFd, Rc<OwnedFd>) {
     let (reading, writing) = pipe_with(PipeFlags::CLOEXEC).unwrap();
     let mut left = fcntl_getpipe_size(&writing).unwrap();
@@ -58,18 +59,18 @@ fn full_pipe() -> (OwnedFd, Rc<OwnedFd>) {
     (reading, Rc::new(writing))
 }
 
-/// From now on every call on the ring fails; what the kernel has of it goes on.
+/// Makes every later call on the disk's ring fail. The kernel finishes the operations that it has taken.
 pub(in crate::files) fn break_ring(disk: &mut Disk) {
     let Backend::Uring(uring) = &mut disk.backend else { panic!("no io_uring") };
     let other = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-    // SAFETY: the ring's descriptor becomes another's, of which it is not told: that is what is tested. It is
-    // closed once.
+    // SAFETY: the ring's descriptor now leads to another file, and the ring does not know it: that is what is
+    // tested. The descriptor is closed once.
     let result = unsafe { libc::dup3(other.as_raw_fd(), uring.ring.as_raw_fd(), libc::O_CLOEXEC) };
     assert!(result >= 0);
 }
 
-/// Whether there is a ring to break. Where `JET_TEST_IO_URING` says that the kernel has io_uring, there must
-/// be one.
+/// Returns whether the disk has a ring that can be broken. Where `JET_TEST_IO_URING=1` says that the kernel
+/// has io_uring, there must be one.
 pub(in crate::files) fn has_io_uring(disk: &Disk) -> bool {
     let has = disk.engine() == Engine::IoUring;
     if !has {
@@ -83,7 +84,8 @@ pub(in crate::files) fn has_io_uring(disk: &Disk) -> bool {
     has
 }
 
-/// Whether a thread sleeps in `poll`, by its file `syscall` in `/proc`. One that runs has no number there.
+/// Returns whether a thread sleeps in `poll`, by the text of its `syscall` file in `/proc`. A thread that
+/// runs has no number there.
 fn polls(syscall: &str) -> bool {
     #[cfg(target_arch = "x86_64")]
     let numbers = [libc::SYS_poll, libc::SYS_ppoll];
@@ -93,7 +95,8 @@ fn polls(syscall: &str) -> bool {
     number.is_some_and(|number: libc::c_long| numbers.contains(&number))
 }
 
-/// A write waits in the kernel while the ring fails, another was never taken.
+/// Breaks the ring while one write waits in the kernel and another was never taken, and checks how both end.
+/// `how` makes the call that fails.
 fn fails_under_a_write(how: impl FnOnce(&mut Disk) -> DiskError) {
     let mut disk = Disk::new(4, 1, true).unwrap();
     if !has_io_uring(&disk) {
@@ -111,8 +114,8 @@ fn fails_under_a_write(how: impl FnOnce(&mut Disk) -> DiskError) {
     let over = AtomicBool::new(false);
     let error = std::thread::scope(|scope| {
         scope.spawn(|| {
-            // It waits for the write, or has returned without. What it waits in tells that from every other
-            // sleep.
+            // The main thread waits for the write, or has returned without. The system call it sleeps in
+            // tells that wait from every other sleep.
             let waits = format!("/proc/self/task/{main}/syscall");
             while !over.load(Ordering::Relaxed) && !polls(&std::fs::read_to_string(&waits).unwrap()) {
                 std::thread::yield_now();
@@ -152,7 +155,8 @@ fn a_failed_submit_is_told_when_nothing_is_in_flight() {
 #[test]
 fn a_failed_wait_is_told_when_nothing_is_in_flight() {
     fails_under_a_write(|disk| {
-        // Begins another turn of the loop after the failure: the ends are taken below.
+        // Waits on the ring itself. `wait_all` would take the operations that ended, and they are checked
+        // below.
         let Backend::Uring(uring) = &mut disk.backend else { panic!("no io_uring") };
         DiskError::Ring(uring.submit(1).unwrap_err())
     });
@@ -169,7 +173,7 @@ fn dropping_a_disk_whose_ring_fails_ends() {
     // SAFETY: the session outlives the disk.
     unsafe { disk.begin(1, &file, write(slices.remove(0))) }.unwrap();
     break_ring(&mut disk);
-    // Never taken by the kernel: nothing ever ends it but this.
+    // The kernel never took the write, so only the drop can end it.
     drop(disk);
 }
 
@@ -212,7 +216,7 @@ fn what_was_interrupted_is_begun_again() {
         // SAFETY: the session outlives the disk's work, which is waited for below.
         unsafe { disk.begin(1, &file, write(slices.remove(0))) }.unwrap();
         disk.submit().unwrap();
-        // What the system answers is put in the place of what it answered.
+        // The system's real answer is replaced by an interruption.
         let interrupted = Err(io::Error::from_raw_os_error(errno));
         match &mut disk.backend {
             Backend::Plain { ended, .. } => ended.front_mut().unwrap().1 = interrupted,

@@ -1,9 +1,9 @@
-//! The receiver's directory and those below it, found by their paths each time.
+//! Receiver's directory and those below it, looked up by their paths each time.
 //!
-//! A descriptor of a directory goes on leading to it when it is moved away, and another takes its place. So
-//! none is kept but for a round of work, in which many messages may go to the same one: after
-//! [`Directories::forget`] each path is walked anew, and so is the way to `--out` itself. An open part has
-//! its own, to be taken from there.
+//! A descriptor of a directory still leads to it after it was moved away and another took its place. So a
+//! descriptor is kept only for one round of work, in which many messages may go to the same directory. After
+//! [`Directories::forget`] each path is walked again, and so is the path to `--out` itself. An open part
+//! keeps a descriptor of its own directory, because the part is renamed from there.
 
 use super::file::{Identity, beneath, identity_of};
 use super::lasting::{Lasting, Sync};
@@ -27,22 +27,23 @@ pub(super) struct Directories {
     root: Rc<OwnedFd>,
     identity: Identity,
     replaced: u64,
-    /// The root was looked for in this round.
+    /// Whether the root was looked up in this round.
     looked: bool,
-    /// The directory that was asked for last in this round.
+    /// Path and descriptor of the directory that was asked for last in this round.
     last: Option<(Vec<u8>, Rc<OwnedFd>)>,
     /// Directories whose names in their parents were synced.
     pub(super) lasting: Lasting,
-    /// How those above the root are made to last, where they are to.
+    /// Function that syncs the directories above the root, if they must survive a crash.
     pub(super) sync: Option<Sync>,
 }
 
 impl Directories {
-    /// Makes the directory where it is not there. With `sync`, its name and those above it last when this
-    /// returns, and also later where it is found to be another.
+    /// Opens the receiver's directory, and makes it if it does not exist. With `sync`, its name and those
+    /// above it survive a crash when this returns. The same holds later, when `--out` is found to be another
+    /// directory.
     pub(super) fn new(out: &Path, sync: Option<Sync>) -> Result<Self, OutError> {
         let failed = |source: io::Error| OutError::Open { path: out.to_owned(), source };
-        // Where this process goes later must not change what a relative path means.
+        // A later change of the working directory must not change what a relative path means.
         let out = std::path::absolute(out).map_err(failed)?;
         std::fs::create_dir_all(&out).map_err(failed)?;
         let (root, identity) = open_root(&out, Instant::now() + sweep::ENDING_MAX)?;
@@ -66,23 +67,23 @@ impl Directories {
         })
     }
 
-    /// How often the directory was found to be another than before.
+    /// Returns how often `--out` was found to lead to another directory than before.
     pub(super) fn replaced(&self) -> u64 {
         self.replaced
     }
 
-    /// The directory that `--out` was when it was looked for last.
+    /// Returns the directory that `--out` led to when it was looked up last.
     pub(super) fn last_root(&self) -> &OwnedFd {
         &self.root
     }
 
-    /// From now on every directory is looked for anew.
+    /// Ends a round: every directory is looked up again.
     pub(super) fn forget(&mut self) {
         self.looked = false;
         self.last = None;
     }
 
-    /// The directory that `--out` is now.
+    /// Returns the directory that `--out` leads to in this round. Makes it if it does not exist.
     pub(super) fn root(&mut self) -> io::Result<Rc<OwnedFd>> {
         if self.looked {
             return Ok(Rc::clone(&self.root));
@@ -111,7 +112,8 @@ impl Directories {
         Ok(Rc::clone(&self.root))
     }
 
-    /// Opens a directory, and makes it where it is not there. `None`: the receiver's own.
+    /// Opens a directory below the receiver's own, and makes it if it does not exist. `None` stands for the
+    /// receiver's own.
     pub(super) fn make(&mut self, path: Option<RelativePath<'_>>) -> io::Result<Rc<OwnedFd>> {
         let root = self.root()?;
         let Some(path) = path else { return Ok(root) };
@@ -149,8 +151,8 @@ pub(super) fn components(path: RelativePath<'_>) -> impl Iterator<Item = &[u8]> 
     path.as_bytes().split(|&byte| byte == b'/')
 }
 
-/// Opens a receiver's directory, which nobody sweeps from then on, and which can be written to. Who sweeps it
-/// now is waited for until the deadline.
+/// Opens a receiver's directory, and checks that it can be written to. From then on nobody can sweep it. A
+/// sweep by another receiver is waited for until the deadline.
 fn open_root(out: &Path, deadline: Instant) -> Result<(OwnedFd, Identity), OutError> {
     let failed = |errno: Errno| OutError::Open { path: out.to_owned(), source: errno.into() };
     let root = rustix::fs::open(out, DIRECTORY, Mode::empty()).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! A part as a file: its name, how it is opened, what tells it from others.
+//! Parts as files: how a part is named, opened, and told from other files.
 
 use super::Key;
 use crate::files::header::MODE_MASK;
@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
-/// What tells a file from every other of this system while it exists.
+/// Device and inode, which tell a file from every other of this system while it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
     pub device: u64,
@@ -28,7 +28,7 @@ pub(super) fn identity_of(file: &OwnedFd) -> Result<Identity, Errno> {
     rustix::fs::fstat(file).map(|stat| Identity::of(&stat))
 }
 
-/// Makes an empty part in the place of one that an earlier receiver left.
+/// Makes an empty part, and removes one of the same name that an earlier receiver left.
 pub(super) fn create(directory: &OwnedFd, key: Key) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let name = part_name(key);
@@ -42,10 +42,10 @@ pub(super) fn create(directory: &OwnedFd, key: Key) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Shows other receivers that this file may be written to, until the last write to it has ended: a shared
-/// lock goes with the open file, which a write in flight keeps.
+/// Shows other receivers that this file may be written to, until the last write to it has ended. The shared
+/// lock belongs to the open file, which a write in flight keeps open.
 pub(super) fn hold(file: &OwnedFd) {
-    // A file system without locks shows nothing.
+    // A file system without locks shows other receivers nothing.
     let _ = flock(file, FlockOperation::NonBlockingLockShared);
 }
 

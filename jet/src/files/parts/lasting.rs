@@ -1,7 +1,8 @@
-//! What has to be synced so that a name lasts: the directory that has it, and those above that are new.
+//! Directories that have to be synced so that a name survives a crash: the one that has the name, and those
+//! above it that are new.
 //!
-//! Nothing here keeps a descriptor. Many files wait for their syncs at once, and each has many directories
-//! above it, so a directory is opened when it is its turn.
+//! Nothing here keeps a descriptor, with one exception in [`Unsynced`]. Many files wait for their syncs at
+//! once, and each has many directories above it. So a directory is opened when its turn comes.
 
 use super::directories::{DIRECTORY, components};
 use super::file::{Identity, beneath, identity_of};
@@ -13,24 +14,24 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-/// Directories that are known to last; beyond that all are forgotten, and synced once more.
+/// Most directories that are remembered as synced. Beyond that all are forgotten, and synced once more.
 const LASTING_MAX: usize = 4096;
 const WAY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// A directory to be synced.
+/// Directory that has to be synced.
 #[derive(Clone, Debug)]
 pub struct Unsynced {
-    /// Bytes of the path that lead to it.
+    /// Length of the path's prefix that leads to the directory, in bytes.
     prefix: usize,
     identity: Identity,
-    /// The one in it whose name lasts afterwards.
+    /// Directory in this one whose name survives a crash after the sync, and its place.
     child: Option<(Identity, Place)>,
-    /// Open already, because it may be that nobody can open it any more.
+    /// Descriptor of the directory, where its permission bits may forbid opening it again.
     open: Option<Rc<OwnedFd>>,
 }
 
-/// Where a directory was when its name was synced. A number alone says too little: a directory may be moved,
-/// and its number may be that of one that is not there any more.
+/// Place that a directory had when its name was synced. The inode number alone says too little: the directory
+/// may be moved, or removed and its number given to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
     parent: Identity,
@@ -38,23 +39,23 @@ struct Place {
     born: Born,
 }
 
-/// When a directory was made, where the file system knows it.
+/// Time at which a directory was made (seconds, nanoseconds), if the file system records it.
 type Born = Option<(i64, u32)>;
 
-/// How a directory is synced.
+/// Function that syncs a directory. Tests put their own in its place.
 pub(super) struct Sync(Box<SyncOne>);
 
 type SyncOne = dyn Fn(&OwnedFd) -> Result<(), Errno>;
 
 impl Sync {
-    /// Asks the system.
+    /// Returns the function that calls `fsync`.
     pub(super) fn of_system() -> Self {
         Self(Box::new(|directory| rustix::fs::fsync(directory)))
     }
 
-    /// Syncs every directory above one, to the root of its file system: an earlier receiver may have made
+    /// Syncs every directory above one, up to the root of its file system. An earlier receiver may have made
     /// them and been killed before it synced them. A directory that cannot be opened was not made by a
-    /// receiver.
+    /// receiver, and is left out.
     pub(super) fn all_above(&self, directory: &OwnedFd) -> io::Result<()> {
         let up = |at: &OwnedFd| rustix::fs::openat(at, "..", WAY, Mode::empty());
         let mut below = identity_of(directory)?;
@@ -85,7 +86,7 @@ impl std::fmt::Debug for Sync {
     }
 }
 
-/// Directories whose names in their parents were synced.
+/// Directories whose names in their parents were synced, with the place of each.
 #[derive(Debug, Default)]
 pub(super) struct Lasting(HashMap<Identity, Place>);
 
@@ -94,7 +95,7 @@ impl Lasting {
         self.0.clear();
     }
 
-    /// A directory was made just now: its number may have been another's.
+    /// Forgets a directory that was just made: its inode number may have been another directory's.
     pub(super) fn made(&mut self, directory: Identity) {
         self.0.remove(&directory);
     }
@@ -114,8 +115,8 @@ impl Lasting {
 }
 
 impl Directories {
-    /// Everything that has to be synced so that the names in `path`, and those of it and of all above it,
-    /// last.
+    /// Returns the directories to sync so that the names in `path`, its own name and those of all directories
+    /// above it survive a crash. The deepest one is last.
     pub(super) fn unsynced(&mut self, path: Option<RelativePath<'_>>) -> io::Result<Vec<Unsynced>> {
         let mut at = self.root()?;
         let mut identity = identity_of(&at)?;
@@ -136,7 +137,8 @@ impl Directories {
         Ok(unsynced)
     }
 
-    /// The same of a directory that is open.
+    /// Returns the directories to sync like [`Self::unsynced`], for a path whose directory is open. Its
+    /// descriptor is kept for the sync.
     pub(super) fn unsynced_open(
         &mut self,
         path: RelativePath<'_>,
@@ -149,8 +151,8 @@ impl Directories {
         Ok(unsynced)
     }
 
-    /// Opens what [`Self::unsynced`] named for this path. `None`: another directory is in its place, or
-    /// nothing.
+    /// Opens a directory that [`Self::unsynced`] named for this path. Returns `None` if another directory, or
+    /// nothing, is in its place.
     pub(super) fn open_unsynced(
         &mut self,
         path: Option<RelativePath<'_>>,
@@ -171,7 +173,7 @@ impl Directories {
         Ok((identity_of(&directory)? == unsynced.identity).then_some(directory))
     }
 
-    /// A directory was synced.
+    /// Notes that a directory was synced.
     pub(super) fn synced(&mut self, synced: Unsynced) {
         if let Some((child, place)) = synced.child {
             self.lasting.insert(child, place);
@@ -193,7 +195,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    /// Which directories were synced.
+    /// Directories that were synced, in their order.
     type Synced = Rc<RefCell<Vec<Identity>>>;
 
     fn recording(synced: &Synced) -> Option<Sync> {
@@ -212,7 +214,7 @@ mod tests {
         Some(RelativePath::new(text.as_bytes()).unwrap())
     }
 
-    /// Which directories are synced for the names in one, the last one first.
+    /// Syncs what a directory needs, and returns the directories that were synced, the deepest one first.
     fn sync(directories: &mut Directories, at: &str) -> Vec<Identity> {
         let mut unsynced = directories.unsynced(path(at)).unwrap();
         let mut synced = Vec::new();
@@ -231,7 +233,8 @@ mod tests {
         directories.make(path("a/b/c")).unwrap();
         let of = |path: &str| of(&out.path().join(path));
         assert_eq!(sync(&mut directories, "a/b/c"), [of("a/b/c"), of("a/b"), of("a"), of("")]);
-        // The names in it change with each file; those of the others last already.
+        // The names in the directory itself change with each file. The names of those above were synced
+        // before.
         assert_eq!(sync(&mut directories, "a/b/c"), [of("a/b/c")]);
         fs::remove_dir_all(out.path().join("a/b")).unwrap();
         directories.forget();
@@ -294,7 +297,8 @@ mod tests {
         let out = parent.path().join("a/b/out");
         let synced = Synced::default();
         let above = || ["a/b", "a", ""].map(|above| of(&parent.path().join(above)));
-        // Made; found as a killed one left it; by a link.
+        // The first round makes the directories. The second finds them as a killed receiver left them, and a
+        // third one by a link.
         for _ in 0..2 {
             Directories::new(&out, recording(&synced)).unwrap();
             assert_eq!(synced.take()[..3], above());
@@ -319,7 +323,7 @@ mod tests {
             directories.root().unwrap();
             assert_eq!(synced.borrow()[..2], [of(&parent.path().join("a")), of(parent.path())], "{removed}");
         }
-        // Where it cannot be made to last it is not used.
+        // A directory whose name cannot be synced is not used.
         fs::remove_dir(&out).unwrap();
         directories.forget();
         directories.sync = Some(Sync(Box::new(|_| Err(Errno::IO))));

@@ -1,29 +1,30 @@
-//! What is known to be in a part: the extents that were written, and the sum of their hashes.
+//! Record of what is in a part: the extents that were written, and the sum of their hashes.
 //!
 //! A ledger begins with its part and lives as long as the receiver's process. A part that an earlier process
-//! began has none: what is in it is read again before it is believed.
+//! began has none. Its file is read again before it is trusted.
 
 use super::Key;
 use super::file::Identity;
 use crate::files::proof::{Hash, Proof, Sum};
 use std::collections::HashMap;
 
-/// Ledgers that are kept; beyond that the one that was not used for the longest time goes, and its part is
-/// read again.
+/// Most ledgers that are kept. Beyond that the one that was not used for the longest time is removed, and its
+/// part is read again.
 const LEDGERS_MAX: usize = 4096;
-/// Extents with gaps between them. A sender has at most as many as it has messages in flight.
+/// Most extents with gaps between them in one part. A sender has at most as many as it has messages in
+/// flight.
 const EXTENTS_MAX: usize = 1024;
 
-/// How a part stands.
+/// Judgment of a part, by what was accounted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// Everything was written, and its hash is the sender's (or the sender made none).
     Proven,
     /// Something was not written.
     Incomplete,
-    /// Everything was written, and it is not what the sender read.
+    /// Everything was written, and its hash is not the sender's.
     Different,
-    /// There is no ledger: only reading the part can say what is in it.
+    /// The ledger cannot say what is in the part: only reading it can.
     Unproven,
 }
 
@@ -32,7 +33,7 @@ struct Ledger {
     identity: Identity,
     file_bytes: u64,
     sum: Option<Sum>,
-    /// Sorted, with gaps between them: (from, to).
+    /// Ranges of bytes that were written, as (from, to). They are sorted, with gaps between them.
     extents: Vec<(u64, u64)>,
     used_at: u64,
 }
@@ -67,17 +68,17 @@ impl Ledgers {
         self.ledgers.remove(&key);
     }
 
-    /// Which file it is about, and its length.
+    /// Returns the identity and the length of the file that the ledger is about.
     pub(super) fn get(&self, key: Key) -> Option<(Identity, u64)> {
         self.ledgers.get(&key).map(|ledger| (ledger.identity, ledger.file_bytes))
     }
 
-    /// What is to be counted of a piece that arrives.
+    /// Returns the kind of hash that is counted of each piece, if any.
     pub(super) fn hash(&self, key: Key) -> Option<Hash> {
         self.ledgers.get(&key)?.sum.as_ref().map(Sum::hash)
     }
 
-    /// Whether all of an extent was written.
+    /// Returns whether all bytes of an extent were written.
     pub(super) fn has(&self, key: Key, from: u64, to: u64) -> bool {
         self.ledgers.get(&key).is_some_and(|ledger| {
             let at = ledger.extents.partition_point(|&(_, end)| end < to);
@@ -85,8 +86,8 @@ impl Ledgers {
         })
     }
 
-    /// Bytes may have been written that nobody vouches for. Where they lie on others, nothing is known of the
-    /// part any more.
+    /// Notes that bytes may have been written that are not accounted for. Where they overlap others that are,
+    /// the ledger is forgotten.
     pub(super) fn doubt(&mut self, key: Key, from: u64, to: u64) {
         let Some(ledger) = self.ledgers.get(&key) else { return };
         let at = ledger.extents.partition_point(|&(_, end)| end <= from);
@@ -95,8 +96,8 @@ impl Ledgers {
         }
     }
 
-    /// Bytes were written, or are a hole (without a sum). Bytes on others are written beside them: which came
-    /// last nobody knows, so nothing is known of the part any more.
+    /// Accounts for bytes that were written, or for a hole (without a sum). Where they overlap bytes that are
+    /// accounted for, nobody knows which were written last, and the ledger is forgotten.
     pub(super) fn add(&mut self, key: Key, from: u64, to: u64, sum: Option<&Sum>) {
         self.clock += 1;
         let Some(ledger) = self.ledgers.get_mut(&key) else { return };
@@ -124,7 +125,7 @@ impl Ledgers {
             (None, _) => Standing::Proven,
             (Some(proof), Some(sum)) if sum.proof(ledger.file_bytes) == proof => Standing::Proven,
             (Some(_), Some(_)) => Standing::Different,
-            // A proof of which nothing was said at the beginning: the file is read again.
+            // The beginning announced no hash, and so none was counted: the file is read again.
             (Some(_), None) => Standing::Unproven,
         }
     }
@@ -133,9 +134,9 @@ impl Ledgers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extended {
     New,
-    /// It has no bytes.
+    /// The extent has no bytes.
     Nothing,
-    /// Overlaps with what was there, or there are too many: what the part has is not known any more.
+    /// The extent overlaps others, or there are too many: what is in the part is not known any more.
     Unclear,
 }
 

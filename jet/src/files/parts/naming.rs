@@ -1,4 +1,4 @@
-//! How a file gets its name: what is there of it, and what has to be synced.
+//! The last steps of a file: whether all of it was received, taking its name, and what has to be synced.
 
 use super::file::{Identity, beneath, identity_of, mode_of, part_name};
 use super::lasting::Unsynced;
@@ -13,26 +13,26 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 
-/// What is there of a file that is to take its name.
+/// Result of looking for a file that is to take its name.
 #[derive(Debug)]
 pub enum Found {
-    /// All of it: the part can be named. It is in use until [`Parts::leave`].
+    /// The part has all of the file and can be named. It is in use until [`Parts::leave`].
     Proven(PartIndex),
-    /// A part of which it is not known what is in it. It is in use until [`Parts::leave`].
+    /// The part's contents are not known. It is in use until [`Parts::leave`].
     Unproven(PartIndex),
-    /// Something was not written, or is still being written; the part was removed.
+    /// Something was not written, or is still being written. The part was removed.
     Incomplete,
-    /// It is not what the sender read; the part was removed.
+    /// The part is not what the sender read. It was removed.
     Different,
     /// There is no part.
     Gone,
 }
 
 impl Parts {
-    /// What is there of a file whose pieces were all consumed, by this receiver or by one before it.
+    /// Looks for a file whose pieces were all consumed, by this receiver or by one before it.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call that failed.
     pub fn find(&mut self, key: Key, path: RelativePath<'_>, proof: Option<Proof>) -> io::Result<Found> {
         let index = match self.enter(key, path) {
             Ok(index) => index,
@@ -40,7 +40,8 @@ impl Parts {
             Err(PartError::Io(error)) => return Err(error),
         };
         let part = self.part(index);
-        // A message that came twice still writes to it: nobody knows what it has in the end.
+        // Another message still writes to the part, because it was delivered twice. Nobody knows what the
+        // part has in the end.
         let written_to = part.users > 1 && !part.naming;
         let refused = match (self.ledgers.standing(key, proof), proof) {
             _ if written_to => Found::Incomplete,
@@ -60,10 +61,10 @@ impl Parts {
         Ok(refused)
     }
 
-    /// The file that has the name already, if there is one and it can be read.
+    /// Opens the file that has the name already, if there is one and it can be read.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call that failed.
     pub fn named_file(&mut self, path: RelativePath<'_>) -> io::Result<Option<OwnedFd>> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         match beneath(self.directories.root()?, path.as_bytes(), flags, Mode::empty()) {
@@ -71,16 +72,18 @@ impl Parts {
                 let stat = rustix::fs::fstat(&file)?;
                 Ok((FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then_some(file))
             }
-            // Where its owner may not read it nobody knows what is in it: then it is sent again.
+            // A file that its owner may not read counts as missing: nobody knows what is in it, and it is
+            // sent again.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO | Errno::ACCESS) => Ok(None),
             Err(errno) => Err(errno.into()),
         }
     }
 
-    /// The part takes its name, unless it did already; `true`: just now.
+    /// Gives the part its name, unless it has it already. Returns `true` if it was named just now.
     ///
     /// # Errors
-    /// [`PartError`]; EISDIR where the name is a directory's.
+    /// [`PartError::Gone`] where the part was removed or replaced, or lies on another file system than its
+    /// name. [`PartError::Io`] where a system call failed, with EISDIR where the name is a directory's.
     pub fn take_name(&mut self, index: PartIndex) -> Result<bool, PartError> {
         let part = self.part(index);
         if part.named {
@@ -92,13 +95,13 @@ impl Parts {
         let path = part.path.clone();
         let path = RelativePath::new(&path).expect("checked before");
         let (above, name) = path.split();
-        // Where its directory was moved away meanwhile, the file goes where its path leads now. So it is
-        // looked for now, and not only in this round, which may have waited for the disk.
+        // Where its directory was moved away meanwhile, the file goes where its path leads now. So the
+        // directory is looked up now: this round may have waited for the disk since its own look-up.
         self.directories.forget();
         let directory = self.directories.make(above)?;
         let part = self.part(index);
         let (key, name, part_name) = (part.key, OsStr::from_bytes(name), part_name(part.key));
-        // Another receiver that was given the message, too, has its own part there, which may be half
+        // Another receiver to which the message was delivered, too, may have its own part there, half
         // written.
         let renamed = match rustix::fs::statat(&part.directory, &*part_name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if Identity::of(&stat) != identity_of(&part.buffered)? => Err(Errno::NOENT),
@@ -121,19 +124,20 @@ impl Parts {
         Ok(true)
     }
 
-    /// Everything that has to be synced so that the names in a directory last: it, and those above it that
-    /// are new.
+    /// Returns the directories to sync so that the names in a directory survive a crash: the directory
+    /// itself, and those above it that are new.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call that failed.
     pub fn unsynced(&mut self, directory: Option<RelativePath<'_>>) -> io::Result<Vec<Unsynced>> {
         self.directories.unsynced(directory)
     }
 
-    /// The same of a directory that [`Self::make_directory`] gave.
+    /// Returns the directories to sync like [`Self::unsynced`], for a directory that [`Self::make_directory`]
+    /// returned.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call that failed.
     pub fn unsynced_made(
         &mut self,
         path: RelativePath<'_>,
@@ -142,11 +146,11 @@ impl Parts {
         self.directories.unsynced_open(path, directory)
     }
 
-    /// Opens what [`Self::unsynced`] named for this directory. `None`: something was moved meanwhile; ask
-    /// anew.
+    /// Opens a directory that [`Self::unsynced`] named for this path. Returns `None` if something was moved
+    /// meanwhile: the caller asks [`Self::unsynced`] again.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call that failed.
     pub fn open_unsynced(
         &mut self,
         directory: Option<RelativePath<'_>>,
@@ -155,16 +159,16 @@ impl Parts {
         self.directories.open_unsynced(directory, unsynced)
     }
 
-    /// What [`Self::open_unsynced`] opened was synced.
+    /// Notes that a directory which [`Self::open_unsynced`] opened was synced.
     pub fn synced(&mut self, synced: Unsynced) {
         self.directories.synced(synced);
     }
 
-    /// Makes a directory with these permission bits, and gives it open: with them it may be one that cannot
-    /// be opened any more.
+    /// Makes a directory with these permission bits, and returns it open. The bits may forbid opening it
+    /// again.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call that failed.
     pub fn make_directory(&mut self, path: RelativePath<'_>, mode: u16) -> io::Result<Rc<OwnedFd>> {
         let directory = self.directories.make(Some(path))?;
         set_mode(&directory, mode)?;
@@ -172,10 +176,10 @@ impl Parts {
     }
 }
 
-/// A file gets its permission bits.
+/// Sets the permission bits of a file or directory, within [`MODE_MASK`](crate::files::header::MODE_MASK).
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system call that failed.
 pub(crate) fn set_mode(file: &OwnedFd, mode: u16) -> io::Result<()> {
     Ok(rustix::fs::fchmod(file, mode_of(mode))?)
 }

@@ -1,11 +1,12 @@
-//! Removing the parts that other receivers left, and not those of one that lives.
+//! Removal of the parts that other receivers left behind, and not those of a receiver that lives.
 //!
-//! Every receiver holds a shared lock (`flock`) on its directory, which ends with it and leaves no file.
-//! Sweeping takes the exclusive one, of its own directory and of each below it: where that is refused a
-//! receiver lives, and all below is left as it is.
+//! Every receiver holds a shared lock (`flock`) on its directory. The lock ends with the receiver and leaves
+//! no file. A sweep takes the exclusive lock of its own directory and of each one below. Where a lock is
+//! refused a receiver lives, and everything below that directory is left as it is.
 //!
-//! A receiver whose directory is above has no lock below it, but on each part that it has open. A part that
-//! it closed meanwhile is removed; its sender hears so and sends the file again.
+//! A receiver whose directory lies above the swept one has no lock on it, only on each part that it has open.
+//! A part that it closed meanwhile is removed. Its sender's next message is rejected, and the sender sends
+//! the file again.
 
 use super::file::beneath;
 use super::{OutError, Parts};
@@ -19,18 +20,19 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A killed receiver's locks end with the last of its writes, which the kernel lets go of after the process.
+/// Longest time to wait for a killed receiver's locks. They end with the last of its writes, and the kernel
+/// may finish that one after the process has ended.
 pub(super) const ENDING_MAX: Duration = Duration::from_secs(1);
-/// Between two looks: no lock that can be waited for has a time limit.
+/// Span between two tries to take a lock: `flock` cannot wait with a time limit.
 pub(super) const ENDING_LOOK: Duration = Duration::from_millis(10);
 
-/// Parts were not removed, or not all.
+/// Reason why a sweep removed no parts, or not all.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
-    /// Another receiver has the directory: its parts look like those that were left.
+    /// Another receiver uses the directory: its parts look like those that were left behind.
     #[error("another receiver uses it; stop that one first, or start without --sweep")]
     InUse,
-    /// The file system gives no lock, so nobody can know whether another receiver has the directory.
+    /// The file system gives no lock, so nobody can know whether another receiver uses the directory.
     #[error(
         "its file system gives no exclusive lock ({0}), so whether another receiver uses it is not known; \
          remove the .jet-part-* in it by hand"
@@ -41,18 +43,18 @@ pub enum SweepError {
     Io(#[from] io::Error),
 }
 
-/// What a sweep did.
+/// Result of a sweep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Parts that were removed.
+    /// Number of parts that were removed.
     pub parts: u64,
-    /// What was left as it is, and why; at most [`LEFT_MAX`] of them.
+    /// Parts and directories that were left as they are, each with the reason; at most [`LEFT_MAX`] of them.
     pub left: Vec<String>,
-    /// How many more were left.
+    /// Number of parts and directories beyond these that were left.
     pub left_out: u64,
 }
 
-/// Beyond that only the number is said of what was left.
+/// Most entries of [`Swept::left`]. Beyond that they are only counted.
 const LEFT_MAX: usize = 8;
 
 impl Swept {
@@ -65,9 +67,9 @@ impl Swept {
     }
 }
 
-/// Why a lock was not to be had.
+/// Reason why a lock was not taken.
 enum NotLocked {
-    /// Another has it.
+    /// Another process has a lock that excludes it.
     InUse,
     NoLock(Errno),
 }
@@ -81,7 +83,7 @@ impl fmt::Display for NotLocked {
     }
 }
 
-/// Takes a lock, and waits for it until then.
+/// Takes a lock, and waits for it until the deadline.
 fn lock_until(file: &OwnedFd, how: FlockOperation, deadline: Instant) -> Result<(), Errno> {
     loop {
         match flock(file, how) {
@@ -91,7 +93,7 @@ fn lock_until(file: &OwnedFd, how: FlockOperation, deadline: Instant) -> Result<
     }
 }
 
-/// Takes the exclusive lock, and waits for it until then.
+/// Takes the exclusive lock, and waits for it until the deadline.
 fn lock(file: &OwnedFd, deadline: Instant) -> Result<(), NotLocked> {
     lock_until(file, FlockOperation::NonBlockingLockExclusive, deadline).map_err(|errno| match errno {
         Errno::WOULDBLOCK => NotLocked::InUse,
@@ -99,22 +101,23 @@ fn lock(file: &OwnedFd, deadline: Instant) -> Result<(), NotLocked> {
     })
 }
 
-/// Keeps others from sweeping a receiver's directory while its descriptor is open. One that sweeps may have
-/// been killed and be about to end: it is waited for until then.
+/// Keeps others from sweeping a receiver's directory while its descriptor is open. Waits until the deadline
+/// for a sweep that is under way: its process may have been killed and be about to end.
 pub(super) fn share(root: &OwnedFd, out: &Path, deadline: Instant) -> Result<(), OutError> {
     match lock_until(root, FlockOperation::NonBlockingLockShared, deadline) {
         Err(Errno::WOULDBLOCK) => Err(OutError::Swept { path: out.to_owned() }),
-        // A file system without shared locks gives no exclusive ones either: nobody can sweep there.
+        // A file system without shared locks gives no exclusive ones either, so nobody can sweep there.
         Ok(()) | Err(_) => Ok(()),
     }
 }
 
 impl Parts {
-    /// Removes every part below the directory that no living receiver has. What cannot be opened or removed
-    /// is left, and named.
+    /// Removes every part below the directory that no living receiver has open. Parts and directories that
+    /// cannot be opened or removed are left, and named in the result.
     ///
     /// # Errors
-    /// [`SweepError`]. After one the directory is not protected from another's sweep any more: end.
+    /// [`SweepError`]. After an error the directory is not protected from another receiver's sweep any more,
+    /// so the caller must not receive into it.
     pub fn sweep(&self) -> Result<Swept, SweepError> {
         let deadline = Instant::now() + ENDING_MAX;
         lock(self.directories.last_root(), deadline).map_err(|error| match error {
@@ -122,7 +125,7 @@ impl Parts {
             NotLocked::NoLock(errno) => SweepError::NoLock(errno.into()),
         })?;
         let swept = self.remove_parts(deadline)?;
-        // Between the two locks another may sweep; nothing of this receiver is there yet.
+        // Another receiver may sweep between the two locks. This one has no parts yet.
         match flock(self.directories.last_root(), FlockOperation::NonBlockingLockShared) {
             Ok(()) => Ok(swept),
             Err(Errno::WOULDBLOCK) => Err(SweepError::InUse),
@@ -132,7 +135,8 @@ impl Parts {
 
     fn remove_parts(&self, deadline: Instant) -> io::Result<Swept> {
         let mut swept = Swept::default();
-        // Depth first by descriptors, so that no link is followed; each with the length of its path.
+        // Depth first by descriptors, so that no link is followed. Each directory comes with the length of
+        // its path.
         let mut pending = vec![(Dir::read_from(self.directories.last_root())?, 0)];
         let mut path = Vec::new();
         while let Some((mut directory, length)) = pending.pop() {
@@ -171,10 +175,10 @@ impl Parts {
     }
 }
 
-/// Removes a part, unless a receiver has it open. `false`: somebody else removed it.
+/// Removes a part, unless a receiver has it open. Returns `false` if somebody else removed it.
 fn remove_part(directory: BorrowedFd<'_>, name: &CStr, deadline: Instant) -> Result<bool, Why> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    // Where it cannot be opened nobody can know, and it is removed.
+    // A part that cannot be opened is removed: nobody can know whether a receiver has it open.
     if let Ok(part) = beneath(directory, name.to_bytes(), flags, Mode::empty())
         && let Err(error @ NotLocked::InUse) = lock(&part, deadline)
     {
@@ -187,8 +191,8 @@ fn remove_part(directory: BorrowedFd<'_>, name: &CStr, deadline: Instant) -> Res
     }
 }
 
-/// Opens a directory that no receiver has, and keeps others from it until it is closed. `None`: it is none,
-/// or is gone.
+/// Opens a directory that no receiver uses, and keeps receivers from it until it is closed. Returns `None` if
+/// the name is not a directory's, or is gone.
 fn open_below(directory: BorrowedFd<'_>, name: &CStr, deadline: Instant) -> Result<Option<Dir>, Why> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     match beneath(directory, name.to_bytes(), flags, Mode::empty()) {
@@ -201,7 +205,7 @@ fn open_below(directory: BorrowedFd<'_>, name: &CStr, deadline: Instant) -> Resu
     }
 }
 
-/// Why something was left as it is.
+/// Reason why a part or directory was left as it is.
 enum Why {
     NotLocked(NotLocked),
     System(Errno),
@@ -253,7 +257,7 @@ mod tests {
         drop(living);
         let sweeper = new().unwrap();
         assert_eq!(sweeper.sweep().unwrap(), Swept { parts: 1, ..Swept::default() });
-        // Having swept, it is a receiver like others.
+        // After its sweep it is a receiver like others.
         let other = new().unwrap();
         assert!(matches!(other.sweep(), Err(SweepError::InUse)));
     }
@@ -269,8 +273,8 @@ mod tests {
         parts(out.path()).unwrap();
     }
 
-    /// Starts a receiver while the directory is being swept, until it waits. How it starts once that is over,
-    /// and how long that took.
+    /// Starts a receiver while its directory is being swept, and ends the sweep once the receiver waits for
+    /// it. Returns the result of the start, and how long it took.
     fn start_beside_a_sweep(out: &Path) -> (Result<(), OutError>, Duration) {
         let root = std::fs::File::open(out).unwrap();
         flock(&root, FlockOperation::NonBlockingLockExclusive).unwrap();
@@ -281,7 +285,7 @@ mod tests {
             parts(&out).map(drop)
         });
         let stat = format!("/proc/self/task/{}/stat", hear.recv().unwrap());
-        // It sleeps between two looks, and nowhere else.
+        // The starting thread sleeps between two looks, and nowhere else.
         let sleeps = || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S "));
         while !starting.is_finished() && !sleeps() {
             std::thread::yield_now();
@@ -293,13 +297,14 @@ mod tests {
     #[test]
     fn who_was_killed_while_it_swept_is_waited_for() {
         let out = tempfile::tempdir().unwrap();
-        // On a machine that stands still for longer than a sweep is waited for, nothing was seen.
+        // Where the machine stood still for longer than a sweep is waited for, the try says nothing and is
+        // repeated.
         while let (Err(error), took) = start_beside_a_sweep(out.path()) {
             assert!(took >= ENDING_MAX, "after {took:?}: {error}");
         }
     }
 
-    /// What is left of a part, in words: its names' last components.
+    /// Returns the paths of everything that a sweep left, without the reasons.
     fn left(swept: &Swept) -> Vec<&str> {
         swept.left.iter().map(|left| left.split(": ").next().unwrap()).collect()
     }
@@ -324,7 +329,7 @@ mod tests {
         let part = living.enter((1, 1), name).expect("its part was removed");
         living.leave(part);
         drop(living);
-        // And the reverse, of what it has open.
+        // The reverse: the receiver of the outer directory keeps the parts that it has open.
         let mut above = parts(out.path()).unwrap();
         let name = RelativePath::new(b"a/file").unwrap();
         above.begin((3, 1), name, 8192, None).unwrap();
@@ -367,7 +372,7 @@ mod tests {
     fn a_part_that_somebody_else_removes_is_no_failure() {
         let out = tempfile::tempdir().unwrap();
         let root = std::fs::File::open(out.path()).unwrap();
-        // As it is between a look at the directory and the removal.
+        // The part is gone as if it was removed between a look at the directory and the removal.
         let removed = remove_part(root.as_fd(), c".jet-part-gone", Instant::now());
         assert!(matches!(removed, Ok(false)));
     }

@@ -12,19 +12,19 @@ fn parts(out: &Path, open_max: usize) -> Parts {
     Parts::new(out, PartsOptions { open_max, direct: false, fsync: false }).unwrap()
 }
 
-/// This thread without root's right to read and write everything, as it is for most receivers. To others
-/// nothing changes.
+/// Guard that takes root's right to read and write everything from this thread, as most receivers do not have
+/// it. Other threads keep it. Dropping the guard gives the right back.
 pub(super) struct Unprivileged;
 
-/// "nobody" on most systems; any but 0 would do.
+/// User that a thread without root's rights has: "nobody" on most systems. Any but 0 would do.
 const OTHER_USER: u32 = 65534;
 
 impl Unprivileged {
-    /// The directory is made that user's.
+    /// Takes root's rights from this thread, and makes the directory belong to [`OTHER_USER`].
     pub(super) fn in_directory(directory: &Path) -> Self {
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(directory, Some(OTHER_USER), None).unwrap();
-            // SAFETY: changes a number of this thread.
+            // SAFETY: the call only changes the user id by which this thread accesses files.
             unsafe { libc::setfsuid(OTHER_USER) };
         }
         let probe = directory.join("probe");
@@ -40,13 +40,13 @@ impl Unprivileged {
 impl Drop for Unprivileged {
     fn drop(&mut self) {
         if rustix::process::geteuid().is_root() {
-            // SAFETY: changes a number of this thread.
+            // SAFETY: the call only changes the user id by which this thread accesses files.
             unsafe { libc::setfsuid(0) };
         }
     }
 }
 
-/// A block of a file, and its sum.
+/// Returns the bytes of a file's block, and its sum.
 fn block(number: u64) -> (Vec<u8>, Sum) {
     let bytes = vec![u8::try_from(number).unwrap() + 1; 4096];
     let mut sum = Sum::new(Hash::Fast);
@@ -70,7 +70,7 @@ fn write(parts: &mut Parts, index: PartIndex, bytes: &[u8], offset: u64) {
     assert_eq!(rustix::io::pwrite(&*file, bytes, offset).unwrap(), bytes.len());
 }
 
-/// A piece of one block, from its arrival to its end, in a round of its own.
+/// Writes a piece of one block, from its arrival to its end, in a round of its own.
 fn piece(parts: &mut Parts, key: Key, name: &str, number: u64) -> Result<(), PartError> {
     parts.look_anew();
     let index = parts.enter(key, path(name))?;
@@ -125,7 +125,7 @@ fn of_a_message_that_came_twice_the_second_one_makes_the_file() {
     assert!(is_gone(parts.take_name(first).map(drop)));
     write(&mut parts, second, b"y", 0);
     assert!(parts.take_name(second).unwrap());
-    // What the first one still writes is nobody's.
+    // The bytes that the first one still writes belong to no file.
     write(&mut parts, first, b"x", 0);
     parts.leave(first);
     parts.leave(second);
@@ -139,7 +139,7 @@ fn a_part_to_which_a_killed_receiver_may_still_write_is_not_gone_on_with() {
     let (key, name) = ((7, 1), "file");
     let mut first = parts(out.path(), 1);
     begin(&mut first, key, name, 2);
-    // As a write in flight does.
+    // The open descriptor keeps the lock, as a write in flight does.
     let index = first.enter(key, path(name)).unwrap();
     let (open, _) = first.file(index, false).unwrap();
     drop(first);
@@ -147,13 +147,13 @@ fn a_part_to_which_a_killed_receiver_may_still_write_is_not_gone_on_with() {
     assert!(is_gone(piece(&mut second, key, name, 1)));
     assert_eq!(names(out.path()), [""; 0], "it takes room");
     drop(open);
-    // Waited for, where it ends soon.
+    // A write that ends soon is waited for.
     begin(&mut second, key, name, 2);
     let index = second.enter(key, path(name)).unwrap();
     let (open, _) = second.file(index, false).unwrap();
     drop(second);
     let mut third = parts(out.path(), 1);
-    // The lock is the open file's, whoever has it.
+    // The lock belongs to the open file, whoever has a descriptor of it.
     let other = std::fs::File::from(rustix::io::dup(&*open).unwrap());
     drop(open);
     std::thread::scope(|scope| {
@@ -173,7 +173,7 @@ fn only_a_beginning_makes_a_part_and_what_is_gone_is_heard() {
     assert!(is_gone(piece(&mut parts, key, name, 0)));
     assert!(matches!(parts.find(key, path(name), proof(2)), Ok(Found::Gone)));
     assert_eq!(names(out.path()), [""; 0], "something was made");
-    // Removed between two pieces, while it is open; and while a piece is written.
+    // The part is removed between two pieces while it is open, and while a piece is written.
     for removed_at in [0, 1] {
         begin(&mut parts, key, name, 2);
         piece(&mut parts, key, name, 0).unwrap();
@@ -191,7 +191,7 @@ fn only_a_beginning_makes_a_part_and_what_is_gone_is_heard() {
         assert!(matches!(parts.find(key, path(name), proof(2)), Ok(Found::Gone)));
         assert_eq!(names(&out.path().join("d")), [""; 0]);
     }
-    // Another file in its place, or of another length, is not it.
+    // A part that was replaced by another file, or whose length was changed, is not the one that was begun.
     begin(&mut parts, key, name, 2);
     piece(&mut parts, key, name, 0).unwrap();
     let part = out.path().join("d").join(part_name(key));
@@ -215,7 +215,7 @@ fn what_was_consumed_and_discarded_is_not_made_of_the_rest() {
     let index = parts.enter(key, path(name)).unwrap();
     parts.discard(index);
     parts.leave(index);
-    // The pieces come again, and now they would fit.
+    // The pieces are sent again, and now they would fit.
     assert!(is_gone(piece(&mut parts, key, name, 1)));
     assert!(matches!(parts.find(key, path(name), proof(2)), Ok(Found::Gone)));
     assert_eq!(names(out.path()), [""; 0]);
@@ -228,7 +228,7 @@ fn a_file_is_proven_by_what_was_accounted_for() {
     for (file_id, pieces, blocks) in [(1, vec![1, 0], 2), (2, vec![0], 2), (3, vec![0, 1], 3)] {
         let (key, name) = ((1, file_id), "file");
         begin(&mut parts, key, name, 2);
-        // A beginning that came twice changes nothing.
+        // A beginning that is delivered twice changes nothing.
         pieces.iter().for_each(|&number| piece(&mut parts, key, name, number).unwrap());
         begin(&mut parts, key, name, 2);
         match (file_id, parts.find(key, path(name), proof(blocks)).unwrap()) {
@@ -258,7 +258,7 @@ fn another_receiver_goes_on_with_a_part_and_does_not_know_what_is_in_it() {
     assert!(second.take_name(index).unwrap());
     second.leave(index);
     assert_eq!(fs::read(out.path().join(name)).unwrap(), content(2));
-    // Without a proof nothing says that it is whole.
+    // Without a proof nothing says that the file is whole.
     begin(&mut second, key, name, 2);
     drop(second);
     let mut third = parts(out.path(), 1);
@@ -294,7 +294,7 @@ fn a_directory_that_is_moved_away_takes_no_file_with_it() {
     let archived = archive.path().join("d");
     fs::create_dir(out.path().join("d")).unwrap();
     fs::write(out.path().join("d/file"), "archived").unwrap();
-    // Between the pieces of one file, and in the middle of another.
+    // The directory is moved between the pieces of one file, and in the middle of another.
     begin(&mut parts, (1, 1), "d/file", 2);
     piece(&mut parts, (1, 1), "d/file", 0).unwrap();
     let index = parts.create((1, 2), path("d/one"), 1).unwrap();
@@ -338,7 +338,8 @@ fn a_part_of_another_receiver_is_not_named() {
     let (mut first, mut second) = (parts(out.path(), 2), parts(out.path(), 2));
     let stopped = first.create((1, 1), path("file"), 2).unwrap();
     write(&mut first, stopped, b"xx", 0);
-    // The first one is stopped; its daemon gives the message to the second, which has written half of it.
+    // The first receiver is stopped. Its daemon delivers the message to the second, which has written half of
+    // it.
     let half = second.create((1, 1), path("file"), 2).unwrap();
     write(&mut second, half, b"x", 0);
     assert!(is_gone(first.take_name(stopped).map(drop)));
@@ -353,7 +354,7 @@ fn bytes_that_were_written_over_are_not_believed() {
     let (mut other, mut sum) = (block(0).0, Sum::new(Hash::Fast));
     other[100] ^= 1;
     sum.add(0, &other);
-    // The second one is written at the same time as the first, or is withdrawn when it was.
+    // The second delivery is written at the same time as the first, or is withdrawn after it was written.
     for withdrawn in [false, true] {
         let out = tempfile::tempdir().unwrap();
         let mut parts = parts(out.path(), 2);
@@ -386,12 +387,12 @@ fn nothing_is_written_to_a_file_that_takes_its_name() {
     piece(&mut parts, key, name, 0).unwrap();
     let Found::Proven(index) = parts.find(key, path(name), proof(1)).unwrap() else { panic!("all is there") };
     assert!(matches!(parts.enter_to_write(key, path(name)), Err(PartError::Gone)));
-    // Asked for twice, it has its name once.
+    // A file that is asked for twice takes its name once.
     let Found::Proven(again) = parts.find(key, path(name), proof(1)).unwrap() else { panic!("all is there") };
     assert!(parts.take_name(index).unwrap() && !parts.take_name(again).unwrap());
     parts.leave(index);
     parts.leave(again);
-    // One that did not come to its end does not keep the part from the next.
+    // A message that did not reach its end does not keep the part from the next one.
     begin(&mut parts, key, name, 1);
     piece(&mut parts, key, name, 0).unwrap();
     let Found::Proven(index) = parts.find(key, path(name), proof(1)).unwrap() else { panic!("all is there") };
@@ -436,7 +437,8 @@ fn links_are_not_followed() {
     }
     assert!(parts.make_directory(path("link"), 0o700).is_err());
     assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
-    // A link in the file's own place is replaced, not followed; nor is it a file that has its name.
+    // A link in the file's own place is replaced and not followed. Nor does it count as a file that has its
+    // name.
     std::os::unix::fs::symlink(elsewhere.path().join("target"), out.path().join("file")).unwrap();
     assert!(parts.named_file(path("file")).unwrap().is_none());
     let index = parts.create((1, 2), path("file"), 1).unwrap();
@@ -472,8 +474,8 @@ fn a_directory_that_cannot_be_written_to_is_refused_at_the_start() {
     assert!(matches!(error, OutError::Open { .. }), "{error}");
 }
 
-/// A receiver that was killed between a file's mode and its name, or between its name and its sender's
-/// hearing of it.
+/// Covers a receiver that was killed after it set a file's mode and before it named the file, or after it
+/// named the file and before it told the sender.
 #[test]
 fn a_file_that_its_owner_may_not_read_or_write_is_sent_again_after_a_kill() {
     let out = tempfile::tempdir().unwrap();
@@ -499,7 +501,7 @@ fn a_file_that_its_owner_may_not_read_or_write_is_sent_again_after_a_kill() {
         let mut next = parts(out.path(), 2);
         assert!(matches!(next.find(key, path(name), proof(2)), Ok(Found::Gone)));
         assert_eq!(next.named_file(path(name)).unwrap().is_some(), mode == 0o444, "{mode:o}");
-        // It can be replaced.
+        // The file can be replaced.
         begin(&mut next, key, name, 2);
         (0..2).for_each(|block| piece(&mut next, key, name, block).unwrap());
         let Found::Proven(index) = next.find(key, path(name), proof(2)).unwrap() else { panic!() };

@@ -1,4 +1,4 @@
-//! New messages, and the slices of those that are arriving.
+//! Intake of new messages, and of the slices of messages that are still arriving.
 
 use super::job::{Job, Step, Subject};
 use super::prove::Proving;
@@ -16,16 +16,16 @@ use std::num::NonZeroU32;
 use std::task::Poll;
 use std::time::Instant;
 
-/// Writes that a slice may become: whole slabs, and what is left of the last one.
+/// Most writes that one slice becomes: one for its whole slabs, and one for the rest.
 pub(super) const ROOM_PER_SLICE: usize = 2;
 
-/// Why a message is rejected at once.
+/// Rejection of a message before any of it was written.
 struct Refused {
     code: NonZeroU32,
     what: String,
 }
 
-/// What a message that is not done at once works with.
+/// State of a message that needs further work, from which its [`Job`] is made.
 struct Opened {
     path: Box<[u8]>,
     part: Option<PartIndex>,
@@ -53,7 +53,7 @@ impl Refused {
 }
 
 impl Receiving {
-    /// Takes a new message.
+    /// Takes a new message: carries it out at once, makes a job of it, or rejects it.
     pub(super) fn take<'s>(
         &mut self,
         session: &'s Session,
@@ -63,7 +63,7 @@ impl Receiving {
         if message.redelivered() {
             self.received.redelivered += 1;
         }
-        // Copied, because the message goes on while the path is used.
+        // The header is copied because the message is changed while the path is used.
         let mut bytes = [0; jet_wire::message::USER_HEADER_MAX];
         let length = message.user_header().len();
         bytes[..length].copy_from_slice(message.user_header());
@@ -155,7 +155,7 @@ impl Receiving {
         }
     }
 
-    /// The path that a message is about; of a path message itself, nothing.
+    /// Returns the path that a message is about. For a path message itself it is empty.
     fn path_of(&self, message: &Message<'_>, header: &FileHeader<'_>) -> Result<Box<[u8]>, Refused> {
         match (header.kind, header.path) {
             (Kind::Path, _) => Ok(Box::default()),
@@ -168,7 +168,7 @@ impl Receiving {
         }
     }
 
-    /// Does what a message asks for, or finds what it needs for that. `None`: it is done.
+    /// Carries out a message at once and returns `None`, or returns the state of the job that it needs.
     fn open(
         &mut self,
         message: &Message<'_>,
@@ -205,7 +205,8 @@ impl Receiving {
             Kind::Piece { offset } => {
                 let part = self.enter(key, at, offset, bytes)?;
                 if self.parts.has(part, offset, bytes) {
-                    // It came before, and was written. What comes now is released unread.
+                    // An earlier delivery of the piece was written. The bytes of this one are released
+                    // unread.
                     self.parts.leave(part);
                     return Ok(None);
                 }
@@ -227,7 +228,7 @@ impl Receiving {
                         let (part, sum) = (Some(part), proof.map(|proof| Sum::new(proof.hash)));
                         Opened { part, subject, step: Step::Bytes, offset: 0, sum, refusal: None, path }
                     }
-                    // A receiver that was killed may have named it before it could say so.
+                    // A receiver that was killed may have named the file before it could tell the sender.
                     Err(error) => {
                         let proving = proof.and_then(|proof| self.prove_named(at, bytes, proof));
                         let Some(proving) = proving else { return Err(system(error)) };
@@ -256,7 +257,7 @@ impl Receiving {
         Ok(Some(opened))
     }
 
-    /// The part for bytes of a file that has begun.
+    /// Opens the part of a file that has begun, and checks that the bytes can be a piece or a hole of it.
     fn enter(
         &mut self,
         key: Key,
@@ -277,7 +278,8 @@ impl Receiving {
         )))
     }
 
-    /// What is there of a file that is to take its name, and what is to be done with it.
+    /// Looks for a file that is to take its name, and returns its part, if it has one, and the job's first
+    /// step.
     fn find(
         &mut self,
         key: Key,
@@ -310,7 +312,7 @@ impl Receiving {
             }
             (Found::Incomplete, _) => refused(reject::INCOMPLETE),
             (Found::Different, _) => refused(reject::DIFFERENT),
-            // It may have its name since the message came for the first time.
+            // The file may have taken its name since the message was delivered for the first time.
             (Found::Gone, Some(proof)) => match self.parts.named_file(path).map_err(system)? {
                 Some(file) => {
                     let proving = Proving::new(file.into(), proof).map_err(system)?;
@@ -322,7 +324,7 @@ impl Receiving {
         }
     }
 
-    /// Takes the slices of a message that have arrived. `false`: none had.
+    /// Takes the slices of a message that have arrived. Returns `false` if there were none.
     pub(super) fn feed<'s>(
         &mut self,
         session: &'s Session,
@@ -361,14 +363,14 @@ impl Receiving {
                     self.advance(jobs, index)?;
                     return Ok(true);
                 }
-                // Only who waits is told that it holds all; here writes in flight give back.
+                // Only a call that waits returns these errors. Here writes in flight give slabs back.
                 Err(SliceError::TimedOut | SliceError::HoldsAll(_)) => return Ok(fed),
                 Err(SliceError::Receive(error)) => return Err(error.into()),
             }
         }
     }
 
-    /// A slice was held long enough.
+    /// Writes a slice that was held on purpose.
     pub(super) fn write_held<'s>(
         &mut self,
         session: &'s Session,
@@ -379,7 +381,7 @@ impl Receiving {
         let slice = session.attach_slice(slice);
         let job = jobs.get(index);
         job.in_flight -= 1;
-        // Of a message that failed meanwhile, or whose rest does not come, nothing more is written.
+        // Nothing more is written of a message that failed meanwhile, or whose rest was withdrawn.
         if job.failed.is_some() || job.withdrawn {
             drop(slice);
         } else {
@@ -388,7 +390,8 @@ impl Receiving {
         self.advance(jobs, index)
     }
 
-    /// Whole slabs can go straight to the device; what is left of the last one goes on its own.
+    /// Begins the writes of a slice. Whole slabs may go straight to the device, so the rest of the last one
+    /// is a write of its own.
     fn write_slice<'s>(
         &mut self,
         session: &'s Session,
@@ -399,7 +402,7 @@ impl Receiving {
         if slice.is_empty() {
             return Ok(());
         }
-        // While the bytes are in the cache.
+        // The bytes are counted now, while they are in the cache.
         let job = jobs.get(index);
         if let Some(sum) = &mut job.sum {
             sum.add(job.offset + slice.offset(), &slice);

@@ -1,4 +1,4 @@
-//! A message in work, from its first slice to its end.
+//! Messages in work, each from its first slice to its end.
 
 use super::prove::{Proved, Proving};
 use super::unended::Unended;
@@ -15,21 +15,21 @@ use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-/// What a message is about.
+/// Subject of a message in work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
-    /// A file of one message.
+    /// A whole file in one message.
     Whole { mode: u16, proof: Option<Proof> },
-    /// Bytes of a file that has begun.
+    /// A piece of a file that has begun.
     Piece,
-    /// A file that is to take its name, all of it being there.
+    /// A file whose pieces and holes were all consumed, and that is to take its name.
     Complete { mode: u16, proof: Option<Proof> },
-    /// A directory.
+    /// A directory whose name must survive a crash.
     Directory,
 }
 
 impl Subject {
-    /// The permissions that the file gets, if this makes it whole.
+    /// Returns the permission bits that the file gets, if this message makes it whole.
     fn mode(self) -> Option<u16> {
         match self {
             Self::Whole { mode, .. } | Self::Complete { mode, .. } => Some(mode),
@@ -38,19 +38,19 @@ impl Subject {
     }
 }
 
-/// What a message waits for, or does next.
+/// Step of a message in work: what it does next, or waits for.
 pub(super) enum Step {
-    /// Its bytes.
+    /// The message's bytes arrive and are written.
     Bytes,
-    /// The file is read again, the part's or the one that has the name.
+    /// The file is read again to prove it: the part's file, or the one that has the name.
     Prove(Proving),
-    /// The file, to be synced: the part's or the one that has the name.
+    /// The file gets its permission bits and is synced: the given file, or without one the part's.
     Sync(Option<Rc<OwnedFd>>),
-    /// It is synced.
+    /// The file is synced, where that was asked for. Next it is accounted for or named.
     Lasting,
-    /// Directories are synced, the last one first.
+    /// These directories are synced, the last one first.
     Directories(Vec<Unsynced>),
-    /// Everything is done.
+    /// Everything is done, and the message can be consumed.
     Done,
 }
 
@@ -61,31 +61,32 @@ pub(super) struct Job<'s> {
     pub part: Option<PartIndex>,
     pub subject: Subject,
     pub step: Step,
-    /// Where the message's bytes begin in the file.
+    /// Offset in the file at which the message's bytes begin.
     pub offset: u64,
-    /// Of what arrived, where it is counted.
+    /// Sum over the bytes that arrived, if they are counted.
     pub sum: Option<Sum>,
-    /// Bytes whose write ended.
+    /// Number of bytes whose write ended.
     pub written: u64,
-    /// Writes, reads and syncs in flight, and slices that are held.
+    /// Number of writes, reads and syncs in flight, and of slices that are held on purpose.
     pub in_flight: u32,
-    /// Every slice was taken.
+    /// Whether every slice was taken.
     pub taken: bool,
     pub failed: Option<NonZeroU32>,
-    /// Why nothing can be written, while the file that has the name is read instead.
+    /// Code of the error that kept the file from being written, while the file that has the name is read
+    /// instead.
     pub refusal: Option<NonZeroU32>,
     pub withdrawn: bool,
 }
 
-/// What comes of a step.
+/// Outcome of a step.
 enum Next {
-    /// The next step, at once.
+    /// Takes the next step at once.
     Go(Step),
-    /// Something is in flight, or has to come.
+    /// Waits: something is in flight, or has to arrive.
     Wait,
-    /// The message ends.
+    /// Ends the message as consumed.
     End,
-    /// It is rejected.
+    /// Rejects the message with this code.
     Refuse(NonZeroU32),
 }
 
@@ -101,12 +102,13 @@ impl From<std::io::Error> for Next {
     }
 }
 
-/// What a sender hears of a file that is not what it read: of the part, or of the file that has the name.
+/// Returns the code for a file that is not what its sender read: for a part, or for the file that has the
+/// name.
 fn not_whole(part: Option<PartIndex>) -> NonZeroU32 {
     if part.is_some() { reject::INCOMPLETE } else { reject::PART_GONE }
 }
 
-/// Whether a path does not lead through directories to one.
+/// Returns whether an error says that a path does not lead through directories to a directory.
 fn is_no_way(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP))
 }
@@ -116,7 +118,8 @@ impl Job<'_> {
         RelativePath::new(&self.path).expect("checked when it came")
     }
 
-    /// The directory that the message changes: the one that its file gets a name in, or itself.
+    /// Returns the directory whose entries must survive a crash: the one that the file is named in, or the
+    /// directory that the message makes.
     fn directory(&self) -> Option<RelativePath<'_>> {
         match self.subject {
             Subject::Directory => Some(self.path()),
@@ -124,7 +127,7 @@ impl Job<'_> {
         }
     }
 
-    /// Whether it writes to bytes that another message of the same part has, too.
+    /// Returns whether the two messages are pieces of the same part that overlap.
     fn writes_on(&self, other: &Job<'_>) -> bool {
         let end = |job: &Job<'_>| job.offset + job.message.bytes();
         self.part == other.part
@@ -135,7 +138,7 @@ impl Job<'_> {
 }
 
 impl Receiving {
-    /// A write, a read or a sync ended.
+    /// Handles the end of a write, a read or a sync, and advances its job.
     pub(super) fn handle_finished<'s>(
         &mut self,
         session: &'s Session,
@@ -169,7 +172,7 @@ impl Receiving {
                         return self.begin(jobs, token, &file, work);
                     }
                     Ok(None) => {}
-                    // Somebody shortened it while it was read: not all of it is there any more.
+                    // Somebody shortened the file while it was read, so not all of it is there any more.
                     Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
                         job.failed.get_or_insert(not_whole(job.part));
                     }
@@ -187,7 +190,7 @@ impl Receiving {
         self.advance(jobs, token)
     }
 
-    /// Gives the slice back where nothing more is to be done with it.
+    /// Handles the end of a write. Returns the slice if nothing more has to be done with it.
     #[allow(clippy::too_many_arguments)] // the fields of one write
     fn handle_write(
         &mut self,
@@ -222,11 +225,11 @@ impl Receiving {
         if done == slice.len() || job.failed.is_some() {
             return Ok(Some(slice));
         }
-        // A short write, or one that the file system wants otherwise: go on where it stopped.
+        // The write was short, or the file system refused it with `O_DIRECT`. It continues where it stopped.
         self.write(jobs, token, slice, done, offset)
     }
 
-    /// Begins a write. Gives the slice back where its file cannot be opened: then the job has failed.
+    /// Begins a write. Returns the slice if the file cannot be opened: the job has failed then.
     pub(super) fn write(
         &mut self,
         jobs: &mut Jobs<'_>,
@@ -242,7 +245,8 @@ impl Receiving {
             && (slice.len() - done).is_multiple_of(SLAB_BYTES);
         match self.parts.file(part, aligned) {
             Ok((file, direct)) => {
-                // SAFETY: `serve` lets everything in flight end before it gives the session back.
+                // SAFETY: `serve` waits until everything in flight has ended before it gives the session
+                // back.
                 unsafe { self.disk.begin(token, &file, Work::Write { slice, done, offset, direct })? };
                 job.in_flight += 1;
                 Ok(None)
@@ -254,7 +258,7 @@ impl Receiving {
         }
     }
 
-    /// Takes a job on as far as it goes while nothing of it is in flight.
+    /// Advances a job by as many steps as possible while none of its operations are in flight.
     pub(super) fn advance(&mut self, jobs: &mut Jobs<'_>, index: usize) -> Result<(), Broken> {
         loop {
             let job = jobs.get(index);
@@ -292,12 +296,14 @@ impl Receiving {
         }
     }
 
-    /// A file of one message cannot be written. A receiver before this one may have named it, and not said so
-    /// any more: then the file that has the name is read. `false`: there is none that could be it.
+    /// Turns a job that cannot write its file of one message to reading the file that has the name. An
+    /// earlier receiver may have named the file and been killed before it could tell the sender. Returns
+    /// `false` if no file can be the one.
     fn turn_to_named(&mut self, jobs: &mut Jobs<'_>, index: usize, code: NonZeroU32) -> bool {
         let job = jobs.get(index);
         let Subject::Whole { proof: Some(proof), .. } = job.subject else { return false };
-        // A sync that failed says that bytes were lost, and a second one would not say so again.
+        // A sync that failed reports lost bytes once. A second sync of the same file would not report them
+        // again.
         let is_writing = matches!(job.step, Step::Bytes | Step::Lasting);
         if !is_writing || job.refusal.is_some() || !reject::is_of_system(code) {
             return false;
@@ -308,7 +314,7 @@ impl Receiving {
         }
         self.leave_part(job);
         job.part = None;
-        // What is still to come of it is released unread.
+        // Bytes of the message that are still to arrive are released unread.
         job.taken = true;
         job.failed = None;
         job.refusal = Some(code);
@@ -316,7 +322,7 @@ impl Receiving {
         true
     }
 
-    /// The file that has the name, to be read, where it is as long as the one that was sent.
+    /// Opens the file that has the name, to be read again, if it is as long as the one that was sent.
     pub(super) fn prove_named(
         &mut self,
         path: RelativePath<'_>,
@@ -327,7 +333,7 @@ impl Receiving {
         Proving::new(file.into(), proof).ok().filter(|proving| proving.file_bytes() == file_bytes)
     }
 
-    /// Every byte of a message was written.
+    /// Checks a message whose bytes were all taken: all must be written, and their hash must be the sender's.
     fn all_written(&mut self, job: &Job<'_>) -> Next {
         if job.written != job.message.bytes() {
             return Next::Refuse(reject::INCOMPLETE);
@@ -340,7 +346,8 @@ impl Receiving {
         Next::Go(Step::Sync(None))
     }
 
-    /// All of it is there: the file gets its permissions, and lasts where that was asked for.
+    /// Sets the permission bits of a file of which everything was received, and syncs it where that was asked
+    /// for.
     fn sync(
         &mut self,
         jobs: &mut Jobs<'_>,
@@ -369,12 +376,12 @@ impl Receiving {
         Ok(Next::Wait)
     }
 
-    /// Reads on, or says what came of it.
+    /// Begins the next read of a proof, or decides by its result.
     fn prove(&mut self, jobs: &mut Jobs<'_>, index: usize) -> Result<Next, Broken> {
         let job = jobs.get(index);
         let Step::Prove(proving) = &mut job.step else { unreachable!("called for proofs") };
         if self.leaving {
-            // The next receiver does it.
+            // The receiver is leaving. The next one proves the file.
             return Ok(Next::Wait);
         }
         let file = Rc::clone(proving.file());
@@ -394,10 +401,10 @@ impl Receiving {
         })
     }
 
-    /// What was written lasts, as far as that was asked for: it is accounted for, or takes its name.
+    /// Accounts for a piece, or names a file, after it was synced where that was asked for.
     fn lasting(&mut self, job: &Job<'_>) -> Next {
         let Some(part) = job.part else {
-            // It has its name.
+            // The file has its name already.
             return self.named(job);
         };
         if job.subject == Subject::Piece {
@@ -423,11 +430,11 @@ impl Receiving {
         self.unsynced(job)
     }
 
-    /// The name is there; which directories are to be synced.
+    /// Finds the directories to sync after a file was named.
     fn unsynced(&mut self, job: &Job<'_>) -> Next {
         match self.parts.unsynced(job.directory()) {
             Ok(unsynced) => Next::Go(Step::Directories(unsynced)),
-            // Removed or moved away since, with the file: it is sent again.
+            // The directory was removed or moved away since, with the file in it. The file is sent again.
             Err(error) if job.subject != Subject::Directory && is_no_way(&error) => {
                 Next::Refuse(reject::PART_GONE)
             }
@@ -435,7 +442,7 @@ impl Receiving {
         }
     }
 
-    /// Syncs the last one of those that are left.
+    /// Syncs the last of the directories that are left.
     fn sync_directory(&mut self, jobs: &mut Jobs<'_>, index: usize) -> Result<Next, Broken> {
         let job = jobs.get(index);
         let Step::Directories(unsynced) = &job.step else { unreachable!("called for directories") };
@@ -457,7 +464,7 @@ impl Receiving {
         file: &Rc<OwnedFd>,
         work: Work,
     ) -> Result<(), Broken> {
-        // SAFETY: a sync has no bytes, and a read has its own.
+        // SAFETY: a sync has no bytes, and a read owns its buffer.
         unsafe { self.disk.begin(index, file, work)? };
         jobs.get(index).in_flight += 1;
         Ok(())
@@ -466,11 +473,11 @@ impl Receiving {
     fn end(&mut self, jobs: &mut Jobs<'_>, index: usize) {
         let job = jobs.remove(index);
         if job.withdrawn {
-            // Its sender is gone, or heard from the daemon that the bytes were corrupt. What is written
-            // stays: it may come again.
+            // The sender is gone, or the daemon told it that the bytes were corrupt. The bytes that were
+            // written stay, since the message may be sent again.
             self.received.withdrawn += 1;
             if let Some(part) = job.part
-                && jobs.places.iter().flatten().any(|other| other.writes_on(&job))
+                && jobs.places.iter().any(|(_, other)| other.writes_on(&job))
             {
                 self.parts.doubt_all(part);
             }
@@ -480,7 +487,7 @@ impl Receiving {
         }
         match job.failed {
             Some(code) => {
-                // Why it could not be written says more than how another file differs.
+                // The reason why the file could not be written says more than how another file differs.
                 let code = job.refusal.unwrap_or(code);
                 if let Some(part) = job.part {
                     self.parts.discard(part);
@@ -499,8 +506,8 @@ impl Receiving {
         }
     }
 
-    /// A message is done with its part. Bytes that it may have written, and that were not accounted for, may
-    /// lie on the same bytes of one that came twice.
+    /// Ends a message's use of its part. Bytes that it may have written without accounting for them may
+    /// overlap those of another delivery of the same piece.
     pub(super) fn leave_part(&mut self, job: &Job<'_>) {
         let Some(part) = job.part else { return };
         if job.subject == Subject::Piece && !matches!(job.step, Step::Done) {
@@ -509,8 +516,8 @@ impl Receiving {
         self.parts.leave(part);
     }
 
-    /// Rejects a message. What heals itself is no complaint: its sender says the path, or sends the file,
-    /// again.
+    /// Rejects a message. An unknown path, or a part that is gone or incomplete, is no complaint: the sender
+    /// sends the path or the file again.
     pub(super) fn refuse(&mut self, message: Unended<'_>, code: NonZeroU32, what: impl FnOnce() -> String) {
         match code {
             reject::PATH_UNKNOWN => {}

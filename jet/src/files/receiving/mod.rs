@@ -1,8 +1,8 @@
-//! The receiver's end: from a session's slices to files.
+//! Receiver's end of the convention: from a session's slices to files.
 //!
-//! Life of a piece: its slices are written from where they lie, each is released when its write ended, and
-//! the message is finished as consumed when all were written (with `fsync`: when the disk has them) and
-//! accounted for. A write that fails rejects the message with the errno, and the other files go on.
+//! Life of a piece: its slices are written from where they lie. Each slice is released when its write ended.
+//! The message is consumed when all of it was written (with `fsync`: when the disk has it) and accounted for.
+//! A write that fails rejects the message with the errno, and the other files are received as before.
 
 mod intake;
 mod job;
@@ -21,6 +21,7 @@ use jet_client::receive::{DetachedSlice, ReceiveError, Session};
 use job::Job;
 use paths::Paths;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use slab::Slab;
 use slow_schedule::SlowSchedule;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -31,24 +32,27 @@ use unended::Unended;
 pub use report::{ReceiveReport, Received};
 pub use slow_option::{Hold, Slow, SlowError, Stop};
 
-/// Parts that are open at once. More than messages are in work, so that one can always be closed for another.
+/// Most parts that are open at once. There are more than messages in work, so that one can always be closed
+/// for another.
 const PARTS_OPEN_MAX: usize = 256;
-/// Messages that are in work at once.
+/// Most messages that are in work at once.
 const JOBS_MAX: usize = 192;
-/// Descriptors for everything but messages and parts: the session, the ring, directories that are looked for.
+/// Number of descriptors for everything but messages and parts: the session, the ring, directories that are
+/// looked up.
 const DESCRIPTORS_OTHERS: usize = 64;
-/// Descriptors of a part: buffered, direct, its directory. A message in work may sync another directory.
+/// Number of descriptors of a part: buffered, direct, its directory. A message in work may have one more, of
+/// another directory that it syncs.
 const DESCRIPTORS_PER_PART: usize = 3;
-/// Looks in vain before a sleep.
+/// Number of rounds without any work before the receiver sleeps.
 const LOOKS_BEFORE_SLEEP: u32 = 200;
-/// Rounds of work between two looks at the stop signal: a look is a system call. Without io_uring a round
-/// waits for each of its reads and writes, and every round looks.
+/// Rounds of work between two looks at the stop signal, because a look is a system call. Without io_uring a
+/// round waits for each of its reads and writes, and every round looks.
 const ROUNDS_PER_STOP_LOOK: u32 = 64;
 
 const _: () = assert!(JOBS_MAX < PARTS_OPEN_MAX);
 
-/// Messages in work at once and parts that are open at once, with so many descriptors. Where there are too
-/// few for any, running out of them is reported when it happens.
+/// Returns the most messages in work and the most open parts for this number of descriptors. Where there are
+/// too few for any, running out of them is reported when it happens.
 fn bounds(descriptors: usize) -> (usize, usize) {
     let left = descriptors.saturating_sub(DESCRIPTORS_OTHERS);
     // Each message in work has a part, and one more part can be open beside them.
@@ -57,55 +61,55 @@ fn bounds(descriptors: usize) -> (usize, usize) {
     (jobs, parts)
 }
 
-/// How to receive files.
+/// Options for receiving files.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The directory that they go to; made where it is not there.
+    /// Directory that the files go to. It is made if it does not exist.
     pub out: PathBuf,
-    /// Make them last before they are acknowledged.
+    /// Whether files are synced to the disk before they are acknowledged.
     pub fsync: bool,
-    /// Try `O_DIRECT`.
+    /// Whether `O_DIRECT` is tried.
     pub direct: bool,
-    /// Try io_uring.
+    /// Whether io_uring is tried.
     pub io_uring: bool,
-    /// Writes in flight.
+    /// Most writes in flight.
     pub depth: usize,
-    /// Leave after so many files.
+    /// Number of files after which the receiver stops, if any.
     pub files_max: Option<u64>,
-    /// Leave when nothing came for so long.
+    /// Span without any message or slice after which the receiver stops, if any.
     pub until_idle: Option<Duration>,
-    /// Be slow on purpose.
+    /// Ways in which the receiver is slow on purpose.
     pub slow: Slow,
 }
 
-/// Why serving a session ended.
+/// Reason why serving a session ended.
 #[derive(Debug)]
 pub enum Served {
-    /// Somebody asked for it.
+    /// The stop signal was given.
     Stopped,
-    /// [`Options::files_max`] were received.
+    /// [`Options::files_max`] files were received.
     Enough,
-    /// Nothing came for [`Options::until_idle`].
+    /// No message or slice arrived for [`Options::until_idle`].
     Idle,
-    /// The session ended; register again.
+    /// The session ended. The caller may register again.
     SessionEnded(ReceiveError),
 }
 
-/// Why nothing can be received.
+/// Reason why no files can be received any more.
 #[derive(Debug, thiserror::Error)]
 pub enum ReceivingError {
-    /// The directory.
+    /// The receiver's directory cannot be used.
     #[error(transparent)]
     Out(#[from] OutError),
-    /// The disk.
+    /// The disk cannot be used.
     #[error(transparent)]
     Disk(#[from] DiskError),
-    /// The system.
+    /// The system call that waits for events failed.
     #[error("cannot wait: {0}")]
     Wait(#[source] io::Error),
 }
 
-/// What outlives a session: the files, the disk, the counts.
+/// State of a receiver that outlives its sessions: the files, the disk, the counts.
 pub struct Receiving {
     options: Options,
     disk: Disk,
@@ -113,28 +117,29 @@ pub struct Receiving {
     paths: Paths,
     jobs_max: usize,
     received: Received,
-    /// Rejections that were not said yet, in words.
+    /// Rejections that the caller has not taken yet, in words.
     complaints: Vec<String>,
     complaints_left_out: u64,
-    /// When something came last; later than now while nothing is read on purpose.
+    /// Time at which something arrived last. Lies in the future while nothing is read on purpose.
     active_at: Instant,
-    /// No more than what is in flight is done.
+    /// Whether the receiver is leaving: it finishes what is in flight and begins no proof.
     leaving: bool,
-    /// Slices that are held on purpose, with the place of their message among those in work.
+    /// Slices that are held on purpose, each with the index of its message among those in work.
     slow_schedule: SlowSchedule<(usize, DetachedSlice)>,
 }
 
 impl Receiving {
-    /// Opens the directory and sets the disk up.
+    /// Opens the receiver's directory and sets up the disk.
     ///
     /// # Errors
-    /// [`ReceivingError`].
+    /// [`ReceivingError::Out`] and [`ReceivingError::Disk`].
     pub fn new(options: Options) -> Result<Self, ReceivingError> {
         let (jobs_max, open_max) = bounds(crate::descriptors::limit());
         let parts_options = PartsOptions { open_max, direct: options.direct, fsync: options.fsync };
         let parts = Parts::new(&options.out, parts_options)?;
         let disk = Disk::new(options.depth, JOBS_MAX, options.io_uring)?;
-        // Each slice that is held has its writes kept, so that it can be written as soon as it is due.
+        // Room for the writes of each slice that is held is reserved, so that it can be written as soon as it
+        // is due.
         let slow_schedule = SlowSchedule::new(options.slow, options.depth / intake::ROOM_PER_SLICE);
         Ok(Self {
             options,
@@ -151,43 +156,44 @@ impl Receiving {
         })
     }
 
-    /// What was received so far.
+    /// Returns the counts of everything that was received so far.
     pub fn received(&self) -> Received {
         self.received
     }
 
-    /// How writing is done.
+    /// Returns the means by which files are written.
     pub fn engine(&self) -> Engine {
         self.disk.engine()
     }
 
-    /// Why the kernel gave no io_uring, where it was asked.
+    /// Returns the kernel's reason for giving no io_uring, if the options asked for io_uring in vain.
     pub fn io_uring_refusal(&self) -> Option<&io::Error> {
         self.disk.refusal()
     }
 
-    /// Why the file system took no direct writes, where it took none.
+    /// Returns the first error with which a file system refused a direct write, if one did.
     pub fn direct_refusal(&self) -> Option<&io::Error> {
         self.parts.direct_refusal()
     }
 
-    /// The files on their way.
+    /// Returns the parts of the files that are being received.
     pub fn parts(&self) -> &Parts {
         &self.parts
     }
 
-    /// What was rejected since the last call, in words, and how many more were not kept.
+    /// Takes the rejections since the last call, in words, and the number of those that were not kept.
     pub fn take_complaints(&mut self) -> (Vec<String>, u64) {
         (std::mem::take(&mut self.complaints), std::mem::take(&mut self.complaints_left_out))
     }
 
-    /// Receives until the session ends, `stop` is readable, or the options say that it is enough. `tell` is
+    /// Receives until the session ends, `stop` is readable, or a limit of the options is reached. `tell` is
     /// called before each sleep and at the end.
     ///
-    /// When it returns nothing of the session is in flight; what was not finished comes again.
+    /// Nothing of the session is in flight when this returns. Messages that were not finished are delivered
+    /// again.
     ///
     /// # Errors
-    /// [`ReceivingError`].
+    /// [`ReceivingError::Disk`] and [`ReceivingError::Wait`].
     pub fn serve(
         &mut self,
         session: &Session,
@@ -266,7 +272,8 @@ impl Receiving {
         }
     }
 
-    /// One round: what ended, what goes on, what is new. `false`: nothing was there to do.
+    /// Does one round of work: handles operations that ended, feeds messages in work, and takes new ones.
+    /// Returns `false` if there was nothing to do.
     fn work<'s>(&mut self, session: &'s Session, jobs: &mut Jobs<'s>) -> Result<bool, Broken> {
         let mut worked = false;
         let mut stopped = false;
@@ -282,8 +289,8 @@ impl Receiving {
                 self.write_held(session, jobs, index, slice)?;
             }
         }
-        // No more than had ended by now: without io_uring what is begun meanwhile ends at once, and a proof
-        // would read its whole file here.
+        // Only operations that had ended by now are handled. Without io_uring an operation that is begun here
+        // ends at once, and a proof would read its whole file in this loop.
         for _ in 0..self.disk.ended() {
             let Some(finished) = self.disk.finished() else { break };
             worked = true;
@@ -292,8 +299,8 @@ impl Receiving {
         if stopped {
             return Ok(worked);
         }
-        for index in 0..jobs.places.len() {
-            if jobs.places[index].is_some() {
+        for index in 0..jobs.jobs_max {
+            if jobs.places.contains(index) {
                 worked |= self.feed(session, jobs, index)?;
             }
         }
@@ -309,12 +316,12 @@ impl Receiving {
         Ok(worked)
     }
 
-    /// Whether nothing can be taken from the session before a write ends.
+    /// Returns whether nothing can be taken from the session before a write or a message ends.
     fn is_blocked(&self, jobs: &Jobs<'_>) -> bool {
         jobs.is_full() || self.room() < intake::ROOM_PER_SLICE
     }
 
-    /// Writes that can be begun now, beside those that are kept for what is held.
+    /// Returns how many writes can be begun now, beside those that are reserved for slices that are held.
     fn room(&self) -> usize {
         self.disk.room() - self.slow_schedule.held() * intake::ROOM_PER_SLICE
     }
@@ -326,8 +333,8 @@ impl Receiving {
         left: Option<Duration>,
         stopped: bool,
     ) -> Result<(), Sleepless> {
-        // A full disk's own completions wake, or the time when what is held is due. Messages in work that
-        // wait for slices need the session.
+        // While the disk has no room, only its completions wake this thread, or the time at which a held
+        // slice is due. Otherwise messages in work may wait for slices, which need the session.
         let blocked = stopped || self.room() < intake::ROOM_PER_SLICE;
         let asleep = if blocked {
             session.flush();
@@ -352,8 +359,7 @@ impl Receiving {
             PollFd::from_borrowed_fd(stop, PollFlags::IN),
             PollFd::new(session, PollFlags::IN),
         ];
-        // Messages that wait while the disk is busy, or while nothing is read on purpose, are no reason to
-        // wake.
+        // While the disk is busy, or nothing is read on purpose, messages that wait are no reason to wake.
         let count = if blocked { 2 } else { 3 };
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut fds[..count], left.as_ref()) {
@@ -362,8 +368,8 @@ impl Receiving {
         }
     }
 
-    /// Writes what is held, lets writes in flight end, finishes what is whole, and leaves the rest to be sent
-    /// again.
+    /// Writes the slices that are held, waits until everything in flight has ended, and finishes the messages
+    /// that are whole. The other messages are left to be sent again.
     fn leave<'s>(&mut self, session: &'s Session, mut jobs: Jobs<'s>) -> Result<(), DiskError> {
         self.leaving = true;
         let mut ended = Vec::with_capacity(self.options.depth + JOBS_MAX);
@@ -377,14 +383,15 @@ impl Receiving {
             self.disk.wait_all(|finished| ended.push(finished))?;
             for finished in ended.drain(..) {
                 match self.handle_finished(session, &mut jobs, finished) {
-                    // Whether the session still stands matters no more.
+                    // It no longer matters whether the session is intact.
                     Ok(()) | Err(Broken::Session(_)) => {}
                     Err(Broken::Disk(error)) => return Err(error),
                 }
             }
         }
-        // Neither consumed nor rejected: their senders hear AppGone, and send them again.
-        for job in jobs.places.into_iter().flatten() {
+        // These messages are neither consumed nor rejected. Their senders get the end AppGone, and send them
+        // again.
+        for (_, job) in jobs.places {
             self.leave_part(&job);
         }
         session.flush();
@@ -392,7 +399,8 @@ impl Receiving {
     }
 
     fn complain(&mut self, what: String) {
-        /// Beyond that only their number is said: a full disk rejects everything.
+        /// Most complaints that are kept. Beyond that they are only counted, because a full disk rejects
+        /// everything.
         const COMPLAINTS_MAX: usize = 8;
         self.received.rejected += 1;
         if self.complaints.len() < COMPLAINTS_MAX {
@@ -413,7 +421,7 @@ fn is_readable(fd: BorrowedFd<'_>) -> Result<bool, ReceivingError> {
     }
 }
 
-/// What stops a round of work.
+/// Error that stops a round of work.
 #[derive(Debug)]
 enum Broken {
     Session(ReceiveError),
@@ -437,48 +445,46 @@ enum Sleepless {
     System(io::Error),
 }
 
-/// Has everything in flight end before it goes, on a panic, too: the memory that is being written from goes
-/// with the session, which goes next.
+/// Guard that waits until everything in flight has ended, also on a panic. The session goes next, and with it
+/// the memory that is being written from.
 struct WritesEnd<'r>(&'r mut Receiving);
 
 impl Drop for WritesEnd<'_> {
     fn drop(&mut self) {
-        // Nothing is in flight when this returns, whatever it says.
+        // Nothing is in flight when `wait_all` returns, with or without an error.
         let _ = self.0.disk.wait_all(drop);
     }
 }
 
-/// The messages in work.
+/// Table of the messages in work.
 struct Jobs<'s> {
-    places: Vec<Option<Job<'s>>>,
-    free: Vec<usize>,
+    places: Slab<Job<'s>>,
+    jobs_max: usize,
 }
 
 impl<'s> Jobs<'s> {
     fn new(jobs_max: usize) -> Self {
-        Self { places: (0..jobs_max).map(|_| None).collect(), free: (0..jobs_max).rev().collect() }
+        Self { places: Slab::with_capacity(jobs_max), jobs_max }
     }
 
     fn is_full(&self) -> bool {
-        self.free.is_empty()
+        self.places.len() == self.jobs_max
     }
 
     fn is_empty(&self) -> bool {
-        self.free.len() == self.places.len()
+        self.places.is_empty()
     }
 
     fn insert(&mut self, job: Job<'s>) -> usize {
-        let index = self.free.pop().expect("the caller looks whether there is room");
-        self.places[index] = Some(job);
-        index
+        assert!(!self.is_full(), "the caller looks whether there is room");
+        self.places.insert(job)
     }
 
     fn get(&mut self, index: usize) -> &mut Job<'s> {
-        self.places[index].as_mut().expect("a job in work exists")
+        self.places.get_mut(index).expect("a job in work exists")
     }
 
     fn remove(&mut self, index: usize) -> Job<'s> {
-        self.free.push(index);
-        self.places[index].take().expect("a job in work exists")
+        self.places.try_remove(index).expect("a job in work exists")
     }
 }

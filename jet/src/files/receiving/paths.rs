@@ -1,9 +1,9 @@
-//! Paths that fit no header: said once, referred to by (sender, file id).
+//! Paths that fit no header. Each is sent once, and later messages refer to it by (sender, file id).
 
 use crate::files::parts::Key;
 use std::collections::HashMap;
 
-/// How many are remembered; beyond that the oldest is forgotten, and its sender says it again.
+/// Most paths that are remembered. Beyond that the oldest is forgotten, and its sender sends it again.
 const PATHS_MAX: usize = 4096;
 
 #[derive(Debug, Default)]

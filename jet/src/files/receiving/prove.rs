@@ -1,4 +1,4 @@
-//! Proving a file that this process did not write, by reading it again.
+//! Proof of a file that this process did not write, by reading it again.
 
 use crate::files::disk::Work;
 use crate::files::proof::{BLOCK_BYTES, Proof, Sum};
@@ -8,28 +8,29 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-/// Bytes that are read at once. Every message in work may have a file that is being proven.
+/// Number of bytes that are read at once. Every message in work may have a file that is being proven, and a
+/// buffer of this size.
 const READ_BYTES: usize = 128 << 10;
 
 const _: () = assert!(READ_BYTES.is_multiple_of(BLOCK_BYTES));
 
-/// A file that is being read.
+/// File that is being read to prove it.
 pub(super) struct Proving {
     file: Rc<OwnedFd>,
     file_bytes: u64,
-    /// Everything before it was counted.
+    /// Offset up to which the file was counted, in bytes.
     next: u64,
     sum: Sum,
     expected: Proof,
-    /// At hand between two reads.
+    /// Buffer for the reads, which is here between two of them.
     buffer: Option<Box<[u8]>>,
 }
 
-/// What a proof needs next.
+/// Next thing that a proof needs.
 pub(super) enum Proved {
-    /// To read.
+    /// The file is to be read.
     Read(Work),
-    /// Nothing more: whether the file is what its sender read.
+    /// The proof has ended. The value says whether the file is what its sender read.
     Ended(bool),
 }
 
@@ -47,12 +48,12 @@ impl Proving {
         self.file_bytes
     }
 
-    /// The next read, or the end. What is a hole is not read.
+    /// Returns the next read, or the result of the proof. Holes are not read.
     pub(super) fn next(&mut self) -> io::Result<Proved> {
         let data = match rustix::fs::seek(&*self.file, SeekFrom::Data(self.next)) {
             Ok(data) => data,
             Err(Errno::NXIO) => self.file_bytes,
-            // A file system that knows of no holes.
+            // The file system knows of no holes.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => self.next,
             Err(errno) => return Err(errno.into()),
         };
@@ -64,13 +65,13 @@ impl Proving {
         Ok(Proved::Read(Work::Read { buffer, done: 0, offset: self.next }))
     }
 
-    /// A read ended: the next one, where it was short.
+    /// Counts what was read. Returns another read if this one was short.
     pub(super) fn read(&mut self, buffer: Box<[u8]>, done: usize, before: usize) -> io::Result<Option<Work>> {
         let left = usize::try_from(self.file_bytes - self.next).unwrap_or(usize::MAX);
         let wanted = left.min(buffer.len());
         if done < wanted {
             if done == before {
-                // Somebody made it shorter meanwhile.
+                // Somebody made the file shorter meanwhile.
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             return Ok(Some(Work::Read { buffer, done, offset: self.next }));
@@ -88,7 +89,7 @@ mod tests {
     use crate::files::proof::Hash;
     use std::os::unix::fs::FileExt;
 
-    /// Reads on as a disk does.
+    /// Performs a read as a [`Disk`](crate::files::disk::Disk) does, and gives the result to the proof.
     fn perform(proving: &mut Proving, file: &std::fs::File, work: Work) -> io::Result<Option<Work>> {
         let Work::Read { mut buffer, done: before, offset } = work else { panic!("only reads") };
         let read = file.read_at(&mut buffer[before..], offset + before as u64)?;

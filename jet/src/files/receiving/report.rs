@@ -1,66 +1,67 @@
-//! What was received.
+//! Reports of a receiver.
 
 use serde::{Deserialize, Serialize};
 
-/// What was received.
+/// Counts of everything that a receiver received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Received {
     /// Files that took their names.
     pub files: u64,
-    /// Directories.
+    /// Directories that were received.
     pub directories: u64,
     /// Messages that were consumed.
     pub messages: u64,
-    /// Bytes written.
+    /// Bytes that were written to files.
     pub bytes: u64,
-    /// Of these with `O_DIRECT`, from the slabs to the device.
+    /// Bytes that were written with `O_DIRECT`, from the slabs to the device.
     pub bytes_direct: u64,
-    /// Of these through the page cache.
+    /// Bytes that were written through the page cache.
     pub bytes_buffered: u64,
-    /// Messages that were rejected, beside those whose senders send again what was lost.
+    /// Messages that were rejected, except those whose path was unknown, or whose part was gone or not whole.
     pub rejected: u64,
-    /// Messages whose part was gone or not whole: their senders send the file again.
+    /// Messages that were rejected because their part was gone or not whole: their senders send the file
+    /// again.
     pub lost: u64,
-    /// Files that were read again to prove what an earlier receiver wrote.
+    /// Files that were read again and found to be what their senders read.
     pub proven: u64,
     /// Messages that were marked redelivered.
     pub redelivered: u64,
-    /// Messages whose rest did not come.
+    /// Messages whose rest was withdrawn.
     pub withdrawn: u64,
     /// Files that their senders gave up.
     pub abandoned: u64,
-    /// Slices that were held on purpose, see [`super::Options::slow`].
+    /// Slices that were held on purpose, as [`super::Options::slow`] says.
     pub held: u64,
 }
 
-/// What `jet recv --json` prints (docs/json.md).
+/// Report that `jet recv --json` prints (docs/json.md).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReceiveReport {
-    /// What was received.
+    /// Counts of everything that was received.
     #[serde(flatten)]
     pub received: Received,
-    /// The application's name.
+    /// Name of the application that received.
     pub app: String,
-    /// Its class.
+    /// Class of the application.
     pub class: u8,
-    /// Whether it takes memory instead of waiting.
+    /// Whether the application takes escape memory instead of waiting.
     pub memory: bool,
-    /// How it is slow on purpose.
+    /// The `--slow` option as text, if the receiver was slow on purpose.
     pub slow: Option<String>,
-    /// Since the start.
+    /// Seconds since the start.
     pub seconds: f64,
-    /// Bytes a second.
+    /// Bytes received per second.
     pub bytes_per_s: f64,
-    /// What wrote: `io_uring` or `pwrite`.
+    /// Means by which files were written: `io_uring` or `pwrite`.
     pub engine: String,
-    /// Why io_uring cannot be used, if it was tried in vain.
+    /// Reason why io_uring cannot be used, if it was tried in vain.
     pub io_uring_refused: Option<String>,
-    /// Why `O_DIRECT` cannot be used, if it was tried in vain.
+    /// Reason why `O_DIRECT` cannot be used, if it was tried in vain.
     pub direct_refused: Option<String>,
     /// Whether files are on stable storage before they are acknowledged.
     pub fsync: bool,
-    /// How often it registered.
+    /// Number of registrations of the application.
     pub sessions: u64,
-    /// `stopped`, `count`, `idle` or `failed`.
+    /// Reason of the end: `stopped`, `count`, `idle` or `failed`.
     pub ended: String,
 }

@@ -1,75 +1,76 @@
-//! How slow a receiver is to be on purpose: for trying what slow storage and a stopped application do to the
-//! others.
+//! Option that makes a receiver slow on purpose. It serves to try what slow storage and a stopped application
+//! do to other applications.
 
 use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The longest span: slabs that are held longer than that are no test.
+/// Longest span that can be given. Holding slabs for longer would be no test.
 const SPAN_MAX: Duration = Duration::from_secs(3600);
 
-/// What is slowed down. Written as a hold, a stop, or both with a comma between: `20ms/10,stop:3s@10s`.
+/// Ways in which a receiver is slow on purpose. Written as a hold, a stop, or both with a comma between:
+/// `20ms/10,stop:3s@10s`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slow {
-    /// Slices that are held before they are written.
+    /// Hold of slices before they are written, if any.
     pub hold: Option<Hold>,
-    /// A time in which nothing is read.
+    /// Time in which nothing is read, if any.
     pub stop: Option<Stop>,
 }
 
-/// Slices are held before they are written, as if the storage took so long. Written `5ms`, or `20ms/10`.
+/// Hold of slices before they are written, as if the storage took so long. Written `5ms`, or `20ms/10`.
 ///
-/// A slice is what was delivered at once: a run of slabs, at most a fragment (256 KiB) long. It stays pinned
-/// meanwhile.
+/// A slice is one run of slabs as it was delivered, at most a fragment (256 KiB) long. It stays pinned while
+/// it is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
-    /// How long.
+    /// Time for which a slice is held.
     pub span: Duration,
-    /// One slice in so many; 1: every one.
+    /// Number of slices of which one is held; 1 holds every slice.
     pub one_in: NonZeroU32,
 }
 
-/// For a while nothing is read, once, as if the application were stopped. Written `stop:3s@10s`.
+/// Time in which nothing is read, once, as if the application were stopped. Written `stop:3s@10s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stop {
-    /// How long.
+    /// Length of the stop.
     pub span: Duration,
-    /// It begins so long after the first registration.
+    /// Span from the first registration to the beginning of the stop.
     pub after: Duration,
 }
 
-/// What was written is no [`Slow`].
+/// Error in the text of a [`Slow`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SlowError {
-    /// No whole number with a unit.
+    /// The text is no whole number with a unit.
     #[error("'{text}' is no span; write a whole number and its unit, us, ms or s, as 5ms")]
     Span {
-        /// What was written.
+        /// Text in place of the span.
         text: String,
     },
-    /// A span that nothing can be tried with.
+    /// The span is zero or longer than 3600 s.
     #[error("a span of '{text}' is out of range; write 1us to 3600s")]
     SpanRange {
-        /// What was written.
+        /// Text of the span.
         text: String,
     },
-    /// No share of the slices.
+    /// The text behind the slash is no share of the slices.
     #[error("'/{text}' is no share of the slices; write a whole number from 1, as 20ms/10 for one in ten")]
     Share {
-        /// What was written behind the slash.
+        /// Text behind the slash.
         text: String,
     },
-    /// A stop without its beginning.
+    /// The stop does not say when it begins.
     #[error("'stop:{text}' does not say when it begins; write stop:3s@10s for 3 s, beginning after 10 s")]
     StopWithoutBeginning {
-        /// What was written behind the colon.
+        /// Text behind the colon.
         text: String,
     },
-    /// Two of a kind.
+    /// There are two holds or two stops.
     #[error("there are two {kind}s; write at most one hold and one stop, as 20ms/10,stop:3s@10s")]
     Twice {
-        /// "hold" or "stop".
+        /// Kind that is there twice: "hold" or "stop".
         kind: &'static str,
     },
 }
@@ -132,7 +133,7 @@ fn parse_span(text: &str, least_us: u64) -> Result<Duration, SlowError> {
         .ok_or_else(|| SlowError::SpanRange { text: text.to_owned() })
 }
 
-/// As it is read.
+/// Writes the option in the form in which it is read.
 impl fmt::Display for Slow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(Hold { span, one_in }) = self.hold {
@@ -150,7 +151,7 @@ impl fmt::Display for Slow {
 }
 
 impl Slow {
-    /// What it does, for people.
+    /// Returns a sentence for people about what is slowed down.
     pub fn in_words(&self) -> String {
         let hold = self.hold.map(|Hold { span, one_in }| match one_in.get() {
             1 => format!("every slice is held {} before it is written", Span(span)),
@@ -163,7 +164,7 @@ impl Slow {
     }
 }
 
-/// A whole number with the largest unit that leaves it one.
+/// Span that is written as a whole number with the largest unit that leaves it whole.
 struct Span(Duration);
 
 impl fmt::Display for Span {
@@ -202,7 +203,7 @@ mod tests {
         }
         let either_order = "stop:3s@10s,20ms/10".parse::<Slow>().unwrap();
         assert_eq!(either_order, "20ms/10,stop:3s@10s".parse().unwrap());
-        // One in one is every one.
+        // One slice in one is every slice.
         assert_eq!("5ms/1".parse::<Slow>().unwrap().to_string(), "5ms");
         assert_eq!("1000us".parse::<Slow>().unwrap().to_string(), "1ms");
     }

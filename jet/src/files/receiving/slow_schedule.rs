@@ -1,48 +1,50 @@
-//! A [`Slow`] being carried out: which slices are held until when, and when nothing is read.
+//! Schedule that carries out a [`Slow`]: which slices are held until when, and when nothing is read.
 
 use super::slow_option::{Slow, Stop};
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Holds what it is given, in the order in which it is due again. No clock: time comes as a value.
+/// Queue of slices that are held, in the order in which they are due. It has no clock: time is passed as a
+/// value.
 #[derive(Debug)]
 pub(super) struct SlowSchedule<T> {
     slow: Slow,
-    /// All are held equally long, so the one that was held first is due first.
+    /// Held slices, each with the time at which it is due. All are held equally long, so the first is due
+    /// first.
     held: VecDeque<(Instant, T)>,
     held_max: usize,
-    /// Slices that pass before the next one that is held.
+    /// Number of slices that pass before the next one is held.
     passing: u32,
     started_at: Option<Instant>,
 }
 
 impl<T> SlowSchedule<T> {
-    /// Holds at most `held_max` at once; the caller sees to that.
+    /// Makes a schedule that holds at most `held_max` slices at once. The caller must not exceed that.
     pub(super) fn new(slow: Slow, held_max: usize) -> Self {
         let capacity = if slow.hold.is_some() { held_max } else { 0 };
         let passing = slow.hold.map_or(0, |hold| hold.one_in.get() - 1);
         Self { slow, held: VecDeque::with_capacity(capacity), held_max, passing, started_at: None }
     }
 
-    /// Whether anything is slowed down at all.
+    /// Returns whether anything is slowed down.
     #[inline]
     pub(super) fn is_on(&self) -> bool {
         self.slow != Slow::default()
     }
 
-    /// A session begins. A stop is counted from the first one.
+    /// Notes that a session begins. The beginning of a stop is counted from the first session.
     pub(super) fn start(&mut self, now: Instant) {
         self.started_at.get_or_insert(now);
     }
 
-    /// Until when nothing is read, if nothing is read now.
+    /// Returns the end of the stop if one is under way.
     pub(super) fn stopped_until(&self, now: Instant) -> Option<Instant> {
         let (Stop { span, after }, started_at) = (self.slow.stop?, self.started_at?);
         let (from, until) = (started_at + after, started_at + after + span);
         (from <= now && now < until).then_some(until)
     }
 
-    /// Counts a slice; whether it is one to be held.
+    /// Counts a slice, and returns whether it must be held.
     #[inline]
     pub(super) fn holds(&mut self) -> bool {
         let Some(hold) = self.slow.hold else { return false };
@@ -54,32 +56,32 @@ impl<T> SlowSchedule<T> {
         true
     }
 
-    /// Holds it from now on.
+    /// Holds a slice from `now` on.
     ///
     /// # Panics
-    /// Where nothing is to be held, or as much is held as may be.
+    /// Panics where the option has no hold, or where `held_max` slices are held.
     pub(super) fn hold(&mut self, what: T, now: Instant) {
         let hold = self.slow.hold.expect("only what `holds` said");
         assert!(self.held.len() < self.held_max, "{} are held already", self.held_max);
         self.held.push_back((now + hold.span, what));
     }
 
-    /// What was held long enough.
+    /// Takes a slice that is due, if there is one.
     pub(super) fn take_due(&mut self, now: Instant) -> Option<T> {
         if self.next_due()? <= now { self.take_now() } else { None }
     }
 
-    /// What is held, however long it was.
+    /// Takes the slice that was held first, due or not.
     pub(super) fn take_now(&mut self) -> Option<T> {
         self.held.pop_front().map(|(_, what)| what)
     }
 
-    /// When the next one is due.
+    /// Returns the time at which the next slice is due.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.held.front().map(|(due, _)| *due)
     }
 
-    /// How many are held.
+    /// Returns the number of slices that are held.
     #[inline]
     pub(super) fn held(&self) -> usize {
         self.held.len()
@@ -111,7 +113,7 @@ mod tests {
         assert_eq!(slow.take_due(start + 6 * MS), Some(1));
         assert_eq!(slow.take_due(start + 6 * MS), None);
         assert_eq!(slow.next_due(), Some(start + 7 * MS));
-        // At the end nothing is waited for.
+        // At the end of a session slices are taken before they are due.
         assert_eq!((slow.take_now(), slow.take_now(), slow.next_due()), (Some(2), None, None));
     }
 
@@ -140,7 +142,7 @@ mod tests {
         assert!(slow.is_on() && !slow.holds());
         assert_eq!(slow.stopped_until(start + 110 * MS), None, "no session began yet");
         slow.start(start);
-        // The next session is no other beginning.
+        // The next session does not count as another beginning.
         slow.start(start + 90 * MS);
         let until = Some(start + 130 * MS);
         for (at, expected) in [(0, None), (99, None), (100, until), (129, until), (130, None), (230, None)] {

@@ -1,4 +1,4 @@
-//! A receiver whose daemon is the test: what it is told of each message, and when.
+//! Tests of a receiver whose daemon is the test: how it ends each message, and when.
 
 use super::*;
 use crate::files::disk::Work;
@@ -21,7 +21,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 const SLABS: u32 = 16;
-/// The test's file of several messages, and its only sender.
+/// File id of the test's file of several messages.
 const FILE: u64 = 7;
 const SENDER: u64 = 1;
 
@@ -42,7 +42,7 @@ const NOTHING: Delivery = Delivery {
     user_header: [0; DELIVERY_USER_HEADER_MAX],
 };
 
-/// A daemon. Every message has a slot, and a slab, of its own.
+/// Daemon's side of a session, and the number of slots it used. Every slice has a slot and a slab of its own.
 struct Daemon {
     side: DaemonSide,
     delivered: u32,
@@ -85,7 +85,7 @@ impl Daemon {
         self.side.end.deliveries.publish();
     }
 
-    /// Delivers the last slab of a message of two.
+    /// Delivers the last slab of a message of two slabs.
     fn deliver_rest(&mut self, message: u32, bytes: &[u8]) {
         let slot = self.delivered;
         self.delivered += 1;
@@ -127,7 +127,7 @@ impl Daemon {
         self.deliver(Kind::Piece { offset: number * SLAB_BYTES as u64 }, "file", bytes, bytes.len());
     }
 
-    /// The rest of the last message does not come.
+    /// Withdraws the last message: its rest is not delivered.
     fn withdraw(&mut self) {
         let delivery = Delivery {
             kind: delivery_kind::WITHDRAWN,
@@ -140,7 +140,7 @@ impl Daemon {
         self.side.end.deliveries.publish();
     }
 
-    /// How messages ended: their numbers, in the order of their ends, and the codes.
+    /// Returns how messages ended: their numbers and codes, in the order of their ends. Code 0 is consumed.
     fn ends(&mut self, session: &Session) -> Vec<(u32, u32)> {
         session.flush();
         let mut ends = Vec::new();
@@ -176,7 +176,7 @@ fn slab(number: u8) -> Vec<u8> {
     vec![number + 1; SLAB_BYTES]
 }
 
-/// Waits until something of the disk ended.
+/// Waits until an operation of the disk has ended.
 fn wait_ended(disk: &mut Disk) {
     while disk.ended() == 0 {
         disk.submit().unwrap();
@@ -202,7 +202,7 @@ fn a_ring_that_fails_ends_no_message_as_consumed() {
         receiving.work(&session, &mut jobs).unwrap();
         wait_ended(&mut receiving.disk);
         if !fsync {
-            // Written in the same batch as one that is never taken by the ring.
+            // The second file is written in the same batch, by an operation that the ring never takes.
             daemon.whole("b", &slab(2));
             let Some(message) = session.try_receive().unwrap() else { panic!("it was delivered") };
             receiving.take(&session, &mut jobs, Unended::new(message)).unwrap();
@@ -226,11 +226,11 @@ fn a_panic_leaves_nothing_in_flight_and_ends_no_message() {
         receiving.take(&session, &mut jobs, Unended::new(message)).unwrap();
         let written = receiving.disk.finished().unwrap();
         receiving.handle_finished(&session, &mut jobs, written).unwrap();
-        // All slices are back, and the file is not synced.
+        // All slices were given back, and the file is not synced.
         panic!("a fault of the program");
     }))
     .unwrap_err();
-    // Nobody waits for the sync any more, which its end will find out while another one is in flight.
+    // No job waits for the sync any more. Its end causes the next panic, while another sync is in flight.
     let file = Rc::new(OwnedFd::from(tempfile::tempfile().unwrap()));
     // SAFETY: a sync has no bytes.
     unsafe { receiving.disk.begin(100, &file, Work::Sync) }.unwrap();
@@ -269,7 +269,7 @@ fn a_proof_without_io_uring_is_read_in_rounds() {
     daemon.deliver(complete, "file", b"", 0);
     let mut jobs = Jobs::new(JOBS_MAX);
     receiving.work(&session, &mut jobs).unwrap();
-    // 128 KiB are read at once, four times.
+    // The proof takes four reads of at most 128 KiB.
     receiving.work(&session, &mut jobs).unwrap();
     daemon.whole("small", b"x");
     receiving.work(&session, &mut jobs).unwrap();
@@ -299,12 +299,12 @@ fn a_stop_is_heard_while_a_file_is_proven_without_io_uring() {
     assert!(out.path().join(part).exists(), "the next receiver proves it");
 }
 
-/// When the second receiver finds that it cannot write.
+/// Time at which the second receiver finds that it cannot write.
 #[derive(Clone, Copy, Debug)]
 enum Unwritable {
     /// The part cannot be made.
     Part,
-    /// A write fails, and more of the message is still to come.
+    /// A write fails while more of the message is still to arrive.
     Bytes,
 }
 
@@ -339,7 +339,7 @@ fn a_file_that_was_named_and_not_said_so_is_consumed_where_nothing_can_be_writte
             let errno = match unwritable {
                 Unwritable::Part => libc::EISDIR,
                 Unwritable::Bytes => {
-                    let index = jobs.places.iter().position(Option::is_some).unwrap();
+                    let (index, _) = jobs.places.iter().next().unwrap();
                     jobs.get(index).failed = NonZeroU32::new(libc::ENOSPC.unsigned_abs());
                     receiving.advance(&mut jobs, index).unwrap();
                     libc::ENOSPC
@@ -381,14 +381,15 @@ fn a_sync_that_fails_is_not_tried_again_on_the_file_that_has_the_name() {
     receiving.leave(&session, jobs).unwrap();
 }
 
-/// How a piece comes twice, the second time damaged on its way.
+/// Ways in which a piece is delivered twice, the second time damaged on its way.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Again {
-    /// When the first one was accounted for.
+    /// After the first delivery was accounted for.
     Later,
-    /// While the first one is written.
+    /// While the first delivery is written.
     Beside,
-    /// The same, and the rest of it does not come: before the first one is accounted for, or after.
+    /// While the first delivery is written, or after it was. The rest of the second one is withdrawn.
+    /// `first`: before the first delivery is accounted for.
     Withdrawn { first: bool },
 }
 
@@ -447,7 +448,7 @@ fn a_piece_that_comes_twice_does_not_damage_a_file() {
         let code = daemon.ends(&session).into_iter().find(|&(message, _)| message == complete).unwrap().1;
         match fs::read(out.path().join("file")) {
             Ok(file) => assert!(code == 0 && file == content, "{again:?}: {code}, and another file"),
-            // It is sent again.
+            // The sender sends the file again.
             Err(_) => assert!(code != 0 && again != Again::Later, "{again:?}: {code}, and no file"),
         }
         receiving.leave(&session, jobs).unwrap();

@@ -1,12 +1,12 @@
-//! A message that ends by a word alone.
+//! Message that ends only by an explicit call.
 
 use jet_client::receive::Message;
 use std::num::NonZeroU32;
 use std::ops::{Deref, DerefMut};
 
-/// A message of which nobody has said yet how it ends. Dropped (an error, a panic), it has no end: its sender
-/// hears that the receiver is gone, and sends it again. A [`Message`] of its own would end as consumed when
-/// its slices were taken, whether they were written or not.
+/// Message that was neither consumed nor rejected yet. If it is dropped (on an error or a panic), it gets no
+/// end: its sender learns that the receiver is gone, and sends it again. A plain [`Message`] would end as
+/// consumed when its slices were taken, whether they were written or not.
 pub(super) struct Unended<'s>(Option<Message<'s>>);
 
 impl<'s> Unended<'s> {

@@ -1,4 +1,4 @@
-//! A file or directory on its way out.
+//! Files and directories that are being sent.
 
 use super::source::{Source, SourceError, Span, cannot_read};
 use crate::files::header::{FileHeader, Kind, LARGE_PATH_MAX, MODE_MASK, PathField, SMALL_PATH_MAX};
@@ -10,38 +10,38 @@ use std::path::{Path, PathBuf};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PathState {
-    /// In every header.
+    /// The path is in every header of the file.
     InHeader,
-    /// Has to be said before anything refers to it.
+    /// The path has to be sent before any message refers to it.
     Unsaid,
-    /// On its way.
+    /// The path message is in flight.
     Saying,
-    /// The receiver knows it.
+    /// The receiver knows the path.
     Said,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Its beginning has to be sent; only of files of several messages.
+    /// The beginning has to be sent. Only files of several messages have one.
     Unbegun,
-    /// Its beginning is on its way.
+    /// The beginning is in flight.
     Beginning,
-    /// Its bytes, or nothing yet.
+    /// Bytes and holes are sent. Also the first stage of files of one message and of directories.
     Bytes,
-    /// Its last message is on its way.
+    /// The last message is in flight.
     Ending,
 }
 
-/// Why a file's sending ended early.
+/// Reason why sending a file ended early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Abort {
-    /// It is not sent.
+    /// The file is not sent.
     Failed(String),
-    /// It is sent again from its beginning: it changed.
+    /// The file is sent again from its beginning, because it changed.
     Changed(String),
-    /// It is sent again from its beginning: the receiver has not what it was sent.
+    /// The file is sent again from its beginning, because the receiver lost some of it.
     Lost(String),
-    /// It is sent again from its beginning in shorter pieces.
+    /// The file is sent again from its beginning in shorter pieces.
     TooLong,
 }
 
@@ -54,7 +54,7 @@ impl From<SourceError> for Abort {
     }
 }
 
-/// How often a file was sent from its beginning, by why.
+/// Counts of how often a file was sent from its beginning again, by the reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Attempts {
     pub changes: u32,
@@ -63,31 +63,31 @@ pub(super) struct Attempts {
 
 pub(super) struct FileJob {
     pub source: PathBuf,
-    /// Where the source is a link, what it leads to is meant.
+    /// Whether the file that a symbolic link leads to is meant, where the source is one.
     pub follow: bool,
     pub path: Vec<u8>,
     pub path_state: PathState,
-    /// How often its path was sent in a message of its own.
+    /// Number of path messages that were sent for the file.
     pub path_messages: u32,
     pub mode: u16,
     pub stage: Stage,
     pub in_flight: u32,
-    /// The receiver may have a part of it.
+    /// Whether the receiver may have a part of the file.
     pub may_be_there: bool,
-    /// Spans to be sent again.
+    /// Spans that have to be sent again.
     pub resend: VecDeque<Span>,
     pub abort: Option<Abort>,
-    /// It is among those that may have something to do.
+    /// Whether the job is in the queue of those that may have something to do.
     pub queued: bool,
     pub attempts: Attempts,
-    /// None: a directory.
+    /// Source of the bytes; `None` for a directory.
     pub content: Option<Source>,
-    /// More than one message: a beginning comes before them, and `complete` after them.
+    /// Whether the file takes several messages: a beginning before them, and `complete` after them.
     pub pieces_many: bool,
 }
 
 impl FileJob {
-    /// Opens a file.
+    /// Opens a file to be sent.
     pub(super) fn open(
         source: &Path,
         path: Vec<u8>,
@@ -141,7 +141,7 @@ impl FileJob {
         })
     }
 
-    /// It is not sent. Of several reasons the first counts.
+    /// Ends the sending of the file with an error. Of several errors the first counts.
     pub(super) fn fail(&mut self, why: String) {
         if !matches!(self.abort, Some(Abort::Failed(_))) {
             self.abort = Some(Abort::Failed(why));
@@ -156,7 +156,7 @@ impl FileJob {
         self.content.as_ref().map_or(0, Source::file_bytes)
     }
 
-    /// What is to be sent next.
+    /// Returns the span to be sent next, if any is left.
     pub(super) fn next_span(&mut self) -> Result<Option<Span>, SourceError> {
         match (self.resend.front(), &mut self.content) {
             (Some(&span), _) => Ok(Some(span)),

@@ -1,4 +1,4 @@
-//! Which message of a file goes next, and what its end means.
+//! Choice of a file's next message, and handling of each message's end.
 
 use super::file::{Abort, FileJob, PathState, Stage};
 use super::source::{Source, Span};
@@ -16,9 +16,10 @@ fn job_of(jobs: &mut HashMap<u64, FileJob>, id: u64) -> &mut FileJob {
 }
 
 impl Sending<'_> {
-    /// Takes a file a step on.
+    /// Does the next step of a file: sends one message, ends the file, or finds that it must wait.
     pub(super) fn advance(&mut self, id: u64) -> Result<Step, SendingError> {
-        // Whom nobody hears needs to be told nothing.
+        // Where sending stopped for another reason than an interruption, no message reaches the receiver any
+        // more.
         let unheard = self.fatal.is_some() && !self.interrupted;
         let Some(job) = self.jobs.get_mut(&id) else { return Ok(Step::Waits) };
         if job.abort.is_some() {
@@ -88,7 +89,7 @@ impl Sending<'_> {
                 Ok(Step::Sent)
             }
             Err(SendError::Submit(SubmitError::TooLarge { bytes, max })) => {
-                // Nor can it be told to remove what it has of the file.
+                // Nor can the sender tell the receiver to remove the file's part.
                 job.may_be_there = false;
                 job.fail(format!(
                     "the receiver takes messages of at most {max} bytes, and its path needs one of {bytes}; \
@@ -100,7 +101,7 @@ impl Sending<'_> {
         }
     }
 
-    /// Sends a message without bytes.
+    /// Sends a message without a payload.
     fn send_word(&mut self, id: u64, kind: Kind) -> Result<Step, SendingError> {
         let job = job_of(&mut self.jobs, id);
         let header = job.header(id, kind).encode();
@@ -134,8 +135,8 @@ impl Sending<'_> {
         Ok(Step::Sent)
     }
 
-    /// Sends a hole, if the file is still the one that had it: it may have been found long ago, while there
-    /// was no receiver.
+    /// Sends a hole, if the file is still the one that had it. The hole may have been found long ago, while
+    /// there was no receiver.
     fn send_hole(&mut self, id: u64, span: Span) -> Result<Step, SendingError> {
         let job = job_of(&mut self.jobs, id);
         let content = job.content.as_mut().expect("directories have no holes");
@@ -146,7 +147,7 @@ impl Sending<'_> {
         self.send_word(id, hole_of(span))
     }
 
-    /// Sends bytes.
+    /// Sends a span of bytes.
     fn send_span(&mut self, id: u64, span: Span) -> Result<Step, SendingError> {
         let job = job_of(&mut self.jobs, id);
         let bytes = usize::try_from(span.bytes).expect("a piece is short");
@@ -187,7 +188,7 @@ impl Sending<'_> {
             Err(error) => return self.not_taken(id, error),
         };
         let job = job_of(&mut self.jobs, id);
-        // What is sent again was counted.
+        // A span that is sent again was counted before.
         if job.resend.pop_front().is_none() {
             job.content.as_mut().expect("as above").take(span, sum.as_ref());
         }
@@ -202,7 +203,8 @@ impl Sending<'_> {
         Ok(Step::Sent)
     }
 
-    /// A message has no beginning.
+    /// Handles a message that the sender's library did not take. Where it is too large, the file fails or is
+    /// sent again in shorter pieces.
     fn not_taken(&mut self, id: u64, error: SendError) -> Result<Step, SendingError> {
         let SendError::Submit(SubmitError::TooLarge { bytes, max }) = error else {
             return if error.is_would_block() { Ok(Step::NoRoom) } else { Err(error.into()) };
@@ -224,7 +226,7 @@ impl Sending<'_> {
         Ok(Step::Sent)
     }
 
-    /// A message has its end.
+    /// Handles the end of a message.
     pub(super) fn handle(&mut self, completion: Completion) {
         let Completion { ticket, status, latency_ns, .. } = completion;
         let (id, what) = self.in_flight.remove(&ticket).expect("every message in flight is known");
@@ -246,7 +248,7 @@ impl Sending<'_> {
                 What::Span { span: Span { bytes, hole: false, .. }, .. } => self.sent.bytes += bytes,
                 What::Whole { bytes, .. } => {
                     self.sent.bytes += bytes;
-                    // It has its name at the receiver, whatever was given up since.
+                    // The file has its name at the receiver, although it was given up since.
                     job.abort = None;
                     self.end(id);
                     return;
@@ -268,7 +270,8 @@ impl Sending<'_> {
                     && job.path_messages < PATH_MESSAGES_MAX
                     && (job.abort.is_none() || what.is_last()) =>
             {
-                // The receiver was started again and does not know the path: say it, and send this again.
+                // The receiver was started again and does not know the path. The path is sent again, and then
+                // this message.
                 if job.path_state == PathState::Said {
                     job.path_state = PathState::Unsaid;
                 }
@@ -304,11 +307,11 @@ impl Sending<'_> {
             AckStatus::Rejected(code) => NonZeroU32::new(code).is_some_and(|code| {
                 [reject::PART_GONE, reject::INCOMPLETE, reject::DIFFERENT].contains(&code)
             }),
-            // The receiver is another one since, and takes shorter messages.
+            // Another receiver has taken its place, and takes shorter messages.
             AckStatus::TooLarge => matches!(what, What::Span { .. } | What::Whole { .. }),
             _ => false,
         };
-        // It is sent again in any case, under another number.
+        // The file is sent again in any case, under another file id.
         let of_no_account = lost || status == AckStatus::Rejected(reject::PATH_UNKNOWN.get());
         match (&job.abort, lost) {
             (Some(Abort::Failed(_)), _) => {}
@@ -316,7 +319,7 @@ impl Sending<'_> {
             (_, true) => job.abort = Some(Abort::Lost(text.clone())),
             (_, false) => job.abort = Some(Abort::Failed(text.clone())),
         }
-        // There is nothing to be removed.
+        // The receiver has no part that could be removed.
         job.may_be_there &= !lost || status == AckStatus::TooLarge;
         if what.is_last() {
             self.end(id);

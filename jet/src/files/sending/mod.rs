@@ -1,10 +1,10 @@
-//! The sender's end: from files to messages, several in flight, in bounded memory but for the names of
-//! directories.
+//! Sender's end of the convention: from files to messages, with several in flight. Memory is bounded, except
+//! for the names of directories.
 //!
-//! A file counts as sent when the receiver consumed every piece of it and gave it its name. What goes wrong
-//! with one file (it vanished, it changed while it was read, the receiver's disk is full) is told for that
-//! file, and the others go on. Holes of 64 KiB and more travel as messages of their own and stay holes;
-//! shorter ones are sent as zeros.
+//! A file counts as sent when the receiver consumed every piece of it and gave it its name. An error of one
+//! file (it vanished, it changed while it was read, the receiver's disk is full) is reported for that file,
+//! and the others are sent. Holes of 64 KiB and more are sent as messages of their own and stay holes.
+//! Shorter ones are sent as zeros.
 
 mod file;
 mod messages;
@@ -26,105 +26,107 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use watch::{Counts, Watch};
 
-/// Files in work at once; each keeps a descriptor open.
+/// Most files in work at once. Each keeps a descriptor open.
 const JOBS_MAX: usize = 200;
-/// Messages in flight at once, small ones included. A sender is connected with at least so many.
+/// Most messages in flight at once, small ones included. The sender must be connected with room for at least
+/// so many.
 pub const MESSAGES_MAX: u32 = 256;
-/// How often a path is sent to a receiver that forgot it.
+/// Most path messages for one file, sent to a receiver that forgot the path.
 const PATH_MESSAGES_MAX: u32 = 32;
-/// How often a file is sent that changes meanwhile.
+/// Most attempts to send a file that changes meanwhile.
 const CHANGES_MAX: u32 = 4;
-/// How often a file is sent of which the receiver loses parts.
+/// Most attempts to send a file of which the receiver loses parts.
 const LOSSES_MAX: u32 = 32;
-/// Between two looks at the stop signal and two progress lines.
+/// Span between two looks at the stop signal, and between two progress events.
 const TICK: Duration = Duration::from_millis(200);
-/// How long disconnecting may take.
+/// Longest time that disconnecting may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long what is in flight may take to end once [`Sending::run`] was told to stop.
+/// Longest time that messages in flight may take to end after [`Sending::run`] was told to stop.
 pub const GIVE_UP_MAX: Duration = Duration::from_secs(5);
 
-/// How to send files.
+/// Options for sending files.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Large pieces in flight.
+    /// Most large pieces in flight.
     pub in_flight: usize,
-    /// Bytes of a large piece, a multiple of 4 KiB. Where the receiver takes no such long messages they are
-    /// shorter.
+    /// Length of a large piece in bytes, a multiple of 4 KiB. Pieces become shorter if the receiver takes no
+    /// messages of this length.
     pub piece_bytes: usize,
-    /// Admission class of large pieces.
+    /// Class of large pieces.
     pub class: u8,
-    /// What files are proven with at the receiver.
+    /// Kind of hash that files are proven with at the receiver, if any.
     pub proof: Option<Hash>,
 }
 
-/// What happens meanwhile.
+/// Event while files are sent.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A file has its name at the receiver.
     FileSent {
-        /// Its name there, printable.
+        /// Path of the file at the receiver, in printable form.
         path: &'a str,
-        /// Its bytes.
+        /// Length of the file, in bytes.
         bytes: u64,
     },
     /// A file was not sent.
     FileFailed(&'a Failure),
     /// A file is sent again from its beginning.
     Again {
-        /// Its name at the receiver, printable.
+        /// Path of the file at the receiver, in printable form.
         path: &'a str,
-        /// What became of what was sent.
+        /// Reason why it is sent again.
         why: &'a str,
     },
-    /// The receiver takes messages of so many bytes only; pieces are shorter from now on.
+    /// The receiver takes only messages of so many bytes. Pieces are shorter from now on.
     Shorter {
-        /// The most that it takes.
+        /// Length of the longest message that the receiver takes, in bytes.
         max: u64,
     },
-    /// Neither a file nor a directory.
+    /// The walk found something that is neither a file nor a directory.
     Skipped {
-        /// Where it is.
+        /// Path at the sender.
         source: &'a Path,
-        /// What it is.
+        /// Kind of the thing that was found, in words.
         what: &'static str,
     },
-    /// The receiver is out of reach, or was, or takes nothing.
+    /// The state of the connection changed, or whether the receiver consumes messages.
     Link(Link),
-    /// Time has passed.
+    /// Some time has passed. Carries the counts so far.
     Tick(&'a Sent),
 }
 
-/// How it stands with the receiver.
+/// State of the connection to the receiver, and of its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// The connection was lost and is tried again.
+    /// The connection was lost, and connecting is tried again.
     Lost,
-    /// It stands again.
+    /// The connection was made again.
     Back,
-    /// Messages are refused and sent again, and nothing is consumed.
+    /// Messages are refused and sent again, and none is consumed.
     Refused,
     /// Messages are consumed again.
     Consumed,
-    /// Messages go without the checksum that was asked for: the receiver checks none. Told once.
+    /// Messages are sent without the checksum that was asked for, because the receiver checks none. Reported
+    /// once.
     Unchecked,
 }
 
-/// Why sending as a whole ended early.
+/// Reason why sending as a whole ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum SendingError {
-    /// No registered memory.
+    /// There is no registered memory for a message.
     #[error(transparent)]
     Buffer(#[from] BufferError),
-    /// A message was not taken.
+    /// A message was not taken for sending.
     #[error("a message was not taken: {0}")]
     Send(#[from] SendError),
-    /// The system.
+    /// Waiting for the end of a message failed.
     #[error(transparent)]
     Wait(#[from] WaitError),
 }
 
-/// What a message in flight is.
+/// Kind of a message in flight, with what is needed at its end.
 #[derive(Clone, Copy, Debug)]
 enum What {
     Path,
@@ -132,10 +134,10 @@ enum What {
     /// Bytes or a hole of a file that has begun.
     Span {
         span: Span,
-        /// It counts as a large piece.
+        /// Whether the message counts as a large piece.
         large: bool,
     },
-    /// A file of one message.
+    /// A whole file in one message.
     Whole {
         bytes: u64,
         large: bool,
@@ -150,29 +152,29 @@ impl What {
         matches!(self, Self::Span { large: true, .. } | Self::Whole { large: true, .. })
     }
 
-    /// Nothing follows it: its end is that of its file or directory.
+    /// Returns whether the end of this message is that of its file or directory.
     fn is_last(self) -> bool {
         matches!(self, Self::Complete | Self::Directory | Self::Abandoned)
     }
 }
 
-/// Sends everything that a walk finds.
+/// Sender of everything that a walk finds.
 pub struct Sending<'a> {
     options: Options,
     sender: Sender,
     walk: Walk,
     walked: bool,
-    /// Told at the end, when nothing is to be written below them any more. Not bounded: as many as the trees
-    /// have.
+    /// Directories, which are sent at the end, when nothing is written below them any more. There are as many
+    /// as the trees have, without a bound.
     directories: VecDeque<(PathBuf, Vec<u8>)>,
     jobs: HashMap<u64, FileJob>,
-    /// Jobs that may have something to do, each once.
+    /// Ids of jobs that may have something to do, each once.
     ready: VecDeque<u64>,
     in_flight: HashMap<Ticket, (u64, What)>,
     large_in_flight: usize,
     next_id: u64,
     sent: Sent,
-    /// Nothing more can be sent, and why.
+    /// Reason why nothing more can be sent, if so.
     fatal: Option<String>,
     interrupted: bool,
     watch: Watch,
@@ -180,10 +182,10 @@ pub struct Sending<'a> {
 }
 
 impl<'a> Sending<'a> {
-    /// Over a connected sender, which takes [`MESSAGES_MAX`] messages at once.
+    /// Prepares sending over a connected sender, which takes [`MESSAGES_MAX`] messages at once.
     ///
     /// # Panics
-    /// Where the pieces' length is no multiple of 4 KiB.
+    /// Panics where `piece_bytes` is no multiple of 4 KiB.
     pub fn new(options: Options, sender: Sender, walk: Walk, tell: &'a mut dyn FnMut(Event<'_>)) -> Self {
         assert!(options.piece_bytes.is_multiple_of(BLOCK_BYTES), "pieces of {} bytes", options.piece_bytes);
         Self {
@@ -205,11 +207,11 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Sends it all. When `stop` says so, gives up what is not sent, so that the receiver keeps no parts;
-    /// what has no end after [`GIVE_UP_MAX`] is left behind.
+    /// Sends everything. When `stop` returns `true`, gives up what is not sent yet, so that the receiver
+    /// keeps no parts. Messages without an end after [`GIVE_UP_MAX`] are left behind.
     ///
     /// # Errors
-    /// [`SendingError`]. What went wrong with single files is in the report.
+    /// [`SendingError`]. Errors of single files are in the report instead.
     pub fn run(mut self, stop: impl Fn() -> bool) -> Result<Sent, SendingError> {
         let began = Instant::now();
         let mut ticked = began;
@@ -255,8 +257,8 @@ impl<'a> Sending<'a> {
         self.sent.retried = protocol.retried;
         self.count_not_tried();
         self.sent.stopped = self.fatal.take();
-        // One that cannot disconnect in time, or waits for ends that do not come, is disconnected by its
-        // drop.
+        // A sender that cannot disconnect in time, or waits for ends that do not arrive, is disconnected when
+        // it is dropped.
         if !left_behind {
             self.sender.close(CLOSE_TIMEOUT)?;
         }
@@ -270,7 +272,7 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Tells what became of the connection while messages wait for their ends.
+    /// Reports changes of the connection while messages wait for their ends.
     fn look_at_link(&mut self) {
         self.look_at_checksums();
         if self.fatal.is_some() {
@@ -287,7 +289,7 @@ impl<'a> Sending<'a> {
         });
     }
 
-    /// After an early end: what was left untouched.
+    /// Counts the files and directories that were not tried before an early end.
     fn count_not_tried(&mut self) {
         self.sent.not_tried += self.directories.len() as u64;
         while let Some(found) = self.walk.next() {
@@ -299,7 +301,8 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Does one thing, if there is one: sends a message, or looks at the next file.
+    /// Does one thing, if there is one: sends a message, or looks at the next file. Returns `false` if there
+    /// was nothing to do.
     fn step(&mut self) -> Result<bool, SendingError> {
         if self.in_flight.len() >= MESSAGES_MAX as usize {
             return Ok(false);
@@ -310,7 +313,7 @@ impl<'a> Sending<'a> {
                 job.queued = false;
             }
             let step = self.advance(id)?;
-            // As long as it can go on, it is the first: one file after the other.
+            // A file that can continue stays the first, so files are sent one after the other.
             if !matches!(step, Step::Waits)
                 && let Some(job) = self.jobs.get_mut(&id)
                 && !std::mem::replace(&mut job.queued, true)
@@ -333,7 +336,7 @@ impl<'a> Sending<'a> {
             }
             return Ok(true);
         }
-        // Directories come when every file has its end.
+        // Directories are sent when every file has its end.
         if self.jobs.values().all(|job| job.is_directory())
             && let Some((source, path)) = self.directories.pop_front()
         {
@@ -373,7 +376,7 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// A job may have something to do.
+    /// Queues a job that may have something to do.
     fn queue(&mut self, id: u64) {
         if let Some(job) = self.jobs.get_mut(&id)
             && !std::mem::replace(&mut job.queued, true)
@@ -390,10 +393,10 @@ impl<'a> Sending<'a> {
         self.sent.add_failure(failure);
     }
 
-    /// Nothing more is sent but what tells the receiver so.
+    /// Gives up all files and directories. Only messages that tell the receiver so are still sent.
     fn give_up(&mut self, why: String) {
         if self.fatal.is_none() {
-            // Of what fails already the first reason counts.
+            // A file that has failed already keeps its first reason.
             for (&id, job) in &mut self.jobs {
                 job.fail(why.clone());
                 if !std::mem::replace(&mut job.queued, true) {
@@ -404,7 +407,7 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// A file has its end, or begins again.
+    /// Ends a file or directory, or begins it again.
     fn end(&mut self, id: u64) {
         let Some(job) = self.jobs.remove(&id) else { return };
         if job.queued {
@@ -447,10 +450,10 @@ impl<'a> Sending<'a> {
 }
 
 enum Step {
-    /// A message is on its way, or something else changed.
+    /// A message was sent, or something else changed.
     Sent,
-    /// A large piece waits for another to end.
+    /// There is no room for another message before one in flight ends.
     NoRoom,
-    /// Nothing to do for this file until a message of it has its end.
+    /// There is nothing to do for this file until one of its messages has its end.
     Waits,
 }

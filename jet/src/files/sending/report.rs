@@ -1,57 +1,57 @@
-//! What was sent.
+//! Reports of a sender.
 
 use crate::files::spans::{Quantiles, Spans};
 use jet_wire::message::EndCounts;
 use serde::{Deserialize, Serialize};
 
-/// Failures that are kept one by one.
+/// Most failures that are kept one by one.
 const FAILURES_MAX: usize = 1000;
 
-/// A file that was not sent.
+/// File or directory that was not sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Where it is, printable.
+    /// Path at the sender, in printable form.
     pub path: String,
-    /// Why, and what to change.
+    /// Reason of the failure, and what to change.
     pub error: String,
 }
 
-/// What was sent so far.
+/// Counts of what was sent so far.
 #[derive(Clone, Debug, Default)]
 pub struct Sent {
     /// Files that have their names at the receiver.
     pub files: u64,
-    /// Directories.
+    /// Directories that were sent.
     pub directories: u64,
     /// Files and directories that were not sent.
     pub failed: u64,
     /// Files and directories that were found and never tried, because sending stopped before.
     pub not_tried: u64,
-    /// Symbolic links, devices, sockets, pipes.
+    /// Symbolic links, devices, sockets and pipes, which were left out.
     pub skipped: u64,
-    /// Bytes that were consumed.
+    /// Bytes of files that were consumed.
     pub bytes: u64,
-    /// Bytes of holes, of which nothing but their length travels.
+    /// Bytes of holes, of which only the offset and the length are sent.
     pub hole_bytes: u64,
-    /// How often files were sent again from their beginning.
+    /// Number of times that files were sent again from their beginning.
     pub files_again: u64,
     /// Messages that have their end.
     pub messages: u64,
-    /// Since the start.
+    /// Seconds since the start.
     pub seconds: f64,
-    /// From the submission of a message to its end.
+    /// Spans from the submission of a message to its end.
     pub latency: Spans,
-    /// Ends of messages.
+    /// Counts of the ends of messages, by kind.
     pub ends: EndCounts,
     /// Messages that were sent again because a connection ended.
     pub redelivered: u64,
     /// Messages that were sent again because of their end.
     pub retried: u64,
-    /// Messages that went without the checksum that was asked for.
+    /// Messages that were sent without the checksum that was asked for.
     pub unchecked: u64,
-    /// The first failures, one by one.
+    /// First failures, one by one.
     pub failures: Vec<Failure>,
-    /// Why not everything was tried, if so.
+    /// Reason why not everything was tried, if so.
     pub stopped: Option<String>,
 }
 
@@ -63,17 +63,18 @@ impl Sent {
         }
     }
 
-    /// Whether everything that is a file or a directory was sent.
+    /// Returns whether all files and directories that were found were sent.
     pub fn is_complete(&self) -> bool {
         self.failed == 0 && self.not_tried == 0 && self.stopped.is_none()
     }
 
-    /// Every file and directory that was to be sent.
+    /// Returns the number of files and directories that were to be sent.
     pub fn total(&self) -> u64 {
         self.files + self.directories + self.failed + self.not_tried
     }
 
-    /// What `jet send --json` prints.
+    /// Returns the report that `jet send --json` prints. `to` and `app` name the receiver; `proof` is the
+    /// kind of hash.
     pub fn report(&self, to: String, app: String, proof: String) -> SendReport {
         SendReport {
             to,
@@ -103,61 +104,61 @@ impl Sent {
         }
     }
 
-    /// Bytes a second.
+    /// Returns the bytes sent per second, or 0 before any time has passed.
     pub fn bytes_per_s(&self) -> f64 {
         if self.seconds > 0.0 { self.bytes as f64 / self.seconds } else { 0.0 }
     }
 }
 
-/// What `jet send --json` prints (docs/json.md).
+/// Report that `jet send --json` prints (docs/json.md).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SendReport {
-    /// Where the receiver's daemon listens, as it was given.
+    /// Address where the receiver's daemon listens, as it was given.
     pub to: String,
-    /// The application there.
+    /// Name of the application at the receiver.
     pub app: String,
     /// Files that have their names at the receiver.
     pub files: u64,
-    /// Directories.
+    /// Directories that were sent.
     pub directories: u64,
     /// Files and directories that were not sent.
     pub failed: u64,
     /// Files and directories that were found and never tried, because sending stopped before.
     pub not_tried: u64,
-    /// The four before together.
+    /// Sum of `files`, `directories`, `failed` and `not_tried`.
     pub total: u64,
-    /// Symbolic links, devices, sockets, pipes: left out.
+    /// Symbolic links, devices, sockets and pipes, which were left out.
     pub skipped: u64,
-    /// Bytes that were consumed.
+    /// Bytes of files that were consumed.
     pub bytes: u64,
-    /// Bytes of holes, of which nothing but their length travels.
+    /// Bytes of holes, of which only the offset and the length are sent.
     pub hole_bytes: u64,
-    /// How often files were sent again from their beginning.
+    /// Number of times that files were sent again from their beginning.
     pub sent_again: u64,
-    /// `fast`, `blake3` or `off`.
+    /// Kind of hash that files were proven with: `fast`, `blake3` or `off`.
     pub proof: String,
     /// Messages that have their end.
     pub messages: u64,
-    /// Since the start.
+    /// Seconds since the start.
     pub seconds: f64,
-    /// Bytes a second.
+    /// Bytes sent per second.
     pub bytes_per_s: f64,
-    /// From the submission of a message to its end.
+    /// Quantiles of the spans from the submission of a message to its end, in nanoseconds.
     pub latency_ns: Quantiles,
-    /// The same one by one: spans in nanoseconds, and how many messages took each.
+    /// Counts of these spans: each span in nanoseconds, and the number of messages that took it.
     pub latency_counts: Vec<(u64, u64)>,
-    /// How many messages ended how.
+    /// Counts of the ends of messages, by kind.
     pub ends: EndCounts,
-    /// All ends together that are not `consumed`.
+    /// Number of ends that are not `consumed`.
     pub refused: u64,
     /// Messages that were sent again because a connection ended.
     pub redelivered: u64,
     /// Messages that were sent again because of their end.
     pub retried: u64,
-    /// Messages that went without the checksum that was asked for.
+    /// Messages that were sent without the checksum that was asked for.
     pub unchecked: u64,
-    /// The first failures, one by one.
+    /// First failures, one by one.
     pub failures: Vec<Failure>,
-    /// Why not everything was tried, if so.
+    /// Reason why not everything was tried, if so.
     pub stopped: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What is read: a file's bytes and holes, as long as it stays what it was when it was opened.
+//! Source of a file's bytes and holes, as long as the file stays what it was when it was opened.
 
 use super::state::{Ask, FileState};
 use crate::files::proof::{BLOCK_BYTES, Hash, Proof, Sum};
@@ -9,60 +9,61 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Holes that are shorter are sent as zeros: a message costs more.
+/// Length of the shortest hole that is sent as one, in bytes. Shorter ones are sent as zeros, because a
+/// message costs more.
 const HOLE_BYTES_MIN: u64 = 64 << 10;
-/// Bytes that are read and hashed at once, so that they are hashed while they are in the cache.
+/// Number of bytes that are read and hashed at once, so that they are hashed while they are in the cache.
 const READ_BYTES: usize = 256 << 10;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 const _: () = assert!(READ_BYTES.is_multiple_of(BLOCK_BYTES));
 
-/// Bytes of a file that travel as one message.
+/// Range of a file that is sent as one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub offset: u64,
     pub bytes: u64,
-    /// There is nothing to be read.
+    /// Whether the range is a hole, of which nothing is read.
     pub hole: bool,
 }
 
-/// Why nothing can be sent of a file.
+/// Reason why nothing can be sent of a file.
 #[derive(Debug)]
 pub(super) enum SourceError {
-    /// It is another than it was: from its beginning, then.
+    /// The file changed since it was opened, and has to be sent from its beginning.
     Changed(String),
-    /// It cannot be read.
+    /// The file cannot be read or sent.
     Failed(String),
 }
 
-/// An open file, and how much of it was given out.
+/// Open file, and how much of it was sent.
 pub(super) struct Source {
     file: File,
-    /// When it was opened.
+    /// State of the file when it was opened.
     state: FileState,
-    /// It has fewer blocks than bytes.
+    /// Whether the file has fewer bytes on the disk than its length.
     sparse: bool,
     piece_bytes: u64,
     next_offset: u64,
-    /// An empty file has one span, too.
+    /// Whether a span was taken. An empty file has one span, too.
     begun: bool,
-    /// The span that was given out last, until it is taken.
+    /// Span that [`Self::peek`] gave last, until it is taken.
     peeked: Option<Span>,
-    /// Of everything that was taken.
+    /// Sum over everything that was taken, if the file is hashed.
     sum: Option<Sum>,
 }
 
 impl Source {
-    /// Opens a file whose pieces are to have so many bytes, a multiple of 4 KiB. `follow`: where it is a
-    /// link, what it leads to is meant.
+    /// Opens a file whose pieces have at most `piece_bytes` bytes, a multiple of 4 KiB. With `follow`, a
+    /// symbolic link stands for the file that it leads to.
     pub(super) fn open(
         path: &Path,
         follow: bool,
         piece_bytes: usize,
         hash: Option<Hash>,
     ) -> Result<Self, SourceError> {
-        // Whatever took the file's place since the walk saw it: neither wait for a pipe nor follow a link of
-        // it. A link that was given is resolved first.
+        // Something may have taken the file's place since the walk saw it. A pipe is not waited for, and a
+        // link is not followed. A link that the user named is resolved first.
         let real = if follow { resolved(path)? } else { path.to_owned() };
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = rustix::fs::open(&real, flags, Mode::empty()).map_err(|errno| match errno {
@@ -70,7 +71,8 @@ impl Source {
             errno => cannot_read(&errno.into()),
         })?;
         let file = File::from(file);
-        // The server's answer, to be compared with the server's answer at the end.
+        // Asks the server of a network file system, because the check at the end compares with the server's
+        // answer.
         let (state, on_disk) =
             FileState::of(&file, Ask::Server).map_err(|errno| cannot_read(&errno.into()))?;
         if FileType::from_raw_mode(state.mode.into()) != FileType::RegularFile {
@@ -97,14 +99,14 @@ impl Source {
         self.state.mode.into()
     }
 
-    /// Whether it travels as one message.
+    /// Returns whether the file is sent as one message.
     pub(super) fn is_one_message(&mut self) -> Result<bool, SourceError> {
         let bytes = self.file_bytes();
         let whole = Span { offset: 0, bytes, hole: false };
         Ok(bytes <= self.piece_bytes && self.peek()? == Some(whole))
     }
 
-    /// What is to be sent next.
+    /// Returns the span to be sent next, until [`Self::take`] takes it. `None` at the end of the file.
     pub(super) fn peek(&mut self) -> Result<Option<Span>, SourceError> {
         let bytes = self.file_bytes();
         if self.peeked.is_none() && !(self.begun && self.next_offset >= bytes) {
@@ -112,7 +114,7 @@ impl Source {
             let limit = bytes.min(offset + self.piece_bytes);
             self.peeked = Some(if self.sparse {
                 let span = self.sparse_span(offset, limit).map_err(|errno| cannot_read(&errno.into()))?;
-                // What was cut off looks like a hole.
+                // A part of the file that was cut off looks like a hole.
                 self.check()?;
                 span
             } else {
@@ -122,7 +124,8 @@ impl Source {
         Ok(self.peeked)
     }
 
-    /// The hole that begins here, or the bytes up to the next one. Short holes are bytes.
+    /// Returns the hole that begins at `offset`, or the bytes up to the next one and at most to `limit`.
+    /// Short holes count as bytes.
     fn sparse_span(&self, offset: u64, limit: u64) -> Result<Span, Errno> {
         let bytes = self.file_bytes();
         let data = self.seek(SeekFrom::Data(offset))?;
@@ -147,20 +150,20 @@ impl Source {
         Ok(Span { offset, bytes: limit - offset, hole: false })
     }
 
-    /// Where the next bytes or the next hole are; the end of the file where there are none.
+    /// Finds the next bytes or the next hole. Returns the end of the file where there are none.
     fn seek(&self, to: SeekFrom) -> Result<u64, Errno> {
         match (rustix::fs::seek(&self.file, to), to) {
             (Ok(at), _) => Ok(at.min(self.file_bytes())),
             (Err(Errno::NXIO), _) => Ok(self.file_bytes()),
-            // A file system that knows of no holes.
+            // The file system knows of no holes.
             (Err(Errno::INVAL | Errno::OPNOTSUPP), SeekFrom::Data(at)) => Ok(at),
             (Err(Errno::INVAL | Errno::OPNOTSUPP), _) => Ok(self.file_bytes()),
             (Err(errno), _) => Err(errno),
         }
     }
 
-    /// Reads a span, hashes it, and looks whether the file is still the one that was opened. Of a hole
-    /// nothing is read.
+    /// Reads a span, hashes it, and checks that the file is still the one that was opened. Of a hole nothing
+    /// is read.
     pub(super) fn read(&self, bytes: &mut [u8], span: Span) -> Result<Option<Sum>, SourceError> {
         let mut sum = self.sum.as_ref().map(|sum| Sum::new(sum.hash()));
         let mut offset = span.offset;
@@ -185,13 +188,14 @@ impl Source {
         Ok(sum)
     }
 
-    /// Looks whether the file is still the one that was opened.
+    /// Checks that the file is still the one that was opened. A network file system may answer from this
+    /// host's copy.
     fn check(&self) -> Result<(), SourceError> {
         self.check_with(Ask::Here)
     }
 
-    /// The last look at the file, after everything was read: whether it is still the one that was opened, and
-    /// ends where it says.
+    /// Checks, after everything was read, that the file is still the one that was opened and ends where it
+    /// says.
     pub(super) fn check_end(&self) -> Result<(), SourceError> {
         let behind = self.file.read_at(&mut [0], self.file_bytes()).map_err(|error| cannot_read(&error))?;
         self.check_with(Ask::Server)?;
@@ -212,7 +216,7 @@ impl Source {
         }))
     }
 
-    /// Its length is not what the system says, and nobody changed it.
+    /// Returns the error for a file that nobody changed and whose length is not what the file system says.
     fn of_another_length(&self, than: &str) -> SourceError {
         SourceError::Failed(format!(
             "has {than} bytes than the {} that its file system says; write what it holds to another file and \
@@ -221,7 +225,7 @@ impl Source {
         ))
     }
 
-    /// The span is on its way, with this sum.
+    /// Takes the span that was sent, and adds its sum to the file's.
     pub(super) fn take(&mut self, span: Span, sum: Option<&Sum>) {
         self.peeked = None;
         self.begun = true;
@@ -231,12 +235,12 @@ impl Source {
         }
     }
 
-    /// Of everything that was taken.
+    /// Returns the proof of a file of several messages, all of whose spans were taken.
     pub(super) fn proof(&self) -> Option<Proof> {
         self.sum.as_ref().map(|sum| sum.proof(self.file_bytes()))
     }
 
-    /// Of a file of one message, whose sum this is.
+    /// Returns the proof of a file of one message, from the sum of its bytes.
     pub(super) fn proof_of(&self, sum: Option<&Sum>) -> Option<Proof> {
         sum.map(|sum| sum.proof(self.file_bytes()))
     }
@@ -248,7 +252,7 @@ fn resolved(source: &Path) -> Result<PathBuf, SourceError> {
 
 pub(super) fn cannot_read(error: &io::Error) -> SourceError {
     SourceError::Failed(match error.kind() {
-        // On NFS, where another client did it.
+        // On NFS another client replaced or removed the file.
         io::ErrorKind::StaleNetworkFileHandle => {
             return SourceError::Changed("was replaced or removed while it was sent".to_owned());
         }
@@ -271,7 +275,7 @@ mod tests {
         Source::open(path, false, PIECE, Some(Hash::Fast)).unwrap()
     }
 
-    /// Takes everything; gives (offset, bytes, hole).
+    /// Takes all spans of a file, and returns each as (offset, bytes, hole).
     fn spans(source: &mut Source) -> Vec<(u64, u64, bool)> {
         let mut seen = Vec::new();
         while let Some(span) = source.peek().unwrap() {
@@ -333,7 +337,7 @@ mod tests {
         let joined = seen.windows(2).all(|pair| pair[0].0 + pair[0].1 == pair[1].0);
         assert!(joined, "{seen:?}");
         assert_eq!(source.proof(), proof(&content));
-        // All of it a hole, shorter than a piece.
+        // The whole file is one hole that is shorter than a piece.
         file.set_len(0).unwrap();
         file.set_len(100 << 10).unwrap();
         let mut source = Source::open(&path, false, 1 << 20, None).unwrap();
@@ -350,7 +354,7 @@ mod tests {
         let changes: [(&str, Change); 6] = [
             ("from 20000 to 30000", |path| fs::write(path, [1; 30_000]).unwrap()),
             ("from 20000 to 50", |path| fs::write(path, [1; 50]).unwrap()),
-            // Nothing but its time of change tells of these.
+            // Only the time of change shows this write.
             ("was written to", |path| {
                 File::options().write(true).open(path).unwrap().write_all_at(b"x", 0).unwrap();
                 set_modified(path, filetime(1_000_000));
@@ -371,7 +375,7 @@ mod tests {
             let sum = source.read(&mut [0; PIECE], first).unwrap();
             source.take(first, sum.as_ref());
             change(&path);
-            // Not the last piece of it.
+            // The second piece is not the file's last one.
             let second = source.peek().unwrap().unwrap();
             is_changed(source.read(&mut [0; PIECE], second), what);
         }
@@ -433,7 +437,7 @@ mod tests {
 
     #[test]
     fn a_file_whose_length_is_not_what_its_file_system_says_is_refused() {
-        // Says that it is empty.
+        // The file system says that the file is empty.
         let mut source = open(Path::new("/proc/self/status"));
         let whole = source.peek().unwrap().unwrap();
         assert_eq!((source.is_one_message().unwrap(), whole.bytes), (true, 0));
@@ -441,7 +445,7 @@ mod tests {
             Err(SourceError::Failed(said)) => assert!(said.contains("has more bytes than the 0"), "{said}"),
             other => panic!("{other:?}"),
         }
-        // Says that it has a page.
+        // The file system says that the file has a page.
         let mut source = open(Path::new("/sys/kernel/fscaps"));
         let whole = source.peek().unwrap().unwrap();
         match source.read(&mut vec![0; usize::try_from(whole.bytes).unwrap()], whole) {

@@ -1,6 +1,6 @@
-//! What the system says of a file. Two answers that are the same say that nobody wrote to it between them.
+//! State of a file as the system reports it. Two equal states say that nobody wrote to the file between them.
 //!
-//! What this does not show is listed in docs/files.md, "Files that change".
+//! Changes that this does not show are listed in docs/files.md, "Files that change".
 
 use rustix::fs::{AtFlags, Statx, StatxFlags};
 use rustix::io::Errno;
@@ -8,16 +8,16 @@ use rustix::time::{ClockId, Timespec, clock_getres, clock_gettime};
 use std::fs::File;
 use std::time::Duration;
 
-/// Whom to ask about a file on a network file system.
+/// Host that is asked about a file on a network file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
     /// This host, which may have kept an older answer.
     Here,
-    /// The server.
+    /// The file system's server.
     Server,
 }
 
-/// What a write to a file changes.
+/// Properties of a file, at least one of which a write to it changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileState {
     device: (u32, u32),
@@ -25,12 +25,12 @@ pub(super) struct FileState {
     pub bytes: u64,
     pub mode: u16,
     modified_ns: i128,
-    /// Also changes where the time of modification is put back.
+    /// Time of the last change. It changes even where the time of modification is put back.
     changed_ns: i128,
 }
 
 impl FileState {
-    /// Looks at a file. Also says how many bytes of it lie on the disk.
+    /// Asks for the state of a file. Also returns how many bytes of it lie on the disk.
     pub(super) fn of(file: &File, ask: Ask) -> Result<(Self, u64), Errno> {
         let sync = match ask {
             Ask::Here => AtFlags::STATX_SYNC_AS_STAT,
@@ -48,7 +48,7 @@ impl FileState {
         Ok((state, told.stx_blocks * 512))
     }
 
-    /// Waits until a write gives the file another time of change than it has.
+    /// Waits until a write to the file would give it a later time of change than it has.
     pub(super) fn wait_until_writes_show(&self) {
         let tick = clock_getres(ClockId::RealtimeCoarse);
         let tick = Duration::new(0, u32::try_from(tick.tv_nsec).unwrap_or(0));
@@ -56,7 +56,8 @@ impl FileState {
             let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::RealtimeCoarse);
             nanoseconds(tv_sec, tv_nsec)
         };
-        // A sleep, since the passing of time is what is waited for: the clock tells nobody that it ticks.
+        // A sleep is right here: the passing of time is waited for, and the clock notifies nobody when it
+        // ticks.
         wait_past(self.changed_ns, tick, now, std::thread::sleep);
     }
 }
@@ -65,13 +66,13 @@ fn nanoseconds(seconds: i64, nanoseconds: i64) -> i128 {
     i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds)
 }
 
-/// Waits until a clock that ticks is past a time: before that, a second write leaves the same time as the
-/// first. It takes one tick, or two where a file has finer times than the clock.
+/// Waits until a clock that ticks is past a time. Before that, a second write leaves the same time as the
+/// first. Takes one tick, or two if the file has finer times than the clock.
 fn wait_past(time_ns: i128, tick: Duration, now_ns: impl Fn() -> i128, mut sleep: impl FnMut(Duration)) {
     let near = 2 * i128::try_from(tick.as_nanos()).unwrap_or(0);
     for _ in 0..3 {
         let ahead = time_ns - now_ns();
-        // Far ahead: the time is of another clock.
+        // A time that is far ahead is of another clock.
         if ahead < 0 || ahead > near {
             return;
         }
@@ -87,7 +88,8 @@ mod tests {
     const TICK: Duration = Duration::from_millis(4);
     const TICK_NS: i128 = 4_000_000;
 
-    /// How often is slept for a time that is so far ahead of the clock, which shows whole ticks.
+    /// Returns how often [`wait_past`] sleeps for a time that is this far ahead of a clock that shows whole
+    /// ticks.
     fn sleeps(ahead_ns: i128) -> u32 {
         let (time, slept) = (Cell::new(1000 * TICK_NS + 1), Cell::new(0));
         let clock = || time.get() / TICK_NS * TICK_NS;
@@ -102,9 +104,9 @@ mod tests {
     #[test]
     fn what_was_written_in_this_tick_of_the_clock_is_waited_for() {
         assert_eq!(sleeps(0), 1);
-        // Finer times than the clock's.
+        // The file has finer times than the clock.
         assert_eq!((sleeps(1), sleeps(TICK_NS)), (1, 2));
-        // Older, and of another clock.
+        // The times are older, and of another clock.
         assert_eq!((sleeps(-1), sleeps(-TICK_NS), sleeps(1000 * TICK_NS)), (0, 0, 0));
     }
 }

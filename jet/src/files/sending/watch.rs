@@ -1,15 +1,16 @@
-//! What a sender that waits is told about its receiver.
+//! Watch of the connection to a receiver, for the events of a sender that waits.
 
 use super::Link;
 use std::time::{Duration, Instant};
 
-/// Refusals that pass sooner are not worth a word: an overloaded receiver says busy and takes the next.
+/// Time for which messages must be refused before it is reported. Shorter refusals are normal: an overloaded
+/// receiver answers busy and takes the next message.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 
-/// What a sender counted so far.
+/// Counts of a sender so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counts {
-    /// Connections that stood.
+    /// Connections that were made.
     pub connections: u64,
     /// Messages that were sent again because of their end.
     pub retried: u64,
@@ -17,21 +18,22 @@ pub(super) struct Counts {
     pub consumed: u64,
 }
 
-/// What was seen at the last look.
+/// Counts and events that were seen up to the last look.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     connections: u64,
     lost: bool,
     refused: bool,
     consumed: u64,
-    /// Of the last look at which messages were consumed or nothing had been refused since.
+    /// Time, and count of retried messages, of the last look at which messages had been consumed or none had
+    /// been refused.
     moved: Option<(Instant, u64)>,
 }
 
 impl Watch {
-    /// Looks at what the sender counted, and tells each change once.
+    /// Compares the sender's counts with those of the last look, and reports each change once.
     pub(super) fn look(&mut self, connected: bool, counts: Counts, now: Instant, mut tell: impl FnMut(Link)) {
-        // Lost and made again between two looks is a loss, too.
+        // A connection that was lost and made again between two looks is reported as lost, too.
         let made_again = self.connections != 0 && counts.connections > self.connections;
         if (!connected || made_again) && !self.lost {
             self.lost = true;
@@ -88,13 +90,13 @@ mod tests {
         let later = now + REFUSED_FOR;
         assert_eq!(seen(&mut watch, true, (1, 0, 0), now), []);
         assert_eq!(seen(&mut watch, true, (1, 5, 0), now), []);
-        // Busy, and yet taken: nothing to tell.
+        // Messages are refused and others consumed, so nothing is reported.
         assert_eq!(seen(&mut watch, true, (1, 6, 1), later), []);
         assert_eq!(seen(&mut watch, true, (1, 9, 1), later), []);
         assert_eq!(seen(&mut watch, true, (1, 9, 1), later + REFUSED_FOR), [Link::Refused]);
         assert_eq!(seen(&mut watch, true, (1, 12, 1), later + REFUSED_FOR * 2), []);
         assert_eq!(seen(&mut watch, true, (1, 12, 2), later + REFUSED_FOR * 2), [Link::Consumed]);
-        // Slow, and not refused.
+        // The receiver is slow and refuses nothing.
         assert_eq!(seen(&mut watch, true, (1, 12, 2), later + REFUSED_FOR * 9), []);
     }
 }

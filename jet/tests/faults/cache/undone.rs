@@ -1,5 +1,5 @@
-//! What others undo of a daemon's reservation while it runs and after it: on the kernel's own resctrl, in the
-//! guest only.
+//! Tests of a reservation of cache that others undo while the daemon runs and after it. They use the kernel's
+//! own resctrl, in the guest only.
 
 use super::{Mounted, ROOT, ends, ends_and_leaves, threads_inside};
 use crate::children::Role;
@@ -8,7 +8,7 @@ use jet_test_support::waiting::until;
 use std::path::Path;
 use std::process::Command;
 
-/// The tool's cache commands: whether it ended well, and what it said.
+/// Runs `jet cache` with these arguments. Returns whether it succeeded, and everything that it printed.
 fn jet_cache(arguments: &[&str]) -> (bool, String) {
     let output =
         Command::new(env!("CARGO_BIN_EXE_jet")).arg("cache").args(arguments).output().expect("it runs");
@@ -17,7 +17,7 @@ fn jet_cache(arguments: &[&str]) -> (bool, String) {
     (output.status.success(), said)
 }
 
-/// What another tool writes into a file of resctrl's.
+/// Writes into a file of resctrl, as another tool does.
 #[track_caller]
 fn write(file: &str, text: &str) {
     std::fs::write(Path::new(ROOT).join(file), text).unwrap_or_else(|error| panic!("{file}: {error}"));
@@ -28,15 +28,15 @@ fn processor(number: u32, online: bool) {
     std::fs::write(file, if online { "1" } else { "0" }).expect("processors can be taken away");
 }
 
-/// Keeps a daemon from changing anything until it is dropped, as tools do that respect the kernel's
-/// convention.
+/// Takes the lock of resctrl's convention, and so keeps a daemon from changing anything until the file is
+/// dropped.
 fn lock() -> std::fs::File {
     let folder = std::fs::File::open(ROOT).expect("resctrl");
     rustix::fs::flock(&folder, rustix::fs::FlockOperation::LockExclusive).expect("a lock");
     folder
 }
 
-/// A line of a group's schemata, however the kernel pads: by spaces, and masks by zeros.
+/// Returns a line of a group's schemata, without the spaces and leading zeros that kernels pad with.
 fn line(group: &str, resource: &str) -> String {
     let text = std::fs::read_to_string(Path::new(ROOT).join(group).join("schemata")).expect("a schemata");
     let line = text.lines().map(str::trim).find(|line| line.starts_with(resource));
@@ -48,7 +48,7 @@ fn line(group: &str, resource: &str) -> String {
     format!("{resource}{}", line.split(';').map(entry).collect::<Vec<_>>().join(";"))
 }
 
-/// What is amiss with the reservation, as the status says.
+/// Returns the faults of the reservation, as the status lists them.
 fn faults(rig: &Rig) -> String {
     let status = rig.status();
     cache(&status).reservation.faults.iter().map(|fault| format!("{fault}\n")).collect()
@@ -80,7 +80,7 @@ fn ways_that_another_tool_took_meanwhile_are_forgotten_when_somebody_says_so() {
     assert_eq!(Mounted::schemata(), found);
     let (well, said) = jet_cache(&["restore", "--forget", "--json"]);
     assert!(well && said.contains("\"left\":[]"), "{said}");
-    // And the next daemon has what is left.
+    // The next daemon gets the ways that are left.
     rig.start_again();
     assert_eq!(
         cache(&rig.status()).reservation.domains[0].ways.as_deref(),
@@ -100,7 +100,8 @@ fn what_is_planned_on_a_mount_that_is_read_only_is_what_the_daemon_says() {
     let (well, said) = jet_cache(&["plan"]);
     assert!(!well && said.contains("is mounted read-only"), "{said}");
     let refusal = Rig::refusal(&["cache.reserve='require'"]);
-    assert!(refusal.contains(said.trim().trim_start_matches("jet: ")), "{refusal}\n{said}");
+    let why = said.trim().trim_start_matches("jet: error: ");
+    assert!(refusal.contains(why), "{refusal}\n{said}");
 }
 
 #[test]
@@ -160,7 +161,7 @@ fn a_group_that_was_removed_is_made_again_and_its_threads_are_back() {
         "{}",
         rig.daemon().said()
     );
-    // Who has its ways meanwhile keeps them.
+    // A group that has taken the ways meanwhile keeps them.
     std::fs::remove_dir(Path::new(ROOT).join("jet")).expect("removed");
     std::fs::create_dir(Path::new(ROOT).join("web")).expect("a group of somebody else's");
     write("web/schemata", "L3:0=1f;1=1f\n");
@@ -212,7 +213,7 @@ fn threads_that_were_moved_out_are_back_and_another_tools_are_named() {
         faults(&rig).contains("was moved to the group 'web' of another tool").then_some(())
     });
     assert!(!threads_inside().iter().any(|name| name == "jet-reactor"));
-    // That group is removed, and its threads are nobody's.
+    // That group is removed, and its threads fall to the default group.
     std::fs::remove_dir(Path::new(ROOT).join("web")).expect("removed");
     until("the reactor to be back", || {
         threads_inside().iter().any(|name| name == "jet-reactor").then_some(())
@@ -227,7 +228,7 @@ fn who_unmounts_is_named_and_what_is_mounted_again_is_reserved_again() {
     let before = Mounted::schemata();
     let mut rig = Rig::start_on_software(&["cache.reserve='require'"]);
     let reserved = Mounted::schemata();
-    // The daemon may be reading there.
+    // The daemon may be reading there, and keeps the mount busy.
     let unmount = || Command::new("umount").arg(ROOT).status().is_ok_and(|status| status.success());
     until("it to be unmounted", || unmount().then_some(()));
     until("it to be named", || faults(&rig).contains("no longer mounted at /sys/fs/resctrl").then_some(()));
@@ -268,7 +269,7 @@ fn what_another_tool_gave_meanwhile_is_what_the_daemon_leaves() {
 #[ignore = "changes the machine's cache: deploy/vm/check cache-daemon"]
 fn a_cache_that_comes_back_is_reserved_again_where_another_tool_was_quicker() {
     let _mounted = Mounted::new();
-    // The kernel lets nobody write anything beside an exclusive group that has every way.
+    // Beside an exclusive group that has every way, the kernel lets nobody write anything.
     let mut rig = Rig::start_on_software(&["cache.reserve='require'", "cache.exclusive='never'"]);
     let locked = lock();
     processor(1, false);

@@ -41,7 +41,7 @@ fn first_words_read_as_they_were_written() {
         assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
         let welcome = Welcome { versions, ..WELCOME };
         let read = Welcome::decode(&welcome.encode());
-        // This build takes no welcome of a receiver with which it has no version in common.
+        // This build accepts no welcome of a receiver with which it has no version in common.
         assert_eq!(
             read,
             if lowest > 2 { Err(HelloError::NoVersion { theirs: versions }) } else { Ok(welcome) }
@@ -57,7 +57,8 @@ fn a_welcome_says_the_version_of_the_connection() {
     }
 }
 
-/// The builds of version 1 look at no other bytes for versions than these, and refuse what is no 1 there.
+/// Checks that builds of version 1 can read these first words. They look at no other bytes for versions than
+/// these, and refuse any other value than 1 there.
 #[test]
 fn the_first_builds_read_the_first_words_of_those_that_speak_their_version_too() {
     assert_eq!(a_hello().encode()[4], 1);
@@ -65,8 +66,8 @@ fn the_first_builds_read_the_first_words_of_those_that_speak_their_version_too()
     assert_eq!(Refusal::Version(Versions::SPOKEN).encode()[5], 2);
 }
 
-/// What is said before a version is agreed on keeps its place for ever, so here is what can be added: see
-/// docs/wire.md.
+/// Checks where first words can be extended. They are sent before a version is agreed on, so they keep their
+/// places for ever (see docs/wire.md).
 #[test]
 fn unknown_bytes_of_first_words_are_skipped_or_refused_as_the_rules_say() {
     let mut hello = a_hello().encode();
@@ -130,7 +131,7 @@ fn bad_refusals_are_none_and_other_versions_are_understood() {
         bad[5] = reason;
         assert_eq!(Refusal::decode(&bad), None);
     }
-    // The first builds say one version, and nothing behind it.
+    // The first builds send one version, and nothing behind it.
     let first = [b'J', b'E', b'T', b'h', 99, 2];
     assert_eq!(Refusal::decode(&first), Some(Refusal::Version(Versions::new(99, 99).unwrap())));
 }
@@ -158,7 +159,11 @@ fn only_names_are_names() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 2000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn random_first_words_never_panic_and_what_parses_encodes_the_same(

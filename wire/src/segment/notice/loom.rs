@@ -1,4 +1,4 @@
-//! The notice under the model checker: beside the delivery ring, whose bell it shares.
+//! The notice under the model checker, beside the delivery ring, whose bell it shares.
 
 use super::*;
 use crate::ring::loom::ring;
@@ -13,8 +13,8 @@ fn model(check: impl Fn() + Sync + Send + 'static) {
 
 const HELD: Notice = Notice { limit: HeldLimit::Pool, lasting: false, number: 1, releases: 0 };
 
-/// An application that waits hears of the notice: it is asleep and is rung for, or sees it before it sleeps.
-/// What was delivered before the notice is seen with it.
+/// Checks that a waiting application gets the notice: it sleeps and is woken, or sees the notice before it
+/// sleeps. It sees what was delivered before the notice along with it.
 #[test]
 fn loom_who_waits_hears_of_the_notice_after_what_was_delivered() {
     model(|| {
@@ -43,7 +43,7 @@ fn loom_who_waits_hears_of_the_notice_after_what_was_delivered() {
             }
             if NoticeWord(word).read().is_some() {
                 consumer.awake();
-                // The ring was looked at before the notice was: once more.
+                // The ring was looked at before the notice was, so it is looked at once more.
                 if consumer.is_empty() {
                     break;
                 }

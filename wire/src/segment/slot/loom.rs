@@ -1,5 +1,5 @@
-//! The slot word under the model checker: a run that is being read never moves, what was moved is never read,
-//! and what is being copied is never used for anything else.
+//! The slot word under the model checker. A run that is being read never moves. A run that was moved is never
+//! read at its old place. A place that is being copied is never used for anything else.
 
 use super::*;
 use crate::sync::UnsafeCell;
@@ -42,7 +42,7 @@ impl Shared {
         self.slabs[place.slab as usize].with_mut(|slab| unsafe { *slab = value });
     }
 
-    /// The daemon copies the run out and, where that held, uses its slab for something else.
+    /// Copies the run out, as the daemon does, and uses its slab for something else if the move succeeded.
     fn escape(&self, generation: u16) -> Result<(), RelocateError> {
         self.write(ESCAPE, self.read(POOL));
         self.slot().relocate(generation, POOL, ESCAPE)?;
@@ -50,7 +50,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The application reads the run once, if it is there.
+    /// Reads the run once, as the application does, if the run is there.
     fn receive(&self, generation: u16) -> Option<u64> {
         let place = self.slot().pin(generation).ok()?;
         let read = self.read(place);
@@ -82,8 +82,8 @@ fn loom_what_is_read_never_moves() {
     });
 }
 
-/// The application unpins and tells the daemon (here by a flag with the release ring's orderings); the daemon
-/// reuses the slab, and puts the next run in the same slot.
+/// Checks a slot that is used again. The application unpins and tells the daemon, here by a flag with the
+/// release ring's orderings. The daemon reuses the slab, and puts the next run in the same slot.
 #[test]
 fn loom_a_slot_used_again_is_never_read_as_the_run_before() {
     ::loom::model(|| {
@@ -95,7 +95,7 @@ fn loom_a_slot_used_again_is_never_read_as_the_run_before() {
         let app = thread::spawn(move || {
             let read = app.receive(7);
             tell.store(1, Ordering::Release);
-            // A second look at the same run, as of an application that forgot that it released it.
+            // A second pin of the same run, by an application that forgot that it released it.
             let late = app.slot().pin(7);
             (read, late.is_ok())
         });
@@ -117,8 +117,8 @@ fn loom_a_slot_used_again_is_never_read_as_the_run_before() {
     });
 }
 
-/// An application that released a run while it had it pinned: its late unpin leaves the slot's next run as it
-/// is.
+/// Checks a late unpin, by an application that released a run while it had it pinned: the slot's next run is
+/// left as it is.
 #[test]
 fn loom_a_late_unpin_leaves_the_next_run_as_it_is() {
     ::loom::model(|| {
@@ -137,8 +137,8 @@ fn loom_a_late_unpin_leaves_the_next_run_as_it_is() {
     });
 }
 
-/// Set once by one thread, looked for by another: what the release ring and the workers' queue of completions
-/// are here.
+/// A flag that one thread sets once and another looks for. It stands for the release ring and the workers'
+/// queue of completions.
 struct Signal(AtomicU64);
 
 impl Signal {
@@ -155,7 +155,7 @@ impl Signal {
     }
 }
 
-/// What the daemon knows of a run that a worker copies.
+/// The daemon's knowledge of a run that a worker copies.
 #[derive(Default)]
 struct Moving {
     copied: bool,
@@ -164,9 +164,9 @@ struct Moving {
 }
 
 impl Moving {
-    /// The daemon takes what it was told, in any order, and reuses each slab as soon as it may: the one that
-    /// the run was copied from when the copy ended and the run moved away or was released, the one that it
-    /// was copied to when the copy is thrown away or the moved run was released.
+    /// Takes the news in any order, as the daemon does, and reuses each slab as soon as it may. The slab
+    /// copied from is free when the copy ended and the run moved away or was released. The slab copied to is
+    /// free when the copy is thrown away or the moved run was released.
     fn take(&mut self, shared: &Shared, copied: bool, released: bool) {
         if released && !self.released {
             self.released = true;
@@ -197,11 +197,11 @@ impl Moving {
     }
 }
 
-/// A worker copies, the application does `app` with the run and releases it, the daemon hears of both when it
-/// does.
+/// Runs a worker that copies a run, an application that does `app` with the run and releases it, and the
+/// daemon. The daemon learns of both in any order.
 ///
-/// Threads are interrupted four times at most: that keeps it at seconds. Without the bound all of these hold
-/// as well.
+/// Threads are interrupted four times at most, which keeps the run at seconds. The checks hold without the
+/// bound as well.
 fn pin_against_move_against_release(app: fn(&Shared)) {
     let mut model = ::loom::model::Builder::new();
     model.preemption_bound = Some(4);
@@ -229,7 +229,7 @@ fn pin_against_move_against_release(app: fn(&Shared)) {
             moving.take(&shared, copied.is_set(), released.is_set());
             thread::yield_now();
         }
-        // The slot's next run is found where it is, and nobody has a place of the one before.
+        // The slot's next run is found where it is, and nobody has a place of the former one.
         shared.write(ESCAPE, BYTES + 1);
         shared.slot().publish(8, ESCAPE);
         worker.join().unwrap();
@@ -257,7 +257,8 @@ fn loom_a_run_is_released_unread_while_it_is_copied() {
     pin_against_move_against_release(|_| {});
 }
 
-/// The daemon looks before it begins a copy. Whatever it saw, the copy's end is judged by the move alone.
+/// Checks that the daemon's look at the pin before a copy decides nothing: only the move decides how the copy
+/// ends.
 #[test]
 fn loom_a_look_at_the_pin_decides_nothing_but_whether_to_try() {
     ::loom::model(|| {

@@ -1,4 +1,4 @@
-//! READs of this end: copied from the peer's memory.
+//! READs of this end, which copy from the peer's memory.
 
 use super::{Connection, End};
 use crate::nic::Status;
@@ -6,7 +6,7 @@ use crate::soft::shm::link::Fault;
 use crate::soft::tables::Tables;
 
 impl Connection {
-    /// Copies at most `bytes_max` bytes for the oldest READs; `true` where READs remain.
+    /// Copies at most `bytes_max` bytes for the oldest READs. `true` where READs remain.
     pub(in crate::soft::shm) fn read(&mut self, tables: &mut Tables, bytes_max: u32) -> Result<bool, End> {
         let mut budget = bytes_max;
         while let Some(slot) = self.reads.front() {
@@ -40,13 +40,13 @@ impl Connection {
         Ok(false)
     }
 
-    /// Completes the oldest READ.
+    /// Completes the oldest READ with this status.
     fn complete_read(&mut self, tables: &mut Tables, status: Status) {
         let slot = tables.reads.pop(&mut self.reads).expect("there is a READ to end");
         tables.complete_read(slot, status);
     }
 
-    /// Completes all READs as flushed.
+    /// Completes all READs with [`Status::Flushed`].
     pub(in crate::soft::shm) fn flush_reads(&mut self, tables: &mut Tables) {
         while self.reads.front().is_some() {
             self.complete_read(tables, Status::Flushed);

@@ -1,4 +1,4 @@
-//! SENDs of the peer: out of the ring, into SRQ entries.
+//! SENDs of the peer: taken out of the ring and put into SRQ entries.
 
 use super::{Connection, End};
 use crate::nic::Status;
@@ -10,11 +10,11 @@ use crate::unix::ring;
 use jet_wire::message::HEADER_BYTES;
 use std::os::fd::AsFd;
 
-/// SENDs taken from one connection before the next has its turn.
+/// SENDs that are taken from one connection before the next connection has its turn.
 const RECEIVE_BURST: u32 = 32;
 
 impl Connection {
-    /// Takes SENDs into SRQ entries, at most as many as the budget of this poll has left; whether there were
+    /// Takes SENDs of the peer into SRQ entries, at most as many as `budget` says. Returns whether there were
     /// any.
     #[inline]
     pub(in crate::soft::shm) fn receive(
@@ -49,7 +49,7 @@ impl Connection {
         if !self.rnr && !self.link().incoming.is_empty() {
             self.rnr = true;
             tables.counters.rnr += 1;
-            // A farewell has a time of its own.
+            // A connection that its user has ended already has the deadline of its farewell.
             if let Some(timeout) = tables.options.rnr_timeout.filter(|_| !self.closing) {
                 tables.deadlines.set(self.qp.index, Wait::Rnr, timeout);
             }
@@ -62,12 +62,12 @@ impl Connection {
         }
     }
 
-    /// Whether a SEND waits for an SRQ entry.
+    /// Whether a SEND of the peer waits for an SRQ entry.
     pub(in crate::soft::shm) fn waits_for_entry(&self) -> bool {
         self.rnr
     }
 
-    /// Copies one SEND to where it belongs. `item` is this end's own copy.
+    /// Copies one SEND into an SRQ entry. `item` must be this end's own copy, which the peer cannot change.
     #[inline]
     fn land(&mut self, tables: &mut Tables, item: &SendItem) -> Result<(), End> {
         let bytes = item.payload_bytes;
@@ -96,10 +96,10 @@ impl Connection {
             tables.complete_receive(self.qp, entry.id, 0, Status::LocalProtection);
             return Err(End::work(Status::LocalProtection, Fault::Receiver));
         };
-        // SAFETY: both places are registered, as long as said, and this NIC's to write while the entry is its
-        // own. `from` has `bytes` readable bytes. It may be the peer's memory, which the peer can change
-        // meanwhile: the bytes are copied as they come and never looked at here. The two sides are different
-        // regions: a pool that is registered for local writing is never announced.
+        // SAFETY: both places are registered, as long as their entries say, and this NIC's to write while the
+        // entry is its own. `from` has `bytes` readable bytes. It may be the peer's memory, which the peer
+        // can change meanwhile: the bytes are copied as they are and never looked at here. The two sides are
+        // different regions: a pool that is registered for local writing is never announced.
         unsafe {
             to_header.copy_from_nonoverlapping(item.header.as_ptr(), HEADER_BYTES);
             to_payload.copy_from(from, bytes as usize);

@@ -1,4 +1,4 @@
-//! SENDs of this end: put into the ring, taken by the peer, or failed.
+//! SENDs of this end: put into the ring, then completed as taken, failed or flushed.
 
 use super::{Connection, End, PostedSend};
 use crate::nic::{Access, Payload, PostError, SendRequest, Sge, Status};
@@ -10,7 +10,7 @@ use jet_wire::ring::PushError;
 use std::os::fd::AsFd;
 
 impl Connection {
-    /// Takes a SEND.
+    /// Puts a SEND into the ring, without showing it to the peer yet.
     #[inline]
     pub(in crate::soft::shm) fn post_send(
         &mut self,
@@ -38,7 +38,7 @@ impl Connection {
                     item.source = source::REGISTERED;
                     (item.payload_bytes, item.key, item.place) = (sge.bytes, sge.key.0, sge.offset);
                 }
-                // Nobody else may see that region: its bytes go by way of the link.
+                // The peer may not see that region, so its bytes are copied into the link.
                 _ => staged = self.carry_local(tables, &mut item, sge)?,
             },
         }
@@ -58,7 +58,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Puts bytes into the item, or beside the ring where they are many; `true` where a staged place is used.
+    /// Copies a payload into the item, or into a staged place of the link if it is too long. `true` for a
+    /// staged place.
     #[inline]
     fn carry(&mut self, item: &mut SendItem, bytes: &[u8]) -> Result<bool, PostError> {
         item.payload_bytes = u32::try_from(bytes.len()).map_err(|_| PostError::Limit)?;
@@ -72,8 +73,8 @@ impl Connection {
         }
         let to = self.link().staged(place);
         // SAFETY: a staged place holds 4096 bytes, which the payload does not exceed (checked before
-        // posting), and no SEND under way uses this one: they are given in turn, and `staged_held` counts
-        // those that are out.
+        // posting). No SEND under way uses this one: places are used in turn, and `staged_held` counts those
+        // in use.
         unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         (item.source, item.place) = (source::STAGED, u64::from(place));
         Ok(true)
@@ -88,7 +89,7 @@ impl Connection {
         self.carry(item, bytes)
     }
 
-    /// Shows the peer what was posted, and wakes it if it sleeps.
+    /// Shows the peer all SENDs that were posted, and wakes the peer if it sleeps.
     #[inline]
     pub(in crate::soft::shm) fn show(&mut self) {
         let link = self.link();
@@ -98,7 +99,8 @@ impl Connection {
         }
     }
 
-    /// Completes SENDs that the peer took. What was posted must have been shown.
+    /// Completes the SENDs that the peer has taken, and returns whether there were any. All posted SENDs must
+    /// have been shown.
     #[inline]
     pub(in crate::soft::shm) fn complete_sends(&mut self, tables: &mut Tables) -> Result<bool, End> {
         if self.broken {
@@ -127,14 +129,15 @@ impl Connection {
         !self.sends.is_empty()
     }
 
-    /// Completes all SENDs: as taken, as failed, as flushed.
+    /// Completes all SENDs: as successful if the peer took them, one as failed if the peer said so, the rest
+    /// as flushed.
     pub(super) fn flush_sends(&mut self, tables: &mut Tables) {
         let outstanding = self.sends.len();
         let unread = self.link().outgoing.unread().map_or(outstanding, |unread| unread as usize);
         self.complete_front(tables, outstanding - unread.min(outstanding), Status::Success);
         if let Some((fault, received)) = self.link().peer_fault() {
-            // The peer's word, which may be any: what it says it took beyond what there is counts for
-            // nothing.
+            // The count comes from the peer and may be anything. A count beyond the outstanding SENDs is
+            // ignored.
             let taken = received.wrapping_sub(self.sends_completed) as usize;
             if taken <= self.sends.len() {
                 self.complete_front(tables, taken, Status::Success);

@@ -1,4 +1,4 @@
-//! What the two ends of a connection say over the socket: answers, announcements of regions, bells.
+//! Messages between the two ends of a connection over its socket: answers, announcements of regions, bells.
 
 use super::{Connection, End};
 use crate::memory::{Mapping, Protection};
@@ -12,29 +12,31 @@ use rustix::event::epoll::EventFlags;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Messages taken from one socket before the next has its turn.
+/// Messages that are taken from one socket before the next socket has its turn.
 const SOCKET_BURST: u32 = 64;
-/// Messages taken on behalf of one request, for each region that a NIC may have; more end the connection. Two
-/// for each may wait in the peer's outbox, and a socket holds some hundred.
+/// Messages taken while one request is translated, for each region that a NIC may have. More end the
+/// connection.
+///
+/// Two messages for each region may wait in the peer's outbox, and a socket holds some hundred.
 const ANNOUNCEMENTS_PER_REGION: u32 = 8;
 
-/// What was taken from the socket.
+/// Kinds of message that were taken from the socket.
 enum Heard {
-    /// The peer rang.
+    /// The peer rang the bell.
     Bell,
-    /// A message, which was carried out.
+    /// A control message, which was carried out.
     Control,
 }
 
 impl Connection {
-    /// Watches the socket no longer: its end was seen.
+    /// Stops watching the socket, after its end was seen.
     pub(in crate::soft::shm) fn unwatch(&mut self, tables: &Tables) {
         if std::mem::take(&mut self.watched) {
             tables.epoll.remove(self.socket.as_fd());
         }
     }
 
-    /// Says something once; later things wait behind it where the socket is full.
+    /// Sends a control message, or queues it where the socket is full.
     pub(in crate::soft::shm) fn say(&mut self, tables: &Tables, control: Control) -> Result<(), End> {
         // Twice the regions: each may be registered and taken back while the peer does not read.
         if self.outbox.len() > 2 * tables.options.regions_max as usize {
@@ -44,7 +46,7 @@ impl Connection {
         self.empty_outbox(tables)
     }
 
-    /// Says what waits, as far as the socket takes it.
+    /// Sends the queued control messages, as far as the socket takes them.
     fn empty_outbox(&mut self, tables: &Tables) -> Result<(), End> {
         while let Some(control) = self.outbox.front().copied() {
             let sent = match control {
@@ -54,7 +56,8 @@ impl Connection {
                 }
                 Control::Register(key) => match tables.regions.get(MemoryKey(key)) {
                     Some(region) => send_control(&self.socket, control, Some(region.memory.as_fd())),
-                    // Taken back meanwhile. Something is said all the same: the peer counts.
+                    // The region was deregistered meanwhile. A message is sent all the same, since the peer
+                    // counts them.
                     None => send_control(&self.socket, Control::Deregister(key), None),
                 },
                 Control::Accept { .. } | Control::Reject(_) | Control::Deregister(_) => {
@@ -64,7 +67,8 @@ impl Connection {
             match sent {
                 Ok(true) => drop(self.outbox.pop_front()),
                 Ok(false) => break,
-                // The other end is closed: what it left is seen and taken by the next look at the socket.
+                // The other end is closed. The next look at the socket finds that, and what the other end
+                // sent before.
                 Err(error)
                     if matches!(
                         error.kind(),
@@ -90,19 +94,19 @@ impl Connection {
         Ok(())
     }
 
-    /// Announces a region, or takes one back.
+    /// Announces that a region was registered or deregistered.
     pub(in crate::soft::shm) fn announce(&mut self, tables: &Tables, control: Control) -> Result<(), End> {
         self.announced = self.announced.wrapping_add(1);
         let said = self.say(tables, control);
         let announced = self.announced;
-        // After the message is on its way: who sees the count finds it.
+        // Set after the message was sent or queued, so that a peer that reads the count can find the message.
         if let Some(link) = &self.link {
             link.set_announced(announced);
         }
         said
     }
 
-    /// Announces every region there is.
+    /// Announces every region that peers may read.
     pub(in crate::soft::shm) fn announce_all(&mut self, tables: &Tables) -> Result<(), End> {
         for region in tables.regions.remote() {
             self.announce(tables, Control::Register(region.key.0))?;
@@ -110,7 +114,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes what came on the socket; `true` where the bell rang.
+    /// Takes the messages that arrived on the socket. `true` where the bell rang.
     pub(in crate::soft::shm) fn listen_to_peer(&mut self, tables: &mut Tables) -> Result<bool, End> {
         self.empty_outbox(tables)?;
         let mut rang = false;
@@ -124,7 +128,7 @@ impl Connection {
         Ok(rang)
     }
 
-    /// Takes one message; `None`: there is no more.
+    /// Takes one message. `None` where there are no more.
     fn hear(&mut self, tables: &mut Tables) -> Result<Option<Heard>, End> {
         match receive(&self.socket) {
             Received::Bell => Ok(Some(Heard::Bell)),
@@ -155,7 +159,7 @@ impl Connection {
             }
             (Control::Accept { private_data, reads_answered }, None, QpState::Connecting) => {
                 tables.deadlines.clear(self.qp.index);
-                // A listener that answers none is as good as one that does to an end that only sends.
+                // A listener that answers no READs is no obstacle to an end that only sends.
                 let reads_max = tables.agree_on_reads(reads_answered).unwrap_or(0);
                 tables.connected(self.qp, private_data, reads_max);
             }
@@ -191,7 +195,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Where a stretch of the peer's memory lies, by what the peer has announced up to now.
+    /// Returns the address of a stretch of the peer's memory, by what the peer has announced up to now.
+    /// `None` where no announced region contains it.
     #[inline]
     pub(in crate::soft::shm) fn translate_peer(
         &mut self,
@@ -208,15 +213,15 @@ impl Connection {
 
     #[cold]
     fn take_announcements(&mut self, tables: &mut Tables) -> Result<(), End> {
-        // What the peer announces from now on is for the next call: a peer that never stops is not waited
-        // for.
+        // Announcements after this point are left to the next call, since a peer that never stops must not
+        // hold this thread.
         let target = self.link().peer_announced();
         let is_reached = |seen: u32| {
-            // Both wrap. A message may be seen before it is counted: then `seen` is ahead.
+            // Both counts wrap. A message may be seen before it is counted: then `seen` is ahead.
             matches!(target.wrapping_sub(seen), 0 | 0x8000_0000..)
         };
         self.empty_outbox(tables)?;
-        // A bell that is taken here is not lost: who calls this works on the connection, which is hot.
+        // A bell that is taken here is not lost: the caller works on the connection, so it is hot.
         for _ in 0..ANNOUNCEMENTS_PER_REGION * tables.options.regions_max {
             if is_reached(self.announcements_seen) || self.hear(tables)?.is_none() {
                 return Ok(());
@@ -226,7 +231,7 @@ impl Connection {
     }
 }
 
-/// The system would not carry what was to be said.
+/// Makes the end of a connection whose socket failed with this error.
 fn transport(error: &io::Error) -> End {
     End { reason: DisconnectReason::Transport(error.raw_os_error().unwrap_or(0)), fault: Fault::Closed }
 }

@@ -1,4 +1,4 @@
-//! What happens at a time. The time is a number here: nobody waits for it.
+//! Tests of deadlines over `shm:`. The time is a number that the tests set, so no test waits.
 
 use super::*;
 use crate::soft::deadlines::Wait;
@@ -38,7 +38,7 @@ fn who_is_not_answered_gives_up_when_the_time_of_the_handshake_is_over() {
     let mut client = Host::new(SoftOptions { handshake, ..SoftOptions::default() });
     turn_at(&mut client, 7);
     let qp = client.nic.connect(&Address::Shm(place.path.clone()), &nothing()).unwrap();
-    // However long ago the poll before was: the time begins with the next one.
+    // The span begins with the next poll, however long ago the last one was.
     turn_at(&mut client, 100 * SECOND_NS);
     turn_at(&mut client, 105 * SECOND_NS - 1);
     assert_eq!(client.ended(qp), None);
@@ -75,7 +75,7 @@ fn a_send_that_finds_no_entry_in_time_ends_both_qps() {
     };
     client.send(ours, 0, Payload::None).unwrap();
     wait_for_the_next(&mut place, &mut client, 1);
-    // It came in time: the one behind it has a time of its own.
+    // The first SEND was taken in time; the next one has a deadline of its own.
     place.host.post_entries(0..1);
     turn_at(&mut place.host, 3 * SECOND_NS);
     assert_eq!(place.host.completions.len(), 1);
@@ -130,7 +130,7 @@ fn a_farewell_arrives_and_waits_no_longer_than_it_may() {
 #[test]
 fn connections_that_found_no_descriptor_are_accepted_later() {
     let mut place = Place::new(SoftOptions::default());
-    // As after an accept for which the system had nothing left.
+    // The state after an accept for which the system had no descriptor.
     let nic = &mut place.host.nic;
     nic.shm.watch_listeners(&nic.tables, EventFlags::empty());
     nic.tables.deadlines.set(nic.tables.place_of_listeners(Kind::Shm), Wait::Accept, Duration::from_secs(1));
@@ -148,7 +148,7 @@ fn connections_that_found_no_descriptor_are_accepted_later() {
     nic_has_no_work(&mut place.host);
 }
 
-/// A NIC with nothing to do may sleep, and no time wakes it.
+/// Checks that a NIC without work may sleep, and that no deadline would wake it.
 fn nic_has_no_work(host: &mut Host) {
     until("asleep", || {
         host.turn();

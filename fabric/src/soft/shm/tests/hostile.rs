@@ -1,4 +1,5 @@
-//! Peers that do not keep to the protocol: each loses its own connection, and the others are served.
+//! Tests of peers that break the protocol over `shm:`: each loses its own connection, and other connections
+//! are served.
 
 use super::super::control::{Control, Received, receive, send_control};
 use super::super::link::{LINK_BYTES, Link, SendItem, source};
@@ -86,7 +87,7 @@ fn a_peer_that_answers_no_read_is_refused_and_one_that_answers_all_gets_what_thi
             }
             other => panic!("it answers {answered}: {other:?}"),
         }
-        // Its end would be an event of the next one's turn.
+        // Dropping the peer here would add an event to the next round.
         kept.push((socket, link));
     }
     assert_eq!(place.host.nic.counters().protocol_errors, 1);
@@ -114,7 +115,7 @@ fn impossible_items_end_the_connection_and_change_no_entry() {
         });
         assert_eq!(place.host.nic.counters().protocol_errors, count as u64 + 1);
     }
-    // A region that nobody registered is the poster's fault, told to it.
+    // A region that nobody registered is the fault of the peer that posted the SEND, and the peer is told so.
     let (_socket, mut link, qp) = place.raw_peer();
     link.outgoing.push(item(source::REGISTERED, 1, 0)).unwrap();
     link.outgoing.publish();
@@ -129,8 +130,8 @@ fn impossible_items_end_the_connection_and_change_no_entry() {
 fn impossible_ring_indices_end_the_connection() {
     let mut place = Place::new(SoftOptions::default());
     place.host.post_entries(0..1);
-    // The first word of each of six pairs of lines behind the words of the two ends: tail, head and the
-    // sleeping word of the ring up, then of the ring down.
+    // Behind the words of the two ends are six lines of 128 bytes: tail, head and sleeping word of the ring
+    // up, then those of the ring down. The test overwrites the tail up and the head down.
     for line in [2, 6] {
         let (_socket, link, qp) = place.raw_peer();
         place.host.send(qp, 1, Payload::None).unwrap();
@@ -153,7 +154,7 @@ fn a_link_scribbled_over_at_random_ends_one_connection_at_most() {
         let (socket, link, qp) = place.raw_peer();
         let file = link.file().unwrap();
         for _ in 0..200 {
-            // xorshift64: a fixed seed, so that a failure comes again.
+            // xorshift64 with a fixed seed, so that a failure can be repeated.
             for shift in [13, -7, 17] {
                 state ^= if shift > 0 { state << shift } else { state >> -shift };
             }
@@ -206,7 +207,7 @@ fn a_peer_that_does_not_listen_is_let_go_and_never_waited_for() {
     let mut place = Place::new(SoftOptions { regions_max: 4, ..SoftOptions::default() });
     let (_socket, _link, qp) = place.raw_peer();
     let memory = Arc::new(SharedMemory::new("jet-test", 4096, false).unwrap());
-    // Nothing is taken off the socket at the other end: it fills up.
+    // The peer takes nothing off its socket, which fills up.
     until("let go", || {
         let key = place.host.nic.register(&memory, Access::RemoteRead).unwrap();
         place.host.nic.deregister(key);
@@ -246,11 +247,11 @@ fn announcements_are_taken_up_to_the_count_seen_and_no_more_than_a_nic_could_mak
             assert!(send_control(&socket, Control::Deregister(9), None).unwrap());
         }
     };
-    // Eight for each of four regions are taken.
+    // Eight messages for each of four regions are taken.
     stream(32);
     link.set_announced(35);
     assert_eq!(is_known(&mut place, 1), Ok(true));
-    // The count is a lie: the messages never reach it.
+    // The count is false: the messages never reach it.
     stream(33);
     link.set_announced(35 + 1_000_000);
     assert_eq!(is_known(&mut place, 1), Err(DisconnectReason::Protocol));
@@ -281,7 +282,7 @@ fn regions_of_all_peers_together_are_bounded() {
     register(&first, 1);
     register(&first, 2);
     mapped(&mut place, 2);
-    // A region that is taken back makes room for another peer's; a key that nobody knows does not.
+    // A region that is taken back makes room for another peer's; an unknown key does not.
     assert!(send_control(&first, Control::Deregister(2), None).unwrap());
     assert!(send_control(&first, Control::Deregister(2), None).unwrap());
     mapped(&mut place, 1);
@@ -293,7 +294,7 @@ fn regions_of_all_peers_together_are_bounded() {
         place.host.turn();
         place.host.ended(at_second) == Some(DisconnectReason::Transport(libc::ENOMEM))
     });
-    // What it had is free again, and the other one was not touched.
+    // The regions of the ended peer are free again, and the other peer keeps its own.
     assert_eq!(place.host.nic.tables.mapped_regions, 1);
     assert_eq!(place.host.ended(at_first), None);
     register(&first, 3);

@@ -1,5 +1,5 @@
-//! What is particular to `shm:`: the handshake, staging, keys, sleep, ends. Hostile peers are in [`hostile`],
-//! times in [`deadlines`].
+//! Tests of what is particular to `shm:`: the handshake, staging, keys, sleep, ends. Peers that break the
+//! protocol are in [`hostile`], deadlines in [`deadlines`].
 
 mod deadlines;
 mod hostile;
@@ -22,11 +22,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Reached only by a failing test, however busy the machine.
+/// Time after which a test fails; long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const ENTRY_BYTES: u64 = 4096;
 
-/// A NIC with a pool, a header area, and what was polled of it.
+/// NIC with a pool, a header area, and all that was polled from it.
 struct Host {
     nic: SoftNic,
     pool: Arc<SharedMemory>,
@@ -35,7 +35,7 @@ struct Host {
     header_key: MemoryKey,
     completions: Vec<Completion>,
     events: Vec<Event>,
-    /// The time, which stands still where no test moves it.
+    /// Time in nanoseconds, which does not change unless a test changes it.
     now_ns: u64,
 }
 
@@ -131,12 +131,12 @@ fn nothing() -> PrivateData {
     PrivateData::new(&[]).unwrap()
 }
 
-/// The first words of a peer by hand, that answers so many READs.
+/// Makes the connect message of a peer that the test plays itself, and that answers so many READs.
 fn connect_control(reads_answered: u32) -> Control {
     Control::Connect { private_data: nothing(), reads_answered }
 }
 
-/// A listening host and where it listens.
+/// Listening host, and its path.
 struct Place {
     _folder: tempfile::TempDir,
     path: PathBuf,
@@ -152,7 +152,7 @@ impl Place {
         Self { _folder: folder, path, host }
     }
 
-    /// Connects a host: its QP, and the QP here.
+    /// Connects a host. Returns its QP and the listening host's QP.
     fn connect(&mut self, client: &mut Host) -> (Qp, Qp) {
         let data = PrivateData::new(b"hello").unwrap();
         let ours = client.nic.connect(&Address::Shm(self.path.clone()), &data).unwrap();
@@ -177,7 +177,7 @@ impl Place {
         (ours, theirs.unwrap())
     }
 
-    /// A peer that this test plays itself: its socket and its link, accepted.
+    /// Connects a peer that the test plays itself. Returns its socket, its link, and the listening host's QP.
     fn raw_peer(&mut self) -> (OwnedFd, Link, Qp) {
         let socket = connect_to(&self.path).unwrap();
         let link = Link::make().unwrap();
@@ -299,7 +299,7 @@ fn nobody_listening_and_a_listener_that_stops_are_told_at_once() {
     place.host.nic.stop_listening();
     let refused = client.nic.connect(&Address::Shm(place.path.clone()), &nothing());
     assert!(refused.unwrap_err().to_string().contains("is jetd running there?"));
-    // Listening again at the same place works.
+    // Listening again at the same path works.
     place.host.nic.listen(&Address::Shm(place.path.clone())).unwrap();
     place.connect(&mut client);
 }
@@ -326,7 +326,7 @@ fn reads_are_scattered_and_bounded() {
     for (id, bytes) in (0..48).rev().zip(expected) {
         assert_eq!(host.bytes_in_slab(id, 4096), bytes);
     }
-    // One byte too far: nothing changes, the QP ends, and what is behind it is flushed.
+    // One byte too far: nothing changes, the QP ends, and the READ behind it is flushed.
     host.completions.clear();
     write_memory(&host.pool, 0, &[0xaa; 8192]);
     let two = [host.slab(0), host.slab(1)];
@@ -382,7 +382,7 @@ fn a_send_without_an_entry_waits_and_is_counted_once() {
     }
     assert_eq!(place.host.nic.counters().rnr, 1);
     assert!(client.completions.is_empty());
-    // There is nothing to do for either, so both may sleep.
+    // Neither end has work, so both may sleep.
     until("asleep", || place.host.nic.arm(0) && client.nic.arm(0));
     place.host.post_entries(0..1);
     assert!(!place.host.nic.arm(0), "the waiting SEND can be taken now");
@@ -437,7 +437,7 @@ fn sleepers_are_woken_by_sends_and_by_their_own_sends_being_taken() {
         assert!(!ready(&place.host.nic, at_once));
         client.send(ours, u64::from(id), Payload::None).unwrap();
         client.nic.flush();
-        // The sender sleeps until its SEND is taken, the receiver is woken by it.
+        // The sender sleeps until its SEND is taken, and the receiver is woken by it.
         sleeps(&mut client);
         assert!(ready(&place.host.nic, patiently));
         assert!(!ready(&client.nic, at_once));
@@ -452,7 +452,7 @@ fn sleepers_are_woken_by_sends_and_by_their_own_sends_being_taken() {
             client.completions.len() == id as usize + 1
         });
     }
-    // The end of a peer wakes too.
+    // The end of a peer wakes, too.
     until("asleep", || {
         place.host.turn();
         place.host.nic.arm(0)
@@ -493,7 +493,7 @@ fn a_peer_that_dies_leaves_flushed_work_and_a_place_for_the_next() {
     let scatter = [place.host.slab(0)];
     place.host.send(theirs, 1, Payload::None).unwrap();
     drop(client);
-    // The peer is gone, but nobody has noticed: posting is still allowed.
+    // The peer is gone, but this end has not noticed: posting is still allowed.
     place.host.send(theirs, 2, Payload::None).unwrap();
     place.host.nic.post_read(theirs, ReadRequest { id: 3, address: 0, key: 1, scatter: &scatter }).unwrap();
     until("ended", || {

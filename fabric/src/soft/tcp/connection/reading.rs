@@ -1,4 +1,4 @@
-//! READs of this end: posted, answered, and the time by which something of them must have come.
+//! READs of this end: how they are posted and completed, and the deadline by which bytes of them must arrive.
 
 use super::{Connection, End, Phase, RING_BYTES};
 use crate::nic::{DisconnectReason, Status};
@@ -6,14 +6,15 @@ use crate::soft::deadlines::Wait;
 use crate::soft::tables::Tables;
 use crate::soft::tcp::input::{RECEIVE_BYTES_PER_TURN, STAGING_BYTES};
 
-/// Turns that read all SENDs which a peer may have put in front of an answer, and what follows them.
+/// Turns that read all SENDs which a peer may have written before an answer, and the answer's beginning.
 const TURNS_BEHIND_SENDS: usize = RING_BYTES.div_ceil(RECEIVE_BYTES_PER_TURN) + 1;
 
 impl Connection {
-    /// Sets the time by which outstanding READs must have moved, after anything was done.
+    /// Sets or clears the deadline by which bytes of outstanding READs must arrive. To be called after any
+    /// work.
     pub(in crate::soft::tcp) fn watch_reads(&mut self, tables: &mut Tables) {
         let moved = std::mem::take(&mut self.reads_moved);
-        // Who waits for an SRQ entry reads nothing.
+        // While the connection waits for an SRQ entry it reads nothing.
         let watched = !self.reads.is_empty() && !self.input.rnr && matches!(self.phase, Phase::Connected);
         let was_watched = std::mem::replace(&mut self.reads_watched, watched);
         if watched && (moved || !was_watched) {
@@ -23,7 +24,8 @@ impl Connection {
         }
     }
 
-    /// No READ has moved for too long, unless the kernel has bytes of one that nobody has read yet.
+    /// Ends the connection after no bytes of a READ arrived in time, unless the kernel has some that were not
+    /// read yet.
     pub(super) fn reads_silent(
         &mut self,
         tables: &mut Tables,
@@ -42,18 +44,18 @@ impl Connection {
         Err(End::of(DisconnectReason::Transport(libc::ETIMEDOUT)))
     }
 
-    /// Takes the READ in this slot.
+    /// Queues the READ in this slot.
     pub(in crate::soft::tcp) fn post_read(&mut self, slot: u32) {
         self.reads.push_back(slot);
     }
 
-    /// The READ that the peer answers now, and its place in the order.
+    /// Returns the slot of the READ that the peer answers now, and its place in the order of READs.
     pub(in crate::soft::tcp) fn read_answered(&self) -> Option<(u32, u64)> {
         let slot = *self.reads.front()?;
         (self.reads_asked > 0).then_some((slot, self.reads_completed))
     }
 
-    /// The oldest READ is done.
+    /// Completes the oldest READ with success.
     pub(in crate::soft::tcp) fn complete_read(&mut self, tables: &mut Tables) {
         let slot = self.reads.pop_front().expect("it was answered");
         self.reads_asked -= 1;

@@ -1,10 +1,9 @@
-//! What arrives on a connection: frames from a stream that may be cut anywhere, their bytes straight into
-//! slabs.
+//! Reading from a connection's stream: frames that may be cut anywhere, and their bytes, straight into slabs.
 //!
-//! Bytes of a frame that has begun go where they belong with the system call that reads them; what follows
-//! the frame goes through a staging buffer that all connections share, so that many small SENDs come with one
-//! read and the next header comes with a large READ's tail. What of it cannot be used yet (a part of a
-//! header; SENDs that meet no SRQ entry) is carried by the connection until it can.
+//! The system call that reads the bytes of a begun frame puts them into their final places. What follows the
+//! frame goes through a staging buffer that all connections share. So many small SENDs come with one read,
+//! and the next header comes with a large READ's tail. Staged bytes that cannot be used yet are kept by the
+//! connection until they can: a part of a header, or SENDs without an SRQ entry.
 
 use super::{Connection, End, Phase, Served};
 use crate::nic::{DisconnectReason, Event, PRIVATE_DATA_MAX, PrivateData, Sge, Status};
@@ -18,13 +17,13 @@ use crate::soft::tcp::input::{
 };
 use crate::soft::tcp::socket::{self, IoVec, Moved};
 
-/// The longest unfinished frame that is carried: a handshake with its private data.
+/// Longest unfinished frame that is kept between two reads: a handshake with its private data.
 const CARRIED_PART_MAX: usize = FRAME_BYTES + PRIVATE_DATA_MAX;
-/// Stretches of one read: a READ's scatter list, or an SRQ entry's two, and the staging buffer.
+/// Most stretches of one read: a READ's scatter list, or an SRQ entry's two, and the staging buffer.
 const STRETCHES_MAX: usize = SCATTER_MAX + 1;
 
 impl Connection {
-    /// Reads what the socket has and does what it says, for one turn.
+    /// Reads what the socket has and acts on it, for one turn.
     pub(in crate::soft::tcp) fn receive(
         &mut self,
         tables: &mut Tables,
@@ -34,7 +33,7 @@ impl Connection {
             self.resume(tables)?;
         }
         if self.input.rnr && self.is_lost() {
-            // Nobody waits for these SENDs to be taken any more.
+            // The peer is lost, so it no longer waits for these SENDs to be taken.
             return Err(End::of(DisconnectReason::Peer));
         }
         let mut budget = RECEIVE_BYTES_PER_TURN;
@@ -57,7 +56,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Goes on with what was carried while there was no SRQ entry.
+    /// Continues with the bytes that were kept while there was no SRQ entry.
     fn resume(&mut self, tables: &mut Tables) -> Result<(), End> {
         if matches!(self.phase, Phase::Connected) {
             if tables.srq.is_empty() {
@@ -78,7 +77,7 @@ impl Connection {
         Ok(())
     }
 
-    /// One read.
+    /// Makes one read, and acts on what it brought.
     fn read_once(&mut self, tables: &mut Tables, staging: &mut [u8; STAGING_BYTES]) -> Result<Moved, End> {
         let mut stretches = [IoVec { iov_base: std::ptr::null_mut(), iov_len: 0 }; STRETCHES_MAX];
         let (mut count, mut direct) = (0, 0);
@@ -115,7 +114,7 @@ impl Connection {
                 direct = left as usize;
             }
         }
-        // Parts of a frame are carried only where no body is open.
+        // Parts of a frame are kept only where no body is open.
         let part = self.input.carried.len();
         staging[..part].copy_from_slice(&self.input.carried);
         self.input.carried.clear();
@@ -127,12 +126,12 @@ impl Connection {
         // into slabs.
         let moved = unsafe { socket::read(self.socket(), &stretches[..count]) };
         let Moved::Bytes(bytes) = moved else {
-            // The part stays carried.
+            // Nothing was read, so the part is kept again.
             self.input.carried.extend_from_slice(&staging[..part]);
             return Ok(moved);
         };
         if bytes < direct + staged.len() {
-            // A short read has emptied the socket; what comes later is told by epoll.
+            // A short read has emptied the socket; the epoll reports when more arrives.
             self.input.readable = self.input.hung_up;
         }
         self.filled(tables, bytes.min(direct));
@@ -145,7 +144,8 @@ impl Connection {
         Ok(moved)
     }
 
-    /// The SRQ entry's memory was deregistered under a SEND that arrives.
+    /// Ends the connection, and completes the SRQ entry whose memory was deregistered while a SEND arrived in
+    /// it.
     fn entry_lost(&mut self, tables: &mut Tables) -> End {
         if let Body::Receive { entry, .. } = std::mem::replace(&mut self.input.body, Body::None) {
             tables.complete_receive(self.qp, entry.id, 0, Status::LocalProtection);
@@ -153,13 +153,14 @@ impl Connection {
         End::of(DisconnectReason::WorkRequest(Status::LocalProtection))
     }
 
-    /// The memory that a READ was to fill was deregistered.
+    /// Makes the end of a connection whose READ was to fill memory that was deregistered.
     fn scatter_lost() -> End {
         let status = Status::LocalProtection;
         End { reason: DisconnectReason::WorkRequest(status), send: None, read: Some(status) }
     }
 
-    /// Bytes of the body are in their places.
+    /// Counts bytes of the body that were written to their places, and finishes the body where it is
+    /// complete.
     fn filled(&mut self, tables: &mut Tables, bytes: usize) {
         let bytes = u32::try_from(bytes).expect("bodies are short");
         match &mut self.input.body {
@@ -194,7 +195,7 @@ impl Connection {
         }
     }
 
-    /// Uses staged bytes; returns how many. What is left is a part of a frame, or waits for an SRQ entry.
+    /// Uses staged bytes, and returns how many. The rest is a part of a frame, or waits for an SRQ entry.
     fn take(&mut self, tables: &mut Tables, input: &[u8]) -> Result<usize, End> {
         let mut used = 0;
         loop {
@@ -252,7 +253,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Does what a frame says. `Some`: bytes behind it that were used up; `None`: it must wait.
+    /// Acts on a frame. Returns how many bytes behind its header were used up, or `None` where the frame must
+    /// wait.
     fn act(&mut self, tables: &mut Tables, frame: Frame, behind: &[u8]) -> Result<Option<usize>, End> {
         match (&self.phase, frame) {
             (Phase::Connected, frame) => self.act_connected(tables, frame),
@@ -268,13 +270,13 @@ impl Connection {
                 Ok(Some(used))
             }
             (Phase::Connecting, Frame::Asked) => {
-                // From here on it is the user's time that passes there, and that has no limit.
+                // From here on the connection waits for the peer's user, whose time has no limit.
                 tables.deadlines.clear(self.qp.index);
                 Ok(Some(0))
             }
             (Phase::Connecting, Frame::Accept { private_bytes, reads_answered }) => {
                 let Some((used, private_data)) = private(behind, private_bytes) else { return Ok(None) };
-                // A listener that answers none is as good as one that does to an end that only sends.
+                // A listener that answers no READs is no obstacle to an end that only sends.
                 let reads_max = tables.agree_on_reads(counted(reads_answered)).unwrap_or(0);
                 self.connected(tables, private_data, reads_max);
                 Ok(Some(used))
@@ -290,7 +292,7 @@ impl Connection {
     }
 
     fn act_connected(&mut self, tables: &mut Tables, frame: Frame) -> Result<Option<usize>, End> {
-        // Behind a piece comes the word on whether it counts, and nothing else.
+        // After a piece only the frame may follow that says whether the piece counts.
         if matches!(self.input.body, Body::ReadWhole) {
             self.act_read_whole(tables, frame)?;
             return Ok(Some(0));
@@ -360,7 +362,7 @@ impl Connection {
         }
     }
 
-    /// A SEND arrives; `false`: it must wait for an SRQ entry.
+    /// Begins to receive a SEND. `false` where it must wait for an SRQ entry.
     fn act_send(&mut self, tables: &mut Tables, payload_bytes: u32) -> bool {
         let Some(entry) = tables.srq.pop() else {
             tables.counters.rnr += 1;
@@ -381,13 +383,14 @@ impl Connection {
         true
     }
 
-    /// A SEND has waited for an SRQ entry for too long.
+    /// Ends the connection after a SEND has waited for an SRQ entry for too long.
     pub(in crate::soft::tcp) fn rnr_exhausted(&mut self, tables: &mut Tables) {
         let last = Frame::SendError { taken: self.received, fault: Fault::RnrExhausted };
         self.fail(tables, Some(last), Status::RnrExhausted);
     }
 
-    /// While this end says goodbye: acknowledgements still count, nothing else does.
+    /// Acts on a frame while this end closes the connection: acknowledgements and errors of SENDs still
+    /// count, other work is discarded.
     fn act_closing(&mut self, tables: &mut Tables, frame: Frame) -> Result<usize, End> {
         match frame {
             Frame::Send { payload_bytes } => {
@@ -419,12 +422,13 @@ impl Connection {
     }
 }
 
-/// READs that a peer says it answers: whatever it is, no more are made than this end makes.
+/// Bounds the number of READs that a peer says it answers to 32 bits. This end makes no more than its own
+/// limit anyway.
 fn counted(reads_answered: u64) -> u32 {
     u32::try_from(reads_answered).unwrap_or(u32::MAX)
 }
 
-/// Private data, once it is whole.
+/// Returns the private data and its length, once all of it has arrived.
 fn private(behind: &[u8], bytes: u32) -> Option<(usize, PrivateData)> {
     let private = behind.get(..bytes as usize)?;
     Some((private.len(), PrivateData::new(private).expect("the frame's length was checked")))

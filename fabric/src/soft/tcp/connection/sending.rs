@@ -1,4 +1,4 @@
-//! SENDs of this end: posted, written, acknowledged, or failed.
+//! SENDs of this end: how they are posted, written, acknowledged, or failed.
 
 use super::{Connection, End, Phase, PostedSend};
 use crate::nic::{DisconnectReason, MemoryKey, Payload, PostError, SendRequest, Status};
@@ -17,7 +17,7 @@ impl Connection {
         !self.sends.is_empty()
     }
 
-    /// Queues a SEND.
+    /// Queues a SEND. The outer error ends the connection, the inner one only refuses the SEND.
     pub(in crate::soft::tcp) fn post_send(
         &mut self,
         tables: &mut Tables,
@@ -32,7 +32,7 @@ impl Connection {
         if self.output.queued() >= WRITE_EARLY || !self.output.has_room(frame_bytes, Urgency::Request) {
             self.write(tables)?;
             if !matches!(self.phase, Phase::Connected) {
-                // A READ of the peer has failed on the way.
+                // A READ of the peer failed during the write.
                 return Ok(Err(PostError::Stale));
             }
         }
@@ -56,14 +56,14 @@ impl Connection {
         Ok(Ok(()))
     }
 
-    /// The peer says that it took so many SENDs since the beginning.
+    /// Completes SENDs after the peer said that it has taken `taken` of them since the connection began.
     pub(in crate::soft::tcp) fn acknowledge(&mut self, tables: &mut Tables, taken: u64) -> Result<(), End> {
         let newly = taken.checked_sub(self.sends_completed).ok_or(End::PROTOCOL)?;
         let newly = usize::try_from(newly).map_err(|_| End::PROTOCOL)?;
         if newly == 0 {
             return Ok(());
         }
-        // Only what left this end whole can have been taken.
+        // The peer can have taken only SENDs that were written in full.
         let written = self.bytes_pushed - self.output.queued() as u64;
         match self.sends.get(newly - 1) {
             Some(last) if last.written_at <= written => {}
@@ -76,7 +76,8 @@ impl Connection {
         Ok(())
     }
 
-    /// The peer says that the SEND after the first `taken` ones failed.
+    /// Returns the end of the connection after the peer said that the SEND behind the first `taken` ones
+    /// failed.
     pub(in crate::soft::tcp) fn send_failed(&mut self, tables: &mut Tables, taken: u64, fault: Fault) -> End {
         if let Err(end) = self.acknowledge(tables, taken) {
             return end;
@@ -88,12 +89,13 @@ impl Connection {
         End { reason, send: Some((taken, fault.status())), read: None }
     }
 
-    /// Whether a SEND of this end that has not left names this key; its place in the order.
+    /// Finds a SEND of this end that is not written yet and whose payload is in this region. Returns its
+    /// place in the order of SENDs.
     pub(in crate::soft::tcp) fn send_from(&self, key: MemoryKey) -> Option<u64> {
         self.output.payload_of(key)
     }
 
-    /// How a connection ends whose SEND lost its payload's memory.
+    /// Makes the end of a connection whose SEND lost its payload's memory.
     pub(in crate::soft::tcp) fn payload_lost(send: u64) -> End {
         let status = Status::LocalProtection;
         End { reason: DisconnectReason::WorkRequest(status), send: Some((send, status)), read: None }

@@ -1,4 +1,5 @@
-//! What is written: frames of this end, what it owes the peer, and registered memory between them.
+//! Writing to a connection's stream: frames of this end, the answers that it owes, and registered memory
+//! between them.
 
 use super::{Connection, End, Phase};
 use crate::nic::{PrivateData, Sge};
@@ -22,7 +23,7 @@ impl Lookup for Regions {
 }
 
 impl Connection {
-    /// Whether there is something to write that could be written now, or an end to come to.
+    /// Whether there is output that could be written now, or the connection can end.
     pub(in crate::soft::tcp) fn wants_to_write(&self) -> bool {
         self.is_closed()
             || !self.blocked
@@ -42,7 +43,7 @@ impl Connection {
         self.bytes_pushed += bytes.len() as u64;
     }
 
-    /// Queues the first frame of either end.
+    /// Queues the first frame of either end, with its private data.
     pub(in crate::soft::tcp) fn push_handshake(
         &mut self,
         frame: impl Fn(u32) -> Frame,
@@ -54,12 +55,13 @@ impl Connection {
         self.push(private);
     }
 
-    /// Tells the connecting end that its request is here.
+    /// Queues the frame that tells the connecting end that its request has arrived.
     pub(in crate::soft::tcp) fn push_asked(&mut self) {
         self.push(&Frame::Asked.to_bytes());
     }
 
-    /// Queues what this end owes, as far as there is room: acknowledgement, READ requests, answers.
+    /// Queues the output that this end owes, as far as there is room: an acknowledgement, READ requests,
+    /// answers to READs.
     fn pull(&mut self, tables: &mut Tables) {
         if self.owes_ack() && self.output.has_room(FRAME_BYTES, Urgency::Answer) {
             self.acknowledged = self.received;
@@ -75,7 +77,7 @@ impl Connection {
             self.reads_asked += 1;
             self.push(&Frame::ReadRequest { id, address, key, bytes }.to_bytes());
         }
-        // Two answers: one being written, one behind it. More would only keep SENDs waiting.
+        // Two answers at most: one being written, and one behind it. More would only delay SENDs.
         while self.output.answers() < 2 && self.output.has_room(2 * FRAME_BYTES, Urgency::Answer) {
             let Some(served) = self.served.front_mut() else { break };
             let id = served.id;
@@ -101,7 +103,7 @@ impl Connection {
         }
     }
 
-    /// Writes what is queued until the socket takes no more, or it is others' turn.
+    /// Writes the queued output until the socket takes no more, or the connection's turn is over.
     pub(in crate::soft::tcp) fn write(&mut self, tables: &mut Tables) -> Result<(), End> {
         let mut stretches = no_stretches();
         let mut budget = WRITE_BYTES_PER_TURN;
@@ -113,8 +115,8 @@ impl Connection {
             let (count, _) = match self.output.gather(&tables.regions, &mut stretches, budget) {
                 Ok(listed) => listed,
                 Err(Revoked::Answer { read: id, behind }) => {
-                    // What is owed of the piece goes out as zeros, and the frame behind it says that they are
-                    // that.
+                    // The rest of the piece is sent as zeros. The frame behind the piece then says that it is
+                    // worth nothing.
                     let fault = Fault::RemoteAccess;
                     self.output.overwrite(behind, &Frame::ReadError { id, fault }.to_bytes());
                     self.fail(tables, None, fault.status());
@@ -131,7 +133,7 @@ impl Connection {
                 }
                 Moved::Blocked | Moved::End => self.blocked = true,
                 Moved::Failed(errno) => {
-                    // The peer's last words may still wait to be read.
+                    // The peer's last frames may still wait to be read.
                     self.broken = Some(errno);
                     self.input.readable = true;
                 }

@@ -1,5 +1,5 @@
-//! What happens at a time. The time is a number here: nobody waits for it. READs' silence is in
-//! [`super::silence`].
+//! Tests of deadlines over `tcp:`. The time is a number that the tests set, so no test waits. Deadlines of
+//! READs are in [`super::silence`].
 
 use super::*;
 use crate::soft::deadlines::Wait;
@@ -33,14 +33,14 @@ fn who_says_nothing_is_dropped_when_the_time_of_the_handshake_is_over_and_gives_
 
 #[test]
 fn who_is_not_answered_gives_up_when_the_time_of_the_handshake_is_over() {
-    // The kernel takes the connection and all that is said; nobody reads it.
+    // The kernel takes the connection and all bytes, and nobody reads them.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = Address::Tcp(listener.local_addr().unwrap().to_string());
     let mut client =
         Host::new(SoftOptions { handshake: Duration::from_secs(5), ..SoftOptions::default() }, 1);
     turn_at(&mut client, 7);
     client.nic.connect(&address, &nothing()).unwrap();
-    // However long ago the poll before was: the time begins with the next one.
+    // The span begins with the next poll, however long ago the last one was.
     turn_at(&mut client, 100 * SECOND_NS);
     for _ in 0..200 {
         turn_at(&mut client, 105 * SECOND_NS - 1);
@@ -71,7 +71,7 @@ fn a_send_that_finds_no_entry_in_time_ends_both_qps() {
     };
     send(&mut client, 0);
     no_entry(&mut server, &mut client, 1);
-    // It came in time: the one behind it has a time of its own.
+    // The first SEND was taken in time; the next one has a deadline of its own.
     server.post_srq(0);
     turn_at(&mut server, 3 * SECOND_NS);
     assert_eq!(server.completions.len(), 1);
@@ -117,7 +117,7 @@ fn a_farewell_that_nobody_takes_ends_in_time_with_everything_flushed() {
 #[test]
 fn connections_that_found_no_descriptor_are_accepted_later() {
     let (mut server, address) = listening(SoftOptions::default());
-    // As after an accept for which the system had nothing left.
+    // The state after an accept for which the system had no descriptor.
     let nic = &mut server.nic;
     nic.tcp.accepts_nobody = true;
     nic.tables.deadlines.set(nic.tables.place_of_listeners(Kind::Tcp), Wait::Accept, Duration::from_secs(1));

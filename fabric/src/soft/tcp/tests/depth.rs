@@ -1,9 +1,9 @@
-//! READs of one connection: as many as both ends agreed on, whatever the peer says.
+//! Tests of the number of READs on one connection: as many as both ends agreed on, whatever the peer sends.
 
 use super::*;
 use crate::nic::PostError;
 
-/// Connects by hand as a peer that answers so many READs; what the NIC makes of it.
+/// Connects as a peer that answers so many READs. Returns the stream and the NIC's QP.
 fn asked_by(server: &mut Host, address: &Address, reads_answered: u64) -> (TcpStream, Qp) {
     server.events.clear();
     let mut stream = raw(address);
@@ -13,7 +13,7 @@ fn asked_by(server: &mut Host, address: &Address, reads_answered: u64) -> (TcpSt
     (stream, qp)
 }
 
-/// The next frame, once the NIC has read what it answers with it.
+/// Returns the next frame, once the NIC has sent one.
 fn heard(server: &mut Host, stream: &mut TcpStream) -> Frame {
     stream.set_nonblocking(true).unwrap();
     let mut bytes = [0; FRAME_BYTES];
@@ -93,7 +93,7 @@ fn a_peer_that_asks_for_more_at_once_than_is_answered_is_cut_off() {
         let request = |id| Frame::ReadRequest { id, address: 0, key: key.0, bytes: 8 }.to_bytes();
         (from..from + count).flat_map(request).collect()
     };
-    // As many as are answered, again and again.
+    // As many READs as are answered at once, again and again.
     for round in 0..5 {
         stream.write_all(&asks(round * ANSWERED, ANSWERED)).unwrap();
         for id in round * ANSWERED..(round + 1) * ANSWERED {

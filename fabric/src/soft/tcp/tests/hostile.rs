@@ -1,4 +1,4 @@
-//! Peers that misbehave on the stream, against a NIC that must lose nothing but that connection.
+//! Tests of peers that break the protocol on the stream: the NIC loses only their connections.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn who_speaks_garbage_before_the_handshake_is_dropped_and_counted() {
         let mut stream = raw(&address);
         stream.write_all(&bytes).unwrap();
         until(&mut [&mut server], "counted", |ends| ends[0].nic.counters().protocol_errors == count);
-        // Host of file or a reset, never bytes.
+        // The stream ends or is reset, and never has bytes.
         assert!(!matches!(stream.read(&mut [0; 8]), Ok(1..)));
     }
     assert!(server.events.is_empty(), "{:?}", server.events);
@@ -83,7 +83,7 @@ fn half_a_send_and_a_hang_up_gives_the_entry_back_flushed() {
         assert_eq!(server.ended(), Some(DisconnectReason::Peer));
         if cut < FRAME_BYTES {
             assert!(server.completions.is_empty());
-            // Takes the entry out again.
+            // Takes the SRQ entry out again.
             still_serves_once(&mut server, &address);
         } else {
             assert_eq!(server.completions.len(), 1);

@@ -1,5 +1,7 @@
-//! Memory that cannot be touched, and that somebody watches: who is told of it by SIGBUS, and puts another
-//! page in its place. Here its file is shorter by now; where the hardware lost a page, the kernel does the
+//! Tests of reads into memory whose pages were lost, while a handler of SIGBUS puts other pages in their
+//! place.
+//!
+//! Here the mapped file is too short for the page. Where the hardware lost a page, the kernel behaves the
 //! same.
 
 use super::super::socket::{IoVec, Moved, read};
@@ -14,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const PAGE: usize = 4096;
 
-/// Pages that are lost, and watched: each test's are its own.
+/// Addresses of pages that are lost and watched. Each test's pages are its own.
 static LOST: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
 
 extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
@@ -24,7 +26,8 @@ extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, _context: *m
         |place: &AtomicUsize| place.compare_exchange(page, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok();
     let (protection, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
-    // SAFETY: what is replaced is a page that a test lost; whatever else this is about ends the process.
+    // SAFETY: the page that is replaced is one that a test lost; a signal for any other address ends the
+    // process.
     unsafe {
         if !LOST.iter().any(taken)
             || libc::mmap(page as *mut c_void, PAGE, protection, flags, -1, 0) == libc::MAP_FAILED
@@ -34,13 +37,13 @@ extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, _context: *m
     }
 }
 
-/// Takes the page at this place away, and watches it. What comes back says whether it is still lost: nobody
-/// touched it.
+/// Takes the page at this place away, and watches it. The function that is returned says whether nobody has
+/// touched the page yet.
 fn lose(page: *mut u8) -> impl Fn() -> bool {
     static HANDLER: Once = Once::new();
     HANDLER.call_once(|| {
-        // SAFETY: of all zeroes it is one; its fields follow. The handler is one of three arguments, as its
-        // flag says.
+        // SAFETY: all zeros is a value of the structure, whose fields are set below. The handler takes three
+        // arguments, as its flag says.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_sigbus as *const () as usize;
@@ -59,7 +62,7 @@ fn lose(page: *mut u8) -> impl Fn() -> bool {
     move || LOST.iter().any(|place| place.load(Ordering::SeqCst) == address)
 }
 
-/// Pages of a test's own.
+/// Pages that belong to one test.
 struct Pages {
     start: *mut u8,
     count: usize,
@@ -96,7 +99,7 @@ impl Drop for Pages {
     }
 }
 
-/// A stream with all of these bytes in it.
+/// Makes a stream that has all of these bytes to be read.
 fn filled(bytes: &[u8]) -> TcpStream {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut from = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -112,8 +115,8 @@ fn pattern(bytes: usize) -> Vec<u8> {
 #[test]
 fn what_is_lost_is_replaced_and_read_into_and_no_byte_is_missed() {
     let pages = Pages::new(5);
-    // It begins in the middle of one page and ends in the middle of another, and both are lost, and one
-    // between.
+    // The stretch begins in the middle of one page and ends in the middle of another. Both are lost, and one
+    // between them.
     let (first, bytes) = (100, 4 * PAGE - 60);
     let lost = [0, 2, 4].map(|page| lose(pages.page(page)));
     let expected = pattern(bytes);

@@ -1,6 +1,7 @@
-//! What is particular to `tcp:`: cut frames, short writes, farewells. Peers that misbehave are in
-//! [`hostile`], times in [`deadlines`] and [`silence`]; what every transport must do is in the conformance
-//! suite.
+//! Tests of what is particular to `tcp:`: cut frames, short writes, farewells.
+//!
+//! Peers that break the protocol are in [`hostile`], deadlines in [`deadlines`] and [`silence`]. What every
+//! transport must do is in the conformance suite.
 
 use super::frame::{FRAME_BYTES, Fault, Frame, READ_PIECE_MAX, SEND_BYTES_MAX};
 use crate::address::Address;
@@ -16,19 +17,19 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Long enough for the slowest machine; reached only by a failing test.
+/// Time after which a test fails; long enough for the slowest machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 const SLAB: u32 = 4096;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// A NIC with memory: `slabs` slabs, and a header area in front of them.
+/// NIC with memory: `slabs` slabs, and a header area in front of them.
 struct Host {
     nic: SoftNic,
     memory: Arc<SharedMemory>,
     pool: MemoryKey,
     completions: Vec<Completion>,
     events: Vec<Event>,
-    /// The time, which stands still where no test moves it.
+    /// Time in nanoseconds, which does not change unless a test changes it.
     now_ns: u64,
 }
 
@@ -107,7 +108,7 @@ impl Host {
     }
 }
 
-/// Gives the ends turns until it is so.
+/// Polls the ends until the condition holds.
 fn until(ends: &mut [&mut Host], what: &str, mut so: impl FnMut(&mut [&mut Host]) -> bool) {
     let deadline = Instant::now() + DEADLINE;
     while !so(ends) {
@@ -126,7 +127,7 @@ fn nothing() -> PrivateData {
     PrivateData::new(b"").unwrap()
 }
 
-/// Two connected ends: who listened, who connected, and their QPs.
+/// Connects two ends. Returns the listening end, the connecting end, and their QPs.
 fn pair(options: SoftOptions) -> (Host, Host, Qp, Qp) {
     let (mut server, address) = listening(options);
     let mut client = Host::new(options, 64);
@@ -139,21 +140,21 @@ fn pair(options: SoftOptions) -> (Host, Host, Qp, Qp) {
     (server, client, at_server, at_client)
 }
 
-/// The first frame of a peer by hand, with so much private data to follow. It answers as many READs as this
-/// NIC.
+/// Makes the first frame of a peer that the test plays itself, with so much private data to follow. The peer
+/// answers as many READs as the NIC.
 fn connect_frame(private_bytes: u32) -> Frame {
     Frame::Connect { private_bytes, reads_answered: READS_ANSWERED }
 }
 
-/// What the NIC answers.
+/// Makes the frame with which the NIC accepts.
 fn accept_frame() -> Frame {
     Frame::Accept { private_bytes: 0, reads_answered: READS_ANSWERED }
 }
 
-/// READs that a NIC of the defaults answers at once.
+/// READs that a NIC with default options answers at once.
 const READS_ANSWERED: u64 = 256;
 
-/// A stream to the NIC, by hand.
+/// Opens a stream to the NIC, for a peer that the test plays itself.
 fn raw(address: &Address) -> TcpStream {
     let Address::Tcp(host_port) = address else { panic!("a tcp address") };
     let stream = TcpStream::connect(host_port).unwrap();
@@ -162,7 +163,7 @@ fn raw(address: &Address) -> TcpStream {
     stream
 }
 
-/// A stream that has shaken hands.
+/// Opens a stream to the NIC and completes the handshake. Returns the stream and the NIC's QP.
 fn raw_connected(server: &mut Host, address: &Address) -> (TcpStream, Qp) {
     let mut stream = raw(address);
     stream.write_all(&connect_frame(0).to_bytes()).unwrap();
@@ -183,7 +184,7 @@ fn next_frame(server: &mut Host, stream: &mut TcpStream) -> Frame {
     Frame::parse(&bytes).unwrap()
 }
 
-/// The server still serves others.
+/// Checks that the server still serves other connections.
 fn still_serves(server: &mut Host, address: &Address) {
     server.events.clear();
     server.completions.clear();
@@ -227,7 +228,7 @@ fn sends_cut_at_every_byte_arrive_whole() {
             assert_eq!(completion.work, Work::Receive { entry, payload_bytes: length });
             assert_eq!(server.bytes(Sge { bytes: length, ..server.slab(entry) }), expected);
         }
-        // What was taken is acknowledged, in however many frames.
+        // The SENDs are acknowledged, in any number of frames.
         let wanted = (round + 1) * 3;
         while next_frame(&mut server, &mut stream) != (Frame::SendAck { taken: wanted }) {}
     }
@@ -262,8 +263,8 @@ fn a_piece_counts_only_once_its_end_came() {
     assert_eq!(server.ended(), Some(DisconnectReason::WorkRequest(Status::RemoteAccess)));
 }
 
-/// Socket buffers smaller than a piece, so that pieces are written and read in parts; but not so small that
-/// the windows of a loopback connection stall.
+/// Returns options with socket buffers smaller than a piece, so that pieces are written and read in parts.
+/// They are large enough that the windows of a loopback connection do not stall.
 fn narrow() -> SoftOptions {
     let tcp = TcpOptions {
         send_buffer_bytes: Some(64 << 10),
@@ -336,7 +337,7 @@ fn sends_wait_for_entries_without_loss_and_a_farewell_waits_for_them() {
     client.nic.disconnect(at_client);
     let mut entry = 0;
     until(&mut [&mut server, &mut client], "all taken", |ends| {
-        // An entry whenever the last one was used.
+        // A new entry whenever the last one was used.
         if ends[0].completions.len() == entry && entry < 40 {
             ends[0].post_srq(u32::try_from(entry).unwrap());
             entry += 1;
@@ -383,7 +384,7 @@ fn nobody_listening_and_a_refusal_are_told_apart() {
     assert_eq!(client.events, [Event::Rejected { qp, private_data }]);
     client.events.clear();
     server.nic.stop_listening();
-    // Refused at once, or by an event; either says so.
+    // The connection is refused at once, or by an event.
     if let Ok(qp) = client.nic.connect(&address, &nothing()) {
         until(&mut [&mut client], "refused", |ends| !ends[0].events.is_empty());
         let reason = DisconnectReason::Transport(libc::ECONNREFUSED);
@@ -391,7 +392,7 @@ fn nobody_listening_and_a_refusal_are_told_apart() {
     }
 }
 
-/// Sleeping by `arm` and `wait_fd` never misses what comes.
+/// A user that sleeps by `arm` and `wait_fd` misses nothing that arrives.
 #[test]
 fn a_sleeper_is_woken_for_everything() {
     let (mut server, mut client, at_server, _) = pair(SoftOptions::default());

@@ -1,4 +1,5 @@
-//! A device that sends from one stretch: header and payload leave from a place where both are.
+//! Tests of a device that sends from one stretch only: header and payload are sent from a place where both
+//! are.
 
 use super::*;
 use crate::limits::Profile;
@@ -12,7 +13,7 @@ fn a_registered_payload_leaves_as_it_was_at_the_post() {
     for entry in 0..8 {
         server.post_srq(entry);
     }
-    // Of all sizes up to a slab, none of them among them.
+    // Sizes up to a slab, and an empty payload.
     let sizes = [1, 2, 63, 64, 65, 4095, 4096, 0];
     for (id, bytes) in (0u64..).zip(sizes) {
         client.fill(from, |at| (u64::from(at) + id).to_le_bytes()[0]);

@@ -1,18 +1,18 @@
-//! Peers whose kernel acknowledges everything and who answer no READ.
+//! Tests of peers whose kernel acknowledges everything while their process answers no READ.
 
 use super::*;
 use crate::soft::deadlines::Wait;
 use crate::soft::token::Place;
 use crate::soft::transport::Transport;
 
-/// When bytes of a READ must have come.
+/// Returns the time in seconds by which bytes of a READ must arrive.
 fn due_s(end: &Host, qp: Qp) -> Option<u64> {
     let (wait, due_ns) = end.nic.tables.deadlines.due_at(qp.index)?;
     assert_eq!(wait, Wait::ReadSilence);
     Some(due_ns / SECOND_NS)
 }
 
-/// Posts a READ of 30 bytes and takes its request off the stream.
+/// Posts a READ of 30 bytes, and takes its request off the stream.
 fn ask(server: &mut Host, stream: &mut TcpStream, qp: Qp, id: u64) {
     let scatter = [Sge { bytes: 30, ..server.slab(0) }];
     server.nic.post_read(qp, ReadRequest { id: id + 100, address: 0, key: 1, scatter: &scatter }).unwrap();
@@ -41,7 +41,7 @@ fn a_peer_that_answers_no_read_is_let_go_while_the_nic_sleeps() {
     let (mut server, address) = listening(SoftOptions { tcp, ..SoftOptions::default() });
     let (mut stream, qp) = raw_connected(&mut server, &address);
     ask(&mut server, &mut stream, qp, 0);
-    // The one time that is waited for: the descriptor is to become readable by itself.
+    // Only this deadline is set: the descriptor must become readable without a packet.
     until(&mut [&mut server], "asleep", |ends| ends[0].nic.arm(0));
     let fd = server.nic.wait_fd();
     let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
@@ -88,7 +88,7 @@ fn the_time_begins_anew_with_bytes_of_a_read_and_stands_still_without_an_entry()
     stream.write_all(&answer(0, 12)).unwrap();
     until(&mut [&mut server], "bytes", |ends| ends[0].nic.counters().bytes_in == 15);
     assert_eq!(due_s(&server, qp), Some(12));
-    // A SEND that finds no entry: this end reads nothing more, so nothing counts against the peer.
+    // A SEND finds no entry. This end reads nothing more, so the time does not count against the peer.
     stream.write_all(&send(b"def")).unwrap();
     stream.write_all(&answer(0, 18)).unwrap();
     until(&mut [&mut server], "no entry", |ends| ends[0].nic.counters().rnr == 1);
@@ -110,7 +110,7 @@ fn an_answer_that_waits_in_the_socket_when_the_time_is_up_counts() {
     ask(&mut server, &mut stream, qp, 0);
     server.post_srq(1);
     stream.write_all(&[send(b"first"), answer(0, 30)].concat()).unwrap();
-    // As if this end had not been polled for all that time, nor looked at its sockets.
+    // As if this end had neither been polled for all that time, nor looked at its sockets.
     let nic = &mut server.nic;
     nic.tables.deadlines.begin_poll(10 * SECOND_NS);
     nic.tcp.expire(&mut nic.tables, Place::Connection(qp.index), Wait::ReadSilence);

@@ -1,4 +1,4 @@
-//! A daemon is killed while something is lowered: the next one puts it back.
+//! Tests of a daemon that is killed while something is lowered: the next daemon restores it.
 
 use super::host::{Host, THREE, row, rows, script, value, wait_until};
 use crate::daemon::congestion::CongestionConfig;
@@ -9,7 +9,8 @@ use std::process::{Child, Command, Stdio};
 
 const ROOT: &str = "JET_TEST_CONGESTION_ROOT";
 
-/// No test by itself: what the killed process runs. It lowers and is not told to stop.
+/// Runs in the process that the other tests kill, and is no test itself. It lowers everything and never
+/// restores.
 #[test]
 #[ignore = "the other tests start it as a process of its own"]
 fn lowers_until_it_is_killed() {
@@ -24,11 +25,11 @@ fn lowers_until_it_is_killed() {
     }
 }
 
-/// A process that ends with the test, however that ends.
+/// A process that is killed at the end of the test, whether the test passes or fails.
 struct Daemon(Child);
 
 impl Daemon {
-    /// With SIGKILL; it is gone when this returns.
+    /// Kills the process with SIGKILL, and returns when it is gone.
     fn kill(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
@@ -69,7 +70,7 @@ fn what_a_killed_daemon_lowered_is_restored_by_the_next() {
     host.assert_untouched();
     assert!(!host.journal().exists());
     assert_eq!(host.recover(&host.config(&THREE)).found, 0);
-    // And again, now with the start of the next daemon itself, which then works as ever.
+    // Now the next daemon's start itself restores, and the daemon then works normally.
     killed_while_lowered(&host);
     let (mut keeper, recovery) = host.keeper(&host.config(&THREE));
     assert_eq!(recovery.found, 5);
@@ -88,7 +89,7 @@ fn what_a_killed_daemon_lowered_is_restored_by_the_next() {
 #[test]
 fn a_tool_that_the_killed_daemon_left_running_is_ended_before_it_lowers() {
     let host = Host::new();
-    // The probe's query goes through; what sets the action takes as long as the test likes.
+    // The query of the probe ends at once. Setting the action takes until the test allows it.
     let body = r#"
         cd "$(dirname "$0")"
         case $3 in
@@ -104,7 +105,7 @@ fn a_tool_that_the_killed_daemon_left_running_is_ended_before_it_lowers() {
     let recovery = host.recover(&host.config(&[]));
     assert_eq!((recovery.found, recovery.pending.len()), (5, 0), "{recovery:?}");
     host.assert_untouched();
-    // Were it alive it would lower now, before it gave its lock back.
+    // A tool that still lived would lower the action now, before it released its lock.
     fs::write(host.root.join("run/go"), "").unwrap();
     let (_keeper, _) = host.keeper(&host.config(&THREE));
     host.assert_untouched();
@@ -164,7 +165,7 @@ fn a_tool_that_is_gone_keeps_its_settings_noted() {
     let failed = row(&rows(&keeper), "mstcongestion");
     assert_eq!(failed.state, ActuatorState::Failed);
     assert!(failed.detail.contains("install mstflint"), "{}", failed.detail);
-    // It is not lowered: it is not configured.
+    // The actuator is not lowered, because it is not configured.
     fs::rename(&aside, host.tool()).unwrap();
     keeper.lower(&mut Vec::new());
     assert_eq!(row(&rows(&keeper), "mstcongestion").lowered, 0);

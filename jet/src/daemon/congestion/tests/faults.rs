@@ -1,4 +1,4 @@
-//! What fails fails alone, says why, and leaves nothing lowered.
+//! Tests of failures: each concerns one actuator alone, gives a reason, and leaves nothing lowered.
 
 use super::host::{Host, PCI, THREE, row, rows, value};
 use crate::daemon::congestion::{ActuatorKind, Congestion, CongestionConfig, FileKnobs, Setting};
@@ -41,7 +41,7 @@ fn a_tool_that_begins_to_hang_fails_alone() {
     keeper.restore(&mut notes);
     host.assert_untouched();
     assert!(!host.journal().exists());
-    // And it is tried again, and works again.
+    // The tool is tried again, and works again.
     host.cure_tool("hang");
     keeper.lower(&mut notes);
     host.assert_lowered();
@@ -60,7 +60,7 @@ fn a_tool_that_hangs_when_it_should_restore_is_tried_again() {
     assert_eq!(value(&host.cc_params()), "8");
     let failed = row(&rows(&keeper), "mstcongestion");
     assert_eq!((failed.state, failed.restored), (ActuatorState::Failed, 0));
-    // Danger comes back before it could be restored: what was there at first still counts.
+    // Danger returns before restoring succeeded: the value from before the first lowering still counts.
     host.cure_tool("hang");
     keeper.lower(&mut notes);
     host.assert_lowered();
@@ -110,7 +110,7 @@ fn a_tool_that_disappears_is_told() {
     assert!(failed.detail.contains("mstcongestion not found: install mstflint"), "{}", failed.detail);
     keeper.restore(&mut Vec::new());
     host.assert_untouched();
-    // Between lowering and restoring it is worse: what is lowered stays noted until it is back.
+    // If the tool is missing at restoring, its settings stay in the journal until it is back.
     fs::rename(&aside, host.tool()).unwrap();
     keeper.lower(&mut Vec::new());
     fs::rename(host.tool(), &aside).unwrap();
@@ -139,7 +139,7 @@ fn a_read_only_file_is_told_and_the_others_are_lowered() {
     assert_eq!(value(&host.roce_np("enable/3")), "0");
     assert_eq!(row(&rows(&keeper), "cc_params").state, ActuatorState::Lowered);
     keeper.restore(&mut Vec::new());
-    // Found so at the start, it is not tried at all.
+    // An actuator that is read-only at the start is never tried.
     drop(keeper);
     let (keeper, _) = host.keeper(&host.config(&[ActuatorKind::RoceNp]));
     assert_eq!(row(&rows(&keeper), "roce_np").state, ActuatorState::Unsupported);
@@ -152,7 +152,7 @@ fn a_file_that_turns_read_only_while_lowered_is_tried_again() {
     keeper.lower(&mut Vec::new());
     read_only(&host.roce_np("enable/3"), true);
     keeper.restore(&mut Vec::new());
-    // The other knob of it is restored all the same.
+    // The actuator's other knob is restored nevertheless.
     assert_eq!(value(&host.roce_np("min_time_between_cnps")), "4");
     assert_eq!(value(&host.roce_np("enable/3")), "1");
     assert!(keeper.has_pending());
@@ -183,7 +183,7 @@ fn a_file_that_vanishes_fails_lowering_and_needs_no_restoring() {
 #[test]
 fn a_value_that_the_file_does_not_take_is_told() {
     let host = Host::new();
-    // A file of the kernel that takes -1000 to 1000 and refuses all else, as the driver's do.
+    // A file of the kernel that accepts -1000 to 1000 and refuses all else, like the driver's files.
     let bounded = Path::new("/proc/self/oom_score_adj");
     let before = value(bounded);
     fs::remove_file(host.cc_params()).unwrap();
@@ -202,13 +202,14 @@ fn a_value_that_the_file_does_not_take_is_told() {
     assert_eq!(actuator.restore(&[setting]).unwrap(), Vec::<String>::new());
 }
 
-/// A file that takes every value and keeps another one is put back before anybody can take it for theirs.
+/// Tests a file that accepts every value and keeps another one: it is restored before it looks like a change
+/// by another program.
 #[test]
 fn a_value_that_reads_back_otherwise_is_put_back() {
     let host = Host::new();
     let mut actuator = FileKnobs::cc_params(&host.config(&[]));
     let mut settings = actuator.plan().unwrap();
-    // Written as 007, it reads 7.
+    // The file is written as 007 and compared as 7.
     settings[0].lowered = "007".into();
     let error = actuator.lower(&settings).unwrap_err().to_string();
     assert!(error.contains("was set to 007 and reads 7"), "{error}");
@@ -238,7 +239,7 @@ fn what_somebody_else_changed_meanwhile_is_left_to_them() {
 fn without_a_journal_nothing_is_lowered() {
     let host = Host::new();
     let (mut keeper, _) = host.keeper(&host.config(&THREE));
-    // Not even root can make a file where a directory lies in its way.
+    // Not even root can create a file where a directory has its name.
     fs::create_dir(host.root.join("run/jetd.congestion.journal.new")).unwrap();
     keeper.lower(&mut Vec::new());
     host.assert_untouched();

@@ -1,4 +1,4 @@
-//! The thread: what it makes of wishes that come fast, and of the end.
+//! Tests of the thread: wishes that change fast, and the end.
 
 use super::host::{Host, THREE, row, wait_until};
 use crate::daemon::congestion::{ActuatorKind, CongestionConfig, CongestionControl};
@@ -41,7 +41,7 @@ fn flapping_within_the_hold_time_changes_nothing_and_the_end_restores() {
     let rows = control.rows();
     assert!(rows.iter().all(|row| (row.lowered, row.restored, row.failed) == (1, 0, 0)), "{rows:?}");
     host.assert_lowered();
-    // The hold time is a minute; the end does not wait for it.
+    // The hold time is a minute, but the end does not wait for it.
     control.shutdown();
     host.assert_untouched();
     let rows = control.rows();
@@ -93,7 +93,7 @@ fn what_cannot_be_restored_at_the_end_is_left_to_the_next_start() {
     drop(control);
     assert!(host.journal().exists());
     host.cure_tool("fail");
-    // Even where the next one has no actuators at all.
+    // The next daemon restores even if it has no actuators.
     let control = host.control(&host.config(&[]));
     host.assert_untouched();
     assert!(!host.journal().exists());

@@ -1,4 +1,4 @@
-//! A host with a ConnectX that is only files.
+//! A fake host with a ConnectX, made of files and a script.
 
 use crate::daemon::congestion::keeper::{Keeper, Recovery, Rows};
 use crate::daemon::congestion::leftover::ToolLock;
@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 pub const INTERFACE: &str = "ens1f0";
 pub const PCI: &str = "0000:3b:00.0";
 
-/// What only a broken test ever waits for.
+/// Time limit of waiting, which only a broken test reaches.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Writes an executable script. Another process writes it: a file that this one had open for writing could
-/// not be started while a child of another test holds the descriptor.
+/// Writes an executable script through another process. If this process had the file open for writing, a
+/// child of another test could inherit the descriptor, and the script could not be started.
 pub fn script(path: &Path, body: &str) {
     let mut shell = Command::new("sh");
     let mut shell = shell
@@ -58,7 +58,8 @@ impl Host {
         fs::write(host.cc_params(), "8\n").unwrap();
         fs::create_dir_all(host.root.join("run")).unwrap();
         host.set_tool("disabled", "dynamic");
-        // As the real one: one operation a run, errors on standard output.
+        // The script takes one operation a run, like the real tool, and prints most errors on standard
+        // output.
         let body = r#"
             cd "$(dirname "$0")"
             echo "$*" >> calls
@@ -78,7 +79,7 @@ impl Host {
         host
     }
 
-    /// The same host, seen from another process.
+    /// Opens the host that another process has created.
     pub fn at(root: &Path) -> Self {
         Self { root: root.to_owned(), _directory: None }
     }
@@ -104,7 +105,7 @@ impl Host {
         fs::write(self.root.join("run/mode"), format!("{mode}\n")).unwrap();
     }
 
-    /// Makes the tool `hang`, `fail`, or `deaf` to its action.
+    /// Makes the tool `hang`, `fail`, or be `deaf` to its action.
     pub fn make_tool(&self, how: &str) {
         fs::write(self.root.join("run").join(how), "").unwrap();
     }
@@ -129,7 +130,7 @@ impl Host {
         let config = CongestionConfig {
             actuators: actuators.to_vec(),
             interface: Some(INTERFACE.into()),
-            // So long that a hold is never over by chance, where a test does not ask for another.
+            // So long that no hold ends by chance in tests that set no other time.
             hold_ms: 60_000,
             tool_timeout_ms: 30_000,
             priorities: vec![3],
@@ -146,7 +147,7 @@ impl Host {
         Keeper::open(config, &self.control_socket(), Vec::new()).unwrap()
     }
 
-    /// A keeper of all three whose tool is killed soon while it hangs.
+    /// Opens a keeper of all three actuators, whose tool is killed soon while it hangs.
     pub fn impatient_keeper(&self) -> Keeper {
         let config = self.config(&[ActuatorKind::RoceNp, ActuatorKind::CcParams]);
         let tool = Box::new(ToolByTurns::of(self, &config));
@@ -176,8 +177,8 @@ impl Host {
     }
 }
 
-/// The tool with a short limit while it is made to hang, and with a long one else: however busy the machine
-/// is, only what cannot end is killed.
+/// The tool with a short time limit while the test makes it hang, and a long one otherwise. On a busy machine
+/// only a hanging tool is killed.
 struct ToolByTurns {
     patient: Mstcongestion,
     impatient: Mstcongestion,
@@ -245,7 +246,7 @@ pub fn row(rows: &[ActuatorStatus], name: &str) -> ActuatorStatus {
     rows.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("no row {name} in {rows:?}")).clone()
 }
 
-/// Waits for something that another thread or process does.
+/// Waits until another thread or process has done something, and panics after [`DEADLINE`].
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + DEADLINE;
     while !done() {

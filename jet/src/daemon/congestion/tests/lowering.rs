@@ -1,4 +1,4 @@
-//! Everything works: what is set, what is put back, and what the rows say.
+//! Tests without failures: values that are set, values that are restored, and rows of the status.
 
 use super::host::{Host, INTERFACE, PCI, THREE, row, rows, value};
 use crate::daemon::congestion::{ActuatorKind, CongestionConfig, Setting};

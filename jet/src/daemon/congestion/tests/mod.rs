@@ -1,4 +1,5 @@
-//! The whole of it against a fake tree of sysfs and debugfs, and a fake tool that behaves as the real one.
+//! Tests of all actuators together, on fake trees of sysfs and debugfs and with a fake tool that behaves like
+//! the real one.
 
 mod crash;
 mod faults;
