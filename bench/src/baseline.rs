@@ -20,7 +20,7 @@ const BELOW_PERMILLE: usize = 25;
 
 /// A row that an earlier run wrote.
 #[derive(Debug, Deserialize)]
-struct Then {
+struct EarlierRow {
     bench: String,
     metric: String,
     unit: String,
@@ -31,7 +31,7 @@ struct Then {
     run: Option<usize>,
 }
 
-impl Then {
+impl EarlierRow {
     fn is(&self, row: &Row) -> bool {
         (self.bench.as_str(), self.metric.as_str(), self.unit.as_str())
             == (row.bench, row.metric.as_str(), row.unit)
@@ -41,7 +41,7 @@ impl Then {
 /// Runs and rows that earlier runs wrote with `--json`.
 #[derive(Debug)]
 pub struct Baseline {
-    rows: Vec<Then>,
+    rows: Vec<EarlierRow>,
     runs: Vec<Run>,
 }
 
@@ -73,7 +73,7 @@ enum Output<'a> {
 #[derive(Debug)]
 pub struct Comparison<'a> {
     compared: Vec<Compared>,
-    missing: Vec<&'a Then>,
+    missing: Vec<&'a EarlierRow>,
     /// Other differences, and rows or runs that cannot be compared.
     notes: Vec<String>,
 }
@@ -98,9 +98,9 @@ impl Baseline {
                 let Line { run } = serde_json::from_value(value).map_err(said)?;
                 baseline.runs.push(run);
             } else if ["compared", "missing", "differs"].iter().all(|key| value.get(key).is_none()) {
-                let row: Then = serde_json::from_value(value).map_err(said)?;
+                let row: EarlierRow = serde_json::from_value(value).map_err(said)?;
                 let run = baseline.runs.len().checked_sub(1);
-                baseline.rows.push(Then { run, ..row });
+                baseline.rows.push(EarlierRow { run, ..row });
             }
         }
         if baseline.rows.is_empty() {
@@ -114,22 +114,22 @@ impl Baseline {
         let mut comparison = Comparison { compared: Vec::new(), missing: Vec::new(), notes: Vec::new() };
         let mut runs = Vec::new();
         for row in rows {
-            match self.rows.iter().find(|then| then.is(row)) {
-                Some(then) => {
-                    comparison.compared.push(compare(then, row));
-                    if !runs.contains(&then.run) {
-                        runs.push(then.run);
+            match self.rows.iter().find(|earlier| earlier.is(row)) {
+                Some(earlier) => {
+                    comparison.compared.push(compare(earlier, row));
+                    if !runs.contains(&earlier.run) {
+                        runs.push(earlier.run);
                     }
                 }
                 None => comparison.notes.push(format!("not in the baseline: {}: {}", row.bench, row.metric)),
             }
         }
-        let ran = |then: &&Then| rows.iter().any(|row| row.bench == then.bench);
-        let gone = |then: &&Then| !rows.iter().any(|row| then.is(row));
+        let ran = |earlier: &&EarlierRow| rows.iter().any(|row| row.bench == earlier.bench);
+        let gone = |earlier: &&EarlierRow| !rows.iter().any(|row| earlier.is(row));
         comparison.missing = self.rows.iter().filter(ran).filter(gone).collect();
-        for then in runs {
-            match then {
-                Some(then) => comparison.notes.extend(run.differences(&self.runs[then])),
+        for earlier in runs {
+            match earlier {
+                Some(earlier) => comparison.notes.extend(run.differences(&self.runs[earlier])),
                 None => comparison
                     .notes
                     .push("the baseline does not say of which machine, commit and settings it is".to_owned()),
@@ -142,12 +142,12 @@ impl Baseline {
     }
 }
 
-fn compare(then: &Then, row: &Row) -> Compared {
-    let before: Vec<f64> = then.samples.iter().map(|sample| sample.unwrap_or(f64::NAN)).collect();
+fn compare(earlier: &EarlierRow, row: &Row) -> Compared {
+    let before: Vec<f64> = earlier.samples.iter().map(|sample| sample.unwrap_or(f64::NAN)).collect();
     let (of_then, of_now) = (median(&before), median(&row.samples));
     let ratio = of_now / of_then;
     let told = before.len() > 1 && row.samples.len() > 1 && ratio.is_finite();
-    let (bench, metric, unit) = (then.bench.clone(), then.metric.clone(), then.unit.clone());
+    let (bench, metric, unit) = (earlier.bench.clone(), earlier.metric.clone(), earlier.unit.clone());
     let interval = told.then(|| interval(&before, &row.samples));
     Compared { bench, metric, unit, then: of_then, now: of_now, ratio, interval }
 }
@@ -177,7 +177,7 @@ impl Comparison<'_> {
     /// Returns the comparison as JSON, an object a line: `compared`, `missing`, `differs`.
     pub fn lines(&self) -> String {
         let compared = self.compared.iter().map(Output::Compared);
-        let missing = self.missing.iter().map(|Then { bench, metric, unit, .. }| Output::Missing {
+        let missing = self.missing.iter().map(|EarlierRow { bench, metric, unit, .. }| Output::Missing {
             bench,
             metric,
             unit,
@@ -214,8 +214,8 @@ impl Comparison<'_> {
         }
         let mut text = String::from("beside the baseline, medians:\n");
         text.push_str(&aligned(&cells, &[3, 4, 5]));
-        let missing = self.missing.iter().map(|then| {
-            format!("MISSING now, in the baseline: {}: {} ({})", then.bench, then.metric, then.unit)
+        let missing = self.missing.iter().map(|earlier| {
+            format!("MISSING now, in the baseline: {}: {} ({})", earlier.bench, earlier.metric, earlier.unit)
         });
         for line in missing.chain(self.notes.iter().cloned()) {
             writeln!(text, "{line}").expect("text grows");

@@ -120,13 +120,13 @@ fn warmer(region: &Region, core: CoreId, warm_in: bool) -> Result<WarmerThread, 
 }
 
 /// A pool's residency and fill rate, with the warmer's cost, while the pool is filled.
-struct Seen {
+struct PoolFigures {
     resident: Resident,
     gigabytes_per_s: f64,
     cost_permille: f64,
 }
 
-fn look(mib: usize, antagonist: Option<&Region>) -> Result<Seen, Box<dyn Error>> {
+fn look(mib: usize, antagonist: Option<&Region>) -> Result<PoolFigures, Box<dyn Error>> {
     let [other, own] = cores()?;
     let pool = Region::zeroed(mib << 20)?;
     let filled = Arc::new(AtomicU64::new(0));
@@ -141,7 +141,7 @@ fn look(mib: usize, antagonist: Option<&Region>) -> Result<Seen, Box<dyn Error>>
         (filled.load(Ordering::Relaxed) - before) as f64 / 1e9 / start.elapsed().as_secs_f64();
     let readings = warmer.readings();
     let resident = readings.resident.ok_or("the warmer has touched nothing")?;
-    Ok(Seen { resident, gigabytes_per_s, cost_permille: readings.cost_permille })
+    Ok(PoolFigures { resident, gigabytes_per_s, cost_permille: readings.cost_permille })
 }
 
 fn pools(samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {

@@ -5,7 +5,7 @@
 //! daemon's memory is what the kernel counts as resident: its pool, its escape memory, and all else. The
 //! daemon also maps the senders' own regions. They count as the senders', in a row of their own.
 
-use crate::report::{Bound, Extent, Row, median};
+use crate::report::{Bound, Row, RunSize, median};
 use crate::resident_memory::Resident;
 use crate::rig::{APP, Rig};
 use jet_client::send::{AckStatus, SendBuffer, Sender, SenderOptions};
@@ -189,15 +189,15 @@ impl Crowd {
 ///
 /// # Errors
 /// An error of the rigs or the senders.
-pub fn run(extent: Extent) -> Result<Vec<Row>, Box<dyn Error>> {
+pub fn run(run_size: RunSize) -> Result<Vec<Row>, Box<dyn Error>> {
     raise_descriptor_limit();
-    let messages = extent.of(SAMPLE_MESSAGES, SAMPLE_MESSAGES_BRIEF);
+    let messages = run_size.of(SAMPLE_MESSAGES, SAMPLE_MESSAGES_BRIEF);
     let mut few = Crowd::gather("shm", ACTIVE)?;
     let mut many = Crowd::gather("shm", CONNECTED)?;
     few.send(messages / 4)?;
     many.send(messages / 4)?;
     let (mut alone, mut crowded) = (Vec::new(), Vec::new());
-    for _ in 0..extent.samples {
+    for _ in 0..run_size.samples {
         few.answer();
         alone.push(few.send(messages)?);
         many.answer();
@@ -229,7 +229,7 @@ pub fn run(extent: Extent) -> Result<Vec<Row>, Box<dyn Error>> {
 ///
 /// # Errors
 /// An error of the rig or the system.
-pub fn idle(extent: Extent) -> Result<Vec<Row>, Box<dyn Error>> {
+pub fn idle(run_size: RunSize) -> Result<Vec<Row>, Box<dyn Error>> {
     let mut crowd = Crowd::gather("shm", ACTIVE)?;
     crowd.send(ACTIVE * 8)?;
     let pid = crowd.rig.daemon_pid();
@@ -238,10 +238,10 @@ pub fn idle(extent: Extent) -> Result<Vec<Row>, Box<dyn Error>> {
     }
     // Senders whose process does something else do not answer the daemon, which recalls credit.
     std::thread::sleep(Duration::from_secs(1));
-    let deaf = cpu_percent(pid, extent.samples)?;
+    let deaf = cpu_percent(pid, run_size.samples)?;
     // Senders that poll answer the daemon; after that nothing is left to do.
     let before = crowd.settle()?;
-    let listening = cpu_percent(pid, extent.samples)?;
+    let listening = cpu_percent(pid, run_size.samples)?;
     let said = crowd.headers()? - before;
     let mut rows = vec![
         Row::new("idle", "a daemon with 32 idle senders, of a core", "%", listening, Bound::AtMost(2.0)),

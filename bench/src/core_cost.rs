@@ -28,7 +28,7 @@ struct Held {
 }
 
 /// An effect handler that does nothing, and remembers just enough to feed the receiver further.
-struct Hands {
+struct IdleEffectHandler {
     entries: Vec<u32>,
     reads: Vec<ReadId>,
     deliveries: Vec<Held>,
@@ -36,7 +36,7 @@ struct Hands {
     acknowledged: u64,
 }
 
-impl Commands for Hands {
+impl Commands for IdleEffectHandler {
     fn post_srq(&mut self, entry: u32, slab: u32) {
         black_box(slab);
         self.entries.push(entry);
@@ -79,7 +79,7 @@ impl Commands for Hands {
     }
 }
 
-impl Questions for Hands {
+impl Questions for IdleEffectHandler {
     fn relocate(&mut self, _copy: &EscapeCopy) -> bool {
         panic!("nothing is slow here");
     }
@@ -88,7 +88,7 @@ impl Questions for Hands {
     }
 }
 
-impl Sums for Hands {
+impl Sums for IdleEffectHandler {
     fn combine_crc32c(_first: u32, _second: u32, _second_bytes: u32) -> u32 {
         panic!("nothing has a checksum here");
     }
@@ -99,7 +99,7 @@ impl Sums for Hands {
 
 struct Machine {
     receiver: Receiver,
-    hands: Hands,
+    handler: IdleEffectHandler,
     session: SessionId,
     peer: PeerId,
     sequence: u64,
@@ -110,27 +110,27 @@ impl Machine {
     fn new() -> Self {
         let config = Config::default();
         let mut receiver = Receiver::new(config, 1).expect("the defaults are sound");
-        let mut hands = Hands {
+        let mut handler = IdleEffectHandler {
             entries: Vec::with_capacity(4096),
             reads: Vec::with_capacity(64),
             deliveries: Vec::with_capacity(4096),
             sent: Vec::with_capacity(64),
             acknowledged: 0,
         };
-        receiver.start(0, &mut hands);
+        receiver.start(0, &mut handler);
         let app = AppName::new("bench").expect("a valid name");
         let session = receiver.handle_session_opened(app, 0, false, None).expect("the first session");
         let hello = Hello { versions: Versions::SPOKEN, features: 0, sender_id: 1, receive_entries: 64, app };
         let peer = receiver.handle_hello(&hello).expect("the first peer").peer;
         receiver.handle_connected(peer, u32::MAX);
-        receiver.flush(0, &mut hands);
-        Self { receiver, hands, session, peer, sequence: 0, now_ns: 0 }
+        receiver.flush(0, &mut handler);
+        Self { receiver, handler, session, peer, sequence: 0, now_ns: 0 }
     }
 
     fn arrive(&mut self, header: &HeaderBytes, payload_bytes: u32) {
-        let entry = self.hands.entries.pop().expect("entries follow credit");
+        let entry = self.handler.entries.pop().expect("entries follow credit");
         let arrival = Arrival { peer: self.peer, entry, header, payload_bytes };
-        self.receiver.handle_receive(self.now_ns, arrival, &mut self.hands);
+        self.receiver.handle_receive(self.now_ns, arrival, &mut self.handler);
     }
 
     fn release(&mut self, held: Held, first: u16, count: u16, finish: bool) {
@@ -144,13 +144,13 @@ impl Machine {
             code: 0,
         };
         self.receiver
-            .handle_release(self.now_ns, self.session, release, &mut self.hands)
+            .handle_release(self.now_ns, self.session, release, &mut self.handler)
             .expect("the bench releases what it holds");
     }
 
     fn flush(&mut self) {
-        self.receiver.flush(self.now_ns, &mut self.hands);
-        while let Some(peer) = self.hands.sent.pop() {
+        self.receiver.flush(self.now_ns, &mut self.handler);
+        while let Some(peer) = self.handler.sent.pop() {
             self.receiver.handle_sent(peer);
         }
     }
@@ -163,12 +163,12 @@ impl Machine {
         }
         self.flush();
         let mut at = 0;
-        while at < self.hands.deliveries.len() {
-            let delivery = self.hands.deliveries[at];
+        while at < self.handler.deliveries.len() {
+            let delivery = self.handler.deliveries[at];
             self.release(delivery, 0, 1, true);
             at += 1;
         }
-        self.hands.deliveries.clear();
+        self.handler.deliveries.clear();
         self.flush();
         self.now_ns += 1000;
     }
@@ -177,13 +177,13 @@ impl Machine {
     fn large(&mut self, header: &HeaderBytes, by_slice: bool) {
         self.arrive(header, 0);
         self.flush();
-        while let Some(read) = self.hands.reads.pop() {
-            self.receiver.handle_read_done(self.now_ns, read, true, false, &mut self.hands);
+        while let Some(read) = self.handler.reads.pop() {
+            self.receiver.handle_read_done(self.now_ns, read, true, false, &mut self.handler);
         }
         let mut at = 0;
         let mut bytes = 0;
-        while at < self.hands.deliveries.len() {
-            let delivery = self.hands.deliveries[at];
+        while at < self.handler.deliveries.len() {
+            let delivery = self.handler.deliveries[at];
             bytes += delivery.bytes;
             let slices = u16::try_from(delivery.bytes.div_ceil(4096)).expect("at most 64");
             let last = bytes == LARGE_BYTES;
@@ -194,13 +194,13 @@ impl Machine {
             }
             at += 1;
         }
-        self.hands.deliveries.clear();
+        self.handler.deliveries.clear();
         self.flush();
         self.now_ns += 1000;
     }
 
     fn tick(&mut self) {
-        self.receiver.handle_tick(self.now_ns, &mut self.hands);
+        self.receiver.handle_tick(self.now_ns, &mut self.handler);
         self.flush();
     }
 }

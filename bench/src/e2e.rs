@@ -14,7 +14,7 @@
 
 #[cfg(feature = "verbs")]
 use crate::consumer::Consumer;
-use crate::report::{Bound, Extent, Row, median};
+use crate::report::{Bound, Row, RunSize, median};
 use crate::residency::touched::Touched;
 use crate::rig::{APP, Rig, read_all, reads_max};
 use crate::send_loop::{Count, Messages, SendLoop};
@@ -45,27 +45,27 @@ const SMALL_BYTES: usize = 64;
 ///
 /// # Errors
 /// An error of the rig or the system.
-pub fn run(extent: Extent, fabrics: &[&str], settings: &[String]) -> Result<Vec<Row>, Box<dyn Error>> {
+pub fn run(run_size: RunSize, fabrics: &[&str], settings: &[String]) -> Result<Vec<Row>, Box<dyn Error>> {
     let mut rows = Vec::new();
     for &fabric in fabrics {
         match fabric {
-            "tcp" => tcp(extent, settings, &mut rows)?,
-            _ => shm(extent, settings, &mut rows)?,
+            "tcp" => tcp(run_size, settings, &mut rows)?,
+            _ => shm(run_size, settings, &mut rows)?,
         }
     }
     Ok(rows)
 }
 
-fn shm(extent: Extent, settings: &[String], rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
-    let bytes = extent.of(SAMPLE_BYTES, SAMPLE_BYTES / 8);
-    let messages = extent.of(SMALL_MESSAGES, SMALL_MESSAGES / 8);
+fn shm(run_size: RunSize, settings: &[String], rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
+    let bytes = run_size.of(SAMPLE_BYTES, SAMPLE_BYTES / 8);
+    let messages = run_size.of(SMALL_MESSAGES, SMALL_MESSAGES / 8);
     let touched = Touched::new()?;
     let rig = Rig::start_on("shm", true, settings, None, Some(&touched))?;
     let mut load = Load::connect(&rig)?;
     load.large(bytes / 8)?;
     load.small(messages / 8, SMALL_BYTES)?;
     let (mut limit, mut large, mut small) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..extent.samples {
+    for _ in 0..run_size.samples {
         limit.push(copy_and_read(bytes));
         large.push(load.large(bytes)?);
         small.push(load.small(messages, SMALL_BYTES)?);
@@ -84,9 +84,9 @@ fn shm(extent: Extent, settings: &[String], rows: &mut Vec<Row>) -> Result<(), B
     limits(&rig, &touched, "shm", bytes / 2, rows)
 }
 
-fn tcp(extent: Extent, settings: &[String], rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
-    let bytes = extent.of(SAMPLE_BYTES / 2, SAMPLE_BYTES / 16);
-    let messages = extent.of(SMALL_MESSAGES / 4, SMALL_MESSAGES / 32);
+fn tcp(run_size: RunSize, settings: &[String], rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
+    let bytes = run_size.of(SAMPLE_BYTES / 2, SAMPLE_BYTES / 16);
+    let messages = run_size.of(SMALL_MESSAGES / 4, SMALL_MESSAGES / 32);
     // The bare loop does not read the bytes it received, so the application does not either; then both read.
     for read in [false, true] {
         let touched = Touched::new()?;
@@ -94,7 +94,7 @@ fn tcp(extent: Extent, settings: &[String], rows: &mut Vec<Row>) -> Result<(), B
         let mut load = Load::connect(&rig)?;
         load.large(bytes / 8)?;
         let (mut limit, mut large) = (Vec::new(), Vec::new());
-        for _ in 0..extent.samples {
+        for _ in 0..run_size.samples {
             limit.push(socket_to_ring(read, bytes)?);
             large.push(load.large(bytes)?);
         }
@@ -106,7 +106,7 @@ fn tcp(extent: Extent, settings: &[String], rows: &mut Vec<Row>) -> Result<(), B
         if !read {
             load.small(messages / 4, SMALL_BYTES)?;
             let small =
-                (0..extent.samples).map(|_| load.small(messages, SMALL_BYTES)).collect::<Result<_, _>>()?;
+                (0..run_size.samples).map(|_| load.small(messages, SMALL_BYTES)).collect::<Result<_, _>>()?;
             rows.push(Row::new("e2e", "tcp: 64 B messages", "1/s", small, Bound::None));
             limits(&rig, &touched, "tcp", bytes / 2, rows)?;
         }
@@ -139,11 +139,11 @@ fn limits(
     let touched = touched.bytes() as f64 / 1_048_576.0;
     let pool = f64::from(status.pool.slabs);
     let stand_ins = f64::from(EscapeConfig::default().replace_slabs_max);
-    // Slabs that were taken from escape memory so far: one for each that was replaced, copied or granted
+    // Slabs that were taken from escape memory so far: one for each that was replaced, copied or spilled
     // there. That is more than were in use at once, since a free slab is not always the next one to be taken.
     let escape = &status.escape;
     #[allow(clippy::cast_precision_loss)] // far below 2^53
-    let taken = (escape.replaced.total + escape.copied.total + escape.memory_grants.total) as f64;
+    let taken = (escape.replaced.total + escape.copied.total + escape.spills.total) as f64;
     let escaped = taken.min(f64::from(escape.memory.slabs));
     let high_water = mebibytes(f64::from(status.pool.high_water));
     let escaped_at_once = mebibytes(f64::from(escape.memory.used_max));

@@ -8,7 +8,7 @@
 //!
 //! The system calls of a sleeping end are not measured, nor other work on the two cores.
 
-use crate::report::{Bound, Extent, Row};
+use crate::report::{Bound, Row, RunSize};
 use jet_fabric::memory::SharedMemory;
 use jet_wire::segment::{
     DELIVERY_USER_HEADER_MAX, Delivery, Place, Release, SegmentLayout, SegmentShape, app_end, daemon_end,
@@ -59,9 +59,9 @@ struct HandedOver {
 ///
 /// # Errors
 /// An error of the system about memory and processes, or fewer than two cores.
-pub fn run(extent: Extent) -> io::Result<Vec<Row>> {
-    let rounds = extent.of(ROUNDS, ROUNDS_BRIEF);
-    let seconds_max = extent.of(SAMPLE_SECONDS_MAX, SAMPLE_SECONDS_MAX_BRIEF);
+pub fn run(run_size: RunSize) -> io::Result<Vec<Row>> {
+    let rounds = run_size.of(ROUNDS, ROUNDS_BRIEF);
+    let seconds_max = run_size.of(SAMPLE_SECONDS_MAX, SAMPLE_SECONDS_MAX_BRIEF);
     // Asked before any pinning: a pinned thread sees one core only.
     let cores = match core_affinity::get_core_ids().unwrap_or_default()[..] {
         [near, far, ..] => Cores { near, far, rounds, seconds_max },
@@ -73,7 +73,7 @@ pub fn run(extent: Extent) -> io::Result<Vec<Row>> {
     };
     let (mut bare, mut ring, mut pinned) = (Vec::new(), Vec::new(), Vec::new());
     let mut astray = Vec::new();
-    for _ in 0..extent.samples {
+    for _ in 0..run_size.samples {
         bare.push(bare_ring(cores)?);
         for (pin_slots, into) in [(false, &mut ring), (true, &mut pinned)] {
             let handed_over = segment(cores, pin_slots)?;

@@ -18,7 +18,6 @@ mod hosts;
 mod interrupt;
 mod membw;
 mod pattern;
-mod polled;
 mod processor_time;
 mod provenance;
 mod report;
@@ -27,7 +26,9 @@ mod resident_memory;
 mod rig;
 mod schedule;
 mod send_loop;
+mod status_cost;
 mod stream;
+mod tables;
 #[cfg(feature = "verbs")]
 mod verbs;
 
@@ -35,7 +36,7 @@ use baseline::Baseline;
 use clap::{Parser, Subcommand};
 use jet::output::{self, print};
 use provenance::Run;
-use report::{Check, Extent, Row};
+use report::{Check, Row, RunSize};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -53,7 +54,8 @@ struct Args {
     json: bool,
     /// Exit with 1 where a bound does not hold, or there is none: of all rows, or of the exact ones, which
     /// hold on a busy machine, too
-    #[arg(long, global = true, value_enum, value_name = "WHICH", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
+    #[arg(long, global = true, value_enum, value_name = "WHICH", num_args = 0..=1, require_equals = true,
+          default_missing_value = "all")]
     check: Option<Check>,
     /// Print each row beside the same one of an earlier run, which is what --json printed
     #[arg(long, global = true, value_name = "FILE")]
@@ -170,8 +172,8 @@ fn measure(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let samples = args.samples.unwrap_or(if args.brief { 1 } else { SAMPLES });
     // Some benchmarks pin this thread: afterwards the machine would seem to have one core.
     let run = Run::this(samples, args.brief);
-    let extent = Extent { samples, brief: args.brief };
-    let mut rows = rows(args.name, extent)?;
+    let run_size = RunSize { samples, brief: args.brief };
+    let mut rows = rows(args.name, run_size)?;
     if args.brief {
         report::leave_unjudged(&mut rows);
     }
@@ -198,13 +200,13 @@ fn measure(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
 }
 
 /// Runs the named benchmark and returns its rows.
-fn rows(name: Name, extent: Extent) -> Result<Vec<Row>, Box<dyn std::error::Error>> {
-    let Extent { samples, .. } = extent;
+fn rows(name: Name, run_size: RunSize) -> Result<Vec<Row>, Box<dyn std::error::Error>> {
+    let RunSize { samples, .. } = run_size;
     match name {
-        Name::Core => Ok(core_cost::run(samples)),
+        Name::Core => Ok([core_cost::run(samples), tables::run(samples)].concat()),
         Name::E2e { fabric, set } => match fabric.as_deref() {
-            Some(fabric) => e2e::run(extent, &[fabric], &set),
-            None => e2e::run(extent, &["shm", "tcp"], &set),
+            Some(fabric) => e2e::run(run_size, &[fabric], &set),
+            None => e2e::run(run_size, &["shm", "tcp"], &set),
         },
         Name::Stream(shape) => stream::run(samples, &shape),
         Name::Load(asked) => hosts::load::run(samples, &asked),
@@ -214,13 +216,13 @@ fn rows(name: Name, extent: Extent) -> Result<Vec<Row>, Box<dyn std::error::Erro
             Some(fabric) => checksums::run(samples, &[fabric]),
             None => checksums::run(samples, &["shm", "tcp"]),
         },
-        Name::Connections => connections::run(extent),
+        Name::Connections => connections::run(run_size),
         Name::Cache { only } => cache::run(samples, &only),
-        Name::Idle => connections::idle(extent),
-        Name::Status => polled::run(extent),
+        Name::Idle => connections::idle(run_size),
+        Name::Status => status_cost::run(run_size),
         Name::Membw(asked) => membw::run(samples, asked),
-        Name::Residency(asked) => residency::run(extent, &asked),
-        Name::Escape(parts) => escape::run(extent, &parts),
+        Name::Residency(asked) => residency::run(run_size, &asked),
+        Name::Escape(parts) => escape::run(run_size, &parts),
         #[cfg(feature = "verbs")]
         Name::Verbs { only } => verbs::run(samples, &only),
         #[cfg(not(feature = "verbs"))]
@@ -228,6 +230,6 @@ fn rows(name: Name, extent: Extent) -> Result<Vec<Row>, Box<dyn std::error::Erro
             Err("this build has no RDMA; build it with --features verbs (docs/rdma.md)".into())
         }
         Name::Role(_) => unreachable!("a role has no rows"),
-        Name::Handoff => handoff::run(extent).map_err(Into::into),
+        Name::Handoff => handoff::run(run_size).map_err(Into::into),
     }
 }

@@ -4,16 +4,16 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// Extent of a benchmark: its samples, and whether it is brief.
+/// Size of a benchmark's run: its samples, and whether it is brief.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub struct RunSize {
     /// Samples of a figure.
     pub samples: u32,
     /// Whether the run only shows that the benchmark works. It then takes the shorter of two spans or counts.
     pub brief: bool,
 }
 
-impl Extent {
+impl RunSize {
     /// Returns `whole`, or `brief` where the run is brief.
     pub fn of<T>(self, whole: T, brief: T) -> T {
         if self.brief { brief } else { whole }

@@ -360,9 +360,9 @@ pub fn live(role: &Role) -> ExitCode {
 /// The system refuses.
 fn stay_on(core: Option<u32>) -> Result<(), Box<dyn std::error::Error>> {
     let Some(core) = core else { return Ok(()) };
-    let stay = CpuSet::from_iter([core]).stay();
+    let pinning = CpuSet::from_iter([core]).pin_thread();
     // For the life of the process.
-    stay.map(std::mem::forget).map_err(|error| format!("cannot run on core {core}: {error}").into())
+    pinning.map(std::mem::forget).map_err(|error| format!("cannot run on core {core}: {error}").into())
 }
 
 fn application(

@@ -2,8 +2,8 @@
 //! `stream`, `load` and the benchmarks built on them send by it. Loads of many senders in one thread
 //! (`connections`, `escape`, `residency`) have loops of their own.
 //!
-//! A [`Score`] says when the next message goes, and is told of each end. So a fixed number of messages, a
-//! fixed time and messages at fixed times are the same loop.
+//! A [`Measurement`] says when the next message goes, and is told of each end. So a fixed number of messages,
+//! a fixed time and messages at fixed times are the same loop.
 
 use jet_client::send::{
     AckStatus, BufferError, Completion, SendBuffer, SendConnectError, SendError, Sender, SenderOptions,
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Places that small messages are copied from, in turn, as programs do that have more than one message.
 const SMALL_PLACES: usize = 32;
-/// Time after which a wait ends, so that the score is asked again.
+/// Time after which a wait ends, so that the measurement is asked again.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
 /// Time before a message is due for which the loop polls instead of sleeping. It is longer than waking up
 /// takes.
@@ -52,7 +52,7 @@ pub enum Next {
 }
 
 /// The measurement that a loop serves.
-pub trait Score {
+pub trait Measurement {
     /// Returns when the next message is to go, after `sent` messages. The loop may ask several times for the
     /// same number.
     fn next(&mut self, sent: u64) -> Next;
@@ -66,10 +66,10 @@ pub trait Score {
     }
 }
 
-/// A score that sends this many messages as fast as possible, and notes nothing.
+/// A measurement that sends this many messages as fast as possible, and notes nothing.
 pub struct Count(pub u64);
 
-impl Score for Count {
+impl Measurement for Count {
     #[inline]
     fn next(&mut self, sent: u64) -> Next {
         if sent < self.0 { Next::Now } else { Next::Never }
@@ -146,13 +146,13 @@ impl SendLoop {
         self.in_flight
     }
 
-    /// Sends while the score says so, and waits for all ends. Returns the number of messages sent.
+    /// Sends while the measurement says so, and waits for all ends. Returns the number of messages sent.
     ///
     /// # Errors
     /// [`LoopError`], also for a message that was not consumed.
-    pub fn run(&mut self, messages: &Messages, score: &mut impl Score) -> Result<u64, LoopError> {
+    pub fn run(&mut self, messages: &Messages, measurement: &mut impl Measurement) -> Result<u64, LoopError> {
         let mut sent = 0;
-        let mut next = score.next(sent);
+        let mut next = measurement.next(sent);
         loop {
             while self.in_flight < messages.depth {
                 let late = match next {
@@ -168,27 +168,27 @@ impl SendLoop {
                 };
                 let Some(ticket) = self.submit(messages)? else { break };
                 if let Some(late) = late {
-                    score.sent_late(ticket, late);
+                    measurement.sent_late(ticket, late);
                 }
                 sent += 1;
-                next = score.next(sent);
+                next = measurement.next(sent);
             }
             if self.in_flight == 0 && next == Next::Never {
                 return Ok(sent);
             }
             let room = self.in_flight < messages.depth;
             if let Some(completion) = self.wait(next, room)? {
-                self.take(completion, score)?;
+                self.take(completion, measurement)?;
                 // A small message is soon sent. All ends that have arrived come first, so that as many SENDs
                 // go together.
                 while messages.are_small()
                     && let Some(completion) = self.sender.poll()
                 {
-                    self.take(completion, score)?;
+                    self.take(completion, measurement)?;
                 }
             } else {
-                next = score.next(sent);
-                if score.gives_up() {
+                next = measurement.next(sent);
+                if measurement.gives_up() {
                     return Ok(sent);
                 }
             }
@@ -247,12 +247,12 @@ impl SendLoop {
     }
 
     #[inline]
-    fn take(&mut self, completion: Completion, score: &mut impl Score) -> Result<(), LoopError> {
+    fn take(&mut self, completion: Completion, measurement: &mut impl Measurement) -> Result<(), LoopError> {
         self.in_flight -= 1;
         if completion.status != AckStatus::Consumed {
             return Err(LoopError::Ended { sequence: completion.ticket.0, status: completion.status });
         }
-        score.consumed(&completion);
+        measurement.consumed(&completion);
         self.buffers.extend(completion.buffer);
         Ok(())
     }

@@ -48,8 +48,8 @@ impl Daemon {
         command.arg(self.socket());
         let process = self.folder.start("receive", command);
         until("the receiver to register", || {
-            assert!(process.is_running(), "no receiver: {}", process.said());
-            process.said().contains("receiving as store").then_some(())
+            assert!(process.is_running(), "no receiver: {}", process.stderr_text());
+            process.stderr_text().contains("receiving as store").then_some(())
         });
         Receiver(process)
     }
@@ -62,7 +62,7 @@ impl Receiver {
     /// Ends the application by a signal, and returns its rows.
     fn end(mut self, signal: Signal) -> Vec<serde_json::Value> {
         self.0.signal(signal);
-        assert_eq!(self.0.wait().code(), Some(0), "{}", self.0.said());
+        assert_eq!(self.0.wait().code(), Some(0), "{}", self.0.stderr_text());
         rows(&printed(&self.0))
     }
 }
@@ -196,7 +196,7 @@ fn what_is_missing_is_said_with_what_to_start() {
     let Receiver(mut receiver) = daemon.receiver();
     daemon.process.kill();
     // The application learns that its daemon is gone.
-    let (status, said) = (receiver.wait(), receiver.said());
+    let (status, said) = (receiver.wait(), receiver.stderr_text());
     assert_eq!(status.code(), Some(2), "{said}");
     assert!(said.contains("the daemon is gone") && said.contains("0 messages had come, 0 bytes"), "{said}");
     let output = Command::new(BENCH).args(["load", "--to", &daemon.address]).output().unwrap();
@@ -212,12 +212,12 @@ fn a_load_whose_daemon_goes_ends_and_says_so() {
     let load = daemon.bench("load", &["--bytes", "64", "--runtime", "600"]);
     let mut load = daemon.folder.start("load", load);
     until("something to come", || {
-        assert!(load.is_running(), "{}", load.said());
+        assert!(load.is_running(), "{}", load.stderr_text());
         let status = daemon::try_status(&daemon.socket())?;
         (status.messages.small > 0).then_some(())
     });
     daemon.process.kill();
-    let (status, said) = (load.wait(), load.said());
+    let (status, said) = (load.wait(), load.stderr_text());
     assert_eq!(status.code(), Some(2), "{said}");
     assert!(said.contains(&format!("the connection to {} was lost", daemon.address)), "{said}");
     assert!(load.printed_bytes().is_empty(), "figures of a connection that was lost are none");
@@ -231,11 +231,11 @@ fn an_interrupted_load_prints_what_was_measured_so_far() {
     let mut load = daemon.folder.start("load", daemon.bench("load", &more));
     // A line of progress comes every few seconds. After it something has been measured.
     until("progress to be told", || {
-        assert!(load.is_running(), "{}", load.said());
-        load.said().contains(" s of 600, ").then_some(())
+        assert!(load.is_running(), "{}", load.stderr_text());
+        load.stderr_text().contains(" s of 600, ").then_some(())
     });
     load.signal(Signal::INT);
-    assert_eq!(load.wait().code(), Some(130), "{}", load.said());
+    assert_eq!(load.wait().code(), Some(130), "{}", load.stderr_text());
     let out = printed(&load);
     let sent = rows(&out);
     let consumed = value(&sent, "64 B, 32 at once: messages consumed", "messages");

@@ -15,7 +15,7 @@ fn its_folders_and_processes_are_gone() {
         let mut bench = folder.start("e2e", command);
         let socket = |folder: std::fs::DirEntry| folder.path().join("jetd.sock").exists();
         until("a daemon to come up", || {
-            assert!(bench.is_running(), "it ended: {}", bench.said());
+            assert!(bench.is_running(), "it ended: {}", bench.stderr_text());
             place.path().read_dir().unwrap().any(|folder| folder.is_ok_and(socket)).then_some(())
         });
         bench.signal(signal);

@@ -6,10 +6,10 @@ use rustix::thread::{CpuSet as Mask, sched_getaffinity, sched_setaffinity};
 use std::io;
 use std::marker::PhantomData;
 
-/// Restriction of the current thread to some processors, made by [`CpuSet::stay`]. Dropping it ends the
+/// Restriction of the current thread to some processors, made by [`CpuSet::pin_thread`]. Dropping it ends the
 /// restriction: the thread may then use the same processors as before.
 #[must_use = "dropped, it lets the thread run as before"]
-pub struct Stay {
+pub struct Pinning {
     before: Mask,
     /// Makes the type `!Send`: the restriction belongs to the thread that made it.
     of_this_thread: PhantomData<*const ()>,
@@ -20,17 +20,17 @@ impl CpuSet {
     ///
     /// # Errors
     /// The thread is allowed to use none of them, or the kernel refuses.
-    pub fn stay(&self) -> io::Result<Stay> {
+    pub fn pin_thread(&self) -> io::Result<Pinning> {
         let before = sched_getaffinity(None)?;
         let mut both = Mask::new();
         let own = self.iter().map(|cpu| cpu as usize).filter(|cpu| *cpu < Mask::MAX_CPU);
         own.filter(|cpu| before.is_set(*cpu)).for_each(|cpu| both.set(cpu));
         sched_setaffinity(None, &both)?;
-        Ok(Stay { before, of_this_thread: PhantomData })
+        Ok(Pinning { before, of_this_thread: PhantomData })
     }
 }
 
-impl Drop for Stay {
+impl Drop for Pinning {
     fn drop(&mut self) {
         // The kernel allowed this mask before, so a failure is unlikely; `drop` could not report one.
         let _ = sched_setaffinity(None, &self.before);
@@ -50,13 +50,13 @@ mod tests {
     fn a_thread_stays_and_what_it_makes_until_it_is_let_go() {
         let before = allowed();
         let last: CpuSet = before.iter().last().into_iter().collect();
-        let stay = last.stay().unwrap();
+        let pinning = last.pin_thread().unwrap();
         assert_eq!(allowed(), last);
         assert_eq!(std::thread::spawn(allowed).join().unwrap(), last);
-        drop(stay);
+        drop(pinning);
         assert_eq!(allowed(), before);
-        assert!(CpuSet::default().stay().is_err());
-        assert!(CpuSet::from_iter([1_000_000]).stay().is_err());
+        assert!(CpuSet::default().pin_thread().is_err());
+        assert!(CpuSet::from_iter([1_000_000]).pin_thread().is_err());
         assert_eq!(allowed(), before);
     }
 }

@@ -37,5 +37,5 @@ pub mod reservation;
 pub mod residency;
 pub mod topology;
 
-pub use affinity::Stay;
+pub use affinity::Pinning;
 pub use cpu_set::{CpuSet, CpuSetError};

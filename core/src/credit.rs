@@ -32,7 +32,7 @@ pub(crate) struct Room {
 
 /// State of a sender's connection, as it matters to a recall of the sender's credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum Reachability {
     /// The sender's connection is not established yet.
     NotYet,
     /// The sender's connection is ending.
@@ -68,7 +68,7 @@ struct Account {
     /// Whether a recall down to `recall_limit` is under way. The sender gets no new credit until it answers.
     recalling: bool,
     /// Whether the sender waits in a list of those without credit.
-    hungry: bool,
+    without_credit: bool,
     recall_limit: u64,
     /// Ticks since the recall was sent.
     recall_ticks: u32,
@@ -95,8 +95,8 @@ pub(crate) struct Credit {
     /// Active senders: their credit counts in the budget.
     active: Vec<u32>,
     /// Senders without credit: for lack of room, and because credit is withheld for their sessions.
-    hungry: Vec<u32>,
-    suspended: Vec<u32>,
+    without_credit: Vec<u32>,
+    refused: Vec<u32>,
 }
 
 impl Credit {
@@ -108,8 +108,8 @@ impl Credit {
             outstanding: 0,
             most,
             active: list(),
-            hungry: list(),
-            suspended: list(),
+            without_credit: list(),
+            refused: list(),
         }
     }
 
@@ -172,7 +172,7 @@ impl Credit {
         if account.active {
             self.outstanding -= account.outstanding();
         }
-        for list in [&mut self.hungry, &mut self.suspended, &mut self.active] {
+        for list in [&mut self.without_credit, &mut self.refused, &mut self.active] {
             list.retain(|&listed| listed != peer);
         }
     }
@@ -234,23 +234,23 @@ impl Credit {
     #[cold]
     pub fn refuse(&mut self, peer: u32) {
         let account = &mut self.accounts[peer as usize];
-        if account.outstanding() == 0 && !core::mem::replace(&mut account.hungry, true) {
-            self.suspended.push(peer);
+        if account.outstanding() == 0 && !core::mem::replace(&mut account.without_credit, true) {
+            self.refused.push(peer);
         }
     }
 
     /// Lets senders that were refused credit for their sessions ask again.
-    pub fn feed_suspended(&mut self) {
-        self.hungry.append(&mut self.suspended);
+    pub fn retry_refused(&mut self) {
+        self.without_credit.append(&mut self.refused);
     }
 
     /// Returns the senders that get no credit because their sessions withhold it.
-    pub fn suspended(&self) -> &[u32] {
-        &self.suspended
+    pub fn refused(&self) -> &[u32] {
+        &self.refused
     }
 
     /// Gives the sender the credit that it should have now, within the budget. Returns how much that was.
-    pub fn grant(&mut self, peer: u32, room: Room) -> u64 {
+    pub fn issue(&mut self, peer: u32, room: Room) -> u64 {
         let left = self.left(room);
         // The most that each active sender may have, so that none takes it all.
         let share = (room.usable / (self.active.len() as u64).max(1)).max(u64::from(CREDIT_FLOOR));
@@ -268,37 +268,37 @@ impl Credit {
         let wanted = u64::from(account.target).min(share).saturating_sub(outstanding);
         // Single credits are not sent one by one. The limit moves when it is worth a message, or rides on an
         // acknowledgement.
-        let mut grant = wanted.min(left);
-        if outstanding == 0 && grant < u64::from(CREDIT_FLOOR) && room.posted {
+        let mut issued = wanted.min(left);
+        if outstanding == 0 && issued < u64::from(CREDIT_FLOOR) && room.posted {
             // A session that holds most of the SRQ share must not keep other senders from sending. Each gets
             // what an idle sender has. While too many use it, their NICs wait.
-            grant = u64::from(CREDIT_FLOOR);
+            issued = u64::from(CREDIT_FLOOR);
         }
-        if grant > 0 {
-            account.limit += grant;
+        if issued > 0 {
+            account.limit += issued;
             if account.active {
-                self.outstanding += grant;
+                self.outstanding += issued;
             }
-        } else if outstanding == 0 && !core::mem::replace(&mut account.hungry, true) {
-            self.hungry.push(peer);
+        } else if outstanding == 0 && !core::mem::replace(&mut account.without_credit, true) {
+            self.without_credit.push(peer);
         }
-        grant
+        issued
     }
 
     /// Returns whether senders wait for credit.
     #[inline]
-    pub fn has_hungry(&self) -> bool {
-        !self.hungry.is_empty()
+    pub fn any_without_credit(&self) -> bool {
+        !self.without_credit.is_empty()
     }
 
     /// Takes a sender without credit, which asks again now that some may be left. The caller pushes the
     /// senders onto a stack. So the last one taken here is served first: the sender that waited longest.
-    pub fn next_hungry(&mut self, room: Room) -> Option<u32> {
+    pub fn next_without_credit(&mut self, room: Room) -> Option<u32> {
         if self.left(room) == 0 && !room.posted {
             return None;
         }
-        let peer = self.hungry.pop()?;
-        self.account_mut(peer).hungry = false;
+        let peer = self.without_credit.pop()?;
+        self.account_mut(peer).without_credit = false;
         Some(peer)
     }
 
@@ -315,8 +315,8 @@ impl Credit {
 
     /// Applies a tick to the active sender at a position. If the result is [`Decay::Idle`], another sender
     /// takes its position.
-    pub fn decay(&mut self, position: usize, reach: Reach) -> Decay {
-        let decay = self.decay_one(self.active[position], reach);
+    pub fn decay(&mut self, position: usize, reachability: Reachability) -> Decay {
+        let decay = self.decay_one(self.active[position], reachability);
         if decay == Decay::Idle {
             let peer = self.active.swap_remove(position);
             let account = &mut self.accounts[peer as usize];
@@ -326,7 +326,7 @@ impl Credit {
         decay
     }
 
-    fn decay_one(&mut self, peer: u32, reach: Reach) -> Decay {
+    fn decay_one(&mut self, peer: u32, reachability: Reachability) -> Decay {
         let account = self.account_mut(peer);
         let arrived = account.arrived - account.arrived_at_tick;
         account.arrived_at_tick = account.arrived;
@@ -343,12 +343,12 @@ impl Credit {
             account.recall_ticks = account.recall_ticks.saturating_add(1);
             return if account.recall_ticks < RECALL_TICKS { Decay::Stays } else { Decay::Idle };
         }
-        let may_hear = match reach {
+        let may_hear = match reachability {
             // A sender that takes long to connect counts as one that does not answer.
-            Reach::NotYet if account.idle_ticks < RECALL_TICKS => return Decay::Stays,
-            Reach::NotYet => return Decay::Idle,
-            Reach::NoMore => return Decay::Stays,
-            Reach::Stands { may_hear } => may_hear,
+            Reachability::NotYet if account.idle_ticks < RECALL_TICKS => return Decay::Stays,
+            Reachability::NotYet => return Decay::Idle,
+            Reachability::NoMore => return Decay::Stays,
+            Reachability::Stands { may_hear } => may_hear,
         };
         if account.idle_ticks < IDLE_TICKS {
             return Decay::Stays;

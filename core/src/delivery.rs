@@ -10,7 +10,7 @@
 use crate::config::FRAGMENT_SLABS_MAX;
 use crate::effects::{Commands, SessionId};
 use crate::index::NONE;
-use crate::messages::{MessageList, Messages, Reader};
+use crate::messages::{AppState, MessageList, Messages};
 use crate::pool::{Run, Share};
 use crate::slots::Slots;
 use alloc::boxed::Box;
@@ -48,12 +48,12 @@ pub(crate) struct Part {
     pub bytes: u32,
     pub share: Share,
     /// Whether the run lies in the cache and in the budget.
-    pub plain: bool,
+    pub cached_in_budget: bool,
 }
 
 /// The delivery state of one session.
 #[derive(Debug)]
-struct Desk {
+struct SessionDelivery {
     /// Record of each message number, with the number's generation.
     numbers: Box<[(u32, u16)]>,
     free_numbers: Vec<u16>,
@@ -68,7 +68,7 @@ struct Desk {
     delivered_bytes: u64,
 }
 
-impl Desk {
+impl SessionDelivery {
     fn new(numbers: u16) -> Self {
         Self {
             numbers: vec![(NONE, 0); usize::from(numbers)].into_boxed_slice(),
@@ -99,24 +99,24 @@ pub(crate) struct Delivered {
 /// The deliveries of all sessions.
 #[derive(Debug)]
 pub(crate) struct Delivery {
-    desks: Box<[Desk]>,
+    sessions: Box<[SessionDelivery]>,
 }
 
 impl Delivery {
     /// Creates the deliveries of `sessions` sessions, with `numbers` message numbers each.
     pub fn new(sessions: u32, numbers: u32) -> Self {
         let numbers = u16::try_from(numbers).expect("checked by Config::check");
-        Self { desks: (0..sessions).map(|_| Desk::new(numbers)).collect() }
+        Self { sessions: (0..sessions).map(|_| SessionDelivery::new(numbers)).collect() }
     }
 
     #[inline]
-    fn desk(&self, session: u32) -> &Desk {
-        &self.desks[session as usize]
+    fn owner(&self, session: u32) -> &SessionDelivery {
+        &self.sessions[session as usize]
     }
 
     #[inline]
-    fn desk_mut(&mut self, session: u32) -> &mut Desk {
-        &mut self.desks[session as usize]
+    fn owner_mut(&mut self, session: u32) -> &mut SessionDelivery {
+        &mut self.sessions[session as usize]
     }
 
     /// Delivers one run to its session and returns the slot that it took. The session must have a slot, and a
@@ -132,21 +132,21 @@ impl Delivery {
     ) -> u16 {
         let record = &mut messages[message];
         let session = record.session;
-        let desk = &mut self.desks[session as usize];
-        let (number, generation, first) = if let Reader::Open { number } = record.reader {
-            (number, desk.numbers[usize::from(number)].1, false)
+        let owner = &mut self.sessions[session as usize];
+        let (number, generation, first) = if let AppState::Open { number } = record.app_state {
+            (number, owner.numbers[usize::from(number)].1, false)
         } else {
-            let number = desk.free_numbers.pop().expect("the caller looked");
-            let entry = &mut desk.numbers[usize::from(number)];
+            let number = owner.free_numbers.pop().expect("the caller looked");
+            let entry = &mut owner.numbers[usize::from(number)];
             *entry = (message, entry.1.wrapping_add(1));
-            record.reader = Reader::Open { number };
-            desk.delivered_messages += 1;
+            record.app_state = AppState::Open { number };
+            owner.delivered_messages += 1;
             (number, entry.1, true)
         };
-        let taken = slots.take(session, message, part.run, part.share, part.plain);
+        let taken = slots.take(session, message, part.run, part.share, part.cached_in_budget);
         record.held += part.run.count;
         record.arrived += u64::from(part.bytes);
-        desk.delivered_bytes += u64::from(part.bytes);
+        owner.delivered_bytes += u64::from(part.bytes);
         let last = record.arrived == record.length;
         let flags = (if first { delivery_flags::FIRST } else { 0 })
             | (if last { delivery_flags::LAST } else { 0 })
@@ -188,11 +188,11 @@ impl Delivery {
     ) {
         self.end_arrival(message, messages);
         let record = &messages[message];
-        let Reader::Open { number } = record.reader else { return };
+        let AppState::Open { number } = record.app_state else { return };
         if record.session == NONE {
             return;
         }
-        let generation = self.desk(record.session).numbers[usize::from(number)].1;
+        let generation = self.owner(record.session).numbers[usize::from(number)].1;
         let descriptor = Descriptor {
             kind: delivery_kind::WITHDRAWN,
             flags: if corrupt { delivery_flags::CORRUPT } else { 0 },
@@ -215,21 +215,21 @@ impl Delivery {
     /// Returns the record of the message that the application names by number and generation; `None` if it
     /// has no such message.
     pub fn named(&self, session: u32, number: u32, generation: u16) -> Option<u32> {
-        let &(message, at) = self.desk(session).numbers.get(number as usize)?;
+        let &(message, at) = self.owner(session).numbers.get(number as usize)?;
         (message != NONE && at == generation).then_some(message)
     }
 
     /// Frees the number of a message that the application is done with.
     #[inline(always)] // see the file's head
     pub fn close_number(&mut self, session: u32, number: u32) {
-        let desk = self.desk_mut(session);
-        desk.numbers[number as usize].0 = NONE;
-        desk.free_numbers.push(u16::try_from(number).expect("below session_messages"));
+        let owner = self.owner_mut(session);
+        owner.numbers[number as usize].0 = NONE;
+        owner.free_numbers.push(u16::try_from(number).expect("below session_messages"));
     }
 
     /// Lists a message that began to arrive and is not complete.
     fn begin_arrival(&mut self, message: u32, messages: &mut Messages) {
-        let incomplete = &mut self.desk_mut(messages[message].session).incomplete;
+        let incomplete = &mut self.owner_mut(messages[message].session).incomplete;
         let (oldest, newest) = *incomplete;
         let transfer = messages.transfer(message);
         (transfer.listed, transfer.older, transfer.newer) = (true, newest, NONE);
@@ -247,7 +247,7 @@ impl Delivery {
             return;
         }
         let (older, newer) = (transfer.older, transfer.newer);
-        let (oldest, newest) = &mut self.desk_mut(session).incomplete;
+        let (oldest, newest) = &mut self.owner_mut(session).incomplete;
         if older == NONE {
             *oldest = newer;
         } else {
@@ -264,52 +264,52 @@ impl Delivery {
     /// for it.
     #[inline]
     pub fn oldest_incomplete(&self, session: u32) -> Option<u32> {
-        let oldest = self.desk(session).incomplete.0;
+        let oldest = self.owner(session).incomplete.0;
         (oldest != NONE).then_some(oldest)
     }
 
     /// Adds a small message that waits for a slot of its session.
     pub fn push_backlog(&mut self, message: u32, messages: &mut Messages) {
-        self.desk_mut(messages[message].session).backlog.push(messages, message);
+        self.owner_mut(messages[message].session).backlog.push(messages, message);
     }
 
     /// Takes the small message that has waited longest.
     pub fn pop_backlog(&mut self, session: u32, messages: &mut Messages) -> Option<u32> {
-        self.desk_mut(session).backlog.pop(messages)
+        self.owner_mut(session).backlog.pop(messages)
     }
 
     /// Takes a small message out of those that wait.
     pub fn take_backlogged(&mut self, message: u32, messages: &mut Messages) {
-        self.desk_mut(messages[message].session).backlog.take_out(messages, |waits| waits == message);
+        self.owner_mut(messages[message].session).backlog.take_out(messages, |waits| waits == message);
     }
 
     /// Returns the number of small messages that wait.
     #[inline]
     pub fn backlog(&self, session: u32) -> u32 {
-        self.desk(session).backlog.len()
+        self.owner(session).backlog.len()
     }
 
     /// Reserves slots for the runs of a READ that is posted. Reserves a number, too, if the application does
     /// not know of the message.
     pub fn promise(&mut self, message: u32, slots: u32, messages: &mut Messages) {
         let record = &messages[message];
-        let (session, needs_number) = (record.session, !record.reader.is_open());
+        let (session, needs_number) = (record.session, !record.app_state.is_open());
         let numbered = &mut messages.transfer(message).numbered;
         let new_number = needs_number && !core::mem::replace(numbered, *numbered || needs_number);
-        let desk = self.desk_mut(session);
-        desk.promised_slots += slots;
-        desk.promised_numbers += u32::from(new_number);
+        let owner = self.owner_mut(session);
+        owner.promised_slots += slots;
+        owner.promised_numbers += u32::from(new_number);
     }
 
     /// Uses one promised slot, for the next run of a READ. Returns `true` if the run is its message's first,
     /// which uses the promised number.
     pub fn keep_promise(&mut self, message: u32, messages: &mut Messages) -> bool {
         let record = &messages[message];
-        let (session, first) = (record.session, !record.reader.is_open());
-        let desk = self.desk_mut(session);
-        desk.promised_slots -= 1;
+        let (session, first) = (record.session, !record.app_state.is_open());
+        let owner = self.owner_mut(session);
+        owner.promised_slots -= 1;
         if first {
-            desk.promised_numbers -= 1;
+            owner.promised_numbers -= 1;
             messages.transfer(message).numbered = false;
         }
         first
@@ -317,81 +317,81 @@ impl Delivery {
 
     /// Gives up promised slots for runs of a READ that will not be delivered.
     pub fn break_promise(&mut self, session: u32, slots: u32) {
-        self.desk_mut(session).promised_slots -= slots;
+        self.owner_mut(session).promised_slots -= slots;
     }
 
     /// Gives up the number kept for a message of which no READ is under way any more, if one is still kept.
     pub fn give_up_number(&mut self, message: u32, messages: &mut Messages) {
-        let (session, unseen) = (messages[message].session, !messages[message].reader.is_open());
+        let (session, unseen) = (messages[message].session, !messages[message].app_state.is_open());
         if unseen && core::mem::take(&mut messages.transfer(message).numbered) && session != NONE {
-            self.desk_mut(session).promised_numbers -= 1;
+            self.owner_mut(session).promised_numbers -= 1;
         }
     }
 
     /// Returns the slots promised to READs in flight.
     pub fn promised_slots(&self, session: u32) -> u32 {
-        self.desk(session).promised_slots
+        self.owner(session).promised_slots
     }
 
     /// Returns the slots that are neither in use nor kept for READs in flight.
     #[inline]
     pub fn slots_left(&self, session: u32, slots: &Slots) -> u32 {
-        slots.free(session) - self.desk(session).promised_slots
+        slots.free(session) - self.owner(session).promised_slots
     }
 
     /// Returns the message numbers that are neither in use nor kept for READs in flight.
     #[inline]
     pub fn numbers_left(&self, session: u32) -> u32 {
-        let desk = self.desk(session);
-        u32::try_from(desk.free_numbers.len()).unwrap_or(NONE) - desk.promised_numbers
+        let owner = self.owner(session);
+        u32::try_from(owner.free_numbers.len()).unwrap_or(NONE) - owner.promised_numbers
     }
 
     /// Returns the message numbers in use.
     pub fn numbers_used(&self, session: u32) -> u32 {
-        let desk = self.desk(session);
-        u32::try_from(desk.numbers.len() - desk.free_numbers.len()).unwrap_or(NONE)
+        let owner = self.owner(session);
+        u32::try_from(owner.numbers.len() - owner.free_numbers.len()).unwrap_or(NONE)
     }
 
     /// Returns whether there are a slot and a number for a small message.
     #[inline]
     pub fn has_room_for_small(&self, session: u32, slots: &Slots) -> bool {
-        let desk = self.desk(session);
-        slots.free(session) > desk.promised_slots + desk.reserve()
-            && desk.free_numbers.len() > desk.promised_numbers as usize
+        let owner = self.owner(session);
+        slots.free(session) > owner.promised_slots + owner.reserve()
+            && owner.free_numbers.len() > owner.promised_numbers as usize
     }
 
     /// Returns whether there are slots for a fragment, whatever its runs, and a number.
     pub fn has_room_for_fragment(&self, session: u32, slabs: u32, slots: &Slots) -> bool {
-        self.slots_left(session, slots) >= slabs + self.desk(session).reserve()
+        self.slots_left(session, slots) >= slabs + self.owner(session).reserve()
             && self.numbers_left(session) > 0
     }
 
     /// Returns what was delivered to a session.
     pub fn delivered(&self, session: u32) -> Delivered {
-        let desk = self.desk(session);
-        Delivered { messages: desk.delivered_messages, bytes: desk.delivered_bytes }
+        let owner = self.owner(session);
+        Delivered { messages: owner.delivered_messages, bytes: owner.delivered_bytes }
     }
 
     /// Returns the bytes that were delivered to open sessions.
     pub fn delivered_bytes(&self) -> u64 {
-        self.desks.iter().map(|desk| desk.delivered_bytes).sum()
+        self.sessions.iter().map(|owner| owner.delivered_bytes).sum()
     }
 
     /// Takes the count of bytes delivered to a session that is over; the caller counts them from then on.
     pub fn take_delivered_bytes(&mut self, session: u32) -> u64 {
-        core::mem::take(&mut self.desk_mut(session).delivered_bytes)
+        core::mem::take(&mut self.owner_mut(session).delivered_bytes)
     }
 
     /// Makes the session's number ready for another application. Generations continue, so late releases of
     /// the former application fail.
     pub fn reset(&mut self, session: u32) {
-        let desk = self.desk_mut(session);
-        desk.numbers.iter_mut().for_each(|number| number.0 = NONE);
-        desk.free_numbers.clear();
-        desk.free_numbers.extend((0..u16::try_from(desk.numbers.len()).unwrap_or(u16::MAX)).rev());
-        desk.backlog = MessageList::EMPTY;
-        desk.incomplete = (NONE, NONE);
-        (desk.promised_slots, desk.promised_numbers) = (0, 0);
-        (desk.delivered_messages, desk.delivered_bytes) = (0, 0);
+        let owner = self.owner_mut(session);
+        owner.numbers.iter_mut().for_each(|number| number.0 = NONE);
+        owner.free_numbers.clear();
+        owner.free_numbers.extend((0..u16::try_from(owner.numbers.len()).unwrap_or(u16::MAX)).rev());
+        owner.backlog = MessageList::EMPTY;
+        owner.incomplete = (NONE, NONE);
+        (owner.promised_slots, owner.promised_numbers) = (0, 0);
+        (owner.delivered_messages, owner.delivered_bytes) = (0, 0);
     }
 }

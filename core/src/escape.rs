@@ -48,21 +48,21 @@ pub(crate) struct Escaped<N> {
     pub copied: N,
     pub replaced: N,
     /// Slabs taken from escape memory instead of waiting.
-    pub granted: N,
+    pub spilled: N,
 }
 
 impl Escaped<u32> {
     /// Returns the slabs that lie in escape memory.
     #[inline]
     pub fn memory(&self) -> u32 {
-        self.copied + self.granted
+        self.copied + self.spilled
     }
 
     /// Takes slabs that were released off the counts.
     fn give(&mut self, slabs: u32, share: Share) {
         match share {
             Share::Copied => self.copied -= slabs,
-            Share::Granted => self.granted -= slabs,
+            Share::Spilled => self.spilled -= slabs,
             Share::Replaced => self.replaced -= slabs,
             Share::Srq | Share::Read => {}
         }
@@ -156,9 +156,17 @@ impl Escape {
 
     /// Notes a run that was delivered.
     #[inline]
-    pub fn hold(&mut self, session: u32, slot: u16, slabs: u32, share: Share, plain: bool, attended_ns: u64) {
-        self.algorithm.hold(session, slot, slabs, attended_ns);
-        if !plain && !share.in_budget() {
+    pub fn hold(
+        &mut self,
+        session: u32,
+        slot: u16,
+        slabs: u32,
+        share: Share,
+        cached_in_budget: bool,
+        stall_free_ns: u64,
+    ) {
+        self.algorithm.hold(session, slot, slabs, stall_free_ns);
+        if !cached_in_budget && !share.in_budget() {
             // The run lies in memory already, so there is nothing to escape from: only the time is kept.
             self.algorithm.remove(session, slot);
         }
@@ -187,11 +195,11 @@ impl Escape {
     }
 
     /// Notes slabs of escape memory that a READ of the session takes instead of waiting.
-    pub fn grant(&mut self, session: u32, slabs: u32) {
+    pub fn spill(&mut self, session: u32, slabs: u32) {
         let owner = self.owner(session);
-        owner.now.granted += slabs;
-        owner.so_far.granted += u64::from(slabs);
-        self.counts.granted_total += u64::from(slabs);
+        owner.now.spilled += slabs;
+        owner.so_far.spilled += u64::from(slabs);
+        self.counts.spilled_total += u64::from(slabs);
     }
 
     /// Notes slabs of escape memory that come back without having been delivered.
@@ -283,8 +291,8 @@ impl Escape {
     }
 
     /// Counts stragglers and the use of escape memory, once per tick.
-    pub fn tick(&mut self, now_ns: u64, attended_ns: u64, pool: &Pool) {
-        self.algorithm.count_stragglers(attended_ns);
+    pub fn tick(&mut self, now_ns: u64, stall_free_ns: u64, pool: &Pool) {
+        self.algorithm.count_stragglers(stall_free_ns);
         self.meter.note(now_ns, pool.escape_used());
     }
 
@@ -322,7 +330,7 @@ impl Escape {
     pub fn begin(
         &mut self,
         now_ns: u64,
-        attended_ns: u64,
+        stall_free_ns: u64,
         pool: &Pool,
         demand: Demand,
         effects: &mut (impl Commands + Questions),
@@ -335,7 +343,7 @@ impl Escape {
             return false;
         }
         let before = self.pressure();
-        let under_pressure = self.algorithm.begin(attended_ns, self.view(pool, demand));
+        let under_pressure = self.algorithm.begin(stall_free_ns, self.view(pool, demand));
         (under_pressure || before != Pressure::Ok || self.marking)
             && self.begin_evaluation(now_ns, under_pressure, before, effects)
     }
@@ -364,12 +372,12 @@ impl Escape {
     pub fn go_on(
         &mut self,
         now_ns: u64,
-        attended_ns: u64,
+        stall_free_ns: u64,
         demand: Demand,
         (pool, slots): (&mut Pool, &mut Slots),
         effects: &mut (impl Commands + Questions),
     ) -> Step {
-        while let Some(action) = self.algorithm.next(attended_ns, self.view(pool, demand)) {
+        while let Some(action) = self.algorithm.next(stall_free_ns, self.view(pool, demand)) {
             match action {
                 Action::Replace { session, slot, .. } => self.replace(session, slot, pool, slots),
                 // As many copies as there may be are under way: the evaluation continues when one ends.
@@ -385,7 +393,7 @@ impl Escape {
     }
 
     fn replace(&mut self, session: u32, slot: u16, pool: &mut Pool, slots: &mut Slots) {
-        let held = slots.movable(session, slot);
+        let held = slots.movable_run(session, slot);
         // Where slices were released already, the rest need not be one run.
         let run = Run { first: held.run.first, count: held.held_slabs };
         // Without escape memory (none was available, or stand-ins are still in use) the straggler stays, and
@@ -409,7 +417,7 @@ impl Escape {
         slots: &mut Slots,
         effects: &mut (impl Commands + Questions),
     ) {
-        let held = slots.movable(session, slot);
+        let held = slots.movable_run(session, slot);
         if !held.whole {
             // Slices of the run were released, so the application is reading it.
             self.counts.copies_pinned += 1;
@@ -484,7 +492,7 @@ impl Escape {
             pool.give(to, Share::Copied);
             return nothing;
         }
-        let held = slots.movable(session, slot);
+        let held = slots.movable_run(session, slot);
         if ok && held.whole && effects.relocate(&copy) {
             slots.moved(session, slot, to);
             let owner = self.owner(session);
@@ -503,8 +511,8 @@ impl Escape {
         pool.give(to, Share::Copied);
         self.algorithm.not_copied(session, slot);
         // What was released meanwhile comes back now.
-        let plain = pool.is_plain(from, held.share);
-        let slot_is_free = slots.stays(session, slot, plain, |run| pool.give(run, held.share));
+        let cached_in_budget = pool.is_cached_in_budget(from, held.share);
+        let slot_is_free = slots.stays(session, slot, cached_in_budget, |run| pool.give(run, held.share));
         Copied { slot_is_free, marks: !ok, ..nothing }
     }
 
@@ -568,12 +576,12 @@ impl Escape {
             memory_ready: pool.escape_ready(),
             memory_used: pool.escape_used(),
             memory_used_max: pool.escape_used_max(),
-            memory_retired: pool.gone().1,
+            memory_retired: pool.retired_unused().1,
             memory_used_slab_ms: self.meter.slab_us / 1000,
             replaced_now: pool.replaced(),
             copied_now: pool.copied(),
             straggler_ns: self.straggler_ns(),
-            granted_now: pool.granted(),
+            spilled_now: pool.spilled(),
             copies_in_flight: u32::try_from(self.copies.len() - self.free_copies.len()).unwrap_or(NONE),
             ..self.counts
         }

@@ -75,7 +75,7 @@ impl Reads {
         let mut taken = 0;
         while taken < slabs && entry.run_count < scatter_max {
             let wanted = slabs - taken;
-            let run = if share == Share::Granted {
+            let run = if share == Share::Spilled {
                 pool.take_memory(wanted, share)
             } else {
                 pool.take_read(wanted)

@@ -50,11 +50,11 @@ enum Session {
 
 /// The reason why a session was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub(crate) enum OpenRefused {
     /// Every session number is in use.
-    Numbers,
+    NumbersTaken,
     /// The name is in use.
-    Name,
+    NameTaken,
 }
 
 /// All applications by name, connected senders, and sessions.
@@ -129,14 +129,14 @@ impl Registry {
     /// Opens a session for an application that registers; returns its number.
     ///
     /// # Errors
-    /// [`Taken`] says what is in use already.
-    pub fn open(&mut self, registration: Registration) -> Result<u32, Taken> {
+    /// [`OpenRefused`] says what is in use already.
+    pub fn open(&mut self, registration: Registration) -> Result<u32, OpenRefused> {
         let is_free = |session: &Session| matches!(session, Session::Free);
-        let free = self.sessions.iter().position(is_free).ok_or(Taken::Numbers)?;
-        let app = self.use_app(registration.name).ok_or(Taken::Numbers)?;
+        let free = self.sessions.iter().position(is_free).ok_or(OpenRefused::NumbersTaken)?;
+        let app = self.use_app(registration.name).ok_or(OpenRefused::NumbersTaken)?;
         if self.apps[app as usize].session != NONE {
             self.drop_app(app);
-            return Err(Taken::Name);
+            return Err(OpenRefused::NameTaken);
         }
         let session = u32::try_from(free).unwrap_or(NONE);
         self.apps[app as usize].session = session;

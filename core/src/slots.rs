@@ -18,7 +18,7 @@ struct Slot {
     run: Run,
     /// Whether the run lies in the cache and in the budget, and is not being copied. That is the usual case,
     /// in which releasing takes few steps.
-    plain: bool,
+    cached_and_idle: bool,
     /// Whether the run is being copied to memory. Until that is over neither the slot nor its slabs are used
     /// for anything else.
     copying: bool,
@@ -32,7 +32,7 @@ impl Slot {
         generation: 0,
         share: Share::Srq,
         run: Run { first: 0, count: 0 },
-        plain: true,
+        cached_and_idle: true,
         copying: false,
         held: 0,
     };
@@ -51,19 +51,19 @@ impl Slot {
 
 /// A slot that was taken.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Taken {
+pub(crate) struct TakenSlot {
     pub slot: u16,
     pub generation: u16,
 }
 
 /// Slices that were released.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Freed {
+pub(crate) struct ReleasedSlices {
     pub message: u32,
     pub run: Run,
     pub share: Share,
     pub slot: u16,
-    pub plain: bool,
+    pub cached_and_idle: bool,
     /// Whether the slot can be used again.
     pub slot_is_free: bool,
     /// Slabs of the whole run if nothing of it is held any more; 0 while something is.
@@ -72,7 +72,7 @@ pub(crate) struct Freed {
 
 /// A run that may be moved out of the cache.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Movable {
+pub(crate) struct MovableRun {
     pub run: Run,
     pub generation: u16,
     pub share: Share,
@@ -120,7 +120,14 @@ impl Slots {
 
     /// Takes a slot for a run that is delivered. The session must have a free slot.
     #[inline(always)] // on every message's way
-    pub fn take(&mut self, session: u32, message: u32, run: Run, share: Share, plain: bool) -> Taken {
+    pub fn take(
+        &mut self,
+        session: u32,
+        message: u32,
+        run: Run,
+        share: Share,
+        cached_and_idle: bool,
+    ) -> TakenSlot {
         let owner = &mut self.sessions[session as usize];
         let index = owner.free.pop().expect("the caller looked");
         let slot = &mut owner.slots[usize::from(index)];
@@ -129,8 +136,8 @@ impl Slots {
         slot.run = run;
         slot.share = share;
         slot.held = u64::MAX >> (64 - run.count);
-        slot.plain = plain;
-        Taken { slot: index, generation: slot.generation }
+        slot.cached_and_idle = cached_and_idle;
+        TakenSlot { slot: index, generation: slot.generation }
     }
 
     /// Releases slices that an application gives back.
@@ -138,7 +145,7 @@ impl Slots {
     /// # Errors
     /// [`ReleaseError`] if the session does not hold them; nothing changed.
     #[inline(always)] // on every message's way
-    pub fn release(&mut self, session: u32, release: &Release) -> Result<Freed, ReleaseError> {
+    pub fn release(&mut self, session: u32, release: &Release) -> Result<ReleasedSlices, ReleaseError> {
         let &Release { index, generation, first, count, .. } = release;
         let owner = &mut self.sessions[session as usize];
         let slot = owner.slots.get_mut(index as usize).ok_or(ReleaseError::Slot { slot: index })?;
@@ -158,13 +165,13 @@ impl Slots {
         let emptied = slot.held == 0;
         // A run that is being copied stays where it is until that is over. Then its slabs and its slot come
         // back.
-        let slot_is_free = emptied && (slot.plain || !slot.copying);
-        let freed = Freed {
+        let slot_is_free = emptied && (slot.cached_and_idle || !slot.copying);
+        let released = ReleasedSlices {
             message: slot.message,
             run: Run { first: slot.run.first + u32::from(first), count: u32::from(count) },
             share: slot.share,
             slot: number,
-            plain: slot.plain,
+            cached_and_idle: slot.cached_and_idle,
             slot_is_free,
             emptied_slabs: if emptied { slot.run.count } else { 0 },
         };
@@ -172,13 +179,13 @@ impl Slots {
             slot.message = NONE;
             owner.free.push(number);
         }
-        Ok(freed)
+        Ok(released)
     }
 
     /// Returns the run in a slot, for a caller that wants to move it. The slot must be in use.
-    pub fn movable(&self, session: u32, slot: u16) -> Movable {
+    pub fn movable_run(&self, session: u32, slot: u16) -> MovableRun {
         let slot = &self.sessions[session as usize].slots[usize::from(slot)];
-        Movable {
+        MovableRun {
             run: slot.run,
             generation: slot.generation,
             share: slot.share,
@@ -191,13 +198,13 @@ impl Slots {
     /// Notes that the run's slabs left the budget; they stay where they are.
     pub fn replaced(&mut self, session: u32, slot: u16) {
         let slot = &mut self.sessions[session as usize].slots[usize::from(slot)];
-        (slot.share, slot.plain) = (Share::Replaced, false);
+        (slot.share, slot.cached_and_idle) = (Share::Replaced, false);
     }
 
     /// Notes that the run is being copied.
     pub fn begin_copy(&mut self, session: u32, slot: u16) {
         let slot = &mut self.sessions[session as usize].slots[usize::from(slot)];
-        (slot.copying, slot.plain) = (true, false);
+        (slot.copying, slot.cached_and_idle) = (true, false);
     }
 
     /// Notes that the run's copy is over, whether it succeeded or not.
@@ -213,10 +220,10 @@ impl Slots {
 
     /// Notes that the run stays where it is after a copy. `back` gets the slabs that were released while it
     /// was being copied. Returns whether the slot can be used again.
-    pub fn stays(&mut self, session: u32, number: u16, plain: bool, back: impl FnMut(Run)) -> bool {
+    pub fn stays(&mut self, session: u32, number: u16, cached_and_idle: bool, back: impl FnMut(Run)) -> bool {
         let owner = &mut self.sessions[session as usize];
         let slot = &mut owner.slots[usize::from(number)];
-        slot.plain = plain;
+        slot.cached_and_idle = cached_and_idle;
         for_each_stretch(slot.all() & !slot.held, slot.run.first, back);
         if slot.held > 0 {
             return false;

@@ -22,7 +22,7 @@ const RENEWAL_NS: u64 = 10_000_000_000;
 
 /// Values of which one changes whenever something arrives for a session, or comes back from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct Progress {
     pub held_slabs: u32,
     pub numbers_used: u32,
     pub delivered_messages: u64,
@@ -31,8 +31,8 @@ pub(crate) struct Standing {
 
 /// The standstill of one session: since when it lasts, and how often the application was told.
 #[derive(Clone, Copy, Debug, Default)]
-struct Stillness {
-    standing: Standing,
+struct StandstillState {
+    progress: Progress,
     /// Begin of the standstill, and the last look, by the clock that measures how long applications hold
     /// runs.
     since_ns: u64,
@@ -55,13 +55,13 @@ impl StandstillStage {
 /// The standstills of all sessions.
 #[derive(Debug)]
 pub(crate) struct Standstills {
-    sessions: Box<[Stillness]>,
+    sessions: Box<[StandstillState]>,
 }
 
 impl Standstills {
     /// Creates the state of sessions of which none stands still.
     pub fn new(sessions: u32) -> Self {
-        Self { sessions: vec![Stillness::default(); sessions as usize].into_boxed_slice() }
+        Self { sessions: vec![StandstillState::default(); sessions as usize].into_boxed_slice() }
     }
 
     /// Returns whether a session was told of its standstill, and not yet that it is over.
@@ -73,43 +73,44 @@ impl Standstills {
     /// session has used up while more waits for it that is not on its way.
     pub fn look(
         &mut self,
-        attended_ns: u64,
+        stall_free_ns: u64,
         session: u32,
-        standing: Standing,
+        progress: Progress,
         limit: Option<HeldLimit>,
         effects: &mut impl Commands,
     ) {
-        let still = &mut self.sessions[session as usize];
-        if limit.is_none() || still.standing != standing {
-            let was_told = still.told > 0;
-            *still = Stillness { standing, since_ns: attended_ns, seen_ns: attended_ns, told: 0, limit };
+        let state = &mut self.sessions[session as usize];
+        if limit.is_none() || state.progress != progress {
+            let was_told = state.told > 0;
+            *state =
+                StandstillState { progress, since_ns: stall_free_ns, seen_ns: stall_free_ns, told: 0, limit };
             if was_told {
                 effects.tell_standstill(SessionId(session), None);
             }
             return;
         }
-        (still.limit, still.seen_ns) = (limit, attended_ns);
-        let due_ns = STANDSTILL_NS + u64::from(still.told) * RENEWAL_NS;
+        (state.limit, state.seen_ns) = (limit, stall_free_ns);
+        let due_ns = STANDSTILL_NS + u64::from(state.told) * RENEWAL_NS;
         if let Some(limit) = limit
-            && attended_ns.saturating_sub(still.since_ns) >= due_ns
+            && stall_free_ns.saturating_sub(state.since_ns) >= due_ns
         {
-            let standstill = Standstill { limit, stage: StandstillStage::after(still.told) };
-            still.told = still.told.saturating_add(1);
+            let standstill = Standstill { limit, stage: StandstillStage::after(state.told) };
+            state.told = state.told.saturating_add(1);
             effects.tell_standstill(SessionId(session), Some(standstill));
         }
     }
 
     /// Returns the standstill of a session that was told of it.
     pub fn stats(&self, session: u32) -> Option<StandstillStats> {
-        let still = &self.sessions[session as usize];
+        let state = &self.sessions[session as usize];
         // Up to the last look: a stall that is noted later is not part of the span.
-        let span_ns = still.seen_ns.saturating_sub(still.since_ns);
-        let told = still.limit.filter(|_| still.told > 0);
+        let span_ns = state.seen_ns.saturating_sub(state.since_ns);
+        let told = state.limit.filter(|_| state.told > 0);
         told.map(|limit| StandstillStats { limit, span_ns })
     }
 
     /// Makes the session's number ready for another application.
     pub fn reset(&mut self, session: u32) {
-        self.sessions[session as usize] = Stillness::default();
+        self.sessions[session as usize] = StandstillState::default();
     }
 }

@@ -114,9 +114,9 @@ pub struct EscapeStats {
     /// Copies under way.
     pub copies_in_flight: u32,
     /// Slabs of escape memory that were taken instead of waiting, and are held now.
-    pub granted_now: u32,
+    pub spilled_now: u32,
     /// Slabs of escape memory that were taken instead of waiting, so far.
-    pub granted_total: u64,
+    pub spilled_total: u64,
     /// Evaluations of Algorithm 1 under pressure.
     pub evaluations: u64,
     /// Times that the pool's pressure became danger.
@@ -186,7 +186,7 @@ pub struct SessionStats {
     /// Slabs of the session that were copied, so far.
     pub copied_total: u64,
     /// Slabs of escape memory that the session took instead of waiting, so far.
-    pub granted_total: u64,
+    pub spilled_total: u64,
     /// Whether most of what the session holds are stragglers (Jet §4.3: CREDIT).
     pub slow: bool,
     /// Whether the session is granted nothing new for now.

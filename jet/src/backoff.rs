@@ -1,9 +1,9 @@
-//! Spans to wait between attempts.
+//! Growing waits between attempts.
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use std::time::Duration;
 
-/// Spans to wait between attempts: each twice the one before, up to a maximum.
+/// Waits between attempts. Each is twice as long as the one before, up to a maximum.
 #[derive(Debug)]
 pub struct Backoff {
     spans: <ExponentialBuilder as BackoffBuilder>::Backoff,
@@ -11,6 +11,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
+    /// Creates a sequence of waits that begins with `first` and grows up to `max`.
     pub fn new(first: Duration, max: Duration) -> Self {
         let builder = ExponentialBuilder::new().with_min_delay(first).with_max_delay(max).with_factor(2.0);
         // Attempts are not limited in number: the callers give up by time.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Whether a result could not be printed. [`exit_code`] reads it.
 static PRINTING_FAILED: AtomicBool = AtomicBool::new(false);
 
-/// Prints a JSON object as one line on standard output. Failures are noted like those of [`print`].
+/// Prints a JSON object as one line on standard output. Failures are noted like those of [`print()`].
 pub fn print_json(value: &impl serde::Serialize) {
     match serde_json::to_string(value) {
         Ok(json) => print(&format!("{json}\n")),

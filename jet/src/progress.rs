@@ -6,9 +6,9 @@ use std::fmt;
 use std::io::{self, IsTerminal};
 use std::sync::{Mutex, PoisonError};
 
-/// Most times in a second that the line is drawn.
+/// Highest rate at which the line is drawn, in Hz.
 const DRAWN_HZ: u8 = 10;
-/// Width that is assumed where standard error is no terminal.
+/// Width in columns that is assumed where standard error is no terminal.
 const COLUMNS: u16 = 80;
 
 const UNKNOWN_LENGTH: &str = "{spinner} {msg}, {binary_bytes}, {decimal_bytes_per_sec}";
@@ -48,7 +48,7 @@ impl Progress {
         Self { bar: ProgressBar::with_draw_target(bytes, target).with_style(style) }
     }
 
-    /// Sets the bytes that are done, and the words beside them.
+    /// Sets the number of bytes that are done, and the words beside it.
     pub fn set(&self, bytes: u64, words: String) {
         self.bar.set_message(words);
         self.bar.set_position(bytes);
@@ -61,7 +61,7 @@ impl Drop for Progress {
     }
 }
 
-/// Whether standard error is a terminal, where a user may watch.
+/// Returns whether standard error is a terminal, where a user may watch the progress.
 pub fn is_watched() -> bool {
     io::stderr().is_terminal()
 }
@@ -72,8 +72,8 @@ fn columns() -> u16 {
     size.ok().map(|size| size.ws_col).filter(|&columns| columns > 0).unwrap_or(COLUMNS)
 }
 
-/// A terminal of one line. The log's writer puts that line below its own lines: a terminal that takes nothing
-/// holds up neither the log nor the work.
+/// Terminal of one line, on which the bar is drawn. The log's writer shows the line below the log lines, so a
+/// terminal that takes no output holds up neither the log nor the work.
 struct LastLine {
     columns: fn() -> u16,
     show: Box<dyn Fn(String) + Send + Sync>,

@@ -1,14 +1,14 @@
-//! Numbers and tables for people.
+//! Formatting of numbers and tables for people.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
-/// Formats bytes with a binary unit.
+/// Formats a number of bytes with a binary unit.
 #[allow(clippy::cast_precision_loss)] // a figure of four digits
 pub fn bytes(bytes: u64) -> String {
     scaled(bytes as f64, 1024.0, &["B", "KiB", "MiB", "GiB", "TiB"])
 }
 
-/// Formats bytes a second with a decimal unit.
+/// Formats a rate in bytes per second with a decimal unit.
 pub fn rate(bytes_per_s: f64) -> String {
     scaled(bytes_per_s, 1000.0, &["B/s", "KB/s", "MB/s", "GB/s"])
 }
@@ -33,7 +33,7 @@ fn scaled(mut value: f64, step: f64, units: &[&str]) -> String {
     format!("{value:.decimals$} {}", units[unit])
 }
 
-/// Formats rows of a name and a value, the values below each other.
+/// Formats rows of a name and a value as two columns.
 pub fn rows(rows: &[(&str, String)]) -> String {
     let mut table = plain();
     table.add_rows(rows.iter().map(|(name, value)| [*name, value]));
@@ -55,7 +55,8 @@ fn plain() -> Table {
     table
 }
 
-/// Formats a table as text, with two blanks before each column.
+/// Formats a table as text, with two blanks before each column. The first column is flush left; `others`
+/// aligns the other columns.
 fn laid_out(table: &mut Table, others: CellAlignment) -> String {
     for (number, column) in table.column_iter_mut().enumerate() {
         column.set_padding((2, 0));

@@ -65,7 +65,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
     /// Returns a piece of memory that the hardware lost, and that was not returned before. To be called after
     /// each turn, until it returns `None`.
     pub fn take_lost_memory(&mut self) -> Option<LostMemory> {
-        self.handler.memory.take_untold()
+        self.handler.memory.take_unreported_loss()
     }
 
     /// Notes that the driver was called `late_ns` nanoseconds too late. This time does not count as time for
@@ -95,14 +95,14 @@ impl<N: Nic, A: Application> Driver<N, A> {
     }
 
     /// Ends a session whose application may live on, and may go on reading the slabs that it holds.
-    pub fn end(&mut self, now_ns: u64, ticket: SessionTicket) {
+    pub fn end_session(&mut self, now_ns: u64, ticket: SessionTicket) {
         if self.handler.sessions.has_had(ticket) {
             self.receiver.handle_session_ended(now_ns, ticket.session, &mut self.handler);
         }
     }
 
     /// Notes that the application is gone, whether its session was ended before or not.
-    pub fn gone(&mut self, now_ns: u64, ticket: SessionTicket) {
+    pub fn application_gone(&mut self, now_ns: u64, ticket: SessionTicket) {
         // The number is not given to another session before this application is gone.
         if self.handler.sessions.has_had(ticket) {
             self.receiver.handle_session_gone(now_ns, ticket.session, &mut self.handler);
@@ -135,7 +135,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
 
     /// Continues a drain: disconnects all peers once nothing is left to finish, or the deadline is over.
     /// Returns `true` when the drain is over.
-    pub fn go_on_draining(&mut self, now_ns: u64) -> bool {
+    pub fn continue_drain(&mut self, now_ns: u64) -> bool {
         match self.drain {
             Drain::Not => false,
             Drain::Finishing { deadline_ns } => {

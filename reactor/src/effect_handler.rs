@@ -5,7 +5,7 @@ use crate::application::Application;
 use crate::memory::{EscapeRegion, Memory, PoolMemory};
 use crate::peers::Peers;
 use crate::poison::{Piece, guarded};
-use crate::posting::{Posting, Read, Way};
+use crate::posting::{Posting, PostingContext, Read};
 use crate::sessions::Sessions;
 use crate::workers::{CheckJob, CopyJob, Job, Workers};
 use jet_core::pool::Run;
@@ -73,16 +73,16 @@ impl<N: Nic, A: Application> EffectHandler<N, A> {
 
     /// Splits the handler into the waiting requests, and what posting them needs.
     #[inline]
-    fn posting(&mut self) -> (&mut Posting, Way<'_, N>) {
+    fn posting(&mut self) -> (&mut Posting, PostingContext<'_, N>) {
         let Self { nic, memory, peers, posting, .. } = self;
-        (posting, Way { nic, peers, memory })
+        (posting, PostingContext { nic, peers, memory })
     }
 
     /// Posts READs that the NIC had no room for.
     #[inline]
     pub fn post_waiting_reads(&mut self) {
-        let (posting, mut way) = self.posting();
-        posting.waiting_reads(&mut way);
+        let (posting, mut context) = self.posting();
+        posting.waiting_reads(&mut context);
     }
 
     /// Posts headers that the NIC had no room for. Returns `true` while some still wait.
@@ -110,13 +110,13 @@ impl<N: Nic, A: Application> Commands for EffectHandler<N, A> {
     }
 
     fn post_read(&mut self, peer: PeerId, read: ReadId, remote: Remote, bytes: u32, runs: &[Run]) {
-        let (posting, mut way) = self.posting();
-        posting.read(Read { peer, id: read, remote, bytes, runs }, &mut way);
+        let (posting, mut context) = self.posting();
+        posting.read(Read { peer, id: read, remote, bytes, runs }, &mut context);
     }
 
     fn send(&mut self, peer: PeerId, header: &HeaderBytes) {
-        let (posting, mut way) = self.posting();
-        posting.header(peer, header, &mut way);
+        let (posting, mut context) = self.posting();
+        posting.header(peer, header, &mut context);
     }
 
     fn disconnect(&mut self, peer: PeerId) {

@@ -51,7 +51,7 @@ pub(crate) struct Memory {
     /// Slabs that cannot be read or written any more, and that the receiver was not told of.
     poisoned: Vec<Run>,
     /// Lost memory that was not yet reported to the driver's caller.
-    untold: Vec<LostMemory>,
+    unreported_losses: Vec<LostMemory>,
 }
 
 impl Memory {
@@ -65,7 +65,7 @@ impl Memory {
             pool_slabs: config.pool_slabs,
             escape_slabs: shape.replace_slabs + shape.memory_slabs,
             poisoned: Vec::new(),
-            untold: Vec::new(),
+            unreported_losses: Vec::new(),
         }
     }
 
@@ -169,8 +169,8 @@ impl Memory {
     }
 
     /// Takes a loss that the driver's caller was not told of.
-    pub fn take_untold(&mut self) -> Option<LostMemory> {
-        self.untold.pop()
+    pub fn take_unreported_loss(&mut self) -> Option<LostMemory> {
+        self.unreported_losses.pop()
     }
 
     /// Whether a slab is lost, and the receiver was not told of it yet.
@@ -205,7 +205,8 @@ impl Memory {
                 };
                 let count = slab(to - 1) - slab(from) + 1;
                 self.poisoned.push(Run { first: first + slab(from), count });
-                self.untold.push(LostMemory { bytes: count as usize * SLAB_BYTES, of_pool: first == 0 });
+                self.unreported_losses
+                    .push(LostMemory { bytes: count as usize * SLAB_BYTES, of_pool: first == 0 });
             }
         }
     }

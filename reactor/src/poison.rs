@@ -11,9 +11,9 @@
 //! An application that reads lost memory is still ended by the system; kernels before 5.16 give it zeros,
 //! too.
 //!
-//! The handler either changes where the thread continues (behind the call that [`call`] made, with the stack
-//! as it was), or maps a page. It takes no lock and allocates nothing. On processors other than x86-64 no
-//! work is guarded.
+//! The handler either changes where the thread continues (behind the guarded call, with the stack as it was),
+//! or maps a page. It takes no lock and allocates nothing. On processors other than x86-64 no work is
+//! guarded.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};

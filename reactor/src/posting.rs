@@ -60,11 +60,11 @@ enum Posted {
     /// The NIC has no room now. Outstanding requests make room when they end.
     NoRoom,
     /// The request can never be posted.
-    Over,
+    Refused,
 }
 
 /// The NIC that takes requests, and the tables from which requests take queue pairs and memory keys.
-pub(crate) struct Way<'a, N: Nic> {
+pub(crate) struct PostingContext<'a, N: Nic> {
     pub nic: &'a mut N,
     pub peers: &'a Peers,
     pub memory: &'a Memory,
@@ -77,7 +77,7 @@ pub(crate) struct Posting {
     /// READs that the NIC had no room for, in their order. There are at most as many as READs in flight.
     reads: VecDeque<WaitingRead>,
     /// Headers that the NIC had no room for, in their order. Their number is bounded by the SENDs that each
-    /// peer may have under way.
+    /// peer may have under context.
     headers: VecDeque<WaitingHeader>,
     scatter: Vec<Sge>,
 }
@@ -94,26 +94,26 @@ impl Posting {
     }
 
     /// Posts a READ, now or when the NIC has room. READs that wait already go first.
-    pub fn read<N: Nic>(&mut self, read: Read<'_>, way: &mut Way<'_, N>) {
+    pub fn read<N: Nic>(&mut self, read: Read<'_>, context: &mut PostingContext<'_, N>) {
         if !self.reads.is_empty() {
             self.reads.push_back(WaitingRead::new(read));
             return;
         }
-        match read_now(read, &mut self.scatter, way) {
+        match read_now(read, &mut self.scatter, context) {
             Posted::Done => {}
             Posted::NoRoom => self.reads.push_back(WaitingRead::new(read)),
-            Posted::Over => self.unposted.push(read.id),
+            Posted::Refused => self.unposted.push(read.id),
         }
     }
 
     /// Posts READs that the NIC had no room for. Outstanding READs wake the driver when they end.
     #[inline]
-    pub fn waiting_reads<N: Nic>(&mut self, way: &mut Way<'_, N>) {
+    pub fn waiting_reads<N: Nic>(&mut self, context: &mut PostingContext<'_, N>) {
         let Self { reads, scatter, unposted, .. } = self;
         while let Some(waiting) = reads.front() {
-            match read_now(waiting.read(), scatter, way) {
+            match read_now(waiting.read(), scatter, context) {
                 Posted::NoRoom => return,
-                Posted::Over => unposted.push(waiting.id),
+                Posted::Refused => unposted.push(waiting.id),
                 Posted::Done => {}
             }
             reads.pop_front();
@@ -140,9 +140,14 @@ impl Posting {
     /// Posts a header, now or when the NIC has room. Headers that wait already go first, so that a peer's
     /// headers keep their order.
     #[inline]
-    pub fn header<N: Nic>(&mut self, peer: PeerId, header: &HeaderBytes, way: &mut Way<'_, N>) {
-        let Some(qp) = way.peers.qp(peer) else { return };
-        if !self.headers.is_empty() || header_now(way.nic, qp, peer, header) == Posted::NoRoom {
+    pub fn header<N: Nic>(
+        &mut self,
+        peer: PeerId,
+        header: &HeaderBytes,
+        context: &mut PostingContext<'_, N>,
+    ) {
+        let Some(qp) = context.peers.qp(peer) else { return };
+        if !self.headers.is_empty() || header_now(context.nic, qp, peer, header) == Posted::NoRoom {
             self.headers.push_back(WaitingHeader { qp, peer, header: *header });
         }
     }
@@ -160,18 +165,18 @@ impl Posting {
     }
 }
 
-fn read_now<N: Nic>(read: Read<'_>, scatter: &mut Vec<Sge>, way: &mut Way<'_, N>) -> Posted {
-    let Some(qp) = way.peers.qp(read.peer) else { return Posted::Over };
+fn read_now<N: Nic>(read: Read<'_>, scatter: &mut Vec<Sge>, context: &mut PostingContext<'_, N>) -> Posted {
+    let Some(qp) = context.peers.qp(read.peer) else { return Posted::Refused };
     scatter.clear();
     let mut left = read.bytes;
     for &run in read.runs {
         let part = left.min(run.count * SLAB_BYTES_U32);
-        scatter.push(way.memory.sge(run, part));
+        scatter.push(context.memory.sge(run, part));
         left -= part;
     }
     let Remote { address, key } = read.remote;
-    let result = way.nic.post_read(qp, ReadRequest { id: u64::from(read.id.0), address, key, scatter });
-    after_posting(way.nic, qp, result)
+    let result = context.nic.post_read(qp, ReadRequest { id: u64::from(read.id.0), address, key, scatter });
+    after_posting(context.nic, qp, result)
 }
 
 fn header_now<N: Nic>(nic: &mut N, qp: Qp, peer: PeerId, header: &HeaderBytes) -> Posted {
@@ -186,12 +191,12 @@ fn after_posting<N: Nic>(nic: &mut N, qp: Qp, result: Result<(), PostError>) -> 
     match result {
         Ok(()) => Posted::Done,
         Err(PostError::QueueFull) => Posted::NoRoom,
-        // The connection's end is on its way. The receiver learns of the failed READs before that.
-        Err(PostError::Stale) => Posted::Over,
+        // The connection's end is on its context. The receiver learns of the failed READs before that.
+        Err(PostError::Stale) => Posted::Refused,
         // A connection on which a request cannot be posted would keep its sender waiting for ever.
         Err(PostError::LocalProtection | PostError::Limit) => {
             nic.disconnect(qp);
-            Posted::Over
+            Posted::Refused
         }
     }
 }

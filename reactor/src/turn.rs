@@ -131,7 +131,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
 
     fn connection(&mut self, now_ns: u64, event: Event) {
         match event {
-            Event::ConnectRequest { qp, private_data } => self.welcome(qp, &private_data),
+            Event::ConnectRequest { qp, private_data } => self.answer_connect_request(qp, &private_data),
             Event::Connected { qp, reads_max, .. } => {
                 if let Some(peer) = self.handler.peers.peer(qp) {
                     self.receiver.handle_connected(peer, reads_max);
@@ -139,6 +139,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
             }
             Event::Rejected { qp, .. } | Event::Disconnected { qp, .. } => {
                 if let Some(peer) = self.handler.peers.unbind(qp) {
+                    tracing::debug!(peer = peer.0, "a sender's connection ended");
                     self.handler.posting.give_up_reads(peer);
                     self.fail_unposted_reads(now_ns);
                     self.receiver.handle_peer_lost(peer, &mut self.handler);
@@ -148,10 +149,21 @@ impl<N: Nic, A: Application> Driver<N, A> {
         }
     }
 
-    fn welcome(&mut self, qp: Qp, private_data: &PrivateData) {
+    fn answer_connect_request(&mut self, qp: Qp, private_data: &PrivateData) {
         let joined = match Hello::decode(private_data.as_slice()) {
-            Ok(hello) => self.receiver.handle_hello(&hello),
-            Err(_) => Err(Refusal::Malformed),
+            Ok(hello) => {
+                let joined = self.receiver.handle_hello(&hello);
+                let application = hello.app.as_str();
+                match &joined {
+                    Ok(joined) => tracing::debug!(peer = joined.peer.0, application, "a sender connects"),
+                    Err(refusal) => tracing::debug!(application, "a sender is refused: {refusal}"),
+                }
+                joined
+            }
+            Err(error) => {
+                tracing::debug!("a connection is refused: {error}");
+                Err(Refusal::Malformed)
+            }
         };
         match joined {
             Ok(joined) => {

@@ -255,7 +255,7 @@ fn run() -> Vec<(u64, Seen)> {
     let stats = world.driver.receiver().stats();
     assert_eq!((stats.read_slabs, stats.small_held_slabs), (0, 0));
     world.driver.drain(world.now_ns() + 1_000_000_000);
-    world.until(|world| world.driver.go_on_draining(world.now_ns()));
+    world.until(|world| world.driver.continue_drain(world.now_ns()));
     world.log.seen.take()
 }
 
@@ -274,9 +274,9 @@ fn messages_come_and_end_and_a_drain_is_over_and_all_of_it_is_the_same_again() {
 fn a_ticket_ends_its_own_session_once_and_no_other_that_has_its_number() {
     let mut world = World::new(Manner::Honest);
     let first = world.ticket;
-    world.driver.end(0, first);
+    world.driver.end_session(0, first);
     assert_eq!(world.log.take(), [Seen::SessionOver(SessionEnd::Ended { held_slabs: 0 })]);
-    world.driver.gone(0, first);
+    world.driver.application_gone(0, first);
     assert_eq!(world.log.take(), [], "it is over already");
     // The only session number becomes free after a time.
     let log = Rc::clone(&world.log);
@@ -291,11 +291,11 @@ fn a_ticket_ends_its_own_session_once_and_no_other_that_has_its_number() {
     let second = second.expect("within ten seconds");
     assert!(second.session == first.session && second.ticket != first.ticket);
     let now_ns = world.now_ns();
-    world.driver.gone(now_ns, first);
-    world.driver.end(now_ns, first);
+    world.driver.application_gone(now_ns, first);
+    world.driver.end_session(now_ns, first);
     assert_eq!(world.log.take(), [], "an old ticket is nobody's");
     assert!(world.driver.application(second.session).is_some());
-    world.driver.gone(now_ns, second);
+    world.driver.application_gone(now_ns, second);
     assert_eq!(world.log.take(), [Seen::SessionOver(SessionEnd::Gone)]);
     assert!(world.driver.application(second.session).is_none());
 }
@@ -363,7 +363,7 @@ fn a_drain_waits_for_what_an_application_keeps_until_its_deadline_and_no_longer(
         } else if world.driver.deadline_is_over(now_ns) {
             assert_eq!(now_ns, deadline_ns, "it is over once; what is left is the farewell");
         }
-        world.driver.go_on_draining(now_ns)
+        world.driver.continue_drain(now_ns)
     });
     let after = deadline_ns + 1..deadline_ns + 100 * STEP_NS;
     assert!(after.contains(&world.now_ns()), "{} is not shortly after {deadline_ns}", world.now_ns());

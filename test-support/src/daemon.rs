@@ -41,7 +41,7 @@ pub fn try_status(control: &Path) -> Option<Status> {
 #[track_caller]
 pub fn wait_answer(daemon: &Process, control: &Path) -> Status {
     until("the daemon to answer", || {
-        assert!(daemon.is_running(), "the daemon ended: {}", daemon.said());
+        assert!(daemon.is_running(), "the daemon ended: {}", daemon.stderr_text());
         try_status(control)
     })
 }

@@ -94,7 +94,7 @@ impl Process {
     }
 
     /// Returns the process's standard error so far.
-    pub fn said(&self) -> String {
+    pub fn stderr_text(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
@@ -107,15 +107,16 @@ impl Process {
     #[track_caller]
     pub fn printed(&self) -> Value {
         let bytes = self.printed_bytes();
-        serde_json::from_slice(&bytes)
-            .unwrap_or_else(|error| panic!("{error}: {:?}\n{}", String::from_utf8_lossy(&bytes), self.said()))
+        serde_json::from_slice(&bytes).unwrap_or_else(|error| {
+            panic!("{error}: {:?}\n{}", String::from_utf8_lossy(&bytes), self.stderr_text())
+        })
     }
 
     /// Waits for the process's end, which must be a success, and returns its standard output as JSON.
     #[track_caller]
     pub fn succeed(mut self) -> Value {
         let status = self.wait();
-        assert!(status.success(), "{status}: {}", self.said());
+        assert!(status.success(), "{status}: {}", self.stderr_text());
         self.printed()
     }
 

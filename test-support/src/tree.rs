@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// Returns `length` bytes that depend on the seed: every 8 of them tell the seed and their position apart
 /// from all others.
-pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
+pub fn test_bytes(seed: u64, length: usize) -> Vec<u8> {
     let words =
         (0..length.div_ceil(8) as u64).map(|word| (seed << 40 | word).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
@@ -26,22 +26,22 @@ pub fn odd_tree(root: &Path) {
     };
     let sizes = [0, 1, 4095, 4096, 4097, 65_536, (256 << 10) - 1, 256 << 10, (256 << 10) + 1, 3_000_001];
     for (number, size) in sizes.into_iter().enumerate() {
-        write(root.join(format!("sizes/{size}")), bytes(number as u64, size));
+        write(root.join(format!("sizes/{size}")), test_bytes(number as u64, size));
     }
     for (seed, number) in (100..).zip(0..200) {
-        write(root.join(format!("small/{number:03}")), bytes(seed, (number * 37) % 4097));
+        write(root.join(format!("small/{number:03}")), test_bytes(seed, (number * 37) % 4097));
     }
     let names: [&[u8]; 6] = [b"with space", b"new\nline", b"no \xff\xfe text", b"-rf", b"...", b"quote\"s'"];
     for name in names {
-        write(root.join("odd").join(OsStr::from_bytes(name)), bytes(7, 50));
+        write(root.join("odd").join(OsStr::from_bytes(name)), test_bytes(7, 50));
     }
     // Paths that are too long for a small message's user header, or for any user header. The files at them
     // are empty, of one piece, or of several.
     let long =
         (0..12).fold(root.join("long"), |path, level| path.join(format!("{level:02}-{}", "y".repeat(30))));
     for (name, size) in [("empty", 0), ("one", 10), ("large", 200_000), ("pieces", 2_500_000)] {
-        write(long.join(name), bytes(9, size));
-        write(root.join("x".repeat(100)).join(name), bytes(10, size));
+        write(long.join(name), test_bytes(9, size));
+        write(root.join("x".repeat(100)).join(name), test_bytes(10, size));
     }
     fs::create_dir_all(root.join("empty/of/everything")).expect("a directory");
     fs::create_dir_all(root.join("y".repeat(150)).join("empty")).expect("a directory");
@@ -55,7 +55,7 @@ pub fn odd_tree(root: &Path) {
 pub fn large_tree(root: &Path, count: u64, length: usize) {
     fs::create_dir_all(root).expect("a directory");
     for number in 0..count {
-        fs::write(root.join(format!("{number:03}")), bytes(1000 + number, length)).expect("a file");
+        fs::write(root.join(format!("{number:03}")), test_bytes(1000 + number, length)).expect("a file");
     }
 }
 

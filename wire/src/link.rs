@@ -2,10 +2,10 @@
 //! word is written by one end alone.
 //!
 //! The pairs of orderings, by label:
-//! * *fault*: the Release in [`EndWords::set_fault`] pairs with the Acquire in [`EndWords::fault`]: an end
-//!   that sees the fault sees the count that belongs to it.
-//! * *announced*: the Release in [`EndWords::set_announced`] pairs with the Acquire in
-//!   [`EndWords::announced`].
+//! * *fault*: the Release in [`ConnectionWords::set_fault`] pairs with the Acquire in
+//!   [`ConnectionWords::fault`]: an end that sees the fault sees the count that belongs to it.
+//! * *announced*: the Release in [`ConnectionWords::set_announced`] pairs with the Acquire in
+//!   [`ConnectionWords::announced`].
 //! * *sleep*: see [`crate::sleep`].
 
 use crate::sleep::Sleeper;
@@ -15,7 +15,7 @@ use crate::sync::{AtomicU32, Ordering};
 /// anything into them.
 #[repr(C, align(128))]
 #[derive(Debug)]
-pub struct EndWords {
+pub struct ConnectionWords {
     /// Reason why this end gave up; 0 while it has not.
     fault: AtomicU32,
     /// SENDs that this end had taken when it set `fault`.
@@ -25,7 +25,7 @@ pub struct EndWords {
     room: Sleeper,
 }
 
-impl EndWords {
+impl ConnectionWords {
     /// Ends the connection from this end: `fault` is the reason, not 0, and `received` how many SENDs this
     /// end had taken.
     pub fn set_fault(&self, fault: u32, received: u32) {
@@ -65,9 +65,9 @@ mod loom {
     use ::loom::sync::{Arc, Condvar, Mutex};
     use ::loom::thread;
 
-    fn words() -> EndWords {
+    fn words() -> ConnectionWords {
         let word = || AtomicU32::new(0);
-        EndWords { fault: word(), received: word(), announced: word(), room: Sleeper::awake() }
+        ConnectionWords { fault: word(), received: word(), announced: word(), room: Sleeper::awake() }
     }
 
     /// Checks label *fault*.

@@ -4,7 +4,7 @@
 //! Each sample has a daemon of its own, because some figures are the most since the daemon's start.
 
 use super::feed::Depth;
-use super::load::{HEALTHY, Load, Standing, mebibytes, milliseconds};
+use super::load::{DaemonState, HEALTHY, Load, mebibytes, milliseconds};
 use super::{PartRows, Plan};
 use crate::consumer::{Behaviour, Look};
 use crate::pattern::Words;
@@ -35,15 +35,15 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
         load.drain()?;
         let read = Instant::now();
         let seen = load.until_whole(|_| {})?;
-        let standing = Standing::of(&load.rig)?;
+        let state = DaemonState::of(&load.rig)?;
         spans.push(milliseconds(read - start));
         whole.push(milliseconds(seen - read));
-        high_water.push(mebibytes(standing.high_water));
-        memory.push(mebibytes(standing.memory_used_max));
+        high_water.push(mebibytes(state.high_water));
+        memory.push(mebibytes(state.memory_used_max));
         #[allow(clippy::cast_precision_loss)] // some thousands
         {
-            copied.push(standing.copied_bytes as f64 / 1_048_576.0);
-            replaced.push(standing.replaced as f64);
+            copied.push(state.copied_bytes as f64 / 1_048_576.0);
+            replaced.push(state.replaced as f64);
             came.push(load.taken() as f64);
             let missing = ((SENDERS * DEPTH.large) as u64).abs_diff(load.taken());
             lost.push((missing + load.damaged()) as f64);

@@ -40,11 +40,11 @@ const POOL_SLABS: u32 = 3072;
 /// Runs that become stragglers between two evaluations where 4 % of 200 Gbps do (Jet §4.3).
 const STRAGGLERS: u32 = 12;
 /// A pool without an available slab: the pressure is danger.
-const DRY: PoolView = PoolView { available_slabs: 0, total_slabs: POOL_SLABS, replaced_slabs: 0 };
+const POOL_EMPTY: PoolView = PoolView { available_slabs: 0, total_slabs: POOL_SLABS, replaced_slabs: 0 };
 /// A pool of which every slab is available.
-const WHOLE: PoolView = PoolView { available_slabs: POOL_SLABS, ..DRY };
+const POOL_FREE: PoolView = PoolView { available_slabs: POOL_SLABS, ..POOL_EMPTY };
 /// A pool without an available slab, where replacing has reached MEM_ESC.
-const REPLACED: PoolView = PoolView { replaced_slabs: 256, ..DRY };
+const POOL_EMPTY_REPLACE_FULL: PoolView = PoolView { replaced_slabs: 256, ..POOL_EMPTY };
 
 /// Runs that the sessions keep holding.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -103,8 +103,8 @@ fn evaluations(case: Case) -> (f64, f64) {
         escape.hold(session, PASSING, PASSING_SLABS, now_ns);
     }
     let view = match case {
-        Case::NoStraggler | Case::Replaced => DRY,
-        Case::AllStraggle | Case::Pinned => REPLACED,
+        Case::NoStraggler | Case::Replaced => POOL_EMPTY,
+        Case::AllStraggle | Case::Pinned => POOL_EMPTY_REPLACE_FULL,
     };
     // Until the runs that stay have become stragglers. An evaluation counts a bounded number of them, and all
     // must be counted.
@@ -193,7 +193,7 @@ fn no_pressure() -> f64 {
     let mut escape = full();
     let start = Instant::now();
     for now_ns in 0..u64::from(CALLS) {
-        let acts = black_box(&mut escape).begin(black_box(now_ns), black_box(WHOLE));
+        let acts = black_box(&mut escape).begin(black_box(now_ns), black_box(POOL_FREE));
         assert!(!black_box(acts), "there is no pressure");
     }
     per_call(start)

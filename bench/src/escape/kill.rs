@@ -6,7 +6,7 @@
 
 use super::faulty_application::FaultyApplication;
 use super::feed::Depth;
-use super::load::{Load, Standing, milliseconds};
+use super::load::{DaemonState, Load, milliseconds};
 use super::{PartRows, Plan};
 use crate::pattern::Words;
 use crate::report::{Bound, Row, pairwise};
@@ -40,10 +40,10 @@ impl Quarantine {
 
     /// Notes how many slabs the daemon keeps. An answer after the quarantine's end is left out, since the
     /// quarantine may be over.
-    fn look(&mut self, standing: &Standing) {
+    fn look(&mut self, state: &DaemonState) {
         if Instant::now() < self.end {
             // Slabs in the pool, and those that had been copied or replaced.
-            let slabs = standing.quarantined + standing.memory_used;
+            let slabs = state.quarantined + state.memory_used;
             self.slabs_min = Some(self.slabs_min.map_or(slabs, |least| least.min(slabs)));
         }
     }
@@ -64,7 +64,7 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     let quarantine = format!("session.quarantine_ms={}", QUARANTINE.as_millis());
     let settings = [plan.settings, &[quarantine]].concat();
     let mut load = Load::start(plan.fabric, &settings, 3, 1, DEPTH, Words::FirstOfSlab)?;
-    let span = plan.extent.of(SPAN, SPAN_BRIEF);
+    let span = plan.run_size.of(SPAN, SPAN_BRIEF);
     load.run(span / 4, None)?;
     let (mut alone, mut after, mut whole) = (Vec::new(), Vec::new(), Vec::new());
     let (mut gone, mut quarantined) = (Vec::new(), Vec::new());
@@ -80,7 +80,7 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
         load.drain()?;
         load.drain_other(&mut faulty.feed)?;
         // The messages have ended, so the daemon knows of the death.
-        let seen = load.until_whole(|standing| quarantine.look(standing))?;
+        let seen = load.until_whole(|state| quarantine.look(state))?;
         let Some(kept) = quarantine.of_held(killed.held) else {
             // The load came to rest too late to see the quarantine: this turn does not count.
             missed += 1;

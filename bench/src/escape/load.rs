@@ -42,7 +42,7 @@ pub struct Measured {
     pub latencies: Latencies,
     /// State of the daemon at the span's end, while the load was on. It is not read earlier: a status request
     /// delays the load by some 100 us, which p99.9 would show.
-    pub standing: Standing,
+    pub daemon_state: DaemonState,
     /// Time for which the daemon and this thread were ready to run and had no core, together: other programs
     /// of the machine took it.
     pub waited: Duration,
@@ -154,9 +154,9 @@ impl Load {
         }
         let span = start.elapsed();
         let bytes = self.consumed_bytes() - bytes;
-        let standing = Standing::of(&self.rig)?;
+        let daemon_state = DaemonState::of(&self.rig)?;
         let waited = Duration::from_nanos(self.waited_ns()? - waited_ns);
-        Ok(Measured { bytes, span, latencies, standing, waited })
+        Ok(Measured { bytes, span, latencies, daemon_state, waited })
     }
 
     /// Returns how long this thread and the daemon's reactor have waited for a core so far, in nanoseconds.
@@ -229,8 +229,8 @@ impl Load {
         while !done(self, other.as_deref()) {
             self.turn(other.as_deref_mut(), None, false)?;
             if Instant::now() > deadline {
-                let standing = Standing::of(&self.rig)?;
-                return Err(format!("waited {LIMIT:?} for {what}; the daemon stands at {standing:?}").into());
+                let state = DaemonState::of(&self.rig)?;
+                return Err(format!("waited {LIMIT:?} for {what}; the daemon stands at {state:?}").into());
             }
         }
         Ok(Instant::now())
@@ -241,19 +241,17 @@ impl Load {
     ///
     /// # Errors
     /// As of [`Self::drain`].
-    pub fn until_whole(&mut self, mut look: impl FnMut(&Standing)) -> Result<Instant, Box<dyn Error>> {
+    pub fn until_whole(&mut self, mut look: impl FnMut(&DaemonState)) -> Result<Instant, Box<dyn Error>> {
         let deadline = Instant::now() + LIMIT;
         loop {
-            let standing = Standing::of(&self.rig)?;
+            let state = DaemonState::of(&self.rig)?;
             let seen = Instant::now();
-            look(&standing);
-            if standing.whole && standing.memory_used == 0 {
+            look(&state);
+            if state.whole && state.memory_used == 0 {
                 return Ok(seen);
             }
             if seen > deadline {
-                return Err(
-                    format!("waited {LIMIT:?} for the pool; the daemon stands at {standing:?}").into()
-                );
+                return Err(format!("waited {LIMIT:?} for the pool; the daemon stands at {state:?}").into());
             }
             // Senders must answer the daemon, which may recall credit.
             self.turn(None, None, false)?;
@@ -292,7 +290,7 @@ fn waiting_ns(task: impl AsRef<Path>) -> std::io::Result<u64> {
 
 /// State of pool and escape memory as the daemon reports it, in slabs.
 #[derive(Clone, Copy, Debug)]
-pub struct Standing {
+pub struct DaemonState {
     /// Slabs of the pool that are free or posted.
     pub free: u64,
     /// Most slabs of the pool in use at once.
@@ -311,13 +309,13 @@ pub struct Standing {
     pub replaced: u64,
     /// Bytes copied so far.
     pub copied_bytes: u64,
-    /// Slabs granted from escape memory so far.
-    pub granted: u64,
+    /// Slabs spilled to escape memory so far.
+    pub spilled: u64,
     /// Congestion signals sent so far.
     pub signals: u64,
 }
 
-impl Standing {
+impl DaemonState {
     /// Asks the daemon for its state.
     ///
     /// # Errors
@@ -334,7 +332,7 @@ impl Standing {
             memory_used_slab_ms: escape.memory.used_slab_ms,
             replaced: escape.replaced.total,
             copied_bytes: escape.copied.bytes,
-            granted: escape.memory_grants.total,
+            spilled: escape.spills.total,
             signals: escape.signals,
         })
     }

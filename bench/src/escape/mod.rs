@@ -20,7 +20,7 @@ mod load;
 mod stall;
 mod stragglers;
 
-use crate::report::{Bound, Extent, Row};
+use crate::report::{Bound, Row, RunSize};
 use std::error::Error;
 use std::io::Write;
 use std::time::Duration;
@@ -63,7 +63,7 @@ pub struct Args {
 
 /// Settings that all parts share.
 struct Plan<'a> {
-    extent: Extent,
+    run_size: RunSize,
     samples: u32,
     fabric: &'a str,
     settings: &'a [String],
@@ -100,10 +100,10 @@ impl PartRows<'_> {
 ///
 /// # Errors
 /// An error of one of the parts.
-pub fn run(extent: Extent, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
+pub fn run(run_size: RunSize, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     let plan = Plan {
-        extent,
-        samples: extent.samples,
+        run_size,
+        samples: run_size.samples,
         fabric: &args.fabric,
         settings: &args.set,
         hold: Duration::from_micros(args.hold_us),

@@ -77,7 +77,7 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     // A turn of this part takes fifteen seconds, so there are half as many.
     let turns = plan.samples.div_ceil(2);
     let spans =
-        Spans { base: plan.extent.of(BASE, BASE_BRIEF), stopped: plan.extent.of(STOPPED, STOPPED_BRIEF) };
+        Spans { base: plan.run_size.of(BASE, BASE_BRIEF), stopped: plan.run_size.of(STOPPED, STOPPED_BRIEF) };
     let off = [plan.settings, &["escape.enabled=false".to_owned()]].concat();
     for (kind, depth) in [("256 KiB", LARGE), ("mixed", MIXED)] {
         let mut load = Load::start(plan.fabric, plan.settings, 3, 1, depth, Words::FirstOfSlab)?;
@@ -136,8 +136,8 @@ fn stopped(
     samples.stopped.add(&measured);
     samples.waited.push(measured.waited_percent());
     #[allow(clippy::cast_precision_loss)] // some thousands
-    samples.free.push(measured.standing.free as f64);
-    samples.memory.push(mebibytes(measured.standing.memory_used));
+    samples.free.push(measured.daemon_state.free as f64);
+    samples.memory.push(mebibytes(measured.daemon_state.memory_used));
     samples.recoveries.push(faulty.go_on(load, stop, starves)?);
     Ok(())
 }

@@ -6,14 +6,14 @@
 //! the other, 4 % are held for so long that they would take up most of the pool. MEM_ESC can stand in for far
 //! less.
 //!
-//! Memory traffic that escape adds is counted, not measured. A copied or granted slab is written to memory
+//! Memory traffic that escape adds is counted, not measured. A copied or spilled slab is written to memory
 //! once and read from it once (2 x 4096 bytes). A replaced slab is written back once, when the cache gives
 //! its lines to other data (4096 bytes).
 //!
 //! The application's own use of the stragglers is left out: here nothing reads them.
 
 use super::feed::Depth;
-use super::load::{HEALTHY, Load, Measured, Standing, mebibytes};
+use super::load::{DaemonState, HEALTHY, Load, Measured, mebibytes};
 use super::{PartRows, Plan};
 use crate::consumer::Behaviour;
 use crate::pattern::Words;
@@ -87,14 +87,14 @@ fn compare(plan: &Plan<'_>, case: &Case, rows: &mut Vec<Row>) -> Result<(), Box<
         load.consumers.iter_mut().for_each(|consumer| consumer.behave(held));
         // Runs until as many slices are held as will be.
         load.run(hold + WARM, None)?;
-        let before = Standing::of(&load.rig)?;
+        let before = DaemonState::of(&load.rig)?;
         let measured = load.run(SPAN, None)?;
         samples.add(&measured, &before);
         load.consumers.iter_mut().for_each(|consumer| consumer.behave(HEALTHY));
         load.drain()?;
         load.until_whole(|_| {})?;
     }
-    let memory_max = mebibytes(Standing::of(&load.rig)?.memory_used_max);
+    let memory_max = mebibytes(DaemonState::of(&load.rig)?.memory_used_max);
     let damaged = load.damaged();
     samples.rows(case, hold, memory_max, damaged, rows);
     Ok(())
@@ -111,13 +111,13 @@ fn most_of_the_pool(warm: &Measured, one_in: u32) -> Duration {
 
 impl Samples {
     #[allow(clippy::cast_precision_loss)] // counts
-    fn add(&mut self, measured: &Measured, before: &Standing) {
-        let after = &measured.standing;
+    fn add(&mut self, measured: &Measured, before: &DaemonState) {
+        let after = &measured.daemon_state;
         let span_s = measured.span.as_secs_f64();
         let copied_bytes = after.copied_bytes - before.copied_bytes;
-        let granted_bytes = (after.granted - before.granted) * 4096;
+        let spilled_bytes = (after.spilled - before.spilled) * 4096;
         let replaced = after.replaced - before.replaced;
-        let traffic_bytes = 2 * (copied_bytes + granted_bytes) + replaced * 4096;
+        let traffic_bytes = 2 * (copied_bytes + spilled_bytes) + replaced * 4096;
         let slab_ms = after.memory_used_slab_ms - before.memory_used_slab_ms;
         self.held.push(measured.gigabytes_per_s());
         self.waited.push(measured.waited_percent());

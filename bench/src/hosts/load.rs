@@ -82,7 +82,8 @@ pub struct Args {
     core: Option<u32>,
     /// How long the sender looks for ends before it sleeps, in microseconds; on a core of its own, a million
     /// never sleeps
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 50,
+          value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     spin_us: u64,
 }
 
@@ -214,13 +215,13 @@ fn one(
     let buffers = if messages.are_small() { 0 } else { cell.depth };
     let mut sends = SendLoop::connect(options, cell.bytes, buffers)?;
     // The NIC's thread exists already, and does not inherit the core.
-    let _stay = args.core.map(stay).transpose()?;
+    let _pinning = args.core.map(pin_thread).transpose()?;
     let mut go = |run: u32, span: Duration| {
         messages.tag = tag_of(run);
         let schedule = cell.rate.map(|rate| Schedule::new(rate, args.arrivals, u64::from(run)));
-        let mut score = Run::begin(name, span, schedule, &messages, signals);
-        sends.run(&messages, &mut score).map_err(|error| explained(error, &args.to, &args.app))?;
-        let (outcome, without_end) = (score.finish(), sends.in_flight());
+        let mut measurement = Run::begin(name, span, schedule, &messages, signals);
+        sends.run(&messages, &mut measurement).map_err(|error| explained(error, &args.to, &args.app))?;
+        let (outcome, without_end) = (measurement.finish(), sends.in_flight());
         if without_end > 0 && outcome.interrupted.is_none() {
             return Err(format!(
                 "{}: {without_end} messages have no end for {} s; does the application '{}' read?",
@@ -245,8 +246,8 @@ fn one(
 }
 
 /// Keeps this thread on a core until the result is dropped.
-pub fn stay(core: u32) -> Result<jet_cat::Stay, String> {
-    CpuSet::from_iter([core]).stay().map_err(|error| format!("cannot run on core {core}: {error}"))
+pub fn pin_thread(core: u32) -> Result<jet_cat::Pinning, String> {
+    CpuSet::from_iter([core]).pin_thread().map_err(|error| format!("cannot run on core {core}: {error}"))
 }
 
 impl Samples {

@@ -9,11 +9,11 @@
 //! difference is the network's time, and the time that the far host's software takes longer than this one's.
 //! The network alone cannot be measured this way.
 
-use super::load::{sender_options, stay, us};
+use super::load::{pin_thread, sender_options, us};
 use super::run::{PATIENCE, histogram};
 use super::{explained, seconds, some_seconds, tag_of};
 use crate::report::{Bound, Row};
-use crate::send_loop::{Messages, Next, Score, SendLoop};
+use crate::send_loop::{Measurement, Messages, Next, SendLoop};
 use hdrhistogram::Histogram;
 use jet::commands::Signals;
 use jet_client::send::{Completion, SenderOptions};
@@ -58,14 +58,14 @@ pub struct Args {
     core: Option<u32>,
 }
 
-/// A score that sends one message and notes its latency.
-struct One<'a> {
+/// A measurement that sends one message and notes its latency.
+struct OneMessage<'a> {
     signals: &'a Signals,
     start: Instant,
     latency_ns: Option<u64>,
 }
 
-impl Score for One<'_> {
+impl Measurement for OneMessage<'_> {
     fn next(&mut self, sent: u64) -> Next {
         if sent == 0 { Next::Now } else { Next::Never }
     }
@@ -87,15 +87,15 @@ fn is_interrupted(signals: &Signals) -> bool {
     crate::interrupt::noted().is_some()
 }
 
-/// One way that messages take: a connection to a daemon.
-struct Way<'a> {
+/// One route that messages take: a connection to a daemon.
+struct Route<'a> {
     to: &'a Address,
     app: &'a str,
     sends: SendLoop,
     messages: Messages,
 }
 
-impl<'a> Way<'a> {
+impl<'a> Route<'a> {
     fn connect(to: &'a Address, args: &'a Args) -> Result<Self, Box<dyn Error>> {
         let messages = Messages { bytes: args.bytes as usize, depth: 1, tag: 0, class: 0 };
         let options = SenderOptions { spin_max: SPIN, ..sender_options(to, &args.app, messages.bytes, 1) };
@@ -108,16 +108,16 @@ impl<'a> Way<'a> {
     /// Sends one message. Returns nanoseconds from its submission to its end; `None`: a signal came first.
     fn one(&mut self, run: u32, now: Instant, signals: &Signals) -> Result<Option<u64>, Box<dyn Error>> {
         self.messages.tag = tag_of(run);
-        let mut one = One { signals, start: now, latency_ns: None };
-        self.sends.run(&self.messages, &mut one).map_err(|error| explained(error, self.to, self.app))?;
-        if one.latency_ns.is_none() && crate::interrupt::noted().is_none() {
+        let mut message = OneMessage { signals, start: now, latency_ns: None };
+        self.sends.run(&self.messages, &mut message).map_err(|error| explained(error, self.to, self.app))?;
+        if message.latency_ns.is_none() && crate::interrupt::noted().is_none() {
             let Self { to, app, .. } = self;
             return Err(format!(
                 "{to}: a message has no end for {PATIENCE:?}; does the application '{app}' read?"
             )
             .into());
         }
-        Ok(one.latency_ns)
+        Ok(message.latency_ns)
     }
 }
 
@@ -135,9 +135,9 @@ struct Sample {
 /// An error of a daemon, an application or the system.
 pub fn run(samples: u32, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     let signals = Signals::new()?;
-    let mut far = Way::connect(&args.to, args)?;
-    let mut near = args.loopback.as_ref().map(|to| Way::connect(to, args)).transpose()?;
-    let _stay = args.core.map(stay).transpose()?;
+    let mut far = Route::connect(&args.to, args)?;
+    let mut near = args.loopback.as_ref().map(|to| Route::connect(to, args)).transpose()?;
+    let _pinning = args.core.map(pin_thread).transpose()?;
     let mut seen = Vec::new();
     for number in 1..=samples {
         sample(&mut far, near.as_mut(), super::WARM_UP, args.warm_up, &signals)?;
@@ -157,8 +157,8 @@ pub fn run(samples: u32, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
 }
 
 fn sample(
-    far: &mut Way<'_>,
-    mut near: Option<&mut Way<'_>>,
+    far: &mut Route<'_>,
+    mut near: Option<&mut Route<'_>>,
     run: u32,
     span: Duration,
     signals: &Signals,

@@ -52,7 +52,7 @@ pub struct Args {
 /// An error of the daemon or the system. If the daemon is gone, the error says how much had arrived.
 pub fn run(args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     let signals = Signals::new()?;
-    let _stay = args.core.map(super::load::stay).transpose()?;
+    let _pinning = args.core.map(super::load::pin_thread).transpose()?;
     let look = if args.read { Look::Read } else { Look::Nothing };
     let behaviour = Behaviour { look, ..Behaviour::default() };
     let mut consumer = Consumer::register(&args.control_socket, &args.app, behaviour)?;

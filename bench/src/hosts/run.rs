@@ -1,7 +1,7 @@
 //! One run at the sending end: decides what is sent when, and counts the ends.
 
 use crate::schedule::Schedule;
-use crate::send_loop::{Messages, Next, Score};
+use crate::send_loop::{Measurement, Messages, Next};
 use hdrhistogram::Histogram;
 use jet::commands::Signals;
 use jet_client::send::{Completion, Ticket};
@@ -149,7 +149,7 @@ impl<'a> Run<'a> {
     }
 }
 
-impl Score for Run<'_> {
+impl Measurement for Run<'_> {
     fn next(&mut self, sent: u64) -> Next {
         let now = Instant::now();
         self.look(now);

@@ -29,12 +29,12 @@ pub mod traffic;
 mod turns;
 
 use crate::provenance::Run;
-use crate::report::{Bound, Extent, Row};
+use crate::report::{Bound, Row, RunSize};
 use crate::rig::MembwProcess;
 use counted::Counted;
 use jet_cat::CpuSet;
 use picture::Picture;
-use receivers::{Receiver, Standing};
+use receivers::{Receiver, StartedReceiver};
 use resident::Judge;
 use std::error::Error;
 use std::fs::File;
@@ -83,7 +83,7 @@ pub struct Args {
 ///
 /// # Errors
 /// An error of a receiver or a sender, or a file that cannot be written.
-pub fn run(extent: Extent, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
+pub fn run(run_size: RunSize, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     let sizes = if args.message_bytes.is_empty() {
         vec![4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20]
     } else {
@@ -100,8 +100,8 @@ pub fn run(extent: Extent, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
         tracing::info!("{reason}");
     }
     let receivers = u32::try_from(Receiver::ALL.len())?;
-    let samples = extent.samples;
-    if !samples.is_multiple_of(receivers) && !extent.brief {
+    let samples = run_size.samples;
+    if !samples.is_multiple_of(receivers) && !run_size.brief {
         tracing::info!(
             "in {samples} rounds not every receiver is first, second and so on equally often; \
              take {receivers} or a multiple: --samples {receivers}"
@@ -112,38 +112,38 @@ pub fn run(extent: Extent, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     for message_bytes in sizes {
         let shape = Shape { connections: SENDERS, depth: usize::from(args.depth), message_bytes };
         tracing::info!("messages of {message_bytes} bytes");
-        one_size(extent, shape, args, &mut measured, &mut rows)?;
+        one_size(run_size, shape, args, &mut measured, &mut rows)?;
     }
     if let Some(csv) = &mut csv {
         csv.write_all(table::csv(&measured).as_bytes())?;
     }
     if let Some(picture) = picture {
-        picture.draw(&Run::this(samples, extent.brief), &measured)?;
+        picture.draw(&Run::this(samples, run_size.brief), &measured)?;
     }
     Ok(rows)
 }
 
 fn one_size(
-    extent: Extent,
+    run_size: RunSize,
     shape: Shape,
     args: &Args,
     measured: &mut Measured,
     rows: &mut Vec<Row>,
 ) -> Result<(), Box<dyn Error>> {
-    let start = |receiver| Standing::start(receiver, shape, RECEIVERS_CORE, &args.set);
-    let mut standing = Receiver::ALL.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
-    let (spans, loads) = extent.of((Spans::FULL, &LOADS[..]), (Spans::BRIEF, &BRIEF_LOADS[..]));
+    let start = |receiver| StartedReceiver::start(receiver, shape, RECEIVERS_CORE, &args.set);
+    let mut receivers = Receiver::ALL.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
+    let (spans, loads) = run_size.of((Spans::FULL, &LOADS[..]), (Spans::BRIEF, &BRIEF_LOADS[..]));
     // Loads are offered beside the antagonist only, where the tail's bound applies.
     for (antagonist, loads) in [(None, &[][..]), (Some(args.antagonist), loads)] {
         let _hammer = antagonist.map(|rate| MembwProcess::start(rate, OTHERS_CORE)).transpose()?;
         let setting = Setting { shape, antagonist, loads, spans };
-        turns::warm_up(&mut standing, spans)?;
+        turns::warm_up(&mut receivers, spans)?;
         let judge = calibrated()?;
-        turns::rounds(extent.samples as usize, &setting, judge.as_ref(), &mut standing, measured)?;
+        turns::rounds(run_size.samples as usize, &setting, judge.as_ref(), &mut receivers, measured)?;
         rows.extend(rows::of_setting(shape, antagonist, loads, measured));
     }
     if !shape.is_small() {
-        used(shape, spans, &mut standing, rows)?;
+        used(shape, spans, &mut receivers, rows)?;
     }
     Ok(())
 }
@@ -151,7 +151,7 @@ fn one_size(
 /// Calibrates the judge of `resident` on the receivers' core. `None`: that is impossible here; a log line
 /// says why, and no receiver has that row.
 fn calibrated() -> std::io::Result<Option<Judge>> {
-    let _there = CpuSet::from_iter([RECEIVERS_CORE]).stay()?;
+    let _there = CpuSet::from_iter([RECEIVERS_CORE]).pin_thread()?;
     Ok(Judge::calibrate().inspect_err(|error| tracing::warn!("resident is not told: {error}")).ok())
 }
 
@@ -159,11 +159,11 @@ fn calibrated() -> std::io::Result<Option<Judge>> {
 fn used(
     shape: Shape,
     spans: Spans,
-    standing: &mut [Standing],
+    receivers: &mut [StartedReceiver],
     rows: &mut Vec<Row>,
 ) -> Result<(), Box<dyn Error>> {
-    let _here = CpuSet::from_iter([OTHERS_CORE]).stay()?;
-    for one in standing.iter_mut().filter(|one| one.rig().is_some()) {
+    let _here = CpuSet::from_iter([OTHERS_CORE]).pin_thread()?;
+    for one in receivers.iter_mut().filter(|one| one.rig().is_some()) {
         one.go_on()?;
         let used = one.used_mib(spans.turn)?;
         one.stop()?;

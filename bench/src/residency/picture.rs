@@ -127,7 +127,7 @@ fn throughputs(measured: &Measured, receiver: Receiver, with: bool) -> String {
         turn.receiver == receiver && turn.antagonist.is_some() == with && turn.offered.is_none()
     };
     let turns = measured.turns.iter().filter(ours);
-    points(turns.map(|turn| (turn.shape.message_bytes >> 10, turn.seen.gigabytes_per_s)))
+    points(turns.map(|turn| (turn.shape.message_bytes >> 10, turn.figures.gigabytes_per_s)))
 }
 
 /// Returns the same lines as [`throughputs`], for a ring of the bare loop.
@@ -140,7 +140,7 @@ fn bare(measured: &Measured, size: Size, with: bool) -> String {
 fn tails(measured: &Measured, receiver: Receiver, message_bytes: usize) -> String {
     let ours = |turn: &&Turn| turn.receiver == receiver && turn.shape.message_bytes == message_bytes;
     let turns = measured.turns.iter().filter(ours);
-    points(turns.filter_map(|turn| Some((turn.offered?.percent as usize, turn.seen.p999_us / 1e3))))
+    points(turns.filter_map(|turn| Some((turn.offered?.percent as usize, turn.figures.p999_us / 1e3))))
 }
 
 fn points(figures: impl Iterator<Item = (usize, f64)>) -> String {

@@ -85,7 +85,7 @@ impl Receiver {
 }
 
 /// A receiver that has been started, with its senders.
-pub struct Standing {
+pub struct StartedReceiver {
     /// Kind of the receiver.
     pub receiver: Receiver,
     processes: Processes,
@@ -102,7 +102,7 @@ enum Processes {
     Conventional(ConventionalProcess),
 }
 
-impl Standing {
+impl StartedReceiver {
     /// Starts a receiver on a core, and connects its senders. Afterwards the receiver is stopped.
     ///
     /// # Errors
@@ -139,9 +139,9 @@ impl Standing {
             }
         };
         let traffic = Traffic::connect(&address, shape)?;
-        let standing = Self { receiver, processes, traffic, touched, watched };
-        standing.stop()?;
-        Ok(standing)
+        let started = Self { receiver, processes, traffic, touched, watched };
+        started.stop()?;
+        Ok(started)
     }
 
     /// Returns the process that drives the NIC.

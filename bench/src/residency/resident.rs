@@ -41,7 +41,7 @@ impl Watched {
             fs::read_link(path).is_ok_and(|to| to.to_string_lossy().split(' ').next() == Some(&called))
         };
         let file = File::open(open.into_iter().find(is_it).ok_or_else(|| missing("has no"))?)?;
-        let mapping = Arc::new(Mapping::of_stranger(file.as_fd(), Protection::Read, u64::MAX)?);
+        let mapping = Arc::new(Mapping::map_received(file.as_fd(), Protection::Read, u64::MAX)?);
         let maps = fs::read_to_string(format!("/proc/{application}/maps"))?;
         let address = address(&maps, &called).ok_or_else(|| missing("does not map"))?;
         // So that no timed touch meets a page that is not mapped in yet.

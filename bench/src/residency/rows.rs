@@ -109,7 +109,7 @@ impl Rows<'_> {
             }
         };
         match load {
-            None => figure("throughput", "GB/s", &|turn| turn.seen.gigabytes_per_s, Bound::None),
+            None => figure("throughput", "GB/s", &|turn| turn.figures.gigabytes_per_s, Bound::None),
             Some(_) => {
                 figure(
                     "delivered / offered",
@@ -117,12 +117,12 @@ impl Rows<'_> {
                     &|turn| turn.delivered.unwrap_or(f64::NAN),
                     Bound::None,
                 );
-                figure("senders late by, p99.9", "us", &|turn| turn.seen.late_p999_us, Bound::None);
+                figure("senders late by, p99.9", "us", &|turn| turn.figures.late_p999_us, Bound::None);
             }
         }
-        figure("p50", "us", &|turn| turn.seen.p50_us, Bound::None);
-        figure("p99", "us", &|turn| turn.seen.p99_us, Bound::None);
-        figure("p99.9", "us", &|turn| turn.seen.p999_us, Bound::None);
+        figure("p50", "us", &|turn| turn.figures.p50_us, Bound::None);
+        figure("p99", "us", &|turn| turn.figures.p99_us, Bound::None);
+        figure("p99.9", "us", &|turn| turn.figures.p999_us, Bound::None);
         let is_pool = receiver == Receiver::Jet && load.is_none();
         let pool_bound = if is_pool { Bound::AtMost(12.0) } else { Bound::None };
         figure("memory touched in a turn", "MiB", &|turn| turn.touched_mib, pool_bound);
@@ -132,7 +132,7 @@ impl Rows<'_> {
 
     fn throughputs(&mut self) {
         for (above, below, what, bound) in THROUGHPUTS {
-            let rate: &dyn Fn(&Turn) -> f64 = &|turn| turn.seen.gigabytes_per_s;
+            let rate: &dyn Fn(&Turn) -> f64 = &|turn| turn.figures.gigabytes_per_s;
             let ratios = pairwise(&self.of(above, None, rate), &self.of(below, None, rate));
             let metric = format!(": {} / {}, throughput{what}", above.letter(), below.letter());
             self.push(&metric, "ratio", ratios, bound);
@@ -141,7 +141,7 @@ impl Rows<'_> {
 
     fn tails(&mut self, percent: u32) {
         for (above, below) in TAILS {
-            let tail: &dyn Fn(&Turn) -> f64 = &|turn| turn.seen.p999_us;
+            let tail: &dyn Fn(&Turn) -> f64 = &|turn| turn.figures.p999_us;
             let ratios = pairwise(&self.of(above, Some(percent), tail), &self.of(below, Some(percent), tail));
             let has_bound = (above, below) == TAILS[0] && percent == TAIL_BOUND.0;
             let bound = if has_bound { Bound::AtMost(TAIL_BOUND.1) } else { Bound::None };

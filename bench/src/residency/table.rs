@@ -1,12 +1,15 @@
 //! Every turn as a line of a table (CSV).
 
-use super::traffic::{Seen, Shape};
+use super::traffic::{Shape, TurnFigures};
 use super::turns::{Bare, Measured, Turn};
 use std::fmt::Write as _;
 
 /// Head of the table. An empty field below it: the turn has no such figure, or it is not known here.
-const HEAD: &str = "receiver,message_bytes,connections,depth,antagonist_gb_per_s,round,place,load_percent,offered_gb_per_s,messages,gb_per_s,delivered,\
-                    p50_us,p99_us,p99_9_us,late_p99_9_us,resident,touched_mib,misses_a_kib,reads_most,buffers_most_mib,others_us\n";
+const HEAD: &str = concat!(
+    "receiver,message_bytes,connections,depth,antagonist_gb_per_s,round,place,load_percent,",
+    "offered_gb_per_s,messages,gb_per_s,delivered,p50_us,p99_us,p99_9_us,late_p99_9_us,resident,touched_mib,",
+    "misses_a_kib,reads_most,buffers_most_mib,others_us\n",
+);
 
 /// Returns all turns in their order, and the bare loop's turns after them.
 pub fn csv(measured: &Measured) -> String {
@@ -19,7 +22,8 @@ pub fn csv(measured: &Measured) -> String {
         let (name, antagonist) = (ring.key(), field(*antagonist, 3));
         writeln!(
             text,
-            "{name},{message_bytes},{connections},{depth},{antagonist},{round},,,,,{gigabytes_per_s:.3},,,,,,,,,,,"
+            "{name},{message_bytes},{connections},{depth},{antagonist},{round},,,,,\
+             {gigabytes_per_s:.3},,,,,,,,,,,"
         )
         .expect("text grows");
     }
@@ -27,9 +31,10 @@ pub fn csv(measured: &Measured) -> String {
 }
 
 fn line(text: &mut String, turn: &Turn) {
-    let Turn { round, place, receiver, shape, antagonist, offered, seen, touched_mib, others_us, .. } = turn;
+    let Turn { round, place, receiver, shape, antagonist, offered, figures, touched_mib, others_us, .. } =
+        turn;
     let Shape { connections, depth, message_bytes } = shape;
-    let Seen { messages, gigabytes_per_s, p50_us, p99_us, p999_us, late_p999_us, .. } = seen;
+    let TurnFigures { messages, gigabytes_per_s, p50_us, p99_us, p999_us, late_p999_us, .. } = figures;
     let (name, antagonist) = (receiver.key(), field(*antagonist, 3));
     let percent = offered.map_or(String::new(), |offered| offered.percent.to_string());
     let rate = field(offered.map(|offered| offered.gigabytes_per_s), 3);
@@ -41,8 +46,9 @@ fn line(text: &mut String, turn: &Turn) {
     let buffers = field(turn.most.map(|most| most.buffer_bytes as f64 / 1_048_576.0), 2);
     writeln!(
         text,
-        "{name},{message_bytes},{connections},{depth},{antagonist},{round},{place},{percent},{rate},{messages},{gigabytes_per_s:.3},{delivered},\
-         {p50_us:.1},{p99_us:.1},{p999_us:.1},{late},{resident},{touched_mib:.2},{misses},{reads},{buffers},{others_us:.1}"
+        "{name},{message_bytes},{connections},{depth},{antagonist},{round},{place},{percent},{rate},\
+         {messages},{gigabytes_per_s:.3},{delivered},{p50_us:.1},{p99_us:.1},{p999_us:.1},{late},{resident},\
+         {touched_mib:.2},{misses},{reads},{buffers},{others_us:.1}"
     )
     .expect("text grows");
 }
@@ -62,7 +68,7 @@ mod tests {
     #[test]
     fn every_line_has_a_field_for_every_head() {
         let shape = Shape { connections: 32, depth: 16, message_bytes: 4096 };
-        let seen = Seen {
+        let figures = TurnFigures {
             messages: 7,
             elapsed: std::time::Duration::from_secs(1),
             gigabytes_per_s: 1.5,
@@ -78,7 +84,7 @@ mod tests {
             shape,
             antagonist: offered.map(|_| 3.0),
             offered,
-            seen,
+            figures,
             delivered: offered.map(|_| 1.0),
             resident: most.map(|_| 0.5),
             touched_mib: 12.0,

@@ -49,9 +49,9 @@ fn all_that_is_offered_is_consumed_once_by_every_kind() {
             let shape = Shape { connections: 4, depth: 8, message_bytes };
             let mut rig = start(buffers, reads_max, shape);
             let arrivals = Poisson::new(1, 2000.0, Duration::from_millis(50), shape.connections);
-            let seen = rig.traffic.offer(arrivals.clone()).unwrap();
+            let figures = rig.traffic.offer(arrivals.clone()).unwrap();
             let what = format!("{message_bytes} bytes, {buffers:?}, {reads_max:?}");
-            assert_eq!(seen.messages, arrivals.count() as u64, "{what}");
+            assert_eq!(figures.messages, arrivals.count() as u64, "{what}");
             assert!(rig.traffic.run(Duration::from_millis(20)).unwrap().messages > 0, "{what}");
             assert!(rig.touched.bytes() >= message_bytes.min(4096), "{what}");
         }
@@ -87,9 +87,9 @@ fn a_message_is_timed_from_when_it_was_to_arrive() {
         }
         Arrival { at_ns, connection: 0 }
     });
-    let seen = rig.traffic.offer(arrivals).unwrap();
-    assert_eq!(seen.messages, 100);
+    let figures = rig.traffic.offer(arrivals).unwrap();
+    assert_eq!(figures.messages, 100);
     // Up to the rounding of the histogram.
-    assert!(seen.p50_us > 99_500.0, "{seen:?}");
-    assert!(seen.late_p999_us > 99_500.0, "{seen:?}");
+    assert!(figures.p50_us > 99_500.0, "{figures:?}");
+    assert!(figures.late_p999_us > 99_500.0, "{figures:?}");
 }

@@ -77,7 +77,7 @@ impl Marks {
     /// An error of the system.
     pub fn open(path: &Path) -> Result<Self, Box<dyn Error>> {
         let file = File::options().read(true).write(true).open(path)?;
-        Ok(Self(Mapping::of_stranger(file.as_fd(), Protection::ReadWrite, MARKS as u64)?))
+        Ok(Self(Mapping::map_received(file.as_fd(), Protection::ReadWrite, MARKS as u64)?))
     }
 
     /// Marks the pages of `bytes`, which are being read.

@@ -65,7 +65,7 @@ impl Shape {
 
 /// Figures of a turn, as the senders measured them.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen {
+pub struct TurnFigures {
     /// Messages that ended as consumed.
     pub messages: u64,
     /// Time until the last message's end.
@@ -87,7 +87,7 @@ pub struct Seen {
 struct Connection {
     qp: Qp,
     /// Whether the receiver's welcome has arrived.
-    stands: bool,
+    is_accepted: bool,
     credit_limit: u64,
     /// SENDs posted so far.
     sends: u64,
@@ -177,7 +177,7 @@ impl Traffic {
             let qp = traffic.nic.connect(address, &hello)?;
             traffic.connections.push(Connection {
                 qp,
-                stands: false,
+                is_accepted: false,
                 credit_limit: 0,
                 sends: 0,
                 recalled_to: None,
@@ -188,7 +188,7 @@ impl Traffic {
             });
         }
         let until = Instant::now() + PATIENCE;
-        while !traffic.connections.iter().all(|connection| connection.stands) {
+        while !traffic.connections.iter().all(|connection| connection.is_accepted) {
             if Instant::now() > until {
                 return Err("the receiver did not accept every connection".into());
             }
@@ -203,7 +203,7 @@ impl Traffic {
     ///
     /// # Errors
     /// An error of the NIC, a message that was not consumed, or that messages stop ending.
-    pub fn run(&mut self, span: Duration) -> Result<Seen, Box<dyn Error>> {
+    pub fn run(&mut self, span: Duration) -> Result<TurnFigures, Box<dyn Error>> {
         self.begin();
         let mut idle_since = None;
         loop {
@@ -215,7 +215,7 @@ impl Traffic {
             }
             self.nic.flush();
             if !goes_on && self.connections.iter().all(|connection| connection.in_flight == 0) {
-                return Ok(self.seen());
+                return Ok(self.figures());
             }
             let idle = self.idle(self.ended != ended, &mut idle_since)?;
             if idle > SPIN {
@@ -230,7 +230,10 @@ impl Traffic {
     ///
     /// # Errors
     /// As of [`Self::run`].
-    pub fn offer(&mut self, arrivals: impl IntoIterator<Item = Arrival>) -> Result<Seen, Box<dyn Error>> {
+    pub fn offer(
+        &mut self,
+        arrivals: impl IntoIterator<Item = Arrival>,
+    ) -> Result<TurnFigures, Box<dyn Error>> {
         self.begin();
         let mut arrivals = arrivals.into_iter();
         let mut next = arrivals.next();
@@ -256,7 +259,7 @@ impl Traffic {
             let done = |connection: &Connection| connection.in_flight + connection.arrived_ns.len() == 0;
             let all_done = self.connections.iter().all(done);
             if next.is_none() && all_done {
-                return Ok(self.seen());
+                return Ok(self.figures());
             }
             // Where nothing is under way, no end can come.
             self.idle(worked || self.ended != ended || all_done, &mut idle_since)?;
@@ -270,13 +273,13 @@ impl Traffic {
         self.clock = Instant::now();
     }
 
-    fn seen(&self) -> Seen {
+    fn figures(&self) -> TurnFigures {
         let elapsed = self.clock.elapsed();
         #[allow(clippy::cast_precision_loss)] // a rate, and times
         let us = |of: &Histogram<u64>, quantile| of.value_at_quantile(quantile) as f64 / 1e3;
         #[allow(clippy::cast_precision_loss)] // a rate
         let bytes = (self.ended * self.shape.message_bytes as u64) as f64;
-        Seen {
+        TurnFigures {
             messages: self.ended,
             elapsed,
             gigabytes_per_s: bytes / 1e9 / elapsed.as_secs_f64(),
@@ -339,7 +342,7 @@ impl Traffic {
                         return Err(format!("the receiver takes {} at once", welcome.requests_max).into());
                     }
                     let connection = self.connection(qp)?;
-                    connection.stands = true;
+                    connection.is_accepted = true;
                     connection.credit_limit = connection.credit_limit.max(welcome.credit_limit);
                 }
                 other => return Err(format!("a connection ended: {other:?}").into()),

@@ -9,9 +9,9 @@ use super::arrivals::Poisson;
 use super::bare::{self, Ring};
 use super::conventional::Most;
 use super::counted::Counted;
-use super::receivers::{Receiver, Standing};
+use super::receivers::{Receiver, StartedReceiver};
 use super::resident::Judge;
-use super::traffic::{Seen, Shape};
+use super::traffic::{Shape, TurnFigures};
 use super::{OTHERS_CORE, RECEIVERS_CORE};
 use crate::report::median;
 use jet_cat::CpuSet;
@@ -90,7 +90,7 @@ pub struct Turn {
     /// The load that was offered; `None`: a closed loop.
     pub offered: Option<Offered>,
     /// Figures that the senders measured.
-    pub seen: Seen,
+    pub figures: TurnFigures,
     /// Length of an open loop's turn divided by the time until everything offered was consumed, at most 1.
     /// `None`: a closed loop.
     pub delivered: Option<f64>,
@@ -134,9 +134,9 @@ pub struct Measured {
 ///
 /// # Errors
 /// An error of a receiver or a sender.
-pub fn warm_up(standing: &mut [Standing], spans: Spans) -> Result<(), Box<dyn Error>> {
-    let _here = CpuSet::from_iter([OTHERS_CORE]).stay()?;
-    for one in standing {
+pub fn warm_up(receivers: &mut [StartedReceiver], spans: Spans) -> Result<(), Box<dyn Error>> {
+    let _here = CpuSet::from_iter([OTHERS_CORE]).pin_thread()?;
+    for one in receivers {
         let follows = one.receiver == Receiver::Following;
         one.go_on()?;
         one.traffic.run(if follows { spans.warm_up_following } else { spans.warm_up })?;
@@ -154,13 +154,13 @@ pub fn rounds(
     rounds: usize,
     setting: &Setting<'_>,
     judge: Option<&Judge>,
-    standing: &mut [Standing],
+    receivers: &mut [StartedReceiver],
     measured: &mut Measured,
 ) -> Result<(), Box<dyn Error>> {
     let from = measured.turns.len();
     for round in 0..rounds {
         for (place, receiver) in Receiver::order(round).into_iter().enumerate() {
-            measured.turns.push(turn((round, place), receiver, None, setting, judge, standing)?);
+            measured.turns.push(turn((round, place), receiver, None, setting, judge, receivers)?);
         }
         bare_turn(round, setting, measured)?;
     }
@@ -170,7 +170,7 @@ pub fn rounds(
             let offered = Offered { percent, gigabytes_per_s: slowest * f64::from(percent) / 100.0 };
             // Each load has another order than the load before it.
             for (place, receiver) in Receiver::order(round + next).into_iter().enumerate() {
-                let turn = turn((round, place), receiver, Some(offered), setting, judge, standing)?;
+                let turn = turn((round, place), receiver, Some(offered), setting, judge, receivers)?;
                 measured.turns.push(turn);
             }
         }
@@ -183,7 +183,7 @@ pub fn rounds(
 pub fn slowest(closed: &[Turn]) -> f64 {
     let rate = |receiver: Receiver| {
         let turns = closed.iter().filter(|turn| turn.receiver == receiver);
-        median(&turns.map(|turn| turn.seen.gigabytes_per_s).collect::<Vec<_>>())
+        median(&turns.map(|turn| turn.figures.gigabytes_per_s).collect::<Vec<_>>())
     };
     Receiver::ALL.into_iter().map(rate).fold(f64::INFINITY, f64::min)
 }
@@ -194,42 +194,40 @@ fn turn(
     offered: Option<Offered>,
     setting: &Setting<'_>,
     judge: Option<&Judge>,
-    standing: &mut [Standing],
+    receivers: &mut [StartedReceiver],
 ) -> Result<Turn, Box<dyn Error>> {
     let &Setting { shape, antagonist, spans, .. } = setting;
-    let others_before = others_time(receiver, standing)?;
+    let others_before = others_time(receiver, receivers)?;
     let one =
-        standing.iter_mut().find(|one| one.receiver == receiver).ok_or("a receiver that was not started")?;
+        receivers.iter_mut().find(|one| one.receiver == receiver).ok_or("a receiver that was not started")?;
     one.go_on()?;
-    let (seen, misses, most) = {
-        let _here = CpuSet::from_iter([OTHERS_CORE]).stay()?;
+    let (figures, misses, most) = {
+        let _here = CpuSet::from_iter([OTHERS_CORE]).pin_thread()?;
         load(one, offered, shape, round, 0, spans.settle)?;
         one.most()?;
         one.touched.clear();
         let counted = Counted::start(one.driving_pid());
-        let seen = load(one, offered, shape, round, 1, spans.turn)?;
+        let figures = load(one, offered, shape, round, 1, spans.turn)?;
         let misses = counted.ok().map(|mut counted| counted.misses()).transpose()?;
-        (seen, misses, one.most()?)
+        (figures, misses, one.most()?)
     };
     one.stop()?;
     let pages = one.watched.read_pages(&one.touched);
     let touched = one.touched.bytes();
     let resident = match judge {
         Some(judge) => {
-            let _there = CpuSet::from_iter([RECEIVERS_CORE]).stay()?;
+            let _there = CpuSet::from_iter([RECEIVERS_CORE]).pin_thread()?;
             judge.resident(&one.watched, &pages)?
         }
         None => None,
     };
-    let others = others_time(receiver, standing)?.saturating_sub(others_before);
-    #[allow(clippy::cast_precision_loss)] // a rate
-    let misses =
-        misses.map(|misses| misses as f64 / (seen.gigabytes_per_s * 1e9 / 1024.0 * spans.turn.as_secs_f64()));
+    let others = others_time(receiver, receivers)?.saturating_sub(others_before);
+    let misses = misses.map(|misses| misses_per_kib(misses, &figures, shape));
     #[allow(clippy::cast_precision_loss)] // below 2^30
     let touched_mib = touched as f64 / 1_048_576.0;
     let others_us = others.as_secs_f64() * 1e6;
     // The last arrival is a little before the turn's end.
-    let delivered = offered.map(|_| (spans.turn.as_secs_f64() / seen.elapsed.as_secs_f64()).min(1.0));
+    let delivered = offered.map(|_| (spans.turn.as_secs_f64() / figures.elapsed.as_secs_f64()).min(1.0));
     Ok(Turn {
         round,
         place,
@@ -237,7 +235,7 @@ fn turn(
         shape,
         antagonist,
         offered,
-        seen,
+        figures,
         delivered,
         resident,
         touched_mib,
@@ -247,19 +245,27 @@ fn turn(
     })
 }
 
-fn others_time(receiver: Receiver, standing: &[Standing]) -> std::io::Result<Duration> {
-    standing.iter().filter(|one| one.receiver != receiver).map(Standing::processor_time).sum()
+fn others_time(receiver: Receiver, receivers: &[StartedReceiver]) -> std::io::Result<Duration> {
+    receivers.iter().filter(|one| one.receiver != receiver).map(StartedReceiver::processor_time).sum()
+}
+
+/// Returns the cache misses for each KiB that was consumed in a turn. The turn ends with the last message's
+/// end, a little after its load does.
+#[allow(clippy::cast_precision_loss)] // a rate
+fn misses_per_kib(misses: u64, figures: &TurnFigures, shape: Shape) -> f64 {
+    let consumed_bytes = figures.messages * shape.message_bytes as u64;
+    misses as f64 / (consumed_bytes as f64 / 1024.0)
 }
 
 /// Runs a turn's load for `span`: as much as possible, or what is offered.
 fn load(
-    one: &mut Standing,
+    one: &mut StartedReceiver,
     offered: Option<Offered>,
     shape: Shape,
     round: usize,
     part: u64,
     span: Duration,
-) -> Result<Seen, Box<dyn Error>> {
+) -> Result<TurnFigures, Box<dyn Error>> {
     let Some(Offered { percent, gigabytes_per_s }) = offered else { return one.traffic.run(span) };
     // The seed is the same for all receivers of this round and load.
     let seed = (round as u64) << 16 | u64::from(percent) << 1 | part;
@@ -270,7 +276,7 @@ fn load(
 
 fn bare_turn(round: usize, setting: &Setting<'_>, measured: &mut Measured) -> Result<(), Box<dyn Error>> {
     let &Setting { shape, antagonist, spans, .. } = setting;
-    let _there = CpuSet::from_iter([RECEIVERS_CORE]).stay()?;
+    let _there = CpuSet::from_iter([RECEIVERS_CORE]).pin_thread()?;
     for ring in bare::Size::ALL {
         let mut loops = Ring::new(ring.bytes(shape), shape.message_bytes)?;
         loops.run(spans.bare);
@@ -278,4 +284,28 @@ fn bare_turn(round: usize, setting: &Setting<'_>, measured: &mut Measured) -> Re
         measured.bare.push(Bare { round, shape, antagonist, ring, gigabytes_per_s });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misses_are_divided_by_what_was_consumed_however_long_the_last_messages_took() {
+        let shape = Shape { connections: 2, depth: 4, message_bytes: 4096 };
+        let messages = 1000;
+        for elapsed in [Duration::from_secs(1), Duration::from_secs(3)] {
+            let figures = TurnFigures {
+                messages,
+                elapsed,
+                gigabytes_per_s: 4.096e-3 / elapsed.as_secs_f64(),
+                p50_us: 1.0,
+                p99_us: 2.0,
+                p999_us: 3.0,
+                late_p999_us: 0.0,
+            };
+            let misses = misses_per_kib(8000, &figures, shape);
+            assert!((misses - 2.0).abs() < 1e-9, "{misses} misses for each KiB, {elapsed:?}");
+        }
+    }
 }

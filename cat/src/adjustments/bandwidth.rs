@@ -82,7 +82,7 @@ impl Throttle {
         }
     }
 
-    pub fn stands(&self, resctrl: &Resctrl) -> Result<bool, AdjustError> {
+    pub fn is_in_effect(&self, resctrl: &Resctrl) -> Result<bool, AdjustError> {
         let found = self.found(resctrl)?.unwrap_or_default();
         Ok(self.after.iter().all(|(domain, after)| found.get(domain) == Some(after)))
     }
@@ -122,7 +122,7 @@ impl Throttle {
     }
 
     /// Puts each domain back independently of the others. Failures are described in `refused`.
-    pub fn put_back_what_is_taken(&self, resctrl: &Resctrl, returns: Bandwidth, refused: &mut Vec<String>) {
+    pub fn put_back_each_domain(&self, resctrl: &Resctrl, returns: Bandwidth, refused: &mut Vec<String>) {
         for (domain, before) in returns {
             if let Err(error) = self.write(resctrl, [(domain, before)].into()) {
                 refused.push(format!("the memory bandwidth of '{}' in domain {domain}: {error}", self.group));

@@ -88,7 +88,7 @@ impl DeviceWays {
         Ok(resctrl.set_io_ways(&self.after)?)
     }
 
-    pub fn stands(&self, resctrl: &Resctrl) -> Result<bool, AdjustError> {
+    pub fn is_in_effect(&self, resctrl: &Resctrl) -> Result<bool, AdjustError> {
         if resctrl.io_alloc()? != IoAlloc::Enabled {
             return Ok(false);
         }
@@ -150,7 +150,7 @@ impl DeviceWays {
 
     /// Puts each domain back independently of the others. Failures, and ways that stay as set, are described
     /// in `refused`.
-    pub fn put_back_what_is_taken(resctrl: &Resctrl, returns: &Returns, refused: &mut Vec<String>) {
+    pub fn put_back_each_domain(resctrl: &Resctrl, returns: &Returns, refused: &mut Vec<String>) {
         let mut put_back = |returns: &Returns, what: &str| {
             if let Err(error) = Self::put_back(resctrl, returns) {
                 refused.push(format!("what devices may fill{what}: {error}"));

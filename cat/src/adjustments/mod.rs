@@ -8,7 +8,7 @@ mod bandwidth;
 mod device_ways;
 mod error;
 
-pub use crate::journals::GivenUp;
+pub use crate::journals::ForgetOutcome;
 pub use error::AdjustError;
 
 use crate::journals::{self, JournalError, Journaled};
@@ -131,9 +131,9 @@ impl journals::Record for Record {
 
     fn put_back_what_fits(&self, resctrl: &Resctrl) -> Result<Vec<String>, AdjustError> {
         let Found { throttled, device_ways, misfits: mut stays } = self.look(resctrl)?;
-        DeviceWays::put_back_what_is_taken(resctrl, &device_ways, &mut stays);
+        DeviceWays::put_back_each_domain(resctrl, &device_ways, &mut stays);
         for (throttle, returns) in throttled {
-            throttle.put_back_what_is_taken(resctrl, returns, &mut stays);
+            throttle.put_back_each_domain(resctrl, returns, &mut stays);
         }
         Ok(stays)
     }
@@ -163,17 +163,17 @@ impl Adjustments {
     ///
     /// # Errors
     /// [`AdjustError`]: a value cannot be read.
-    pub fn stands(&self) -> Result<bool, AdjustError> {
+    pub fn is_in_effect(&self) -> Result<bool, AdjustError> {
         let (record, resctrl) = self.0.record();
         if !record.is_of_this_mount(resctrl) {
             return Ok(false);
         }
         for throttle in &record.throttles {
-            if !throttle.stands(resctrl)? {
+            if !throttle.is_in_effect(resctrl)? {
                 return Ok(false);
             }
         }
-        record.device_ways.as_ref().map_or(Ok(true), |ways| ways.stands(resctrl))
+        record.device_ways.as_ref().map_or(Ok(true), |ways| ways.is_in_effect(resctrl))
     }
 
     /// Puts all values back.
@@ -213,7 +213,7 @@ pub fn recover(resctrl: &Resctrl, folder: &Path) -> Result<bool, AdjustError> {
 ///
 /// # Errors
 /// [`AdjustError`]; the journal stays then.
-pub fn forget(resctrl: &Resctrl, folder: &Path) -> Result<GivenUp, AdjustError> {
+pub fn forget(resctrl: &Resctrl, folder: &Path) -> Result<ForgetOutcome, AdjustError> {
     journals::forget::<Record>(resctrl, folder)
 }
 

@@ -85,9 +85,9 @@ fn devices_get_other_ways_and_those_before_again() {
     assert_eq!(read_to_string(file("io_alloc")).unwrap(), "enabled\n");
 
     let adjustments = Adjustments::make(&resctrl, &wanted(0xf), journals.path()).unwrap();
-    assert!(adjustments.stands().unwrap());
+    assert!(adjustments.is_in_effect().unwrap());
     write(file("io_alloc_cbm"), "0=f;1=70\n").unwrap();
-    assert!(!adjustments.stands().unwrap());
+    assert!(!adjustments.is_in_effect().unwrap());
     let error = adjustments.restore().unwrap_err().to_string();
     assert!(error.contains("domain 1 is 70, where f was set and ff before"), "{error}");
     assert_eq!(read_to_string(file("io_alloc_cbm")).unwrap(), "0=f;1=70\n");
@@ -97,7 +97,7 @@ fn devices_get_other_ways_and_those_before_again() {
 #[track_caller]
 fn given_up(resctrl: &Resctrl, folder: &Path) -> Vec<String> {
     match forget(resctrl, folder).unwrap() {
-        GivenUp::Stays(stays) => stays,
+        ForgetOutcome::Stays(stays) => stays,
         other => panic!("{other:?}"),
     }
 }
@@ -122,7 +122,7 @@ fn of_bandwidth_that_is_forgotten_that_is_put_back_which_nobody_changed_meanwhil
     let stays = given_up(&resctrl, journals.path());
     assert_eq!(stays, ["the memory bandwidth of 'web' in domain 0 is 70, where 20 was set and 100 before"]);
     assert_eq!((line("batch").as_str(), line("web").as_str()), ("MB:0=100;1=100", "MB:0=70;1=100"));
-    assert_eq!(forget(&resctrl, journals.path()).unwrap(), GivenUp::Nothing);
+    assert_eq!(forget(&resctrl, journals.path()).unwrap(), ForgetOutcome::Nothing);
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! Journals: files that record previous state before it is changed, so that it can be put back after a crash;
 //! and the locks of the processes that make changes.
 
-mod journaled;
 mod owner;
+mod temporary_change;
 
-pub use journaled::GivenUp;
-pub(crate) use journaled::{Journaled, Record, forget, recover};
 pub(crate) use owner::{Life, Owner};
+pub use temporary_change::ForgetOutcome;
+pub(crate) use temporary_change::{Journaled, Record, forget, recover};
 
 use crate::lock::{lock_within, try_lock};
 use crate::resctrl;

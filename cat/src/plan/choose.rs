@@ -53,7 +53,11 @@ pub(crate) fn kept_by(
     let gives_way = found.reservations.get(&holder.name).is_some_and(|own| !own.contains(&domain));
     let gives = gives_way || request.take_from_groups;
     let gives = holder.name.is_default() || gives && holder.mode == Mode::Shareable;
-    let least = if holder.name.is_default() { kept(request, found) } else { found.cache.min_ways.max(1) };
+    let least = if holder.name.is_default() {
+        default_group_min(request, found)
+    } else {
+        found.cache.min_ways.max(1)
+    };
     let left = kept_of(has, taken, found.is_sparse());
     (gives && left.count() >= least).then_some(left)
 }
@@ -67,7 +71,7 @@ pub(super) fn ways(request: &Request, found: &Holdings, domain: DomainId) -> Res
     let bytes = request.bytes.saturating_add(request.slack_bytes);
     let wanted = u32::try_from(bytes.div_ceil(way_bytes)).unwrap_or(u32::MAX);
     let count = wanted.max(found.cache.min_ways).max(1);
-    let kept = kept(request, found);
+    let kept = default_group_min(request, found);
     let ways_max = found.cache.ways.count().saturating_sub(kept);
     if count > ways_max {
         return Err(Refusal::TooLarge { domain, bytes, ways: count, ways_max, kept, way_bytes });
@@ -81,7 +85,7 @@ pub(super) fn ways(request: &Request, found: &Holdings, domain: DomainId) -> Res
 }
 
 /// Returns the fewest ways that the default group must keep.
-fn kept(request: &Request, found: &Holdings) -> u32 {
+fn default_group_min(request: &Request, found: &Holdings) -> u32 {
     request.others_ways_min.max(found.cache.min_ways).max(1)
 }
 
@@ -192,7 +196,7 @@ impl<'a> Rules<'a> {
     fn leaves_enough(&self, ways: WayMask) -> bool {
         self.found.holders.iter().all(|holder| {
             let kept = if holder.name.is_default() {
-                kept(self.request, self.found)
+                default_group_min(self.request, self.found)
             } else {
                 self.found.cache.min_ways.max(1)
             };
@@ -233,13 +237,13 @@ impl<'a> Rules<'a> {
         let shared_out = self.fixed | self.groups;
         let free = self.found.cache.ways.without(shared_out);
         let longest = (0..64).map(|first| longest_run(free, first)).max().unwrap_or(0);
-        if !names.is_empty() && longest < ways.saturating_add(kept(self.request, self.found)) {
+        if !names.is_empty() && longest < ways.saturating_add(default_group_min(self.request, self.found)) {
             return Refusal::Groups { domain, ways, names };
         }
         Refusal::NothingLeft {
             domain,
             ways,
-            kept: kept(self.request, self.found),
+            kept: default_group_min(self.request, self.found),
             default: self.default().map_or(WayMask::EMPTY, |holder| holder.all_ways(domain)),
             names: std::iter::once("the default group".to_owned())
                 .chain(names.into_iter().filter(|_| self.request.take_from_groups))

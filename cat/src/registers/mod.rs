@@ -12,7 +12,7 @@ mod msr;
 mod processor;
 mod settings;
 
-pub use crate::journals::GivenUp;
+pub use crate::journals::ForgetOutcome;
 pub use msr::{Msr, RegisterError};
 pub use processor::{Processor, Vendor};
 pub use settings::{SettingError, Settings, Wanted, forget, recover};

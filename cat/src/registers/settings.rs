@@ -3,7 +3,7 @@
 use super::msr::DRIVER;
 use super::{DDIO_WAYS, Msr, Processor, RegisterError, Unsupported, ddio_is_known, prefetch_register};
 use crate::cpu_set::CpuSet;
-use crate::journals::{self, GivenUp, JournalError, Journaled};
+use crate::journals::{self, ForgetOutcome, JournalError, Journaled};
 use crate::resctrl::{DomainId, WayMask};
 use crate::topology::Topology;
 use serde::{Deserialize, Serialize};
@@ -195,7 +195,7 @@ impl Settings {
     ///
     /// # Errors
     /// [`SettingError`]: a register cannot be read.
-    pub fn stands(&self) -> Result<bool, SettingError> {
+    pub fn is_in_effect(&self) -> Result<bool, SettingError> {
         let (record, driver) = self.0.record();
         for change in &record.changes {
             if change.read(driver)? != change.after {
@@ -227,7 +227,7 @@ pub fn recover(folder: &Path) -> Result<bool, SettingError> {
 ///
 /// # Errors
 /// [`SettingError`]; the journal stays then.
-pub fn forget(folder: &Path) -> Result<GivenUp, SettingError> {
+pub fn forget(folder: &Path) -> Result<ForgetOutcome, SettingError> {
     journals::forget::<Record>(&DRIVER.into(), folder)
 }
 
@@ -297,7 +297,7 @@ mod tests {
         let error = journals::recover::<Record>(&driver, &folder).unwrap_err();
         assert!(error.may_stay_for_ever(), "{error}");
         assert_eq!(found(1, DDIO_WAYS), 0x3f);
-        let GivenUp::Stays(stays) = journals::forget::<Record>(&driver, &folder).unwrap() else {
+        let ForgetOutcome::Stays(stays) = journals::forget::<Record>(&driver, &folder).unwrap() else {
             panic!("nobody has it")
         };
         assert_eq!(stays, ["register 0x1a4 of processor 0 is 0x7, where 0x3f was set and 0x30 before"]);

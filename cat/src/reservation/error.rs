@@ -58,7 +58,7 @@ pub enum ReserveError {
     Refused(#[from] Refusal),
     /// The leftover of an earlier process cannot be put back.
     #[error(transparent)]
-    Left(#[from] RestoreError),
+    Leftover(#[from] RestoreError),
     /// The kernel refused a step. The steps before it were undone.
     #[error(transparent)]
     Access(#[from] AccessError),

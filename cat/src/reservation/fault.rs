@@ -81,7 +81,7 @@ pub enum Fault {
 }
 
 /// Reservation as it was made, with which the current state is compared.
-pub(super) struct Made<'a> {
+pub(super) struct Expected<'a> {
     pub resctrl: &'a Resctrl,
     pub journal: &'a Journal,
     /// All ways of the cache.
@@ -90,7 +90,7 @@ pub(super) struct Made<'a> {
     pub not_exclusive: Option<&'a str>,
 }
 
-impl Made<'_> {
+impl Expected<'_> {
     /// Returns whether the reservation must keep these ways of a domain. In domains that were not asked for
     /// the group may lose ways to others, unless it is to have none there.
     pub fn is_kept(&self, domain: DomainId, made: WayMask) -> bool {

@@ -78,9 +78,9 @@ impl LockedRegion {
         // The kernel lets only a processor of the cache map the region.
         let topology = Topology::of_host()?;
         let cpus = topology.domain(domain).map(|found| found.cpus.clone()).unwrap_or_default();
-        let stay = cpus.stay().map_err(|source| LockError::Processors { domain, source })?;
+        let pinning = cpus.pin_thread().map_err(|source| LockError::Processors { domain, source })?;
         let mapping = Mapping::make(&path, bytes);
-        drop(stay);
+        drop(pinning);
         let mapping = mapping.map_err(|source| LockError::Map { path, bytes, source })?;
         Ok(Self { mapping, reservation })
     }

@@ -9,7 +9,7 @@ mod error;
 mod fault;
 mod found;
 mod journal;
-mod left;
+mod leftover;
 mod locked;
 mod repair;
 mod restore;
@@ -19,7 +19,7 @@ pub use class::Class;
 pub use error::{ReserveError, ThreadError};
 pub use fault::Fault;
 pub use found::{HoldingsError, holdings};
-pub use left::{Left, forget_all, recover, reserved, restore_all};
+pub use leftover::{Leftover, forget_all, recover, reserved, restore_all};
 pub use locked::{LockError, LockedRegion};
 pub use restore::{RestoreError, Restored};
 
@@ -28,7 +28,7 @@ use crate::plan::{Exclusiveness, Holder, Holdings, Plan, Request, Ways, plan, sc
 use crate::resctrl::{AccessError, DomainId, GroupName, Mode, Resctrl, WayMask};
 use error::CarryError;
 use journal::Journal;
-use left::{Extent, recover_locked};
+use leftover::{RecoveryScope, recover_locked};
 use std::fs::File;
 use std::path::Path;
 use std::thread;
@@ -158,7 +158,7 @@ impl Reservation {
         check_writable(resctrl)?;
         let journals = Journals::open(folder)?;
         let _transaction = journals.transaction()?;
-        for left in recover_locked(resctrl, &journals, Extent::Gone)? {
+        for left in recover_locked(resctrl, &journals, RecoveryScope::Gone)? {
             left.restored?;
         }
         let owner = journals.read(&request.group)?.filter(|journal| !journal.standing);

@@ -1,7 +1,7 @@
 //! Repair of a reservation that was partly undone. It gets the same ways again, as far as only those groups
 //! lose ways that would have lost them at its start.
 
-use super::fault::{Fault, Made};
+use super::fault::{Expected, Fault};
 use super::found::holdings_without_sizes;
 use super::{Reservation, ReserveError, Step, note_reservations};
 use crate::plan::{Change, Holder, Holdings, Ways, kept_by, schemata};
@@ -26,11 +26,11 @@ impl Reservation {
     /// # Errors
     /// [`AccessError`](crate::resctrl::AccessError): the current state cannot be read.
     pub fn faults(&self) -> Result<Vec<Fault>, crate::resctrl::AccessError> {
-        self.made().faults()
+        self.expected().faults()
     }
 
-    fn made(&self) -> Made<'_> {
-        Made {
+    fn expected(&self) -> Expected<'_> {
+        Expected {
             resctrl: &self.resctrl,
             journal: &self.journal,
             all: self.ways_all,
@@ -88,7 +88,7 @@ impl Reservation {
     /// Returns the work that is needed where the group was removed, or where the kernel has forgotten a
     /// cache.
     fn work(&self, found: &Holdings, is_removed: bool) -> Work {
-        let made = self.made();
+        let expected = self.expected();
         let mut work = Work::default();
         let own = found.holders.iter().find(|holder| holder.name == self.plan.group);
         let default = found.holders.iter().find(|holder| holder.name.is_default());
@@ -98,7 +98,7 @@ impl Reservation {
                     |holder: &Holder| holder.ways.get(resource).and_then(|ways| ways.get(&domain)).copied();
                 // The domain is missing while its processors are offline.
                 let Some(of_default) = default.and_then(of) else { continue };
-                let is_kept = made.is_kept(domain, ways);
+                let is_kept = expected.is_kept(domain, ways);
                 let is_again = own.and_then(of) == Some(self.ways_all);
                 let is_forgotten = is_kept && is_again && ways != self.ways_all;
                 if !is_removed && !is_forgotten {

@@ -158,7 +158,7 @@ impl Calibration {
         }
         let begun = Instant::now();
         let caches = CacheSizes::read();
-        let mut set = KnownSet::new(set_bytes(caches), options.seed)?;
+        let mut set = CalibrationSet::new(set_bytes(caches), options.seed)?;
         let mut rounds = Vec::with_capacity(ROUNDS_MAX);
         // Not counted: the first round's touches also wait for the code to be fetched.
         set.round();
@@ -195,12 +195,12 @@ struct Round {
 }
 
 /// Memory whose first quarter is brought to a known place: the last-level cache, or memory.
-struct KnownSet {
+struct CalibrationSet {
     region: Region,
     order: Order,
 }
 
-impl KnownSet {
+impl CalibrationSet {
     fn new(bytes: usize, seed: u64) -> Result<Self, RegionError> {
         let region = Region::zeroed(bytes)?;
         let pages = (region.pages() / 4).max(1);

@@ -122,10 +122,10 @@ fn io_devices_get_the_pools_ways_and_lose_them() {
 
     // Ways that somebody else sets meanwhile are not changed back.
     let adjustments = Adjustments::make(resctrl, &wanted, mounted.folder()).unwrap();
-    assert!(adjustments.stands().unwrap());
+    assert!(adjustments.is_in_effect().unwrap());
     let others: BTreeMap<_, _> = ways.keys().map(|domain| (*domain, WayMask(0xf000))).collect();
     resctrl.set_io_ways(&others).unwrap();
-    assert!(!adjustments.stands().unwrap());
+    assert!(!adjustments.is_in_effect().unwrap());
     let error = adjustments.restore().unwrap_err().to_string();
     assert!(error.contains("is f000, where f was set and ffff before"), "{error}");
     assert_eq!(resctrl.io_ways().unwrap(), others);

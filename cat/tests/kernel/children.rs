@@ -44,5 +44,5 @@ fn sets_and_dies() {
 #[test]
 #[ignore = "is run by another test, and killed"]
 fn repairs_and_dies() {
-    crate::undone::repairs_and_dies(&folder());
+    crate::repair::repairs_and_dies(&folder());
 }

@@ -274,7 +274,7 @@ fn a_journal_that_does_not_fit_changes_nothing_and_says_what_does_not() {
     assert_eq!(mounted.picture(), before);
     assert!(mounted.has_journal());
     // A new reservation does not overwrite it.
-    assert!(matches!(mounted.reserve(&mounted.request(2)), Err(ReserveError::Left(_))));
+    assert!(matches!(mounted.reserve(&mounted.request(2)), Err(ReserveError::Leftover(_))));
     assert_eq!(mounted.picture(), before);
 }
 

@@ -3,10 +3,10 @@
 use crate::mounted::{Mounted, jet};
 use jet_cat::plan::l3_ways;
 use jet_cat::resctrl::{GroupName, Mode, WayMask};
-use jet_cat::reservation::{Left, RestoreError, Restored, forget_all, recover};
+use jet_cat::reservation::{Leftover, RestoreError, Restored, forget_all, recover};
 
 /// Forgets the only reservation that was left, and returns the outcome.
-fn forgotten(mounted: &Mounted) -> Left {
+fn forgotten(mounted: &Mounted) -> Leftover {
     let mut left = forget_all(&mounted.resctrl, mounted.folder()).unwrap();
     assert_eq!(left.len(), 1, "{left:?}");
     left.remove(0)

@@ -10,5 +10,5 @@ mod crashes;
 mod everywhere;
 mod forgotten;
 mod mounted;
+mod repair;
 mod special;
-mod undone;

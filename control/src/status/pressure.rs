@@ -27,7 +27,7 @@ pub struct EscapeStatus {
     /// Slabs that were copied to escape memory.
     pub copied: CopiedStatus,
     /// Slabs of escape memory that messages took instead of waiting.
-    pub memory_grants: EscapedStatus,
+    pub spills: EscapedStatus,
     /// Evaluations of Algorithm 1 under pressure.
     pub evaluations: u64,
     /// Number of times that the pool came into danger.

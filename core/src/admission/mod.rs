@@ -16,23 +16,23 @@
 //! Two places alone say what a peer, a session or later a tenant may have. They are [`Admission::next`],
 //! which hands out turns, and the [`View`] passed to it, which says what a session holds.
 
-mod footprint;
+mod footprint_window;
 mod policy;
 mod suspension;
 mod view;
 
-pub(crate) use footprint::Footprint;
+pub(crate) use footprint_window::FootprintWindow;
 pub use policy::{GrantPolicy, QueueHead, StrictWithAging};
 pub(crate) use view::View;
 
 use crate::config::{CLASSES_MAX, Config};
 use crate::index::NONE;
-use crate::messages::{Life, MessageList, Messages};
+use crate::messages::{MessageList, MessageState, Messages};
 use crate::pool::{Pool, Share};
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
-use footprint::footprint_bytes;
+use footprint_window::footprint_bytes;
 use jet_escape::Pressure;
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 use suspension::Suspension;
@@ -41,7 +41,7 @@ use suspension::Suspension;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grant {
     pub message: u32,
-    /// Share that the fragment's slabs are taken from: [`Share::Read`] or [`Share::Granted`].
+    /// Share that the fragment's slabs are taken from: [`Share::Read`] or [`Share::Spilled`].
     pub share: Share,
     /// Slabs that the fragment may take, at least one.
     pub slabs: u32,
@@ -97,7 +97,7 @@ pub(crate) struct Admission<P> {
     footprint_bytes: u64,
     in_flight_bytes: u64,
     /// The window that bounds the READ share's use, where the footprint follows the load.
-    following: Option<Footprint>,
+    following: Option<FootprintWindow>,
     /// Slabs that stragglers held at the last count.
     straggler_slabs: u32,
     connections: Box<[Connection]>,
@@ -113,7 +113,7 @@ impl<P: GrantPolicy> Admission<P> {
     pub fn new(config: &Config, policy: P) -> Self {
         let following = config.footprint_follows.then(|| {
             let least = 2 * u64::from(config.fragment_bytes);
-            Footprint::new(least, u64::from(config.pool_slabs) * SLAB_BYTES as u64)
+            FootprintWindow::new(least, u64::from(config.pool_slabs) * SLAB_BYTES as u64)
         });
         Self {
             policy,
@@ -226,7 +226,7 @@ impl<P: GrantPolicy> Admission<P> {
             footprint = 0;
         }
         self.pop_waiting(class, messages);
-        messages[message].life = Life::Running;
+        messages[message].state = MessageState::Running;
         let transfer = messages.transfer(message);
         transfer.running = true;
         transfer.in_memory = !fits;
@@ -269,7 +269,7 @@ impl<P: GrantPolicy> Admission<P> {
             return None;
         }
         let slabs = bytes.div_ceil(SLAB_BYTES_U32);
-        let room = if share == Share::Granted { pool.memory_room() } else { room };
+        let room = if share == Share::Spilled { pool.memory_room() } else { room };
         // A shorter fragment is better than none, but only where nothing else under way will give room back.
         if room < slabs && (room == 0 || reads_in_use > 0) {
             return None;
@@ -317,7 +317,7 @@ impl<P: GrantPolicy> Admission<P> {
             let prefers_memory =
                 view.takes_memory(session) && (!plenty || (pressed && class > 0) || in_memory);
             if prefers_memory && pool.memory_room() >= left.min(self.fragment_slabs()) {
-                return Some((message, Share::Granted));
+                return Some((message, Share::Spilled));
             }
             if (plenty && within_window) || self.may_use_reserve(message, messages, view) {
                 return Some((message, Share::Read));
@@ -355,7 +355,7 @@ impl<P: GrantPolicy> Admission<P> {
     /// Returns whether another fragment fits the window that follows the load. Stragglers' slabs do not
     /// count: the load does not need them, and they come back at their own time.
     fn is_within_window(&self, pool: &Pool) -> bool {
-        let Some(window_bytes) = self.following.as_ref().and_then(Footprint::window_bytes) else {
+        let Some(window_bytes) = self.following.as_ref().and_then(FootprintWindow::window_bytes) else {
             return true;
         };
         let used = pool.read_used().saturating_sub(self.straggler_slabs) + self.fragment_slabs();
@@ -373,7 +373,7 @@ impl<P: GrantPolicy> Admission<P> {
         record.since_ns = now_ns;
         let more = requested < record.length;
         if !more {
-            record.life = Life::Settling;
+            record.state = MessageState::Settling;
         }
         self.connections[record.peer as usize].reads += 1;
         let running = &mut self.queues[record.class()].running;
@@ -409,20 +409,20 @@ impl<P: GrantPolicy> Admission<P> {
     pub fn unlink(&mut self, message: u32, messages: &mut Messages) {
         let record = &messages[message];
         let class = record.class();
-        match record.life {
-            Life::Waiting => {
+        match record.state {
+            MessageState::Waiting => {
                 self.suspensions[record.session as usize].queued[class].waiting -= 1;
                 self.queues[class].waiting.take_out(messages, |waits| waits == message);
             }
-            Life::Running => self.queues[class].running.take_out(messages, |runs| runs == message),
-            Life::Deferred => self.take_deferred(message, messages),
+            MessageState::Running => self.queues[class].running.take_out(messages, |runs| runs == message),
+            MessageState::Deferred => self.take_deferred(message, messages),
             _ => return,
         }
         self.unlinked(message, messages);
     }
 
     fn unlinked(&mut self, message: u32, messages: &mut Messages) {
-        messages[message].life = Life::Settling;
+        messages[message].state = MessageState::Settling;
         if messages[message].reads == 0 {
             self.leave_running(message, messages);
         }
@@ -508,8 +508,9 @@ impl<P: GrantPolicy> Admission<P> {
     pub fn look(&mut self, now_ns: u64) {
         if let Some(following) = &mut self.following {
             // Messages that are deferred with their session are left to read, too.
-            let hungry = !self.reviewed.is_empty() || self.queues.iter().any(|queue| queue.head().is_some());
-            following.look(now_ns, hungry);
+            let has_more_to_read =
+                !self.reviewed.is_empty() || self.queues.iter().any(|queue| queue.head().is_some());
+            following.look(now_ns, has_more_to_read);
         }
     }
 
@@ -522,7 +523,7 @@ impl<P: GrantPolicy> Admission<P> {
 
     /// Returns the bytes of the READ share that may be in use at once, where the footprint follows the load.
     pub fn window_bytes(&self) -> Option<u64> {
-        self.following.as_ref().map(Footprint::standing_bytes)
+        self.following.as_ref().map(FootprintWindow::current_bytes)
     }
 
     /// Returns the number of messages that are being read.
@@ -549,7 +550,7 @@ impl<P: GrantPolicy> Admission<P> {
 #[cfg(test)]
 impl<P: GrantPolicy> Admission<P> {
     /// Replaces the window that bounds the READ share's use.
-    pub fn follow(&mut self, footprint: Footprint) {
-        self.following = Some(footprint);
+    pub fn follow(&mut self, window: FootprintWindow) {
+        self.following = Some(window);
     }
 }

@@ -20,7 +20,7 @@ use super::policy::GrantPolicy;
 use super::{Admission, View};
 use crate::config::CLASSES_MAX;
 use crate::index::NONE;
-use crate::messages::{Life, MessageList, Messages};
+use crate::messages::{MessageList, MessageState, Messages};
 use crate::pool::Pool;
 use alloc::boxed::Box;
 use jet_escape::Pressure;
@@ -155,10 +155,10 @@ impl<P: GrantPolicy> Admission<P> {
         let class = messages[message].class();
         let queued = &mut self.suspensions[messages[message].session as usize].queued[class];
         if queued.deferred.len() > 0 {
-            messages[message].life = Life::Deferred;
+            messages[message].state = MessageState::Deferred;
             queued.deferred.push(messages, message);
         } else {
-            messages[message].life = Life::Waiting;
+            messages[message].state = MessageState::Waiting;
             queued.waiting += 1;
             self.queues[class].waiting.push(messages, message);
         }
@@ -177,7 +177,7 @@ impl<P: GrantPolicy> Admission<P> {
         let class = messages[message].class();
         self.queues[class].running.take_one(messages, message);
         self.leave_running(message, messages);
-        messages[message].life = Life::Deferred;
+        messages[message].state = MessageState::Deferred;
         let queued = &mut self.suspensions[messages[message].session as usize].queued[class];
         queued.deferred.push_front(messages, message);
         if queued.deferred_last == NONE {
@@ -188,7 +188,7 @@ impl<P: GrantPolicy> Admission<P> {
     /// Defers a message that has just left the queue of its class. It goes before those that follow it.
     fn defer(&mut self, message: u32, messages: &mut Messages) {
         let record = &mut messages[message];
-        record.life = Life::Deferred;
+        record.state = MessageState::Deferred;
         let queued = &mut self.suspensions[record.session as usize].queued[record.class()];
         let last = core::mem::replace(&mut queued.deferred_last, message);
         if last == NONE {
@@ -324,7 +324,7 @@ impl<P: GrantPolicy> Admission<P> {
         let mut next = back.head();
         while let Some(message) = next {
             let record = &mut messages[message];
-            record.life = Life::Waiting;
+            record.state = MessageState::Waiting;
             if suspension.was_for_its_application {
                 // The message waited for its own application: that gives it no claim over others.
                 record.since_ns = now_ns;
@@ -336,12 +336,13 @@ impl<P: GrantPolicy> Admission<P> {
 
     fn requeue_awaited(&mut self, session: u32, messages: &mut Messages, pool: &Pool, view: &impl View) {
         let Some(awaited) = view.oldest_incomplete(session) else { return };
-        if messages[awaited].life != Life::Deferred || !self.may_go_on(awaited, messages, pool, view) {
+        if messages[awaited].state != MessageState::Deferred || !self.may_go_on(awaited, messages, pool, view)
+        {
             return;
         }
         self.take_deferred(awaited, messages);
         let class = messages[awaited].class();
-        messages[awaited].life = Life::Waiting;
+        messages[awaited].state = MessageState::Waiting;
         self.suspensions[session as usize].queued[class].waiting += 1;
         self.queues[class].waiting.push_front(messages, awaited);
     }

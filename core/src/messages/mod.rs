@@ -1,10 +1,10 @@
 //! The table of messages that the receiver knows, from their arrival to their acknowledgement.
 
-mod life;
 mod list;
+mod state;
 
-pub(crate) use life::{Life, Reader};
 pub(crate) use list::MessageList;
+pub(crate) use state::{AppState, MessageState};
 
 use crate::index::NONE;
 use alloc::boxed::Box;
@@ -25,8 +25,8 @@ pub(crate) enum Kind {
 /// with the message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Message {
-    pub life: Life,
-    pub reader: Reader,
+    pub state: MessageState,
+    pub app_state: AppState,
     pub kind: Kind,
     pub redelivered: bool,
     /// Index of the sender's connection; `NONE` when the sender is gone.
@@ -50,8 +50,8 @@ pub(crate) struct Message {
 }
 
 const EMPTY: Message = Message {
-    life: Life::Free,
-    reader: Reader::Unaware,
+    state: MessageState::Free,
+    app_state: AppState::Unaware,
     kind: Kind::Small,
     redelivered: false,
     peer: NONE,
@@ -89,8 +89,8 @@ impl Message {
     #[inline]
     fn begin_small(&mut self, small: &Small) {
         let Self {
-            life,
-            reader,
+            state,
+            app_state,
             kind,
             redelivered,
             peer,
@@ -107,8 +107,8 @@ impl Message {
             user_header_bytes: _,
             since_ns: _,
         } = self;
-        *life = Life::Settling;
-        *reader = Reader::Unaware;
+        *state = MessageState::Settling;
+        *app_state = AppState::Unaware;
         *kind = Kind::Small;
         *redelivered = small.redelivered;
         *peer = small.peer;
@@ -134,7 +134,7 @@ impl Message {
     /// Returns whether nobody wants what still arrives of the message.
     #[inline]
     pub fn is_unwanted(&self) -> bool {
-        self.session == NONE || self.life.has_failed() || self.reader.is_finished()
+        self.session == NONE || self.state.has_failed() || self.app_state.is_finished()
     }
 }
 
@@ -211,15 +211,15 @@ impl Messages {
     #[inline]
     fn remove(&mut self, index: u32) {
         let record = &mut self.records[index as usize];
-        assert!(record.life != Life::Free, "message {index} is removed twice");
-        record.life = Life::Free;
+        assert!(record.state != MessageState::Free, "message {index} is removed twice");
+        record.state = MessageState::Free;
         self.free.push(index);
     }
 
     /// Notes that the message's end was handed on to its sender, or that there is no sender. Frees the record
     /// if nobody needs it any more.
     pub fn told(&mut self, index: u32) {
-        self.records[index as usize].life.tell();
+        self.records[index as usize].state.tell();
         self.free_if_settled(index);
     }
 
@@ -232,7 +232,7 @@ impl Messages {
     #[inline]
     pub fn free_if_settled(&mut self, index: u32) {
         let record = &self.records[index as usize];
-        if record.life.is_told() && !record.reader.is_open() && record.reads == 0 {
+        if record.state.is_told() && !record.app_state.is_open() && record.reads == 0 {
             self.remove(index);
         }
     }

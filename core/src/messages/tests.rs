@@ -1,28 +1,28 @@
 //! Tests of a message's states, step by step.
 
-use super::{Life, Reader};
+use super::{AppState, MessageState};
 use jet_wire::message::AckStatus;
 
 #[test]
 fn what_was_decided_first_stays() {
-    let mut life = Life::Settling;
-    life.fail(AckStatus::Corrupt);
-    life.fail(AckStatus::AppGone);
-    assert_eq!(life, Life::Ending(AckStatus::Corrupt));
-    life.tell();
-    life.fail(AckStatus::AppGone);
-    assert_eq!(life, Life::Failed, "and it is known that the application did not decide it");
-    let mut life = Life::Settling;
-    life.tell();
-    assert!(life.is_told() && !life.has_failed(), "{life:?}");
+    let mut state = MessageState::Settling;
+    state.fail(AckStatus::Corrupt);
+    state.fail(AckStatus::AppGone);
+    assert_eq!(state, MessageState::Ending(AckStatus::Corrupt));
+    state.tell();
+    state.fail(AckStatus::AppGone);
+    assert_eq!(state, MessageState::Failed, "and it is known that the application did not decide it");
+    let mut state = MessageState::Settling;
+    state.tell();
+    assert!(state.is_told() && !state.has_failed(), "{state:?}");
 }
 
 #[test]
 fn what_was_finished_stays_so_when_its_application_goes() {
-    let mut reader = Reader::Finished { number: 3, code: 7 };
-    reader.forget();
-    assert_eq!(reader, Reader::Done { code: 7 });
-    let mut reader = Reader::Open { number: 3 };
-    reader.forget();
-    assert!(reader == Reader::Unaware && !reader.is_open());
+    let mut app_state = AppState::Finished { number: 3, code: 7 };
+    app_state.forget();
+    assert_eq!(app_state, AppState::Done { code: 7 });
+    let mut app_state = AppState::Open { number: 3 };
+    app_state.forget();
+    assert!(app_state == AppState::Unaware && !app_state.is_open());
 }

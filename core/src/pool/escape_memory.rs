@@ -62,7 +62,7 @@ impl EscapeMemory {
     /// Returns the slabs that are in use or joined the pool.
     #[inline]
     pub fn used(&self) -> u32 {
-        self.ready - self.reserve.free() - self.gone()
+        self.ready - self.reserve.free() - self.retired_unused()
     }
 
     pub fn used_max(&self) -> u32 {
@@ -130,8 +130,8 @@ impl EscapeMemory {
     }
 
     /// Returns the slabs that were retired and are not in use any more.
-    pub fn gone(&self) -> u32 {
-        self.reserve.gone() + self.joined.gone()
+    pub fn retired_unused(&self) -> u32 {
+        self.reserve.retired_unused() + self.joined.retired_unused()
     }
 
     /// Gives joined slabs back to the pool.

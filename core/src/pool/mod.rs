@@ -28,7 +28,7 @@ pub enum Share {
     /// Slabs of escape memory, out of the budget, that hold a copy.
     Copied,
     /// Slabs of escape memory, out of the budget, that were taken instead of waiting.
-    Granted,
+    Spilled,
 }
 
 impl Share {
@@ -40,7 +40,7 @@ impl Share {
 
     /// Returns whether the share counts towards the escape memory that a session may hold.
     pub fn is_memory(self) -> bool {
-        matches!(self, Self::Copied | Self::Granted)
+        matches!(self, Self::Copied | Self::Spilled)
     }
 }
 
@@ -74,7 +74,7 @@ pub struct Pool {
     budget: u32,
     replaced: u32,
     copied: u32,
-    granted: u32,
+    spilled: u32,
     memory_max: u32,
     /// Whether any slab, of the pool or of escape memory, is retired. While none is, no run is searched for
     /// one.
@@ -100,7 +100,7 @@ impl Pool {
             budget: total,
             replaced: 0,
             copied: 0,
-            granted: 0,
+            spilled: 0,
             memory_max: escape.memory_slabs,
             has_retired: false,
         }
@@ -204,12 +204,12 @@ impl Pool {
         (self.memory_max - self.memory()).min(self.escape.reserve())
     }
 
-    /// Takes up to `wanted` slabs of escape memory as one run, for [`Share::Copied`] or [`Share::Granted`].
+    /// Takes up to `wanted` slabs of escape memory as one run, for [`Share::Copied`] or [`Share::Spilled`].
     pub fn take_memory(&mut self, wanted: u32, share: Share) -> Option<Run> {
         let run = self.escape.take(wanted.min(self.memory_room()))?;
         match share {
             Share::Copied => self.copied += run.count,
-            Share::Granted => self.granted += run.count,
+            Share::Spilled => self.spilled += run.count,
             Share::Srq | Share::Read | Share::Replaced => unreachable!("these are not taken from memory"),
         }
         Some(run)
@@ -234,21 +234,21 @@ impl Pool {
             Share::Read => self.read_used -= slabs,
             Share::Replaced => self.replaced -= slabs,
             Share::Copied => self.copied -= slabs,
-            Share::Granted => self.granted -= slabs,
+            Share::Spilled => self.spilled -= slabs,
         }
     }
 
     /// Returns whether the run lies in the cache and in the budget.
     #[inline]
-    pub fn is_plain(&self, run: Run, share: Share) -> bool {
+    pub fn is_cached_in_budget(&self, run: Run, share: Share) -> bool {
         share.in_budget() && run.first < self.total
     }
 
     /// Gives back slabs that lie in the cache and in the budget. It is inlined whatever the compiler thinks
     /// of its size, for every message passes through it.
     #[inline(always)]
-    pub fn give_plain(&mut self, run: Run, share: Share) {
-        debug_assert!(self.is_plain(run, share), "{run:?} of {share:?}");
+    pub fn give_cached(&mut self, run: Run, share: Share) {
+        debug_assert!(self.is_cached_in_budget(run, share), "{run:?} of {share:?}");
         match share {
             Share::Srq => self.srq_used -= run.count,
             _ => self.read_used -= run.count,
@@ -259,8 +259,8 @@ impl Pool {
     /// Gives slabs back.
     #[inline]
     pub fn give(&mut self, run: Run, share: Share) {
-        if self.is_plain(run, share) {
-            self.give_plain(run, share);
+        if self.is_cached_in_budget(run, share) {
+            self.give_cached(run, share);
         } else {
             self.give_escaped(run, share);
         }
@@ -325,8 +325,8 @@ impl Pool {
     }
 
     /// Returns the retired slabs that are not in use any more: of the pool, and of escape memory.
-    pub fn gone(&self) -> (u32, u32) {
-        (self.runs.gone(), self.escape.gone())
+    pub fn retired_unused(&self) -> (u32, u32) {
+        (self.runs.retired_unused(), self.escape.retired_unused())
     }
 
     /// Puts slabs of an ended session into quarantine. They stay out of use until
@@ -423,7 +423,7 @@ impl Pool {
 
     /// Returns the slabs of escape memory that hold copies, or messages that took memory instead of waiting.
     pub fn memory(&self) -> u32 {
-        self.copied + self.granted
+        self.copied + self.spilled
     }
 
     /// Returns the slabs of escape memory that hold copies, also copies under way.
@@ -432,8 +432,8 @@ impl Pool {
     }
 
     /// Returns the slabs of escape memory that were taken instead of waiting.
-    pub fn granted(&self) -> u32 {
-        self.granted
+    pub fn spilled(&self) -> u32 {
+        self.spilled
     }
 
     /// Returns the slabs of MEM_ESC that cannot be used, because they are in use already or not there.

@@ -49,7 +49,7 @@ pub struct FreeRuns {
     /// Whether any slab is retired.
     has_retired: bool,
     /// Retired slabs that were given back, or were free when they were retired.
-    gone: u32,
+    retired_unused: u32,
 }
 
 impl core::fmt::Debug for Tag {
@@ -84,7 +84,7 @@ impl FreeRuns {
             recent: Run::default(),
             retired: vec![0; slabs.div_ceil(u64::BITS) as usize].into_boxed_slice(),
             has_retired: false,
-            gone: 0,
+            retired_unused: 0,
         }
     }
 
@@ -122,8 +122,8 @@ impl FreeRuns {
     }
 
     /// Returns the slabs that were retired and are not in use any more.
-    pub fn gone(&self) -> u32 {
-        self.gone
+    pub fn retired_unused(&self) -> u32 {
+        self.retired_unused
     }
 
     /// Gives back the slabs of a run that are not retired.
@@ -136,7 +136,7 @@ impl FreeRuns {
             let next = (first..end).find(|&slab| self.is_slab_retired(slab) != is_retired).unwrap_or(end);
             let part = Run { first, count: next - first };
             if is_retired {
-                self.gone += part.count;
+                self.retired_unused += part.count;
             } else {
                 self.give_whole(part);
             }
@@ -351,12 +351,12 @@ mod tests {
         let held = runs.take(40).unwrap();
         // Retires slabs that are held and slabs that are free.
         runs.retire(Run { first: held.first + 38, count: 4 });
-        assert_eq!((runs.free(), runs.gone()), (58, 2));
+        assert_eq!((runs.free(), runs.retired_unused()), (58, 2));
         assert!(runs.is_retired(held) && !runs.is_retired(Run { count: 38, ..held }));
         runs.give(held);
-        assert_eq!((runs.free(), runs.gone()), (96, 4));
+        assert_eq!((runs.free(), runs.retired_unused()), (96, 4));
         runs.retire(Run { first: held.first + 40, count: 1 });
-        assert_eq!((runs.free(), runs.gone()), (96, 4), "once");
+        assert_eq!((runs.free(), runs.retired_unused()), (96, 4), "once");
         let mut left = Vec::new();
         while let Some(run) = runs.take(7) {
             left.extend(run.first..run.first + run.count);

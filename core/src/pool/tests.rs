@@ -163,12 +163,12 @@ fn what_is_retired_may_reach_beyond_the_pool_and_beyond_escape_memory() {
     let mut pool = escaping(4, 8);
     // Two slabs of the pool and three of escape memory.
     pool.retire(Run { first: 98, count: 5 });
-    assert_eq!(pool.gone(), (2, 3));
+    assert_eq!(pool.retired_unused(), (2, 3));
     // The last slab of escape memory, and numbers beyond it.
     pool.retire(Run { first: 111, count: 512 });
     pool.retire(Run { first: 112, count: 1 });
     pool.retire(Run { first: u32::MAX, count: u32::MAX });
-    assert_eq!((pool.gone(), pool.free()), ((2, 4), 98));
+    assert_eq!((pool.retired_unused(), pool.free()), ((2, 4), 98));
     let retired = |first, count| pool.is_retired(Run { first, count });
     assert!(retired(90, 9) && retired(99, 1) && retired(100, 1) && retired(102, 100) && retired(99, 10));
     assert!(!retired(90, 8) && !retired(103, 8) && !retired(112, 100) && !retired(u32::MAX, 1));

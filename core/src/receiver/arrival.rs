@@ -25,7 +25,7 @@ impl<P: GrantPolicy> Receiver<P> {
     pub fn handle_receive(&mut self, now_ns: u64, arrival: Arrival<'_>, effects: &mut impl Effects) {
         let slab = self.srq.complete(arrival.entry);
         let peer = arrival.peer.0;
-        let Some(version) = self.ends.heard_in(peer) else {
+        let Some(version) = self.outbox.heard_in(peer) else {
             self.give_small(slab);
             return;
         };
@@ -43,7 +43,7 @@ impl<P: GrantPolicy> Receiver<P> {
             Ok(FromSender::CreditReturn(answer)) => {
                 self.give_small(slab);
                 if self.credit.returned(peer, answer.credit_limit.get()) {
-                    self.ends.mark_dirty(peer);
+                    self.outbox.mark_dirty(peer);
                 } else {
                     self.expel(peer, ByeReason::Malformed, effects);
                 }

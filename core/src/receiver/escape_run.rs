@@ -38,18 +38,18 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Evaluates Algorithm 1, if it is time.
     #[inline]
     pub(super) fn run_escape(&mut self, now_ns: u64, effects: &mut impl Effects) {
-        let (attended_ns, demand) = (self.attended_ns(now_ns), self.demand());
-        if self.escape.begin(now_ns, attended_ns, &self.pool, demand, effects) {
+        let (stall_free_ns, demand) = (self.stall_free_ns(now_ns), self.demand());
+        if self.escape.begin(now_ns, stall_free_ns, &self.pool, demand, effects) {
             self.evaluate(now_ns, effects);
         }
     }
 
     #[cold]
     fn evaluate(&mut self, now_ns: u64, effects: &mut impl Effects) {
-        let (attended_ns, demand) = (self.attended_ns(now_ns), self.demand());
+        let (stall_free_ns, demand) = (self.stall_free_ns(now_ns), self.demand());
         loop {
             let tables = (&mut self.pool, &mut self.slots);
-            match self.escape.go_on(now_ns, attended_ns, demand, tables, effects) {
+            match self.escape.go_on(now_ns, stall_free_ns, demand, tables, effects) {
                 Step::Mark => self.mark(now_ns, effects),
                 Step::Done => return,
             }
@@ -86,12 +86,12 @@ impl<P: GrantPolicy> Receiver<P> {
             let Some(peer) = self.credit.active_at(self.signal_cursor) else { return };
             let is_slow =
                 || self.registry.session_of(peer).is_some_and(|session| self.escape.is_slow(session));
-            if !self.ends.may_signal(peer, now_ns) || (any_slow && !is_slow()) {
+            if !self.outbox.may_signal(peer, now_ns) || (any_slow && !is_slow()) {
                 continue;
             }
             signalled += 1;
             self.escape.count_signal();
-            self.ends.signal(peer, now_ns, &CongestionHeader::encode(SIGNAL_PERMILLE), effects);
+            self.outbox.signal(peer, now_ns, &CongestionHeader::encode(SIGNAL_PERMILLE), effects);
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::checks::Verdict;
 use crate::delivery::{Part, UserHeader};
 use crate::effects::{Effects, PeerId, ReadId, Remote};
 use crate::index::NONE;
-use crate::messages::{Kind, Life, Transfer};
+use crate::messages::{Kind, MessageState, Transfer};
 use crate::pool::Share;
 use jet_wire::SLAB_BYTES_U32;
 use jet_wire::message::{AckStatus, ByeReason, RequestHeader};
@@ -47,12 +47,12 @@ impl<P: GrantPolicy> Receiver<P> {
             None
         };
         let message = self.messages.add().expect(RECORD_IN_RESERVE);
-        self.ends.begin(peer);
+        self.outbox.begin(peer);
         self.admission.begin_request(peer);
         let record = &mut self.messages[message];
         // The record is large from the start: a request that is refused counts among its sender's until it
         // has its end.
-        record.life = Life::Settling;
+        record.state = MessageState::Settling;
         record.kind = Kind::Large { class: 0 };
         record.peer = peer;
         record.redelivered = request.redelivered();
@@ -84,7 +84,7 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Admits messages and posts READs of their fragments, while the windows and the pool have room.
     pub(super) fn grant(&mut self, now_ns: u64, effects: &mut impl Effects) {
         while self.reads.any_free() {
-            let view = look_at!(self);
+            let view = mechanisms_of!(self);
             let tables = (&mut self.messages, &mut self.pool);
             let grant = self.admission.next(now_ns, self.reads.in_use(), tables, &view);
             let Some(grant) = grant else { return };
@@ -118,8 +118,8 @@ impl<P: GrantPolicy> Receiver<P> {
         entry.in_flight = true;
         let runs = u32::try_from(entry.run_count).unwrap_or(NONE);
         self.delivery.promise(message, runs, &mut self.messages);
-        if share == Share::Granted {
-            self.escape.grant(session, taken);
+        if share == Share::Spilled {
+            self.escape.spill(session, taken);
         }
         self.admission.posted(now_ns, message, bytes, &mut self.messages);
         self.stats.reads_high_water = self.stats.reads_high_water.max(self.reads.in_use());
@@ -150,7 +150,7 @@ impl<P: GrantPolicy> Receiver<P> {
                 self.expel(peer, ByeReason::BadMemory, effects);
             } else if !ok {
                 // The connection is ending, so nothing can be sent on it.
-                self.ends.leave(peer);
+                self.outbox.leave(peer);
             }
         }
         if ok && !self.messages[message].is_unwanted() {
@@ -159,10 +159,10 @@ impl<P: GrantPolicy> Receiver<P> {
             return;
         }
         let record = &self.messages[message];
-        if !ok && !record.life.has_failed() && !record.reader.is_finished() {
+        if !ok && !record.state.has_failed() && !record.app_state.is_finished() {
             self.unlink(message);
             self.delivery.withdraw(message, false, &mut self.messages, effects);
-            self.messages[message].life.fail(AckStatus::PeerLost);
+            self.messages[message].state.fail(AckStatus::PeerLost);
         }
         self.drop_read_of(now_ns, read, effects);
     }
@@ -207,7 +207,7 @@ impl<P: GrantPolicy> Receiver<P> {
             }
             Verdict::Wrong => {
                 self.delivery.withdraw(message, true, &mut self.messages, effects);
-                self.messages[message].life.fail(AckStatus::Corrupt);
+                self.messages[message].state.fail(AckStatus::Corrupt);
                 self.drop_read_of(now_ns, read, effects);
             }
         }
@@ -224,8 +224,8 @@ impl<P: GrantPolicy> Receiver<P> {
             entry.delivered += 1;
             let bytes = (run.count * SLAB_BYTES_U32).min(entry.bytes - before);
             let offset = entry.offset + u64::from(before);
-            let plain = self.pool.is_plain(run, entry.share);
-            let part = Part { run, offset, bytes, share: entry.share, plain };
+            let cached_in_budget = self.pool.is_cached_in_budget(run, entry.share);
+            let part = Part { run, offset, bytes, share: entry.share, cached_in_budget };
             before += bytes;
             if self.delivery.keep_promise(message, &mut self.messages) {
                 let (kept, used) = self.messages.user_header(message);
@@ -265,7 +265,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.messages[message].reads -= 1;
         if self.messages[message].reads == 0 {
             self.delivery.give_up_number(message, &mut self.messages);
-            if self.messages[message].life.is_settling() {
+            if self.messages[message].state.is_settling() {
                 self.admission.leave_running(message, &mut self.messages);
             }
         }

@@ -7,7 +7,9 @@ mod view;
 
 mod arrival;
 mod escape_run;
+mod held_limits;
 mod large;
+mod peer_headers;
 mod peers;
 mod poison;
 mod records;
@@ -15,8 +17,6 @@ mod release;
 mod sessions;
 mod settle;
 mod small;
-mod speech;
-mod standing;
 mod stats;
 
 pub use arrival::Arrival;
@@ -29,15 +29,15 @@ use crate::config::{Config, ConfigError};
 use crate::credit::Credit;
 use crate::delivery::Delivery;
 use crate::effects::Effects;
-use crate::ends::{Ends, Moment};
 use crate::escape::Escape;
 use crate::index::NONE;
-use crate::messages::{Life, Messages};
+use crate::messages::{MessageState, Messages};
+use crate::outbox::{Outbox, TurnTime};
 use crate::pool::Pool;
 use crate::quarantine::Quarantine;
 use crate::reads::Reads;
-use crate::recycling::Recycling;
 use crate::registry::Registry;
+use crate::releases::Releases;
 use crate::slots::Slots;
 use crate::srq::Srq;
 use crate::standstill::Standstills;
@@ -61,11 +61,11 @@ pub struct Receiver<P: GrantPolicy = StrictWithAging> {
     reads: Reads,
     srq: Srq,
     credit: Credit,
-    ends: Ends,
+    outbox: Outbox,
     registry: Registry,
     delivery: Delivery,
     escape: Escape,
-    recycling: Recycling,
+    releases: Releases,
     admission: Admission<P>,
     checks: Checks,
     quarantine: Quarantine,
@@ -74,7 +74,7 @@ pub struct Receiver<P: GrantPolicy = StrictWithAging> {
 
 /// Returns the time less that in which the driver did not call: see [`Receiver::handle_stall`].
 #[inline]
-fn attended_ns(now_ns: u64, stalled_ns: u64) -> u64 {
+fn stall_free_ns(now_ns: u64, stalled_ns: u64) -> u64 {
     now_ns.saturating_sub(stalled_ns)
 }
 
@@ -119,11 +119,11 @@ impl<P: GrantPolicy> Receiver<P> {
             reads: Reads::new(config.reads_max),
             srq: Srq::new(config.srq_slabs, config.srq_floor_slabs),
             credit: Credit::new(peers, config.credit_max),
-            ends: Ends::new(peers, config.heartbeat_ns),
+            outbox: Outbox::new(peers, config.heartbeat_ns),
             registry: Registry::new(peers, sessions),
             delivery: Delivery::new(sessions, config.session_messages),
             escape: Escape::new(&config),
-            recycling: Recycling::new(sessions),
+            releases: Releases::new(sessions),
             admission: Admission::new(&config, policy),
             checks: Checks::new(config.checksums),
             quarantine: Quarantine::new(sessions, config.quarantine_ns),
@@ -145,7 +145,7 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Grants READs, gives credit, sends what is due and tops up the SRQ. To be called after each batch of
     /// inputs.
     pub fn flush(&mut self, now_ns: u64, effects: &mut impl Effects) {
-        self.ends.set_moment(Moment { now_ns, attended_ns: self.attended_ns(now_ns) });
+        self.outbox.set_turn_time(TurnTime { now_ns, stall_free_ns: self.stall_free_ns(now_ns) });
         self.run_escape(now_ns, effects);
         if self.admission.is_reviewing() {
             self.review(now_ns);
@@ -160,10 +160,10 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// Looks again at the sessions that are suspended.
     fn review(&mut self, now_ns: u64) {
-        let view = look_at!(self);
+        let view = mechanisms_of!(self);
         let is_open = |session: u32| self.registry.is_open(session);
         if self.admission.review(now_ns, is_open, (&mut self.messages, &self.pool), &view) {
-            self.credit.feed_suspended();
+            self.credit.retry_refused();
         }
     }
 
@@ -187,7 +187,7 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Returns when [`Self::handle_tick`] is due; `None` while nothing changes with time.
     pub fn next_tick_ns(&self) -> Option<u64> {
         let is_measured =
-            |session: u32| self.registry.is_open(session) && self.recycling.bytes_per_ms(session) > 0;
+            |session: u32| self.registry.is_open(session) && self.releases.bytes_per_ms(session) > 0;
         let restless = self.credit.total() > 0
             || self.messages.in_use() > 0
             // Slabs that a living process may still read come back when it lets go: no tick ends that.
@@ -200,7 +200,7 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Returns when Algorithm 1 is to be evaluated if nothing else happens.
     #[inline]
     fn next_idle_evaluation_ns(&self) -> Option<u64> {
-        self.escape.next_idle_evaluation_ns(self.ends.spoke_ns(), self.admission.waits_for_room())
+        self.escape.next_idle_evaluation_ns(self.outbox.spoke_ns(), self.admission.waits_for_room())
     }
 
     /// Handles a stall: the driver, or the whole machine, stood still for `span_ns` and calls late. What
@@ -214,8 +214,8 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Returns the time by the clock that measures how long applications hold runs. It stands still while the
     /// receiver is not called.
     #[inline]
-    fn attended_ns(&self, now_ns: u64) -> u64 {
-        attended_ns(now_ns, self.stalled_ns)
+    fn stall_free_ns(&self, now_ns: u64) -> u64 {
+        stall_free_ns(now_ns, self.stalled_ns)
     }
 
     /// Returns whether a tick is due. It is cheap enough to call at every turn.
@@ -236,7 +236,7 @@ impl<P: GrantPolicy> Receiver<P> {
         let most_held_slabs = self.most_held_slabs();
         for session in self.registry.numbers() {
             if self.registry.is_open(session) {
-                self.recycling.tick(session, span_ns);
+                self.releases.tick(session, span_ns);
                 self.look_for_standstill(now_ns, session, most_held_slabs, effects);
             } else {
                 self.look_at_quarantine(now_ns, session);
@@ -244,9 +244,9 @@ impl<P: GrantPolicy> Receiver<P> {
         }
         self.decay_credit(effects);
         self.pool.restore_line();
-        self.escape.tick(now_ns, attended_ns(now_ns, self.stalled_ns), &self.pool);
+        self.escape.tick(now_ns, stall_free_ns(now_ns, self.stalled_ns), &self.pool);
         self.admission.set_straggler_slabs(|| self.escape.all_straggler_slabs());
-        self.credit.feed_suspended();
+        self.credit.retry_refused();
         self.part_with_the_unresponsive(now_ns, effects);
         self.reassure(now_ns, effects);
     }
@@ -264,9 +264,13 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// Returns whether every message has its end and every end was sent.
     pub fn is_drained(&self) -> bool {
-        let is_told =
-            |message: u32| matches!(self.messages[message].life, Life::Free | Life::Failed | Life::Told);
-        self.reads.in_use() == 0 && self.messages.indices().all(is_told) && self.ends.are_told()
+        let is_told = |message: u32| {
+            matches!(
+                self.messages[message].state,
+                MessageState::Free | MessageState::Failed | MessageState::Told
+            )
+        };
+        self.reads.in_use() == 0 && self.messages.indices().all(is_told) && self.outbox.are_told()
     }
 }
 

@@ -4,7 +4,7 @@ use super::Receiver;
 use crate::admission::GrantPolicy;
 use crate::config::Checksums;
 use crate::effects::{Effects, PeerId};
-use crate::messages::Life;
+use crate::messages::MessageState;
 use jet_wire::message::hello::{Hello, Refusal, Welcome, features};
 use jet_wire::message::{AckStatus, Versions};
 
@@ -34,7 +34,7 @@ impl<P: GrantPolicy> Receiver<P> {
         // A sender that claims no receive entries posts some all the same: nothing could ever be sent to it
         // otherwise.
         let sends_max = self.config.control_sends_max.min(u32::from(hello.receive_entries)).max(1);
-        self.ends.join(peer, sends_max, hello.features & features::CONGESTION != 0, version);
+        self.outbox.join(peer, sends_max, hello.features & features::CONGESTION != 0, version);
         self.admission.join(peer);
         let room = self.credit_room();
         let credit_limit = self.credit.open(peer, room);
@@ -55,26 +55,28 @@ impl<P: GrantPolicy> Receiver<P> {
     /// the connection takes at once, as its two NICs agreed. Further READs wait in admission.
     pub fn handle_connected(&mut self, peer: PeerId, reads_max: u32) {
         self.admission.set_reads_max(peer.0, reads_max);
-        self.ends.stand(peer.0);
+        self.outbox.stand(peer.0);
     }
 
     /// Handles the loss of a connection. All its work requests must have been answered before. The slabs of
     /// its messages come back.
     pub fn handle_peer_lost(&mut self, peer: PeerId, effects: &mut impl Effects) {
         let index = peer.0;
-        if !self.ends.is_connected(index) {
+        if !self.outbox.is_connected(index) {
             return;
         }
         debug_assert_eq!(self.admission.reads(index), 0, "every READ was answered before");
         self.credit.close(index);
-        self.ends.lose(index, &mut self.messages);
+        self.outbox.drop_ends(index, &mut self.messages);
         for message in self.messages.indices() {
             let record = &self.messages[message];
-            if record.life == Life::Free || record.peer != index {
+            if record.state == MessageState::Free || record.peer != index {
                 continue;
             }
-            let is_decided = record.life.has_failed() || record.life.is_over() || record.reader.is_finished();
-            let came = record.arrived == record.length || matches!(record.life, Life::Backlogged { .. });
+            let is_decided =
+                record.state.has_failed() || record.state.is_over() || record.app_state.is_finished();
+            let came =
+                record.arrived == record.length || matches!(record.state, MessageState::Backlogged { .. });
             self.messages.forget_sender(message);
             if is_decided || came {
                 self.settle(message);
@@ -84,7 +86,7 @@ impl<P: GrantPolicy> Receiver<P> {
             self.delivery.withdraw(message, false, &mut self.messages, effects);
             self.fail(message, AckStatus::PeerLost);
         }
-        self.ends.forget(index);
+        self.outbox.forget(index);
         self.registry.leave(index);
     }
 }

@@ -16,7 +16,7 @@ use super::Receiver;
 use crate::admission::GrantPolicy;
 use crate::effects::Effects;
 use crate::index::NONE;
-use crate::messages::Life;
+use crate::messages::MessageState;
 use crate::pool::Run;
 use alloc::vec::Vec;
 use jet_wire::message::AckStatus;
@@ -52,8 +52,8 @@ impl<P: GrantPolicy> Receiver<P> {
                 found.push(read.message);
             }
         }
-        found.extend(self.messages.indices().filter(|&message| match self.messages[message].life {
-            Life::Backlogged { slab, .. } => lies_there(Run { first: slab, count: 1 }),
+        found.extend(self.messages.indices().filter(|&message| match self.messages[message].state {
+            MessageState::Backlogged { slab, .. } => lies_there(Run { first: slab, count: 1 }),
             _ => false,
         }));
         found
@@ -62,7 +62,7 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Ends a message of which some bytes cannot be read.
     #[cold]
     pub(super) fn end_unreadable(&mut self, message: u32, effects: &mut impl Effects) {
-        if self.messages[message].is_unwanted() || self.messages[message].life.is_over() {
+        if self.messages[message].is_unwanted() || self.messages[message].state.is_over() {
             return;
         }
         self.unlink(message);

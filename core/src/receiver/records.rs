@@ -47,7 +47,7 @@ impl<P: GrantPolicy> Receiver<P> {
         if self.records_left() > self.config.srq_slabs {
             return;
         }
-        if let Some(peer) = self.ends.most_unresponsive(self.attended_ns(now_ns)) {
+        if let Some(peer) = self.outbox.most_unresponsive(self.stall_free_ns(now_ns)) {
             self.expel(peer, ByeReason::Unresponsive, effects);
         }
     }

@@ -4,8 +4,8 @@ use super::Receiver;
 use crate::admission::GrantPolicy;
 use crate::effects::{Effects, ReleaseError, SessionEnd, SessionId};
 use crate::pool::{Run, Share};
-use crate::recycling::Recycling;
-use crate::slots::Freed;
+use crate::releases::Releases;
+use crate::slots::ReleasedSlices;
 use jet_wire::segment::Release;
 
 impl<P: GrantPolicy> Receiver<P> {
@@ -56,17 +56,17 @@ impl<P: GrantPolicy> Receiver<P> {
         release: Release,
         effects: &mut impl Effects,
     ) -> Result<(), ReleaseError> {
-        let entry = Recycling::read(&release)?;
+        let entry = Releases::read(&release)?;
         let (message, slot_is_free, settles) = if entry.slices {
-            let (freed, settles) =
-                Recycling::take_back(session, &release, &mut self.slots, &mut self.messages)?;
-            self.give_back(now_ns, session, &freed);
-            (freed.message, freed.slot_is_free, settles)
+            let (released, settles) =
+                Releases::take_back(session, &release, &mut self.slots, &mut self.messages)?;
+            self.give_back(now_ns, session, &released);
+            (released.message, released.slot_is_free, settles)
         } else {
             let named = self.delivery.named(session, release.index, release.generation);
             (named.ok_or(ReleaseError::Message { message: release.index })?, false, true)
         };
-        if entry.finishes && Recycling::finish(message, release.code, &mut self.messages)? {
+        if entry.finishes && Releases::finish(message, release.code, &mut self.messages)? {
             // The message was rejected while it arrives: no further READs of it.
             self.delivery.end_arrival(message, &mut self.messages);
             self.unlink(message);
@@ -85,18 +85,18 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// Gives the slabs of released slices back, and notes how long they were held.
     #[inline(always)] // on every message's way
-    fn give_back(&mut self, now_ns: u64, session: u32, freed: &Freed) {
-        if freed.emptied_slabs > 0 {
-            let attended_ns = super::attended_ns(now_ns, self.stalled_ns);
-            let span_ns = attended_ns.saturating_sub(self.escape.since_ns(session, freed.slot));
-            let bytes = self.recycling.note(session, freed.emptied_slabs, span_ns);
+    fn give_back(&mut self, now_ns: u64, session: u32, released: &ReleasedSlices) {
+        if released.emptied_slabs > 0 {
+            let stall_free_ns = super::stall_free_ns(now_ns, self.stalled_ns);
+            let span_ns = stall_free_ns.saturating_sub(self.escape.since_ns(session, released.slot));
+            let bytes = self.releases.note(session, released.emptied_slabs, span_ns);
             self.admission.released(bytes);
         }
-        if freed.plain {
-            self.escape.release(session, freed.slot, freed.run.count);
-            self.pool.give_plain(freed.run, freed.share);
+        if released.cached_and_idle {
+            self.escape.release(session, released.slot, released.run.count);
+            self.pool.give_cached(released.run, released.share);
         } else {
-            self.give_back_escaped(session, freed.slot, freed.run, freed.share);
+            self.give_back_escaped(session, released.slot, released.run, released.share);
         }
     }
 
@@ -105,7 +105,7 @@ impl<P: GrantPolicy> Receiver<P> {
     fn give_back_escaped(&mut self, session: u32, slot: u16, run: Run, share: Share) {
         self.escape.release_escaped(session, slot, run.count, share);
         // While it is being copied the run stays where it is.
-        if !self.slots.movable(session, slot).copying {
+        if !self.slots.movable_run(session, slot).copying {
             self.pool.give(run, share);
         }
     }

@@ -4,8 +4,8 @@ use super::Receiver;
 use crate::admission::GrantPolicy;
 use crate::effects::{Effects, ProcessId, SessionEnd, SessionId};
 use crate::index::NONE;
-use crate::messages::Life;
-use crate::registry::{Registration, Taken};
+use crate::messages::MessageState;
+use crate::registry::{OpenRefused, Registration};
 use jet_wire::message::AckStatus;
 use jet_wire::message::hello::AppName;
 
@@ -88,9 +88,9 @@ impl<P: GrantPolicy> Receiver<P> {
             return Err(OpenError::Quarantined { slabs });
         }
         let opened = self.registry.open(Registration { name, class, takes_memory, process });
-        opened.map(SessionId).map_err(|taken| match taken {
-            Taken::Numbers => OpenError::TooMany { max: self.config.sessions_max },
-            Taken::Name => OpenError::NameTaken,
+        opened.map(SessionId).map_err(|refused| match refused {
+            OpenRefused::NumbersTaken => OpenError::TooMany { max: self.config.sessions_max },
+            OpenRefused::NameTaken => OpenError::NameTaken,
         })
     }
 
@@ -129,17 +129,17 @@ impl<P: GrantPolicy> Receiver<P> {
         }
         for message in self.messages.indices() {
             let record = &self.messages[message];
-            if record.life == Life::Free || record.session != index {
+            if record.state == MessageState::Free || record.session != index {
                 continue;
             }
             self.delivery.end_arrival(message, &mut self.messages);
             let record = &mut self.messages[message];
             record.session = NONE;
-            record.reader.forget();
+            record.app_state.forget();
             record.held = 0;
             // Messages that the application finished stay finished; the others end because the application is
             // gone.
-            if !record.reader.is_finished() {
+            if !record.app_state.is_finished() {
                 self.fail(message, AckStatus::AppGone);
             } else {
                 self.settle(message);
@@ -159,7 +159,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.slots.reset(index, |run, share| self.pool.release_quarantined(run, share));
         self.delivery.reset(index);
         self.escape.reset(index);
-        self.recycling.reset(index);
+        self.releases.reset(index);
         self.admission.reset(index);
         self.standstills.reset(index);
         self.quarantine.end(index);

@@ -6,14 +6,14 @@
 use super::Receiver;
 use crate::admission::GrantPolicy;
 use crate::index::NONE;
-use crate::messages::{Kind, Life, Reader};
+use crate::messages::{AppState, Kind, MessageState};
 use jet_wire::message::AckStatus;
 
 impl<P: GrantPolicy> Receiver<P> {
     /// Decides that the message ends with `status`, unless its end was decided before; the message must be in
     /// no list.
     pub(super) fn fail(&mut self, message: u32, status: AckStatus) {
-        self.messages[message].life.fail(status);
+        self.messages[message].state.fail(status);
         self.settle(message);
     }
 
@@ -24,27 +24,34 @@ impl<P: GrantPolicy> Receiver<P> {
         if record.reads > 0 {
             return;
         }
-        match record.life {
-            Life::Settling => match record.reader {
-                Reader::Finished { code, .. } | Reader::Done { code } if code != 0 => {
+        match record.state {
+            MessageState::Settling => match record.app_state {
+                AppState::Finished { code, .. } | AppState::Done { code } if code != 0 => {
                     self.end(message, AckStatus::Rejected(code));
                 }
-                Reader::Finished { .. } | Reader::Done { .. } if record.held == 0 => {
+                AppState::Finished { .. } | AppState::Done { .. } if record.held == 0 => {
                     self.end(message, AckStatus::Consumed);
                 }
-                Reader::Finished { .. } | Reader::Done { .. } | Reader::Open { .. } | Reader::Unaware => {
+                AppState::Finished { .. }
+                | AppState::Done { .. }
+                | AppState::Open { .. }
+                | AppState::Unaware => {
                     return;
                 }
             },
-            Life::Ending(status) => self.end(message, status),
-            Life::Ended(_) | Life::Failed | Life::Told => {}
-            Life::Free | Life::Waiting | Life::Deferred | Life::Running | Life::Backlogged { .. } => return,
+            MessageState::Ending(status) => self.end(message, status),
+            MessageState::Ended(_) | MessageState::Failed | MessageState::Told => {}
+            MessageState::Free
+            | MessageState::Waiting
+            | MessageState::Deferred
+            | MessageState::Running
+            | MessageState::Backlogged { .. } => return,
         }
         let record = &mut self.messages[message];
-        if let Reader::Finished { number, code } = record.reader
+        if let AppState::Finished { number, code } = record.app_state
             && record.held == 0
         {
-            record.reader = Reader::Done { code };
+            record.app_state = AppState::Done { code };
             let session = record.session;
             if session != NONE {
                 self.delivery.close_number(session, u32::from(number));
@@ -59,18 +66,18 @@ impl<P: GrantPolicy> Receiver<P> {
         let record = &mut self.messages[message];
         let peer = record.peer;
         if peer == NONE {
-            record.life.tell();
+            record.state.tell();
             return;
         }
         if record.kind != Kind::Small {
             self.admission.end_request(peer);
         }
-        self.ends.end(peer, message, status, &mut self.messages);
+        self.outbox.end(peer, message, status, &mut self.messages);
     }
 
     /// Takes a message out of the list it waits in; no further READ is posted for it.
     pub(super) fn unlink(&mut self, message: u32) {
-        if matches!(self.messages[message].life, Life::Backlogged { .. }) {
+        if matches!(self.messages[message].state, MessageState::Backlogged { .. }) {
             self.delivery.take_backlogged(message, &mut self.messages);
             self.drop_backlogged(message);
         } else {

@@ -6,7 +6,7 @@ use crate::admission::GrantPolicy;
 use crate::delivery::{Part, UserHeader};
 use crate::effects::{CopyFailed, Effects};
 use crate::index::NONE;
-use crate::messages::{Life, Small};
+use crate::messages::{MessageState, Small};
 use crate::pool::{Run, Share};
 use jet_wire::message::{AckStatus, SmallHeader};
 
@@ -46,7 +46,7 @@ impl<P: GrantPolicy> Receiver<P> {
             length: u64::from(payload_bytes),
         });
         let message = message.expect(RECORD_IN_RESERVE);
-        self.ends.begin(peer);
+        self.outbox.begin(peer);
         if let Some(status) = refused {
             self.give_small(slab);
             self.fail(message, status);
@@ -72,7 +72,13 @@ impl<P: GrantPolicy> Receiver<P> {
     ) {
         let bytes = u32::try_from(self.messages[message].length).expect("small");
         let run = Run { first: slab, count: 1 };
-        let part = Part { run, offset: 0, bytes, share, plain: self.pool.is_plain(run, share) };
+        let part = Part {
+            run,
+            offset: 0,
+            bytes,
+            share,
+            cached_in_budget: self.pool.is_cached_in_budget(run, share),
+        };
         self.deliver(now_ns, message, part, user_header, effects);
     }
 
@@ -91,8 +97,8 @@ impl<P: GrantPolicy> Receiver<P> {
         let session = self.messages[message].session;
         let tables = (&mut self.messages, &mut self.slots);
         let slot = self.delivery.deliver(message, part, user_header, tables, effects);
-        let attended_ns = super::attended_ns(now_ns, self.stalled_ns);
-        self.escape.hold(session, slot, part.run.count, part.share, part.plain, attended_ns);
+        let stall_free_ns = super::stall_free_ns(now_ns, self.stalled_ns);
+        self.escape.hold(session, slot, part.run.count, part.share, part.cached_in_budget, stall_free_ns);
     }
 
     /// Puts a small message into the backlog of its session, which is suspended until it has slots.
@@ -122,13 +128,13 @@ impl<P: GrantPolicy> Receiver<P> {
             }
         };
         let record = &mut self.messages[message];
-        record.life = match kept {
-            Some(slab) => Life::Backlogged { slab, share: Share::Copied },
-            None => Life::Backlogged { slab, share: Share::Srq },
+        record.state = match kept {
+            Some(slab) => MessageState::Backlogged { slab, share: Share::Copied },
+            None => MessageState::Backlogged { slab, share: Share::Srq },
         };
         self.messages.keep_user_header(message, small.user_header());
         self.delivery.push_backlog(message, &mut self.messages);
-        let view = look_at!(self);
+        let view = mechanisms_of!(self);
         self.admission.suspend(session, &view);
     }
 
@@ -137,7 +143,7 @@ impl<P: GrantPolicy> Receiver<P> {
         while self.delivery.has_room_for_small(session, &self.slots) {
             let Some(message) = self.delivery.pop_backlog(session, &mut self.messages) else { return };
             let (kept, used) = self.messages.user_header(message);
-            let place = self.messages[message].life.leave_backlog();
+            let place = self.messages[message].state.leave_backlog();
             self.deliver_small(now_ns, message, place, UserHeader::in_place(&kept, used), effects);
         }
     }
@@ -145,7 +151,7 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Frees the slab of a small message that waited for a slot and does not wait any more.
     pub(super) fn drop_backlogged(&mut self, message: u32) {
         let record = &mut self.messages[message];
-        let (slab, share) = record.life.leave_backlog();
+        let (slab, share) = record.state.leave_backlog();
         if record.session != NONE {
             self.escape.give_up(record.session, 1, share);
         }

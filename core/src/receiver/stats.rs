@@ -16,7 +16,7 @@ impl<P: GrantPolicy> Receiver<P> {
             small_held_slabs: self.small_held_slabs(),
             read_slabs: self.pool.read_used(),
             quarantined_slabs: self.pool.quarantined(),
-            retired_slabs: self.pool.gone().0,
+            retired_slabs: self.pool.retired_unused().0,
             srq_limit_slabs: self.pool.srq_limit(),
             high_water_slabs: self.pool.high_water(),
             line_moves: self.pool.line_moves(),
@@ -66,9 +66,9 @@ impl<P: GrantPolicy> Receiver<P> {
             standstill: self.standstills.stats(session),
             delivered_messages: delivered.messages,
             delivered_bytes: delivered.bytes,
-            bytes_per_ms: self.recycling.bytes_per_ms(session),
-            post_nic_ns: self.recycling.post_nic_ns(session),
-            post_nic_quantiles_ns: self.recycling.post_nic_quantiles_ns(session),
+            bytes_per_ms: self.releases.bytes_per_ms(session),
+            post_nic_ns: self.releases.post_nic_ns(session),
+            post_nic_quantiles_ns: self.releases.post_nic_quantiles_ns(session),
             backlog: self.delivery.backlog(session),
             straggler_slabs: self.escape.straggler_slabs(session),
             replaced_slabs: now.replaced,
@@ -76,7 +76,7 @@ impl<P: GrantPolicy> Receiver<P> {
             memory_slabs: now.memory(),
             replaced_total: so_far.replaced,
             copied_total: so_far.copied,
-            granted_total: so_far.granted,
+            spilled_total: so_far.spilled,
             slow: self.escape.is_slow(session),
             suspended: self.admission.is_suspended(session),
             takes_memory: registration.takes_memory,
@@ -91,7 +91,7 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Returns the statistics of a sender; `None` if it is not connected.
     pub fn peer_stats(&self, peer: PeerId) -> Option<PeerStats> {
         let peer = peer.0;
-        if peer >= self.config.peers_max || !self.ends.is_connected(peer) {
+        if peer >= self.config.peers_max || !self.outbox.is_connected(peer) {
             return None;
         }
         Some(PeerStats {
@@ -99,7 +99,7 @@ impl<P: GrantPolicy> Receiver<P> {
             app: self.registry.app_of(peer)?,
             arrived: self.credit.arrived(peer),
             credit: self.credit.outstanding(peer),
-            unfinished: self.ends.unfinished(peer),
+            unfinished: self.outbox.unfinished(peer),
             reads_max: self.admission.reads_max(peer),
         })
     }

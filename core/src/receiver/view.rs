@@ -3,38 +3,38 @@
 use crate::admission::View;
 use crate::delivery::Delivery;
 use crate::escape::Escape;
-use crate::recycling::Recycling;
 use crate::registry::Registry;
+use crate::releases::Releases;
 use crate::slots::Slots;
 use jet_escape::Pressure;
 
 /// The mechanisms that answer admission's questions about sessions and the pool.
-pub(super) struct Look<'a> {
+pub(super) struct Mechanisms<'a> {
     pub delivery: &'a Delivery,
     pub slots: &'a Slots,
     pub registry: &'a Registry,
     pub escape: &'a Escape,
-    pub recycling: &'a Recycling,
+    pub releases: &'a Releases,
     pub fragment_slabs: u32,
     pub srq_needed: u32,
 }
 
-/// Builds a [`Look`] at a receiver, so that its other fields can be changed meanwhile.
-macro_rules! look_at {
+/// Builds a [`Mechanisms`] at a receiver, so that its other fields can be changed meanwhile.
+macro_rules! mechanisms_of {
     ($receiver:expr) => {
-        crate::receiver::view::Look {
+        crate::receiver::view::Mechanisms {
             fragment_slabs: $receiver.admission.fragment_slabs(),
             srq_needed: $receiver.srq_needed(),
             delivery: &$receiver.delivery,
             slots: &$receiver.slots,
             registry: &$receiver.registry,
             escape: &$receiver.escape,
-            recycling: &$receiver.recycling,
+            releases: &$receiver.releases,
         }
     };
 }
 
-impl View for Look<'_> {
+impl View for Mechanisms<'_> {
     #[inline]
     fn oldest_incomplete(&self, session: u32) -> Option<u32> {
         self.delivery.oldest_incomplete(session)
@@ -82,12 +82,12 @@ impl View for Look<'_> {
 
     #[inline]
     fn bytes_per_ms(&self, session: u32) -> u64 {
-        self.recycling.bytes_per_ms(session)
+        self.releases.bytes_per_ms(session)
     }
 
     #[inline]
     fn post_nic_ns(&self, session: u32) -> u64 {
-        self.recycling.post_nic_ns(session)
+        self.releases.post_nic_ns(session)
     }
 
     #[inline]

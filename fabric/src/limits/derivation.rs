@@ -18,7 +18,7 @@ const SEND_SGES: u32 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NicLimits {
     /// Limits that the NIC reports to its user ([`Nic::limits`](crate::Nic::limits)).
-    pub told: Limits,
+    pub reported: Limits,
     /// READs of the peer that one QP answers at once.
     pub reads_answered_per_qp: u32,
     /// SENDs under way on all QPs together.
@@ -135,7 +135,7 @@ impl NicLimits {
             }
         };
         Ok(Self {
-            told: Limits {
+            reported: Limits {
                 scatter_max: wants.scatter.min(scatter_of_reads).min(sges),
                 reads_per_qp_max: reads_per_qp,
                 reads_max: reads,
@@ -327,20 +327,24 @@ mod tests {
 
     /// Checks that the derived limits exceed neither the device's limits nor the user's wishes.
     fn keeps_to(device: &DeviceAttributes, wants: &Wants, limits: &NicLimits) {
-        let told = &limits.told;
-        assert!(within(told.qps_max, device.max_qp) && told.qps_max >= 1);
+        let reported = &limits.reported;
+        assert!(within(reported.qps_max, device.max_qp) && reported.qps_max >= 1);
         assert!(within(limits.send_queue, device.max_qp_wr));
         assert!(
-            told.sends_per_qp_max + told.reads_per_qp_max + wants.probes_per_qp == limits.send_queue
-                && told.sends_per_qp_max >= 1
+            reported.sends_per_qp_max + reported.reads_per_qp_max + wants.probes_per_qp == limits.send_queue
+                && reported.sends_per_qp_max >= 1
         );
         assert!(within(limits.send_sges, device.max_sge) && (1..=2).contains(&limits.send_sges));
-        assert!(within(told.scatter_max, device.max_sge) && told.scatter_max >= 1);
-        assert!(told.scatter_max == 1 || within(told.scatter_max, device.max_sge_rd));
-        assert!(told.srq_entries_max == wants.srq_entries && within(wants.srq_entries, device.max_srq_wr));
+        assert!(within(reported.scatter_max, device.max_sge) && reported.scatter_max >= 1);
+        assert!(reported.scatter_max == 1 || within(reported.scatter_max, device.max_sge_rd));
+        assert!(
+            reported.srq_entries_max == wants.srq_entries && within(wants.srq_entries, device.max_srq_wr)
+        );
         assert!(device.max_srq >= 1 && device.max_srq_sge >= 2);
-        assert!(within(told.reads_per_qp_max, device.max_qp_init_rd_atom) || told.reads_per_qp_max == 0);
-        assert_eq!(told.reads_per_qp_max == 0, wants.reads_per_qp == 0);
+        assert!(
+            within(reported.reads_per_qp_max, device.max_qp_init_rd_atom) || reported.reads_per_qp_max == 0
+        );
+        assert_eq!(reported.reads_per_qp_max == 0, wants.reads_per_qp == 0);
         assert!(
             limits.reads_answered_per_qp == 0
                 || within(limits.reads_answered_per_qp, device.max_qp_rd_atom)
@@ -350,31 +354,39 @@ mod tests {
         assert_eq!(limits.reads_answered_per_qp == 0, wants.reads_answered_per_qp == 0);
         assert!(device.max_inline_data.is_none_or(|most| limits.inline_data <= most));
         // All work that can be under way at once has a place.
-        let posted = u64::from(told.reads_max)
+        let posted = u64::from(reported.reads_max)
             + u64::from(limits.sends)
-            + u64::from(told.qps_max) * u64::from(wants.probes_per_qp);
-        let all = u64::from(told.srq_entries_max)
+            + u64::from(reported.qps_max) * u64::from(wants.probes_per_qp);
+        let all = u64::from(reported.srq_entries_max)
             + if wants.completion_queues == CompletionQueues::One { posted } else { 0 };
         assert!(all <= u64::from(limits.completions) && within(limits.completions, device.max_cqe));
         // A QP whose SENDs are not taken leaves room for the other QPs, unless it is alone or the user asked
         // for less.
-        let all_sends = u64::from(told.qps_max) * u64::from(told.sends_per_qp_max);
-        assert!(told.qps_max == 1 || u64::from(limits.sends) >= all_sends.min(wants.sends.into()));
+        let all_sends = u64::from(reported.qps_max) * u64::from(reported.sends_per_qp_max);
+        assert!(reported.qps_max == 1 || u64::from(limits.sends) >= all_sends.min(wants.sends.into()));
         if wants.completion_queues == CompletionQueues::Apart {
             let Shape { connections, seats, places, queues } = limits.shape;
             assert!(
-                connections == told.qps_max && u64::from(seats) * u64::from(queues) >= u64::from(connections)
+                connections == reported.qps_max
+                    && u64::from(seats) * u64::from(queues) >= u64::from(connections)
             );
             assert!(within(places, device.max_cqe) && within(queues + 1, device.max_cq));
-            let reads = (u64::from(seats) * u64::from(told.reads_per_qp_max)).min(told.reads_max.into());
-            let own = u64::from(told.sends_per_qp_max) + u64::from(wants.probes_per_qp);
+            let reads =
+                (u64::from(seats) * u64::from(reported.reads_per_qp_max)).min(reported.reads_max.into());
+            let own = u64::from(reported.sends_per_qp_max) + u64::from(wants.probes_per_qp);
             assert!(u64::from(seats) * own + reads <= places.into());
         }
         // No limit is higher than the user asked for.
-        assert!(told.qps_max <= wants.qps && told.reads_max <= wants.reads && limits.sends <= wants.sends);
-        assert!(told.reads_per_qp_max <= wants.reads_per_qp && told.sends_per_qp_max <= wants.sends_per_qp);
         assert!(
-            limits.reads_answered_per_qp <= wants.reads_answered_per_qp && told.scatter_max <= wants.scatter
+            reported.qps_max <= wants.qps && reported.reads_max <= wants.reads && limits.sends <= wants.sends
+        );
+        assert!(
+            reported.reads_per_qp_max <= wants.reads_per_qp
+                && reported.sends_per_qp_max <= wants.sends_per_qp
+        );
+        assert!(
+            limits.reads_answered_per_qp <= wants.reads_answered_per_qp
+                && reported.scatter_max <= wants.scatter
         );
         assert!(limits.sends >= 1);
     }
@@ -406,9 +418,12 @@ mod tests {
     fn without_limits_all_that_is_wanted_is_had() {
         let limits = NicLimits::derive(&DeviceAttributes::UNLIMITED, &DAEMON).unwrap();
         keeps_to(&DeviceAttributes::UNLIMITED, &DAEMON, &limits);
-        let told = limits.told;
-        assert_eq!((told.qps_max, told.srq_entries_max, told.reads_max), (4624, 1024, 32));
-        assert_eq!((told.reads_per_qp_max, told.sends_per_qp_max, told.scatter_max), (32, 13, 64));
+        let reported = limits.reported;
+        assert_eq!((reported.qps_max, reported.srq_entries_max, reported.reads_max), (4624, 1024, 32));
+        assert_eq!(
+            (reported.reads_per_qp_max, reported.sends_per_qp_max, reported.scatter_max),
+            (32, 13, 64)
+        );
         assert_eq!((limits.sends, limits.send_queue, limits.send_sges), (32_832, 45, 2));
     }
 
@@ -445,12 +460,12 @@ mod tests {
         // Attributes that some drivers leave at 0.
         let quiet = DeviceAttributes { max_sge_rd: 0, max_res_rd_atom: 0, ..DeviceAttributes::UNLIMITED };
         let limits = NicLimits::derive(&quiet, &wants).unwrap();
-        assert_eq!((limits.told.scatter_max, limits.reads_answered_per_qp), (1, 16));
+        assert_eq!((limits.reported.scatter_max, limits.reads_answered_per_qp), (1, 16));
         // A user without READs needs no device that makes them, and the same holds for answering READs.
         let idle =
             DeviceAttributes { max_qp_rd_atom: 0, max_qp_init_rd_atom: 0, ..DeviceAttributes::UNLIMITED };
         let sends_only = Wants { reads_per_qp: 0, reads_answered_per_qp: 0, ..DAEMON };
-        assert_eq!(NicLimits::derive(&idle, &sends_only).unwrap().told.reads_per_qp_max, 0);
+        assert_eq!(NicLimits::derive(&idle, &sends_only).unwrap().reported.reads_per_qp_max, 0);
     }
 
     #[test]
@@ -476,9 +491,9 @@ mod tests {
         let limits = NicLimits::derive(&device, &DAEMON).unwrap();
         keeps_to(&device, &DAEMON, &limits);
         // 13 places for each connection.
-        assert_eq!((limits.told.qps_max, limits.sends), (76, 1000));
+        assert_eq!((limits.reported.qps_max, limits.sends), (76, 1000));
         let one_more = DeviceAttributes { max_cqe: 1057, ..device };
-        assert_eq!(NicLimits::derive(&one_more, &DAEMON).unwrap().told.qps_max, 1);
+        assert_eq!(NicLimits::derive(&one_more, &DAEMON).unwrap().reported.qps_max, 1);
     }
 
     #[test]
@@ -489,7 +504,7 @@ mod tests {
         keeps_to(&few, &apart, &limits);
         // 14 places for each connection, and 32 for READs: 83 connections in a queue, and 10 queues beside
         // that of the SRQ.
-        assert_eq!((limits.told.qps_max, limits.completions, limits.sends), (830, 1024, 32_832));
+        assert_eq!((limits.reported.qps_max, limits.completions, limits.sends), (830, 1024, 32_832));
         assert_eq!(limits.shape, Shape { connections: 830, seats: 83, places: 83 * 14 + 32, queues: 10 });
         let small = DeviceAttributes { max_cqe: 1000, ..DeviceAttributes::UNLIMITED };
         let error = NicLimits::derive(&small, &apart).unwrap_err();

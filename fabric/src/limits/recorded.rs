@@ -63,8 +63,14 @@ const IONIC_WITH_SRQ: DeviceAttributes =
 /// Returns five limits: READs of a connection, scatter entries of a READ, connections, SENDs of a connection,
 /// and places of a connection's send queue.
 fn summary(limits: &NicLimits) -> [u32; 5] {
-    let told = limits.told;
-    [told.reads_per_qp_max, told.scatter_max, told.qps_max, told.sends_per_qp_max, limits.send_queue]
+    let reported = limits.reported;
+    [
+        reported.reads_per_qp_max,
+        reported.scatter_max,
+        reported.qps_max,
+        reported.sends_per_qp_max,
+        limits.send_queue,
+    ]
 }
 
 /// Returns the connections that share a completion queue, the queue's places, and the number of such queues.
@@ -153,7 +159,7 @@ fn the_mean_one_takes_a_small_daemon_and_says_how_small_a_large_one_would_have_t
     let limits = on_mean(Wants { srq_entries: 64, ..Wants::SOFTWARE_DAEMON }).unwrap();
     assert_eq!(summary(&limits), [1, 1, 64, 13, 14]);
     assert_eq!((limits.send_sges, limits.inline_data, limits.completions), (1, 0, 1023));
-    assert_eq!((limits.told.reads_max, limits.sends), (32, 1023 - 64 - 32));
+    assert_eq!((limits.reported.reads_max, limits.sends), (32, 1023 - 64 - 32));
     let limits = on_mean(Wants { srq_entries: 64, ..Wants::VERBS_DAEMON }).unwrap();
     assert_eq!(summary(&limits), [1, 1, 64, 13, 15]);
     // 64 connections on seven queues.

@@ -79,7 +79,11 @@ impl Mapping {
     ///
     /// # Errors
     /// [`MapError`]; the process that passed the file is to blame unless it is `System`.
-    pub fn of_stranger(fd: BorrowedFd<'_>, protection: Protection, bytes_max: u64) -> Result<Self, MapError> {
+    pub fn map_received(
+        fd: BorrowedFd<'_>,
+        protection: Protection,
+        bytes_max: u64,
+    ) -> Result<Self, MapError> {
         let seals = fcntl_get_seals(fd).map_err(|_| MapError::NotSealed)?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err(MapError::NotSealed);
@@ -313,7 +317,7 @@ mod tests {
         let memory = SharedMemory::new("jet-test", 10_000, false).unwrap();
         assert_eq!(memory.bytes(), 12_288);
         assert!(ftruncate(&memory, 4096).is_err());
-        let other = Mapping::of_stranger(memory.as_fd(), Protection::Read, 1 << 20).unwrap();
+        let other = Mapping::map_received(memory.as_fd(), Protection::Read, 1 << 20).unwrap();
         // SAFETY: both mappings live, and one thread reads after the other wrote.
         unsafe {
             memory.base().add(9000).write(7);
@@ -375,10 +379,10 @@ mod tests {
         let memory = SharedMemory::new("jet-test", 4096, false).unwrap();
         memory.seal_future_writes().unwrap();
         assert!(matches!(
-            Mapping::of_stranger(memory.as_fd(), Protection::ReadWrite, 1 << 20),
+            Mapping::map_received(memory.as_fd(), Protection::ReadWrite, 1 << 20),
             Err(MapError::System(_))
         ));
-        assert!(Mapping::of_stranger(memory.as_fd(), Protection::Read, 1 << 20).is_ok());
+        assert!(Mapping::map_received(memory.as_fd(), Protection::Read, 1 << 20).is_ok());
         // SAFETY: our own mapping stays writable.
         unsafe { memory.base().write_volatile(1) };
     }
@@ -388,11 +392,11 @@ mod tests {
         let loose = memfd_create("loose", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&loose, 4096).unwrap();
         assert!(matches!(
-            Mapping::of_stranger(loose.as_fd(), Protection::Read, 1 << 20),
+            Mapping::map_received(loose.as_fd(), Protection::Read, 1 << 20),
             Err(MapError::NotSealed)
         ));
         let memory = SharedMemory::new("jet-test", 8192, false).unwrap();
-        let refused = Mapping::of_stranger(memory.as_fd(), Protection::Read, 4096);
+        let refused = Mapping::map_received(memory.as_fd(), Protection::Read, 4096);
         assert!(matches!(refused, Err(MapError::Size { bytes: 8192, max: 4096 })));
     }
 }

@@ -16,7 +16,7 @@ pub(crate) enum Wait {
     /// SENDs of a connection that its user has ended must be taken by the peer.
     Farewell,
     /// Bytes of a READ must arrive.
-    ReadSilence,
+    ReadAnswer,
     /// The system must have a descriptor for the next connection.
     Accept,
 }
@@ -219,7 +219,7 @@ mod tests {
     fn only_what_is_named_is_taken_back() {
         let mut deadlines = Deadlines::new(1);
         deadlines.set(0, Wait::Farewell, SPAN);
-        deadlines.clear_if(0, Wait::ReadSilence);
+        deadlines.clear_if(0, Wait::ReadAnswer);
         assert_eq!(deadlines.wait_at(0), Some(Wait::Farewell));
         deadlines.clear_if(0, Wait::Farewell);
         assert_eq!((poll(&mut deadlines, 0), poll(&mut deadlines, 1_000)), (vec![], vec![]));

@@ -196,7 +196,7 @@ impl SoftNic {
 
 impl Nic for SoftNic {
     fn limits(&self) -> Limits {
-        self.limits.told
+        self.limits.reported
     }
 
     fn counters(&self) -> Counters {
@@ -237,7 +237,7 @@ impl Nic for SoftNic {
     fn connect(&mut self, address: &Address, private_data: &PrivateData) -> Result<Qp, ConnectError> {
         let wrong = || ConnectError::WrongFabric { address: address.clone() };
         let kind = Self::kind_of(address).ok_or_else(wrong)?;
-        let max = self.limits.told.qps_max;
+        let max = self.limits.reported.qps_max;
         let qp = self.tables.qps.take(kind, QpState::Connecting).ok_or(ConnectError::TooMany { max })?;
         if let Err(error) = carried_by!(self, kind, connect(qp, address, private_data)) {
             self.tables.qps.release(qp);
@@ -287,7 +287,7 @@ impl Nic for SoftNic {
             _ => return Err(PostError::Stale),
         };
         self.check_payload(&request.payload)?;
-        if sends >= self.limits.told.sends_per_qp_max || !self.tables.room_for_send() {
+        if sends >= self.limits.reported.sends_per_qp_max || !self.tables.room_for_send() {
             return Err(PostError::QueueFull);
         }
         match request.payload {
@@ -305,7 +305,7 @@ impl Nic for SoftNic {
             Some(entry) if entry.state == QpState::Connected => (entry.kind, entry.reads, entry.reads_max),
             _ => return Err(PostError::Stale),
         };
-        if reads_max == 0 || request.scatter.len() > self.limits.told.scatter_max as usize {
+        if reads_max == 0 || request.scatter.len() > self.limits.reported.scatter_max as usize {
             return Err(PostError::Limit);
         }
         let mut bytes = 0u32;

@@ -103,7 +103,7 @@ pub struct TcpOptions {
     /// Keepalive probes find out while nothing is sent, `TCP_USER_TIMEOUT` while something is. A peer without
     /// an SRQ entry for longer than this, whose socket buffers are full, looks the same to the kernel. Its
     /// connection ends, too.
-    pub peer_silence_max: Duration,
+    pub peer_timeout: Duration,
     /// Time for which a peer may bring no byte of any outstanding READ (10 s; [`Duration::MAX`]: without
     /// limit).
     ///
@@ -116,7 +116,7 @@ pub struct TcpOptions {
     /// the peer waits for an SRQ entry; after that it begins anew. Bytes that arrived before the time was up
     /// count, however late this NIC is polled. Time in which the peer cannot answer counts, even if the peer
     /// only lacks SRQ entries.
-    pub read_silence_max: Duration,
+    pub read_timeout: Duration,
     /// Bytes of the kernel's send buffer. `None` lets the kernel choose.
     pub send_buffer_bytes: Option<usize>,
     /// Bytes of the kernel's receive buffer. `None` lets the kernel choose.
@@ -126,8 +126,8 @@ pub struct TcpOptions {
 impl Default for TcpOptions {
     fn default() -> Self {
         Self {
-            peer_silence_max: Duration::from_secs(10),
-            read_silence_max: Duration::from_secs(10),
+            peer_timeout: Duration::from_secs(10),
+            read_timeout: Duration::from_secs(10),
             send_buffer_bytes: None,
             receive_buffer_bytes: None,
         }
@@ -160,9 +160,9 @@ impl SoftOptions {
     /// Returns these options with every number lowered to the NIC's limits, for the sizes of its tables.
     pub(super) fn within(&self, limits: &NicLimits) -> Self {
         Self {
-            qps_max: limits.told.qps_max,
-            reads_max: limits.told.reads_max,
-            reads_per_qp_max: limits.told.reads_per_qp_max,
+            qps_max: limits.reported.qps_max,
+            reads_max: limits.reported.reads_max,
+            reads_per_qp_max: limits.reported.reads_per_qp_max,
             reads_answered_per_qp_max: limits.reads_answered_per_qp,
             completions: limits.completions,
             ..*self
@@ -187,10 +187,8 @@ impl SoftOptions {
         if self.regions_max > 1 << REGION_INDEX_BITS {
             return Some(format!("regions_max is {}, the most is 4096", self.regions_max));
         }
-        if self.tcp.read_silence_max.is_zero() {
-            return Some(
-                "tcp.read_silence_max is 0: no READ could be answered; the default is 10 s".to_owned(),
-            );
+        if self.tcp.read_timeout.is_zero() {
+            return Some("tcp.read_timeout is 0: no READ could be answered; the default is 10 s".to_owned());
         }
         (self.sends_max() == 0).then(|| {
             format!(

@@ -34,7 +34,7 @@ pub(super) enum State {
 
 /// Event that ends a connection for its user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Last {
+pub(super) enum FinalEvent {
     /// The connection was disconnected.
     Disconnected,
     /// The other end refused the connection, with this private data.
@@ -115,7 +115,7 @@ pub(super) struct Connection {
     pub id: Option<ConnectionId>,
     /// Whether the QP, the identifier or both are with an order that is being carried out. The connection's
     /// end waits for the outcome.
-    pub is_away: bool,
+    pub has_order: bool,
     /// Whether the connection is to end after the outcome, for [`Self::reason`].
     pub ends: bool,
     /// Number of the QP, as long as completions of it may arrive.
@@ -127,7 +127,7 @@ pub(super) struct Connection {
     pub announced: bool,
     pub reason: Option<DisconnectReason>,
     /// Event for the user at the connection's end.
-    pub last: Last,
+    pub final_event: FinalEvent,
     pub sends: u32,
     pub reads: u32,
     /// READs that may be outstanding, as both ends agreed.
@@ -140,11 +140,11 @@ pub(super) struct Connection {
     /// Time when the connection stops waiting for the device to report that it takes no SRQ entry any more.
     pub last_wqe_deadline: Option<Instant>,
     /// Whether the connection's QP takes no SRQ entry any more.
-    pub quiet: bool,
+    pub takes_no_more_entries: bool,
     /// Moments of two completion queues, that of arrivals and the connection's own.
     ///
-    /// They were taken when the connection became quiet, or when its QP was destroyed with work left.
-    pub quiet_since: (Mark, Mark),
+    /// They were taken when the QP took its last SRQ entry, or was destroyed with work left.
+    pub settles_after: (Mark, Mark),
     /// Number of looks in a row that found the connection with work that does not end.
     pub stalled: u32,
     /// Whether the device said that the QP takes no SRQ entry any more.
@@ -170,14 +170,14 @@ impl Connection {
             state: State::Free,
             pair: None,
             id: None,
-            is_away: false,
+            has_order: false,
             ends: false,
             qp_number: None,
             seat: None,
             inline_bytes: 0,
             announced: false,
             reason: None,
-            last: Last::Disconnected,
+            final_event: FinalEvent::Disconnected,
             sends: 0,
             reads: 0,
             reads_max: 0,
@@ -185,8 +185,8 @@ impl Connection {
             gathered: None,
             deadline: None,
             last_wqe_deadline: None,
-            quiet: false,
-            quiet_since: (Mark::default(), Mark::default()),
+            takes_no_more_entries: false,
+            settles_after: (Mark::default(), Mark::default()),
             stalled: 0,
             took_last_entry: false,
             path: None,
@@ -265,7 +265,7 @@ impl Connections {
     pub fn release(&mut self, qp: Qp) {
         let entry = self.get_mut(qp).expect("a connection is released once");
         let has_nothing = entry.pair.is_none() && entry.id.is_none() && entry.seat.is_none();
-        let is_over = has_nothing && !entry.is_away && entry.queue.is_empty();
+        let is_over = has_nothing && !entry.has_order && entry.queue.is_empty();
         assert!(is_over, "a connection is released after its end");
         entry.state = State::Free;
         self.free.push(qp.index);

@@ -1,7 +1,7 @@
-//! The end of a connection: farewell, error state, completion of its work, quiet, and destruction.
+//! The end of a connection: farewell, error state, last SRQ entry, completion of its work, and destruction.
 
 use super::VerbsNic;
-use super::connections::{Last, State};
+use super::connections::{FinalEvent, State};
 use super::device_events::{DeviceEvent, QpEvent};
 use super::later::later;
 use super::polling::Expansion;
@@ -35,12 +35,12 @@ impl VerbsNic {
             return;
         }
         if connection.gathered.is_some() {
-            // While the QP is away, nobody could give it these requests.
+            // While an order has the QP, nobody could give it these requests.
             self.give_gathered();
             return self.fail(qp, reason);
         }
         connection.reason.get_or_insert(reason);
-        if connection.is_away {
+        if connection.has_order {
             connection.ends = true;
             if connection.state == State::Connected {
                 // Nothing more is posted on the connection from now on.
@@ -54,7 +54,7 @@ impl VerbsNic {
         }
         connection.state = State::Draining;
         let (pair, id) = (connection.pair.take(), connection.id.take());
-        connection.is_away = true;
+        connection.has_order = true;
         // The connection first waits for the order's outcome, and then for its work.
         connection.deadline = None;
         if let (Some(pair), Some(id)) = (pair, id) {
@@ -66,7 +66,7 @@ impl VerbsNic {
     pub(super) fn let_go(&mut self, qp: Qp) {
         let Some(connection) = self.connections.get_mut(qp) else { return };
         (connection.state, connection.deadline) = (State::Leaving, None);
-        connection.is_away = true;
+        connection.has_order = true;
         let (pair, id) = (connection.pair.take(), connection.id.take());
         self.order(Order::LetGo { qp, id, pair });
     }
@@ -87,7 +87,7 @@ impl VerbsNic {
         // must all be out of the completion queue, where they could be mistaken for those of other
         // connections.
         let seat = connection.seat.expect("a connection keeps its place to its end");
-        connection.quiet_since = (self.receive_completions.now(), self.send_completions.now(seat));
+        connection.settles_after = (self.receive_completions.now(), self.send_completions.now(seat));
         self.counters.drains_given_up += 1;
     }
 
@@ -109,10 +109,10 @@ impl VerbsNic {
         }
         let Some(connection) = self.connections.get_mut(qp) else { return };
         let reason = connection.reason.unwrap_or(DisconnectReason::Peer);
-        match connection.last {
-            Last::Disconnected => self.events.push_back(Event::Disconnected { qp, reason }),
-            Last::Rejected(private_data) => self.events.push_back(Event::Rejected { qp, private_data }),
-            Last::Nothing => self.connections.release(qp),
+        match connection.final_event {
+            FinalEvent::Disconnected => self.events.push_back(Event::Disconnected { qp, reason }),
+            FinalEvent::Rejected(private_data) => self.events.push_back(Event::Rejected { qp, private_data }),
+            FinalEvent::Nothing => self.connections.release(qp),
         }
     }
 
@@ -130,8 +130,8 @@ impl VerbsNic {
             let (_, connection) = self.connections.at(index);
             let soonest = match connection.state {
                 // The order's outcome wakes a sleeping user.
-                _ if connection.is_away => None,
-                State::Draining if connection.quiet => connection.deadline,
+                _ if connection.has_order => None,
+                State::Draining if connection.takes_no_more_entries => connection.deadline,
                 State::Draining => connection.last_wqe_deadline,
                 _ => connection.deadline,
             };
@@ -149,7 +149,7 @@ impl VerbsNic {
             match connection.state {
                 // The connection waits for an outcome, and is listed again when that arrives. There may be
                 // thousands of them.
-                _ if connection.is_away => {
+                _ if connection.has_order => {
                     connection.is_timed = false;
                     self.timed.swap_remove(position);
                     continue;
@@ -165,13 +165,13 @@ impl VerbsNic {
                 State::Farewell if is_due => self.fail(qp, DisconnectReason::Local),
                 State::Draining => {
                     let told = connection.took_last_entry;
-                    if !connection.quiet
+                    if !connection.takes_no_more_entries
                         && (told || connection.last_wqe_deadline.is_some_and(|deadline| now >= deadline))
                     {
-                        connection.quiet = true;
+                        connection.takes_no_more_entries = true;
                         let seat = connection.seat.expect("a connection with a queue pair has a place");
                         let moment = (self.receive_completions.now(), self.send_completions.now(seat));
-                        connection.quiet_since = moment;
+                        connection.settles_after = moment;
                         self.counters.last_wqe_missed += u64::from(!told);
                     }
                 }
@@ -250,34 +250,36 @@ impl VerbsNic {
         (0..self.timed.len()).any(|position| {
             let (_, connection) = self.connections.at(self.timed[position]);
             match connection.state {
-                State::Draining => connection.quiet && !connection.is_away && connection.is_idle(),
-                State::Leaving => !connection.is_away,
+                State::Draining => {
+                    connection.takes_no_more_entries && !connection.has_order && connection.is_idle()
+                }
+                State::Leaving => !connection.has_order,
                 _ => false,
             }
         })
     }
 
-    /// Ends connections that are quiet and whose work has completed. Work that a QP keeps for too long is
-    /// given up.
+    /// Ends connections that take no more SRQ entries and whose work has completed. Work that a QP keeps for
+    /// too long is given up.
     pub(super) fn settle_endings(&mut self) {
         let now = Instant::now();
         let mut position = 0;
         while let Some(&index) = self.timed.get(position) {
             position += 1;
             let (qp, connection) = self.connections.at(index);
-            if connection.is_away {
+            if connection.has_order {
                 continue;
             }
             let (state, is_idle) = (connection.state, connection.is_idle());
             let waits = match state {
-                State::Draining => connection.quiet,
+                State::Draining => connection.takes_no_more_entries,
                 State::Leaving => true,
                 _ => false,
             };
             if !waits {
                 continue;
             }
-            let (arrived, sent) = connection.quiet_since;
+            let (arrived, sent) = connection.settles_after;
             let seat = connection.seat.expect("a connection with a queue pair has a place");
             let is_due = connection.deadline.is_some_and(|deadline| now >= deadline);
             // Completions and SRQ entries of the connection would be lost if they had not been looked at yet.

@@ -2,7 +2,7 @@
 
 use super::VerbsNic;
 use super::connection_manager::{CmEvent, ConnectionId, ReadDepth, Terms};
-use super::connections::{Last, State, from_context, to_context};
+use super::connections::{FinalEvent, State, from_context, to_context};
 use super::ece;
 use super::error::LOOPBACK;
 use super::later::later;
@@ -119,7 +119,7 @@ impl VerbsNic {
                 self.fail(qp, DisconnectReason::Transport(libc::EMSGSIZE));
             }
             (CmEvent::Rejected { private_data }, State::Connecting) => {
-                connection.last = Last::Rejected(private_data);
+                connection.final_event = FinalEvent::Rejected(private_data);
                 self.let_go(qp);
             }
             (CmEvent::Failed(errno), state) if state != State::Ended => {
@@ -261,7 +261,7 @@ impl VerbsNic {
         let connection = self.connections.get_mut(qp).expect("it was just seen");
         (connection.said, connection.state) = (*private_data, State::Accepting);
         connection.reads_max = u32::from(wanted.reads.makes);
-        connection.is_away = true;
+        connection.has_order = true;
         let id = connection.id.take().expect("a request has an identifier");
         self.wait_until(qp, later(self.options.handshake));
         self.order(Order::Make { qp, id, parts, wanted });
@@ -270,7 +270,7 @@ impl VerbsNic {
 
     /// Continues after the QP of an accepted connection was made, or could not be made.
     pub(super) fn made(&mut self, qp: Qp, id: ConnectionId, result: Result<QueuePair, BeginError>) {
-        let connection = self.back(qp);
+        let connection = self.order_returned(qp);
         connection.id = Some(id);
         match result {
             Ok(pair) => self.take_pair(qp, pair),
@@ -302,7 +302,7 @@ impl VerbsNic {
             retry: self.options.retry,
             rnr_retry: self.options.rnr_retry,
         };
-        connection.is_away = true;
+        connection.has_order = true;
         let id = connection.id.take().expect("it is back");
         self.order(Order::Accept { qp, id, terms });
     }
@@ -312,14 +312,14 @@ impl VerbsNic {
         let connection = self.connections.get_mut(qp).expect("the caller looked");
         connection.reason.get_or_insert(reason);
         (connection.state, connection.deadline) = (State::Leaving, None);
-        connection.is_away = true;
+        connection.has_order = true;
         let id = connection.id.take().expect("a request has an identifier");
         let words = PrivateData::new(words).expect("short");
         self.order(Order::Refuse { qp: Some(qp), id, words });
     }
 
     pub(super) fn accepted(&mut self, qp: Qp, id: ConnectionId, result: io::Result<()>) {
-        let connection = self.back(qp);
+        let connection = self.order_returned(qp);
         if connection.state == State::Connected {
             // The first message came before the peer's confirmation, for which RDMA CM still waits.
             id.notify_established();
@@ -337,13 +337,13 @@ impl VerbsNic {
         let Some(connection) = self.connections.get_mut(qp) else { return };
         match connection.state {
             State::Requested => {
-                (connection.state, connection.last) = (State::Leaving, Last::Nothing);
-                connection.is_away = true;
+                (connection.state, connection.final_event) = (State::Leaving, FinalEvent::Nothing);
+                connection.has_order = true;
                 let id = connection.id.take().expect("a request has an identifier");
                 self.order(Order::Refuse { qp: Some(qp), id, words: *private_data });
             }
             // The peer went meanwhile. A user that refuses a request gets no further event of it.
-            State::Leaving => connection.last = Last::Nothing,
+            State::Leaving => connection.final_event = FinalEvent::Nothing,
             State::Ended => {
                 self.events.retain(|event| !matches!(event, Event::Disconnected { qp: of, .. } if *of == qp));
                 self.connections.release(qp);

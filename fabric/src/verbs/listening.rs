@@ -191,7 +191,7 @@ impl VerbsNic {
     /// Updates the port's status after the set of addresses at which the NIC listens has changed.
     pub(super) fn tell_listening(&mut self) {
         if !self.listening.is_empty() {
-            self.surveying.listens(Instant::now());
+            self.surveying.note_listening(Instant::now());
         }
         self.watch.update(|status| {
             status.listening = self.listening.iter().flat_map(Listening::each).collect();

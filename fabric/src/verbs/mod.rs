@@ -81,7 +81,7 @@ use polling::Expansion;
 use probing::Probing;
 use regions::{Domain, Regions};
 use send_completions::SendCompletions;
-use set_up::{Place, SetUp, Survey};
+use set_up::{SetUp, Survey, ThreadOptions};
 use shared_receive_queue::SharedReceiveQueue;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -182,7 +182,7 @@ impl VerbsNic {
         let says = device.attributes();
         let attributes = options.profile.map_or(says, |profile| says.at_most(profile.attributes()));
         let device_limits = NicLimits::derive(&attributes, &options.wants())?;
-        let limits = Limits { numa_node: device.numa_node(), ..device_limits.told };
+        let limits = Limits { numa_node: device.numa_node(), ..device_limits.reported };
         let options = VerbsOptions { sends_max: device_limits.sends, ..options };
         let domain = Arc::new(Domain::new(&device)?);
         let node = options.numa_node.or(limits.numa_node);
@@ -198,7 +198,7 @@ impl VerbsNic {
         readiness.watch(completion_channel.fd())?;
         readiness.watch(channel.fd())?;
         readiness.watch(device.context().async_fd())?;
-        let thread = Place { connections: limits.qps_max, numa_node: node, not_on: options.cpu };
+        let thread = ThreadOptions { connections: limits.qps_max, numa_node: node, not_on: options.cpu };
         let set_up = SetUp::new(options.set_up_thread.then_some(thread))?;
         if let Some(fd) = set_up.fd() {
             readiness.watch(fd)?;

@@ -26,7 +26,7 @@ impl VerbsNic {
             Outcome::Made { qp, id, result } => self.made(qp, id, result),
             Outcome::Accepted { qp, id, result } => self.accepted(qp, id, result),
             Outcome::HungUp { qp, id, pair } => {
-                let connection = self.back(qp);
+                let connection = self.order_returned(qp);
                 (connection.id, connection.pair) = (Some(id), Some(pair));
                 self.hung_up(qp);
             }
@@ -34,17 +34,17 @@ impl VerbsNic {
             Outcome::Surveyed { survey } => self.surveyed(survey),
             Outcome::Renewed { listening } => self.renewed(listening),
             Outcome::Refused { qp: Some(qp) } | Outcome::Gone { qp } => {
-                self.back(qp);
+                self.order_returned(qp);
                 self.gone(qp);
             }
         }
     }
 
     /// Returns the connection whose order was carried out, and notes that its parts are back.
-    pub(super) fn back(&mut self, qp: Qp) -> &mut Connection {
+    pub(super) fn order_returned(&mut self, qp: Qp) -> &mut Connection {
         let connection =
-            self.connections.get_mut(qp).expect("a connection stays while something of it is away");
-        connection.is_away = false;
+            self.connections.get_mut(qp).expect("a connection stays while an order has something of it");
+        connection.has_order = false;
         if !std::mem::replace(&mut connection.is_timed, true) {
             self.timed.push(qp.index);
         }

@@ -15,7 +15,7 @@ use rdma_sys::ibv_sge;
 use std::sync::Arc;
 
 /// SEND as the device is to gather it.
-pub(super) struct Laid {
+pub(super) struct StagedSend {
     pub posted: Posted,
     pub first: ibv_sge,
     pub second: Option<ibv_sge>,
@@ -52,19 +52,19 @@ impl Outgoing {
     /// # Errors
     /// [`PostError::LocalProtection`], and [`PostError::QueueFull`] where no place for a payload is left.
     #[inline]
-    pub fn lay(
+    pub fn stage(
         &mut self,
         request: &SendRequest<'_>,
         regions: &Regions,
         inline_bytes: u32,
-    ) -> Result<Laid, PostError> {
+    ) -> Result<StagedSend, PostError> {
         match request.payload {
             Payload::Registered(sge) => {
                 let stretch = regions.translate(sge).ok_or(PostError::LocalProtection)?;
                 if !self.in_one_stretch || sge.bytes == 0 {
-                    let mut laid = self.header(request);
-                    laid.second = Some(stretch).filter(|stretch| stretch.length > 0);
-                    return Ok(laid);
+                    let mut staged = self.header(request);
+                    staged.second = Some(stretch).filter(|stretch| stretch.length > 0);
+                    return Ok(staged);
                 }
                 let from = regions.address(sge).ok_or(PostError::LocalProtection)?;
                 // SAFETY: registered memory of so many bytes, which its user leaves alone until the SEND
@@ -77,21 +77,21 @@ impl Outgoing {
             }
             Payload::Inline(bytes) if !bytes.is_empty() => self.apart(request, bytes, inline_bytes),
             Payload::None | Payload::Inline(_) => {
-                let mut laid = self.header(request);
-                laid.inline = laid.first.length <= inline_bytes;
-                if laid.inline {
-                    laid.first.addr = self.headers.address(&laid.first);
+                let mut staged = self.header(request);
+                staged.inline = staged.first.length <= inline_bytes;
+                if staged.inline {
+                    staged.first.addr = self.headers.address(&staged.first);
                 }
-                Ok(laid)
+                Ok(staged)
             }
         }
     }
 
     #[inline]
-    fn header(&mut self, request: &SendRequest<'_>) -> Laid {
+    fn header(&mut self, request: &SendRequest<'_>) -> StagedSend {
         let (place, first) = self.headers.put(&[&request.header.0]);
         let posted = Posted::Send { header: place, payload: NOWHERE };
-        Laid { posted, first, second: None, inline: false }
+        StagedSend { posted, first, second: None, inline: false }
     }
 
     fn apart(
@@ -99,7 +99,7 @@ impl Outgoing {
         request: &SendRequest<'_>,
         bytes: &[u8],
         inline_bytes: u32,
-    ) -> Result<Laid, PostError> {
+    ) -> Result<StagedSend, PostError> {
         if !self.payloads.has_room() {
             return Err(PostError::QueueFull);
         }
@@ -110,7 +110,7 @@ impl Outgoing {
             first.addr = self.headers.address(&first);
             second.addr = self.payloads.address(&second);
         }
-        Ok(Laid { posted: Posted::Send { header, payload }, first, second: Some(second), inline })
+        Ok(StagedSend { posted: Posted::Send { header, payload }, first, second: Some(second), inline })
     }
 
     fn together(
@@ -118,7 +118,7 @@ impl Outgoing {
         request: &SendRequest<'_>,
         bytes: &[u8],
         inline_bytes: u32,
-    ) -> Result<Laid, PostError> {
+    ) -> Result<StagedSend, PostError> {
         if !self.payloads.has_room() {
             return Err(PostError::QueueFull);
         }
@@ -127,7 +127,7 @@ impl Outgoing {
         if inline {
             first.addr = self.payloads.address(&first);
         }
-        Ok(Laid { posted: Posted::Send { header: NOWHERE, payload }, first, second: None, inline })
+        Ok(StagedSend { posted: Posted::Send { header: NOWHERE, payload }, first, second: None, inline })
     }
 
     /// Gives back the places of a SEND that the device has taken.

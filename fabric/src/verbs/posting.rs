@@ -36,12 +36,12 @@ impl VerbsNic {
         if connection.sends >= self.limits.sends_per_qp_max || self.sends >= self.options.sends_max {
             return Err(PostError::QueueFull);
         }
-        let laid = self.outgoing.lay(&request, &self.regions, connection.inline_bytes)?;
-        let position = connection.post(request.id, laid.posted, &mut self.send_completions);
+        let staged = self.outgoing.stage(&request, &self.regions, connection.inline_bytes)?;
+        let position = connection.post(request.id, staged.posted, &mut self.send_completions);
         connection.sends += 1;
         self.sends += 1;
-        let stretches = std::iter::once(laid.first).chain(laid.second);
-        self.gathered.chain(qp, connection, position, &Verb::Send { inline: laid.inline }, stretches);
+        let stretches = std::iter::once(staged.first).chain(staged.second);
+        self.gathered.chain(qp, connection, position, &Verb::Send { inline: staged.inline }, stretches);
         Ok(())
     }
 

@@ -73,7 +73,7 @@ impl Surveying {
     }
 
     /// Notes that the NIC listens. From now on a survey checks that regularly.
-    pub fn listens(&mut self, now: Instant) {
+    pub fn note_listening(&mut self, now: Instant) {
         self.next.get_or_insert(now + self.look_every);
     }
 
@@ -93,14 +93,14 @@ impl Surveying {
     }
 
     /// Stops scheduling surveys, since nobody uses their results.
-    fn rest(&mut self) {
+    fn stop_scheduling(&mut self) {
         self.next = None;
     }
 
     /// Asks for a survey. `true` where it begins now; otherwise it follows the one under way.
     ///
     /// With `all` the survey makes the NIC listen anew everywhere.
-    fn wish(&mut self, all: bool) -> bool {
+    fn request(&mut self, all: bool) -> bool {
         self.next = None;
         let all = std::mem::take(&mut self.all) || all;
         if self.phase != Phase::Over {
@@ -118,12 +118,12 @@ impl Surveying {
     }
 
     /// Notes that the listeners go with the survey, to listen anew.
-    fn renews(&mut self) {
+    fn begin_renewal(&mut self) {
         self.phase = Phase::Renewing { stops: false };
     }
 
     /// Whether the listeners, which are back from the survey, must end.
-    fn renewed(&self) -> bool {
+    fn must_stop_listening(&self) -> bool {
         self.phase == Phase::Renewing { stops: true }
     }
 
@@ -163,9 +163,9 @@ impl VerbsNic {
     /// Begins a survey after a change at the port. With `all` it makes the NIC listen anew everywhere.
     pub(super) fn begin_survey(&mut self, all: bool) {
         if self.device.is_gone() || (self.listening.is_empty() && !self.watch.is_watched()) {
-            return self.surveying.rest();
+            return self.surveying.stop_scheduling();
         }
-        if self.surveying.wish(all) {
+        if self.surveying.request(all) {
             self.order(Order::Survey { port: self.device.port().clone() });
         }
     }
@@ -180,7 +180,7 @@ impl VerbsNic {
         });
         let present = survey.addresses;
         if self.listening.iter().any(|listening| listening.is_stale(&present, all)) {
-            self.surveying.renews();
+            self.surveying.begin_renewal();
             let listening = std::mem::take(&mut self.listening);
             return self.order(Order::Renew { listening, present, all });
         }
@@ -189,7 +189,7 @@ impl VerbsNic {
 
     /// Takes the listeners back from the survey, and ends it.
     pub(super) fn renewed(&mut self, mut listening: Vec<Listening>) {
-        if self.surveying.renewed() {
+        if self.surveying.must_stop_listening() {
             listening.clear();
         }
         listening.append(&mut self.listening);
@@ -227,11 +227,11 @@ mod tests {
     #[test]
     fn what_changes_while_the_port_is_looked_at_is_looked_at_after_that_once() {
         let (mut surveying, now) = (surveying(), Instant::now());
-        assert!(surveying.wish(false), "none is under way");
+        assert!(surveying.request(false), "none is under way");
         assert!(!surveying.found(&Ok(STANDING)), "nothing begins anew");
-        assert!(!surveying.wish(false) && !surveying.wish(true) && !surveying.wish(false));
+        assert!(!surveying.request(false) && !surveying.request(true) && !surveying.request(false));
         assert_eq!(surveying.ended(now, Listens::Everywhere), Some(true), "one of the three wanted all");
-        assert!(surveying.wish(true), "the one that follows");
+        assert!(surveying.request(true), "the one that follows");
         assert!(surveying.found(&Ok(STANDING)), "all begin anew");
         assert_eq!(surveying.ended(now, Listens::Everywhere), None, "and no other");
     }
@@ -240,7 +240,7 @@ mod tests {
     fn it_is_looked_again_after_a_while_where_anything_listens() {
         let (mut surveying, now) = (surveying(), Instant::now());
         let mut next = |listens| {
-            assert!(surveying.wish(false));
+            assert!(surveying.request(false));
             assert_eq!(surveying.next(), None, "one is under way");
             assert_eq!(surveying.ended(now, listens), None);
             surveying.next()
@@ -248,46 +248,46 @@ mod tests {
         assert_eq!(next(Listens::Nowhere), None);
         assert_eq!(next(Listens::Everywhere), Some(now + LOOK_EVERY));
         assert_eq!(next(Listens::Lacking), Some(now + RENEW_EVERY));
-        surveying.rest();
+        surveying.stop_scheduling();
         assert_eq!(surveying.next(), None, "nobody wants to know");
-        surveying.listens(now);
-        surveying.listens(now + SETTLE);
+        surveying.note_listening(now);
+        surveying.note_listening(now + SETTLE);
         assert_eq!(surveying.next(), Some(now + LOOK_EVERY), "at one address more");
     }
 
     #[test]
     fn an_interface_that_moved_has_all_that_listens_begin_anew_soon_and_once() {
         let (mut surveying, now) = (surveying(), Instant::now());
-        surveying.listens(now);
+        surveying.note_listening(now);
         surveying.interface_moved(now);
         surveying.interface_moved(now + SETTLE / 2);
         assert_eq!(surveying.next(), Some(now + SETTLE), "the first word counts");
-        assert!(surveying.wish(false) && surveying.found(&Ok(STANDING)), "all begin anew");
-        surveying.renews();
+        assert!(surveying.request(false) && surveying.found(&Ok(STANDING)), "all begin anew");
+        surveying.begin_renewal();
         // The interface moves again meanwhile.
         surveying.interface_moved(now);
         assert_eq!(surveying.ended(now, Listens::Everywhere), None);
         assert_eq!(surveying.next(), Some(now + SETTLE));
-        assert!(surveying.wish(false) && surveying.found(&Ok(STANDING)), "all begin anew once more");
+        assert!(surveying.request(false) && surveying.found(&Ok(STANDING)), "all begin anew once more");
         assert_eq!(surveying.ended(now, Listens::Everywhere), None);
-        assert!(surveying.wish(false) && !surveying.found(&Ok(STANDING)), "that was that");
+        assert!(surveying.request(false) && !surveying.found(&Ok(STANDING)), "that was that");
     }
 
     #[test]
     fn what_is_with_a_survey_is_stopped_when_it_is_back_and_what_is_not_at_once() {
         let (mut surveying, now) = (surveying(), Instant::now());
         // While the survey looks at the port, the listeners are not with it, so stopping is complete at once.
-        assert!(surveying.wish(true));
+        assert!(surveying.request(true));
         surveying.stop_listening();
         surveying.found(&Ok(STANDING));
-        surveying.renews();
-        assert!(!surveying.renewed(), "it began to listen after that");
+        surveying.begin_renewal();
+        assert!(!surveying.must_stop_listening(), "it began to listen after that");
         surveying.stop_listening();
-        assert!(surveying.renewed());
+        assert!(surveying.must_stop_listening());
         assert_eq!(surveying.ended(now, Listens::Nowhere), None);
-        assert!(surveying.wish(true));
-        surveying.renews();
-        assert!(!surveying.renewed(), "said of the one before");
+        assert!(surveying.request(true));
+        surveying.begin_renewal();
+        assert!(!surveying.must_stop_listening(), "said of the one before");
     }
 
     #[test]
@@ -295,7 +295,7 @@ mod tests {
         let mut surveying = surveying();
         assert!(!surveying.is_news(Some(STANDING)) && !surveying.is_news(None));
         assert!(surveying.is_news(Some(LONGER)));
-        assert!(surveying.wish(false));
+        assert!(surveying.request(false));
         surveying.found(&Ok(LONGER));
         assert!(!surveying.is_news(Some(LONGER)) && surveying.is_news(Some(STANDING)));
         surveying.found(&Err(io::ErrorKind::Other.into()));

@@ -55,7 +55,7 @@ impl<T> Keys<T> {
     /// Passes an object to `work`, which returns the object or keeps it. An object that `work` keeps is taken
     /// from the table. Returns `None` where the key names nothing.
     #[inline]
-    pub fn change<R>(&mut self, key: u64, work: impl FnOnce(T) -> (Option<T>, R)) -> Option<R> {
+    pub fn with_taken<R>(&mut self, key: u64, work: impl FnOnce(T) -> (Option<T>, R)) -> Option<R> {
         let (index, entry) = self.entry(key)?;
         let (back, result) = work(entry.value.take()?);
         match back {
@@ -89,7 +89,7 @@ mod tests {
                     2 => prop_assert_eq!(keys.take(key), model.remove(&key)),
                     _ => {
                         let kept = count % 2 == 0;
-                        let found = keys.change(key, |value| (kept.then_some(value), value));
+                        let found = keys.with_taken(key, |value| (kept.then_some(value), value));
                         prop_assert_eq!(found, model.get(&key).copied());
                         if !kept {
                             model.remove(&key);

@@ -279,7 +279,7 @@ pub unsafe extern "C" fn jet_message_next(
                     found.map(|found| found.map(|slice| slice.map(jet_client::receive::Slice::detach)));
                 (Some(message.detach()), found)
             };
-            let slice = match messages.change(message.key, next).ok_or(Code::Key)? {
+            let slice = match messages.with_taken(message.key, next).ok_or(Code::Key)? {
                 Ok(Poll::Ready(Some(slice))) => slice,
                 Ok(Poll::Ready(None)) => return Ok(Code::End),
                 Ok(Poll::Pending) | Err(SliceError::TimedOut) => return Ok(Code::Nothing),

@@ -4,7 +4,7 @@
 use crate::code::{Code, Failure, answer};
 use crate::handles::{self, Kind};
 use crate::keys::Keys;
-use crate::text::{Out, bytes, put_sized, sized, text, timeout, wanted};
+use crate::text::{Out, bytes, put_sized, sized, text, timeout};
 use jet_client::send::{
     AckStatus, BufferError, Completion, RetryPolicy, SendBuffer, SendConnectError, SendError, Sender,
     SenderOptions, SubmitError,
@@ -50,7 +50,7 @@ pub struct jet_sender_options {
     /// Bytes that are registered at once for buffers.
     pub region_bytes: usize,
     /// Longest time in which the receiver sends nothing while a message waits, in nanoseconds.
-    pub silence_max_ns: u64,
+    pub receiver_timeout_ns: u64,
 }
 
 /// Registered memory to send from.
@@ -173,7 +173,7 @@ impl jet_sender_options {
             reserved: 0,
             spin_max_ns: ns(options.spin_max),
             region_bytes: options.region_bytes,
-            silence_max_ns: ns(options.silence_max),
+            receiver_timeout_ns: ns(options.receiver_timeout),
         }
     }
 
@@ -208,7 +208,7 @@ impl jet_sender_options {
             crc: self.crc != 0,
             spin_max: Duration::from_nanos(self.spin_max_ns),
             region_bytes: self.region_bytes,
-            silence_max: Duration::from_nanos(self.silence_max_ns),
+            receiver_timeout: Duration::from_nanos(self.receiver_timeout_ns),
             ..SenderOptions::new(address, app)
         })
     }
@@ -410,7 +410,7 @@ pub unsafe extern "C" fn jet_send_small(
         // SAFETY: the caller's promise.
         let (header, payload, ticket) = unsafe {
             let header = bytes(user_header.cast(), user_header_bytes)?;
-            (header, bytes(payload.cast(), payload_bytes)?, wanted(ticket)?)
+            (header, bytes(payload.cast(), payload_bytes)?, Out::optional(ticket)?)
         };
         handles::with(sender, |end: &mut SenderEnd| {
             let sent = end.sender.send_small(tag, header, payload)?;
@@ -438,7 +438,7 @@ pub unsafe extern "C" fn jet_send_buffer(
 ) -> c_int {
     answer(|| {
         // SAFETY: the caller's promise.
-        let (place, ticket) = unsafe { (Out::new(buffer)?, wanted(ticket)?) };
+        let (place, ticket) = unsafe { (Out::new(buffer)?, Out::optional(ticket)?) };
         // SAFETY: as above.
         let (key, header) = unsafe { ((*buffer).key, bytes(user_header.cast(), user_header_bytes)?) };
         let class = match class {
@@ -458,7 +458,7 @@ pub unsafe extern "C" fn jet_send_buffer(
                     Err((error, buffer)) => (Some(buffer), Err(error)),
                 }
             };
-            let sent = buffers.change(key, send).ok_or(Code::Key)??;
+            let sent = buffers.with_taken(key, send).ok_or(Code::Key)??;
             place.put(NO_BUFFER);
             ticket.into_iter().for_each(|ticket| ticket.put(sent.0));
             Ok(Code::Ok)

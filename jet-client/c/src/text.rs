@@ -48,20 +48,20 @@ impl<T> Out<T> {
         NonNull::new(place).filter(|place| place.is_aligned()).map(Self).ok_or(Code::Argument.into())
     }
 
+    /// Makes the place of an answer that the caller may leave out by passing null.
+    ///
+    /// # Safety
+    /// As for [`Self::new`].
+    pub unsafe fn optional(place: *mut T) -> Result<Option<Self>, Failure> {
+        // SAFETY: the caller's promise.
+        if place.is_null() { Ok(None) } else { unsafe { Self::new(place) }.map(Some) }
+    }
+
     #[inline]
     pub fn put(&self, value: T) {
         // SAFETY: the promise of `new`.
         unsafe { self.0.write(value) };
     }
-}
-
-/// Makes the place of an answer that the caller may leave out by passing null.
-///
-/// # Safety
-/// As for [`Out::new`].
-pub(crate) unsafe fn wanted<T>(place: *mut T) -> Result<Option<Out<T>>, Failure> {
-    // SAFETY: the caller's promise.
-    if place.is_null() { Ok(None) } else { unsafe { Out::new(place) }.map(Some) }
 }
 
 /// Borrows a structure of the caller's, to be read and changed. Fails where the pointer is null or not

@@ -119,7 +119,7 @@ impl<'s> Message<'s> {
                 return Ok(Poll::Ready(None));
             }
             if !self.session.demultiplex()? {
-                self.session.idle()?;
+                self.session.after_empty_poll()?;
                 return Ok(Poll::Pending);
             }
         }

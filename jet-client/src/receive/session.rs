@@ -119,9 +119,9 @@ pub struct Session {
     pub(super) sleepers: super::tasks::SleepingTasks,
     /// Newest notice that was reported to the application. A wait that began before the report reports it,
     /// too.
-    pub(super) told: Cell<Option<Notice>>,
+    pub(super) reported_notice: Cell<Option<Notice>>,
     /// Newest notice for which sleeping tasks were woken, whatever the doorbell said.
-    woken_for: Cell<Option<Notice>>,
+    wakened_notice: Cell<Option<Notice>>,
     pool: Slabs,
     /// Escape memory, where runs lie that escaped from the pool; none where the daemon has none.
     escape: Option<Slabs>,
@@ -161,7 +161,7 @@ impl Slabs {
     /// Fails with the text `too_small` where the memory is shorter than its slabs.
     fn map(fd: &OwnedFd, bytes: u64, count: u32, too_small: &'static str) -> Result<Self, RegisterError> {
         let bytes_max = bytes.saturating_add(HUGE_PAGE_BYTES);
-        let mapping = Mapping::of_stranger(fd.as_fd(), Protection::Read, bytes_max)?;
+        let mapping = Mapping::map_received(fd.as_fd(), Protection::Read, bytes_max)?;
         if (count as usize).saturating_mul(SLAB_BYTES) > mapping.bytes() {
             return Err(RegisterError::Answer(too_small));
         }
@@ -235,7 +235,7 @@ impl Session {
             Slabs::map(&fd, bytes, count, too_small)
         });
         let escape = escape.transpose()?;
-        let segment = Mapping::of_stranger(parts.segment.as_fd(), Protection::ReadWrite, SEGMENT_BYTES_MAX)?;
+        let segment = Mapping::map_received(parts.segment.as_fd(), Protection::ReadWrite, SEGMENT_BYTES_MAX)?;
         // SAFETY: the mapping is page-aligned and moves into the session beside the end; the descriptor came
         // for this session alone, so this is the only application's end.
         let end = unsafe { app_end(segment.base(), segment.bytes())? };
@@ -261,8 +261,8 @@ impl Session {
             deliveries_read: Cell::new(0),
             #[cfg(feature = "tokio")]
             sleepers: super::tasks::SleepingTasks::default(),
-            told: Cell::new(None),
-            woken_for: Cell::new(None),
+            reported_notice: Cell::new(None),
+            wakened_notice: Cell::new(None),
             pool,
             escape,
             polls_in_vain: Cell::new(0),
@@ -293,7 +293,7 @@ impl Session {
                 return Ok(Some(Message::new(self, index)));
             }
             if !self.demultiplex()? {
-                self.idle()?;
+                self.after_empty_poll()?;
                 return Ok(None);
             }
         }
@@ -341,7 +341,7 @@ impl Session {
     /// Handles a poll that found nothing: shows the daemon what was given back, and checks now and then
     /// whether the daemon still lives.
     #[inline]
-    pub(super) fn idle(&self) -> Result<(), ReceiveError> {
+    pub(super) fn after_empty_poll(&self) -> Result<(), ReceiveError> {
         self.show_releases();
         self.end.borrow_mut().deliveries.advance();
         let polls = self.polls_in_vain.get() + 1;
@@ -350,13 +350,13 @@ impl Session {
             self.polls_in_vain.set(polls);
             return Ok(());
         }
-        self.awake();
+        self.clear_sleep();
         self.look_at_daemon();
         self.check()
     }
 
     /// Clears the doorbell, and takes the sleeping word back, unless tasks sleep on it.
-    pub(super) fn awake(&self) {
+    pub(super) fn clear_sleep(&self) {
         if self.asleep.replace(false) {
             self.end.borrow_mut().deliveries.awake();
             if self.doorbell.clear() == Rung::Closed {
@@ -382,9 +382,9 @@ impl Session {
             let notice = end.notice().filter(|notice| notice.lasting);
             drop(end);
             self.asleep.set(sleep);
-            let is_new = notice.is_some() && notice != self.woken_for.get();
+            let is_new = notice.is_some() && notice != self.wakened_notice.get();
             if is_new {
-                self.woken_for.set(notice);
+                self.wakened_notice.set(notice);
             }
             if !sleep || is_new {
                 self.let_tasks_look();

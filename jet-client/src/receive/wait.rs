@@ -81,15 +81,19 @@ impl Session {
     /// `others_may_release`: another task may give something back meanwhile. Then only a lasting notice is
     /// reported.
     ///
-    /// `told_before` is the notice that was reported before this wait began. So each of several waiting tasks
-    /// gets the error, and a wait that begins after it does not get the same error again.
-    fn check_held(&self, others_may_release: bool, told_before: Option<Notice>) -> Result<(), ReceiveError> {
+    /// `reported_before` is the notice that was reported before this wait began. So each of several waiting
+    /// tasks gets the error, and a wait that begins after it does not get the same error again.
+    fn check_held(
+        &self,
+        others_may_release: bool,
+        reported_before: Option<Notice>,
+    ) -> Result<(), ReceiveError> {
         let notice = self.end.borrow().notice().filter(|notice| notice.lasting || !others_may_release);
         match notice {
-            Some(told) if notice != told_before => {
-                self.told.set(notice);
-                self.awake();
-                Err(ReceiveError::HoldsAll(self.held(told)))
+            Some(newest) if notice != reported_before => {
+                self.reported_notice.set(notice);
+                self.clear_sleep();
+                Err(ReceiveError::HoldsAll(self.held(newest)))
             }
             _ => Ok(()),
         }
@@ -108,7 +112,7 @@ impl Session {
         if let Some(found) = look() {
             return Ok(Some(found));
         }
-        let told_before = self.told.get();
+        let reported_before = self.reported_notice.get();
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -120,7 +124,7 @@ impl Session {
                 return Ok(None);
             }
             if self.prepare_sleep_on_ring()? {
-                self.check_held(false, told_before)?;
+                self.check_held(false, reported_before)?;
                 self.stats.sleeps.set(self.stats.sleeps.get() + 1);
                 self.sleep(left)?;
             }
@@ -137,7 +141,7 @@ impl Session {
         mut look: impl FnMut() -> Option<T>,
     ) -> Result<T, ReceiveError> {
         use tokio::io::{Interest, unix::AsyncFd};
-        let told_before = self.told.get();
+        let reported_before = self.reported_notice.get();
         loop {
             let read = self.deliveries_read.get();
             if let Some(found) = look() {
@@ -150,7 +154,7 @@ impl Session {
                 continue;
             }
             if self.prepare_sleep_on_ring()? {
-                self.check_held(true, told_before)?;
+                self.check_held(true, reported_before)?;
                 self.stats.sleeps.set(self.stats.sleeps.get() + 1);
                 let watched = Watched::new(self).map_err(ReceiveError::Wait)?;
                 // The registration is made for each sleep, so that a session is not bound to a runtime.

@@ -149,7 +149,7 @@ impl Link {
 
     /// Notes that a message was submitted: a connection that was given up is tried again.
     #[inline]
-    pub(super) fn wanted(&mut self) {
+    pub(super) fn note_submission(&mut self) {
         if self.state == State::GivenUp {
             self.state = State::Due;
             self.attempts = 0;

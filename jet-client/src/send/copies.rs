@@ -66,7 +66,7 @@ impl CopyArea {
 ///
 /// Over `shm:` the receiver's NIC reads the payloads itself, which saves that copy. It sees only what is sent
 /// to it. Other NICs send from their own memory.
-pub(super) fn copies_travel(address: &Address, nic: &dyn Nic) -> (Access, u32) {
+pub(super) fn copy_transfer_mode(address: &Address, nic: &dyn Nic) -> (Access, u32) {
     let inline_bytes_max = nic.limits().inline_bytes_max;
     match address {
         Address::Shm(_) => (Access::RemoteRead, inline_bytes_max.min(COPIED_BYTES_MAX)),

@@ -7,7 +7,7 @@
 //! [`Driver::next_timeout_ns`]. Then call [`Driver::poll_end`] until it returns `None`.
 
 use super::buffer::{BufferPool, SendBuffer};
-use super::copies::{CopyArea, copies_travel};
+use super::copies::{CopyArea, copy_transfer_mode};
 use super::error::SendConnectError;
 use super::exchange::{Action, ProtocolStats};
 use super::options::{ProtocolOptions, SenderOptions, nanoseconds};
@@ -33,7 +33,7 @@ const _: () = assert!(HEADER_BYTES == HEADER_BYTES_U32 as usize);
 const BATCH: usize = 64;
 /// Pause between two calls of [`Driver::drive`], in nanoseconds, after which one call must notice that the
 /// connection ended or was made.
-const SELDOM_NS: u64 = 1_000_000;
+const RARE_DRIVE_NS: u64 = 1_000_000;
 /// State of the NIC's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DeviceState {
@@ -134,7 +134,7 @@ impl Driver {
         let headers =
             Arc::new(SharedMemory::new("jet-headers", usize::from(RECEIVE_ENTRIES) * HEADER_BYTES, false)?);
         let headers_key = nic.register(&headers, Access::LocalWrite)?;
-        let (access, inline_bytes_max) = copies_travel(&options.address, nic.as_ref());
+        let (access, inline_bytes_max) = copy_transfer_mode(&options.address, nic.as_ref());
         let copy_area = CopyArea::new(nic.as_mut(), options.in_flight_max, access)?;
         let protocol = Protocol::new(ProtocolOptions {
             sender_id,
@@ -142,7 +142,7 @@ impl Driver {
             sends_max: limits.sends_per_qp_max.max(1),
             window_bytes: options.window_bytes,
             reconnect_for_ns: nanoseconds(options.reconnect_for),
-            silence_ns: nanoseconds(options.silence_max),
+            receiver_timeout_ns: nanoseconds(options.receiver_timeout),
             backoff: options.backoff,
             retry: options.retry,
             ..ProtocolOptions::default()
@@ -193,7 +193,7 @@ impl Driver {
     /// Does everything that can be done now: takes completions and events, and posts what may be sent.
     pub fn drive(&mut self, now_ns: u64) {
         let idle_ns = now_ns.saturating_sub(std::mem::replace(&mut self.driven_ns, now_ns));
-        if idle_ns > SELDOM_NS && !matches!(self.address, Address::Rdma(_)) {
+        if idle_ns > RARE_DRIVE_NS && !matches!(self.address, Address::Rdma(_)) {
             // A software NIC looks at its sockets once in many polls, and at the first poll after it was
             // armed. The result does not matter: the poll that follows sees what is there.
             let _ = self.nic.arm(now_ns);
@@ -203,7 +203,7 @@ impl Driver {
             self.handle_event(event, now_ns);
         }
         if self.device == DeviceState::Leaving && self.qp.is_none() {
-            self.let_go_of_the_device();
+            self.drop_device();
         }
         if self.protocol.poll_timeout().is_some_and(|at| at <= now_ns) {
             self.protocol.handle_timeout(now_ns);
@@ -413,7 +413,7 @@ impl Driver {
     /// Drops the NIC of a removed device. A device can be removed only when no program holds a resource of
     /// it. A NIC without connections takes its place until another device is there. Memory that is registered
     /// meanwhile is registered again with the next device.
-    fn let_go_of_the_device(&mut self) {
+    fn drop_device(&mut self) {
         // Where the stand-in cannot be made, either, the next turn tries again.
         if let Ok(stand_in) = self.nics.stand_in() {
             self.nic = stand_in;
@@ -425,7 +425,7 @@ impl Driver {
     fn take_another_device(&mut self) -> Result<(), SendConnectError> {
         let mut nic = self.nics.open()?;
         let headers_key = nic.register(&self.headers, Access::LocalWrite)?;
-        let (access, inline_bytes_max) = copies_travel(&self.address, nic.as_ref());
+        let (access, inline_bytes_max) = copy_transfer_mode(&self.address, nic.as_ref());
         let copies_key = nic.register(&self.copy_area.memory, access)?;
         self.buffers.move_to(nic.as_mut())?;
         (self.headers_key, self.copy_area.key) = (headers_key, copies_key);

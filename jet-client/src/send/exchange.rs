@@ -94,7 +94,7 @@ pub struct ProtocolStats {
     /// Recalls of credit by the receiver.
     pub recalls: u64,
     /// Connections that were ended because the receiver sent nothing for too long.
-    pub silences: u64,
+    pub receiver_timeouts: u64,
     /// Counters of the congestion window, over all connections.
     pub window: WindowStats,
 }

@@ -14,8 +14,8 @@ mod nic;
 mod options;
 mod posting;
 pub mod protocol;
+mod receiver_timeout;
 mod sender;
-mod silence;
 mod submission;
 mod table;
 #[cfg(test)]

@@ -32,7 +32,7 @@ pub struct SenderOptions {
     /// Longest time in which the receiver sends nothing while a message waits for its end. After it the
     /// connection counts as lost; default 30 s. A receiver sends a heartbeat every few seconds, and gets at
     /// least three times that interval. The loss is noticed within a quarter of the time more.
-    pub silence_max: Duration,
+    pub receiver_timeout: Duration,
     /// Waits between attempts to connect again.
     pub backoff: Backoff,
     /// Ends after which a message is sent again. By default `Busy`, for 30 s.
@@ -59,7 +59,7 @@ impl SenderOptions {
             window_bytes: 64 << 20,
             connect_timeout: Duration::from_secs(5),
             reconnect_for: Duration::from_secs(30),
-            silence_max: Duration::from_secs(30),
+            receiver_timeout: Duration::from_secs(30),
             backoff: Backoff::default(),
             retry: RetryPolicy::default(),
             crc: false,
@@ -213,7 +213,7 @@ pub struct ProtocolOptions {
     /// Longest time in nanoseconds in which the receiver sends nothing while a message waits for its end, or
     /// for credit. After it the connection is ended and made again. The time is at least three of the
     /// receiver's heartbeats. A receiver that announced none has no limit.
-    pub silence_ns: u64,
+    pub receiver_timeout_ns: u64,
     /// Waits between attempts to connect.
     pub backoff: Backoff,
     /// Ends after which a message is sent again.
@@ -230,7 +230,7 @@ impl Default for ProtocolOptions {
             recovery_permille: 50,
             recovery_interval_ns: MILLISECOND_NS,
             reconnect_for_ns: 30 * SECOND_NS,
-            silence_ns: 30 * SECOND_NS,
+            receiver_timeout_ns: 30 * SECOND_NS,
             backoff: Backoff::default(),
             retry: RetryPolicy::default(),
         }

@@ -22,7 +22,7 @@ pub use super::exchange::{Action, CREDIT_RETURN_ID, End, ProtocolStats, SubmitEr
 
 use super::connection::{Connection, Link};
 use super::options::ProtocolOptions;
-use super::silence::Silence;
+use super::receiver_timeout::ReceiverTimeout;
 use super::table::{Queue, State, Table};
 use super::window::Window;
 use jet_wire::message::hello::{Refusal, Welcome};
@@ -39,7 +39,7 @@ pub struct Protocol {
     link: Link,
     connection: Connection,
     window: Window,
-    silence: Silence,
+    receiver_timeout: ReceiverTimeout,
     /// Messages in [`State::Sent`].
     sent: u32,
     sent_large: u32,
@@ -71,7 +71,7 @@ impl Protocol {
             link: Link::new(&options),
             connection: Connection::NONE,
             window: Window::new(options.recovery_permille, options.recovery_interval_ns),
-            silence: Silence::NEVER,
+            receiver_timeout: ReceiverTimeout::NEVER,
             sent: 0,
             sent_large: 0,
             sent_large_bytes: 0,
@@ -116,7 +116,7 @@ impl Protocol {
         self.next_sequence += 1;
         self.unfinished += 1;
         self.table.push_back(if large { &mut self.large } else { &mut self.small }, index);
-        self.link.wanted();
+        self.link.note_submission();
         Ok((index, sequence))
     }
 
@@ -143,7 +143,8 @@ impl Protocol {
         self.link.connected(welcome, now_ns);
         self.connection = Connection::new(welcome);
         self.window.restart(now_ns);
-        self.silence = Silence::after(self.options.silence_ns, welcome.heartbeat_ms, now_ns);
+        self.receiver_timeout =
+            ReceiverTimeout::after(self.options.receiver_timeout_ns, welcome.heartbeat_ms, now_ns);
     }
 
     /// Notes that the connection ended, or could not be made.
@@ -181,7 +182,7 @@ impl Protocol {
         if !self.link.is_up() {
             return self.handle_stray_header();
         }
-        self.silence.heard();
+        self.receiver_timeout.heard();
         match parse_from_receiver(self.connection.version, header, payload_bytes) {
             Ok(FromReceiver::Ack(ack)) => {
                 self.connection.raise_limit(ack.credit_limit.get());
@@ -251,10 +252,10 @@ impl Protocol {
     pub fn handle_timeout(&mut self, now_ns: u64) {
         self.window.handle_timeout(now_ns);
         self.link.handle_timeout(now_ns);
-        if self.silence.is_over(now_ns, self.waits_for_a_word()) {
+        if self.receiver_timeout.is_over(now_ns, self.waits_for_a_word()) {
             // The receiver may be stopped, or its host may hang. The next receiver that answers gets
             // everything again.
-            self.stats.silences += 1;
+            self.stats.receiver_timeouts += 1;
             self.link.leave(None);
         }
         if self.link.is_given_up() {
@@ -267,8 +268,9 @@ impl Protocol {
 
     /// Returns the time of the next call of [`Self::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<u64> {
-        let silence = self.silence.poll_timeout().filter(|_| self.waits_for_a_word());
-        let all = [self.window.poll_timeout(), self.link.poll_timeout(), self.next_retry_ns, silence];
+        let receiver_timeout = self.receiver_timeout.poll_timeout().filter(|_| self.waits_for_a_word());
+        let all =
+            [self.window.poll_timeout(), self.link.poll_timeout(), self.next_retry_ns, receiver_timeout];
         all.into_iter().flatten().min()
     }
 
@@ -511,7 +513,7 @@ impl Protocol {
             self.stats.redelivered += 1;
         }
         self.connection = Connection::NONE;
-        self.silence = Silence::NEVER;
+        self.receiver_timeout = ReceiverTimeout::NEVER;
         self.rebuild_queues();
     }
 

@@ -1,4 +1,4 @@
-//! The tool `jet`.
+//! Program `jet`: the tool that sends and receives files, and runs or asks the daemon.
 
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 

@@ -1,4 +1,4 @@
-//! The daemon `jetd`.
+//! Program `jetd`: the daemon, Jet's receiver on a host.
 
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 

@@ -1,4 +1,4 @@
-//! `jet cache`: what would be reserved, what is, making a reservation that stands, and giving back.
+//! Subcommand `jet cache`: shows, plans, makes and gives back reservations of the last-level cache.
 
 use super::{fail, print, print_json};
 use crate::daemon::cache::{CacheError, DEFAULT_GROUP, Extent, Recovered, Reserve, recover};
@@ -31,24 +31,25 @@ Examples:
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// The caches of this host, the groups, and who has which ways.
+    /// Shows the last-level caches of this host, the resctrl groups, and which ways each group has.
     Show {
         /// Print one JSON object (fields: docs/json.md).
         #[arg(long)]
         json: bool,
     },
-    /// What a daemon with this configuration would reserve. Changes nothing.
+    /// Shows what a daemon with this configuration would reserve. Changes nothing.
     Plan(Configured),
-    /// Reserves it, until it is given back: a daemon with the same group uses it, and leaves it.
+    /// Makes a reservation that lasts until `jet cache restore`. A daemon with the same group uses the
+    /// reservation, and leaves it in place.
     Apply(Configured),
-    /// Gives back what was reserved so, and what daemons that were killed had reserved. What a living daemon
-    /// has stays.
+    /// Gives back what `jet cache apply` reserved, and what killed daemons had reserved. What a living daemon
+    /// has reserved stays.
     Restore {
         #[command(flatten)]
         configured: Configured,
-        /// Where something cannot be given back, since another tool has changed it or has the ways: give back
-        /// the rest, say what stays as it is, and forget what it was before. Without, nothing of that
-        /// reservation is touched
+        /// Where something cannot be given back, because another tool has changed it or has the ways: give
+        /// back the rest, say what stays as it is, and forget what it was before. Without --forget, nothing
+        /// of such a reservation is touched
         #[arg(long)]
         forget: bool,
     },
@@ -63,7 +64,7 @@ struct Configured {
     json: bool,
 }
 
-/// Why a command about the cache did nothing.
+/// Error of a `jet cache` command.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]
@@ -83,7 +84,8 @@ enum Failure {
     Left(String),
 }
 
-/// Where the daemon would say the same, it is said in the same words.
+/// Wraps an error in the daemon's [`CacheError`], so that `jet cache` and the daemon report it in the same
+/// words.
 impl<E: Into<CacheError>> From<E> for Failure {
     fn from(error: E) -> Self {
         Self::Cache(error.into())
@@ -159,12 +161,13 @@ fn show(as_json: bool) -> Result<(), Failure> {
     }
 }
 
-/// As the configuration names it.
+/// Returns the name that the configuration uses for a group. The default group is [`DEFAULT_GROUP`] there.
 fn name_of(group: &GroupName) -> String {
     if group.is_default() { DEFAULT_GROUP.to_owned() } else { group.to_string() }
 }
 
-/// Each group, its mode and its ways of the last-level cache.
+/// Reads name, mode, ways of the last-level cache, and memory bandwidth of each resctrl group. Each is a JSON
+/// object.
 fn groups() -> Result<Vec<Value>, Failure> {
     let resctrl = Resctrl::find()?;
     let mut names = vec![GroupName::default_group()];
@@ -190,7 +193,7 @@ fn groups() -> Result<Vec<Value>, Failure> {
         };
         match read() {
             Ok(group) => groups.push(group),
-            // Removed meanwhile.
+            // The group was removed meanwhile.
             Err(error) if error.is_missing() => {}
             Err(error) => return Err(error.into()),
         }
@@ -256,7 +259,7 @@ fn tell(configured: &Configured, plan: &Plan) {
 fn restore(configured: &Configured, forget: bool) -> Result<(), Failure> {
     let journals = configured.daemon.load()?.cache.journals;
     let extent = if forget { Extent::Forget } else { Extent::Standing };
-    // Who never reserved anything has no such folder.
+    // The folder exists only where something was reserved before.
     let recovered = if journals.is_dir() { recover(&journals, extent)? } else { Vec::new() };
     let (well, failed): (Vec<_>, Vec<_>) = recovered.iter().partition(|left| left.is_well());
     if configured.json {

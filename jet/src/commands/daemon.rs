@@ -1,8 +1,8 @@
-//! `jet daemon`: the same as `jetd`.
+//! Subcommand `jet daemon`: runs the daemon, as the program `jetd` does.
 
 use std::process::ExitCode;
 
-/// The daemon's own options.
+/// Options of the daemon, the same as those of `jetd`.
 pub(super) type Args = crate::daemon::DaemonArgs;
 
 pub(super) fn run(args: &Args) -> ExitCode {

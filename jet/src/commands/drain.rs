@@ -1,4 +1,4 @@
-//! `jet drain`.
+//! Subcommand `jet drain`: lets this host's daemon finish what it has and stop.
 
 use super::{fail, print, print_json, seconds};
 use jet_control::{CONTROL_SOCKET, ControlConnection, ControlRequest, ControlResponse};
@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Lets the daemon finish what it has and stop.
+/// Lets this host's daemon finish what it has and stop.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  jet drain\n  jet drain --deadline 5 --json")]
 pub(super) struct Args {
     /// The daemon's control socket.
     #[arg(long, value_name = "PATH", default_value = CONTROL_SOCKET)]
     control_socket: PathBuf,
-    /// After so many seconds it stops anyway [default: its shutdown.drain_ms; for one that drains already, as
-    /// it is].
+    /// Seconds after which the daemon stops anyway [default: its shutdown.drain_ms; if it drains already, the
+    /// deadline that it has].
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     deadline: Option<Duration>,
     /// Print one JSON object (fields: docs/json.md).

@@ -1,8 +1,9 @@
-//! What the tool `jet` does, a file a subcommand.
+//! The tool `jet`: its command line, with a module for each subcommand.
 
 mod cache;
 mod daemon;
 mod drain;
+pub(crate) mod log_lines;
 mod recv;
 mod send;
 mod signals;
@@ -17,7 +18,7 @@ pub(crate) use signals::wait_readable;
 pub use signals::{Signals, ignore_file_size_signal};
 
 /// Receives from remote hosts by RDMA into a pool that stays in the cache, and hands the bytes to
-/// applications here.
+/// applications on this host.
 #[derive(Debug, Parser)]
 #[command(name = "jet", version, after_help = EXAMPLES)]
 struct Cli {
@@ -37,24 +38,19 @@ Examples:
 enum Command {
     /// Runs the receiver of this host (the same as jetd).
     Daemon(daemon::Args),
-    /// Sends files and directories to an application behind a daemon.
+    // The help of those without a line here is that of their arguments, in short and at length.
     Send(send::Args),
-    /// Receives files as an application of this host's daemon.
     Recv(recv::Args),
-    /// Shows the state and the counters of this host's daemon.
     Status(status::Args),
-    /// Shows, plans, makes and gives back reservations of the last-level cache.
     Cache(cache::Args),
-    /// Lets this host's daemon finish what it has and stop.
     Drain(drain::Args),
-    /// Runs daemon, receiver and senders on this host, and checks every file.
     Demo(crate::demo::Args),
 }
 
-/// The tool: reads the command line and does what it says.
+/// Runs the tool `jet`: reads the command line, runs the subcommand that it names, and returns the exit code.
 pub fn main() -> ExitCode {
     ignore_file_size_signal();
-    // What the daemon says is the daemon's, whatever it was started as.
+    // The daemon's log lines name `jetd`, also when the daemon was started as `jet daemon`.
     let is_daemon = std::env::args_os().nth(1).is_some_and(|word| word == "daemon");
     let _log = log::start(if is_daemon { "jetd" } else { "jet" });
     let cli = match output::command_line::<Cli>() {
@@ -73,19 +69,19 @@ pub fn main() -> ExitCode {
     output::exit_code(code)
 }
 
-/// Says what went wrong, and gives the exit code for it.
+/// Logs an error, and returns the exit code of a failure.
 pub(crate) fn fail(error: impl std::fmt::Display) -> ExitCode {
     tracing::error!("{error}");
     ExitCode::FAILURE
 }
 
-/// An admission class from the command line.
+/// Reads an admission class from a command-line argument.
 pub(crate) fn class(text: &str) -> Result<u8, String> {
     let class = text.parse().ok().filter(|&class| usize::from(class) < jet_core::CLASSES_MAX);
     class.ok_or_else(|| format!("write a class from 0, the most urgent, to {}", jet_core::CLASSES_MAX - 1))
 }
 
-/// Seconds from the command line: decimals are allowed, up to a year.
+/// Reads a number of seconds from a command-line argument. Decimals are allowed; the maximum is 366 days.
 pub(crate) fn seconds(text: &str) -> Result<std::time::Duration, String> {
     const YEAR_S: f64 = 366.0 * 86_400.0;
     match text.parse::<f64>() {
@@ -102,6 +98,17 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_of_a_command_tells_what_its_arguments_say_at_length() {
+        let mut command = Cli::command();
+        for (name, part) in [("send", "Holes of sparse files stay holes"), ("recv", "no symbolic link is")] {
+            let help = command.find_subcommand_mut(name).expect("it is there").render_long_help().to_string();
+            assert!(help.contains(part), "{help}");
+        }
+        let overview = command.render_help().to_string();
+        assert!(overview.contains("  send    Sends files and directories to"), "{overview}");
     }
 
     #[test]

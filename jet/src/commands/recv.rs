@@ -1,4 +1,4 @@
-//! `jet recv`.
+//! Subcommand `jet recv`: receives files as an application of this host's daemon.
 
 use super::{Signals, fail, print, print_json, seconds};
 use crate::backoff::Backoff;
@@ -13,17 +13,19 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Between two attempts to register.
+/// Shortest wait between two attempts to register.
 const BACKOFF_FIRST: Duration = Duration::from_millis(50);
+/// Longest wait between two attempts to register.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
-/// How long a daemon is waited for at the start, unless --daemon-timeout says otherwise.
+/// Time for which the first registration is tried again, unless `--daemon-timeout` gives another time.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Receives files as an application of this host's daemon.
 ///
-/// Bytes are written by io_uring from where the NIC put them, with O_DIRECT where the file system and the
-/// alignment allow it. A file has its name when all of it is written and proven; until then it is a hidden
-/// .jet-part-* beside it. Nothing is written outside --out, and no symbolic link is followed.
+/// io_uring writes the bytes from where the NIC put them, with O_DIRECT where the file system and the
+/// alignment allow it. A file gets its name when all of it is written and proven. Until then it is a hidden
+/// file .jet-part-* in the same directory. Nothing is written outside --out, and no symbolic link is
+/// followed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -39,66 +41,73 @@ pub(super) struct Args {
     /// The name that senders give with --app.
     #[arg(long, value_name = "NAME", value_parser = app_name)]
     app: String,
-    /// The directory for the files; made where it is not there.
+    /// The directory for the files; made if it does not exist.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// The daemon's control socket.
     #[arg(long, value_name = "PATH", default_value = CONTROL_SOCKET)]
     control_socket: PathBuf,
-    /// Acknowledge only what the disk has (fsync of the file, its directory and new ones above it).
+    /// Acknowledge only what the disk has (fsync of the file, its directory and new directories above it).
     #[arg(long)]
     fsync: bool,
     /// Admission class of this application's messages, 0 the most urgent; a sender may ask for a less urgent
     /// one.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = super::class)]
     class: u8,
-    /// Take memory outside the cache instead of waiting for room in it.
+    /// Let messages take memory outside the cache instead of waiting for room in it.
     #[arg(long)]
     memory: bool,
-    /// Be slow on purpose, to see what slow storage does to the others [e.g. 5ms, 20ms/10, stop:3s@10s].
+    /// Be slow on purpose, to see what slow storage does to other applications [e.g. 5ms, 20ms/10,
+    /// stop:3s@10s].
     ///
-    /// SPAN: every slice is held so long before it is written, as slow storage would. SPAN/N: one slice in N
-    /// is. stop:SPAN@AFTER: nothing is read for SPAN, once, beginning AFTER the first registration. A hold
-    /// and a stop with a comma between: both. A span is a whole number and us, ms or s. A slice is what was
-    /// delivered at once, up to 256 KiB; at most half of --depth are held at a time.
+    /// SPAN holds every slice for that time before it is written, as slow storage would. SPAN/N holds one
+    /// slice in N. stop:SPAN@AFTER reads nothing for SPAN, once, beginning when the time AFTER has passed
+    /// since the first registration. A comma joins a hold and a stop. A time is a whole number with the unit
+    /// us, ms or s. A slice is what was delivered at once, up to 256 KiB; at most half of --depth are held at
+    /// a time.
     #[arg(long, value_name = "SPEC")]
     slow: Option<Slow>,
-    /// Writes in flight.
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(2..=4096))]
+    /// Most writes in flight.
+    #[arg(long, value_name = "N", default_value_t = 128,
+          value_parser = clap::value_parser!(u16).range(2..=4096))]
     depth: u16,
-    /// Write through the page cache.
+    /// Write through the page cache, without O_DIRECT.
     #[arg(long)]
     no_direct: bool,
-    /// Write with pwrite.
+    /// Write with pwrite instead of io_uring.
     #[arg(long)]
     no_io_uring: bool,
-    /// First remove the parts below --out that other receivers left; refused while another one uses it.
+    /// First remove the parts below --out that other receivers left; refused while another receiver uses
+    /// --out.
     #[arg(long)]
     sweep: bool,
-    /// Leave after one file.
+    /// End after one file.
     #[arg(long, conflicts_with = "count")]
     once: bool,
-    /// Leave after so many files.
+    /// End after this many files.
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// Leave when nothing came for so long.
+    /// End when nothing has arrived for this long.
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     until_idle: Option<Duration>,
-    /// How long a daemon that is away is waited for, or a receiver of this name that is just ending [default:
-    /// 10 at the start, later without end].
+    /// How long to wait for a daemon that is away, or for another receiver of this name that is just ending
+    /// [default: 10 at the start, later without end].
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     daemon_timeout: Option<Duration>,
     /// Print one JSON object at the end (fields: docs/json.md).
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    log: super::log_lines::LogLines,
 }
 
-/// Checks an application's name.
+/// Reads an application's name from a command-line argument, and checks its length and characters.
 pub(super) fn app_name(text: &str) -> Result<String, String> {
     AppName::new(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 pub(super) fn run(args: Args) -> ExitCode {
+    args.log.apply();
     super::signals::ignore_file_size_signal();
     let signals = match Signals::new() {
         Ok(signals) => signals,
@@ -114,7 +123,7 @@ pub(super) fn run(args: Args) -> ExitCode {
         until_idle: args.until_idle,
         slow: args.slow.unwrap_or_default(),
     };
-    // Each file that is open costs up to four descriptors.
+    // Each open file takes up to four descriptors.
     crate::descriptors::raise_limit();
     let mut receiving = match Receiving::new(options) {
         Ok(receiving) => receiving,
@@ -153,7 +162,7 @@ pub(super) fn run(args: Args) -> ExitCode {
             Err(error) => break Err(error.to_string()),
         }
     };
-    // Who never registered has nothing to report but why.
+    // A receiver that never registered has nothing to report except the error.
     let ended = match ended {
         Err(error) if sessions == 0 => return fail(error),
         ended => ended,
@@ -178,7 +187,8 @@ fn tell_swept(swept: &Swept) {
     }
 }
 
-/// Registers, again and again while that may help. `None`: asked to stop.
+/// Registers with the daemon. Tries again while the error may pass and the timeout allows it. Returns `None`
+/// if a signal asks the program to stop.
 fn register(args: &Args, signals: &Signals, again: bool) -> Result<Option<Session>, RegisterError> {
     let mut options = RegisterOptions::new(args.app.clone());
     options.control_socket.clone_from(&args.control_socket);
@@ -198,8 +208,8 @@ fn register(args: &Args, signals: &Signals, again: bool) -> Result<Option<Sessio
             }
             Err(error) => error,
         };
-        // A name that is taken may be that of a receiver that is just ending, and what was held may be back
-        // in a moment.
+        // A taken name may belong to a receiver that is just ending. Slabs in quarantine may be back in a
+        // moment.
         let away = match &error {
             RegisterError::Control(error) => error.is_passing(),
             RegisterError::Refused { code, .. } => *code == ErrorCode::Draining,
@@ -214,7 +224,7 @@ fn register(args: &Args, signals: &Signals, again: bool) -> Result<Option<Sessio
         if !passing || left == Some(Duration::ZERO) {
             return Err(error);
         }
-        // That the daemon went away was said when the session ended.
+        // When the session ended, the log already said that the daemon is gone.
         let said = again && away;
         if !said && !std::mem::replace(&mut told, true) {
             tracing::warn!("{error}; trying again");
@@ -226,7 +236,8 @@ fn register(args: &Args, signals: &Signals, again: bool) -> Result<Option<Sessio
     }
 }
 
-/// What is said once, or once each time that it happens.
+/// Notices to the user that were logged already. Each is logged once, or once each time that its cause
+/// happens.
 #[derive(Debug, Default)]
 struct Notices {
     direct: bool,

@@ -1,4 +1,4 @@
-//! `jet send`.
+//! Subcommand `jet send`: sends files and directories to an application behind a daemon.
 
 use super::{Signals, fail, print, print_json, seconds};
 use crate::backoff::Backoff;
@@ -15,21 +15,22 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Between two attempts to connect for the first time.
+/// Shortest wait between two attempts to make the first connection.
 const CONNECT_BACKOFF_FIRST: Duration = Duration::from_millis(20);
+/// Longest wait between two attempts to make the first connection.
 const CONNECT_BACKOFF_MAX: Duration = Duration::from_secs(1);
-/// How long an attempt may take where the time for all of them is shorter.
+/// Shortest time limit of the first attempt to connect, used if `--retry-for` is shorter.
 const CONNECT_ONCE: Duration = Duration::from_secs(1);
-/// The shell's code for a process that SIGINT ended.
+/// Exit code that shells use for a process that SIGINT ended.
 const INTERRUPTED: u8 = 130;
 
-/// Sends files and directories.
+/// Sends files and directories to an application behind a daemon.
 ///
-/// A directory is called by its last component at the receiver, with everything in it below; `.` sends the
-/// contents alone. A file counts as sent when the receiver has written every byte of it, has proven that, and
-/// has given it its name. Holes of sparse files stay holes. A file that changes while it is sent is sent
-/// again, a few times at most. Symbolic links and devices in a directory are left out and counted; given by
-/// name, a device or a pipe is an error.
+/// At the receiver, a directory has the last component of its path as its name, and its contents lie below;
+/// `.` sends the contents alone. A file counts as sent when the receiver has written every byte of it, has
+/// proven that, and has given it its name. Holes of sparse files stay holes. A file that changes while it is
+/// sent is sent again, a few times at most. Symbolic links and devices in a directory are left out and
+/// counted. A device or a pipe that is given by name is an error.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -41,25 +42,26 @@ pub(super) struct Args {
     /// Where the receiver's daemon listens: tcp:host:port, rdma:host:port or shm:/path.
     #[arg(long, value_name = "ADDR")]
     to: Address,
-    /// The address of this host that an rdma: connection leaves from, and so its device.
+    /// The address of this host from which an rdma: connection leaves; it also selects the device.
     #[arg(long, value_name = "IP")]
     from: Option<IpAddr>,
-    /// The type of service of an rdma: connection's packets, as in IP: 104 is DSCP 26.
+    /// The type of service in the IP headers of an rdma: connection's packets; 104 is DSCP 26.
     #[arg(long, value_name = "N")]
     tos: Option<u8>,
-    /// The application there, as `jet recv --app` calls it.
+    /// The name of the receiving application, as given to `jet recv --app`.
     #[arg(long, value_name = "NAME", value_parser = super::recv::app_name)]
     app: String,
-    /// What to send.
+    /// The files and directories to send.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// How long a receiver that is away or busy is tried again.
+    /// How long to try again if the receiver is away or busy.
     #[arg(long, value_name = "SECS", default_value = "30", value_parser = seconds)]
     retry_for: Duration,
-    /// Large pieces in flight; each takes --piece-bytes of memory.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=200))]
+    /// Most large pieces in flight; each takes --piece-bytes of memory.
+    #[arg(long, value_name = "N", default_value_t = 4,
+          value_parser = clap::value_parser!(u16).range(1..=200))]
     in_flight: u16,
-    /// Bytes of a large piece, rounded up to whole 4 KiB; less where the receiver takes no such long
+    /// Bytes of a large piece, rounded up to a multiple of 4 KiB; fewer if the receiver takes only shorter
     /// messages.
     #[arg(long, value_name = "N", default_value_t = 8 << 20,
           value_parser = clap::value_parser!(u32).range(4097..=1 << 30))]
@@ -67,27 +69,29 @@ pub(super) struct Args {
     /// Admission class of large pieces, 0 the most urgent.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = super::class)]
     class: u8,
-    /// The hash that proves at the receiver that a file is there, and is what was read.
+    /// The hash by which the receiver proves that a file is complete, and has the bytes that were read.
     ///
-    /// fast: 128 bits of XXH3, against accidents. blake3: also against whoever may choose the files' bytes;
-    /// it takes many times as long. off: the receiver only accounts for the bytes. Bytes that were damaged
-    /// between the disks are then noticed by nobody (but see --crc), and a receiver that is started again in
-    /// the middle of a file has all of it sent again.
+    /// fast: 128 bits of XXH3, against accidents. blake3: also against people who may choose the files'
+    /// bytes; it takes many times as long. off: no hash; the receiver only accounts for every byte. Nobody
+    /// then notices bytes that were damaged between the disks (but see --crc). If the receiver is started
+    /// again in the middle of a file, all of the file is sent again.
     #[arg(long, value_name = "HASH", default_value = "fast")]
     proof: ProofBy,
     /// Let the receiver check a CRC32C of every message.
     #[arg(long)]
     crc: bool,
-    /// Say each file that was sent, on stderr.
+    /// Log each file that was sent, is sent again, or is left out, on stderr.
     #[arg(long, short)]
     verbose: bool,
     /// Print one JSON object (fields: docs/json.md).
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    log: super::log_lines::LogLines,
     /// Show a progress line on stderr (the default where it is a terminal).
     #[arg(long, overrides_with = "no_progress")]
     progress: bool,
-    /// Show none.
+    /// Show no progress line.
     #[arg(long)]
     no_progress: bool,
 }
@@ -118,13 +122,14 @@ impl ProofBy {
 }
 
 impl Args {
-    /// Pieces end where blocks do.
+    /// Returns the length of a large piece in bytes, rounded up to whole blocks.
     fn piece_bytes(&self) -> usize {
         (self.piece_bytes as usize).next_multiple_of(BLOCK_BYTES)
     }
 }
 
 pub(super) fn run(args: Args) -> ExitCode {
+    args.log.apply();
     let walk = match Walk::new(&args.paths) {
         Ok(walk) => walk,
         Err(error) => return fail(error),
@@ -207,7 +212,8 @@ fn tell_of_link(args: &Args, link: Link) {
     }
 }
 
-/// `None`: interrupted.
+/// Connects to the daemon. Tries again for `--retry-for` while the error may pass. Returns `None` if a signal
+/// interrupts the wait between two attempts.
 fn connect(args: &Args, signals: &Signals) -> Result<Option<Sender>, SendConnectError> {
     let mut options = SenderOptions::new(args.to.clone(), args.app.clone());
     options.source = args.from;
@@ -217,12 +223,12 @@ fn connect(args: &Args, signals: &Signals) -> Result<Option<Sender>, SendConnect
     options.reconnect_for = args.retry_for;
     options.retry = RetryPolicy::all_for_ns(u64::try_from(args.retry_for.as_nanos()).unwrap_or(u64::MAX));
     options.crc = args.crc;
-    // A NIC registers a bounded number of regions: few of them hold all pieces.
+    // A NIC registers a bounded number of memory regions, so a few regions have to hold all pieces.
     let pieces_per_region = usize::from(args.in_flight).div_ceil(16);
     options.region_bytes = args.piece_bytes().next_power_of_two() * pieces_per_region;
     let deadline = Instant::now() + args.retry_for;
     let attempt_max = options.connect_timeout;
-    // Whoever tries once waits for an answer all the same.
+    // Even if there is time for one attempt only, the answer needs some time.
     options.connect_timeout = args.retry_for.clamp(CONNECT_ONCE, attempt_max);
     let mut heard: Option<SendConnectError> = None;
     let mut backoff = Backoff::new(CONNECT_BACKOFF_FIRST, CONNECT_BACKOFF_MAX);
@@ -234,8 +240,8 @@ fn connect(args: &Args, signals: &Signals) -> Result<Option<Sender>, SendConnect
         let left = deadline.saturating_duration_since(Instant::now());
         if !error.is_passing() || left.is_zero() {
             return Err(match error {
-                // The last attempt has the rest of the time, which may be next to nothing: what was heard
-                // before says more.
+                // The last attempt has only the rest of the time, which may be very short. The error before
+                // it says more than its timeout.
                 SendConnectError::TimedOut { .. } => heard.unwrap_or(error),
                 _ => error,
             });

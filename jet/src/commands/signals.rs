@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM as a descriptor, so that they are waited for like everything else.
+//! SIGINT and SIGTERM as a descriptor, which can be waited for together with other descriptors.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -14,17 +14,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Readable when the process was asked to end.
+/// Descriptor that is readable when SIGINT or SIGTERM has arrived.
 pub struct Signals {
     readable: UnixStream,
     came: Mutex<Came>,
-    /// Whether the next one ends the process.
+    /// Whether the next signal ends the process.
     next_ends: Arc<AtomicBool>,
 }
 
 struct Came {
     delivery: SignalDelivery<UnixStream, SignalOnly>,
-    /// Those that came together with one that was taken.
+    /// Signals that arrived together with one that was taken, and were not taken yet.
     more: VecDeque<u8>,
 }
 
@@ -35,10 +35,10 @@ impl fmt::Debug for Signals {
 }
 
 impl Signals {
-    /// Catches both signals from now on. Programs that this process starts have them as usual.
+    /// Catches SIGINT and SIGTERM from now on. Programs that this process starts handle both as usual.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the system's error.
     pub fn new() -> io::Result<Self> {
         let next_ends = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
@@ -51,16 +51,16 @@ impl Signals {
         Ok(Self { readable, came, next_ends })
     }
 
-    /// Waits so long at most ([`Duration::MAX`]: for ever); whether a signal came. It stays readable until
-    /// [`Self::take`].
+    /// Waits for a signal, for at most `timeout` ([`Duration::MAX`]: without limit). Returns whether one has
+    /// arrived. The descriptor stays readable until [`Self::take`] is called.
     ///
     /// # Errors
-    /// What the system says; never "interrupted".
+    /// Returns the system's error, except for an interrupted wait: that returns `false`.
     pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
         wait_readable(&[self.readable.as_fd()], Some(timeout))
     }
 
-    /// Takes a signal that came: its number.
+    /// Takes a signal that has arrived, and returns its number. Returns `None` if there is none.
     pub fn take(&self) -> Option<u8> {
         let mut came = self.came.lock().unwrap_or_else(PoisonError::into_inner);
         let Came { delivery, more } = &mut *came;
@@ -68,13 +68,14 @@ impl Signals {
         more.pop_front()
     }
 
-    /// The next signal ends the process at once.
+    /// Lets the next signal end the process at once.
     pub fn let_the_next_end(&self) {
         self.next_ends.store(true, Ordering::SeqCst);
     }
 }
 
-/// Waits until one of the descriptors is readable, at most so long; whether one is.
+/// Waits until one of the descriptors is readable, for at most `timeout` (`None`: without limit). Returns
+/// whether one is readable. An interrupted wait returns `false`.
 pub(crate) fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<bool> {
     let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
@@ -85,10 +86,10 @@ pub(crate) fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -
     }
 }
 
-/// Makes a write beyond the file size limit an error (EFBIG) instead of the process's end; a log may be such
-/// a file.
+/// Makes a write beyond the file size limit fail with EFBIG, instead of ending the process by SIGXFSZ. The
+/// log may be a file with such a limit.
 pub fn ignore_file_size_signal() {
-    // SAFETY: ignoring a signal runs no handler of ours.
+    // SAFETY: the signal is ignored, so no handler of this program runs.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 

@@ -1,7 +1,7 @@
 //! The daemon's configuration in TOML. Every number that the paper names is a key, with the paper's value as
 //! its default.
 
-pub(super) mod keys;
+pub(super) mod error_text;
 mod sections;
 pub(super) mod values;
 
@@ -193,7 +193,7 @@ pub enum ConfigError {
         max: u64,
     },
     /// The receiver refuses its part of the configuration.
-    #[error("configuration: {}", keys::of_receiver(.0))]
+    #[error("configuration: {}", error_text::of_receiver(.0))]
     Core(#[from] jet_core::ConfigError),
     /// The section `[cache]` is invalid.
     #[error("configuration: {0}")]

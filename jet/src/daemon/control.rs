@@ -4,7 +4,7 @@
 use super::cache::CacheControl;
 use super::drain::{Asked, Drain};
 use super::peer_process::PeerProcess;
-use super::reactor::{Command, Commands, LocalApplication, NewSession};
+use super::reactor::{Command, Commands, LocalApplication, NewSession, OpenSessionError};
 use super::status::Board;
 use jet_control::frame::{FrameDecoder, FrameError, encode_frame};
 use jet_control::protocol::PROTOCOL_VERSION;
@@ -73,8 +73,8 @@ pub async fn serve(context: Arc<ControlContext>, mut stream: UnixStream) {
             }
             ControlRequest::Status => match context.board.now().await {
                 // The status is a ready frame: it is encoded once for all clients that ask at the same time.
-                Some(told) => {
-                    if write_in_time(&stream, &told.frame, &[]).await.is_err() {
+                Some(status) => {
+                    if write_in_time(&stream, &status.frame, &[]).await.is_err() {
                         return;
                     }
                     continue;
@@ -176,18 +176,19 @@ async fn register(
             return;
         }
     };
-    let Prepared { new, memory, bell, process, heard } = prepared;
+    let Prepared { new, memory, bell, process, reports } = prepared;
     let (reply, hears) = oneshot::channel();
     context.commands.send(Command::Open { new, reply }).await;
     let ticket = match hears.await {
         Ok(Ok(ticket)) => ticket,
         Ok(Err(error)) => {
             let code = match error {
-                OpenError::NameTaken => ErrorCode::NameTaken,
-                OpenError::TooMany { .. } => ErrorCode::TooManySessions,
-                OpenError::Quarantined { .. } => ErrorCode::Quarantined,
-                OpenError::Class { .. } => ErrorCode::BadRequest,
-                OpenError::Draining => ErrorCode::Draining,
+                OpenSessionError::Receiver(OpenError::NameTaken) => ErrorCode::NameTaken,
+                OpenSessionError::Receiver(OpenError::TooMany { .. }) => ErrorCode::TooManySessions,
+                OpenSessionError::Receiver(OpenError::Quarantined { .. }) => ErrorCode::Quarantined,
+                OpenSessionError::Receiver(OpenError::Class { .. }) => ErrorCode::BadRequest,
+                OpenSessionError::Receiver(OpenError::Draining) => ErrorCode::Draining,
+                OpenSessionError::System(_) => ErrorCode::Internal,
             };
             let _ = answer(&stream, &refusal(code, error.to_string()), &[]).await;
             return;
@@ -213,14 +214,14 @@ async fn register(
         let application = Application { name: app, process_id, stream: &stream };
         tokio::select! {
             () = died(process.map(|process| process.pidfd)) => {}
-            () = accompany(&context.commands, ticket, &application, heard) => {}
+            () = serve_registered(&context.commands, ticket, &application, reports) => {}
         }
     }
     context.commands.send(Command::Gone { ticket }).await;
 }
 
 /// Channels by which the reactor reports on a session.
-struct Heard {
+struct SessionReports {
     ended: oneshot::Receiver<SessionEnd>,
     standstill: watch::Receiver<Option<Standstill>>,
 }
@@ -234,8 +235,13 @@ struct Application<'a> {
 
 /// Returns when the application has closed its connection, or the reactor is gone. A session may end before:
 /// its application may still read what it held, so this waits on.
-async fn accompany(commands: &Commands, ticket: SessionTicket, application: &Application<'_>, heard: Heard) {
-    let Heard { mut ended, mut standstill } = heard;
+async fn serve_registered(
+    commands: &Commands,
+    ticket: SessionTicket,
+    application: &Application<'_>,
+    reports: SessionReports,
+) {
+    let SessionReports { mut ended, mut standstill } = reports;
     let tell = async {
         while standstill.changed().await.is_ok() {
             let standing = *standstill.borrow_and_update();
@@ -341,7 +347,7 @@ struct Prepared {
     memory: Arc<SharedMemory>,
     bell: Doorbell,
     process: Option<PeerProcess>,
-    heard: Heard,
+    reports: SessionReports,
 }
 
 fn prepare(
@@ -382,5 +388,5 @@ fn prepare(
         memory: Arc::clone(&memory),
         application: LocalApplication { doorbell, ended: ends, standstill: tells },
     });
-    Ok(Prepared { new, memory, bell, process, heard: Heard { ended, standstill } })
+    Ok(Prepared { new, memory, bell, process, reports: SessionReports { ended, standstill } })
 }

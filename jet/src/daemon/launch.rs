@@ -2,7 +2,7 @@
 
 use super::cache::CacheControl;
 use super::config::{HugePages, NicThread};
-use super::congestion::Mark;
+use super::congestion::WishHandle;
 use super::control_socket::SOCKET_MODE;
 use super::escape::{self, PrepareError, Sessions};
 use super::rdma::RdmaView;
@@ -36,7 +36,7 @@ pub(super) struct Launch<'a> {
     pub config: &'a Config,
     pub commands: &'a Arc<Commands>,
     pub inbox: CommandInbox,
-    pub mark: Mark,
+    pub wish: WishHandle,
     /// Receives the result when the reactor's thread ends.
     pub ended: oneshot::Sender<Result<(), reactor::RunError>>,
 }
@@ -84,7 +84,7 @@ impl Launch<'_> {
         nic_thread: bool,
         cache: CacheControl,
     ) -> Result<Started, DaemonError> {
-        let Self { config, commands, inbox, mark, ended } = self;
+        let Self { config, commands, inbox, wish, ended } = self;
         let numa_node = numa_node(config, &nic);
         let limits = nic.limits();
         let senders = senders_max(config.limits.peers, limits.qps_max);
@@ -146,7 +146,7 @@ impl Launch<'_> {
             pool: PoolMemory { pool: Arc::clone(&pool), headers, pool_key, headers_key },
             escape: escape.clone().zip(escape_key).map(|(memory, key)| EscapeRegion { memory, key }),
             workers,
-            congestion: Box::new(move |on| mark.set(on)),
+            congestion: Box::new(move |on| wish.set(on)),
         };
         let driver = Driver::new(receiver, parts);
         let options = ReactorOptions {
@@ -249,12 +249,12 @@ fn what_it_has(device: &str, limits: &NicLimits) -> String {
         1 => format!("1 {one}"),
         _ => format!("{number} {more}"),
     };
-    let told = &limits.told;
+    let reported = &limits.reported;
     format!(
         "{device}: {} and {} a connection, {}, {} a completion queue",
-        count(told.reads_per_qp_max, "READ", "READs"),
-        count(told.sends_per_qp_max, "SEND", "SENDs"),
-        count(told.scatter_max, "scatter entry", "scatter entries"),
+        count(reported.reads_per_qp_max, "READ", "READs"),
+        count(reported.sends_per_qp_max, "SEND", "SENDs"),
+        count(reported.scatter_max, "scatter entry", "scatter entries"),
         count(limits.shape.seats, "connection", "connections"),
     )
 }

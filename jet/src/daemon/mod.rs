@@ -30,7 +30,7 @@ use jet_fabric::nic::{ListenError, RegisterError};
 #[cfg(feature = "verbs")]
 use jet_fabric::verbs::VerbsError;
 use launch::Launch;
-use rdma::RdmaTeller;
+use rdma::RdmaLogger;
 use reactor::{Command, Commands};
 use status::{Board, Sources};
 use std::io;
@@ -103,11 +103,11 @@ pub enum DaemonError {
     #[error(transparent)]
     Register(#[from] RegisterError),
     /// The device that `nic.profile` names lacks something that the software NIC needs.
-    #[error("cannot make a software NIC that keeps to nic.profile: {}", config::keys::of_profile(.0))]
+    #[error("cannot make a software NIC that keeps to nic.profile: {}", config::error_text::of_profile(.0))]
     Profile(LimitError),
     /// The NIC on verbs cannot be created.
     #[cfg(feature = "verbs")]
-    #[error("{}", config::keys::of_verbs(.0))]
+    #[error("{}", config::error_text::of_verbs(.0))]
     Verbs(#[from] VerbsError),
     /// Memory for the pool cannot be allocated.
     #[error("cannot get {bytes} bytes of memory for the pool (pool.bytes): {source}")]
@@ -224,7 +224,7 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
 }
 
 /// Most control connections beyond one for each session. Tools use them.
-const ASKERS_MAX: usize = 128;
+const TOOL_CONNECTIONS_MAX: usize = 128;
 
 /// Runs the control plane: starts the reactor, serves the control socket, and ends both.
 async fn govern(config: &Config) -> Result<(), DaemonError> {
@@ -239,7 +239,8 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
     let (commands, inbox) = Commands::new().map_err(system("cannot make the command queue"))?;
     let drain = Arc::new(Drain::new(Duration::from_millis(config.shutdown.drain_ms)));
     let (ended, mut reactor_ended) = oneshot::channel();
-    let started = Launch { config, commands: &commands, inbox, mark: congestion.mark(), ended }.start()?;
+    let started =
+        Launch { config, commands: &commands, inbox, wish: congestion.wish_handle(), ended }.start()?;
     tracing::info!(
         "listening on {}; control socket {}",
         started.about.listen.join(", "),
@@ -263,10 +264,10 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
         }),
         drain: Arc::clone(&drain),
     });
-    let mut rdma = RdmaTeller::new(started.rdma);
+    let mut rdma = RdmaLogger::new(started.rdma);
     rdma.news().iter().for_each(|line| tracing::info!("{line}"));
     started.cache.warm(&context.pool, config.reactor.cpu);
-    let connections_max = config.limits.sessions as usize + ASKERS_MAX;
+    let connections_max = config.limits.sessions as usize + TOOL_CONNECTIONS_MAX;
     let connections = Arc::new(Semaphore::new(connections_max));
     let (mut draining, mut interrupted) = (false, false);
     loop {
@@ -293,14 +294,14 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
                 }
             }
             () = rdma.changed() => rdma.news().iter().for_each(|line| tracing::info!("{line}")),
-            _ = terminate.recv() => told_by("SIGTERM", drain.ask(None)),
-            _ = hangup.recv() => told_by("SIGHUP", drain.ask(None)),
+            _ = terminate.recv() => log_repeated_drain("SIGTERM", drain.ask(None)),
+            _ = hangup.recv() => log_repeated_drain("SIGHUP", drain.ask(None)),
             _ = interrupt.recv() => {
                 if std::mem::replace(&mut interrupted, true) {
                     tracing::info!("SIGINT a second time; stopping at once");
                     return Ok(());
                 }
-                told_by("SIGINT", drain.ask(None));
+                log_repeated_drain("SIGINT", drain.ask(None));
             }
             left = drain.asked() => {
                 let now = if std::mem::replace(&mut draining, true) { "now " } else { "" };
@@ -320,7 +321,7 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
 }
 
 /// Logs a signal that asked for a drain while the daemon was draining already.
-fn told_by(signal: &str, asked: Asked) {
+fn log_repeated_drain(signal: &str, asked: Asked) {
     if asked.again {
         tracing::info!(
             "{signal} while draining, which goes on for at most {} s; SIGINT twice, or jet drain --deadline \

@@ -218,15 +218,15 @@ const ABOUT_PEERS_EVERY: Duration = Duration::from_secs(60);
 
 /// Turns changes of the RDMA port into log lines.
 #[derive(Debug)]
-pub struct RdmaTeller {
+pub struct RdmaLogger {
     view: RdmaView,
     said: Option<RdmaStatus>,
     /// Earliest time of the next log line that a peer alone can cause, and the state at the last such line.
     about_peers: Option<(Instant, RdmaStatus)>,
 }
 
-impl RdmaTeller {
-    /// Creates a teller that has reported nothing yet.
+impl RdmaLogger {
+    /// Creates a logger that has reported nothing yet.
     pub fn new(view: RdmaView) -> Self {
         Self { view, said: None, about_peers: None }
     }
@@ -345,18 +345,18 @@ mod tests {
     fn a_stranger_cannot_write_the_log_as_often_as_it_likes() {
         let refused =
             |times| RdmaStatus { refused_for_packets: times, refused_packet_bytes: 8192, ..status() };
-        let mut teller = RdmaTeller::new(RdmaView::default());
+        let mut logger = RdmaLogger::new(RdmaView::default());
         let start = Instant::now();
-        assert_eq!(teller.say(status(), start).len(), 1);
-        let first = teller.say(refused(1), start).join("");
+        assert_eq!(logger.say(status(), start).len(), 1);
+        let first = logger.say(refused(1), start).join("");
         assert!(
             first.contains("a sender was refused: packets of 8192 bytes") && first.contains("same MTU"),
             "{first}"
         );
         for times in 2..100 {
-            assert_eq!(teller.say(refused(times), start + ABOUT_PEERS_EVERY / 2), [""; 0]);
+            assert_eq!(logger.say(refused(times), start + ABOUT_PEERS_EVERY / 2), [""; 0]);
         }
-        let later = teller.say(refused(100), start + ABOUT_PEERS_EVERY);
+        let later = logger.say(refused(100), start + ABOUT_PEERS_EVERY);
         assert_eq!(later.len(), 1, "{later:?}");
         assert!(later[0].contains("senders were refused 99 times: packets of 8192"), "{later:?}");
     }

@@ -4,7 +4,7 @@
 mod board;
 mod rows;
 
-pub use board::{Board, Sources, Told};
+pub use board::{Answer, Board, Sources};
 
 use super::reactor::Snapshot;
 use jet_control::status::{
@@ -150,7 +150,7 @@ fn escape(stats: &EscapeStats, error: Option<&str>) -> EscapeStatus {
             failed: stats.copies_failed,
             in_flight: stats.copies_in_flight,
         },
-        memory_grants: EscapedStatus { now: stats.granted_now, total: stats.granted_total },
+        spills: EscapedStatus { now: stats.spilled_now, total: stats.spilled_total },
         evaluations: stats.evaluations,
         danger: stats.dangers,
         marks: stats.marks,
@@ -223,8 +223,8 @@ mod tests {
             copies_pinned: 10,
             copies_failed: 11,
             copies_in_flight: 12,
-            granted_now: 13,
-            granted_total: 14,
+            spilled_now: 13,
+            spilled_total: 14,
             evaluations: 15,
             dangers: 16,
             marks: 17,
@@ -239,7 +239,7 @@ mod tests {
             },
             "replaced": {"now": 6, "total": 7},
             "copied": {"now": 8, "total": 9, "bytes": 36_864, "pinned": 10, "failed": 11, "in_flight": 12},
-            "memory_grants": {"now": 13, "total": 14},
+            "spills": {"now": 13, "total": 14},
             "evaluations": 15, "danger": 16, "marks": 17, "signals": 18, "suspended": 19,
             "straggler_us": 2100, "stalled_ms": 20,
         });

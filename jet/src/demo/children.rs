@@ -1,4 +1,4 @@
-//! The demo's processes: this same program, started again. None outlives the demo.
+//! Processes of the demo: this same program, started again with other arguments. None outlives the demo.
 
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use std::fs::File;
@@ -8,15 +8,15 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-/// Bytes of a log that are shown when its process failed.
+/// Most bytes of a process's log that are shown, from its end.
 const LOG_SHOWN_BYTES: usize = 2000;
 
-/// A process and its descriptor; dropping it ends the process.
+/// Process of the demo, with its pidfd. Dropping it kills the process.
 #[derive(Debug)]
 pub(super) struct Process {
     pub name: String,
     child: Child,
-    /// Readable when the process ended.
+    /// Descriptor that is readable when the process has ended.
     pidfd: OwnedFd,
     out: PathBuf,
     log: PathBuf,
@@ -24,17 +24,19 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts `jet` with these arguments. What it prints goes to files in `work`.
+    /// Starts `jet` with these arguments. Its standard output goes to the file `NAME.out` in `work`, its
+    /// standard error to `NAME.log`.
     pub(super) fn start(work: &Path, name: &str, arguments: &[&std::ffi::OsStr]) -> io::Result<Self> {
         let (out, log) = (work.join(format!("{name}.out")), work.join(format!("{name}.log")));
         let parent = rustix::process::getpid();
         let mut command = Command::new(std::env::current_exe()?);
         command.args(arguments).stdin(Stdio::null()).stdout(File::create(&out)?).stderr(File::create(&log)?);
-        // SAFETY: what runs between fork and exec makes system calls only: no allocation, no lock.
+        // SAFETY: the closure, which runs between fork and exec, makes system calls only. It allocates
+        // nothing and takes no lock.
         unsafe {
             command.pre_exec(move || {
                 rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-                // The parent may have ended before that.
+                // The parent may have ended before the signal was set.
                 if rustix::process::getppid() == Some(parent) {
                     Ok(())
                 } else {
@@ -51,7 +53,7 @@ impl Process {
         Ok(Self { name: name.to_owned(), child, pidfd, out, log, ended: None })
     }
 
-    /// How it ended, if it did.
+    /// Returns the exit status of the process if it has ended.
     pub(super) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         if self.ended.is_none() {
             self.ended = self.child.try_wait()?;
@@ -59,23 +61,23 @@ impl Process {
         Ok(self.ended)
     }
 
-    /// Whether [`Self::ended`] never said that it did.
+    /// Returns `true` until a call of [`Self::ended`] finds that the process has ended.
     pub(super) fn is_running(&self) -> bool {
         self.ended.is_none()
     }
 
-    /// Asks it to end.
+    /// Asks the process to end, by SIGTERM.
     pub(super) fn terminate(&self) {
-        // Gone already is as good.
+        // A process that is gone already needs no signal.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
     }
 
-    /// The JSON object that it printed.
+    /// Reads the JSON object that the process printed.
     pub(super) fn printed<T: serde::de::DeserializeOwned>(&self) -> io::Result<T> {
         Ok(serde_json::from_slice(&std::fs::read(&self.out)?)?)
     }
 
-    /// The end of what it said on stderr.
+    /// Reads the end of the process's log: at most [`LOG_SHOWN_BYTES`] bytes of its standard error.
     pub(super) fn last_words(&self) -> String {
         let log = std::fs::read(&self.log).unwrap_or_default();
         let from = log.len().saturating_sub(LOG_SHOWN_BYTES);
@@ -98,7 +100,7 @@ impl Drop for Process {
     }
 }
 
-/// A directory of the demo's own; dropping it removes it.
+/// Directory for the demo's files. Dropping it removes the directory, unless it is to be kept.
 #[derive(Debug)]
 pub(super) struct WorkDirectory {
     path: PathBuf,

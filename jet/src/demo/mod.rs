@@ -1,5 +1,5 @@
-//! `jet demo`: a daemon, a receiving application and several senders as separate processes on this host, a
-//! tree of files through all of them, and a check of every file.
+//! Subcommand `jet demo`: runs a daemon, a receiving application and several senders as processes on this
+//! host. The senders send a tree of files, and the demo checks every file that arrived.
 
 mod children;
 mod report;
@@ -15,7 +15,7 @@ use run::{DemoError, Run};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Bytes of the demo's own tree where nobody says otherwise.
+/// Default size of the demo's own tree in bytes, if the senders do not need more.
 const BYTES_DEFAULT: u64 = 256 << 20;
 
 /// Runs daemon, receiver and senders on this host, and checks every file.
@@ -28,27 +28,30 @@ Examples:
 
 Exit code: 0 where every file arrived as it was sent and the pool is whole again, else 1.")]
 pub(crate) struct Args {
-    /// Send what lies in this directory [default: a tree of the demo's own].
+    /// Send the contents of this directory [default: a tree that the demo makes].
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Over which fabric.
+    /// Fabric over which the files are sent.
     #[arg(long, value_enum, default_value_t = Fabric::Both)]
     fabric: Fabric,
-    /// How many senders.
+    /// Number of senders.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
     senders: u16,
-    /// Bytes of the demo's own tree, as 256MiB or 1GiB; at least 32MiB a sender [default: 256MiB, or that].
+    /// Bytes of the tree that the demo makes, as 256MiB or 1GiB; at least 32MiB a sender [default: 256MiB, or
+    /// 32MiB a sender if that is more].
     #[arg(long, value_name = "N", value_parser = size)]
     bytes: Option<u64>,
-    /// Where the trees are made and received; twice the bytes are needed.
+    /// Directory in which the trees are made and received; it needs room for twice the bytes.
     #[arg(long, value_name = "DIR")]
     work_dir: Option<PathBuf>,
-    /// Leave the trees and the logs there.
+    /// Keep the trees and the logs in the work directory.
     #[arg(long)]
     keep: bool,
     /// Print one JSON object (fields: docs/json.md).
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    log: crate::commands::log_lines::LogLines,
     /// Show no progress line.
     #[arg(long)]
     no_progress: bool,
@@ -60,7 +63,7 @@ enum Fabric {
     Shm,
     /// TCP over the loopback.
     Tcp,
-    /// Both of these, one after the other.
+    /// Shared memory, and after that TCP.
     Both,
     /// RDMA, from this host to itself; for builds with the feature `verbs`.
     Rdma,
@@ -78,6 +81,7 @@ impl Fabric {
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
+    args.log.apply();
     match demonstrate(args) {
         Ok(code) => code,
         Err(error) => fail(error),
@@ -145,7 +149,7 @@ fn demonstrate(args: &Args) -> Result<ExitCode, DemoError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Each sender its own part of the demo's tree.
+/// Makes the demo's own tree, and returns the paths that each sender sends: a part of the tree.
 fn own_tree(work: &Path, senders: u64, bytes: u64) -> Result<Vec<Vec<PathBuf>>, DemoError> {
     let mut shares = Vec::new();
     for sender in 0..senders {
@@ -157,8 +161,8 @@ fn own_tree(work: &Path, senders: u64, bytes: u64) -> Result<Vec<Vec<PathBuf>>, 
     Ok(shares)
 }
 
-/// What lies in a directory, dealt out to the senders by bytes: the largest entry first, to whoever has the
-/// least.
+/// Divides the entries of a directory among the senders, the largest entry first. Each entry goes to the
+/// sender that has the fewest bytes so far. Senders without entries are left out of the result.
 fn shares_of(dir: &Path, senders: usize) -> std::io::Result<Vec<Vec<PathBuf>>> {
     let mut entries = Vec::new();
     for entry in std::fs::read_dir(dir)? {
@@ -190,7 +194,7 @@ fn bytes_below(path: &Path) -> u64 {
         .sum()
 }
 
-/// Reads a number of bytes, with a unit or without, up to 1 TiB.
+/// Reads a number of bytes from a command-line argument, with a unit or without, up to 1 TiB.
 fn size(text: &str) -> Result<u64, String> {
     let bytes = text.parse::<ByteSize>().ok().map(|size| size.as_u64()).filter(|&bytes| bytes <= 1 << 40);
     bytes.ok_or_else(|| "write bytes, as 268435456, 256MiB or 1GiB, at most 1TiB".to_owned())

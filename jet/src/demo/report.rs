@@ -1,4 +1,4 @@
-//! What a run over one fabric showed.
+//! Results of the demo's runs, and the table that shows them.
 
 use super::verify::Differences;
 use crate::files::receiving::ReceiveReport;
@@ -8,7 +8,7 @@ use crate::text;
 use jet_control::status::Status;
 use serde::Serialize;
 
-/// One column of the demo's table.
+/// Results of the demo's run over one fabric: one column of the table.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Row {
     pub fabric: String,
@@ -35,8 +35,8 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// From what the processes printed, the daemon's last status with everything delivered, and how many
-    /// files were compared.
+    /// Puts together the results of a run from the reports of senders and receiver, the daemon's status after
+    /// everything was delivered, the number of files that were compared, and their differences.
     #[allow(clippy::cast_precision_loss)] // a figure of four digits
     pub(super) fn new(
         fabric: &str,
@@ -89,7 +89,7 @@ impl Row {
     }
 }
 
-/// The table: a line a figure, a column a fabric.
+/// Formats the table of results, with a line for each figure and a column for each fabric.
 pub(super) fn table(rows: &[Row]) -> String {
     type Figure = (&'static str, fn(&Row) -> String);
     let figures: [Figure; 16] = [

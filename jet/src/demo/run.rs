@@ -16,83 +16,84 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const APP: &str = "demo";
-/// How long a process may take to be ready, or to end when asked.
+/// Longest wait for a process to be ready or to end, or for the pool's slabs to come back.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long nothing may arrive before the run counts as hanging.
+/// Time after which the run fails if no message was delivered or consumed.
 const STALL: Duration = Duration::from_secs(60);
 const TICK: Duration = Duration::from_millis(100);
 const BACKOFF_FIRST: Duration = Duration::from_millis(2);
 const BACKOFF_MAX: Duration = Duration::from_millis(100);
 
-/// Why there is no result.
+/// Reason why the demo has no result.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DemoError {
-    /// The work directory.
+    /// The work directory, or a tree in it, cannot be made.
     #[error("cannot work in {}: {source}; name a directory with room for twice the bytes with --work-dir",
             path.display())]
     Work {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The directory that was given.
+    /// The directory that was given with `--dir` cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Dir {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// A tree that is too small.
-    #[error("--bytes {bytes} is below the minimum of {bytes_min} ({}MiB) for {senders} sender(s), 32MiB each: \
-             give more, or fewer --senders", bytes_min >> 20)]
+    /// The demo's own tree would be too small for that many senders.
+    #[error("--bytes {bytes} is below the minimum of {bytes_min} ({}MiB) for {senders} sender(s), 32MiB \
+             each: give more, or fewer --senders", bytes_min >> 20)]
     TooFew {
-        /// What was asked for.
+        /// Size of the tree that was asked for.
         bytes: u64,
-        /// What the demo's own trees need.
+        /// Least size of a tree for that many senders.
         bytes_min: u64,
-        /// How many trees.
+        /// Number of senders.
         senders: u64,
     },
-    /// Nothing in it.
+    /// The directory that was given with `--dir` has nothing to send.
     #[error("{} has no files or directories to send", path.display())]
     Empty {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
     },
-    /// A process ended that was not to.
+    /// A process ended too early, or with an error.
     #[error("the {name} ended ({status}); it said:\n{words}")]
     Ended {
-        /// Which.
+        /// Name of the process.
         name: String,
-        /// How.
+        /// Exit status of the process, in words.
         status: String,
-        /// The end of its log.
+        /// End of the process's log.
         words: String,
     },
-    /// A process does not do what it is to do.
+    /// Something that was waited for did not happen in time.
     #[error("{what} within {patience:?}; it said:\n{words}")]
     Late {
-        /// What was waited for.
+        /// Words that say what did not happen.
         what: String,
-        /// How long.
+        /// Longest wait that was allowed.
         patience: Duration,
-        /// The end of its log.
+        /// End of a process's log.
         words: String,
     },
-    /// There is no device, or no build that knows it.
+    /// RDMA was asked for, and there is no device with an address, or this build has no RDMA.
     #[error("{0}")]
     Rdma(String),
-    /// SIGINT or SIGTERM.
+    /// SIGINT or SIGTERM arrived.
     #[error("interrupted; everything that was started is ended and removed")]
     Interrupted,
-    /// The system.
+    /// Another operation of the system failed, or the daemon gave no status.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-/// Where the daemon listens, on the first RDMA device that has an address.
+/// Returns the address at which the daemon is to listen: that of the first RDMA device with an IP address,
+/// and any free port.
 #[cfg(feature = "verbs")]
 fn rdma_address() -> Result<String, DemoError> {
     let found = jet_fabric::verbs::local_addresses().map_err(|error| DemoError::Rdma(error.to_string()))?;
@@ -109,20 +110,21 @@ fn rdma_address() -> Result<String, DemoError> {
     Err(DemoError::Rdma(words.to_owned()))
 }
 
-/// What a run needs.
+/// Inputs of one run of the demo, over one fabric.
 pub(super) struct Run<'a> {
     pub work: &'a Path,
     pub fabric: &'static str,
     pub shares: &'a [Vec<PathBuf>],
     pub signals: &'a Signals,
-    /// Bytes that all senders send.
+    /// Number of bytes that all senders send together.
     pub bytes: u64,
     pub quiet: bool,
     pub keep: bool,
 }
 
 impl Run<'_> {
-    /// Starts everything, sends everything, ends everything, compares everything.
+    /// Starts the processes, waits until the senders have sent everything, ends the other processes, and
+    /// compares the files. Returns the results.
     pub(super) fn perform(&self) -> Result<Row, DemoError> {
         let control = self.work.join(format!("{}.ctl", self.fabric));
         let out = self.work.join(format!("received-{}", self.fabric));
@@ -202,7 +204,8 @@ impl Run<'_> {
         Ok((sent.files(), differences))
     }
 
-    /// Shows the progress until all senders have ended.
+    /// Shows the progress until all senders have ended. Fails if the receiver or the daemon ends, if a signal
+    /// arrives, or if no message is delivered or consumed for longer than [`STALL`].
     fn watch(
         &self,
         control: &Path,
@@ -220,7 +223,7 @@ impl Run<'_> {
             if running == 0 {
                 return Ok(());
             }
-            // Those that ended stay readable.
+            // A process that has ended stays readable, so wait only for those that run.
             let mut fds = vec![self.signals.as_fd(), receiver.as_fd(), daemon.as_fd()];
             fds.extend(senders.iter().filter(|sender| sender.is_running()).map(Process::as_fd));
             let _ = wait_readable(&fds, Some(TICK))?;
@@ -242,7 +245,8 @@ impl Run<'_> {
         }
     }
 
-    /// The daemon's status once every slab is back, or when that takes too long.
+    /// Waits until every slab of the pool is back, for at most [`PATIENCE`]. Returns the daemon's last
+    /// status.
     fn whole(&self, control: &Path) -> Result<Status, DemoError> {
         let deadline = Instant::now() + PATIENCE;
         let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_MAX);
@@ -255,7 +259,8 @@ impl Run<'_> {
         }
     }
 
-    /// Asks again and again until there is an answer, while the processes live.
+    /// Calls `look` until it returns a value. Fails if [`PATIENCE`] is over, if one of the processes ends, or
+    /// if a signal arrives.
     fn until<T>(
         &self,
         what: &str,
@@ -284,7 +289,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// None of these is to end, and nobody is to interrupt.
+    /// Fails if one of the processes has ended, or if a signal has arrived.
     fn look_at(&self, processes: &mut [&mut Process]) -> Result<(), DemoError> {
         if self.signals.wait(Duration::ZERO)? {
             return Err(DemoError::Interrupted);
@@ -301,7 +306,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Asks a process to end and waits for it.
+    /// Asks a process to end by calling `ask`, and waits until it has ended. Fails if [`PATIENCE`] is over,
+    /// if the process ends with an error, or if a signal arrives.
     fn end(&self, process: &mut Process, ask: impl FnOnce(&Process)) -> Result<(), DemoError> {
         ask(process);
         let deadline = Instant::now() + PATIENCE;
@@ -332,13 +338,14 @@ impl Run<'_> {
         }
     }
 
-    /// A bar on a terminal. Anywhere else its lines would only pile up.
+    /// Creates a progress bar. The bar is hidden if the demo is quiet, or if standard error is no terminal:
+    /// its lines would only pile up there.
     fn progress(&self, bytes: u64) -> Progress {
         if !self.quiet && progress::is_watched() { Progress::of_bytes(bytes) } else { Progress::hidden() }
     }
 }
 
-/// A daemon that does not hear it is ended by the caller's patience.
+/// Asks the daemon to drain. Ignores errors: [`Run::end`] fails if the daemon does not end.
 fn drain(control: &Path) {
     const DEADLINE_MS: u64 = 5000;
     if let Ok(mut connection) = ControlConnection::connect(control) {

@@ -1,7 +1,8 @@
-//! The demo's own tree: the same bytes in every run, made quickly.
+//! Tree of files that the demo makes and sends. It has the same bytes in every run, and is made quickly.
 //!
-//! The mix is that of a real one: many small files, some around the sizes where something changes (a slab, a
-//! fragment, a piece), a few large ones, deep directories, empty ones, and names that are no text.
+//! The mix is that of a real tree: many small files, a few large ones, deep directories, empty directories,
+//! and names that are no text. Some files have sizes near which the handling changes: a slab, a fragment, a
+//! piece.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -12,7 +13,7 @@ use std::path::Path;
 
 const BLOCK_BYTES: usize = 1 << 20;
 const PAGE_BYTES: usize = 4096;
-/// Sizes around which something changes.
+/// Sizes of some files in bytes. Many lie at or next to a limit: that of a slab, a fragment or a piece.
 const EDGES: [u64; 14] = [
     0,
     1,
@@ -29,15 +30,15 @@ const EDGES: [u64; 14] = [
     8 << 20,
     (8 << 20) + 1,
 ];
-/// Files of at most a slab.
+/// Number of files of at most one slab each.
 const SMALL_FILES: u64 = 300;
-/// What the rest is made of, over and over.
+/// Sizes in bytes of the files that fill the tree up, taken in turn.
 const BULK: [u64; 5] = [64 << 10, 256 << 10, (1 << 20) + 17, 4 << 20, 12 << 20];
 
-/// The smallest tree: the files that are always there have not more.
+/// Size of the smallest tree in bytes. The files that every tree has take no more.
 pub(super) const TREE_BYTES_MIN: u64 = 32 << 20;
 const SEVERAL_PIECES_BYTES: u64 = (9 << 20) + 5;
-/// More than the files with odd names and modes have.
+/// Upper bound of the size of all files with odd names or modes, in bytes.
 const ODD_BYTES: u64 = 16 << 10;
 
 const _: () = {
@@ -50,7 +51,8 @@ const _: () = {
     assert!(bytes <= TREE_BYTES_MIN);
 };
 
-/// Makes a tree of about so many bytes, [`TREE_BYTES_MIN`] at least.
+/// Makes a tree of about `bytes` bytes. `seed` determines their values. If `bytes` is less than
+/// [`TREE_BYTES_MIN`], the tree may be larger: some files are in every tree.
 pub(super) fn make(root: &Path, seed: u64, bytes: u64) -> io::Result<()> {
     let mut maker = Maker::new(seed);
     for (number, size) in EDGES.iter().enumerate() {
@@ -70,7 +72,7 @@ pub(super) fn make(root: &Path, seed: u64, bytes: u64) -> io::Result<()> {
     {
         maker.file(&odd.join(OsStr::from_bytes(name)), 100)?;
     }
-    // Longer than a small message's header has room for, and nothing in it.
+    // The name is longer than a small message's header has room for, and the file is empty.
     maker.file(&odd.join("x".repeat(200)), 0)?;
     for (name, mode) in [("read only", 0o444), ("program", 0o755), ("private", 0o600)] {
         let path = root.join("modes").join(name);
@@ -101,7 +103,8 @@ impl Maker {
         Self { block, random, files: seed << 32, made: 0 }
     }
 
-    /// A file no page of which is like another's, so that a page in the wrong place is seen.
+    /// Makes a file whose pages all begin with the file's number and the page's. No page is like another, so
+    /// the file's hash shows a page in the wrong place.
     fn file(&mut self, path: &Path, bytes: u64) -> io::Result<()> {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;

@@ -1,4 +1,5 @@
-//! Whether what arrived is what was sent: every file by its BLAKE3 hash, every name, every permission bit.
+//! Comparison of what arrived with what was sent: the BLAKE3 hash of every file, every name, every permission
+//! bit.
 
 use crate::files::path::printable;
 use crate::files::walk::{Found, Walk};
@@ -8,7 +9,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Differences that are named.
+/// Most differences between two trees that are described in words.
 const NAMED_MAX: usize = 10;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,28 +18,30 @@ enum Entry {
     File { mode: u32, bytes: u64, hash: blake3::Hash },
 }
 
-/// What a tree holds.
+/// Contents of a tree: its files with length, hash and permission bits, and its directories with permission
+/// bits.
 #[derive(Debug, Default)]
 pub(super) struct Manifest {
     entries: BTreeMap<Vec<u8>, Entry>,
 }
 
-/// How two trees differ.
+/// Differences between two trees.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Differences {
-    /// How many names.
+    /// Number of paths that differ.
     pub count: u64,
-    /// The first of them, in words.
+    /// Descriptions of the first differences, at most [`NAMED_MAX`].
     pub named: Vec<String>,
 }
 
 impl Manifest {
-    /// Reads what `jet send` would send of these paths. Calls `each` with the bytes of each file that was read.
+    /// Reads the contents that `jet send` would send for these paths. Calls `each` with the length of each
+    /// file that was read, in bytes.
     pub(super) fn of(paths: &[PathBuf], each: impl FnMut(u64)) -> io::Result<Self> {
         Self::of_walk(Walk::new(paths).map_err(io::Error::other)?, each)
     }
 
-    /// Reads what lies in a directory, like [`Self::of`].
+    /// Reads the contents of a directory. Calls `each` with the length of each file that was read, in bytes.
     pub(super) fn below(directory: &Path, each: impl FnMut(u64)) -> io::Result<Self> {
         Self::of_walk(Walk::below(directory), each)
     }
@@ -68,17 +71,17 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// What another holds, too.
+    /// Adds the contents of another manifest.
     pub(super) fn add(&mut self, other: Self) {
         self.entries.extend(other.entries);
     }
 
-    /// How many files.
+    /// Returns the number of files.
     pub(super) fn files(&self) -> u64 {
         self.entries.values().filter(|entry| matches!(entry, Entry::File { .. })).count() as u64
     }
 
-    /// What is not the same in what arrived.
+    /// Compares with the contents that arrived, and returns the differences.
     pub(super) fn compare(&self, arrived: &Self) -> Differences {
         let mut differences = Differences::default();
         let mut differ = |path: &[u8], what: &str| {

@@ -10,7 +10,7 @@
 
 use io_uring::{IoUring, opcode, types};
 use jet_client::receive::DetachedSlice;
-use jet_fabric::advice::Advised;
+use jet_fabric::advice::{Advised, advised};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use slab::Slab;
 use std::collections::VecDeque;
@@ -40,8 +40,10 @@ impl Engine {
 /// Error that makes a [`Disk`] unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
-    /// The eventfd or the ring could not be set up. A kernel that has no io_uring, or forbids it, is not the
-    /// reason.
+    /// The eventfd could not be made, with which both engines report that work ended.
+    #[error("cannot make an eventfd: {}", advised(.0))]
+    Event(#[source] io::Error),
+    /// The ring could not be set up. A kernel that has no io_uring, or forbids it, is not the reason.
     #[error("cannot set up io_uring: {}", io_uring_advised(.0))]
     Setup(#[source] io::Error),
     /// The ring failed after it was set up.
@@ -137,12 +139,12 @@ impl Disk {
     /// Sets up a disk for at most `depth` writes in flight, and `others` reads and syncs beside them.
     ///
     /// # Errors
-    /// [`DiskError::Setup`]. A kernel that has no io_uring, or forbids it, is no error: [`Self::refusal`]
-    /// then says why plain system calls are used.
+    /// [`DiskError::Event`], [`DiskError::Setup`]. A kernel that has no io_uring, or forbids it, is no error:
+    /// [`Self::refusal`] then says why plain system calls are used.
     pub fn new(depth: usize, others: usize, io_uring: bool) -> Result<Self, DiskError> {
         let all = depth + others;
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|errno| DiskError::Setup(errno.into()))?;
+            .map_err(|errno| DiskError::Event(errno.into()))?;
         let mut refusal = None;
         let mut ring = None;
         if io_uring {

@@ -9,25 +9,24 @@
 
 mod directories;
 mod file;
-mod lasting;
 mod ledger;
 mod naming;
 mod sweep;
+mod synced_names;
 #[cfg(test)]
 mod tests;
 
-pub use lasting::Unsynced;
 pub use naming::Found;
 pub(crate) use naming::set_mode;
 pub use sweep::{SweepError, Swept};
+pub use synced_names::Unsynced;
 
 use super::path::{RelativePath, printable};
 use super::proof::{Hash, Sum};
 use directories::Directories;
-use file::{Identity, beneath, create, hold, identity_of, length_of, part_name};
+use file::{Identity, create, identity_of, length_of, lock_shared, open_beneath, part_name};
 use jet_fabric::advice::Advised;
 use jet_wire::SLAB_BYTES;
-use lasting::Sync;
 use ledger::Ledgers;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
@@ -38,6 +37,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Instant;
+use synced_names::DirectorySync;
 
 /// Key of a file: (the sender's identity, the sender's number for the file).
 pub type Key = (u64, u64);
@@ -147,7 +147,7 @@ impl Parts {
     pub fn new(out: &Path, options: PartsOptions) -> Result<Self, OutError> {
         let PartsOptions { open_max, direct, fsync } = options;
         Ok(Self {
-            directories: Directories::new(out, fsync.then(Sync::of_system))?,
+            directories: Directories::new(out, fsync.then(DirectorySync::of_system))?,
             ledgers: Ledgers::default(),
             parts: Slab::with_capacity(open_max),
             open_max,
@@ -183,7 +183,7 @@ impl Parts {
         }
         self.forget(key);
         let (directory, file) = self.make_part(key, path)?;
-        hold(&file);
+        lock_shared(&file);
         let begun =
             rustix::fs::ftruncate(&file, file_bytes).and_then(|()| identity_of(&file)).inspect_err(|_| {
                 // If the part cannot be removed either, it stays for --sweep.
@@ -248,7 +248,7 @@ impl Parts {
         }
         let (directory, name) = (self.directories.make(path.split().0)?, part_name(key));
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = match beneath(&directory, name.as_bytes(), flags, Mode::empty()) {
+        let file = match open_beneath(&directory, name.as_bytes(), flags, Mode::empty()) {
             Ok(file) => file,
             Err(Errno::NOENT) => return Err(PartError::Gone),
             // A receiver that was killed had given the part its final mode, which forbids the owner to write.
@@ -273,7 +273,7 @@ impl Parts {
             rustix::fs::unlinkat(&directory, &*name, AtFlags::empty())?;
             return Err(PartError::Gone);
         }
-        hold(&file);
+        lock_shared(&file);
         Ok(self.insert(key, path, directory, file, Some(Identity::of(&stat)), length_of(&stat)))
     }
 
@@ -376,7 +376,7 @@ impl Parts {
         }
         name.extend_from_slice(part_name(key).as_bytes());
         let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        match beneath(self.directories.root()?, &name, flags, Mode::empty()) {
+        match open_beneath(self.directories.root()?, &name, flags, Mode::empty()) {
             Ok(file) => {
                 let stat = rustix::fs::fstat(file)?;
                 Ok(Some((Identity::of(&stat), length_of(&stat))))
@@ -579,12 +579,12 @@ impl Part {
     /// Opens the part once more, with `O_DIRECT`. Fails with `NOENT` where its name leads elsewhere now.
     fn open_direct(&self) -> Result<OwnedFd, Errno> {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::DIRECT;
-        let file = beneath(&self.directory, part_name(self.key).as_bytes(), flags, Mode::empty())?;
+        let file = open_beneath(&self.directory, part_name(self.key).as_bytes(), flags, Mode::empty())?;
         let identity = self.identity.map_or_else(|| identity_of(&self.buffered), Ok)?;
         if identity_of(&file)? != identity {
             return Err(Errno::NOENT);
         }
-        hold(&file);
+        lock_shared(&file);
         Ok(file)
     }
 }

@@ -90,7 +90,7 @@ impl Sum {
     fn add_block(&mut self, block: &[u8], number: u64) {
         match &mut self.0 {
             Terms::Fast(sum) => {
-                let term = fast(XxHash3_128::oneshot(block), number);
+                let term = hash_pair(XxHash3_128::oneshot(block), number);
                 *sum = sum.wrapping_add(term);
             }
             Terms::Blake3(sum) => {
@@ -124,7 +124,7 @@ impl Sum {
     /// Returns the proof of a file of `file_bytes` bytes, all of whose blocks were added.
     pub fn proof(&self, file_bytes: u64) -> Proof {
         let digest = match &self.0 {
-            Terms::Fast(sum) => fast(*sum, file_bytes).to_le_bytes(),
+            Terms::Fast(sum) => hash_pair(*sum, file_bytes).to_le_bytes(),
             Terms::Blake3(sum) => {
                 let mut hasher = blake3::Hasher::new();
                 for lane in sum.iter() {
@@ -141,7 +141,7 @@ impl Sum {
 
 /// Hashes two numbers to one.
 #[inline]
-fn fast(wide: u128, number: u64) -> u128 {
+fn hash_pair(wide: u128, number: u64) -> u128 {
     let mut bytes = [0; 24];
     bytes[..16].copy_from_slice(&wide.to_le_bytes());
     bytes[16..].copy_from_slice(&number.to_le_bytes());

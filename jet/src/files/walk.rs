@@ -1,8 +1,9 @@
-//! The sender's walk over files and directories.
+//! Walk over the files and directories that a sender sends.
 //!
-//! A directory comes after what lies in it, so that its permission bits, which may forbid writing, are set
-//! last. The order is that of the names' bytes, the same in every run. Symbolic links below a path, devices,
-//! sockets and pipes are counted and left out; a path that is given is followed.
+//! A directory comes after its contents. So its permission bits, which may forbid writing, are set last.
+//! Entries of a directory are ordered by the bytes of their names, so the order is the same in every run.
+//! Symbolic links below a given path, devices, sockets and pipes are reported as [`Found::Skipped`]. A given
+//! path that is a symbolic link is followed.
 
 use super::path::RelativePath;
 use std::collections::HashSet;
@@ -13,111 +14,112 @@ use std::path::{Path, PathBuf};
 use std::vec;
 use walkdir::{DirEntry, WalkDir};
 
-/// What the walk found.
+/// Entry that a [`Walk`] found.
 #[derive(Debug)]
 pub enum Found {
     /// A regular file.
     File {
-        /// Where it is.
+        /// Path of the file on this host.
         source: PathBuf,
-        /// How it is called at the receiver.
+        /// Path of the file at the receiver.
         path: Vec<u8>,
-        /// The path was given: where it is a link, what it leads to is meant.
+        /// Whether a symbolic link is followed. True only for a path that was given to the walk.
         follow: bool,
     },
-    /// A directory, after everything in it.
+    /// A directory. It is reported after everything in it.
     Directory {
-        /// Where it is.
+        /// Path of the directory on this host.
         source: PathBuf,
-        /// How it is called at the receiver.
+        /// Path of the directory at the receiver.
         path: Vec<u8>,
     },
-    /// What is neither: left out.
+    /// An entry that is neither a file nor a directory, and is not sent.
     Skipped {
-        /// Where it is.
+        /// Path of the entry on this host.
         source: PathBuf,
-        /// In words.
+        /// Kind of the entry, in words.
         what: &'static str,
     },
-    /// What could not be looked at.
+    /// An entry that cannot be read, or whose path is refused.
     Failed {
-        /// Where it is.
+        /// Path of the entry on this host.
         source: PathBuf,
-        /// What went wrong.
+        /// Reason why the entry is not sent.
         error: WalkError,
     },
 }
 
-/// Why an entry could not be looked at.
+/// Reason why an entry of a walk cannot be sent.
 #[derive(Debug, thiserror::Error)]
 pub enum WalkError {
-    /// The system refused.
+    /// The system could not read the entry.
     #[error("cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// The name cannot travel.
+    /// The path at the receiver is refused.
     #[error(transparent)]
     Path(#[from] super::path::PathError),
 }
 
-/// A path that cannot be walked from.
+/// Error in a path from which a walk is to begin.
 #[derive(Debug, thiserror::Error)]
 pub enum RootError {
-    /// It is not there.
+    /// The system cannot look at the path, for example because nothing is there.
     #[error("{}: {source}", path.display())]
     Unreachable {
-        /// The path.
+        /// Path that was given.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// It is a device, a socket or a pipe.
+    /// The path is a device, a socket or a pipe.
     #[error("{} is neither a file nor a directory; write what comes from it to a file and send \
              that", path.display())]
     Neither {
-        /// The path.
+        /// Path that was given.
         path: PathBuf,
     },
     /// Two paths would get the same name at the receiver.
     #[error("{} and another path are both called '{name}' at the receiver; send them one after the other to \
              different directories", path.display())]
     Twice {
-        /// The second of them.
+        /// Path that was given later than the other.
         path: PathBuf,
-        /// Their name.
+        /// Name that both would get.
         name: String,
     },
-    /// A path whose name cannot travel.
+    /// The path's name at the receiver is refused.
     #[error("{}: {source}", path.display())]
     Name {
-        /// The path.
+        /// Path that was given.
         path: PathBuf,
-        /// Why not.
+        /// Reason why the name is refused.
         source: super::path::PathError,
     },
 }
 
-/// An iterator over everything below some paths. Memory: the names in the directories on the way down.
+/// Iterator over some paths and everything below them. It keeps in memory the names in the directories on the
+/// way down.
 #[derive(Debug)]
 pub struct Walk {
     roots: vec::IntoIter<Root>,
-    /// The root that is a directory, from its first entry to its last.
+    /// Walk of the current root, if that root is a directory.
     inside: Option<Inside>,
 }
 
 #[derive(Debug)]
 struct Root {
     source: PathBuf,
-    /// How it is called at the receiver.
+    /// Path at the receiver; empty for the root of the transfer.
     path: Vec<u8>,
 }
 
-/// A directory and everything below it.
+/// Walk of a root that is a directory.
 #[derive(Debug)]
 struct Inside {
     entries: walkdir::IntoIter,
-    /// The directories on the way down to the last entry, the root first.
+    /// Directories on the way down to the last entry, the root first.
     entered: Vec<Entered>,
-    /// What was found behind the directory that is left now.
+    /// Entry that was read already, and comes after the directory that is left now.
     next: Option<Result<DirEntry, walkdir::Error>>,
 }
 
@@ -125,16 +127,19 @@ struct Inside {
 struct Entered {
     source: PathBuf,
     path: Vec<u8>,
-    /// All its entries were read so far. One of which some are missing is not sent.
+    /// Whether all entries of the directory could be read so far. A directory with missing entries is not
+    /// sent.
     readable: bool,
 }
 
 impl Walk {
-    /// Begins a walk over paths. The receiver calls each by its last component, and what lies in it below
-    /// that. The paths `.`, `..` and `/` have no last component: their contents are called as they are.
+    /// Begins a walk over paths. At the receiver, each path is named by its last component, and its contents
+    /// lie below that name. The paths `.`, `..` and `/` have no last component: their contents lie directly
+    /// in the root of the transfer.
     ///
     /// # Errors
-    /// [`RootError`], before anything is sent.
+    /// [`RootError`], for the first path from which the walk cannot begin. All paths are checked before the
+    /// walk begins.
     pub fn new(paths: &[PathBuf]) -> Result<Self, RootError> {
         let mut names = HashSet::new();
         let mut roots = Vec::new();
@@ -157,13 +162,13 @@ impl Walk {
         Ok(Self { roots: roots.into_iter(), inside: None })
     }
 
-    /// Begins a walk over what lies in a directory.
+    /// Begins a walk over the contents of a directory.
     pub fn below(directory: &Path) -> Self {
         let root = Root { source: directory.to_owned(), path: Vec::new() };
         Self { roots: vec![root].into_iter(), inside: None }
     }
 
-    /// Enters a root that is a directory; returns what a root is otherwise.
+    /// Enters a root if it is a directory, and returns `None`. Returns any other root as an entry.
     fn enter(&mut self, Root { source, path }: Root) -> Option<Found> {
         match fs::metadata(&source) {
             Ok(metadata) if metadata.is_dir() => {
@@ -180,11 +185,11 @@ impl Walk {
 }
 
 impl Inside {
-    /// Returns what is found next; `None` behind the last.
+    /// Returns the next entry, or `None` after the last one.
     fn next(&mut self) -> Option<Found> {
         loop {
             let next = self.next.take().or_else(|| self.entries.next());
-            // An entry of depth 1 lies in the root: one directory has been entered.
+            // An entry's depth is the number of entered directories around it: 1 for an entry of the root.
             let depth = match &next {
                 None => 0,
                 Some(Ok(entry)) => entry.depth(),
@@ -194,7 +199,7 @@ impl Inside {
             if self.entered.len() > depth {
                 self.next = next;
                 let left = self.entered.pop()?;
-                // The root of the transfer is the receiver's own.
+                // The root of the transfer is the receiver's own directory, and is not sent.
                 if left.readable && !left.path.is_empty() {
                     return Some(Found::Directory { source: left.source, path: left.path });
                 }
@@ -211,7 +216,7 @@ impl Inside {
         }
     }
 
-    /// Enters a directory; returns what an entry is otherwise.
+    /// Enters an entry if it is a directory, and returns `None`. Returns any other entry.
     fn look(&mut self, entry: &DirEntry) -> Option<Found> {
         let source = entry.path().to_owned();
         let mut path = self.entered.last()?.path.clone();
@@ -237,13 +242,14 @@ impl Inside {
         })
     }
 
-    /// Whether the directory that was entered last could not be read.
+    /// Returns whether the error means that the directory which was entered last could not be read.
     fn is_of_last(&self, error: &walkdir::Error) -> bool {
-        // An error without a path came up between two entries.
+        // An error without a path occurred while the directory's entries were read.
         self.entered.last().is_some_and(|last| error.path().is_none_or(|path| path == last.source))
     }
 
-    /// Returns what could not be read: the directory that was entered last, or an entry in it.
+    /// Turns an error into the entry that could not be read: the directory that was entered last, or an entry
+    /// in it.
     fn fail(&mut self, error: walkdir::Error) -> Found {
         let of_last = self.is_of_last(&error);
         let mut source = error.path().map(Path::to_owned).unwrap_or_default();
@@ -251,7 +257,7 @@ impl Inside {
             last.readable = false;
             source.clone_from(&last.source);
         }
-        // Only where links are followed can there be a loop.
+        // Only a loop of links is no I/O error, and only a walk that follows links can meet a loop.
         let why = error.into_io_error().unwrap_or_else(|| io::Error::from_raw_os_error(libc::ELOOP));
         Found::Failed { source, error: why.into() }
     }
@@ -276,7 +282,7 @@ impl Iterator for Walk {
     }
 }
 
-/// What is no file, no directory and no link.
+/// Words for an entry that is no file, no directory and no link.
 const DEVICE: &str = "device, socket or pipe";
 
 #[cfg(test)]
@@ -337,7 +343,7 @@ mod tests {
         fs::write(root.path().join("a"), b"x").unwrap();
         let mut walk = Walk::below(root.path());
         assert!(matches!(walk.next(), Some(Found::File { path, .. }) if path == b"a"));
-        // Its entry was read with those beside it, and it is not there when its own are to be read.
+        // The walk has read the directory's name already, and finds it gone when its entries are to be read.
         fs::remove_dir_all(root.path().join("gone")).unwrap();
         let found = walk.next().unwrap();
         let gone = root.path().join("gone");

@@ -13,7 +13,7 @@ const SPAN: Duration = Duration::from_secs(10);
 
 /// Decision about a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Decision {
     /// Write the line.
     Say {
         /// Number of lines of this kind that were left out since the last one.
@@ -39,7 +39,7 @@ pub(super) struct Limit {
 }
 
 impl Limit {
-    pub fn ask(&self, kind: Identifier, now: Instant) -> Verdict {
+    pub fn ask(&self, kind: Identifier, now: Instant) -> Decision {
         let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
         let kind = kinds.entry(kind).or_insert(Kind { since: now, said: 0, left_out: 0 });
         if now.saturating_duration_since(kind.since) >= SPAN {
@@ -47,10 +47,10 @@ impl Limit {
         }
         if kind.said < BURST {
             kind.said += 1;
-            return Verdict::Say { left_out: std::mem::take(&mut kind.left_out) };
+            return Decision::Say { left_out: std::mem::take(&mut kind.left_out) };
         }
         kind.left_out += 1;
-        Verdict::LeaveOut
+        Decision::LeaveOut
     }
 }
 
@@ -78,12 +78,12 @@ mod tests {
         let (limit, start) = (Limit::default(), Instant::now());
         let kind = || Identifier(&HERE);
         for _ in 0..BURST {
-            assert_eq!(limit.ask(kind(), start), Verdict::Say { left_out: 0 });
+            assert_eq!(limit.ask(kind(), start), Decision::Say { left_out: 0 });
         }
         for _ in 0..5 {
-            assert_eq!(limit.ask(kind(), start + SPAN / 2), Verdict::LeaveOut);
+            assert_eq!(limit.ask(kind(), start + SPAN / 2), Decision::LeaveOut);
         }
-        assert_eq!(limit.ask(kind(), start + SPAN), Verdict::Say { left_out: 5 });
-        assert_eq!(limit.ask(kind(), start + SPAN), Verdict::Say { left_out: 0 });
+        assert_eq!(limit.ask(kind(), start + SPAN), Decision::Say { left_out: 5 });
+        assert_eq!(limit.ask(kind(), start + SPAN), Decision::Say { left_out: 0 });
     }
 }

@@ -1,7 +1,7 @@
 //! Turning `tracing` events into records, which own their message and fields.
 
 use super::ASKED_FOR;
-use super::limit::{Limit, Verdict};
+use super::limit::{Decision, Limit};
 use super::writer::Writer;
 use serde_json::Value;
 use std::fmt;
@@ -36,11 +36,11 @@ impl Layer {
 impl<S: Subscriber> tracing_subscriber::Layer<S> for Layer {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
         let metadata = event.metadata();
-        let verdict = match metadata.target() {
-            ASKED_FOR => Verdict::Say { left_out: 0 },
+        let decision = match metadata.target() {
+            ASKED_FOR => Decision::Say { left_out: 0 },
             _ => self.limit.ask(metadata.callsite(), Instant::now()),
         };
-        let Verdict::Say { left_out } = verdict else { return };
+        let Decision::Say { left_out } = decision else { return };
         let mut parts = Parts::default();
         event.record(&mut parts);
         self.writer.put(Record {

@@ -28,13 +28,13 @@ pub(super) struct Stderr {
     stuck: bool,
     /// Whether only a part of the last line was taken.
     midway: bool,
-    /// Descriptor that is written to instead of standard error itself; see [`opened_anew`].
-    anew: Option<OwnedFd>,
+    /// Descriptor that is written to instead of standard error itself; see [`reopen`].
+    reopened: Option<OwnedFd>,
 }
 
 impl Stderr {
     /// State before the first line.
-    pub const NONE: Self = Self { left_out: 0, stuck: false, midway: false, anew: None };
+    pub const NONE: Self = Self { left_out: 0, stuck: false, midway: false, reopened: None };
 
     /// Counts lines that were lost before they came here.
     pub fn left_out(&mut self, lines: u64) {
@@ -57,8 +57,8 @@ impl Stderr {
         }
         whole.push_str(text);
         let deadline = (!self.stuck).then(|| Instant::now() + PATIENCE);
-        self.anew = self.anew.take().or_else(|| opened_anew(to));
-        let to = self.anew.as_ref().map_or(to, AsFd::as_fd);
+        self.reopened = self.reopened.take().or_else(|| reopen(to));
+        let to = self.reopened.as_ref().map_or(to, AsFd::as_fd);
         match write_within(to, whole.as_bytes(), deadline) {
             Ok(()) => (self.left_out, self.stuck, self.midway) = (0, false, false),
             Err(NotTaken { bytes, late }) => {
@@ -86,7 +86,7 @@ struct NotTaken {
 ///
 /// Other kinds of files give `None`. A plain file has no reader to wait for, and would be overwritten from
 /// its beginning. For a socket each write has a flag of its own.
-fn opened_anew(to: BorrowedFd<'_>) -> Option<OwnedFd> {
+fn reopen(to: BorrowedFd<'_>) -> Option<OwnedFd> {
     let is_pipe =
         || rustix::fs::fstat(to).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo);
     if !rustix::termios::isatty(to) && !is_pipe() {
@@ -148,7 +148,7 @@ mod tests {
         drop(reader);
         lines.put(writer.as_fd(), "gone\n");
         // Another output than the one before.
-        lines.anew = None;
+        lines.reopened = None;
         let full = File::options().write(true).open("/dev/full").unwrap();
         lines.put(full.as_fd(), "full\n");
         assert_eq!((lines.left_out, lines.stuck), (2, false));
@@ -252,8 +252,8 @@ mod tests {
             let mut lines = Stderr::NONE;
             lines.put(shared, "x\n");
             assert_eq!(rustix::fs::fcntl_getfl(shared).unwrap(), before);
-            let anew = lines.anew.expect("opened anew");
-            assert!(rustix::fs::fcntl_getfl(&anew).unwrap().contains(OFlags::NONBLOCK));
+            let reopened = lines.reopened.expect("it was opened again");
+            assert!(rustix::fs::fcntl_getfl(&reopened).unwrap().contains(OFlags::NONBLOCK));
         }
     }
 

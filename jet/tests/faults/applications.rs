@@ -182,7 +182,7 @@ fn what_an_application_may_still_read_is_not_used_again_while_it_lives() {
         let mut sender = sender_to(&rig, "victim", random.fork());
         sender.send(4096).unwrap();
         let delivery = wait_delivery(&mut end, &mut sender);
-        let pool = Mapping::of_stranger(session.pool.as_fd(), Protection::Read, 1 << 30).expect("mapped");
+        let pool = Mapping::map_received(session.pool.as_fd(), Protection::Read, 1 << 30).expect("mapped");
         // SAFETY: the slab lies within the pool. The test reads it as the application does, which holds it.
         let held = || unsafe {
             let slab = pool.base().add(delivery.slab as usize * jet_wire::SLAB_BYTES);
@@ -376,12 +376,12 @@ fn an_application_gets_no_more_than_it_should() {
     };
     use std::os::fd::AsRawFd;
     // The pool cannot be mapped for writing, written to, or opened again for writing and then mapped.
-    assert!(Mapping::of_stranger(session.pool.as_fd(), Protection::ReadWrite, 1 << 30).is_err());
-    assert!(Mapping::of_stranger(session.pool.as_fd(), Protection::Read, 1 << 30).is_ok());
+    assert!(Mapping::map_received(session.pool.as_fd(), Protection::ReadWrite, 1 << 30).is_err());
+    assert!(Mapping::map_received(session.pool.as_fd(), Protection::Read, 1 << 30).is_ok());
     assert!(rustix::io::pwrite(&session.pool, b"scribble", 0).is_err());
     let again = open(format!("/proc/self/fd/{}", session.pool.as_raw_fd()), OFlags::RDWR, Mode::empty());
     if let Ok(again) = again {
-        assert!(Mapping::of_stranger(again.as_fd(), Protection::ReadWrite, 1 << 30).is_err());
+        assert!(Mapping::map_received(again.as_fd(), Protection::ReadWrite, 1 << 30).is_err());
         assert!(rustix::io::pwrite(&again, b"scribble", 0).is_err());
     }
     // Neither file can be made shorter or longer, or get holes on which the daemon would take a SIGBUS.

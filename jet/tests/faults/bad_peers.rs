@@ -377,6 +377,7 @@ fn cannot_be_delivered(checksums: &str) {
         assert_eq!(peer.wait_end(6), AckStatus::Consumed);
         assert_eq!(bystanders.application.reported("begun"), begun + 1);
         // A large message of the same peer with the right checksum is delivered, too.
+        // SAFETY: this is the process's own mapping, and nothing reads it now.
         let region = unsafe { std::slice::from_raw_parts_mut(peer.memory.base(), 600_000) };
         fill(8, region);
         let crc32c = Some(crc32c::crc32c(region));

@@ -109,9 +109,9 @@ fn after_a_kill_the_next_start_finds_the_cache_as_it_was() {
         rig.start_again();
         assert_eq!(Mounted::schemata(), reserved);
         assert!(
-            rig.daemon().said().contains("left reserved as 'jet' is given back"),
+            rig.daemon().stderr_text().contains("left reserved as 'jet' is given back"),
             "{}",
-            rig.daemon().said()
+            rig.daemon().stderr_text()
         );
     }
     rig.kill_daemon();
@@ -275,9 +275,9 @@ fn ways_of_devices_and_prefetchers_are_set_where_configured_and_put_back() {
     assert_eq!(registers(), set);
     rig.start_again();
     assert!(
-        rig.daemon().said().contains("registers that were left set are put back"),
+        rig.daemon().stderr_text().contains("registers that were left set are put back"),
         "{}",
-        rig.daemon().said()
+        rig.daemon().stderr_text()
     );
     assert_eq!(registers(), set);
     ends(&mut rig);

@@ -89,7 +89,7 @@ impl Load {
 
     /// Sends small and large messages until `more` further ones have ended and `done` returns `true`. Each
     /// must be consumed, once.
-    fn carry(&mut self, more: usize, mut done: impl FnMut() -> bool) {
+    fn run_load(&mut self, more: usize, mut done: impl FnMut() -> bool) {
         let target = self.ended.len() + more;
         while self.ended.len() < target || !done() {
             while self.sent - self.ended.len() < 32 {
@@ -134,12 +134,12 @@ fn under_load(rig: &mut Rig, name: &str, seed: u64, what: impl FnOnce(&mut Rig))
     let mut random = random_for(name, seed);
     let application = rig.application(Role::Consumer, "store");
     let mut load = Load::new(rig, random.fork());
-    load.carry(50, || true);
+    load.run_load(50, || true);
     let over = AtomicBool::new(false);
     let load = std::thread::scope(|scope| {
         let carried = scope.spawn(|| {
-            load.carry(50, || over.load(Ordering::Acquire));
-            load.carry(50, || true);
+            load.run_load(50, || over.load(Ordering::Acquire));
+            load.run_load(50, || true);
             load
         });
         {
@@ -165,8 +165,8 @@ fn the_receivers_device_is_removed_under_load() {
         // The command returns when the daemon has let go of the device.
         host("rdma link delete rxe1");
         let mut daemon = rig.take_daemon();
-        assert_eq!(daemon.wait().code(), Some(1), "{}", daemon.said());
-        assert!(daemon.said().contains("the RDMA device was removed"), "{}", daemon.said());
+        assert_eq!(daemon.wait().code(), Some(1), "{}", daemon.stderr_text());
+        assert!(daemon.stderr_text().contains("the RDMA device was removed"), "{}", daemon.stderr_text());
         Devices::restore();
         // The daemon is started again, as systemd would do.
         rig.start_again();
@@ -217,7 +217,7 @@ fn link_goes_down_and_comes_up(end: usize, seed: u64) {
     let status = rig.wait_status("the port to be active", |status| rdma(status).state == PortState::Active);
     assert_eq!(rdma(&status).downs, u64::from(end == 1));
     assert!(rig.daemon().is_running());
-    let said = rig.daemon().said();
+    let said = rig.daemon().stderr_text();
     assert_eq!(said.contains("rxe1 port 1 is down"), end == 1, "{said}");
     assert_eq!(said.contains("active again"), end == 1, "{said}");
 }
@@ -235,7 +235,7 @@ fn the_receivers_address_goes_and_comes_back_under_load() {
         rig.wait_status("the address to be back", is_there);
         rig.wait_status("the sender to be back", |status| status.peer_count == 1);
     });
-    let said = rig.daemon().said();
+    let said = rig.daemon().stderr_text();
     let address = rig.listens()[0].trim_start_matches("rdma:").to_owned();
     for words in ["is no address of rxe1 port 1 any more", &format!("listening on {address} again")] {
         assert!(said.contains(words), "{words}: {said}");
@@ -317,7 +317,7 @@ fn a_sender_whose_packets_are_too_long_is_refused_in_words() {
     let _devices = Devices::there();
     set_mtu(1, 1500);
     let mut rig = Rig::start(&[]);
-    let said = rig.daemon().said();
+    let said = rig.daemon().stderr_text();
     assert!(said.contains("takes 5 packets") && said.contains("ip link set dev v1 mtu 4200"), "{said}");
     assert_eq!(rdma(&rig.status()).packets_of_4_kib, 5);
     let error = Sender::connect(Rig::sender_options(&rig.addresses()[0], "store")).err();
@@ -326,7 +326,7 @@ fn a_sender_whose_packets_are_too_long_is_refused_in_words() {
     assert_eq!(rdma(&status).refused_for_packets, 1);
     assert_eq!(rdma(&status).refused_packet_bytes, 4096);
     let log = |rig: &mut Rig, words: &str| {
-        until("the log", || rig.daemon().said().contains(words).then_some(()));
+        until("the log", || rig.daemon().stderr_text().contains(words).then_some(()));
     };
     log(&mut rig, "a sender was refused: packets of 4096 bytes are longer");
     // The advice in the log helps.
@@ -344,7 +344,7 @@ fn a_sender_whose_packets_are_shorter_is_served_and_told_of() {
     let _devices = Devices::there();
     set_mtu(0, 1500);
     let mut rig = Rig::start(&[]);
-    assert!(!rig.daemon().said().contains("takes 5 packets"), "{}", rig.daemon().said());
+    assert!(!rig.daemon().stderr_text().contains("takes 5 packets"), "{}", rig.daemon().stderr_text());
     let _application = rig.application(Role::Consumer, "store");
     let mut random = random_for("short packets", 81);
     let mut traffic = Traffic::new(&rig.addresses()[0], "store", random.fork());
@@ -354,7 +354,7 @@ fn a_sender_whose_packets_are_shorter_is_served_and_told_of() {
     assert_eq!(rdma(&status).paths[0].packet_bytes, 1024);
     assert_eq!(rdma(&status).paths[0].connections, 1);
     let words = "a sender's packets are of up to 1024 bytes, where rxe1 port 1 takes 4096";
-    until("the log", || rig.daemon().said().contains(words).then_some(()));
+    until("the log", || rig.daemon().stderr_text().contains(words).then_some(()));
     drop(traffic);
     rig.wait_status("nobody", |status| rdma(status).paths.is_empty());
 }
@@ -367,10 +367,10 @@ fn a_changed_mtu_is_noticed_though_the_device_says_nothing() {
     assert_eq!(rdma(&rig.status()).packet_bytes_max, 4096);
     set_mtu(1, 1500);
     rig.wait_status("shorter packets", |status| rdma(status).packet_bytes_max == 1024);
-    until("the log", || rig.daemon().said().contains("so that it takes 2").then_some(()));
+    until("the log", || rig.daemon().stderr_text().contains("so that it takes 2").then_some(()));
     set_mtu(1, 4200);
     rig.wait_status("longer packets", |status| rdma(status).packet_bytes_max == 4096);
-    until("the log", || rig.daemon().said().contains("packets of up to 4096 bytes now").then_some(()));
+    until("the log", || rig.daemon().stderr_text().contains("packets of up to 4096 bytes now").then_some(()));
 }
 
 #[test]

@@ -70,7 +70,7 @@ fn told_to_stop_it_finishes_what_it_has_and_takes_nothing_new() {
             .then_some(())
     });
     let status = rig.daemon().wait();
-    assert_eq!(status.code(), Some(0), "{}", rig.daemon().said());
+    assert_eq!(status.code(), Some(0), "{}", rig.daemon().stderr_text());
     if let Address::Shm(nic) = &addresses[0] {
         assert!(!nic.exists(), "its socket is removed");
     }
@@ -130,7 +130,7 @@ fn a_drain_that_is_asked_for_again_goes_on_and_drops_nothing() {
     assert!((1..=600_000).contains(&left_ms) && again, "{left_ms} {again}");
     for (signal, name) in [(Signal::TERM, "SIGTERM"), (Signal::HUP, "SIGHUP"), (Signal::INT, "SIGINT")] {
         rig.daemon().signal(signal);
-        until(name, || rig.daemon().said().contains(&format!("{name} while draining")).then_some(()));
+        until(name, || rig.daemon().stderr_text().contains(&format!("{name} while draining")).then_some(()));
     }
     // Another deadline takes effect, whether it is sooner or later.
     assert_eq!(ask_for_drain(&rig, Some(900_000)), (900_000, true));
@@ -138,7 +138,7 @@ fn a_drain_that_is_asked_for_again_goes_on_and_drops_nothing() {
     assert!(status.draining && status.messages.known == 1, "{status:#?}");
     application.process.signal(Signal::CONT);
     assert_eq!(sender.ends(1), [AckStatus::Consumed]);
-    assert_eq!(rig.daemon().wait().code(), Some(0), "{}", rig.daemon().said());
+    assert_eq!(rig.daemon().wait().code(), Some(0), "{}", rig.daemon().stderr_text());
     assert_eq!(application.reported("finished"), 1);
 }
 
@@ -152,12 +152,12 @@ fn a_drain_is_cut_short_only_by_whoever_says_so() {
         rig.wait_status("it to drain", |status| status.draining);
         if at_once == "SIGINT twice" {
             rig.daemon().signal(Signal::INT);
-            until("the first", || rig.daemon().said().contains("SIGINT while draining").then_some(()));
+            until("the first", || rig.daemon().stderr_text().contains("SIGINT while draining").then_some(()));
             rig.daemon().signal(Signal::INT);
         } else {
             assert_eq!(ask_for_drain(&rig, Some(0)), (0, true));
         }
-        assert_eq!(rig.daemon().wait().code(), Some(0), "{at_once}: {}", rig.daemon().said());
+        assert_eq!(rig.daemon().wait().code(), Some(0), "{at_once}: {}", rig.daemon().stderr_text());
         assert_eq!(sender.ends(1), [AckStatus::PeerLost], "{at_once}");
     }
 }
@@ -178,8 +178,8 @@ fn a_living_daemon_keeps_its_places_and_a_dead_ones_are_taken() {
     ];
     for (control, addresses, words) in cases {
         let mut second = rig.another_daemon(&control, addresses);
-        assert_eq!(second.wait().code(), Some(1), "{words}: {}", second.said());
-        assert!(second.said().contains(words), "{}", second.said());
+        assert_eq!(second.wait().code(), Some(1), "{words}: {}", second.stderr_text());
+        assert!(second.stderr_text().contains(words), "{}", second.stderr_text());
         traffic.iter_mut().for_each(Traffic::round);
     }
     assert!(!elsewhere.exists(), "who could not start leaves nothing");
@@ -187,13 +187,13 @@ fn a_living_daemon_keeps_its_places_and_a_dead_ones_are_taken() {
     std::fs::write(&elsewhere, "mine").unwrap();
     let free = format!("shm:{}", rig.path("other-nic.sock").display());
     let mut second = rig.another_daemon(&elsewhere, &[free]);
-    assert_eq!(second.wait().code(), Some(1), "{}", second.said());
-    assert!(second.said().contains("is no socket"), "{}", second.said());
+    assert_eq!(second.wait().code(), Some(1), "{}", second.stderr_text());
+    assert!(second.stderr_text().contains("is no socket"), "{}", second.stderr_text());
     assert_eq!(std::fs::read(&elsewhere).unwrap(), b"mine");
     let address = format!("shm:{}", elsewhere.display());
     let mut second = rig.another_daemon(&rig.path("third.sock"), &[address]);
-    assert_eq!(second.wait().code(), Some(1), "{}", second.said());
-    assert!(second.said().contains("it is no socket"), "{}", second.said());
+    assert_eq!(second.wait().code(), Some(1), "{}", second.stderr_text());
+    assert!(second.stderr_text().contains("it is no socket"), "{}", second.stderr_text());
     assert_eq!(std::fs::read(&elsewhere).unwrap(), b"mine");
     // A killed daemon leaves its files, and the next one replaces them.
     rig.kill_daemon();

@@ -208,7 +208,7 @@ fn memory_is_given_instead_of_waiting_to_those_who_ask_for_it() {
         waiting.sender.flush();
         traffic.send(FRAGMENT).expect("taken");
         take_one(&session, &mut traffic);
-        (rig.status().escape.memory_grants.total > 0).then_some(())
+        (rig.status().escape.spills.total > 0).then_some(())
     });
     drop((session, keeper));
 }

@@ -39,7 +39,7 @@ impl HandSession {
         match connection.request(&request).expect("an answer") {
             (ControlResponse::Registered { .. }, fds) => {
                 let [pool, segment, bell, _escape] = <[OwnedFd; 4]>::try_from(fds).expect("four descriptors");
-                let mapping = Mapping::of_stranger(segment.as_fd(), Protection::ReadWrite, 1 << 30)
+                let mapping = Mapping::map_received(segment.as_fd(), Protection::ReadWrite, 1 << 30)
                     .expect("a sealed segment");
                 let (decoder, bell) = (FrameDecoder::default(), Doorbell::from_fd(bell));
                 Ok(Self { connection, decoder, pool, segment, bell, mapping })

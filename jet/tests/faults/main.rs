@@ -25,7 +25,7 @@ mod poison;
 mod profiles;
 mod quarantine;
 mod raw_peer;
+mod receiver_timeout;
 mod rig;
-mod silence;
 mod standstill;
 mod traffic;

@@ -36,7 +36,7 @@ const SAFE_PERMILLE: u32 = 980;
 
 /// Ways in which an application holds what it gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sits {
+enum Holding {
     /// The application is stopped and takes nothing.
     Stopped,
     /// The application takes everything and gives nothing back.
@@ -76,10 +76,10 @@ impl Sitter {
     const MESSAGES: usize = 62;
 
     /// Starts the application and submits all its messages. Little has arrived when this returns.
-    fn new(rig: &Rig, address: &Address, sits: Sits, random: Random) -> Self {
-        let role = if sits == Sits::Keeps { Role::Keeper } else { Role::Consumer };
+    fn new(rig: &Rig, address: &Address, holding: Holding, random: Random) -> Self {
+        let role = if holding == Holding::Keeps { Role::Keeper } else { Role::Consumer };
         let actor = rig.application(role, "sitter");
-        if sits == Sits::Stopped {
+        if holding == Holding::Stopped {
             actor.process.pause();
         }
         let options = SenderOptions {
@@ -144,7 +144,7 @@ impl Sitter {
     fn in_place(
         rig: &Rig,
         traffic: &mut Traffic,
-        sits: Sits,
+        holding: Holding,
         stays: bool,
         mut make: impl FnMut() -> Self,
     ) -> (Self, Vec<Duration>) {
@@ -153,7 +153,7 @@ impl Sitter {
             let mut sitter = make();
             let never = |_: &Status, _| false;
             let rounds = if stays {
-                let fails = if sits == Sits::Keeps { Self::came_too_late } else { never };
+                let fails = if holding == Holding::Keeps { Self::came_too_late } else { never };
                 sitter.rounds_until(rig, traffic, "the pool to be scarce", Self::makes_scarce, fails)
             } else {
                 let copied = |status: &Status| Self::session(status).copied_slabs > 0;
@@ -179,7 +179,7 @@ impl Sitter {
 
 /// Checks the pace of rounds beside such an application over that of rounds without it, and the slowest
 /// rounds of each kind.
-fn check_pace(name: &str, seed: u64, sits: Sits, has_memory: bool) {
+fn check_pace(name: &str, seed: u64, holding: Holding, has_memory: bool) {
     let mut random = random_for(name, seed);
     let safe = format!("escape.safe_permille={SAFE_PERMILLE}");
     let no_memory = ["escape.memory_bytes=0", "escape.replace_bytes=0"];
@@ -188,7 +188,7 @@ fn check_pace(name: &str, seed: u64, sits: Sits, has_memory: bool) {
     let good = rig.application(Role::Consumer, "store");
     // Data that nobody reads moves to memory, if there is any. Data that is pinned, or has nowhere to go,
     // stays in the pool.
-    let stays = sits == Sits::Keeps || !has_memory;
+    let stays = holding == Holding::Keeps || !has_memory;
     for address in rig.fabrics() {
         let mut traffic = Traffic::new(&address, "store", random.fork());
         // The first rounds touch memory for the first time, and do not count.
@@ -198,8 +198,8 @@ fn check_pace(name: &str, seed: u64, sits: Sits, has_memory: bool) {
             alone.extend(rounds(&mut traffic, || {}));
             let deadline = Instant::now() + PATIENCE;
             let (began, these) = loop {
-                let make = || Sitter::new(&rig, &address, sits, random.fork());
-                let (mut sitter, began) = Sitter::in_place(&rig, &mut traffic, sits, stays, make);
+                let make = || Sitter::new(&rig, &address, holding, random.fork());
+                let (mut sitter, began) = Sitter::in_place(&rig, &mut traffic, holding, stays, make);
                 let these = rounds(&mut traffic, || sitter.waiting.sender.flush());
                 let status = rig.status();
                 sitter.end(&rig);
@@ -207,7 +207,7 @@ fn check_pace(name: &str, seed: u64, sits: Sits, has_memory: bool) {
                     break (began, these);
                 }
                 // The messages were moved to memory before the application took them.
-                let is_late = sits == Sits::Keeps && Instant::now() < deadline;
+                let is_late = holding == Holding::Keeps && Instant::now() < deadline;
                 assert!(is_late, "the pool is no longer scarce: {status:#?}");
             };
             beginning.extend(began);
@@ -231,15 +231,15 @@ fn check_pace(name: &str, seed: u64, sits: Sits, has_memory: bool) {
 
 #[test]
 fn the_others_keep_their_pace_beside_one_that_is_stopped() {
-    check_pace("stopped", 80, Sits::Stopped, true);
+    check_pace("stopped", 80, Holding::Stopped, true);
 }
 
 #[test]
 fn the_others_keep_their_pace_beside_one_that_gives_nothing_back() {
-    check_pace("keeps", 81, Sits::Keeps, true);
+    check_pace("keeps", 81, Holding::Keeps, true);
 }
 
 #[test]
 fn the_others_keep_their_pace_without_escape_memory() {
-    check_pace("no memory", 82, Sits::Stopped, false);
+    check_pace("no memory", 82, Holding::Stopped, false);
 }

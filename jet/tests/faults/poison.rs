@@ -34,7 +34,7 @@ fn lose(pool: &Mapping, slab: u32) {
 }
 
 fn map(session: &HandSession) -> Mapping {
-    Mapping::of_stranger(session.pool.as_fd(), Protection::Read, 1 << 30).expect("a sealed pool")
+    Mapping::map_received(session.pool.as_fd(), Protection::Read, 1 << 30).expect("a sealed pool")
 }
 
 /// Starts a daemon, an application that takes everything, and a sender on each fabric.
@@ -87,7 +87,7 @@ fn lost_memory_ends_its_message_and_not_the_daemon() {
         assert_eq!(waiting.ends(1), [AckStatus::Corrupt]);
         // The status is updated within the driver's turn, and the log line is written after it.
         until("the log to tell of it", || {
-            rig.daemon().said().contains("the hardware lost memory").then_some(())
+            rig.daemon().stderr_text().contains("the hardware lost memory").then_some(())
         });
         // The application ends, its slabs come back, and one is retired for good.
         drop((end, session));

@@ -208,7 +208,7 @@ fn the_depth_that_two_nics_agreed_on_is_told() {
             rig.wait_status("the sender to be gone", |status| status.peer_count == 0);
         }
         if fabrics().len() == 1 {
-            let said = rig.daemon().said();
+            let said = rig.daemon().stderr_text();
             let (reads, of) = (if depth == 1 { "READ" } else { "READs" }, "13 SENDs a connection");
             assert!(said.contains(&format!(": {depth} {reads} and {of}")), "{said}");
         }

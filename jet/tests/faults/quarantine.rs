@@ -67,7 +67,7 @@ fn a_process_that_breaks_session_after_session_does_not_take_the_pool() {
     let pid = faulty.process.id();
     let named = format!("(application broken, process {pid})");
     let said = until("the log to name it", || {
-        let said = rig.daemon().said();
+        let said = rig.daemon().stderr_text();
         said.contains(&named).then_some(said)
     });
     assert_eq!(said.matches(&named).count(), 1, "{said}");

@@ -153,8 +153,8 @@ impl Rig {
         let command = daemon::command(JETD, &[], &folder.join("jetd.sock"), &[address], settings);
         let mut daemon = folder.start_with("jetd", command, prepare);
         let status = daemon.wait();
-        assert_eq!(status.code(), Some(1), "{settings:?}: {}", daemon.said());
-        daemon.said()
+        assert_eq!(status.code(), Some(1), "{settings:?}: {}", daemon.stderr_text());
+        daemon.stderr_text()
     }
 
     /// Starts the daemon again at the addresses that it had.

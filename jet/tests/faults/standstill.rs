@@ -112,7 +112,7 @@ fn who_keeps_all_of_a_message_larger_than_the_pool_hears_that_nothing_more_comes
     // After the second error the log names the application, too.
     keep_all_then_give_back(&rig, &mut random, 0, (HeldLimit::Pool, "pool.bytes"), 2);
     until("the log to name it", || {
-        let said = rig.daemon().said();
+        let said = rig.daemon().stderr_text();
         let named = ["application collect, process", "gave nothing back for 10 s", "pool.bytes"];
         named.iter().all(|part| said.contains(part)).then_some(())
     });

@@ -29,7 +29,7 @@ fn whoever_has_no_descriptors_left_is_told_to_raise_that_limit_and_nothing_else(
             host.send_with(&[&tree], &["--retry-for", "0"], |command| limit(command, Resource::Nofile, most));
         for (mut tool, told) in [recv, send].into_iter().zip(&mut told) {
             tool.wait();
-            let said = tool.said();
+            let said = tool.stderr_text();
             if said.contains("Too many open files") || said.contains("descriptors were cut off") {
                 assert!(OTHER.iter().all(|other| !said.contains(other)), "{most}: {said}");
                 *told += u32::from(said.contains("ulimit -n"));
@@ -84,7 +84,7 @@ fn whoever_may_not_use_a_socket_is_told_who_may_and_not_to_start_a_daemon() {
         .iter()
         .map(|arguments| {
             let mut tool = open.start_with(arguments, bound_by_modes);
-            (tool.wait().code(), tool.said())
+            (tool.wait().code(), tool.stderr_text())
         })
         .collect();
     fs::set_permissions(closed.folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
@@ -103,7 +103,7 @@ fn a_class_that_there_is_not_is_a_mistake_of_the_command_line() {
     let mut send = host.send(&[host.folder.path()], &["--class", "8"]);
     for tool in [&mut recv, &mut send] {
         assert_eq!(tool.wait().code(), Some(2));
-        assert!(tool.said().contains("0, the most urgent, to 7"), "{}", tool.said());
+        assert!(tool.stderr_text().contains("0, the most urgent, to 7"), "{}", tool.stderr_text());
     }
 }
 
@@ -120,7 +120,7 @@ fn no_attempt_to_connect_takes_longer_than_all_of_them_may() {
     let mut send = host.start(&[&arguments[..], &[file.as_os_str()]].concat());
     assert_eq!(send.wait().code(), Some(1));
     // An attempt may take 5 s where there is time for it.
-    assert!(send.said().contains("did not answer within 2s"), "{}", send.said());
+    assert!(send.stderr_text().contains("did not answer within 2s"), "{}", send.stderr_text());
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn the_last_word_of_a_sender_that_was_refused_is_the_refusal() {
     let _holder = Sender::connect(SenderOptions::new(address, "store")).unwrap();
     let mut send = host.send(&[&host.path("file")], &["--retry-for", "0.3"]);
     assert_eq!(send.wait().code(), Some(1));
-    let said = send.said();
+    let said = send.stderr_text();
     assert!(said.lines().next_back().unwrap().contains("as many peers as limits.peers"), "{said}");
     assert!(!said.contains("did not answer"), "{said}");
 }
@@ -154,7 +154,7 @@ fn one_signal_is_enough_for_a_sender_whose_application_stands_still() {
     assert_eq!(number("files"), 0, "{sent}");
     assert_eq!(number("failed") + number("not_tried"), number("total"), "{sent}");
     assert_eq!(sent["stopped"], "interrupted");
-    assert!(send.said().contains("at the latest"), "{}", send.said());
+    assert!(send.stderr_text().contains("at the latest"), "{}", send.stderr_text());
     recv.signal(Signal::CONT);
     host.wait_whole();
     recv.stop();
@@ -166,7 +166,7 @@ fn a_path_that_is_not_there_is_named_before_any_daemon_is_looked_for() {
     let nowhere = host.path("nowhere");
     let mut send = host.send(&[&nowhere], &["--retry-for", "100000"]);
     assert_eq!(send.wait().code(), Some(1));
-    assert!(send.said().contains("nowhere: No such file or directory"), "{}", send.said());
+    assert!(send.stderr_text().contains("nowhere: No such file or directory"), "{}", send.stderr_text());
 }
 
 #[test]

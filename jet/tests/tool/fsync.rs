@@ -5,7 +5,7 @@ use crate::host::Host;
 use crate::parts::is_part;
 use crate::syncs::Syncs;
 use jet_test_support::limits::{limit, limit_within};
-use jet_test_support::tree::{assert_same, bytes};
+use jet_test_support::tree::{assert_same, test_bytes};
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,8 +18,8 @@ const PIECES: &[&str] = &["--piece-bytes", "65536"];
 fn tree(at: &Path) {
     fs::create_dir_all(at.join("a/b/c")).unwrap();
     fs::create_dir_all(at.join("empty/of/everything")).unwrap();
-    fs::write(at.join("a/small"), bytes(1, 3000)).unwrap();
-    fs::write(at.join("a/b/c/large"), bytes(2, 300_000)).unwrap();
+    fs::write(at.join("a/small"), test_bytes(1, 3000)).unwrap();
+    fs::write(at.join("a/b/c/large"), test_bytes(2, 300_000)).unwrap();
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn what_stands_in_a_directory_that_cannot_be_synced_is_not_called_sent() {
         });
         let mut send = host.send(&[&sent], PIECES);
         assert_eq!(send.wait().code(), Some(1), "{refused}");
-        let said = send.said();
+        let said = send.stderr_text();
         assert!(
             said.matches("was not sent: cannot be written at the receiver: EIO").count() >= not_sent,
             "{said}"
@@ -86,7 +86,7 @@ fn what_stands_in_a_directory_that_cannot_be_synced_is_not_called_sent() {
 fn an_out_that_is_made_again_is_synced_in_its_parent() {
     let host = Host::new("shm");
     let (sent, out) = (host.path("file"), host.path("made/out"));
-    fs::write(&sent, bytes(1, 3000)).unwrap();
+    fs::write(&sent, test_bytes(1, 3000)).unwrap();
     let _daemon = host.daemon();
     let mut syncs = None;
     let recv = host.recv_with(&out, WATCHED, |command| syncs = Some(Syncs::watch(command, |_| None)));
@@ -108,7 +108,7 @@ fn many_files_deep_in_a_new_tree_are_sent_with_the_descriptors_that_there_are() 
         // Some files share their directories, and some have their own.
         let deep = sent.join(format!("{}/b/c/d/e/f/g/{}", file % 3, file % 100));
         fs::create_dir_all(&deep).unwrap();
-        fs::write(deep.join(file.to_string()), bytes(file, 100)).unwrap();
+        fs::write(deep.join(file.to_string()), test_bytes(file, 100)).unwrap();
     }
     let _daemon = host.daemon();
     for descriptors in [1024, 300, 128] {

@@ -5,7 +5,7 @@ use crate::host::Host;
 use jet_test_support::device::fabrics;
 use jet_test_support::disk::TinyDisk;
 use jet_test_support::limits;
-use jet_test_support::tree::{assert_same, bytes};
+use jet_test_support::tree::{assert_same, test_bytes};
 use rustix::process::Resource;
 use std::fs;
 
@@ -22,9 +22,9 @@ fn large_files_are_rejected(fabric: &str, limit: Limit) {
     let host = Host::new(fabric);
     let (tree, out) = (host.path("tree"), host.path("out"));
     fs::create_dir_all(&tree).unwrap();
-    fs::write(tree.join("a small"), bytes(1, 3000)).unwrap();
-    fs::write(tree.join("b large"), bytes(2, 4 << 20)).unwrap();
-    fs::write(tree.join("c pieces"), bytes(3, 6 << 20)).unwrap();
+    fs::write(tree.join("a small"), test_bytes(1, 3000)).unwrap();
+    fs::write(tree.join("b large"), test_bytes(2, 4 << 20)).unwrap();
+    fs::write(tree.join("c pieces"), test_bytes(3, 6 << 20)).unwrap();
     let _daemon = host.daemon();
     let _disk = (limit == Limit::Disk).then(|| TinyDisk::mount(&out, 1 << 10));
     let errno = if limit == Limit::Disk { "ENOSPC" } else { "EFBIG" };
@@ -34,8 +34,8 @@ fn large_files_are_rejected(fabric: &str, limit: Limit) {
         }
     });
     let mut send = host.send(&[&tree], &["--piece-bytes", "4194304"]);
-    assert_eq!(send.wait().code(), Some(1), "{}", send.said());
-    let (said, sent) = (send.said(), send.printed());
+    assert_eq!(send.wait().code(), Some(1), "{}", send.stderr_text());
+    let (said, sent) = (send.stderr_text(), send.printed());
     assert_eq!((&sent["files"], &sent["failed"]), (&1.into(), &2.into()), "{said}");
     for name in ["b large", "c pieces"] {
         let line = said.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{name}: {said}"));
@@ -47,7 +47,7 @@ fn large_files_are_rejected(fabric: &str, limit: Limit) {
     assert_eq!(left, ["a small"], "{left:?}");
     let after = host.path("after");
     fs::create_dir_all(&after).unwrap();
-    fs::write(after.join("file"), bytes(5, 50_000)).unwrap();
+    fs::write(after.join("file"), test_bytes(5, 50_000)).unwrap();
     host.send(&[&after], &[]).succeed();
     assert_same(&after, &out.join("after"));
     host.wait_whole();
@@ -76,5 +76,5 @@ fn an_out_on_a_read_only_file_system_is_refused_before_anybody_sends() {
     disk.make_read_only();
     let mut recv = host.recv_unwatched(&out, &[], |_| {});
     assert_eq!(recv.wait().code(), Some(1));
-    assert!(recv.said().contains("Read-only file system"), "{}", recv.said());
+    assert!(recv.stderr_text().contains("Read-only file system"), "{}", recv.stderr_text());
 }

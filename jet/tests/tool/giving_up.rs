@@ -3,7 +3,7 @@
 
 use crate::host::Host;
 use jet_client::receive::{RegisterOptions, Session};
-use jet_test_support::tree::{bytes, large_tree, snapshot};
+use jet_test_support::tree::{large_tree, snapshot, test_bytes};
 use jet_test_support::waiting::{PATIENCE, until};
 use rustix::process::Signal;
 use std::fs;
@@ -21,7 +21,7 @@ const WHOLE: u8 = 8;
 fn a_path_that_the_next_receiver_takes_no_more_ends_the_file() {
     let host = Host::new("shm");
     let (path, out) = (host.path(&"n".repeat(200)), host.path("out"));
-    fs::write(&path, bytes(1, 40 << 20)).unwrap();
+    fs::write(&path, test_bytes(1, 40 << 20)).unwrap();
     let mut daemon = host.daemon();
     let mut recv = host.recv(&out, &["--slow", "20ms", "--depth", "2"]);
     let mut send = host.send(&[&path], &["--piece-bytes", "1048576"]);
@@ -35,7 +35,7 @@ fn a_path_that_the_next_receiver_takes_no_more_ends_the_file() {
     let _daemon = host.daemon_with(&["read.message_bytes_max=100"]);
     let recv = host.recv(&out, &[]);
     assert_eq!(send.wait().code(), Some(1));
-    let (said, sent) = (send.said(), send.printed());
+    let (said, sent) = (send.stderr_text(), send.printed());
     assert_eq!((&sent["files"], &sent["failed"]), (&0.into(), &1.into()), "{sent}");
     assert!(said.contains("read.message_bytes_max"), "{said}");
     recv.stop();
@@ -54,7 +54,7 @@ fn what_arrives_after_a_signal_is_called_sent() {
     let mut send = host.send(&[&tree.join("small"), &tree.join("large")], &[]);
     host.wait_held();
     send.signal(Signal::TERM);
-    until("it to be giving up", || send.said().contains("giving up").then_some(()));
+    until("it to be giving up", || send.stderr_text().contains("giving up").then_some(()));
     recv.signal(Signal::CONT);
     assert_eq!(send.wait().code(), Some(1));
     let sent = send.printed();
@@ -94,7 +94,7 @@ fn what_is_consumed_after_a_signal_is_called_sent() {
             while message.next(Some(PATIENCE)).unwrap().is_some() {}
             if message.user_header()[1] == kind && !std::mem::replace(&mut given_up, true) {
                 send.signal(Signal::TERM);
-                until("it to be giving up", || send.said().contains("giving up").then_some(()));
+                until("it to be giving up", || send.stderr_text().contains("giving up").then_some(()));
             }
             message.consume();
         }

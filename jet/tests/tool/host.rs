@@ -91,7 +91,7 @@ impl Host {
     pub fn recv_with(&self, out: &Path, options: &[&str], prepare: impl FnOnce(&mut Command)) -> Process {
         let recv = self.recv_unwatched(out, options, prepare);
         until("the receiver to register", || {
-            assert!(recv.is_running(), "{} ended: {}", recv.id(), recv.said());
+            assert!(recv.is_running(), "{} ended: {}", recv.id(), recv.stderr_text());
             self.status().filter(|status| !status.rows.sessions.is_empty())
         });
         recv

@@ -115,7 +115,7 @@ fn an_interrupted_sender_leaves_no_parts() {
     until("files to be on their way", || (parts() > 2).then_some(()));
     send.signal(Signal::INT);
     assert_eq!(send.wait().code(), Some(1));
-    assert!(send.said().contains("giving up"), "{}", send.said());
+    assert!(send.stderr_text().contains("giving up"), "{}", send.stderr_text());
     host.wait_whole();
     recv.stop();
     assert_eq!(parts(), 0);

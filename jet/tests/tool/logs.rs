@@ -201,11 +201,15 @@ fn a_result_that_cannot_be_printed_is_an_error_unless_its_reader_left() {
             command.stdout(Stdio::from(File::options().write(true).open("/dev/full").unwrap()));
         });
         assert_eq!(full.wait().code(), Some(1), "{arguments:?}");
-        assert!(full.said().contains("error: cannot print to stdout"), "{arguments:?}: {}", full.said());
+        assert!(
+            full.stderr_text().contains("error: cannot print to stdout"),
+            "{arguments:?}: {}",
+            full.stderr_text()
+        );
         let mut left = host.start_with(arguments, |command| {
             command.stdout(pipe().unwrap().1);
         });
-        assert_eq!((left.wait().code(), left.said()), (Some(0), String::new()), "{arguments:?}");
+        assert_eq!((left.wait().code(), left.stderr_text()), (Some(0), String::new()), "{arguments:?}");
     }
 }
 
@@ -222,18 +226,20 @@ fn names_with_control_characters_reach_no_terminal_as_they_are() {
     let recv = host.recv(&out, &[]);
     let mut send = host.send(&[&tree], &["-v"]);
     assert_eq!(send.wait().code(), Some(1));
-    until("the complaint", || recv.said().contains("rejected").then_some(()));
+    until("the complaint", || recv.stderr_text().contains("rejected").then_some(()));
     let odd = host.path("n\x1b[5m\nowhere");
     let mut nowhere = host.send(&[&odd], &[]);
     assert_eq!(nowhere.wait().code(), Some(1));
-    for (said, part) in
-        [(send.said(), "\\u{1b}[2Jc"), (recv.said(), "\\u{1b}[31m"), (nowhere.said(), "\\u{1b}[5m")]
-    {
+    for (said, part) in [
+        (send.stderr_text(), "\\u{1b}[2Jc"),
+        (recv.stderr_text(), "\\u{1b}[31m"),
+        (nowhere.stderr_text(), "\\u{1b}[5m"),
+    ] {
         assert!(said.contains(part), "{said}");
         assert!(said.chars().all(|c| c == '\n' || !c.is_control()), "{said:?}");
         assert!(!said.contains("\njet: all is well"), "{said}");
     }
-    assert!(send.said().contains("is left out"), "{}", send.said());
+    assert!(send.stderr_text().contains("is left out"), "{}", send.stderr_text());
 }
 
 /// Parses a daemon's log lines as JSON objects.
@@ -249,7 +255,7 @@ fn lines_are_objects_with_levels_and_fields_where_that_is_asked_for() {
     let daemon = host.daemon_with(&["log.form=json"]);
     let _rude = speak_after_registering(&host);
     let lines = until("the line about it", || {
-        let lines = objects(&daemon.said());
+        let lines = objects(&daemon.stderr_text());
         lines.iter().any(|line| line["application"] == "rude").then_some(lines)
     });
     let about = lines.iter().find(|line| line["application"] == "rude").expect("it is there");
@@ -263,12 +269,48 @@ fn lines_are_objects_with_levels_and_fields_where_that_is_asked_for() {
 }
 
 #[test]
+fn the_tool_writes_lines_of_the_level_and_in_the_form_that_are_asked_for() {
+    let host = Host::new("shm");
+    let _daemon = host.daemon();
+    let (tree, out) = (host.path("tree"), host.path("out"));
+    large_tree(&tree, 1, 1 << 16);
+    let recv = host.recv(&out, &["--log-form", "json", "--slow", "1us"]);
+    let mut quiet = host.send(&[&tree], &["--verbose", "--log-level", "warn"]);
+    assert!(quiet.wait().success());
+    assert_eq!(quiet.stderr_text(), "");
+    let mut plain = host.send(&[&tree], &["--verbose", "--log-form", "human"]);
+    assert!(plain.wait().success());
+    assert!(plain.stderr_text().starts_with("jet: "), "{}", plain.stderr_text());
+    // Slow on purpose: the receiver says so at its start.
+    let lines = objects(&recv.stderr_text());
+    assert!(lines.iter().any(|line| line["level"] == "info" && line["program"] == "jet"), "{lines:?}");
+}
+
+#[test]
+fn who_connects_and_leaves_is_logged_with_its_fields_at_the_level_debug() {
+    let host = Host::new("shm");
+    let daemon = host.daemon_with(&["log.level=debug", "log.form=json"]);
+    let (tree, out) = (host.path("tree"), host.path("out"));
+    large_tree(&tree, 1, 1 << 16);
+    let _recv = host.recv(&out, &[]);
+    host.send(&[&tree], &[]).succeed();
+    let lines = until("the line about the end", || {
+        let lines = objects(&daemon.stderr_text());
+        lines.iter().any(|line| line["message"] == "a sender's connection ended").then_some(lines)
+    });
+    let connects = lines.iter().find(|line| line["message"] == "a sender connects").expect("it came before");
+    assert_eq!((&connects["level"], &connects["application"]), (&"debug".into(), &"store".into()));
+    assert!(connects["peer"].is_u64(), "{connects}");
+}
+
+#[test]
 fn less_important_lines_are_left_out_where_that_is_asked_for() {
     let host = Host::new("shm");
     let daemon = host.daemon_with(&["log.level=warn"]);
     let _rude = speak_after_registering(&host);
-    let said =
-        until("the line about it", || Some(daemon.said()).filter(|said| said.contains("(application rude")));
+    let said = until("the line about it", || {
+        Some(daemon.stderr_text()).filter(|said| said.contains("(application rude"))
+    });
     assert!(!said.contains("listening on"), "{said}");
 }
 
@@ -287,6 +329,6 @@ fn a_line_that_a_stranger_brings_about_again_and_again_is_limited() {
     drop(crowd);
     daemon.signal(Signal::TERM);
     assert!(daemon.wait().success());
-    let said = daemon.said();
+    let said = daemon.stderr_text();
     assert_eq!(said.matches("one is refused").count(), 32, "{said}");
 }

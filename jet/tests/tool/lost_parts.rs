@@ -9,7 +9,7 @@ use jet::files::proof::{Hash, Proof, Sum};
 use jet::files::reject;
 use jet_client::send::{AckStatus, Sender, SenderOptions};
 use jet_test_support::process::Process;
-use jet_test_support::tree::{assert_same, bytes, odd_tree};
+use jet_test_support::tree::{assert_same, odd_tree, test_bytes};
 use jet_test_support::waiting::{PATIENCE, until};
 use rustix::fs::{FlockOperation, flock};
 use std::fs;
@@ -38,7 +38,7 @@ fn wait_begun(out: &Path) {
 /// Starts sending a file to a receiver, which is killed in the middle. Returns the sender.
 fn killed_in_the_middle(host: &Host, proof: &str) -> Process {
     let (file, out) = (host.path("file"), host.path("out"));
-    fs::write(&file, bytes(1, FILE_BYTES)).unwrap();
+    fs::write(&file, test_bytes(1, FILE_BYTES)).unwrap();
     let mut recv = host.recv(&out, SLOWLY);
     let send = host.send(&[&file], &[PIECES, &["--proof", proof, "-v"]].concat());
     wait_begun(&out);
@@ -56,7 +56,7 @@ fn killed_in_the_middle(host: &Host, proof: &str) -> Process {
 
 fn arrives(host: &Host, send: Process, out: &Path, again: bool) {
     let sent = send.succeed();
-    assert!(fs::read(out.join("file")).unwrap() == bytes(1, FILE_BYTES), "called sent, and differs");
+    assert!(fs::read(out.join("file")).unwrap() == test_bytes(1, FILE_BYTES), "called sent, and differs");
     assert_eq!(sent["sent_again"].as_u64() > Some(0), again, "{sent}");
     host.wait_whole();
     assert_eq!(parts_below(out), Vec::<PathBuf>::new());
@@ -99,7 +99,7 @@ fn a_part_that_was_removed_while_nobody_ran_is_sent_again() {
 fn a_part_that_is_removed_under_a_receiver_is_sent_again() {
     let host = Host::new("shm");
     let (file, out) = (host.path("file"), host.path("out"));
-    fs::write(&file, bytes(1, FILE_BYTES)).unwrap();
+    fs::write(&file, test_bytes(1, FILE_BYTES)).unwrap();
     let _daemon = host.daemon();
     let recv = host.recv(&out, SLOWLY);
     let send = host.send(&[&file], PIECES);
@@ -140,7 +140,7 @@ fn a_part_whose_sender_is_dead_is_not_kept_open() {
     let host = Host::new("shm");
     let (file, out) = (host.path("file"), host.path("out"));
     fs::create_dir_all(host.path("d")).unwrap();
-    fs::write(&file, bytes(1, FILE_BYTES)).unwrap();
+    fs::write(&file, test_bytes(1, FILE_BYTES)).unwrap();
     fs::rename(&file, host.path("d/file")).unwrap();
     let _daemon = host.daemon();
     let recv = host.recv(&out, SLOWLY);
@@ -183,7 +183,7 @@ fn a_file_that_has_its_name_already_is_proven_and_no_other_is_taken_for_it() {
         let mut sender =
             Sender::connect(SenderOptions::new(host.address().parse().unwrap(), "store")).unwrap();
         let name = "n".repeat(100);
-        let content = bytes(3, 10_000);
+        let content = test_bytes(3, 10_000);
         fs::write(out.join(&name), &content).unwrap();
         let path = PathField::Here(RelativePath::new(b"file").unwrap());
         let header = |kind, path| FileHeader { kind, file_id: 9, path };
@@ -197,7 +197,7 @@ fn a_file_that_has_its_name_already_is_proven_and_no_other_is_taken_for_it() {
         assert_eq!(fs::metadata(out.join(&name)).unwrap().mode() & 0o777, 0o640);
         // These do not count as the file: an older one of the same length, a directory, a link, and nothing.
         let gone = AckStatus::Rejected(reject::PART_GONE.get());
-        let other = bytes(4, 10_000);
+        let other = test_bytes(4, 10_000);
         assert_eq!(end(&mut sender, header(complete(&other), PathField::Elsewhere), b""), unknown);
         fs::write(out.join("file"), &content).unwrap();
         assert_eq!(end(&mut sender, header(complete(&other), path), b""), gone);
@@ -220,7 +220,7 @@ fn a_file_that_has_its_name_already_is_proven_and_no_other_is_taken_for_it() {
 fn a_file_that_is_written_while_it_is_sent_is_sent_again_and_refused_when_that_goes_on() {
     let host = Host::new("shm");
     let (file, out) = (host.path("file"), host.path("out"));
-    fs::write(&file, bytes(1, FILE_BYTES)).unwrap();
+    fs::write(&file, test_bytes(1, FILE_BYTES)).unwrap();
     let modified = fs::metadata(&file).unwrap().modified().unwrap();
     // The time of modification is put back, as some editors and all tools do that restore times.
     let write = |at: u64| {
@@ -247,7 +247,7 @@ fn a_file_that_is_written_while_it_is_sent_is_sent_again_and_refused_when_that_g
         if send.is_running() { None } else { Some(send.wait()) }
     });
     assert_eq!(status.code(), Some(1));
-    assert!(send.said().contains("stop what writes to it"), "{}", send.said());
+    assert!(send.stderr_text().contains("stop what writes to it"), "{}", send.stderr_text());
     assert!(!out.join("file").exists());
     assert_eq!(parts_below(&out), Vec::<PathBuf>::new());
     host.wait_whole();
@@ -258,17 +258,17 @@ fn a_file_that_is_written_while_it_is_sent_is_sent_again_and_refused_when_that_g
 fn a_file_of_a_long_path_that_changes_while_its_receiver_is_away_is_sent_again_and_leaves_no_part() {
     let host = Host::new("shm");
     let (file, out) = (host.path(&"n".repeat(100)), host.path("out"));
-    fs::write(&file, bytes(1, FILE_BYTES)).unwrap();
+    fs::write(&file, test_bytes(1, FILE_BYTES)).unwrap();
     let _daemon = host.daemon();
     let mut recv = host.recv(&out, SLOWLY);
     let send = host.send(&[&file], PIECES);
     wait_begun(&out);
     recv.kill();
-    fs::write(&file, bytes(2, FILE_BYTES)).unwrap();
+    fs::write(&file, test_bytes(2, FILE_BYTES)).unwrap();
     let recv = host.recv(&out, &[]);
     let sent = send.succeed();
     assert!(sent["sent_again"].as_u64() > Some(0), "{sent}");
-    assert!(fs::read(out.join("n".repeat(100))).unwrap() == bytes(2, FILE_BYTES), "torn");
+    assert!(fs::read(out.join("n".repeat(100))).unwrap() == test_bytes(2, FILE_BYTES), "torn");
     assert_eq!(parts_below(&out), Vec::<PathBuf>::new());
     host.wait_whole();
     recv.stop();

@@ -37,15 +37,15 @@ fn a_sweep_leaves_the_parts_of_a_receiver_that_lives() {
     fs::write(&left, "x").unwrap();
     let mut refused = sweep();
     assert_eq!(refused.wait().code(), Some(1));
-    assert!(refused.said().contains("another receiver uses it"), "{}", refused.said());
+    assert!(refused.stderr_text().contains("another receiver uses it"), "{}", refused.stderr_text());
     assert!(left.exists());
     recv.signal(Signal::CONT);
     send.succeed();
     assert_same(&tree, &out.join("tree"));
     recv.stop();
     let mut swept = sweep();
-    assert_eq!(swept.wait().code(), Some(0), "{}", swept.said());
-    assert!(swept.said().contains("removed 1 part\n"), "{}", swept.said());
+    assert_eq!(swept.wait().code(), Some(0), "{}", swept.stderr_text());
+    assert!(swept.stderr_text().contains("removed 1 part\n"), "{}", swept.stderr_text());
     assert!(!left.exists());
 }
 
@@ -60,14 +60,14 @@ fn a_daemon_that_goes_is_told_by_both_ends_and_so_is_the_next() {
     let send = host.send(&[&tree], PIECES);
     host.wait_held();
     daemon.kill();
-    until("the loss to be told", || send.said().contains("lost; trying again for 30 s").then_some(()));
+    until("the loss to be told", || send.stderr_text().contains("lost; trying again for 30 s").then_some(()));
     recv.signal(Signal::CONT);
-    until("the receiver to notice", || recv.said().contains("the daemon is gone").then_some(()));
+    until("the receiver to notice", || recv.stderr_text().contains("the daemon is gone").then_some(()));
     let _next = host.daemon();
-    until("the connection to be told", || send.said().contains("is back").then_some(()));
+    until("the connection to be told", || send.stderr_text().contains("is back").then_some(()));
     send.succeed();
-    until("the receiver to tell", || recv.said().contains("registered as store").then_some(()));
-    let said = recv.said();
+    until("the receiver to tell", || recv.stderr_text().contains("registered as store").then_some(()));
+    let said = recv.stderr_text();
     assert_eq!(said.matches("registering again as soon as one runs").count(), 1, "{said}");
     assert!(!said.contains("trying again"), "{said}");
     recv.stop();
@@ -81,7 +81,7 @@ fn an_application_that_is_away_is_told_while_it_is_waited_for() {
     let _daemon = host.daemon();
     let send = host.send(&[&tree], &[]);
     until("the refusals to be told", || {
-        send.said().contains("no application 'store' is registered").then_some(())
+        send.stderr_text().contains("no application 'store' is registered").then_some(())
     });
     let recv = host.recv(&out, &[]);
     send.succeed();
@@ -113,7 +113,7 @@ fn a_receiver_that_never_registered_prints_an_error_alone() {
     let mut recv = host.recv_unwatched(&host.path("out"), &["--daemon-timeout", "0"], |_| {});
     assert_eq!(recv.wait().code(), Some(1));
     assert_eq!(recv.printed_bytes(), b"");
-    assert!(recv.said().contains("is jetd running?"), "{}", recv.said());
+    assert!(recv.stderr_text().contains("is jetd running?"), "{}", recv.stderr_text());
 }
 
 #[test]
@@ -122,11 +122,15 @@ fn what_cannot_be_done_is_an_error_that_is_named() {
     let os = OsStr::new;
     let mut send = host.send(&[std::path::Path::new("/dev/null")], &[]);
     assert_eq!(send.wait().code(), Some(1));
-    assert!(send.said().contains("/dev/null is neither a file nor a directory"), "{}", send.said());
+    assert!(
+        send.stderr_text().contains("/dev/null is neither a file nor a directory"),
+        "{}",
+        send.stderr_text()
+    );
     let work = host.folder.path().as_os_str();
     let mut demo = host.start(&[os("demo"), os("--bytes"), os("1MiB"), os("--work-dir"), work]);
     assert_eq!(demo.wait().code(), Some(1));
-    assert!(demo.said().contains("(96M)"), "{}", demo.said());
+    assert!(demo.stderr_text().contains("(96MiB)"), "{}", demo.stderr_text());
     let _daemon = host.daemon();
     let control = host.control();
     for json in [&[][..], &["--json"]] {
@@ -136,7 +140,7 @@ fn what_cannot_be_done_is_an_error_that_is_named() {
             command.stdout(Stdio::from(File::options().write(true).open("/dev/full").unwrap()));
         });
         assert_eq!(status.wait().code(), Some(1));
-        assert!(status.said().contains("cannot print"), "{}", status.said());
+        assert!(status.stderr_text().contains("cannot print"), "{}", status.stderr_text());
     }
 }
 
@@ -150,11 +154,11 @@ fn checksums_that_the_next_daemon_checks_none_of_are_told_and_counted() {
     recv.pause();
     let send = host.send(&[&tree], &["--piece-bytes", "1048576", "--crc"]);
     host.wait_held();
-    assert!(!send.said().contains("checksums"), "{}", send.said());
+    assert!(!send.stderr_text().contains("checksums"), "{}", send.stderr_text());
     daemon.kill();
     recv.signal(Signal::CONT);
     let next = host.daemon_with(&["read.checksums=off"]);
-    until("it to be told", || send.said().contains("what is sent goes without").then_some(()));
+    until("it to be told", || send.stderr_text().contains("what is sent goes without").then_some(()));
     assert_eq!(host.status().unwrap().reads.checksums, Checksums::Off);
     let sent = send.succeed();
     assert!(sent["unchecked"].as_u64() > Some(0), "{sent}");

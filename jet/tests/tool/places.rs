@@ -3,7 +3,7 @@
 
 use crate::host::Host;
 use jet_test_support::process::Process;
-use jet_test_support::tree::{assert_same, bytes, large_tree, snapshot};
+use jet_test_support::tree::{assert_same, large_tree, snapshot, test_bytes};
 use jet_test_support::waiting::until;
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -13,8 +13,8 @@ use std::path::Path;
 fn tree(at: &Path, seed: u64) {
     fs::create_dir_all(at.join("empty/of/everything")).unwrap();
     fs::create_dir_all(at.join("d")).unwrap();
-    fs::write(at.join("d/small"), bytes(seed, 3000)).unwrap();
-    fs::write(at.join("d/large"), bytes(seed + 1, 3 << 20)).unwrap();
+    fs::write(at.join("d/small"), test_bytes(seed, 3000)).unwrap();
+    fs::write(at.join("d/large"), test_bytes(seed + 1, 3 << 20)).unwrap();
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn an_out_that_is_removed_and_made_again_goes_on_receiving() {
     }
     // The receiver logs the new directory when it has nothing else to do.
     until("the receiver to say so", || {
-        recv.said().contains("--out leads to another directory").then_some(())
+        recv.stderr_text().contains("--out leads to another directory").then_some(())
     });
     // The new directory is kept from other receivers' sweeps, too.
     let mut sweep = host.recv_unwatched(&out, &["--sweep"], |_| {});
@@ -114,7 +114,7 @@ fn holes_stay_holes() {
         let file = fs::File::create(sent.join(name)).unwrap();
         file.set_len(length).unwrap();
         for &(at, length) in data {
-            file.write_all_at(&bytes(at, length), at).unwrap();
+            file.write_all_at(&test_bytes(at, length), at).unwrap();
         }
     };
     sparse("all a hole", 1 << 40, &[]);
@@ -157,7 +157,7 @@ fn a_receiver_of_short_messages_is_sent_short_pieces() {
     let host = Host::new("shm");
     let (sent, out) = (host.path("tree"), host.path("out"));
     large_tree(&sent, 3, 300_000);
-    fs::write(sent.join("small"), bytes(5, 100)).unwrap();
+    fs::write(sent.join("small"), test_bytes(5, 100)).unwrap();
     for max in [100_000u64, 4096] {
         let mut daemon = host.daemon_with(&[&format!("read.message_bytes_max={max}")]);
         let recv = host.recv(&out, &[]);
@@ -176,12 +176,12 @@ fn a_receiver_of_short_messages_is_sent_short_pieces() {
     let recv = host.recv(&out, &[]);
     let mut send = host.send(&[&sent], &[]);
     assert_eq!(send.wait().code(), Some(1));
-    let (said, sent_back) = (send.said(), send.printed());
+    let (said, sent_back) = (send.stderr_text(), send.printed());
     assert_eq!((&sent_back["files"], &sent_back["failed"]), (&1.into(), &3.into()), "{sent_back}");
     assert!(said.contains("read.message_bytes_max") && said.contains("--piece-bytes"), "{said}");
     recv.stop();
 }
 
 fn until_said(jet: &Process, what: &str) {
-    until(what, || jet.said().contains(what).then_some(()));
+    until(what, || jet.stderr_text().contains(what).then_some(()));
 }

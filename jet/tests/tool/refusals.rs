@@ -132,7 +132,7 @@ fn an_application_that_is_not_there_is_named() {
     let _daemon = host.daemon();
     let mut send = host.send(&[&host.path("file")], &["--retry-for", "0.2"]);
     assert_eq!(send.wait().code(), Some(1));
-    assert!(send.said().contains("no application of that name"), "{}", send.said());
+    assert!(send.stderr_text().contains("no application of that name"), "{}", send.stderr_text());
 }
 
 #[test]
@@ -141,12 +141,12 @@ fn a_daemon_that_is_not_there_is_named() {
     fs::write(host.path("file"), "x").unwrap();
     let mut send = host.send(&[&host.path("file")], &["--retry-for", "0.1"]);
     assert_eq!(send.wait().code(), Some(1));
-    assert!(send.said().contains("jet daemon"), "{}", send.said());
+    assert!(send.stderr_text().contains("jet daemon"), "{}", send.stderr_text());
     let control = host.control();
     for command in ["status", "drain"] {
         let os = std::ffi::OsStr::new;
         let mut asked = host.start(&[os(command), os("--control-socket"), control.as_os_str(), os("--json")]);
         assert_eq!(asked.wait().code(), Some(1), "{command}");
-        assert!(asked.said().contains("is jetd running?"), "{}", asked.said());
+        assert!(asked.stderr_text().contains("is jetd running?"), "{}", asked.stderr_text());
     }
 }

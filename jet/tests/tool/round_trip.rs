@@ -101,7 +101,7 @@ fn where_io_uring_is_forbidden_pwrite_takes_its_place_and_it_is_said() {
     });
     host.send(&[&tree], &[]).succeed();
     assert_same(&tree, &out.join("tree"));
-    assert!(recv.said().contains("no io_uring"), "{}", recv.said());
+    assert!(recv.stderr_text().contains("no io_uring"), "{}", recv.stderr_text());
     let received = recv.stop();
     assert_eq!(received["engine"], "pwrite");
     assert!(received["io_uring_refused"].is_string(), "{received}");
@@ -138,7 +138,7 @@ fn files_that_cannot_be_sent_are_named_and_the_others_go_on() {
     assert_eq!(send.wait().code(), Some(1));
     let sent = send.printed();
     assert_eq!((&sent["files"], &sent["failed"]), (&1.into(), &1.into()), "{sent}");
-    assert!(send.said().contains("rename the file"), "{}", send.said());
+    assert!(send.stderr_text().contains("rename the file"), "{}", send.stderr_text());
     assert_eq!(fs::read(host.path("out/tree/good")).unwrap(), b"good");
 }
 

@@ -24,7 +24,7 @@ fn arrives(fabric: &str, recv_options: &[&str]) -> (Value, String) {
     assert_eq!(sent["failed"], 0, "{sent}");
     assert_same(&tree, &out.join("tree"));
     host.wait_whole();
-    let said = recv.said();
+    let said = recv.stderr_text();
     let received = recv.stop();
     assert_eq!(received["bytes"], sent["bytes"], "{received}");
     assert_eq!(received["files"], sent["files"], "{received}");

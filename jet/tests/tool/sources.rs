@@ -3,7 +3,7 @@
 
 use crate::host::Host;
 use jet_client::receive::{RegisterOptions, Session};
-use jet_test_support::tree::bytes;
+use jet_test_support::tree::test_bytes;
 use jet_test_support::waiting::{PATIENCE, until};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -20,10 +20,10 @@ fn a_sparse_file_that_is_filled_before_there_is_a_receiver_is_sent_as_it_is_then
     let _daemon = host.daemon();
     let send = host.send(&[&path], &["-v"]);
     until("the beginning to be refused", || {
-        send.said().contains("no application 'store' is registered").then_some(())
+        send.stderr_text().contains("no application 'store' is registered").then_some(())
     });
     for at in 0..4 {
-        file.write_all_at(&bytes(at, 1 << 20), at << 20).unwrap();
+        file.write_all_at(&test_bytes(at, 1 << 20), at << 20).unwrap();
     }
     let recv = host.recv(&out, &[]);
     let sent = send.succeed();
@@ -40,7 +40,7 @@ fn a_file_that_changes_after_its_last_piece_was_read_is_sent_again() {
     const BEGIN: u8 = 6;
     let host = Host::new("shm");
     let path = host.path("file");
-    fs::write(&path, bytes(1, 30_000)).unwrap();
+    fs::write(&path, test_bytes(1, 30_000)).unwrap();
     let _daemon = host.daemon();
     let mut options = RegisterOptions::new("store");
     options.control_socket = host.control();
@@ -77,7 +77,7 @@ fn a_file_that_says_it_is_empty_and_is_not_is_refused() {
     let recv = host.recv(&out, &[]);
     let mut send = host.send(&[Path::new("/proc/cpuinfo")], &[]);
     assert_eq!(send.wait().code(), Some(1));
-    assert!(send.said().contains("write what it holds to another file"), "{}", send.said());
+    assert!(send.stderr_text().contains("write what it holds to another file"), "{}", send.stderr_text());
     assert!(!out.join("cpuinfo").exists());
     recv.stop();
 }
@@ -89,7 +89,7 @@ fn a_link_that_takes_a_files_place_while_it_is_sent_is_not_followed() {
     let host = Host::new("shm");
     let (tree, out) = (host.path("tree"), host.path("out"));
     fs::create_dir_all(&tree).unwrap();
-    fs::write(tree.join("file"), bytes(1, 40 << 20)).unwrap();
+    fs::write(tree.join("file"), test_bytes(1, 40 << 20)).unwrap();
     fs::write(host.path("elsewhere"), "nobody's business").unwrap();
     std::os::unix::fs::symlink(host.path("elsewhere"), host.path("link")).unwrap();
     let _daemon = host.daemon();
@@ -101,7 +101,7 @@ fn a_link_that_takes_a_files_place_while_it_is_sent_is_not_followed() {
     host.wait_held();
     fs::rename(host.path("link"), tree.join("file")).unwrap();
     assert_eq!(send.wait().code(), Some(1));
-    assert!(send.said().contains("is a symbolic link now"), "{}", send.said());
+    assert!(send.stderr_text().contains("is a symbolic link now"), "{}", send.stderr_text());
     assert!(!out.join("file").exists());
     recv.stop();
 }

@@ -14,7 +14,7 @@ use crate::parts::{is_part, snapshot_named};
 use jet_test_support::disk::TinyDisk;
 use jet_test_support::process::Process;
 use jet_test_support::random::Random;
-use jet_test_support::tree::{Entry, bytes, snapshot};
+use jet_test_support::tree::{Entry, snapshot, test_bytes};
 use jet_test_support::waiting::PATIENCE;
 use rustix::process::Signal;
 use std::collections::{BTreeMap, BTreeSet};
@@ -127,7 +127,7 @@ impl Storm {
         fs::create_dir_all(&long).unwrap();
         fs::create_dir_all(tree.join("empty")).unwrap();
         let write =
-            |path: PathBuf, number: u64, length| fs::write(path, bytes(seed + number, length)).unwrap();
+            |path: PathBuf, number: u64, length| fs::write(path, test_bytes(seed + number, length)).unwrap();
         write(tree.join("large"), 1, 6_000_001);
         write(tree.join("one message"), 2, 200_000);
         write(tree.join("small"), 3, 1000);
@@ -135,7 +135,7 @@ impl Storm {
         write(long.join("small"), 5, 100);
         let sparse = fs::File::create(tree.join("sparse")).unwrap();
         sparse.set_len(5 << 20).unwrap();
-        sparse.write_all_at(&bytes(seed + 6, 700_000), 1 << 20).unwrap();
+        sparse.write_all_at(&test_bytes(seed + 6, 700_000), 1 << 20).unwrap();
         let jet = self.host.send(&[&tree], &[PIECES, &["-v"]].concat());
         let content = snapshot(&tree);
         for (path, &entry) in content.iter().filter(|(_, (_, hash))| hash.is_some()) {
@@ -148,7 +148,7 @@ impl Storm {
     /// Judges the senders that ended, and starts a new receiver if it ended without being killed.
     fn look(&mut self) {
         if !self.recv.is_running() {
-            let said = self.recv.said();
+            let said = self.recv.stderr_text();
             // A killed receiver's locks end a moment after it. A full disk has no room for a directory.
             let passing = ["another receiver", "No space left"];
             assert!(passing.iter().any(|passing| said.contains(passing)), "the receiver ended: {said}");
@@ -171,7 +171,7 @@ impl Storm {
 
     fn judge(&mut self, sending: &mut Sending) {
         let code = sending.jet.wait().code();
-        let said = sending.jet.said();
+        let said = sending.jet.stderr_text();
         assert!(matches!(code, Some(0 | 1)), "{code:?}: {said}");
         self.check_named(Path::new(&sending.name));
         let printed = sending.jet.printed();

@@ -11,8 +11,8 @@
 //! of prost and rkyv are owned, and were allocated before. Dropping these structs is not timed either. What
 //! decoding allocates and drops is included.
 
+mod empty_loop;
 mod in_place;
-mod nothing;
 mod record;
 mod with_flatbuffers;
 mod with_prost;
@@ -69,9 +69,9 @@ fn main() -> ExitCode {
         .into_iter()
         .zip(with_rkyv::contenders(&records))
         .zip(with_flatbuffers::contenders(&records))
-        .zip(nothing::contenders(&records));
-    for (index, (((prost, rkyv), flatbuffers), nothing)) in peers.enumerate() {
-        by_record[index].extend([prost, rkyv, flatbuffers, nothing]);
+        .zip(empty_loop::contenders(&records));
+    for (index, (((prost, rkyv), flatbuffers), empty_loop)) in peers.enumerate() {
+        by_record[index].extend([prost, rkyv, flatbuffers, empty_loop]);
     }
     let mut samples = by_record.each_ref().map(|contenders| vec![Samples::default(); contenders.len()]);
     // The first round warms up and does not count.
@@ -169,8 +169,8 @@ fn row(metric: &str, unit: &str, samples: &[f64], bound: Option<f64>, holds: boo
     let bound = bound.map_or("null".to_owned(), |bound| format!("\"<= {bound}\""));
     let value = median(samples);
     println!(
-        "{{\"bench\":\"serialization\",\"metric\":\"{metric}\",\"kind\":\"timed\",\"value\":{value},\"unit\":\"{unit}\",\
-         \"bound\":{bound},\"holds\":{holds},\"samples\":{samples:?}}}"
+        "{{\"bench\":\"serialization\",\"metric\":\"{metric}\",\"kind\":\"timed\",\"value\":{value},\
+         \"unit\":\"{unit}\",\"bound\":{bound},\"holds\":{holds},\"samples\":{samples:?}}}"
     );
 }
 

@@ -248,7 +248,8 @@ impl Driver {
             Work::Read { id } => {
                 self.reads -= 1;
                 if completion.status != Status::Success {
-                    return Ok(());
+                    // Its message would never end, and the senders would wait for it.
+                    return Err(format!("a READ of a message failed: {:?}", completion.status).into());
                 }
                 let place = usize::try_from(id & 0xffff_ffff)?;
                 let requested = self.reading[place].as_mut().ok_or("a READ of nothing")?;
@@ -386,5 +387,35 @@ impl Driver {
             }
         }
         Ok(worked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::residency::buffers::Kind;
+    use crossbeam_queue::ArrayQueue;
+    use jet_wire::sleep::Sleeper;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn a_read_that_fails_ends_the_receiver_with_the_reason() {
+        let shape = Shape { connections: 1, depth: 1, message_bytes: 8192 };
+        let buffers = Buffers::new(Kind::Own, shape);
+        let memory = Arc::new(SharedMemory::new("jet-buffers", buffers.bytes(), true).unwrap());
+        let shared = Arc::new(Shared {
+            arrived: ArrayQueue::new(1),
+            consumed: ArrayQueue::new(1),
+            stop: AtomicBool::new(false),
+            application: Sleeper::awake(),
+        });
+        let mut driver = Driver::new(shape, buffers, None, &memory, shared, Arc::default()).unwrap();
+        for status in [Status::RemoteAccess, Status::Flushed] {
+            driver.reads = 1;
+            let qp = Qp { index: 0, generation: 0 };
+            let failed = driver.handle(&Completion { qp, work: Work::Read { id: 8192 << 32 }, status });
+            let reason = failed.unwrap_err().to_string();
+            assert!(reason.contains(&format!("{status:?}")), "{reason}");
+        }
     }
 }

@@ -6,7 +6,7 @@ use crate::residency::arrivals::Poisson;
 use crate::residency::bare::Size;
 use crate::residency::conventional::Most;
 use crate::residency::receivers::Receiver;
-use crate::residency::traffic::{Seen, Shape};
+use crate::residency::traffic::{Shape, TurnFigures};
 use crate::residency::turns::{Bare, Measured, Offered, Turn, slowest};
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn turn(shape: Shape, round: usize, place: usize, load: Option<u32>) -> Turn {
         shape,
         antagonist: Some(3.0),
         offered: load.map(|percent| Offered { percent, gigabytes_per_s: 0.9 }),
-        seen: Seen {
+        figures: TurnFigures {
             messages: 1000,
             elapsed: Duration::from_secs(1),
             gigabytes_per_s: rate,
@@ -140,7 +140,7 @@ fn the_slowest_is_who_has_the_least_median() {
     let mut turns: Vec<Turn> =
         (0..3).flat_map(|round| (0..5).map(move |place| turn(shape, round, place, None))).collect();
     // One slow turn does not make its receiver the slowest.
-    turns[4].seen.gigabytes_per_s = 0.1;
+    turns[4].figures.gigabytes_per_s = 0.1;
     assert!((slowest(&turns) - 1.0).abs() < 1e-9);
     let offered = Poisson::new(1, slowest(&turns) * 1e9 / 4096.0, Duration::from_millis(10), 32).count();
     assert!((2300..2600).contains(&offered), "{offered} of 2441");

@@ -159,7 +159,7 @@ fn what_is_being_checked_counts_as_in_flight_and_not_as_delivered() {
     bench.checked(0);
     bench.flush();
     assert_eq!(
-        (bench.world.reads.len(), bench.receiver.stats().escape.granted_total),
+        (bench.world.reads.len(), bench.receiver.stats().escape.spilled_total),
         (1, 0),
         "and none goes to memory"
     );

@@ -326,7 +326,7 @@ fn memory_is_taken_instead_of_waiting_by_those_who_may_and_a_high_class_goes_ahe
     let got = hold(&mut bench, low, low_peer, 1..4);
     assert_eq!(got.iter().map(|delivery| delivery.slab >= 256).collect::<Vec<_>>(), [true, true, true]);
     let stats = bench.receiver.stats();
-    assert_eq!((stats.escape.granted_now, stats.escape.granted_total), (48, 48));
+    assert_eq!((stats.escape.spilled_now, stats.escape.spilled_total), (48, 48));
     assert_eq!(bench.receiver.session_stats(low).unwrap().memory_slabs, 48);
     // What one session may hold in memory is bounded: the fifth message waits.
     let more = hold(&mut bench, low, low_peer, 4..7);

@@ -15,7 +15,7 @@ mod speaking;
 mod standstill;
 
 use super::*;
-use crate::admission::Footprint;
+use crate::admission::FootprintWindow;
 use crate::config::Checksums;
 use crate::effects::{
     Commands, CopyFailed, CopyRefused, EscapeCopy, PeerId, ProcessId, Questions, ReadId, ReleaseError,
@@ -206,7 +206,7 @@ impl Bench {
         let mut bench = Self { receiver: Receiver::new(config, 1).unwrap(), world, now_ns: 0, processes: 0 };
         if config.footprint_follows {
             // The window is always the least that it may become.
-            bench.receiver.admission.follow(Footprint::fixed(2 * u64::from(config.fragment_bytes)));
+            bench.receiver.admission.follow(FootprintWindow::fixed(2 * u64::from(config.fragment_bytes)));
         }
         bench.receiver.start(0, &mut bench.world);
         bench

@@ -389,7 +389,7 @@ fn a_small_message_that_waits_for_a_slot_ends_where_its_slab_is_lost() {
         assert_eq!(bench.receiver.stats().escape.copied_now, if in_memory { 2 } else { 0 });
         let records = &bench.receiver.messages;
         let waits = records.indices().find(|&message| records[message].sequence == 3).expect("it is known");
-        let Life::Backlogged { slab: lost, .. } = records[waits].life else { panic!("it waits") };
+        let MessageState::Backlogged { slab: lost, .. } = records[waits].state else { panic!("it waits") };
         assert_eq!(lost >= bench.receiver.pool.total(), in_memory);
         bench.lose(slab(lost));
         settle(&mut bench);

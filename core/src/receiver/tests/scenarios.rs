@@ -74,7 +74,7 @@ fn windows_bound_what_is_in_flight() {
 }
 
 #[test]
-fn an_application_that_takes_one_message_after_the_other_is_never_stuck() {
+fn an_application_that_takes_one_message_after_the_other_never_waits_for_ever() {
     for (slots, classes) in
         [(1024, [0; 8]), (1024, [3, 2, 2, 1, 0, 0, 0, 0]), (128, [0, 1, 2, 3, 0, 1, 2, 3])]
     {
@@ -480,7 +480,7 @@ fn who_is_not_connected_yet_is_told_nothing_and_everything_later() {
     assert_eq!(bench.world.ends.len() as u64, limit);
     let sent = core::mem::take(&mut bench.world.sent).len();
     (0..sent).for_each(|_| bench.receiver.handle_sent(peer));
-    assert_eq!(bench.receiver.ends.sends_in_flight(peer.0), 0);
+    assert_eq!(bench.receiver.outbox.sends_in_flight(peer.0), 0);
 }
 
 #[test]
@@ -534,8 +534,8 @@ fn numbers_read_as_words() {
 #[test]
 fn a_window_that_follows_the_load_bounds_what_is_read_and_stragglers_are_no_part_of_it() {
     let mut bench = Bench::new(Config { footprint_follows: true, ..config() });
-    let (app, _stuck) = (bench.open("app"), bench.open("stuck"));
-    let (sender, other) = (bench.join("app"), bench.join("stuck"));
+    let (app, _holder) = (bench.open("app"), bench.open("holder"));
+    let (sender, other) = (bench.join("app"), bench.join("holder"));
     // A fragment has 64 KiB, and the window is two of them.
     for sequence in 0..4 {
         bench.request(other, sequence, 64 << 10, None);

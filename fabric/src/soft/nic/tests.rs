@@ -52,7 +52,7 @@ fn a_nic_has_no_more_than_its_profile() {
         let has = *profile.attributes();
         let mut nic = of(profile, 64).unwrap();
         let limits = nic.limits();
-        let at_most = |told: u32, has: i32| told >= 1 && i64::from(told) <= i64::from(has);
+        let at_most = |reported: u32, has: i32| reported >= 1 && i64::from(reported) <= i64::from(has);
         assert!(at_most(limits.qps_max, has.max_qp), "{limits:?}");
         assert!(at_most(limits.scatter_max, has.max_sge_rd.min(has.max_sge)), "{limits:?}");
         assert!(at_most(limits.reads_per_qp_max, has.max_qp_init_rd_atom), "{limits:?}");

@@ -36,7 +36,7 @@ impl End {
     pub(super) const LOCAL: Self = Self { reason: DisconnectReason::Local, fault: Fault::Closed };
 
     /// End because nothing was heard from the peer in time.
-    pub(super) const SILENCE: Self =
+    pub(super) const TIMEOUT: Self =
         Self { reason: DisconnectReason::Transport(libc::ETIMEDOUT), fault: Fault::Closed };
 
     /// End because this NIC has mapped as many regions as it may.

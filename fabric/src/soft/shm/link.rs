@@ -9,7 +9,7 @@
 use crate::memory::{Mapping, SharedMemory};
 use crate::nic::Status;
 use jet_wire::SLAB_BYTES;
-use jet_wire::link::EndWords;
+use jet_wire::link::ConnectionWords;
 use jet_wire::message::HEADER_BYTES;
 use jet_wire::ring::{Consumer, Indices, Producer, RingCell};
 use std::io;
@@ -54,7 +54,7 @@ pub(super) mod source {
 
 const _: () = assert!(size_of::<SendItem>() == 256);
 
-/// Reason why an end gave the connection up, told to the other end in [`EndWords`].
+/// Reason why an end gave the connection up, told to the other end in [`ConnectionWords`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Fault {
@@ -125,13 +125,13 @@ impl Side {
     fn words_offset(self) -> usize {
         match self {
             Self::Connecting => 0,
-            Self::Accepting => size_of::<EndWords>(),
+            Self::Accepting => size_of::<ConnectionWords>(),
         }
     }
 
     /// Offset of the ring in which this end sends.
     fn indices_offset(self) -> usize {
-        2 * size_of::<EndWords>()
+        2 * size_of::<ConnectionWords>()
             + match self {
                 Self::Connecting => 0,
                 Self::Accepting => size_of::<Indices>(),
@@ -162,7 +162,8 @@ impl Side {
     }
 }
 
-const CELLS_OFFSET: usize = (2 * size_of::<EndWords>() + 2 * size_of::<Indices>()).next_multiple_of(1024);
+const CELLS_OFFSET: usize =
+    (2 * size_of::<ConnectionWords>() + 2 * size_of::<Indices>()).next_multiple_of(1024);
 const CELLS_BYTES: usize = RING_CELLS as usize * size_of::<SendItem>();
 const STAGED_OFFSET: usize = (CELLS_OFFSET + 2 * CELLS_BYTES).next_multiple_of(SLAB_BYTES);
 
@@ -223,8 +224,8 @@ impl Link {
         }
     }
 
-    fn words(&self, side: Side) -> &EndWords {
-        let words = base(&self.memory).wrapping_add(side.words_offset()).cast::<EndWords>();
+    fn words(&self, side: Side) -> &ConnectionWords {
+        let words = base(&self.memory).wrapping_add(side.words_offset()).cast::<ConnectionWords>();
         // SAFETY: within the mapping, aligned, valid for every bit pattern, and only accessed as atomics.
         unsafe { &*words }
     }

@@ -47,7 +47,7 @@ impl PeerRegions {
         if known || self.regions.len() >= regions_max as usize || !is_safe_to_map(file) {
             return Err(Refused);
         }
-        let mapping = Mapping::of_stranger(file.as_fd(), Protection::Read, bytes_max - self.bytes)
+        let mapping = Mapping::map_received(file.as_fd(), Protection::Read, bytes_max - self.bytes)
             .map_err(|_| Refused)?;
         self.bytes += mapping.bytes() as u64;
         self.regions.push((key, mapping));

@@ -211,8 +211,8 @@ impl Connection {
     }
 
     fn is_closed(&self) -> bool {
-        let quiet = self.output.queued() == 0 && (self.sends.is_empty() || self.peer_done);
-        matches!(self.phase, Phase::Closing { .. }) && (quiet || self.broken.is_some())
+        let has_nothing_to_send = self.output.queued() == 0 && (self.sends.is_empty() || self.peer_done);
+        matches!(self.phase, Phase::Closing { .. }) && (has_nothing_to_send || self.broken.is_some())
     }
 
     /// Ends a connection that is closing and has nothing left to do.
@@ -231,7 +231,7 @@ impl Connection {
         wait: Wait,
     ) -> Result<(), End> {
         match wait {
-            Wait::ReadSilence => self.reads_silent(tables, staging),
+            Wait::ReadAnswer => self.read_timed_out(tables, staging),
             Wait::Rnr => {
                 self.rnr_exhausted(tables);
                 self.write(tables)

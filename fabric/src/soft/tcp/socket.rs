@@ -24,7 +24,7 @@ pub(super) type IoVec = libc::iovec;
 
 /// Outcome of a read or a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Moved {
+pub(super) enum IoOutcome {
     /// So many bytes were moved, at least one.
     Bytes(usize),
     /// No bytes can be moved now; the epoll reports when that changes.
@@ -87,7 +87,7 @@ pub(super) fn prepare(socket: &OwnedFd, options: &TcpOptions) -> io::Result<()> 
     if let Some(bytes) = options.receive_buffer_bytes {
         sockopt::set_socket_recv_buffer_size(socket, bytes)?;
     }
-    let limit = options.peer_silence_max;
+    let limit = options.peer_timeout;
     // The kernel's limits: 24 days here, and 9 hours for the spans below.
     const MILLIS_MAX: u32 = i32::MAX.unsigned_abs();
     const SECONDS_MAX: u64 = 32_767;
@@ -112,14 +112,14 @@ pub(super) fn outcome(socket: BorrowedFd<'_>) -> Result<(), i32> {
     }
 }
 
-fn moved(result: isize) -> Option<Moved> {
+fn io_outcome(result: isize) -> Option<IoOutcome> {
     match usize::try_from(result) {
-        Ok(0) => Some(Moved::End),
-        Ok(bytes) => Some(Moved::Bytes(bytes)),
+        Ok(0) => Some(IoOutcome::End),
+        Ok(bytes) => Some(IoOutcome::Bytes(bytes)),
         Err(_) => match io::Error::last_os_error().raw_os_error() {
             Some(libc::EINTR) => None,
-            Some(libc::EAGAIN) => Some(Moved::Blocked),
-            code => Some(Moved::Failed(code.unwrap_or(libc::EIO))),
+            Some(libc::EAGAIN) => Some(IoOutcome::Blocked),
+            code => Some(IoOutcome::Failed(code.unwrap_or(libc::EIO))),
         },
     }
 }
@@ -134,19 +134,19 @@ fn moved(result: isize) -> Option<Moved> {
 /// # Safety
 /// Every stretch is memory that this process may read and write for the length of the call, and that nobody
 /// holds a reference into.
-pub(super) unsafe fn read(socket: BorrowedFd<'_>, stretches: &[IoVec]) -> Moved {
+pub(super) unsafe fn read(socket: BorrowedFd<'_>, stretches: &[IoVec]) -> IoOutcome {
     let count = i32::try_from(stretches.len()).expect("few stretches");
     let mut touched = false;
     loop {
         // SAFETY: the caller answers for the stretches; the array itself is a live slice.
         let result = unsafe { libc::readv(socket.as_raw_fd(), stretches.as_ptr(), count) };
-        match moved(result) {
-            Some(Moved::Failed(libc::EFAULT)) if !touched => {
+        match io_outcome(result) {
+            Some(IoOutcome::Failed(libc::EFAULT)) if !touched => {
                 touched = true;
                 // SAFETY: the caller answers for the stretches.
                 unsafe { touch(stretches) };
             }
-            Some(moved) => return moved,
+            Some(outcome) => return outcome,
             None => {}
         }
     }
@@ -176,7 +176,7 @@ unsafe fn touch(stretches: &[IoVec]) {
 /// # Safety
 /// Every stretch is memory that this process may read for the length of the call. Other processes and threads
 /// may change it meanwhile.
-pub(super) unsafe fn write(socket: BorrowedFd<'_>, stretches: &mut [IoVec]) -> Moved {
+pub(super) unsafe fn write(socket: BorrowedFd<'_>, stretches: &mut [IoVec]) -> IoOutcome {
     // SAFETY: all zero is a valid msghdr: no name, no control data.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = stretches.as_mut_ptr();
@@ -186,8 +186,8 @@ pub(super) unsafe fn write(socket: BorrowedFd<'_>, stretches: &mut [IoVec]) -> M
         let result = unsafe {
             libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
         };
-        if let Some(moved) = moved(result) {
-            return moved;
+        if let Some(outcome) = io_outcome(result) {
+            return outcome;
         }
     }
 }

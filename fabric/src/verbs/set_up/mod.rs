@@ -21,8 +21,8 @@ use super::queue_pair::{BeginError, Parts, QpAttributes, QueuePair};
 use crate::nic::{PrivateData, Qp};
 use std::io;
 use std::os::fd::BorrowedFd;
-pub(super) use thread::Place;
 use thread::SetUpThread;
+pub(super) use thread::ThreadOptions;
 
 /// Order to make slow calls.
 #[derive(Debug)]
@@ -134,7 +134,7 @@ pub(super) enum SetUp {
 
 impl SetUp {
     /// Starts a thread for orders, or without a place has the calling thread carry them out.
-    pub fn new(thread: Option<Place>) -> io::Result<Self> {
+    pub fn new(thread: Option<ThreadOptions>) -> io::Result<Self> {
         thread.map_or(Ok(Self::Here), |place| Ok(Self::There(SetUpThread::start(place)?)))
     }
 

@@ -15,9 +15,9 @@ use std::thread::JoinHandle;
 /// Requests without a place in the table of connections that may wait for their refusal at once.
 const STRANGERS_MAX: usize = 64;
 
-/// Place of a set-up thread: what it is for and where it runs.
+/// Options of the set-up thread: what it is for and where it runs.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in super::super) struct Place {
+pub(in super::super) struct ThreadOptions {
     /// Connections that can be open at once.
     pub connections: u32,
     /// NUMA node where the connections' queues should lie.
@@ -75,8 +75,8 @@ pub(in super::super) struct SetUpThread {
 }
 
 impl SetUpThread {
-    pub(super) fn start(place: Place) -> io::Result<Self> {
-        let connections = place.connections as usize;
+    pub(super) fn start(options: ThreadOptions) -> io::Result<Self> {
+        let connections = options.connections as usize;
         // One more, for a survey or its outcome.
         let orders = connections + STRANGERS_MAX + 1;
         let shared = Arc::new(Shared {
@@ -88,11 +88,11 @@ impl SetUpThread {
         });
         let its_own = Arc::clone(&shared);
         let run = move || {
-            if let Some(cpu) = place.not_on {
+            if let Some(cpu) = options.not_on {
                 stay_off(cpu);
             }
             // Where the node cannot be chosen, the NIC has reported that, or works without.
-            let _near = place.numa_node.and_then(|node| ThreadPrefers::node(node).ok());
+            let _near = options.numa_node.and_then(|node| ThreadPrefers::node(node).ok());
             its_own.run();
         };
         let thread = std::thread::Builder::new().name("jet-set-up".into()).spawn(run)?;

@@ -75,9 +75,9 @@ fn nobody_else_can_write_what_the_peer_is_shown() {
     let shown = std::mem::take(&mut script.lock().unwrap().shown);
     assert_eq!(shown.len(), 2);
     for memory in shown {
-        let writing = Mapping::of_stranger(memory.as_fd(), Protection::ReadWrite, 1 << 30);
+        let writing = Mapping::map_received(memory.as_fd(), Protection::ReadWrite, 1 << 30);
         assert!(writing.is_err(), "{memory:?} can be mapped for writing");
-        Mapping::of_stranger(memory.as_fd(), Protection::Read, 1 << 30).unwrap();
+        Mapping::map_received(memory.as_fd(), Protection::Read, 1 << 30).unwrap();
     }
     // The owner of the memory can write.
     driver.copy_area.write(0, b"a payload");

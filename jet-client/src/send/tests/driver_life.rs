@@ -235,7 +235,7 @@ fn a_receiver_that_says_nothing_is_left_and_one_that_says_a_word_is_not() {
         assert!(life.now_ns < silent_since + 60 * SECOND, "it waits for ever");
     }
     assert!(life.now_ns >= silent_since + 30 * SECOND, "{}", life.now_ns - silent_since);
-    assert_eq!(life.driver.stats().silences, 1);
+    assert_eq!(life.driver.stats().receiver_timeouts, 1);
     life.script(|mut script| script.lose(qp(1)));
     life.drive();
     assert_eq!(life.script(|script| script.connects), 2, "another connection");

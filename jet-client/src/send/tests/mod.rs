@@ -4,7 +4,7 @@ mod congestion;
 mod driver;
 mod driver_life;
 mod protocol;
+mod receiver_timeout;
 mod scripted_nic;
 mod sender;
-mod silence;
 mod versions;

@@ -509,7 +509,7 @@ fn times_without_an_end_are_no_limit() {
         let options = SenderOptions {
             connect_timeout: forever,
             reconnect_for: forever,
-            silence_max: forever,
+            receiver_timeout: forever,
             spin_max: forever,
             retry: RetryPolicy::all_for_ns(u64::MAX),
             ..options

@@ -1,4 +1,4 @@
-//! The rows about the last-level cache.
+//! Rows of `jet status` about the last-level cache.
 
 use crate::text;
 use jet_control::status::{
@@ -6,7 +6,8 @@ use jet_control::status::{
     SettingStatus, WarmerStatus,
 };
 
-/// What is reserved of the last-level cache, and what of the pool is in it.
+/// Returns rows on the part of the last-level cache that is reserved, and on how much of the pool is in the
+/// cache.
 pub(super) fn rows(cache: &CacheStatus) -> Vec<(&'static str, String)> {
     let mut rows = reservation(&cache.reservation);
     rows.push(("  resident", resident(&cache.warmer)));
@@ -101,7 +102,8 @@ fn adjustments(adjustments: &AdjustmentsStatus) -> Option<String> {
     })
 }
 
-/// What became of something that is set where that is configured.
+/// Describes the outcome of a setting that the configuration may ask for. Returns `None` if the setting was
+/// left as it was, and the text of `set` if the configured value is set.
 fn setting(setting: &SettingStatus, set: impl FnOnce() -> String) -> Option<String> {
     match setting {
         SettingStatus::Left => None,

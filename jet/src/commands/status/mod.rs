@@ -1,4 +1,4 @@
-//! `jet status`.
+//! Subcommand `jet status`: shows the state and the counters of this host's daemon.
 
 mod cache;
 mod page;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Between two looks with --wait-whole.
+/// Wait between two requests for the status with `--wait-whole`.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Shows the state and the counters of this host's daemon.
@@ -30,17 +30,17 @@ pub(super) struct Args {
     /// Print one JSON object (fields: docs/json.md).
     #[arg(long)]
     json: bool,
-    /// Wait, at most so long, until every slab of the pool is free or posted.
+    /// Wait until every slab of the pool is free or posted, for at most this long.
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     wait_whole: Option<Duration>,
 }
 
-/// Asks a daemon how things stand, with the first of its rows.
+/// Asks a daemon for its status, with only the first page of rows.
 pub(crate) fn ask(control_socket: &Path) -> Result<Status, StatusError> {
     ControlConnection::connect(control_socket)?.status_in_short()
 }
 
-/// Asks for all rows.
+/// Asks a daemon for its status, with all rows.
 fn ask_for_all(control_socket: &Path) -> Result<Status, StatusError> {
     ControlConnection::connect(control_socket)?.status()
 }
@@ -48,7 +48,7 @@ fn ask_for_all(control_socket: &Path) -> Result<Status, StatusError> {
 pub(super) fn run(args: &Args) -> ExitCode {
     let deadline = args.wait_whole.map(|wait| Instant::now() + wait);
     let status = loop {
-        // People are shown some rows of each kind. All of them are for programs.
+        // The page for people lists only some rows of each kind. Programs get all rows.
         let answer = if args.json { ask_for_all(&args.control_socket) } else { ask(&args.control_socket) };
         let status = match answer {
             Ok(status) => status,
@@ -56,7 +56,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
         };
         match deadline {
             Some(deadline) if !status.pool.whole && Instant::now() < deadline => {
-                // The daemon tells nobody when a slab comes back, so look again.
+                // The daemon gives no notice when a slab comes back, so ask again.
                 std::thread::sleep(LOOK);
             }
             _ => break status,

@@ -1,4 +1,4 @@
-//! A status on one page, for people.
+//! Page that shows a daemon's status to people.
 
 use super::{cache, pressure, rdma};
 use crate::text;
@@ -9,10 +9,10 @@ use serde::Serialize;
 use serde_json::Value;
 use std::time::Duration;
 
-/// Rows that a table lists. A daemon tells fewer with its status.
+/// Most rows that a table lists. The first page of rows, which a daemon sends with its status, has fewer.
 const SHOWN: usize = 100;
 
-/// All of it.
+/// Formats a status as text: a head, rows of names and values, and tables.
 pub(super) fn page(status: &Status) -> String {
     let mut out = head(status);
     let slab_bytes = u64::from(status.pool.slab_bytes);
@@ -65,14 +65,15 @@ pub(super) fn page(status: &Status) -> String {
     out
 }
 
-/// A table of rows, the first of them.
+/// Table of applications, sessions in quarantine or senders. Lists only the first rows.
 struct Table {
     head: &'static [&'static str],
     more: &'static str,
 }
 
 impl Table {
-    /// The first of `count` rows, of which these were told.
+    /// Appends the first [`SHOWN`] of `rows` to `out`, one line each, and the number of rows that are not
+    /// listed. `count` is the number of all rows that the daemon has, sent or not.
     fn put<T>(&self, out: &mut String, rows: &[T], count: u32, line: fn(&T) -> Vec<String>) {
         if rows.is_empty() {
             return;
@@ -153,7 +154,7 @@ fn messages(messages: &MessageStatus) -> String {
     )
 }
 
-/// The counts that are not zero, by their names.
+/// Lists the counts that are not zero, each with its name.
 fn counts(counts: &impl Serialize) -> String {
     let Ok(Value::Object(counts)) = serde_json::to_value(counts) else { return "none".to_owned() };
     let counts: Vec<_> = counts
@@ -164,7 +165,8 @@ fn counts(counts: &impl Serialize) -> String {
     if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }
 }
 
-/// What is unusual about a session, behind its name.
+/// Describes the unusual states of a session, in parentheses to follow its name. Returns an empty string if
+/// there are none.
 fn unusual(session: &SessionStatus) -> String {
     let words: Vec<_> = [(session.slow, "slow"), (session.suspended, "suspended")]
         .into_iter()
@@ -216,7 +218,7 @@ fn peer_line(peer: &PeerStatus) -> Vec<String> {
     ]
 }
 
-/// Rows as text, for tests.
+/// Formats rows as text, for tests.
 #[cfg(test)]
 pub(super) fn rows_of(rows: Vec<(&'static str, String)>) -> Vec<String> {
     rows.into_iter().map(|(name, value)| format!("{name}|{value}")).collect()
@@ -272,7 +274,7 @@ mod tests {
         });
         let peer = |peer| PeerStatus { peer, sender: format!("{peer:04x}"), ..Default::default() };
         status.rows.peers = (0..=100).map(peer).collect();
-        // Not all of them were told.
+        // The daemon has more senders than it sent rows for.
         status.peer_count = 4096;
         let text = page(&status);
         for part in [

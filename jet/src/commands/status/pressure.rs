@@ -1,16 +1,16 @@
-//! The rows about pressure: what was done against it, and how the NIC's own actuators stand.
+//! Rows of `jet status` about pressure: the escape actions so far, and the state of congestion actuators.
 
 use crate::text;
 use jet_control::status::{ActuatorStatus, EscapeMemoryStatus, EscapeStatus};
 
-/// What was done about pressure so far, and the memory for it.
+/// Returns rows on the escape actions so far, and on the escape memory.
 pub(super) fn escape(escape: &EscapeStatus, slab_bytes: u64) -> Vec<(&'static str, String)> {
     if !escape.enabled {
         return vec![("escape", "off (escape.enabled = false)".to_owned())];
     }
     let mut actions = format!(
-        "{} slabs replaced, {} copied, {} granted from memory, {} signals to senders; {} times in danger",
-        escape.replaced.total, escape.copied.total, escape.memory_grants.total, escape.signals, escape.danger,
+        "{} slabs replaced, {} copied, {} spilled to memory, {} signals to senders; {} times in danger",
+        escape.replaced.total, escape.copied.total, escape.spills.total, escape.signals, escape.danger,
     );
     match escape.suspended {
         0 => {}
@@ -58,7 +58,8 @@ fn memory(memory: &EscapeMemoryStatus, slab_bytes: u64) -> String {
     out
 }
 
-/// A row for each actuator: what became of it, its values or why it does not work, and how often it acted.
+/// Returns a row for each congestion actuator: its state, its values or why it does not work, and how often
+/// it acted.
 pub(super) fn congestion(actuators: &[ActuatorStatus]) -> Vec<(&'static str, String)> {
     if actuators.is_empty() {
         return vec![("congestion", "no actuators".to_owned())];
@@ -87,8 +88,7 @@ mod tests {
     fn escape_says_what_it_did_and_the_memory_that_it_takes() {
         let memory = EscapeMemoryStatus { slabs: 8448, ready: 8448, ..Default::default() };
         let quiet = EscapeStatus { enabled: true, memory, ..Default::default() };
-        let none =
-            "0 slabs replaced, 0 copied, 0 granted from memory, 0 signals to senders; 0 times in danger";
+        let none = "0 slabs replaced, 0 copied, 0 spilled to memory, 0 signals to senders; 0 times in danger";
         assert_eq!(
             rows_of(escape(&quiet, 4096)),
             [format!("escape|{none}"), "  memory|0 B in use, 0 B at most so far, of 33.0 MiB".to_owned()]
@@ -101,7 +101,7 @@ mod tests {
             stalled_ms: 12,
             replaced: EscapedStatus { now: 1, total: 77 },
             copied: CopiedStatus { total: 99, in_flight: 3, pinned: 5, failed: 6, ..Default::default() },
-            memory_grants: EscapedStatus { now: 0, total: 64 },
+            spills: EscapedStatus { now: 0, total: 64 },
             memory: EscapeMemoryStatus {
                 slabs: 8448,
                 ready: 256,
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(
             rows_of(escape(&busy, 4096)),
             [
-                "escape|77 slabs replaced, 99 copied, 64 granted from memory, 40 signals to senders; 2 times \
+                "escape|77 slabs replaced, 99 copied, 64 spilled to memory, 40 signals to senders; 2 times \
                  in danger; 1 application suspended now; 12 ms in which it did not get to look, not held \
                  against applications",
                 "  copies|3 under way; 5 in vain: the application was reading; 6 not begun: no memory, or \

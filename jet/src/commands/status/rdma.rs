@@ -1,8 +1,9 @@
-//! The rows about the RDMA port.
+//! Rows of `jet status` about the RDMA port.
 
 use jet_control::status::RdmaStatus;
 
-/// The RDMA port: how it stands, where it listens, and what its packets are like.
+/// Returns rows on the RDMA port: its state and longest packets, addresses at which it cannot listen, paths
+/// of shorter packets, and refused requests.
 pub(super) fn rows(port: &RdmaStatus) -> Vec<(&'static str, String)> {
     let bytes = port.packet_bytes_max;
     let mut line = format!(

@@ -4,7 +4,7 @@
 
 use super::setting::Setting;
 use super::status::{self, Bandwidth};
-use super::threads::{Application, Inside, Members, name_of};
+use super::threads::{Application, ApplicationProcesses, OwnThreads, name_of};
 use super::{CacheError, locked};
 use jet_cat::plan::Request;
 use jet_cat::resctrl::Resctrl;
@@ -27,7 +27,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(600);
 
 /// A deviation from the reservation as it was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Amiss {
+enum Deviation {
     /// A fault of the reservation itself.
     Fault(Fault),
     /// The reservation is gone and could not be made anew, with the reason.
@@ -38,7 +38,7 @@ enum Amiss {
     Astray { thread: i32, name: String, group: Option<String> },
 }
 
-impl Amiss {
+impl Deviation {
     /// Whether a repair may help.
     fn may_be_repaired(&self) -> bool {
         match self {
@@ -53,7 +53,7 @@ impl Amiss {
     }
 }
 
-impl fmt::Display for Amiss {
+impl fmt::Display for Deviation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Fault(fault) => fault.fmt(f),
@@ -74,14 +74,14 @@ impl fmt::Display for Amiss {
 }
 
 /// Pauses between repairs.
-struct Patience {
+struct RepairPacing {
     pause: Duration,
     last: Option<Instant>,
     /// Deviations at the last repair.
-    tried: Vec<Amiss>,
+    tried: Vec<Deviation>,
 }
 
-impl Patience {
+impl RepairPacing {
     const NEW: Self = Self { pause: PAUSE_FIRST, last: None, tried: Vec::new() };
 
     /// Notes that nothing needs a repair. After the longest pause, the pause is the first one again.
@@ -92,8 +92,9 @@ impl Patience {
     }
 
     /// Returns whether to repair now. If other tools have put a part right, the pause does not apply.
-    fn tries(&mut self, now: Instant, amiss: &[Amiss]) -> bool {
-        let is_less = amiss.len() < self.tried.len() && amiss.iter().all(|one| self.tried.contains(one));
+    fn tries(&mut self, now: Instant, deviations: &[Deviation]) -> bool {
+        let is_less =
+            deviations.len() < self.tried.len() && deviations.iter().all(|one| self.tried.contains(one));
         if self.last.is_some_and(|last| now - last < self.pause) && !is_less {
             return false;
         }
@@ -101,14 +102,14 @@ impl Patience {
             self.pause = (self.pause * 2).min(PAUSE_MAX);
         }
         self.last = Some(now);
-        self.tried = amiss.to_vec();
+        self.tried = deviations.to_vec();
         true
     }
 }
 
 /// State that the checking thread and callers share.
 #[derive(Default)]
-struct Kept {
+struct KeeperState {
     /// The reservation; `None` while it is being repaired, which takes time. The status must not wait for
     /// that.
     reservation: Mutex<Option<Setting<Reservation>>>,
@@ -117,51 +118,51 @@ struct Kept {
     /// Class of the reservation, for callers that cannot wait for a repair. It changes only with the
     /// reservation.
     class: Mutex<Option<Class>>,
-    inside: Inside,
-    members: Members,
+    own_threads: OwnThreads,
+    applications: ApplicationProcesses,
     bandwidth: Mutex<Bandwidth>,
     /// Number of successful repairs of the reservation.
     again: AtomicU64,
     /// Deviations at the last check.
-    told: Mutex<Vec<Amiss>>,
+    told: Mutex<Vec<Deviation>>,
     /// Last answer to a request for the status.
     last: Mutex<ReservationStatus>,
 }
 
 /// A reservation, and the thread that checks and repairs it.
 #[derive(Default)]
-pub(super) struct Keeper {
-    kept: Arc<Kept>,
+pub(super) struct ReservationKeeper {
+    state: Arc<KeeperState>,
     /// Channel whose drop ends the thread.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Keeper {
+impl ReservationKeeper {
     pub fn holding(reservation: Setting<Reservation>, journals: &Path) -> Self {
         let held = reservation.get();
-        let kept = Kept {
+        let state = KeeperState {
             class: Mutex::new(held.map(Reservation::class)),
             wanted: held.map(|held| (held.request().clone(), journals.to_owned())),
             reservation: Mutex::new(Some(reservation)),
-            ..Kept::default()
+            ..KeeperState::default()
         };
-        Self { kept: Arc::new(kept), stop: None, thread: None }
+        Self { state: Arc::new(state), stop: None, thread: None }
     }
 
     /// Calls `look` with the reservation, which stays as it is during the call.
     pub fn with<T>(&self, look: impl FnOnce(Option<&Reservation>) -> T) -> T {
-        look(locked(&self.kept.reservation).as_ref().and_then(Setting::get))
+        look(locked(&self.state.reservation).as_ref().and_then(Setting::get))
     }
 
     /// Starts the thread that checks and repairs the reservation, if there is one.
     pub fn watch(&mut self) {
-        if self.kept.wanted.is_none() {
+        if self.state.wanted.is_none() {
             return;
         }
         let (stop, stopped) = channel();
-        let kept = Arc::clone(&self.kept);
-        match std::thread::Builder::new().name("jet-cache".to_owned()).spawn(move || kept.watch(&stopped)) {
+        let state = Arc::clone(&self.state);
+        match std::thread::Builder::new().name("jet-cache".to_owned()).spawn(move || state.watch(&stopped)) {
             Ok(thread) => (self.stop, self.thread) = (Some(stop), Some(thread)),
             Err(error) => tell(&format!("what is reserved of the cache is not looked after: {error}")),
         }
@@ -170,8 +171,8 @@ impl Keeper {
     /// Runs `make` inside the class of the reservation. Threads that `make` starts inherit the class and stay
     /// in it.
     pub fn inside<T>(&self, make: impl FnOnce() -> T) -> T {
-        match self.kept.class() {
-            Some(class) => self.kept.inside.make(&class, make),
+        match self.state.class() {
+            Some(class) => self.state.own_threads.make(&class, make),
             None => make(),
         }
     }
@@ -179,16 +180,16 @@ impl Keeper {
     /// Moves an application's threads into the class until the returned value is dropped; `None` if nothing
     /// is reserved.
     pub fn application(&self, process: i32) -> Option<Application<'_>> {
-        let kept = &*self.kept;
-        kept.class().map(|class| Application::join(class, &kept.members, process))
+        let state = &*self.state;
+        state.class().map(|class| Application::join(class, &state.applications, process))
     }
 
     pub fn status(&self) -> ReservationStatus {
-        if let Some(reservation) = &*locked(&self.kept.reservation) {
-            return self.kept.answer(reservation);
+        if let Some(reservation) = &*locked(&self.state.reservation) {
+            return self.state.answer(reservation);
         }
-        let mut status = locked(&self.kept.last).clone();
-        status.faults = locked(&self.kept.told).iter().map(ToString::to_string).collect();
+        let mut status = locked(&self.state.last).clone();
+        status.faults = locked(&self.state.told).iter().map(ToString::to_string).collect();
         status.faults.push("it is being made again at this moment".to_owned());
         status
     }
@@ -200,74 +201,78 @@ impl Keeper {
             // A thread that panicked has printed its message.
             let _ = thread.join();
         }
-        if let Some(reservation) = &mut *locked(&self.kept.reservation) {
+        if let Some(reservation) = &mut *locked(&self.state.reservation) {
             reservation.undo("the reserved cache is", |reservation| reservation.restore().map(drop));
         }
     }
 }
 
-impl Kept {
+impl KeeperState {
     fn class(&self) -> Option<Class> {
         locked(&self.class).clone()
     }
 
     fn watch(&self, stopped: &Receiver<()>) {
-        let mut patience = Patience::NEW;
+        let mut pacing = RepairPacing::NEW;
         while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-            self.look(&mut patience);
+            self.look(&mut pacing);
         }
     }
 
-    fn look(&self, patience: &mut Patience) {
+    fn look(&self, pacing: &mut RepairPacing) {
         let mut slot = locked(&self.reservation);
         let Some(reservation) = &*slot else { return };
-        let amiss = self.amiss(reservation);
-        self.tell(&amiss);
-        if !amiss.iter().any(Amiss::may_be_repaired) {
-            patience.calm(Instant::now());
-        } else if patience.tries(Instant::now(), &amiss)
+        let deviations = self.deviations(reservation);
+        self.tell(&deviations);
+        if !deviations.iter().any(Deviation::may_be_repaired) {
+            pacing.calm(Instant::now());
+        } else if pacing.tries(Instant::now(), &deviations)
             && let Some(mut reservation) = slot.take()
         {
             drop(slot);
-            self.repair(&mut reservation, &amiss);
+            self.repair(&mut reservation, &deviations);
             *locked(&self.reservation) = Some(reservation);
         }
     }
 
     /// Returns all deviations from the reservation as it was made.
-    fn amiss(&self, reservation: &Setting<Reservation>) -> Vec<Amiss> {
+    fn deviations(&self, reservation: &Setting<Reservation>) -> Vec<Deviation> {
         let held = match reservation {
             Setting::Set(held) => held,
-            Setting::Failed(reason) => return vec![Amiss::Lost(reason.clone())],
+            Setting::Failed(reason) => return vec![Deviation::Lost(reason.clone())],
             Setting::Left => return Vec::new(),
         };
         let faults = match held.faults() {
             Ok(faults) => faults,
-            Err(error) => return vec![Amiss::Unseen(error.to_string())],
+            Err(error) => return vec![Deviation::Unseen(error.to_string())],
         };
-        let mut amiss: Vec<_> = faults.into_iter().map(Amiss::Fault).collect();
+        let mut deviations: Vec<_> = faults.into_iter().map(Deviation::Fault).collect();
         let class = held.class();
         // If the group is gone, no thread counts as astray.
-        for thread in self.inside.astray(&class).unwrap_or_default() {
-            amiss.push(Amiss::Astray { thread, name: name_of(thread), group: class.other_group_of(thread) });
+        for thread in self.own_threads.astray(&class).unwrap_or_default() {
+            deviations.push(Deviation::Astray {
+                thread,
+                name: name_of(thread),
+                group: class.other_group_of(thread),
+            });
         }
-        amiss
+        deviations
     }
 
     /// Logs deviations that the last check did not find.
-    fn tell(&self, amiss: &[Amiss]) {
+    fn tell(&self, deviations: &[Deviation]) {
         let mut told = locked(&self.told);
-        for one in amiss.iter().filter(|one| !told.contains(one)) {
+        for one in deviations.iter().filter(|one| !told.contains(one)) {
             tell(&format!("the reserved cache: {one}"));
         }
-        amiss.clone_into(&mut told);
+        deviations.clone_into(&mut told);
     }
 
-    fn repair(&self, reservation: &mut Setting<Reservation>, amiss: &[Amiss]) {
-        let is_undone = |one: &Amiss| {
-            matches!(one, Amiss::Lost(_) | Amiss::Fault(Fault::MountedAnew | Fault::Unmounted { .. }))
+    fn repair(&self, reservation: &mut Setting<Reservation>, deviations: &[Deviation]) {
+        let is_undone = |one: &Deviation| {
+            matches!(one, Deviation::Lost(_) | Deviation::Fault(Fault::MountedAnew | Fault::Unmounted { .. }))
         };
-        let repaired = if amiss.iter().any(is_undone) {
+        let repaired = if deviations.iter().any(is_undone) {
             self.make_anew(reservation).map(|()| Vec::new())
         } else if let Setting::Set(held) = reservation {
             held.repair(&mut |_| {}).map_err(CacheError::from)
@@ -275,25 +280,26 @@ impl Kept {
             Ok(Vec::new())
         };
         let back = self.class().map_or(0, |class| self.bring_back(&class));
-        let mut left = self.amiss(reservation);
+        let mut left = self.deviations(reservation);
         // Add deviations that the repair met, such as another tool's group.
-        let in_the_way = repaired.as_ref().map_or(&[][..], Vec::as_slice).iter().cloned().map(Amiss::Fault);
+        let in_the_way =
+            repaired.as_ref().map_or(&[][..], Vec::as_slice).iter().cloned().map(Deviation::Fault);
         let in_the_way: Vec<_> = in_the_way.filter(|fault| !left.contains(fault)).collect();
         left.extend(in_the_way);
         if let Err(error) = repaired
-            && !left.iter().any(|one| matches!(one, Amiss::Lost(_)))
+            && !left.iter().any(|one| matches!(one, Deviation::Lost(_)))
         {
             tell(&format!("the reserved cache is not made again for now: {error}"));
         }
-        let is_repaired = |one: &Amiss| {
-            !matches!(one, Amiss::Astray { .. }) && one.may_be_repaired() && !left.contains(one)
+        let is_repaired = |one: &Deviation| {
+            !matches!(one, Deviation::Astray { .. }) && one.may_be_repaired() && !left.contains(one)
         };
         if let Setting::Set(held) = reservation
-            && amiss.iter().any(is_repaired)
+            && deviations.iter().any(is_repaired)
         {
             self.again.fetch_add(1, Ordering::Relaxed);
             tell(format!("cache reserved again: {}", held.plan()).trim_end());
-            self.members.join_again(&held.class());
+            self.applications.join_again(&held.class());
         }
         if back > 0 {
             tell(&format!("threads back in the reserved cache's group: {back}"));
@@ -327,7 +333,7 @@ impl Kept {
     /// Moves threads that have left the class back into it, except those in another tool's group. Returns
     /// their number.
     fn bring_back(&self, class: &Class) -> usize {
-        let astray = self.inside.astray(class).unwrap_or_default();
+        let astray = self.own_threads.astray(class).unwrap_or_default();
         // The next check looks again at threads that another tool has taken, or that have ended.
         astray.into_iter().filter(|thread| class.add_thread(*thread).is_ok()).count()
     }
@@ -335,13 +341,13 @@ impl Kept {
     /// Builds the status, and keeps it for requests during a repair.
     fn answer(&self, reservation: &Setting<Reservation>) -> ReservationStatus {
         let held = reservation.get();
-        let amiss = if self.wanted.is_some() { self.amiss(reservation) } else { Vec::new() };
+        let deviations = if self.wanted.is_some() { self.deviations(reservation) } else { Vec::new() };
         let status = ReservationStatus {
             reason: reservation.reason().map(str::to_owned),
             group: held.map(|held| held.plan().group.to_string()),
             exclusive: held.and_then(status::is_exclusive),
             domains: held.map_or_else(Vec::new, |held| status::domains(held, &mut locked(&self.bandwidth))),
-            faults: amiss.iter().map(ToString::to_string).collect(),
+            faults: deviations.iter().map(ToString::to_string).collect(),
             reserved_again: self.again.load(Ordering::Relaxed),
         };
         locked(&self.last).clone_from(&status);
@@ -358,20 +364,20 @@ fn tell(what: &str) {
 mod tests {
     use super::*;
 
-    fn astray(thread: i32) -> Amiss {
-        Amiss::Astray { thread, name: "a".to_owned(), group: None }
+    fn astray(thread: i32) -> Deviation {
+        Deviation::Astray { thread, name: "a".to_owned(), group: None }
     }
 
     #[test]
     fn what_does_not_last_is_tried_more_and_more_rarely() {
         let start = Instant::now();
-        let mut patience = Patience::NEW;
-        let amiss = [astray(1)];
+        let mut pacing = RepairPacing::NEW;
+        let deviations = [astray(1)];
         let mut now = start;
         let mut tries = Vec::new();
         // Another tool undoes each repair at once, for an hour.
         while now - start < Duration::from_secs(3600) {
-            if patience.tries(now, &amiss) {
+            if pacing.tries(now, &deviations) {
                 tries.push((now - start).as_secs());
             }
             now += LOOK;
@@ -380,19 +386,19 @@ mod tests {
         assert_eq!(tries.len(), 15, "{tries:?}");
         assert!(tries.windows(2).all(|two| two[1] - two[0] <= PAUSE_MAX.as_secs()), "{tries:?}");
         // After the longest pause without a repair, the pause is the first one again.
-        patience.calm(now + PAUSE_MAX);
-        assert!(patience.tries(now + PAUSE_MAX, &amiss));
-        assert!(patience.tries(now + PAUSE_MAX + PAUSE_FIRST, &amiss));
+        pacing.calm(now + PAUSE_MAX);
+        assert!(pacing.tries(now + PAUSE_MAX, &deviations));
+        assert!(pacing.tries(now + PAUSE_MAX + PAUSE_FIRST, &deviations));
     }
 
     #[test]
     fn what_others_made_better_is_tried_at_once() {
         let now = Instant::now();
-        let mut patience = Patience::NEW;
-        assert!(patience.tries(now, &[astray(1), astray(2)]));
-        assert!(!patience.tries(now, &[astray(1), astray(2)]));
-        assert!(!patience.tries(now, &[astray(3)]), "something else is no improvement");
-        assert!(patience.tries(now, &[astray(2)]));
-        assert!(!patience.tries(now, &[astray(2)]));
+        let mut pacing = RepairPacing::NEW;
+        assert!(pacing.tries(now, &[astray(1), astray(2)]));
+        assert!(!pacing.tries(now, &[astray(1), astray(2)]));
+        assert!(!pacing.tries(now, &[astray(3)]), "something else is no improvement");
+        assert!(pacing.tries(now, &[astray(2)]));
+        assert!(!pacing.tries(now, &[astray(2)]));
     }
 }

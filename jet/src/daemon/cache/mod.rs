@@ -22,7 +22,7 @@ use jet_cat::reservation::{Reservation, ReserveError, ThreadError};
 use jet_cat::topology::{Topology, TopologyError};
 use jet_control::status::{CacheStatus, RegistersStatus};
 use jet_fabric::memory::SharedMemory;
-use keeper::Keeper;
+use keeper::ReservationKeeper;
 use setting::Setting;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -102,7 +102,7 @@ fn key_of(error: &ReserveError) -> &'static str {
 /// Everything that the daemon changes about the cache. Dropping it undoes all changes.
 pub struct CacheControl {
     config: CacheConfig,
-    reservation: Keeper,
+    reservation: ReservationKeeper,
     /// Processors of the reserved caches; `None` if these are all caches, or nothing is reserved.
     cpus: Option<CpuSet>,
     /// Settings of the processor's registers.
@@ -127,7 +127,7 @@ impl CacheControl {
     ) -> Result<Self, CacheError> {
         let mut control = Self {
             config: config.clone(),
-            reservation: Keeper::default(),
+            reservation: ReservationKeeper::default(),
             cpus: None,
             registers: Setting::Left,
             adjustments: Setting::Left,
@@ -146,7 +146,7 @@ impl CacheControl {
         }
         let reserved = reserve(config, pool_bytes, numa_node);
         let reserved = Setting::of("no cache is reserved", reserved, required)?;
-        control.reservation = Keeper::holding(reserved, &config.journals);
+        control.reservation = ReservationKeeper::holding(reserved, &config.journals);
         control.cpus = control.reservation.with(|reservation| {
             let reservation = reservation?;
             tracing::info!("cache reserved: {}", reservation.plan());
@@ -171,8 +171,8 @@ impl CacheControl {
     /// starts inherit both.
     pub fn inside<T>(&self, make: impl FnOnce() -> T) -> T {
         self.reservation.inside(|| {
-            let stay = self.cpus.as_ref().map(CpuSet::stay).transpose();
-            if let Err(error) = &stay {
+            let pinning = self.cpus.as_ref().map(CpuSet::pin_thread).transpose();
+            if let Err(error) = &pinning {
                 tracing::warn!("this process may use no processor of the reserved cache: {error}");
             }
             make()
@@ -218,7 +218,7 @@ impl CacheControl {
             reservation: self.reservation.status(),
             registers: RegistersStatus {
                 setting: self.registers.status(),
-                stands: self.registers.get().and_then(|registers| registers.stands().ok()),
+                stands: self.registers.get().and_then(|registers| registers.is_in_effect().ok()),
             },
             adjustments: status::adjustments(&self.adjustments, &self.config),
             counters: status::counters(&mut locked(&self.counters)),

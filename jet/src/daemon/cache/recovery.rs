@@ -1,10 +1,10 @@
 //! Undoing changes of the cache that killed processes left: at the start of the next daemon, or by
 //! `jet cache restore`.
 
-use jet_cat::adjustments::{self, AdjustError, GivenUp};
+use jet_cat::adjustments::{self, AdjustError, ForgetOutcome};
 use jet_cat::registers::{self, SettingError};
 use jet_cat::resctrl::{OpenError, Resctrl};
-use jet_cat::reservation::{self, JournalError, Left};
+use jet_cat::reservation::{self, JournalError, Leftover};
 use std::fmt;
 use std::path::Path;
 
@@ -26,7 +26,7 @@ pub enum Extent {
 #[derive(Debug)]
 pub enum Recovered {
     /// Cache that was reserved.
-    Reserved(Left),
+    Reserved(Leftover),
     /// Registers of the processor: undone, or the error.
     Registers(Result<(), SettingError>),
     /// Bandwidth of groups and ways of devices: undone, or the error.
@@ -79,7 +79,7 @@ impl fmt::Display for Recovered {
 }
 
 /// Turns a result into `None` if nothing was left, and otherwise into how undoing ended.
-fn some<E>(put_back: Result<bool, E>) -> Option<Result<(), E>> {
+fn outcome<E>(put_back: Result<bool, E>) -> Option<Result<(), E>> {
     match put_back {
         Ok(false) => None,
         Ok(true) => Some(Ok(())),
@@ -90,16 +90,16 @@ fn some<E>(put_back: Result<bool, E>) -> Option<Result<(), E>> {
 /// Describes how giving up a change ended; `None` if another process has undone it already.
 fn given_up<E>(
     what: &'static str,
-    given_up: Result<GivenUp, E>,
+    given_up: Result<ForgetOutcome, E>,
     put_back: fn(Result<(), E>) -> Recovered,
 ) -> Option<Recovered> {
     match given_up {
         // Another process undid it a moment ago.
-        Ok(GivenUp::Nothing) => None,
-        Ok(GivenUp::InUse) => Some(Recovered::InUse(what)),
+        Ok(ForgetOutcome::Nothing) => None,
+        Ok(ForgetOutcome::InUse) => Some(Recovered::InUse(what)),
         // Another process has put right what did not fit, so all of it could be undone.
-        Ok(GivenUp::Stays(stays)) if stays.is_empty() => Some(put_back(Ok(()))),
-        Ok(GivenUp::Stays(stays)) => Some(Recovered::Forgotten(what, stays)),
+        Ok(ForgetOutcome::Stays(stays)) if stays.is_empty() => Some(put_back(Ok(()))),
+        Ok(ForgetOutcome::Stays(stays)) => Some(Recovered::Forgotten(what, stays)),
         Err(error) => Some(put_back(Err(error))),
     }
 }
@@ -114,7 +114,7 @@ pub fn recover(journals: &Path, extent: Extent) -> Result<Vec<Recovered>, Journa
     let mut recovered = Vec::new();
     match Resctrl::find() {
         Ok(resctrl) => {
-            match some(adjustments::recover(&resctrl, journals)) {
+            match outcome(adjustments::recover(&resctrl, journals)) {
                 Some(Err(error)) if forgets && error.may_stay_for_ever() => {
                     let forgotten = adjustments::forget(&resctrl, journals);
                     recovered.extend(given_up(ADJUSTED, forgotten, Recovered::Adjusted));
@@ -135,7 +135,7 @@ pub fn recover(journals: &Path, extent: Extent) -> Result<Vec<Recovered>, Journa
         Err(error) if !reserved.is_empty() => recovered.push(Recovered::Unseen(error)),
         Err(_) => {}
     }
-    match some(registers::recover(journals)) {
+    match outcome(registers::recover(journals)) {
         Some(Err(error)) if forgets && error.may_stay_for_ever() => {
             recovered.extend(given_up(REGISTERS, registers::forget(journals), Recovered::Registers));
         }
@@ -151,11 +151,14 @@ mod tests {
     #[test]
     fn what_is_given_up_is_told_as_it_became() {
         let told = |result| given_up(REGISTERS, result, Recovered::Registers).map(|one| one.to_string());
-        assert_eq!(told(Ok(GivenUp::Nothing)), None);
+        assert_eq!(told(Ok(ForgetOutcome::Nothing)), None);
         for (result, words) in [
-            (Ok(GivenUp::InUse), "left set are in use by a living process, and stay so"),
-            (Ok(GivenUp::Stays(Vec::new())), "left set are put back"),
-            (Ok(GivenUp::Stays(vec!["one".to_owned(), "two".to_owned()])), "this stays as it is: one; two"),
+            (Ok(ForgetOutcome::InUse), "left set are in use by a living process, and stay so"),
+            (Ok(ForgetOutcome::Stays(Vec::new())), "left set are put back"),
+            (
+                Ok(ForgetOutcome::Stays(vec!["one".to_owned(), "two".to_owned()])),
+                "this stays as it is: one; two",
+            ),
             (Err(SettingError::Running), "left set are not put back: another process has set"),
         ] {
             let told = told(result).unwrap();

@@ -28,7 +28,7 @@ pub(super) fn reserve(reserve: Reserve) -> shown::Reserve {
 pub(super) fn adjustments(adjustments: &Setting<Adjustments>, config: &CacheConfig) -> AdjustmentsStatus {
     AdjustmentsStatus {
         setting: adjustments.status(),
-        stands: adjustments.get().and_then(|adjustments| adjustments.stands().ok()),
+        stands: adjustments.get().and_then(|adjustments| adjustments.is_in_effect().ok()),
         throttle: config.throttle.clone(),
         device_ways: config.device_ways.map(String::from),
     }

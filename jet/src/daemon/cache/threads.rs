@@ -14,9 +14,9 @@ const APPLICATION_THREADS_MAX: usize = 100_000;
 /// Threads of this process that belong to the class: those that were started inside it, and threads that
 /// these started.
 #[derive(Debug, Default)]
-pub(super) struct Inside(Mutex<BTreeSet<i32>>);
+pub(super) struct OwnThreads(Mutex<BTreeSet<i32>>);
 
-impl Inside {
+impl OwnThreads {
     /// Runs `make` with the calling thread in the class, so threads that `make` starts inherit it. The
     /// calling thread leaves the class again.
     pub fn make<T>(&self, class: &Class, make: impl FnOnce() -> T) -> T {
@@ -51,9 +51,9 @@ impl Inside {
 
 /// Processes whose threads are in the class, with the number of sessions of each.
 #[derive(Debug, Default)]
-pub(super) struct Members(Mutex<BTreeMap<i32, usize>>);
+pub(super) struct ApplicationProcesses(Mutex<BTreeMap<i32, usize>>);
 
-impl Members {
+impl ApplicationProcesses {
     /// Moves the threads of all these processes into a new class.
     pub fn join_again(&self, class: &Class) {
         locked(&self.0).keys().for_each(|process| join(class, *process));
@@ -64,28 +64,28 @@ impl Members {
 /// its threads out of the class.
 pub struct Application<'a> {
     class: Class,
-    members: &'a Members,
+    processes: &'a ApplicationProcesses,
     process: i32,
 }
 
 impl<'a> Application<'a> {
     /// Counts a session of the process, and moves the process's threads into the class.
-    pub(super) fn join(class: Class, members: &'a Members, process: i32) -> Self {
-        *locked(&members.0).entry(process).or_default() += 1;
+    pub(super) fn join(class: Class, processes: &'a ApplicationProcesses, process: i32) -> Self {
+        *locked(&processes.0).entry(process).or_default() += 1;
         join(&class, process);
-        Self { class, members, process }
+        Self { class, processes, process }
     }
 }
 
 impl Drop for Application<'_> {
     fn drop(&mut self) {
-        let mut members = locked(&self.members.0);
-        let sessions = members.entry(self.process).or_default();
+        let mut processes = locked(&self.processes.0);
+        let sessions = processes.entry(self.process).or_default();
         *sessions = sessions.saturating_sub(1);
         if *sessions > 0 {
             return;
         }
-        members.remove(&self.process);
+        processes.remove(&self.process);
         let inside = self.class.threads().unwrap_or_default();
         for thread in threads_of(self.process).iter().filter(|thread| inside.contains(thread)) {
             // A thread that has ended is in no group.

@@ -1,6 +1,6 @@
 //! The thread that owns the actuators, and carries out the reactor's newest wish.
 
-use super::keeper::{Keeper, Rows};
+use super::keeper::{ActuatorKeeper, Rows};
 use super::pace::{Pace, Step};
 use super::{Congestion, CongestionConfig, JournalError};
 use jet_control::status::ActuatorStatus;
@@ -41,7 +41,7 @@ pub enum StartError {
 
 /// The reactor's handle to congestion control: sets the wish without waiting for the thread.
 #[derive(Clone)]
-pub struct Mark {
+pub struct WishHandle {
     shared: Arc<Shared>,
     thread: Thread,
 }
@@ -74,7 +74,7 @@ impl CongestionControl {
         control_socket: &Path,
         others: Vec<Box<dyn Congestion>>,
     ) -> Result<Self, StartError> {
-        let (keeper, recovery) = Keeper::open(config, control_socket, others)?;
+        let (keeper, recovery) = ActuatorKeeper::open(config, control_socket, others)?;
         if recovery.found > 0 {
             tracing::warn!(
                 "congestion: an earlier daemon left {} settings of the NIC lowered; {} of them are dealt \
@@ -100,8 +100,8 @@ impl CongestionControl {
     }
 
     /// Returns a handle by which the reactor sets its wish.
-    pub fn mark(&self) -> Mark {
-        Mark { shared: Arc::clone(&self.shared), thread: self.thread.clone() }
+    pub fn wish_handle(&self) -> WishHandle {
+        WishHandle { shared: Arc::clone(&self.shared), thread: self.thread.clone() }
     }
 
     /// Returns a handle by which the status reads the state of the actuators.
@@ -142,7 +142,7 @@ impl CongestionView {
     }
 }
 
-impl Mark {
+impl WishHandle {
     /// Sets the wish: `true` to signal congestion, `false` to stop. Takes no lock and allocates nothing. It
     /// makes a system call only if the wish is new and the thread sleeps.
     #[inline]
@@ -155,7 +155,7 @@ impl Mark {
     }
 }
 
-fn carry_out(shared: &Shared, mut keeper: Keeper, mut pace: Pace) {
+fn carry_out(shared: &Shared, mut keeper: ActuatorKeeper, mut pace: Pace) {
     let mut notes = Vec::new();
     loop {
         if shared.stop.load(Ordering::Acquire) {

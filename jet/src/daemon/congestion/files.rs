@@ -222,7 +222,7 @@ impl Congestion for FileKnobs {
 
 /// Whether an actuator of this kind could have written the setting: checks the parts of its path, and its
 /// values.
-pub(super) fn fits(kind: ActuatorKind, setting: &Setting) -> bool {
+pub(super) fn is_valid_setting(kind: ActuatorKind, setting: &Setting) -> bool {
     let device = match kind {
         ActuatorKind::RoceNp => is_interface(&setting.device),
         ActuatorKind::CcParams => is_pci(&setting.device),

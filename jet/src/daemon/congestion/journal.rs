@@ -102,7 +102,7 @@ impl Journal {
         if content.settings.len() > SETTINGS_MAX {
             return Err(foreign("longer than any journal"));
         }
-        if let Some(setting) = content.settings.iter().find(|setting| !fits(setting)) {
+        if let Some(setting) = content.settings.iter().find(|setting| !is_valid_setting(setting)) {
             return Err(foreign(&format!("not of this version ({setting:?})")));
         }
         Ok(content.settings)
@@ -161,11 +161,11 @@ fn flags(flags: OFlags) -> i32 {
 
 /// Whether this version could have written the setting. The check matters: restoring writes the setting's
 /// value to a path that it names.
-fn fits(setting: &Setting) -> bool {
+fn is_valid_setting(setting: &Setting) -> bool {
     match ActuatorKind::ALL.into_iter().find(|kind| kind.name() == setting.actuator) {
         None => false,
-        Some(ActuatorKind::Mstcongestion) => mstcongestion::fits(setting),
-        Some(kind) => files::fits(kind, setting),
+        Some(ActuatorKind::Mstcongestion) => mstcongestion::is_valid_setting(setting),
+        Some(kind) => files::is_valid_setting(kind, setting),
     }
 }
 

@@ -4,7 +4,7 @@
 //! stay in the journal. This daemon, or the next, tries again until they are restored.
 
 use super::journal::{Journal, JournalError};
-use super::leftover::ToolLock;
+use super::tool_lock::ToolLock;
 use super::{ActuatorKind, Congestion, CongestionConfig, Setting, Soft, Support, actuator};
 use jet_control::status::{ActuatorState, ActuatorStatus};
 use std::path::Path;
@@ -62,11 +62,11 @@ pub struct Recovery {
 /// Returns [`JournalError::Read`] if the journal cannot be read.
 pub fn recover(config: &CongestionConfig, control_socket: &Path) -> Result<Recovery, JournalError> {
     let config = CongestionConfig { actuators: Vec::new(), ..config.clone() };
-    Keeper::open(&config, control_socket, Vec::new()).map(|(_, recovery)| recovery)
+    ActuatorKeeper::open(&config, control_socket, Vec::new()).map(|(_, recovery)| recovery)
 }
 
 /// All actuators, and the journal of their changes.
-pub(super) struct Keeper {
+pub(super) struct ActuatorKeeper {
     held: Vec<Held>,
     journal: Journal,
     /// Settings in the journal, in the order in which they were lowered.
@@ -76,7 +76,7 @@ pub(super) struct Keeper {
 /// Rows of the actuators, which the status reads.
 pub(super) type Rows = Mutex<Vec<ActuatorStatus>>;
 
-impl Keeper {
+impl ActuatorKeeper {
     /// Restores what an earlier daemon left. Then probes the configured actuators, and `others`.
     pub(super) fn open(
         config: &CongestionConfig,

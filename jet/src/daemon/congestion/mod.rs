@@ -12,21 +12,21 @@ mod control;
 mod files;
 mod journal;
 mod keeper;
-mod leftover;
 mod mstcongestion;
-mod observed;
 mod pace;
+mod passive_actuators;
 #[cfg(test)]
 mod tests;
 mod tool;
+mod tool_lock;
 
 pub use config::{ActuatorKind, CongestionConfig, CongestionConfigError, Mode};
-pub use control::{CongestionControl, CongestionView, Mark, StartError};
+pub use control::{CongestionControl, CongestionView, StartError, WishHandle};
 pub use files::FileKnobs;
 pub use journal::{JournalError, journal_path};
 pub use keeper::{Recovery, recover};
 pub use mstcongestion::Mstcongestion;
-pub use observed::{PcieCong, Soft};
+pub use passive_actuators::{PcieCong, Soft};
 pub use tool::ToolError;
 
 use serde::{Deserialize, Serialize};
@@ -223,7 +223,7 @@ fn gone(setting: &Setting) -> String {
 fn actuator(
     config: &CongestionConfig,
     kind: ActuatorKind,
-    lock: &Result<leftover::ToolLock, String>,
+    lock: &Result<tool_lock::ToolLock, String>,
 ) -> Box<dyn Congestion> {
     match kind {
         ActuatorKind::Mstcongestion => Box::new(Mstcongestion::new(config, lock.clone())),

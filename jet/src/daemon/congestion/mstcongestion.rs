@@ -6,8 +6,8 @@
 //! mode is set only if it differs.
 
 use super::config::{Mode, is_pci};
-use super::leftover::ToolLock;
 use super::tool::{Tool, one_line};
+use super::tool_lock::ToolLock;
 use super::{
     ActuatorError, ActuatorKind, Congestion, CongestionConfig, Setting, Support, changed_by_others, gone,
 };
@@ -101,7 +101,7 @@ fn parse(said: &str) -> Option<State> {
 }
 
 /// Whether this actuator could have written the setting.
-pub(super) fn fits(setting: &Setting) -> bool {
+pub(super) fn is_valid_setting(setting: &Setting) -> bool {
     let words: &[&str] = match setting.knob.as_str() {
         ACTION => &ACTIONS,
         MODE => &MODES,

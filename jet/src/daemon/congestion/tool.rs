@@ -3,7 +3,7 @@
 //! The tool is started with `posix_spawn`, so nothing here may force a `fork`. A fork would make every
 //! private page of the daemon copy-on-write, and the reactor would fault on its own memory.
 
-use super::leftover::ToolLock;
+use super::tool_lock::ToolLock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -180,7 +180,7 @@ impl Tool {
             return Err(timed_out(line, self.limit, &output));
         }
         let status = child.wait();
-        hear(&mut reader, &mut output);
+        read_available(&mut reader, &mut output);
         match status {
             _ if !ended => Err(timed_out(line, self.limit, &output)),
             Err(source) => Err(not_started(source)),
@@ -247,7 +247,7 @@ fn wait(process: &OwnedFd, mut reader: Option<&mut File>, output: &mut Vec<u8>, 
             Err(_) => return false,
             Ok(_) => {}
         }
-        if heard && reader.as_deref_mut().is_some_and(|reader| hear(reader, output)) {
+        if heard && reader.as_deref_mut().is_some_and(|reader| read_available(reader, output)) {
             // The tool has closed its output: the pipe would be readable for ever.
             reader = None;
         }
@@ -258,7 +258,7 @@ fn wait(process: &OwnedFd, mut reader: Option<&mut File>, output: &mut Vec<u8>, 
 }
 
 /// Reads the output that is there. Returns whether the other end is closed.
-fn hear(reader: &mut File, output: &mut Vec<u8>) -> bool {
+fn read_available(reader: &mut File, output: &mut Vec<u8>) -> bool {
     let mut chunk = [0; 1024];
     // A tool may write without end, so return after this many chunks to check the time.
     for _ in 0..64 {

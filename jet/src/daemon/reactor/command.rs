@@ -5,8 +5,10 @@ use super::application::NewSession;
 use super::snapshot::Snapshot;
 use crossbeam_queue::ArrayQueue;
 use jet_core::OpenError;
+use jet_fabric::advice::advised;
 use jet_fabric::unix::Doorbell;
 use jet_reactor::SessionTicket;
+use std::io;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, TryAcquireError, oneshot};
 
@@ -20,7 +22,7 @@ pub enum Command {
         /// Session that the control plane has prepared.
         new: Box<NewSession>,
         /// Channel for the answer: the session's ticket, or the reason for refusing it.
-        reply: oneshot::Sender<Result<SessionTicket, OpenError>>,
+        reply: oneshot::Sender<Result<SessionTicket, OpenSessionError>>,
     },
     /// Ends a session. Its application may live on, and read the slabs that it held.
     End {
@@ -54,6 +56,17 @@ pub enum Command {
         /// Time in milliseconds, from now, after which the reactor stops anyway.
         deadline_ms: u64,
     },
+}
+
+/// Reason why the reactor does not open a session.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenSessionError {
+    /// The receiver refuses the session.
+    #[error(transparent)]
+    Receiver(#[from] OpenError),
+    /// The system refuses to watch the session's doorbell.
+    #[error("the system refuses to watch the session's doorbell: {}", advised(.0))]
+    System(io::Error),
 }
 
 /// The control plane's end of the queue of commands to the reactor.

@@ -8,7 +8,7 @@ mod orders;
 mod snapshot;
 
 pub use application::{LocalApplication, NewSession};
-pub use command::{Command, CommandInbox, Commands};
+pub use command::{Command, CommandInbox, Commands, OpenSessionError};
 pub use epoll::Epoll;
 pub use snapshot::Snapshot;
 
@@ -110,7 +110,7 @@ impl<N: Nic> Reactor<N> {
             if self.driver.nic_is_gone() {
                 return Err(RunError::NicGone);
             }
-            if self.driver.go_on_draining(now_ns) {
+            if self.driver.continue_drain(now_ns) {
                 return Ok(());
             }
             let idle_ns = now_ns - *idle_since_ns.get_or_insert(now_ns);
@@ -188,7 +188,7 @@ fn clear_doorbell<N: Nic>(driver: &mut Driver<N>, epoll: &Epoll, session: Sessio
 
 /// Longest time in nanoseconds for a turn and for waking up. A turn takes microseconds, and 1 ms if it copies
 /// and checks megabytes. Any time beyond that counts as a stall of the reactor or the machine.
-const LOOK_NS: u64 = 1_000_000;
+const TURN_NS_MAX: u64 = 1_000_000;
 /// Unit in nanoseconds to which epoll rounds up the length of a sleep.
 const SLEEP_UNIT_NS: u64 = 1_000_000;
 
@@ -196,7 +196,7 @@ const SLEEP_UNIT_NS: u64 = 1_000_000;
 /// `sleep_ns`.
 fn due_ns(now_ns: u64, sleep_ns: u64) -> u64 {
     let sleep_ns = sleep_ns.checked_next_multiple_of(SLEEP_UNIT_NS).unwrap_or(u64::MAX);
-    now_ns.saturating_add(sleep_ns).saturating_add(LOOK_NS)
+    now_ns.saturating_add(sleep_ns).saturating_add(TURN_NS_MAX)
 }
 
 /// Shortest time in nanoseconds that a reactor spins, if it may spin at all.
@@ -210,9 +210,9 @@ mod tests {
 
     #[test]
     fn a_sleep_that_was_wanted_is_no_stall() {
-        assert_eq!(due_ns(7, 0), 7 + LOOK_NS);
-        assert_eq!(due_ns(7, 500_000), 7 + 1_000_000 + LOOK_NS);
-        assert_eq!(due_ns(7, 1_000_001), 7 + 2_000_000 + LOOK_NS);
+        assert_eq!(due_ns(7, 0), 7 + TURN_NS_MAX);
+        assert_eq!(due_ns(7, 500_000), 7 + 1_000_000 + TURN_NS_MAX);
+        assert_eq!(due_ns(7, 1_000_001), 7 + 2_000_000 + TURN_NS_MAX);
         assert_eq!(due_ns(7, u64::MAX), u64::MAX);
     }
 }

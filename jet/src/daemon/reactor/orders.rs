@@ -2,10 +2,9 @@
 
 use super::Driver;
 use super::application::NewSession;
-use super::command::{Command, CommandInbox};
+use super::command::{Command, CommandInbox, OpenSessionError};
 use super::epoll::Epoll;
 use super::snapshot::Filling;
-use jet_core::OpenError;
 use jet_fabric::nic::Nic;
 use jet_reactor::SessionTicket;
 use std::sync::Arc;
@@ -47,11 +46,11 @@ impl Orders {
                 let opened = open(now_ns, driver, epoll, *new);
                 if let Err(Ok(ticket)) = reply.send(opened) {
                     // The control plane gave up while the session was opened.
-                    driver.gone(now_ns, ticket);
+                    driver.application_gone(now_ns, ticket);
                 }
             }
-            Command::End { ticket } => driver.end(now_ns, ticket),
-            Command::Gone { ticket } => driver.gone(now_ns, ticket),
+            Command::End { ticket } => driver.end_session(now_ns, ticket),
+            Command::Gone { ticket } => driver.application_gone(now_ns, ticket),
             Command::Snapshot { snapshot, reply } => self.filling = Some(Filling::new(snapshot, reply)),
             Command::EscapeMemory { ready_slabs, error } => {
                 driver.handle_escape_memory(ready_slabs);
@@ -69,14 +68,14 @@ fn open<N: Nic>(
     driver: &mut Driver<N>,
     epoll: &Epoll,
     new: NewSession,
-) -> Result<SessionTicket, OpenError> {
+) -> Result<SessionTicket, OpenSessionError> {
     let ticket = driver.open(new)?;
     let application = driver.application(ticket.session).expect("it was opened just now");
     match epoll.add_session(&application.doorbell, ticket.session.0) {
         Ok(()) => Ok(ticket),
-        Err(_) => {
-            driver.gone(now_ns, ticket);
-            Err(OpenError::TooMany { max: driver.receiver().config().sessions_max })
+        Err(error) => {
+            driver.application_gone(now_ns, ticket);
+            Err(OpenSessionError::System(error))
         }
     }
 }

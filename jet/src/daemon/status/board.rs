@@ -42,26 +42,26 @@ pub struct Sources {
 }
 
 /// The daemon's status at one time.
-pub struct Told {
+pub struct Answer {
     /// The encoded answer to a request for the status.
     pub frame: Bytes,
     snapshot: Box<Snapshot>,
     begun: Instant,
 }
 
-impl Told {
+impl Answer {
     /// Returns the page of rows that begins at `from`.
     fn rows(&self, from: RowsFrom) -> Rows {
         FURTHER.of(&self.snapshot, from)
     }
 }
 
-type Reply = oneshot::Sender<Arc<Told>>;
+type Reply = oneshot::Sender<Arc<Answer>>;
 
 /// The queue of requests for the status, and the newest answer.
 pub struct Board {
     asks: mpsc::Sender<Reply>,
-    newest: Arc<Mutex<Option<Arc<Told>>>>,
+    newest: Arc<Mutex<Option<Arc<Answer>>>>,
 }
 
 impl Board {
@@ -75,7 +75,7 @@ impl Board {
     }
 
     /// Returns the status after this call; `None` if the daemon is stopping.
-    pub async fn now(&self) -> Option<Arc<Told>> {
+    pub async fn now(&self) -> Option<Arc<Answer>> {
         let (reply, hears) = oneshot::channel();
         self.asks.send(reply).await.ok()?;
         hears.await.ok()
@@ -84,20 +84,20 @@ impl Board {
     /// Returns further rows of the newest status, or of a new one if the newest is too old. `None`: the
     /// daemon is stopping.
     pub async fn rows(&self, from: RowsFrom) -> Option<Rows> {
-        let newest = newest(&self.newest).clone().filter(|told| told.begun.elapsed() < ROWS_AGE_MAX);
+        let newest = newest(&self.newest).clone().filter(|answer| answer.begun.elapsed() < ROWS_AGE_MAX);
         match newest {
-            Some(told) => Some(told.rows(from)),
-            None => self.now().await.map(|told| told.rows(from)),
+            Some(answer) => Some(answer.rows(from)),
+            None => self.now().await.map(|answer| answer.rows(from)),
         }
     }
 }
 
-fn newest(newest: &Mutex<Option<Arc<Told>>>) -> MutexGuard<'_, Option<Arc<Told>>> {
+fn newest(newest: &Mutex<Option<Arc<Answer>>>) -> MutexGuard<'_, Option<Arc<Answer>>> {
     newest.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Collects waiting requests, gets one snapshot for all of them, and answers each with it.
-async fn tell(sources: Sources, mut asked: mpsc::Receiver<Reply>, board: Arc<Mutex<Option<Arc<Told>>>>) {
+async fn tell(sources: Sources, mut asked: mpsc::Receiver<Reply>, board: Arc<Mutex<Option<Arc<Answer>>>>) {
     let room = || Snapshot::with_room(sources.about.sessions_max, sources.about.peers_max);
     let mut empty = room();
     let mut begun: Option<Instant> = None;
@@ -114,11 +114,11 @@ async fn tell(sources: Sources, mut asked: mpsc::Receiver<Reply>, board: Arc<Mut
         sources.commands.send(Command::Snapshot { snapshot: empty, reply }).await;
         // The reactor is gone. Dropping the requests tells their clients.
         let Ok(snapshot) = filled.await else { return };
-        let told = Arc::new(Told { frame: sources.frame(&snapshot), snapshot, begun: at });
-        let before = newest(&board).replace(Arc::clone(&told));
+        let answer = Arc::new(Answer { frame: sources.frame(&snapshot), snapshot, begun: at });
+        let before = newest(&board).replace(Arc::clone(&answer));
         for reply in waiting {
             // The client may have stopped waiting.
-            let _ = reply.send(Arc::clone(&told));
+            let _ = reply.send(Arc::clone(&answer));
         }
         // Fill the previous snapshot next, unless a client still reads it.
         empty = before.and_then(Arc::into_inner).map_or_else(room, |before| before.snapshot);

@@ -5,9 +5,9 @@
 //! [`Directories::forget`] each path is walked again, and so is the path to `--out` itself. An open part
 //! keeps a descriptor of its own directory, because the part is renamed from there.
 
-use super::file::{Identity, beneath, identity_of};
-use super::lasting::{Lasting, Sync};
+use super::file::{Identity, identity_of, open_beneath};
 use super::sweep;
+use super::synced_names::{DirectorySync, SyncedNames};
 use super::{OutError, RelativePath};
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -32,22 +32,22 @@ pub(super) struct Directories {
     /// Path and descriptor of the directory that was asked for last in this round.
     last: Option<(Vec<u8>, Rc<OwnedFd>)>,
     /// Directories whose names in their parents were synced.
-    pub(super) lasting: Lasting,
+    pub(super) synced_names: SyncedNames,
     /// Function that syncs the directories above the root, if they must survive a crash.
-    pub(super) sync: Option<Sync>,
+    pub(super) sync: Option<DirectorySync>,
 }
 
 impl Directories {
     /// Opens the receiver's directory, and makes it if it does not exist. With `sync`, its name and those
     /// above it survive a crash when this returns. The same holds later, when `--out` is found to be another
     /// directory.
-    pub(super) fn new(out: &Path, sync: Option<Sync>) -> Result<Self, OutError> {
+    pub(super) fn new(out: &Path, sync: Option<DirectorySync>) -> Result<Self, OutError> {
         let failed = |source: io::Error| OutError::Open { path: out.to_owned(), source };
         // A later change of the working directory must not change what a relative path means.
         let out = std::path::absolute(out).map_err(failed)?;
         std::fs::create_dir_all(&out).map_err(failed)?;
         let (root, identity) = open_root(&out, Instant::now() + sweep::ENDING_MAX)?;
-        match beneath(&root, b".", DIRECTORY, Mode::empty()) {
+        match open_beneath(&root, b".", DIRECTORY, Mode::empty()) {
             Ok(_) => {}
             Err(Errno::NOSYS) => return Err(OutError::NoOpenat2),
             Err(errno) => return Err(failed(errno.into())),
@@ -62,7 +62,7 @@ impl Directories {
             replaced: 0,
             looked: false,
             last: None,
-            lasting: Lasting::default(),
+            synced_names: SyncedNames::default(),
             sync,
         })
     }
@@ -106,7 +106,7 @@ impl Directories {
             sync.all_above(&root)?;
         }
         (self.root, self.identity) = (Rc::new(root), identity);
-        self.lasting.clear();
+        self.synced_names.clear();
         self.replaced += 1;
         self.looked = true;
         Ok(Rc::clone(&self.root))
@@ -120,7 +120,7 @@ impl Directories {
         if let Some((_, directory)) = self.last.as_ref().filter(|(last, _)| last == path.as_bytes()) {
             return Ok(Rc::clone(directory));
         }
-        let directory = match beneath(&root, path.as_bytes(), DIRECTORY, Mode::empty()) {
+        let directory = match open_beneath(&root, path.as_bytes(), DIRECTORY, Mode::empty()) {
             Ok(directory) => Rc::new(directory),
             Err(Errno::NOENT) => self.make_all(root, path)?,
             Err(errno) => return Err(errno.into()),
@@ -138,9 +138,9 @@ impl Directories {
                     Err(Errno::EXIST) => false,
                     Err(errno) => return Err(errno.into()),
                 };
-            at = Rc::new(beneath(&at, component, DIRECTORY, Mode::empty())?);
+            at = Rc::new(open_beneath(&at, component, DIRECTORY, Mode::empty())?);
             if made {
-                self.lasting.made(identity_of(&at)?);
+                self.synced_names.made(identity_of(&at)?);
             }
         }
         Ok(at)

@@ -32,7 +32,7 @@ pub(super) fn identity_of(file: &OwnedFd) -> Result<Identity, Errno> {
 pub(super) fn create(directory: &OwnedFd, key: Key) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let name = part_name(key);
-    let make = || beneath(directory, name.as_bytes(), flags, Mode::RUSR | Mode::WUSR);
+    let make = || open_beneath(directory, name.as_bytes(), flags, Mode::RUSR | Mode::WUSR);
     match make() {
         Err(Errno::EXIST) => {
             rustix::fs::unlinkat(directory, &*name, AtFlags::empty())?;
@@ -44,7 +44,7 @@ pub(super) fn create(directory: &OwnedFd, key: Key) -> Result<OwnedFd, Errno> {
 
 /// Shows other receivers that this file may be written to, until the last write to it has ended. The shared
 /// lock belongs to the open file, which a write in flight keeps open.
-pub(super) fn hold(file: &OwnedFd) {
+pub(super) fn lock_shared(file: &OwnedFd) {
     // A file system without locks shows other receivers nothing.
     let _ = flock(file, FlockOperation::NonBlockingLockShared);
 }
@@ -62,7 +62,7 @@ pub(super) fn mode_of(mode: u16) -> Mode {
     Mode::from_raw_mode(u32::from(mode & MODE_MASK))
 }
 
-pub(super) fn beneath(
+pub(super) fn open_beneath(
     directory: impl std::os::fd::AsFd,
     path: &[u8],
     flags: OFlags,

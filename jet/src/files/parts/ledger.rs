@@ -17,7 +17,7 @@ const EXTENTS_MAX: usize = 1024;
 
 /// Judgment of a part, by what was accounted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum Verdict {
     /// Everything was written, and its hash is the sender's (or the sender made none).
     Proven,
     /// Something was not written.
@@ -113,20 +113,20 @@ impl Ledgers {
         }
     }
 
-    pub(super) fn standing(&self, key: Key, proof: Option<Proof>) -> Standing {
-        let Some(ledger) = self.ledgers.get(&key) else { return Standing::Unproven };
+    pub(super) fn verdict(&self, key: Key, proof: Option<Proof>) -> Verdict {
+        let Some(ledger) = self.ledgers.get(&key) else { return Verdict::Unproven };
         let whole = match ledger.extents[..] {
             [] => ledger.file_bytes == 0,
             [extent] => extent == (0, ledger.file_bytes),
             _ => false,
         };
         match (proof, &ledger.sum) {
-            _ if !whole => Standing::Incomplete,
-            (None, _) => Standing::Proven,
-            (Some(proof), Some(sum)) if sum.proof(ledger.file_bytes) == proof => Standing::Proven,
-            (Some(_), Some(_)) => Standing::Different,
+            _ if !whole => Verdict::Incomplete,
+            (None, _) => Verdict::Proven,
+            (Some(proof), Some(sum)) if sum.proof(ledger.file_bytes) == proof => Verdict::Proven,
+            (Some(_), Some(_)) => Verdict::Different,
             // The beginning announced no hash, and so none was counted: the file is read again.
-            (Some(_), None) => Standing::Unproven,
+            (Some(_), None) => Verdict::Unproven,
         }
     }
 }
@@ -196,16 +196,16 @@ mod tests {
         for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1], [0, 2, 1], [1, 0, 2]] {
             let mut ledgers = ledgers(6, Some(Hash::Fast));
             for (count, piece_at) in order.into_iter().enumerate() {
-                assert_eq!(ledgers.standing(KEY, proof), Standing::Incomplete, "{count} of {order:?}");
+                assert_eq!(ledgers.verdict(KEY, proof), Verdict::Incomplete, "{count} of {order:?}");
                 let (from, to) = (piece_at * 2, piece_at * 2 + 2);
                 assert!(!ledgers.has(KEY, from * BLOCK, to * BLOCK));
                 ledgers.add(KEY, from * BLOCK, to * BLOCK, Some(&piece(from, to)));
                 assert!(ledgers.has(KEY, from * BLOCK, to * BLOCK));
             }
-            assert_eq!(ledgers.standing(KEY, proof), Standing::Proven, "{order:?}");
-            assert_eq!(ledgers.standing(KEY, None), Standing::Proven);
+            assert_eq!(ledgers.verdict(KEY, proof), Verdict::Proven, "{order:?}");
+            assert_eq!(ledgers.verdict(KEY, None), Verdict::Proven);
             let other = Some(piece(0, 5).proof(6 * BLOCK));
-            assert_eq!(ledgers.standing(KEY, other), Standing::Different);
+            assert_eq!(ledgers.verdict(KEY, other), Verdict::Different);
         }
     }
 
@@ -214,8 +214,8 @@ mod tests {
         let mut with_hole = ledgers(6, Some(Hash::Fast));
         with_hole.add(KEY, 0, 2 * BLOCK, Some(&piece(0, 2)));
         with_hole.add(KEY, 2 * BLOCK, 6 * BLOCK, None);
-        assert_eq!(with_hole.standing(KEY, Some(piece(0, 2).proof(6 * BLOCK))), Standing::Proven);
-        assert_eq!(ledgers(0, None).standing(KEY, None), Standing::Proven);
+        assert_eq!(with_hole.verdict(KEY, Some(piece(0, 2).proof(6 * BLOCK))), Verdict::Proven);
+        assert_eq!(ledgers(0, None).verdict(KEY, None), Verdict::Proven);
     }
 
     #[test]
@@ -224,20 +224,20 @@ mod tests {
             let mut ledgers = ledgers(9, None);
             ledgers.add(KEY, 0, 2 * BLOCK, None);
             ledgers.add(KEY, 4 * BLOCK, 6 * BLOCK, None);
-            assert_eq!(ledgers.standing(KEY, None), Standing::Incomplete);
+            assert_eq!(ledgers.verdict(KEY, None), Verdict::Incomplete);
             ledgers.add(KEY, from * BLOCK, to * BLOCK, None);
-            assert_eq!(ledgers.standing(KEY, None), Standing::Unproven, "{from} {to}");
+            assert_eq!(ledgers.verdict(KEY, None), Verdict::Unproven, "{from} {to}");
         }
         let mut many = ledgers(4 * EXTENTS_MAX as u64, None);
         for extent in 0..=EXTENTS_MAX as u64 {
-            assert_eq!(many.standing(KEY, None), Standing::Incomplete);
+            assert_eq!(many.verdict(KEY, None), Verdict::Incomplete);
             many.add(KEY, 2 * extent * BLOCK, (2 * extent + 1) * BLOCK, None);
         }
-        assert_eq!(many.standing(KEY, None), Standing::Unproven);
+        assert_eq!(many.verdict(KEY, None), Verdict::Unproven);
         let proof = Some(piece(0, 1).proof(BLOCK));
         let mut unhashed = ledgers(1, None);
         unhashed.add(KEY, 0, BLOCK, None);
-        assert_eq!(unhashed.standing(KEY, proof), Standing::Unproven);
+        assert_eq!(unhashed.verdict(KEY, proof), Verdict::Unproven);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The last steps of a file: whether all of it was received, taking its name, and what has to be synced.
 
-use super::file::{Identity, beneath, identity_of, mode_of, part_name};
-use super::lasting::Unsynced;
-use super::ledger::Standing;
+use super::file::{Identity, identity_of, mode_of, open_beneath, part_name};
+use super::ledger::Verdict;
+use super::synced_names::Unsynced;
 use super::{Key, PartError, PartIndex, Parts, RelativePath};
 use crate::files::proof::Proof;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
@@ -43,18 +43,18 @@ impl Parts {
         // Another message still writes to the part, because it was delivered twice. Nobody knows what the
         // part has in the end.
         let written_to = part.users > 1 && !part.naming;
-        let refused = match (self.ledgers.standing(key, proof), proof) {
+        let refused = match (self.ledgers.verdict(key, proof), proof) {
             _ if written_to => Found::Incomplete,
-            (Standing::Proven, _) => {
+            (Verdict::Proven, _) => {
                 self.part(index).naming = true;
                 return Ok(Found::Proven(index));
             }
-            (Standing::Unproven, Some(_)) => {
+            (Verdict::Unproven, Some(_)) => {
                 self.part(index).naming = true;
                 return Ok(Found::Unproven(index));
             }
-            (Standing::Different, _) => Found::Different,
-            (Standing::Incomplete, _) | (Standing::Unproven, None) => Found::Incomplete,
+            (Verdict::Different, _) => Found::Different,
+            (Verdict::Incomplete, _) | (Verdict::Unproven, None) => Found::Incomplete,
         };
         self.discard(index);
         self.leave(index);
@@ -67,7 +67,7 @@ impl Parts {
     /// The error of the system call that failed.
     pub fn named_file(&mut self, path: RelativePath<'_>) -> io::Result<Option<OwnedFd>> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        match beneath(self.directories.root()?, path.as_bytes(), flags, Mode::empty()) {
+        match open_beneath(self.directories.root()?, path.as_bytes(), flags, Mode::empty()) {
             Ok(file) => {
                 let stat = rustix::fs::fstat(&file)?;
                 Ok((FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then_some(file))

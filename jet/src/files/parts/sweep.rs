@@ -8,7 +8,7 @@
 //! A part that it closed meanwhile is removed. Its sender's next message is rejected, and the sender sends
 //! the file again.
 
-use super::file::beneath;
+use super::file::open_beneath;
 use super::{OutError, Parts};
 use crate::files::path::{PART_PREFIX, printable};
 use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, flock};
@@ -48,7 +48,7 @@ pub enum SweepError {
 pub struct Swept {
     /// Number of parts that were removed.
     pub parts: u64,
-    /// Parts and directories that were left as they are, each with the reason; at most [`LEFT_MAX`] of them.
+    /// Parts and directories that were left as they are, each with the reason; at most 8 of them.
     pub left: Vec<String>,
     /// Number of parts and directories beyond these that were left.
     pub left_out: u64,
@@ -179,7 +179,7 @@ impl Parts {
 fn remove_part(directory: BorrowedFd<'_>, name: &CStr, deadline: Instant) -> Result<bool, Why> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     // A part that cannot be opened is removed: nobody can know whether a receiver has it open.
-    if let Ok(part) = beneath(directory, name.to_bytes(), flags, Mode::empty())
+    if let Ok(part) = open_beneath(directory, name.to_bytes(), flags, Mode::empty())
         && let Err(error @ NotLocked::InUse) = lock(&part, deadline)
     {
         return Err(error.into());
@@ -195,7 +195,7 @@ fn remove_part(directory: BorrowedFd<'_>, name: &CStr, deadline: Instant) -> Res
 /// the name is not a directory's, or is gone.
 fn open_below(directory: BorrowedFd<'_>, name: &CStr, deadline: Instant) -> Result<Option<Dir>, Why> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    match beneath(directory, name.to_bytes(), flags, Mode::empty()) {
+    match open_beneath(directory, name.to_bytes(), flags, Mode::empty()) {
         Ok(child) => {
             lock(&child, deadline)?;
             Ok(Some(Dir::new(child)?))

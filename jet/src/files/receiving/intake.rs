@@ -1,9 +1,9 @@
 //! Intake of new messages, and of the slices of messages that are still arriving.
 
-use super::job::{Job, Step, Subject};
+use super::job::{Job, JobStep, Subject};
+use super::open_message::OpenMessage;
 use super::prove::Proving;
-use super::unended::Unended;
-use super::{Broken, Jobs, Receiving};
+use super::{Jobs, Receiving, RoundError};
 use crate::files::header::{FileHeader, HeaderError, Kind, PathField, TAG};
 use crate::files::parts::{Found, Key, PartError, PartIndex};
 use crate::files::path::{RelativePath, printable};
@@ -30,7 +30,7 @@ struct Opened {
     path: Box<[u8]>,
     part: Option<PartIndex>,
     subject: Subject,
-    step: Step,
+    step: JobStep,
     offset: u64,
     sum: Option<Sum>,
     refusal: Option<NonZeroU32>,
@@ -58,8 +58,8 @@ impl Receiving {
         &mut self,
         session: &'s Session,
         jobs: &mut Jobs<'s>,
-        mut message: Unended<'s>,
-    ) -> Result<(), Broken> {
+        mut message: OpenMessage<'s>,
+    ) -> Result<(), RoundError> {
         if message.redelivered() {
             self.received.redelivered += 1;
         }
@@ -89,7 +89,7 @@ impl Receiving {
                 Ok(Some(opened)) => {
                     let index = jobs.insert(Job {
                         key: (message.sender(), header.file_id),
-                        taken: !matches!(opened.step, Step::Bytes),
+                        taken: !matches!(opened.step, JobStep::Bytes),
                         message,
                         path: opened.path,
                         part: opened.part,
@@ -137,7 +137,7 @@ impl Receiving {
         Ok(header)
     }
 
-    fn take_path(&mut self, message: &mut Message<'_>, key: Key) -> Result<Result<(), Refused>, Broken> {
+    fn take_path(&mut self, message: &mut Message<'_>, key: Key) -> Result<Result<(), Refused>, RoundError> {
         match message.try_next() {
             Ok(Poll::Ready(Some(slice))) if slice.len() as u64 == message.bytes() => {
                 let path = match RelativePath::new(&slice) {
@@ -214,7 +214,7 @@ impl Receiving {
                 Opened {
                     part: Some(part),
                     subject: Subject::Piece,
-                    step: Step::Bytes,
+                    step: JobStep::Bytes,
                     offset,
                     sum,
                     refusal: None,
@@ -226,13 +226,13 @@ impl Receiving {
                 match self.parts.create(key, at, bytes) {
                     Ok(part) => {
                         let (part, sum) = (Some(part), proof.map(|proof| Sum::new(proof.hash)));
-                        Opened { part, subject, step: Step::Bytes, offset: 0, sum, refusal: None, path }
+                        Opened { part, subject, step: JobStep::Bytes, offset: 0, sum, refusal: None, path }
                     }
                     // A receiver that was killed may have named the file before it could tell the sender.
                     Err(error) => {
                         let proving = proof.and_then(|proof| self.prove_named(at, bytes, proof));
                         let Some(proving) = proving else { return Err(system(error)) };
-                        let (step, refusal) = (Step::Prove(proving), Some(reject::code_of(&error)));
+                        let (step, refusal) = (JobStep::Prove(proving), Some(reject::code_of(&error)));
                         Opened { part: None, subject, step, offset: 0, sum: None, refusal, path }
                     }
                 }
@@ -249,7 +249,7 @@ impl Receiving {
                     return Ok(None);
                 }
                 let unsynced = self.parts.unsynced_made(at, directory).map_err(system)?;
-                let step = Step::Directories(unsynced);
+                let step = JobStep::Directories(unsynced);
                 let subject = Subject::Directory;
                 Opened { part: None, subject, step, offset: 0, sum: None, refusal: None, path }
             }
@@ -285,21 +285,21 @@ impl Receiving {
         key: Key,
         path: RelativePath<'_>,
         proof: Option<Proof>,
-    ) -> Result<(Option<PartIndex>, Step), Refused> {
+    ) -> Result<(Option<PartIndex>, JobStep), Refused> {
         let system = |error: io::Error| Refused::system(path, &error);
         let refused = |code: NonZeroU32| {
             let what = format!("{path}: {}", reject::explain(code.get()));
             Err(Refused { code, what })
         };
         match (self.parts.find(key, path, proof).map_err(system)?, proof) {
-            (Found::Proven(part), _) => Ok((Some(part), Step::Sync(None))),
+            (Found::Proven(part), _) => Ok((Some(part), JobStep::Sync(None))),
             (Found::Unproven(part), Some(proof)) => {
                 let proving = match self.parts.file(part, false) {
                     Ok((file, _)) => Proving::new(file, proof).map_err(PartError::from),
                     Err(error) => Err(error),
                 };
                 match proving {
-                    Ok(proving) => Ok((Some(part), Step::Prove(proving))),
+                    Ok(proving) => Ok((Some(part), JobStep::Prove(proving))),
                     Err(error) => {
                         self.parts.leave(part);
                         Err(Refused::part(path, &error))
@@ -316,7 +316,7 @@ impl Receiving {
             (Found::Gone, Some(proof)) => match self.parts.named_file(path).map_err(system)? {
                 Some(file) => {
                     let proving = Proving::new(file.into(), proof).map_err(system)?;
-                    Ok((None, Step::Prove(proving)))
+                    Ok((None, JobStep::Prove(proving)))
                 }
                 None => refused(reject::PART_GONE),
             },
@@ -330,7 +330,7 @@ impl Receiving {
         session: &'s Session,
         jobs: &mut Jobs<'s>,
         index: usize,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, RoundError> {
         let mut fed = false;
         loop {
             let job = jobs.get(index);
@@ -377,7 +377,7 @@ impl Receiving {
         jobs: &mut Jobs<'s>,
         index: usize,
         slice: DetachedSlice,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), RoundError> {
         let slice = session.attach_slice(slice);
         let job = jobs.get(index);
         job.in_flight -= 1;
@@ -398,7 +398,7 @@ impl Receiving {
         jobs: &mut Jobs<'s>,
         index: usize,
         slice: Slice<'s>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), RoundError> {
         if slice.is_empty() {
             return Ok(());
         }

@@ -1,8 +1,8 @@
 //! Messages in work, each from its first slice to its end.
 
+use super::open_message::OpenMessage;
 use super::prove::{Proved, Proving};
-use super::unended::Unended;
-use super::{Broken, Jobs, Receiving};
+use super::{Jobs, Receiving, RoundError};
 use crate::files::disk::{Finished, Work};
 use crate::files::parts::{Key, PartError, PartIndex, Unsynced};
 use crate::files::path::{RelativePath, printable};
@@ -38,8 +38,8 @@ impl Subject {
     }
 }
 
-/// Step of a message in work: what it does next, or waits for.
-pub(super) enum Step {
+/// JobStep of a message in work: what it does next, or waits for.
+pub(super) enum JobStep {
     /// The message's bytes arrive and are written.
     Bytes,
     /// The file is read again to prove it: the part's file, or the one that has the name.
@@ -55,12 +55,12 @@ pub(super) enum Step {
 }
 
 pub(super) struct Job<'s> {
-    pub message: Unended<'s>,
+    pub message: OpenMessage<'s>,
     pub key: Key,
     pub path: Box<[u8]>,
     pub part: Option<PartIndex>,
     pub subject: Subject,
-    pub step: Step,
+    pub step: JobStep,
     /// Offset in the file at which the message's bytes begin.
     pub offset: u64,
     /// Sum over the bytes that arrived, if they are counted.
@@ -81,7 +81,7 @@ pub(super) struct Job<'s> {
 /// Outcome of a step.
 enum Next {
     /// Takes the next step at once.
-    Go(Step),
+    Go(JobStep),
     /// Waits: something is in flight, or has to arrive.
     Wait,
     /// Ends the message as consumed.
@@ -144,7 +144,7 @@ impl Receiving {
         session: &'s Session,
         jobs: &mut Jobs<'s>,
         finished: Finished,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), RoundError> {
         let Finished { token, before, work, error } = finished;
         let job = jobs.get(token);
         job.in_flight -= 1;
@@ -153,15 +153,15 @@ impl Receiving {
                 (Some(error), _) => {
                     job.failed.get_or_insert(reject::code_of(&error));
                 }
-                (None, Step::Directories(unsynced)) => {
+                (None, JobStep::Directories(unsynced)) => {
                     if let Some(synced) = unsynced.pop() {
                         self.parts.synced(synced);
                     }
                 }
-                (None, step) => *step = Step::Lasting,
+                (None, step) => *step = JobStep::Lasting,
             },
             Work::Read { buffer, done, .. } => {
-                let Step::Prove(proving) = &mut job.step else { unreachable!("only proofs read") };
+                let JobStep::Prove(proving) = &mut job.step else { unreachable!("only proofs read") };
                 let read = match error {
                     None => proving.read(buffer, done, before),
                     Some(error) => Err(error),
@@ -201,7 +201,7 @@ impl Receiving {
         offset: u64,
         direct: bool,
         error: Option<std::io::Error>,
-    ) -> Result<Option<DetachedSlice>, Broken> {
+    ) -> Result<Option<DetachedSlice>, RoundError> {
         let job = jobs.get(token);
         match error {
             Some(error) => match (error.raw_os_error(), job.part) {
@@ -237,7 +237,7 @@ impl Receiving {
         slice: DetachedSlice,
         done: usize,
         offset: u64,
-    ) -> Result<Option<DetachedSlice>, Broken> {
+    ) -> Result<Option<DetachedSlice>, RoundError> {
         let job = jobs.get(token);
         let part = job.part.expect("only pieces are written");
         let aligned = (offset + done as u64).is_multiple_of(SLAB_BYTES as u64)
@@ -259,7 +259,7 @@ impl Receiving {
     }
 
     /// Advances a job by as many steps as possible while none of its operations are in flight.
-    pub(super) fn advance(&mut self, jobs: &mut Jobs<'_>, index: usize) -> Result<(), Broken> {
+    pub(super) fn advance(&mut self, jobs: &mut Jobs<'_>, index: usize) -> Result<(), RoundError> {
         loop {
             let job = jobs.get(index);
             if job.in_flight > 0 {
@@ -272,16 +272,16 @@ impl Receiving {
             }
             let job = jobs.get(index);
             let next = match &job.step {
-                Step::Bytes if !job.taken => Next::Wait,
-                Step::Bytes => self.all_written(job),
-                Step::Prove(_) => self.prove(jobs, index)?,
-                Step::Sync(file) => {
+                JobStep::Bytes if !job.taken => Next::Wait,
+                JobStep::Bytes => self.all_written(job),
+                JobStep::Prove(_) => self.prove(jobs, index)?,
+                JobStep::Sync(file) => {
                     let file = file.clone();
                     self.sync(jobs, index, file)?
                 }
-                Step::Lasting => self.lasting(job),
-                Step::Directories(_) => self.sync_directory(jobs, index)?,
-                Step::Done => Next::End,
+                JobStep::Lasting => self.lasting(job),
+                JobStep::Directories(_) => self.sync_directory(jobs, index)?,
+                JobStep::Done => Next::End,
             };
             let job = jobs.get(index);
             match next {
@@ -304,7 +304,7 @@ impl Receiving {
         let Subject::Whole { proof: Some(proof), .. } = job.subject else { return false };
         // A sync that failed reports lost bytes once. A second sync of the same file would not report them
         // again.
-        let is_writing = matches!(job.step, Step::Bytes | Step::Lasting);
+        let is_writing = matches!(job.step, JobStep::Bytes | JobStep::Lasting);
         if !is_writing || job.refusal.is_some() || !reject::is_of_system(code) {
             return false;
         }
@@ -318,7 +318,7 @@ impl Receiving {
         job.taken = true;
         job.failed = None;
         job.refusal = Some(code);
-        job.step = Step::Prove(proving);
+        job.step = JobStep::Prove(proving);
         true
     }
 
@@ -343,7 +343,7 @@ impl Receiving {
         {
             return Next::Refuse(reject::DIFFERENT);
         }
-        Next::Go(Step::Sync(None))
+        Next::Go(JobStep::Sync(None))
     }
 
     /// Sets the permission bits of a file of which everything was received, and syncs it where that was asked
@@ -353,7 +353,7 @@ impl Receiving {
         jobs: &mut Jobs<'_>,
         index: usize,
         named: Option<Rc<OwnedFd>>,
-    ) -> Result<Next, Broken> {
+    ) -> Result<Next, RoundError> {
         let job = jobs.get(index);
         let file = match (named, job.part) {
             (Some(file), _) => Ok(file),
@@ -370,16 +370,16 @@ impl Receiving {
             return Ok(error.into());
         }
         if !self.options.fsync {
-            return Ok(Next::Go(Step::Lasting));
+            return Ok(Next::Go(JobStep::Lasting));
         }
         self.begin(jobs, index, &file, Work::Sync)?;
         Ok(Next::Wait)
     }
 
     /// Begins the next read of a proof, or decides by its result.
-    fn prove(&mut self, jobs: &mut Jobs<'_>, index: usize) -> Result<Next, Broken> {
+    fn prove(&mut self, jobs: &mut Jobs<'_>, index: usize) -> Result<Next, RoundError> {
         let job = jobs.get(index);
-        let Step::Prove(proving) = &mut job.step else { unreachable!("called for proofs") };
+        let JobStep::Prove(proving) = &mut job.step else { unreachable!("called for proofs") };
         if self.leaving {
             // The receiver is leaving. The next one proves the file.
             return Ok(Next::Wait);
@@ -395,8 +395,8 @@ impl Receiving {
         };
         self.received.proven += u64::from(right);
         Ok(match (right, job.part) {
-            (true, Some(_)) => Next::Go(Step::Sync(None)),
-            (true, None) => Next::Go(Step::Sync(Some(file))),
+            (true, Some(_)) => Next::Go(JobStep::Sync(None)),
+            (true, None) => Next::Go(JobStep::Sync(Some(file))),
             (false, part) => Next::Refuse(not_whole(part)),
         })
     }
@@ -409,7 +409,7 @@ impl Receiving {
         };
         if job.subject == Subject::Piece {
             return match self.parts.written(part, job.offset, job.written, job.sum.as_ref()) {
-                Ok(()) => Next::Go(Step::Done),
+                Ok(()) => Next::Go(JobStep::Done),
                 Err(error) => error.into(),
             };
         }
@@ -425,7 +425,7 @@ impl Receiving {
     fn named(&mut self, job: &Job<'_>) -> Next {
         self.paths.forget(job.key);
         if !self.options.fsync {
-            return Next::Go(Step::Done);
+            return Next::Go(JobStep::Done);
         }
         self.unsynced(job)
     }
@@ -433,7 +433,7 @@ impl Receiving {
     /// Finds the directories to sync after a file was named.
     fn unsynced(&mut self, job: &Job<'_>) -> Next {
         match self.parts.unsynced(job.directory()) {
-            Ok(unsynced) => Next::Go(Step::Directories(unsynced)),
+            Ok(unsynced) => Next::Go(JobStep::Directories(unsynced)),
             // The directory was removed or moved away since, with the file in it. The file is sent again.
             Err(error) if job.subject != Subject::Directory && is_no_way(&error) => {
                 Next::Refuse(reject::PART_GONE)
@@ -443,10 +443,10 @@ impl Receiving {
     }
 
     /// Syncs the last of the directories that are left.
-    fn sync_directory(&mut self, jobs: &mut Jobs<'_>, index: usize) -> Result<Next, Broken> {
+    fn sync_directory(&mut self, jobs: &mut Jobs<'_>, index: usize) -> Result<Next, RoundError> {
         let job = jobs.get(index);
-        let Step::Directories(unsynced) = &job.step else { unreachable!("called for directories") };
-        let Some(unsynced) = unsynced.last() else { return Ok(Next::Go(Step::Done)) };
+        let JobStep::Directories(unsynced) = &job.step else { unreachable!("called for directories") };
+        let Some(unsynced) = unsynced.last() else { return Ok(Next::Go(JobStep::Done)) };
         Ok(match self.parts.open_unsynced(job.directory(), unsynced) {
             Ok(Some(directory)) => {
                 self.begin(jobs, index, &directory, Work::Sync)?;
@@ -463,7 +463,7 @@ impl Receiving {
         index: usize,
         file: &Rc<OwnedFd>,
         work: Work,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), RoundError> {
         // SAFETY: a sync has no bytes, and a read owns its buffer.
         unsafe { self.disk.begin(index, file, work)? };
         jobs.get(index).in_flight += 1;
@@ -510,7 +510,7 @@ impl Receiving {
     /// overlap those of another delivery of the same piece.
     pub(super) fn leave_part(&mut self, job: &Job<'_>) {
         let Some(part) = job.part else { return };
-        if job.subject == Subject::Piece && !matches!(job.step, Step::Done) {
+        if job.subject == Subject::Piece && !matches!(job.step, JobStep::Done) {
             self.parts.doubt(part, job.offset, job.message.bytes());
         }
         self.parts.leave(part);
@@ -518,7 +518,12 @@ impl Receiving {
 
     /// Rejects a message. An unknown path, or a part that is gone or incomplete, is no complaint: the sender
     /// sends the path or the file again.
-    pub(super) fn refuse(&mut self, message: Unended<'_>, code: NonZeroU32, what: impl FnOnce() -> String) {
+    pub(super) fn refuse(
+        &mut self,
+        message: OpenMessage<'_>,
+        code: NonZeroU32,
+        what: impl FnOnce() -> String,
+    ) {
         match code {
             reject::PATH_UNKNOWN => {}
             reject::PART_GONE | reject::INCOMPLETE => self.received.lost += 1,

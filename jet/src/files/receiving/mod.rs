@@ -6,6 +6,7 @@
 
 mod intake;
 mod job;
+mod open_message;
 mod paths;
 mod prove;
 mod report;
@@ -13,12 +14,12 @@ mod slow_option;
 mod slow_schedule;
 #[cfg(test)]
 mod tests;
-mod unended;
 
 use super::disk::{Disk, DiskError, Engine};
 use super::parts::{OutError, Parts, PartsOptions};
 use jet_client::receive::{DetachedSlice, ReceiveError, Session};
 use job::Job;
+use open_message::OpenMessage;
 use paths::Paths;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use slab::Slab;
@@ -27,7 +28,6 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use unended::Unended;
 
 pub use report::{ReceiveReport, Received};
 pub use slow_option::{Hold, Slow, SlowError, Stop};
@@ -229,8 +229,8 @@ impl Receiving {
             }
             let worked = match self.work(session, jobs) {
                 Ok(worked) => worked,
-                Err(Broken::Session(error)) => return Ok(Served::SessionEnded(error)),
-                Err(Broken::Disk(error)) => return Err(error.into()),
+                Err(RoundError::Session(error)) => return Ok(Served::SessionEnded(error)),
+                Err(RoundError::Disk(error)) => return Err(error.into()),
             };
             self.disk.submit()?;
             if self.options.files_max.is_some_and(|max| self.received.files >= max) && jobs.is_empty() {
@@ -265,8 +265,8 @@ impl Receiving {
             let left = [idle_left, due_left].into_iter().flatten().min();
             match self.sleep(session, stop, left, stopped_until.is_some()) {
                 Ok(()) => {}
-                Err(Sleepless::Session(error)) => return Ok(Served::SessionEnded(error)),
-                Err(Sleepless::System(error)) => return Err(ReceivingError::Wait(error)),
+                Err(SleepError::Session(error)) => return Ok(Served::SessionEnded(error)),
+                Err(SleepError::System(error)) => return Err(ReceivingError::Wait(error)),
             }
             rounds = ROUNDS_PER_STOP_LOOK;
         }
@@ -274,7 +274,7 @@ impl Receiving {
 
     /// Does one round of work: handles operations that ended, feeds messages in work, and takes new ones.
     /// Returns `false` if there was nothing to do.
-    fn work<'s>(&mut self, session: &'s Session, jobs: &mut Jobs<'s>) -> Result<bool, Broken> {
+    fn work<'s>(&mut self, session: &'s Session, jobs: &mut Jobs<'s>) -> Result<bool, RoundError> {
         let mut worked = false;
         let mut stopped = false;
         self.parts.look_anew();
@@ -308,7 +308,7 @@ impl Receiving {
         while !enough && !self.is_blocked(jobs) {
             let Some(message) = session.try_receive()? else { break };
             worked = true;
-            self.take(session, jobs, Unended::new(message))?;
+            self.take(session, jobs, OpenMessage::new(message))?;
         }
         if worked {
             self.active_at = Instant::now();
@@ -332,7 +332,7 @@ impl Receiving {
         stop: BorrowedFd<'_>,
         left: Option<Duration>,
         stopped: bool,
-    ) -> Result<(), Sleepless> {
+    ) -> Result<(), SleepError> {
         // While the disk has no room, only its completions wake this thread, or the time at which a held
         // slice is due. Otherwise messages in work may wait for slices, which need the session.
         let blocked = stopped || self.room() < intake::ROOM_PER_SLICE;
@@ -340,11 +340,11 @@ impl Receiving {
             session.flush();
             self.disk.prepare_sleep()
         } else {
-            session.prepare_sleep().map_err(Sleepless::Session)? && self.disk.prepare_sleep()
+            session.prepare_sleep().map_err(SleepError::Session)? && self.disk.prepare_sleep()
         };
         let result = if asleep { self.poll(session, stop, left, blocked) } else { Ok(()) };
         self.disk.awake();
-        result.map_err(Sleepless::System)
+        result.map_err(SleepError::System)
     }
 
     fn poll(
@@ -375,8 +375,8 @@ impl Receiving {
         let mut ended = Vec::with_capacity(self.options.depth + JOBS_MAX);
         while let Some((index, slice)) = self.slow_schedule.take_now() {
             match self.write_held(session, &mut jobs, index, slice) {
-                Ok(()) | Err(Broken::Session(_)) => {}
-                Err(Broken::Disk(error)) => return Err(error),
+                Ok(()) | Err(RoundError::Session(_)) => {}
+                Err(RoundError::Disk(error)) => return Err(error),
             }
         }
         while !self.disk.is_idle() {
@@ -384,8 +384,8 @@ impl Receiving {
             for finished in ended.drain(..) {
                 match self.handle_finished(session, &mut jobs, finished) {
                     // It no longer matters whether the session is intact.
-                    Ok(()) | Err(Broken::Session(_)) => {}
-                    Err(Broken::Disk(error)) => return Err(error),
+                    Ok(()) | Err(RoundError::Session(_)) => {}
+                    Err(RoundError::Disk(error)) => return Err(error),
                 }
             }
         }
@@ -423,24 +423,24 @@ fn is_readable(fd: BorrowedFd<'_>) -> Result<bool, ReceivingError> {
 
 /// Error that stops a round of work.
 #[derive(Debug)]
-enum Broken {
+enum RoundError {
     Session(ReceiveError),
     Disk(DiskError),
 }
 
-impl From<ReceiveError> for Broken {
+impl From<ReceiveError> for RoundError {
     fn from(error: ReceiveError) -> Self {
         Self::Session(error)
     }
 }
 
-impl From<DiskError> for Broken {
+impl From<DiskError> for RoundError {
     fn from(error: DiskError) -> Self {
         Self::Disk(error)
     }
 }
 
-enum Sleepless {
+enum SleepError {
     Session(ReceiveError),
     System(io::Error),
 }

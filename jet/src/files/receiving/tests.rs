@@ -205,7 +205,7 @@ fn a_ring_that_fails_ends_no_message_as_consumed() {
             // The second file is written in the same batch, by an operation that the ring never takes.
             daemon.whole("b", &slab(2));
             let Some(message) = session.try_receive().unwrap() else { panic!("it was delivered") };
-            receiving.take(&session, &mut jobs, Unended::new(message)).unwrap();
+            receiving.take(&session, &mut jobs, OpenMessage::new(message)).unwrap();
         }
         break_ring(&mut receiving.disk);
         receiving.leave(&session, jobs).unwrap_err();
@@ -223,7 +223,7 @@ fn a_panic_leaves_nothing_in_flight_and_ends_no_message() {
     catch_unwind(AssertUnwindSafe(|| {
         let mut jobs = Jobs::new(JOBS_MAX);
         let message = session.try_receive().unwrap().unwrap();
-        receiving.take(&session, &mut jobs, Unended::new(message)).unwrap();
+        receiving.take(&session, &mut jobs, OpenMessage::new(message)).unwrap();
         let written = receiving.disk.finished().unwrap();
         receiving.handle_finished(&session, &mut jobs, written).unwrap();
         // All slices were given back, and the file is not synced.
@@ -369,7 +369,7 @@ fn a_sync_that_fails_is_not_tried_again_on_the_file_that_has_the_name() {
     let mut jobs = Jobs::new(JOBS_MAX);
     daemon.whole("file", &slab(1));
     let message = session.try_receive().unwrap().unwrap();
-    receiving.take(&session, &mut jobs, Unended::new(message)).unwrap();
+    receiving.take(&session, &mut jobs, OpenMessage::new(message)).unwrap();
     let written = receiving.disk.finished().unwrap();
     receiving.handle_finished(&session, &mut jobs, written).unwrap();
     let mut synced = receiving.disk.finished().unwrap();
@@ -383,7 +383,7 @@ fn a_sync_that_fails_is_not_tried_again_on_the_file_that_has_the_name() {
 
 /// Ways in which a piece is delivered twice, the second time damaged on its way.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Again {
+enum SecondDelivery {
     /// After the first delivery was accounted for.
     Later,
     /// While the first delivery is written.
@@ -395,9 +395,12 @@ enum Again {
 
 #[test]
 fn a_piece_that_comes_twice_does_not_damage_a_file() {
-    for again in
-        [Again::Later, Again::Beside, Again::Withdrawn { first: true }, Again::Withdrawn { first: false }]
-    {
+    for again in [
+        SecondDelivery::Later,
+        SecondDelivery::Beside,
+        SecondDelivery::Withdrawn { first: true },
+        SecondDelivery::Withdrawn { first: false },
+    ] {
         let out = tempfile::tempdir().unwrap();
         let mut receiving = Receiving::new(options(out.path())).unwrap();
         let (mut daemon, session) = Daemon::new();
@@ -407,16 +410,16 @@ fn a_piece_that_comes_twice_does_not_damage_a_file() {
         daemon.deliver(begin, "file", b"", 0);
         let damaged = slab(99);
         match again {
-            Again::Later => {
+            SecondDelivery::Later => {
                 daemon.piece(0, &slab(0));
                 work_until_idle(&mut receiving, &session, &mut jobs);
                 daemon.piece(0, &damaged);
             }
-            Again::Beside => {
+            SecondDelivery::Beside => {
                 daemon.piece(0, &slab(0));
                 daemon.piece(0, &damaged);
             }
-            Again::Withdrawn { first } => {
+            SecondDelivery::Withdrawn { first } => {
                 let damage = |daemon: &mut Daemon| {
                     daemon.deliver(Kind::Piece { offset: 0 }, "file", &damaged, 2 * SLAB_BYTES);
                 };
@@ -437,7 +440,7 @@ fn a_piece_that_comes_twice_does_not_damage_a_file() {
             }
         }
         work_until_idle(&mut receiving, &session, &mut jobs);
-        if again != (Again::Withdrawn { first: true }) {
+        if again != (SecondDelivery::Withdrawn { first: true }) {
             daemon.piece(1, &slab(1));
         }
         daemon.piece(2, &slab(2));
@@ -449,7 +452,7 @@ fn a_piece_that_comes_twice_does_not_damage_a_file() {
         match fs::read(out.path().join("file")) {
             Ok(file) => assert!(code == 0 && file == content, "{again:?}: {code}, and another file"),
             // The sender sends the file again.
-            Err(_) => assert!(code != 0 && again != Again::Later, "{again:?}: {code}, and no file"),
+            Err(_) => assert!(code != 0 && again != SecondDelivery::Later, "{again:?}: {code}, and no file"),
         }
         receiving.leave(&session, jobs).unwrap();
     }

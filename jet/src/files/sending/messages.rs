@@ -2,7 +2,7 @@
 
 use super::file::{Abort, FileJob, PathState, Stage};
 use super::source::{Source, Span};
-use super::{Event, PATH_MESSAGES_MAX, Sending, SendingError, Step, What};
+use super::{Event, InFlightKind, PATH_MESSAGES_MAX, SendOutcome, Sending, SendingError};
 use crate::files::header::{Kind, SMALL_PATH_MAX, TAG};
 use crate::files::proof::BLOCK_BYTES;
 use crate::files::reject;
@@ -17,14 +17,14 @@ fn job_of(jobs: &mut HashMap<u64, FileJob>, id: u64) -> &mut FileJob {
 
 impl Sending<'_> {
     /// Does the next step of a file: sends one message, ends the file, or finds that it must wait.
-    pub(super) fn advance(&mut self, id: u64) -> Result<Step, SendingError> {
+    pub(super) fn advance(&mut self, id: u64) -> Result<SendOutcome, SendingError> {
         // Where sending stopped for another reason than an interruption, no message reaches the receiver any
         // more.
         let unheard = self.fatal.is_some() && !self.interrupted;
-        let Some(job) = self.jobs.get_mut(&id) else { return Ok(Step::Waits) };
+        let Some(job) = self.jobs.get_mut(&id) else { return Ok(SendOutcome::Waits) };
         if job.abort.is_some() {
             if job.in_flight > 0 {
-                return Ok(Step::Waits);
+                return Ok(SendOutcome::Waits);
             }
             if job.stage != Stage::Ending && job.may_be_there && !unheard {
                 match job.path_state {
@@ -34,15 +34,15 @@ impl Sending<'_> {
                 }
             }
             self.end(id);
-            return Ok(Step::Waits);
+            return Ok(SendOutcome::Waits);
         }
         match job.path_state {
             PathState::Unsaid => return self.send_path(id),
-            PathState::Saying => return Ok(Step::Waits),
+            PathState::Saying => return Ok(SendOutcome::Waits),
             PathState::InHeader | PathState::Said => {}
         }
         match (job.stage, &job.content) {
-            (Stage::Beginning | Stage::Ending, _) => return Ok(Step::Waits),
+            (Stage::Beginning | Stage::Ending, _) => return Ok(SendOutcome::Waits),
             (Stage::Unbegun, Some(content)) => {
                 let file_bytes = content.file_bytes();
                 let hash = self.options.proof;
@@ -57,27 +57,27 @@ impl Sending<'_> {
         match job.next_span() {
             Ok(Some(span)) if span.hole => return self.send_hole(id, span),
             Ok(Some(span)) => return self.send_span(id, span),
-            Ok(None) if job.in_flight > 0 => return Ok(Step::Waits),
+            Ok(None) if job.in_flight > 0 => return Ok(SendOutcome::Waits),
             Ok(None) => {}
             Err(error) => {
                 job.abort = Some(error.into());
-                return Ok(Step::Sent);
+                return Ok(SendOutcome::Sent);
             }
         }
         if job.pieces_many {
             if let Some(Err(error)) = job.content.as_ref().map(Source::check_end) {
                 job.abort = Some(error.into());
-                return Ok(Step::Sent);
+                return Ok(SendOutcome::Sent);
             }
             let proof = job.content.as_ref().and_then(|content| content.proof());
             let mode = job.mode;
             return self.send_word(id, Kind::Complete { mode, proof });
         }
         self.end(id);
-        Ok(Step::Waits)
+        Ok(SendOutcome::Waits)
     }
 
-    fn send_path(&mut self, id: u64) -> Result<Step, SendingError> {
+    fn send_path(&mut self, id: u64) -> Result<SendOutcome, SendingError> {
         let job = job_of(&mut self.jobs, id);
         let header = job.header(id, Kind::Path).encode();
         match self.sender.send_small(TAG, header.as_ref(), &job.path) {
@@ -85,8 +85,8 @@ impl Sending<'_> {
                 job.path_state = PathState::Saying;
                 job.path_messages += 1;
                 job.in_flight += 1;
-                self.in_flight.insert(ticket, (id, What::Path));
-                Ok(Step::Sent)
+                self.in_flight.insert(ticket, (id, InFlightKind::Path));
+                Ok(SendOutcome::Sent)
             }
             Err(SendError::Submit(SubmitError::TooLarge { bytes, max })) => {
                 // Nor can the sender tell the receiver to remove the file's part.
@@ -95,14 +95,14 @@ impl Sending<'_> {
                     "the receiver takes messages of at most {max} bytes, and its path needs one of {bytes}; \
                      raise the receiver's read.message_bytes_max"
                 ));
-                Ok(Step::Sent)
+                Ok(SendOutcome::Sent)
             }
             Err(error) => self.not_taken(id, error),
         }
     }
 
     /// Sends a message without a payload.
-    fn send_word(&mut self, id: u64, kind: Kind) -> Result<Step, SendingError> {
+    fn send_word(&mut self, id: u64, kind: Kind) -> Result<SendOutcome, SendingError> {
         let job = job_of(&mut self.jobs, id);
         let header = job.header(id, kind).encode();
         let ticket = match self.sender.send_small(TAG, header.as_ref(), &[]) {
@@ -113,18 +113,18 @@ impl Sending<'_> {
             Kind::Begin { .. } => {
                 job.stage = Stage::Beginning;
                 job.may_be_there = true;
-                What::Begin
+                InFlightKind::Begin
             }
             Kind::Hole { offset, bytes } => {
                 let span = Span { offset, bytes, hole: true };
                 if job.resend.pop_front().is_none() {
                     job.content.as_mut().expect("directories have no holes").take(span, None);
                 }
-                What::Span { span, large: false }
+                InFlightKind::Span { span, large: false }
             }
-            Kind::Complete { .. } => What::Complete,
-            Kind::Directory { .. } => What::Directory,
-            Kind::Abandoned => What::Abandoned,
+            Kind::Complete { .. } => InFlightKind::Complete,
+            Kind::Directory { .. } => InFlightKind::Directory,
+            Kind::Abandoned => InFlightKind::Abandoned,
             Kind::Path | Kind::Whole { .. } | Kind::Piece { .. } => unreachable!("it has bytes"),
         };
         if what.is_last() {
@@ -132,29 +132,29 @@ impl Sending<'_> {
         }
         job.in_flight += 1;
         self.in_flight.insert(ticket, (id, what));
-        Ok(Step::Sent)
+        Ok(SendOutcome::Sent)
     }
 
     /// Sends a hole, if the file is still the one that had it. The hole may have been found long ago, while
     /// there was no receiver.
-    fn send_hole(&mut self, id: u64, span: Span) -> Result<Step, SendingError> {
+    fn send_hole(&mut self, id: u64, span: Span) -> Result<SendOutcome, SendingError> {
         let job = job_of(&mut self.jobs, id);
         let content = job.content.as_mut().expect("directories have no holes");
         if let Err(error) = content.read(&mut [], span) {
             job.abort = Some(error.into());
-            return Ok(Step::Sent);
+            return Ok(SendOutcome::Sent);
         }
         self.send_word(id, hole_of(span))
     }
 
     /// Sends a span of bytes.
-    fn send_span(&mut self, id: u64, span: Span) -> Result<Step, SendingError> {
+    fn send_span(&mut self, id: u64, span: Span) -> Result<SendOutcome, SendingError> {
         let job = job_of(&mut self.jobs, id);
         let bytes = usize::try_from(span.bytes).expect("a piece is short");
         let small =
             bytes <= SLAB_BYTES && (job.path.len() <= SMALL_PATH_MAX || job.path_state == PathState::Said);
         if !small && self.large_in_flight >= self.options.in_flight {
-            return Ok(Step::NoRoom);
+            return Ok(SendOutcome::NoRoom);
         }
         let mut copied = [0; SLAB_BYTES];
         let mut buffer = if small { None } else { Some(self.sender.buffer(bytes)?) };
@@ -167,7 +167,7 @@ impl Sending<'_> {
             Ok(sum) => sum,
             Err(error) => {
                 job.abort = Some(error.into());
-                return Ok(Step::Sent);
+                return Ok(SendOutcome::Sent);
             }
         };
         let kind = if job.pieces_many {
@@ -195,19 +195,19 @@ impl Sending<'_> {
         job.in_flight += 1;
         self.large_in_flight += usize::from(!small);
         let what = if job.pieces_many {
-            What::Span { span, large: !small }
+            InFlightKind::Span { span, large: !small }
         } else {
-            What::Whole { bytes: span.bytes, large: !small }
+            InFlightKind::Whole { bytes: span.bytes, large: !small }
         };
         self.in_flight.insert(ticket, (id, what));
-        Ok(Step::Sent)
+        Ok(SendOutcome::Sent)
     }
 
     /// Handles a message that the sender's library did not take. Where it is too large, the file fails or is
     /// sent again in shorter pieces.
-    fn not_taken(&mut self, id: u64, error: SendError) -> Result<Step, SendingError> {
+    fn not_taken(&mut self, id: u64, error: SendError) -> Result<SendOutcome, SendingError> {
         let SendError::Submit(SubmitError::TooLarge { bytes, max }) = error else {
-            return if error.is_would_block() { Ok(Step::NoRoom) } else { Err(error.into()) };
+            return if error.is_would_block() { Ok(SendOutcome::NoRoom) } else { Err(error.into()) };
         };
         let shorter = usize::try_from(max).unwrap_or(usize::MAX) / BLOCK_BYTES * BLOCK_BYTES;
         let job = job_of(&mut self.jobs, id);
@@ -223,7 +223,7 @@ impl Sending<'_> {
             }
             job.abort.get_or_insert(Abort::TooLong);
         }
-        Ok(Step::Sent)
+        Ok(SendOutcome::Sent)
     }
 
     /// Handles the end of a message.
@@ -238,34 +238,36 @@ impl Sending<'_> {
         job.in_flight -= 1;
         match status {
             AckStatus::Consumed => match what {
-                What::Path => {
+                InFlightKind::Path => {
                     if job.path_state == PathState::Saying {
                         job.path_state = PathState::Said;
                     }
                 }
-                What::Begin => job.stage = Stage::Bytes,
-                What::Span { span: Span { bytes, hole: true, .. }, .. } => self.sent.hole_bytes += bytes,
-                What::Span { span: Span { bytes, hole: false, .. }, .. } => self.sent.bytes += bytes,
-                What::Whole { bytes, .. } => {
+                InFlightKind::Begin => job.stage = Stage::Bytes,
+                InFlightKind::Span { span: Span { bytes, hole: true, .. }, .. } => {
+                    self.sent.hole_bytes += bytes
+                }
+                InFlightKind::Span { span: Span { bytes, hole: false, .. }, .. } => self.sent.bytes += bytes,
+                InFlightKind::Whole { bytes, .. } => {
                     self.sent.bytes += bytes;
                     // The file has its name at the receiver, although it was given up since.
                     job.abort = None;
                     self.end(id);
                     return;
                 }
-                What::Complete | What::Directory => {
+                InFlightKind::Complete | InFlightKind::Directory => {
                     job.abort = None;
                     self.end(id);
                     return;
                 }
-                What::Abandoned => {
+                InFlightKind::Abandoned => {
                     self.end(id);
                     return;
                 }
             },
             AckStatus::Rejected(code)
                 if code == reject::PATH_UNKNOWN.get()
-                    && !matches!(what, What::Path)
+                    && !matches!(what, InFlightKind::Path)
                     && job.path_state != PathState::InHeader
                     && job.path_messages < PATH_MESSAGES_MAX
                     && (job.abort.is_none() || what.is_last()) =>
@@ -276,13 +278,15 @@ impl Sending<'_> {
                     job.path_state = PathState::Unsaid;
                 }
                 match what {
-                    What::Begin => job.stage = Stage::Unbegun,
-                    What::Span { span, .. } => job.resend.push_back(span),
-                    What::Whole { bytes, .. } => {
+                    InFlightKind::Begin => job.stage = Stage::Unbegun,
+                    InFlightKind::Span { span, .. } => job.resend.push_back(span),
+                    InFlightKind::Whole { bytes, .. } => {
                         job.resend.push_back(Span { offset: 0, bytes, hole: false });
                     }
-                    What::Complete | What::Directory | What::Abandoned => job.stage = Stage::Bytes,
-                    What::Path => {}
+                    InFlightKind::Complete | InFlightKind::Directory | InFlightKind::Abandoned => {
+                        job.stage = Stage::Bytes
+                    }
+                    InFlightKind::Path => {}
                 }
             }
             status => {
@@ -293,7 +297,7 @@ impl Sending<'_> {
         self.queue(id);
     }
 
-    fn handle_refusal(&mut self, id: u64, what: What, status: AckStatus) {
+    fn handle_refusal(&mut self, id: u64, what: InFlightKind, status: AckStatus) {
         let job = job_of(&mut self.jobs, id);
         let text = match status {
             AckStatus::Rejected(code) => reject::explain(code),
@@ -308,7 +312,7 @@ impl Sending<'_> {
                 [reject::PART_GONE, reject::INCOMPLETE, reject::DIFFERENT].contains(&code)
             }),
             // Another receiver has taken its place, and takes shorter messages.
-            AckStatus::TooLarge => matches!(what, What::Span { .. } | What::Whole { .. }),
+            AckStatus::TooLarge => matches!(what, InFlightKind::Span { .. } | InFlightKind::Whole { .. }),
             _ => false,
         };
         // The file is sent again in any case, under another file id.

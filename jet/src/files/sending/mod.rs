@@ -128,7 +128,7 @@ pub enum SendingError {
 
 /// Kind of a message in flight, with what is needed at its end.
 #[derive(Clone, Copy, Debug)]
-enum What {
+enum InFlightKind {
     Path,
     Begin,
     /// Bytes or a hole of a file that has begun.
@@ -147,7 +147,7 @@ enum What {
     Abandoned,
 }
 
-impl What {
+impl InFlightKind {
     fn is_large(self) -> bool {
         matches!(self, Self::Span { large: true, .. } | Self::Whole { large: true, .. })
     }
@@ -170,7 +170,7 @@ pub struct Sending<'a> {
     jobs: HashMap<u64, FileJob>,
     /// Ids of jobs that may have something to do, each once.
     ready: VecDeque<u64>,
-    in_flight: HashMap<Ticket, (u64, What)>,
+    in_flight: HashMap<Ticket, (u64, InFlightKind)>,
     large_in_flight: usize,
     next_id: u64,
     sent: Sent,
@@ -314,16 +314,16 @@ impl<'a> Sending<'a> {
             }
             let step = self.advance(id)?;
             // A file that can continue stays the first, so files are sent one after the other.
-            if !matches!(step, Step::Waits)
+            if !matches!(step, SendOutcome::Waits)
                 && let Some(job) = self.jobs.get_mut(&id)
                 && !std::mem::replace(&mut job.queued, true)
             {
                 self.ready.push_front(id);
             }
             match step {
-                Step::Sent => return Ok(true),
-                Step::NoRoom => return Ok(false),
-                Step::Waits => {}
+                SendOutcome::Sent => return Ok(true),
+                SendOutcome::NoRoom => return Ok(false),
+                SendOutcome::Waits => {}
             }
         }
         if self.jobs.len() >= JOBS_MAX || self.fatal.is_some() {
@@ -449,7 +449,7 @@ impl<'a> Sending<'a> {
     }
 }
 
-enum Step {
+enum SendOutcome {
     /// A message was sent, or something else changed.
     Sent,
     /// There is no room for another message before one in flight ends.

@@ -113,12 +113,12 @@ fn a_cache_whose_processors_come_back_is_reserved_again() {
     let reserved = Mounted::schemata();
     processor(1, false);
     until("the processors to be missed", || faults(&rig).contains("domain 1 are offline").then_some(()));
-    until("that to be said", || rig.daemon().said().contains("domain 1 are offline").then_some(()));
+    until("that to be said", || rig.daemon().stderr_text().contains("domain 1 are offline").then_some(()));
     processor(1, true);
     until("the cache to be reserved again", || (Mounted::schemata() == reserved).then_some(()));
     until("nothing to be amiss", || faults(&rig).is_empty().then_some(()));
     assert!(cache(&rig.status()).reservation.reserved_again == 1);
-    let said = rig.daemon().said();
+    let said = rig.daemon().stderr_text();
     for words in [
         "the processors of domain 1 are offline",
         "the group has every way of domain 1",
@@ -157,9 +157,9 @@ fn a_group_that_was_removed_is_made_again_and_its_threads_are_back() {
     until("nothing to be amiss", || faults(&rig).is_empty().then_some(()));
     assert_eq!(Mounted::schemata(), reserved);
     assert!(
-        rig.daemon().said().contains("the group 'jet' was removed by another tool"),
+        rig.daemon().stderr_text().contains("the group 'jet' was removed by another tool"),
         "{}",
-        rig.daemon().said()
+        rig.daemon().stderr_text()
     );
     // A group that has taken the ways meanwhile keeps them.
     std::fs::remove_dir(Path::new(ROOT).join("jet")).expect("removed");
@@ -202,7 +202,7 @@ fn threads_that_were_moved_out_are_back_and_another_tools_are_named() {
         threads_inside().iter().any(|name| name == "jet-reactor").then_some(())
     });
     until("it to be said", || {
-        let said = rig.daemon().said();
+        let said = rig.daemon().stderr_text();
         (said.contains("jet-reactor (") && said.contains("threads back in the reserved cache's group: 1"))
             .then_some(())
     });
@@ -278,7 +278,7 @@ fn a_cache_that_comes_back_is_reserved_again_where_another_tool_was_quicker() {
     drop(locked);
     until("the cache to be reserved again", || (line("jet", "L3:") == "L3:0=1f;1=1f").then_some(()));
     until("nothing to be amiss", || faults(&rig).is_empty().then_some(()));
-    let said = rig.daemon().said();
+    let said = rig.daemon().stderr_text();
     assert!(said.contains("the group has every way of domain 1") && !said.contains("another tool"), "{said}");
     assert_eq!(line("", "L3:"), "L3:0=fffe0;1=7fe0");
     ends(&mut rig);

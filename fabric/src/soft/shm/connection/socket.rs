@@ -189,7 +189,7 @@ impl Connection {
         if !is_safe_to_map(file) {
             return Err(End::PROTOCOL);
         }
-        let mapping = Mapping::of_stranger(file.as_fd(), Protection::ReadWrite, LINK_BYTES as u64)
+        let mapping = Mapping::map_received(file.as_fd(), Protection::ReadWrite, LINK_BYTES as u64)
             .map_err(|_| End::PROTOCOL)?;
         self.link = Some(Link::join(mapping).ok_or(End::PROTOCOL)?);
         Ok(())

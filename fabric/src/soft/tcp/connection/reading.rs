@@ -18,15 +18,15 @@ impl Connection {
         let watched = !self.reads.is_empty() && !self.input.rnr && matches!(self.phase, Phase::Connected);
         let was_watched = std::mem::replace(&mut self.reads_watched, watched);
         if watched && (moved || !was_watched) {
-            tables.deadlines.set(self.qp.index, Wait::ReadSilence, tables.options.tcp.read_silence_max);
+            tables.deadlines.set(self.qp.index, Wait::ReadAnswer, tables.options.tcp.read_timeout);
         } else if was_watched && !watched {
-            tables.deadlines.clear_if(self.qp.index, Wait::ReadSilence);
+            tables.deadlines.clear_if(self.qp.index, Wait::ReadAnswer);
         }
     }
 
     /// Ends the connection after no bytes of a READ arrived in time, unless the kernel has some that were not
     /// read yet.
-    pub(super) fn reads_silent(
+    pub(super) fn read_timed_out(
         &mut self,
         tables: &mut Tables,
         staging: &mut [u8; STAGING_BYTES],

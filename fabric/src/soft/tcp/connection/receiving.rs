@@ -15,7 +15,7 @@ use crate::soft::tcp::frame::{FRAME_BYTES, Fault, Frame, HEADER};
 use crate::soft::tcp::input::{
     Body, RECEIVE_BYTES_PER_TURN, STAGED_WITH_READS, STAGING_BYTES, receive_stretch,
 };
-use crate::soft::tcp::socket::{self, IoVec, Moved};
+use crate::soft::tcp::socket::{self, IoOutcome, IoVec};
 
 /// Longest unfinished frame that is kept between two reads: a handshake with its private data.
 const CARRIED_PART_MAX: usize = FRAME_BYTES + PRIVATE_DATA_MAX;
@@ -39,18 +39,18 @@ impl Connection {
         let mut budget = RECEIVE_BYTES_PER_TURN;
         while self.input.readable && !self.input.rnr && budget > 0 {
             match self.read_once(tables, staging)? {
-                Moved::Bytes(bytes) => {
+                IoOutcome::Bytes(bytes) => {
                     budget = budget.saturating_sub(bytes);
                     if self.input.rnr && self.is_lost() {
                         return Err(End::of(DisconnectReason::Peer));
                     }
                 }
-                Moved::Blocked => {
+                IoOutcome::Blocked => {
                     self.input.readable = false;
                     self.read_dry()?;
                 }
-                Moved::End => return Err(End::of(DisconnectReason::Peer)),
-                Moved::Failed(errno) => return Err(End::of_errno(errno)),
+                IoOutcome::End => return Err(End::of(DisconnectReason::Peer)),
+                IoOutcome::Failed(errno) => return Err(End::of_errno(errno)),
             }
         }
         Ok(())
@@ -78,7 +78,11 @@ impl Connection {
     }
 
     /// Makes one read, and acts on what it brought.
-    fn read_once(&mut self, tables: &mut Tables, staging: &mut [u8; STAGING_BYTES]) -> Result<Moved, End> {
+    fn read_once(
+        &mut self,
+        tables: &mut Tables,
+        staging: &mut [u8; STAGING_BYTES],
+    ) -> Result<IoOutcome, End> {
         let mut stretches = [IoVec { iov_base: std::ptr::null_mut(), iov_len: 0 }; STRETCHES_MAX];
         let (mut count, mut direct) = (0, 0);
         let mut add = |base: *mut u8, bytes: usize| {
@@ -124,11 +128,11 @@ impl Connection {
         // SAFETY: the stretches lie in registered memory that was looked up just now and stays mapped while
         // it is in the table, and in the staging buffer, which is borrowed mutably. Nobody holds references
         // into slabs.
-        let moved = unsafe { socket::read(self.socket(), &stretches[..count]) };
-        let Moved::Bytes(bytes) = moved else {
+        let outcome = unsafe { socket::read(self.socket(), &stretches[..count]) };
+        let IoOutcome::Bytes(bytes) = outcome else {
             // Nothing was read, so the part is kept again.
             self.input.carried.extend_from_slice(&staging[..part]);
-            return Ok(moved);
+            return Ok(outcome);
         };
         if bytes < direct + staged.len() {
             // A short read has emptied the socket; the epoll reports when more arrives.
@@ -141,7 +145,7 @@ impl Connection {
         assert!(self.input.rnr || left.len() < CARRIED_PART_MAX, "only a part of a frame is left");
         self.input.carried.extend_from_slice(left);
         self.input.carried_from = 0;
-        Ok(moved)
+        Ok(outcome)
     }
 
     /// Ends the connection, and completes the SRQ entry whose memory was deregistered while a SEND arrived in

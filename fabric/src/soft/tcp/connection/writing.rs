@@ -7,7 +7,7 @@ use crate::soft::tables::Tables;
 use crate::soft::tables::regions::Regions;
 use crate::soft::tcp::frame::{FRAME_BYTES, Fault, Frame, READ_PIECE_MAX};
 use crate::soft::tcp::output::{Lookup, Revoked, Urgency, no_stretches};
-use crate::soft::tcp::socket::{self, Moved};
+use crate::soft::tcp::socket::{self, IoOutcome};
 
 /// Bytes written by one connection before another has its turn.
 const WRITE_BYTES_PER_TURN: usize = 1 << 20;
@@ -127,12 +127,12 @@ impl Connection {
             // SAFETY: the frames' bytes are the queue's own; registered memory was looked up just now, and
             // regions stay mapped while they are in the table, which nobody changes during this call.
             match unsafe { socket::write(self.socket(), &mut stretches[..count]) } {
-                Moved::Bytes(bytes) => {
+                IoOutcome::Bytes(bytes) => {
                     self.output.advance(bytes);
                     budget = budget.saturating_sub(bytes);
                 }
-                Moved::Blocked | Moved::End => self.blocked = true,
-                Moved::Failed(errno) => {
+                IoOutcome::Blocked | IoOutcome::End => self.blocked = true,
+                IoOutcome::Failed(errno) => {
                     // The peer's last frames may still wait to be read.
                     self.broken = Some(errno);
                     self.input.readable = true;

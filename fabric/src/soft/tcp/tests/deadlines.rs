@@ -1,5 +1,5 @@
 //! Tests of deadlines over `tcp:`. The time is a number that the tests set, so no test waits. Deadlines of
-//! READs are in [`super::silence`].
+//! READs are in [`super::read_timeout.
 
 use super::*;
 use crate::soft::deadlines::Wait;

@@ -4,7 +4,7 @@
 //! Here the mapped file is too short for the page. Where the hardware lost a page, the kernel behaves the
 //! same.
 
-use super::super::socket::{IoVec, Moved, read};
+use super::super::socket::{IoOutcome, IoVec, read};
 use super::*;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mprotect, munmap};
@@ -132,8 +132,8 @@ fn what_is_lost_is_replaced_and_read_into_and_no_byte_is_missed() {
             iov_len: to - from,
         };
         // SAFETY: the mapping is this test's, and nobody holds a reference into it.
-        let moved = unsafe { read(stream.as_fd(), &[stretch(at, cut), stretch(cut, first + bytes)]) };
-        let Moved::Bytes(bytes) = moved else { panic!("{moved:?} after {done} bytes") };
+        let outcome = unsafe { read(stream.as_fd(), &[stretch(at, cut), stretch(cut, first + bytes)]) };
+        let IoOutcome::Bytes(bytes) = outcome else { panic!("{outcome:?} after {done} bytes") };
         done += bytes;
     }
     assert_eq!(lost.map(|is_lost| is_lost()), [false; 3], "all were touched");
@@ -149,7 +149,7 @@ fn what_can_be_touched_and_not_written_fails_at_the_second_attempt() {
     let stream = filled(&expected);
     let stretches = [IoVec { iov_base: pages.start.cast(), iov_len: PAGE }];
     // SAFETY: nobody holds a reference into it; the kernel does not write it either.
-    assert_eq!(unsafe { read(stream.as_fd(), &stretches) }, Moved::Failed(libc::EFAULT));
+    assert_eq!(unsafe { read(stream.as_fd(), &stretches) }, IoOutcome::Failed(libc::EFAULT));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Tests of what is particular to `tcp:`: cut frames, short writes, farewells.
 //!
-//! Peers that break the protocol are in [`hostile`], deadlines in [`deadlines`] and [`silence`]. What every
-//! transport must do is in the conformance suite.
+//! Peers that break the protocol are in [`hostile`], deadlines in [`deadlines`] and [`read_timeout`]. What
+//! every transport must do is in the conformance suite.
 
 use super::frame::{FRAME_BYTES, Fault, Frame, READ_PIECE_MAX, SEND_BYTES_MAX};
 use crate::address::Address;
@@ -437,4 +437,4 @@ mod depth;
 mod hostile;
 mod lost_memory;
 mod one_sge;
-mod silence;
+mod read_timeout;

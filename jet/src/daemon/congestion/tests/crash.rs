@@ -19,7 +19,7 @@ fn lowers_until_it_is_killed() {
     );
     let host = Host::at(&root);
     let control = host.control(&host.config(&THREE));
-    control.mark().set(true);
+    control.wish_handle().set(true);
     loop {
         std::thread::park();
     }

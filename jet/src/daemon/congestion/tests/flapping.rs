@@ -12,12 +12,12 @@ fn state(control: &CongestionControl, name: &str) -> ActuatorState {
 fn wishes_are_carried_out_and_counted() {
     let host = Host::new();
     let control = host.control(&CongestionConfig { hold_ms: 1, ..host.config(&THREE) });
-    let mark = control.mark();
+    let wish = control.wish_handle();
     for round in 1..=3 {
-        mark.set(true);
+        wish.set(true);
         wait_until("lowering", || row(&control.rows(), "mstcongestion").lowered == round);
         host.assert_lowered();
-        mark.set(false);
+        wish.set(false);
         wait_until("restoring", || row(&control.rows(), "soft").restored == round);
         host.assert_untouched();
     }
@@ -30,14 +30,14 @@ fn wishes_are_carried_out_and_counted() {
 fn flapping_within_the_hold_time_changes_nothing_and_the_end_restores() {
     let host = Host::new();
     let control = host.control(&host.config(&THREE));
-    let mark = control.mark();
-    mark.set(true);
+    let wish = control.wish_handle();
+    wish.set(true);
     wait_until("lowering", || state(&control, "mstcongestion") == ActuatorState::Lowered);
     for _ in 0..1000 {
-        mark.set(false);
-        mark.set(true);
+        wish.set(false);
+        wish.set(true);
     }
-    mark.set(false);
+    wish.set(false);
     let rows = control.rows();
     assert!(rows.iter().all(|row| (row.lowered, row.restored, row.failed) == (1, 0, 0)), "{rows:?}");
     host.assert_lowered();
@@ -50,7 +50,7 @@ fn flapping_within_the_hold_time_changes_nothing_and_the_end_restores() {
         "{rows:?}"
     );
     assert!(!host.journal().exists());
-    mark.set(true);
+    wish.set(true);
     host.assert_untouched();
 }
 
@@ -58,7 +58,7 @@ fn flapping_within_the_hold_time_changes_nothing_and_the_end_restores() {
 fn dropped_it_has_restored() {
     let host = Host::new();
     let control = host.control(&host.config(&THREE));
-    control.mark().set(true);
+    control.wish_handle().set(true);
     wait_until("lowering", || state(&control, "mstcongestion") == ActuatorState::Lowered);
     drop(control);
     host.assert_untouched();
@@ -70,10 +70,10 @@ fn restoring_that_fails_is_tried_again_by_itself() {
     let host = Host::new();
     let config = CongestionConfig { hold_ms: 5, ..host.config(&[ActuatorKind::Mstcongestion]) };
     let control = host.control(&config);
-    control.mark().set(true);
+    control.wish_handle().set(true);
     wait_until("lowering", || state(&control, "mstcongestion") == ActuatorState::Lowered);
     host.make_tool("fail");
-    control.mark().set(false);
+    control.wish_handle().set(false);
     wait_until("failing twice", || row(&control.rows(), "mstcongestion").failed >= 2);
     assert_eq!(host.tool_state(), ("mark".into(), "aggressive".into()));
     host.cure_tool("fail");
@@ -86,7 +86,7 @@ fn restoring_that_fails_is_tried_again_by_itself() {
 fn what_cannot_be_restored_at_the_end_is_left_to_the_next_start() {
     let host = Host::new();
     let control = host.control(&host.config(&THREE));
-    control.mark().set(true);
+    control.wish_handle().set(true);
     wait_until("lowering", || state(&control, "mstcongestion") == ActuatorState::Lowered);
     host.make_tool("fail");
     control.shutdown();

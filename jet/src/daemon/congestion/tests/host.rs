@@ -1,7 +1,7 @@
 //! A fake host with a ConnectX, made of files and a script.
 
-use crate::daemon::congestion::keeper::{Keeper, Recovery, Rows};
-use crate::daemon::congestion::leftover::ToolLock;
+use crate::daemon::congestion::keeper::{ActuatorKeeper, Recovery, Rows};
+use crate::daemon::congestion::tool_lock::ToolLock;
 use crate::daemon::congestion::{
     ActuatorError, ActuatorKind, Congestion, CongestionConfig, CongestionControl, Mstcongestion, Setting,
     Support, journal_path, recover,
@@ -67,7 +67,8 @@ impl Host {
             [ -e fail ] && { echo "-E- Failed to perform the operation: register" >&2; exit 1; }
             [ "$1" = -d ] && [ "$2" = 0000:3b:00.0 ] || { echo "-E- Failed to open device: $2"; exit 1; }
             shift 2
-            [ $# -le 2 ] || { echo "-E- Failed to perform the operation: Please choose one operation."; exit 1; }
+            refusal="-E- Failed to perform the operation: Please choose one operation."
+            [ $# -le 2 ] || { echo "$refusal"; exit 1; }
             case $1 in
                 --query) printf 'Action: %s\nMode: %s\n' "$(cat action)" "$(cat mode)";;
                 --action) [ -e deaf ] || echo "$2" > action; echo "-I- Action was set successfully.";;
@@ -143,15 +144,15 @@ impl Host {
         config
     }
 
-    pub fn keeper(&self, config: &CongestionConfig) -> (Keeper, Recovery) {
-        Keeper::open(config, &self.control_socket(), Vec::new()).unwrap()
+    pub fn keeper(&self, config: &CongestionConfig) -> (ActuatorKeeper, Recovery) {
+        ActuatorKeeper::open(config, &self.control_socket(), Vec::new()).unwrap()
     }
 
     /// Opens a keeper of all three actuators, whose tool is killed soon while it hangs.
-    pub fn impatient_keeper(&self) -> Keeper {
+    pub fn impatient_keeper(&self) -> ActuatorKeeper {
         let config = self.config(&[ActuatorKind::RoceNp, ActuatorKind::CcParams]);
         let tool = Box::new(ToolByTurns::of(self, &config));
-        Keeper::open(&config, &self.control_socket(), vec![tool]).unwrap().0
+        ActuatorKeeper::open(&config, &self.control_socket(), vec![tool]).unwrap().0
     }
 
     pub fn control(&self, config: &CongestionConfig) -> CongestionControl {
@@ -236,7 +237,7 @@ pub fn value(path: &Path) -> String {
     fs::read_to_string(path).unwrap().trim().to_owned()
 }
 
-pub fn rows(keeper: &Keeper) -> Vec<ActuatorStatus> {
+pub fn rows(keeper: &ActuatorKeeper) -> Vec<ActuatorStatus> {
     let rows = Rows::default();
     keeper.publish(&rows);
     rows.into_inner().unwrap()

@@ -53,7 +53,7 @@ pub(crate) trait Record: Serialize + DeserializeOwned {
 
 /// Outcome of giving up a change whose previous state could not be put back completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GivenUp {
+pub enum ForgetOutcome {
     /// There was no such change any more.
     Nothing,
     /// A living process owns the change, and nothing was done.
@@ -185,15 +185,15 @@ pub(crate) fn recover<R: Record>(place: &R::Place, folder: &Path) -> Result<bool
 
 /// Gives up the change that a process left: puts back what can be put back, leaves the rest changed, and
 /// removes the journal.
-pub(crate) fn forget<R: Record>(place: &R::Place, folder: &Path) -> Result<GivenUp, R::Error> {
+pub(crate) fn forget<R: Record>(place: &R::Place, folder: &Path) -> Result<ForgetOutcome, R::Error> {
     let journals = Journals::open(folder)?;
     let _transaction = journals.transaction()?;
     if !journals.file(R::NAME).exists() {
-        return Ok(GivenUp::Nothing);
+        return Ok(ForgetOutcome::Nothing);
     }
     // A journal that cannot be read names no owner.
     let owner = journals.load::<Head>(R::NAME).ok().flatten().map(|head| head.owner);
-    let Some(_ownership) = journals.inherit(R::NAME, owner)? else { return Ok(GivenUp::InUse) };
+    let Some(_ownership) = journals.inherit(R::NAME, owner)? else { return Ok(ForgetOutcome::InUse) };
     let _guard = R::lock(place)?;
     let stays = match load::<R>(&journals) {
         Ok(Some(record)) => record.put_back_what_fits(place)?,
@@ -202,7 +202,7 @@ pub(crate) fn forget<R: Record>(place: &R::Place, folder: &Path) -> Result<Given
         Err(error) => return Err(error.into()),
     };
     journals.forget(R::NAME)?;
-    Ok(GivenUp::Stays(stays))
+    Ok(ForgetOutcome::Stays(stays))
 }
 
 /// Puts back what the journal records, and removes it. Returns whether there was anything to put back.
@@ -386,16 +386,20 @@ mod tests {
         assert_eq!(fs::read_to_string(&place).unwrap(), "7");
         // Giving up removes the journal and keeps the value that was found.
         let journal = fs::read(folder.join(Number::NAME)).unwrap();
-        let GivenUp::Stays(stays) = forget::<Number>(&place, folder).unwrap() else {
+        let ForgetOutcome::Stays(stays) = forget::<Number>(&place, folder).unwrap() else {
             panic!("nobody has it")
         };
         assert!(stays.len() == 1 && stays[0].contains("misfit"), "{stays:?}");
-        assert_eq!(forget::<Number>(&place, folder).unwrap(), GivenUp::Nothing, "there is none any more");
+        assert_eq!(
+            forget::<Number>(&place, folder).unwrap(),
+            ForgetOutcome::Nothing,
+            "there is none any more"
+        );
         assert!(!recover::<Number>(&place, folder).unwrap());
         assert_eq!(fs::read_to_string(&place).unwrap(), "7");
         fs::write(folder.join(Number::NAME), "no journal").unwrap();
         assert!(recover::<Number>(&place, folder).is_err());
-        let GivenUp::Stays(stays) = forget::<Number>(&place, folder).unwrap() else {
+        let ForgetOutcome::Stays(stays) = forget::<Number>(&place, folder).unwrap() else {
             panic!("nobody has it")
         };
         assert!(stays.len() == 1 && stays[0].contains("what it was about"), "{stays:?}");
@@ -421,7 +425,7 @@ mod tests {
         let journal = fs::read(folder.join(Number::NAME)).unwrap();
         for text in [&journal[..], b"no journal"] {
             fs::write(folder.join(Number::NAME), text).unwrap();
-            assert_eq!(forget::<Number>(&place, folder).unwrap(), GivenUp::InUse);
+            assert_eq!(forget::<Number>(&place, folder).unwrap(), ForgetOutcome::InUse);
             assert_eq!(fs::read(folder.join(Number::NAME)).unwrap(), text);
         }
         fs::write(folder.join(Number::NAME), journal).unwrap();

@@ -13,7 +13,7 @@ const HEARTBEAT_MS: u16 = 100;
 fn connected(heartbeat_ms: u16) -> Protocol {
     let mut protocol = Protocol::new(ProtocolOptions {
         in_flight_max: 8,
-        silence_ns: 1000 * MS,
+        receiver_timeout_ns: 1000 * MS,
         ..ProtocolOptions::default()
     });
     assert_eq!(protocol.poll_action(), Some(Action::Connect));
@@ -53,7 +53,7 @@ fn a_receiver_that_says_nothing_is_left_and_its_messages_go_again() {
     assert_eq!(sent(&mut protocol, 0), [false]);
     let at = left_at(&mut protocol, 10_000 * MS).expect("noticed");
     assert!((1000 * MS..=1250 * MS).contains(&at), "{at}");
-    assert_eq!(protocol.stats().silences, 1);
+    assert_eq!(protocol.stats().receiver_timeouts, 1);
     protocol.handle_disconnected(at);
     assert_eq!(protocol.poll_action(), Some(Action::Connect));
     protocol.handle_connected(&welcome(2, 4), at);
@@ -80,7 +80,7 @@ fn a_heartbeat_that_tells_nothing_new_is_a_word() {
         assert_eq!(left_at(&mut protocol, now_ns), None);
         protocol.handle_header(&CreditHeader::encode(2, false), 0, now_ns);
     }
-    assert_eq!(protocol.stats().silences, 0);
+    assert_eq!(protocol.stats().receiver_timeouts, 0);
 }
 
 #[test]

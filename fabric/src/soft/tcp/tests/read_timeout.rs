@@ -8,7 +8,7 @@ use crate::soft::transport::Transport;
 /// Returns the time in seconds by which bytes of a READ must arrive.
 fn due_s(end: &Host, qp: Qp) -> Option<u64> {
     let (wait, due_ns) = end.nic.tables.deadlines.due_at(qp.index)?;
-    assert_eq!(wait, Wait::ReadSilence);
+    assert_eq!(wait, Wait::ReadAnswer);
     Some(due_ns / SECOND_NS)
 }
 
@@ -37,7 +37,7 @@ fn send(payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_peer_that_answers_no_read_is_let_go_while_the_nic_sleeps() {
-    let tcp = TcpOptions { read_silence_max: Duration::from_millis(20), ..TcpOptions::default() };
+    let tcp = TcpOptions { read_timeout: Duration::from_millis(20), ..TcpOptions::default() };
     let (mut server, address) = listening(SoftOptions { tcp, ..SoftOptions::default() });
     let (mut stream, qp) = raw_connected(&mut server, &address);
     ask(&mut server, &mut stream, qp, 0);
@@ -113,7 +113,7 @@ fn an_answer_that_waits_in_the_socket_when_the_time_is_up_counts() {
     // As if this end had neither been polled for all that time, nor looked at its sockets.
     let nic = &mut server.nic;
     nic.tables.deadlines.begin_poll(10 * SECOND_NS);
-    nic.tcp.expire(&mut nic.tables, Place::Connection(qp.index), Wait::ReadSilence);
+    nic.tcp.expire(&mut nic.tables, Place::Connection(qp.index), Wait::ReadAnswer);
     nic.tables.deadlines.end_poll();
     server.now_ns = 10 * SECOND_NS;
     until(&mut [&mut server], "both", |ends| ends[0].completions.len() == 2);

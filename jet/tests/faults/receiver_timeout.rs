@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 const HEARTBEAT: &str = "limits.heartbeat_ms=100";
 
-fn sender(address: &Address, silence_max: Duration, reconnect_for: Duration) -> Sender {
-    let options = SenderOptions { silence_max, reconnect_for, ..Rig::sender_options(address, "store") };
+fn sender(address: &Address, receiver_timeout: Duration, reconnect_for: Duration) -> Sender {
+    let options = SenderOptions { receiver_timeout, reconnect_for, ..Rig::sender_options(address, "store") };
     Sender::connect(options).expect("let in")
 }
 
@@ -41,7 +41,7 @@ fn an_application_that_takes_its_time_is_waited_for() {
         let words = sender.stats().nic.receives + 60;
         drive(&mut sender, "words of the receiver", |sender| sender.stats().nic.receives >= words);
         let stats = sender.stats().protocol;
-        assert_eq!((stats.silences, stats.connections, stats.redelivered), (0, 1, 0));
+        assert_eq!((stats.receiver_timeouts, stats.connections, stats.redelivered), (0, 1, 0));
     }
 }
 
@@ -56,7 +56,7 @@ fn a_receiver_that_stands_still_is_left_and_found_again() {
         rig.daemon().pause();
         traffic.send(100).expect("taken");
         traffic.send(100_000).expect("taken");
-        let noticed = |sender: &mut Sender| sender.stats().protocol.silences == 1;
+        let noticed = |sender: &mut Sender| sender.stats().protocol.receiver_timeouts == 1;
         drive(&mut traffic.sender, "the silence to be noticed", noticed);
         rig.daemon().signal(Signal::CONT);
         assert_eq!(traffic.ends(2), [AckStatus::Consumed; 2]);
@@ -82,6 +82,6 @@ fn what_a_receiver_that_stands_still_was_sent_ends_as_lost() {
             ended.is_some()
         });
         assert_eq!(ended.map(|end| end.status), Some(AckStatus::PeerLost));
-        assert_eq!(sender.stats().protocol.silences, 1);
+        assert_eq!(sender.stats().protocol.receiver_timeouts, 1);
     }
 }

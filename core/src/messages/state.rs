@@ -10,7 +10,7 @@ use jet_wire::message::AckStatus;
 
 /// State of a message towards the receiver and its sender, from its arrival to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Life {
+pub(crate) enum MessageState {
     /// The record is unused.
     Free,
     /// A request waits for admission.
@@ -37,7 +37,7 @@ pub(crate) enum Life {
 
 /// State of a message towards its application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reader {
+pub(crate) enum AppState {
     /// The application does not know the message: nothing was delivered, or there is no application any more.
     Unaware,
     /// The application knows the message by this number.
@@ -49,7 +49,7 @@ pub(crate) enum Reader {
     Done { code: u32 },
 }
 
-impl Life {
+impl MessageState {
     /// Returns whether the message is in no queue and in no list, except its sender's pending ends.
     #[inline]
     pub fn is_settling(&self) -> bool {
@@ -97,7 +97,7 @@ impl Life {
     }
 }
 
-impl Reader {
+impl AppState {
     /// Returns whether the application knows the message, and its number is in use.
     #[inline]
     pub fn is_open(&self) -> bool {

@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// Reservation that a process left, and the outcome of giving it back.
 #[derive(Debug)]
-pub struct Left {
+pub struct Leftover {
     /// Name of its group.
     pub group: GroupName,
     /// Outcome of giving it back.
@@ -20,7 +20,7 @@ pub struct Left {
 }
 
 /// Describes the outcome in one line, for people.
-impl fmt::Display for Left {
+impl fmt::Display for Leftover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let group = &self.group;
         match &self.restored {
@@ -59,10 +59,10 @@ pub fn reserved(folder: &Path) -> Result<Vec<GroupName>, JournalError> {
 /// # Errors
 /// [`JournalError`]: the folder of journals cannot be read. A reservation that cannot be put back is in the
 /// list.
-pub fn recover(resctrl: &Resctrl, folder: &Path) -> Result<Vec<Left>, JournalError> {
+pub fn recover(resctrl: &Resctrl, folder: &Path) -> Result<Vec<Leftover>, JournalError> {
     let journals = Journals::open(folder)?;
     let _transaction = journals.transaction()?;
-    recover_locked(resctrl, &journals, Extent::Gone)
+    recover_locked(resctrl, &journals, RecoveryScope::Gone)
 }
 
 /// Puts back reservations like [`recover`], including standing ones
@@ -70,10 +70,10 @@ pub fn recover(resctrl: &Resctrl, folder: &Path) -> Result<Vec<Left>, JournalErr
 ///
 /// # Errors
 /// [`JournalError`], as for [`recover`].
-pub fn restore_all(resctrl: &Resctrl, folder: &Path) -> Result<Vec<Left>, JournalError> {
+pub fn restore_all(resctrl: &Resctrl, folder: &Path) -> Result<Vec<Leftover>, JournalError> {
     let journals = Journals::open(folder)?;
     let _transaction = journals.transaction()?;
-    recover_locked(resctrl, &journals, Extent::Standing)
+    recover_locked(resctrl, &journals, RecoveryScope::Standing)
 }
 
 /// Puts back reservations like [`restore_all`], and leaves as it is what cannot be put back. The journals are
@@ -81,15 +81,15 @@ pub fn restore_all(resctrl: &Resctrl, folder: &Path) -> Result<Vec<Left>, Journa
 ///
 /// # Errors
 /// [`JournalError`], as for [`recover`].
-pub fn forget_all(resctrl: &Resctrl, folder: &Path) -> Result<Vec<Left>, JournalError> {
+pub fn forget_all(resctrl: &Resctrl, folder: &Path) -> Result<Vec<Leftover>, JournalError> {
     let journals = Journals::open(folder)?;
     let _transaction = journals.transaction()?;
-    recover_locked(resctrl, &journals, Extent::Forget)
+    recover_locked(resctrl, &journals, RecoveryScope::Forget)
 }
 
-/// Extent of putting back.
+/// How much is put back.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Extent {
+pub(super) enum RecoveryScope {
     /// Puts back what processes left when they ended.
     Gone,
     /// Puts back standing reservations, too.
@@ -98,12 +98,12 @@ pub(super) enum Extent {
     Forget,
 }
 
-/// Puts back what processes left reserved, to the given extent. The caller has the transaction's lock.
+/// Puts back what processes left reserved, as far as `scope` says. The caller has the transaction's lock.
 pub(super) fn recover_locked(
     resctrl: &Resctrl,
     journals: &Journals,
-    extent: Extent,
-) -> Result<Vec<Left>, JournalError> {
+    scope: RecoveryScope,
+) -> Result<Vec<Leftover>, JournalError> {
     let mut all = Vec::new();
     for group in journals.groups()? {
         let journal = journals.read(&group);
@@ -112,30 +112,32 @@ pub(super) fn recover_locked(
         let owner = journal.as_ref().ok().and_then(Option::as_ref).filter(|journal| !journal.standing);
         let Some(_ownership) = journals.inherit(&journal::name_of(&group), owner.map(|found| found.owner))?
         else {
-            if extent != Extent::Gone {
-                all.push(Left { group, restored: Ok(Restored::InUse), stays: Vec::new() });
+            if scope != RecoveryScope::Gone {
+                all.push(Leftover { group, restored: Ok(Restored::InUse), stays: Vec::new() });
             }
             continue;
         };
         // Read again under the lock: its owner may have written the journal meanwhile.
         let (restored, stays) = match journals.read(&group) {
-            Ok(Some(journal)) if extent == Extent::Gone && stands(resctrl, &journal)? => continue,
-            Ok(Some(journal)) => put_back(resctrl, journals, &journal, extent),
+            Ok(Some(journal)) if scope == RecoveryScope::Gone && outlives_its_process(resctrl, &journal)? => {
+                continue;
+            }
+            Ok(Some(journal)) => put_back(resctrl, journals, &journal, scope),
             Ok(None) => continue,
-            Err(error @ JournalError::Format { .. }) if extent == Extent::Forget => {
+            Err(error @ JournalError::Format { .. }) if scope == RecoveryScope::Forget => {
                 let removed = journals.remove(&group).map(|()| Restored::Forgotten);
                 (removed.map_err(RestoreError::from), vec![format!("what it was about: {error}")])
             }
             Err(error) => (Err(error.into()), Vec::new()),
         };
-        all.push(Left { group, restored, stays });
+        all.push(Leftover { group, restored, stays });
     }
     Ok(all)
 }
 
 /// Returns whether the reservation is to outlive its process. A reservation from before the kernel's last
 /// start, or of another mount, is gone.
-fn stands(resctrl: &Resctrl, journal: &Journal) -> Result<bool, JournalError> {
+fn outlives_its_process(resctrl: &Resctrl, journal: &Journal) -> Result<bool, JournalError> {
     Ok(journal.standing && journal.boot == boot()? && restore::is_of_this_mount(resctrl, journal))
 }
 
@@ -144,10 +146,10 @@ fn put_back(
     resctrl: &Resctrl,
     journals: &Journals,
     journal: &Journal,
-    extent: Extent,
+    scope: RecoveryScope,
 ) -> (Result<Restored, RestoreError>, Vec<String>) {
     let restored = locked(resctrl, || restore::restore(resctrl, journals, journal));
-    if extent != Extent::Forget || !restored.as_ref().is_err_and(RestoreError::may_stay_for_ever) {
+    if scope != RecoveryScope::Forget || !restored.as_ref().is_err_and(RestoreError::may_stay_for_ever) {
         return (restored, Vec::new());
     }
     match locked(resctrl, || restore::forget(resctrl, journals, journal)) {

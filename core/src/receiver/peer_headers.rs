@@ -2,52 +2,52 @@
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
-use crate::credit::{Decay, Reach, Room};
+use crate::credit::{Decay, Reachability, Room};
 use crate::effects::{Effects, PeerId};
-use crate::ends::Link;
+use crate::outbox::Link;
 use jet_wire::message::{ByeHeader, ByeReason, CreditHeader};
 
 impl<P: GrantPolicy> Receiver<P> {
     /// Sends to all peers what is due.
     pub(super) fn speak(&mut self, effects: &mut impl Effects) {
-        if self.credit.has_hungry() {
+        if self.credit.any_without_credit() {
             let room = self.credit_room();
-            while let Some(peer) = self.credit.next_hungry(room) {
-                self.ends.mark_dirty(peer);
+            while let Some(peer) = self.credit.next_without_credit(room) {
+                self.outbox.mark_dirty(peer);
             }
         }
-        while let Some(peer) = self.ends.next_dirty() {
+        while let Some(peer) = self.outbox.next_dirty() {
             self.speak_to(peer, effects);
         }
     }
 
     /// Sends a peer what is due: ends of its messages, and credit.
     fn speak_to(&mut self, peer: u32, effects: &mut impl Effects) {
-        while self.ends.may_hear(peer) {
-            let has_ranges = self.ends.has_ranges(peer);
-            let granted = if has_ranges || self.credit.wants(peer) { self.grant_credit(peer) } else { 0 };
+        while self.outbox.may_hear(peer) {
+            let has_ranges = self.outbox.has_ranges(peer);
+            let issued = if has_ranges || self.credit.wants(peer) { self.issue_credit(peer) } else { 0 };
             if has_ranges {
                 let limit = self.credit.limit_to_tell(peer);
-                self.ends.acknowledge(peer, limit, &mut self.messages, effects);
+                self.outbox.acknowledge(peer, limit, &mut self.messages, effects);
                 continue;
             }
-            if granted > 0 {
+            if issued > 0 {
                 let header = CreditHeader::encode(self.credit.limit(peer), false);
-                self.ends.say(peer, &header, effects);
+                self.outbox.say(peer, &header, effects);
             }
             return;
         }
     }
 
     /// Gives the peer the credit that it should have now; returns how much that is.
-    fn grant_credit(&mut self, peer: u32) -> u64 {
+    fn issue_credit(&mut self, peer: u32) -> u64 {
         let session = self.registry.session_of(peer);
         if session.is_some_and(|session| self.withholds_credit(session)) {
             self.credit.refuse(peer);
             return 0;
         }
         let room = self.credit_room();
-        self.credit.grant(peer, room)
+        self.credit.issue(peer, room)
     }
 
     /// Returns the credit that active senders may have altogether. That is what the SRQ share can have
@@ -89,9 +89,9 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// Handles a SEND to the peer that its NIC has taken.
     pub fn handle_sent(&mut self, peer: PeerId) {
-        self.ends.sent(peer.0);
-        if self.ends.has_ranges(peer.0) || self.credit.outstanding(peer.0) == 0 {
-            self.ends.mark_dirty(peer.0);
+        self.outbox.sent(peer.0);
+        if self.outbox.has_ranges(peer.0) || self.credit.outstanding(peer.0) == 0 {
+            self.outbox.mark_dirty(peer.0);
         }
     }
 
@@ -99,17 +99,17 @@ impl<P: GrantPolicy> Receiver<P> {
     pub(super) fn decay_credit(&mut self, effects: &mut impl Effects) {
         let mut position = 0;
         while let Some(peer) = self.credit.active_at(position) {
-            let reach = match self.ends.link(peer) {
-                Link::Gone | Link::Asked | Link::Leaving { stood: false } => Reach::NotYet,
-                Link::Leaving { stood: true } => Reach::NoMore,
-                Link::Stands => Reach::Stands { may_hear: self.ends.may_hear(peer) },
+            let reachability = match self.outbox.link(peer) {
+                Link::Gone | Link::Asked | Link::Leaving { stood: false } => Reachability::NotYet,
+                Link::Leaving { stood: true } => Reachability::NoMore,
+                Link::Stands => Reachability::Stands { may_hear: self.outbox.may_hear(peer) },
             };
             position += 1;
-            match self.credit.decay(position - 1, reach) {
+            match self.credit.decay(position - 1, reachability) {
                 Decay::Stays => {}
-                Decay::Asks => self.ends.mark_dirty(peer),
+                Decay::Asks => self.outbox.mark_dirty(peer),
                 Decay::Recalled { limit } => {
-                    self.ends.say(peer, &CreditHeader::encode(limit, true), effects);
+                    self.outbox.say(peer, &CreditHeader::encode(limit, true), effects);
                 }
                 Decay::Idle => position -= 1,
             }
@@ -119,27 +119,27 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Tells peers that wait, and were sent nothing for a heartbeat, that the receiver is there. The header
     /// repeats the credit that they know.
     pub(super) fn reassure(&mut self, now_ns: u64, effects: &mut impl Effects) {
-        if !self.ends.is_heartbeat_due(now_ns) {
+        if !self.outbox.is_heartbeat_due(now_ns) {
             return;
         }
         for peer in 0..self.config.peers_max {
-            let waits = self.ends.waits(peer) || self.credit.outstanding(peer) == 0;
-            if waits && self.ends.hears_nothing(peer, now_ns) {
+            let waits = self.outbox.waits(peer) || self.credit.outstanding(peer) == 0;
+            if waits && self.outbox.hears_nothing(peer, now_ns) {
                 let header = CreditHeader::encode(self.credit.limit_to_tell(peer), false);
-                self.ends.say(peer, &header, effects);
+                self.outbox.say(peer, &header, effects);
             }
         }
     }
 
     /// Sends a farewell and ends the connection; the driver reports the loss.
     pub(super) fn expel(&mut self, peer: u32, reason: ByeReason, effects: &mut impl Effects) {
-        if !self.ends.leave(peer) {
+        if !self.outbox.leave(peer) {
             return;
         }
         self.stats.peer_faults += u64::from(!matches!(reason, ByeReason::Draining | ByeReason::Unresponsive));
         self.stats.unresponsive_peers += u64::from(reason == ByeReason::Unresponsive);
         let mut header = ByeHeader::encode(reason);
-        header.set_version(self.ends.version(peer));
+        header.set_version(self.outbox.version(peer));
         effects.send(PeerId(peer), &header);
         effects.disconnect(PeerId(peer));
     }

@@ -5,7 +5,7 @@
 //! once, and each has many directories above it. So a directory is opened when its turn comes.
 
 use super::directories::{DIRECTORY, components};
-use super::file::{Identity, beneath, identity_of};
+use super::file::{Identity, identity_of, open_beneath};
 use super::{Directories, RelativePath};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 /// Most directories that are remembered as synced. Beyond that all are forgotten, and synced once more.
-const LASTING_MAX: usize = 4096;
+const SYNCED_NAMES_MAX: usize = 4096;
 const WAY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// Directory that has to be synced.
@@ -43,11 +43,11 @@ struct Place {
 type Born = Option<(i64, u32)>;
 
 /// Function that syncs a directory. Tests put their own in its place.
-pub(super) struct Sync(Box<SyncOne>);
+pub(super) struct DirectorySync(Box<SyncOne>);
 
 type SyncOne = dyn Fn(&OwnedFd) -> Result<(), Errno>;
 
-impl Sync {
+impl DirectorySync {
     /// Returns the function that calls `fsync`.
     pub(super) fn of_system() -> Self {
         Self(Box::new(|directory| rustix::fs::fsync(directory)))
@@ -80,17 +80,17 @@ impl Sync {
     }
 }
 
-impl std::fmt::Debug for Sync {
+impl std::fmt::Debug for DirectorySync {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Sync")
+        f.write_str("DirectorySync")
     }
 }
 
 /// Directories whose names in their parents were synced, with the place of each.
 #[derive(Debug, Default)]
-pub(super) struct Lasting(HashMap<Identity, Place>);
+pub(super) struct SyncedNames(HashMap<Identity, Place>);
 
-impl Lasting {
+impl SyncedNames {
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
@@ -107,7 +107,7 @@ impl Lasting {
     }
 
     fn insert(&mut self, directory: Identity, place: Place) {
-        if self.0.len() >= LASTING_MAX {
+        if self.0.len() >= SYNCED_NAMES_MAX {
             self.0.clear();
         }
         self.0.insert(directory, place);
@@ -123,9 +123,9 @@ impl Directories {
         let mut unsynced = Vec::new();
         let mut prefix = 0;
         for name in path.into_iter().flat_map(components) {
-            let below = beneath(&at, name, WAY, Mode::empty())?;
+            let below = open_beneath(&at, name, WAY, Mode::empty())?;
             let (child, born) = (identity_of(&below)?, born(&below));
-            if !self.lasting.has(child, born, identity, name) {
+            if !self.synced_names.has(child, born, identity, name) {
                 let place = Place { parent: identity, name: name.into(), born };
                 unsynced.push(Unsynced { prefix, identity, child: Some((child, place)), open: None });
             }
@@ -164,7 +164,7 @@ impl Directories {
         let root = self.root()?;
         let directory = match path.map_or(&b""[..], |path| &path.as_bytes()[..unsynced.prefix]) {
             b"" => root,
-            path => match beneath(&root, path, DIRECTORY, Mode::empty()) {
+            path => match open_beneath(&root, path, DIRECTORY, Mode::empty()) {
                 Ok(directory) => Rc::new(directory),
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
                 Err(errno) => return Err(errno.into()),
@@ -176,7 +176,7 @@ impl Directories {
     /// Notes that a directory was synced.
     pub(super) fn synced(&mut self, synced: Unsynced) {
         if let Some((child, place)) = synced.child {
-            self.lasting.insert(child, place);
+            self.synced_names.insert(child, place);
         }
     }
 }
@@ -198,9 +198,9 @@ mod tests {
     /// Directories that were synced, in their order.
     type Synced = Rc<RefCell<Vec<Identity>>>;
 
-    fn recording(synced: &Synced) -> Option<Sync> {
+    fn recording(synced: &Synced) -> Option<DirectorySync> {
         let synced = Rc::clone(synced);
-        Some(Sync(Box::new(move |directory| {
+        Some(DirectorySync(Box::new(move |directory| {
             synced.borrow_mut().push(identity_of(directory)?);
             Ok(())
         })))
@@ -265,12 +265,12 @@ mod tests {
     fn a_directory_of_the_same_number_and_name_that_was_made_later_does_not_last() {
         let (parent, child) = (Identity { device: 1, inode: 2 }, Identity { device: 1, inode: 3 });
         let born = Some((1, 0));
-        let mut lasting = Lasting::default();
-        lasting.insert(child, Place { parent, name: b"a"[..].into(), born });
-        assert!(lasting.has(child, born, parent, b"a"));
-        assert!(!lasting.has(child, Some((1, 1)), parent, b"a"));
-        lasting.made(child);
-        assert!(!lasting.has(child, born, parent, b"a"));
+        let mut synced_names = SyncedNames::default();
+        synced_names.insert(child, Place { parent, name: b"a"[..].into(), born });
+        assert!(synced_names.has(child, born, parent, b"a"));
+        assert!(!synced_names.has(child, Some((1, 1)), parent, b"a"));
+        synced_names.made(child);
+        assert!(!synced_names.has(child, born, parent, b"a"));
     }
 
     #[test]
@@ -326,7 +326,7 @@ mod tests {
         // A directory whose name cannot be synced is not used.
         fs::remove_dir(&out).unwrap();
         directories.forget();
-        directories.sync = Some(Sync(Box::new(|_| Err(Errno::IO))));
+        directories.sync = Some(DirectorySync(Box::new(|_| Err(Errno::IO))));
         for _ in 0..2 {
             assert_eq!(directories.root().unwrap_err().raw_os_error(), Some(libc::EIO));
         }

@@ -6,7 +6,7 @@
 //! decode it.
 
 use crate::e2e::Load;
-use crate::report::{Bound, Extent, Row, median, pairwise};
+use crate::report::{Bound, Row, RunSize, median, pairwise};
 use crate::rig::{APP, Rig};
 use jet_client::send::{Sender, SenderOptions};
 use jet_control::frame::encode_frame;
@@ -60,9 +60,9 @@ impl Asking {
 ///
 /// # Errors
 /// An error of the rig, a sender or the daemon.
-pub fn run(extent: Extent) -> Result<Vec<Row>, Box<dyn Error>> {
-    let (sessions, peers) = (extent.of(SESSIONS, 20), extent.of(PEERS, 20));
-    let bytes = extent.of(BYTES, 256 << 20);
+pub fn run(run_size: RunSize) -> Result<Vec<Row>, Box<dyn Error>> {
+    let (sessions, peers) = (run_size.of(SESSIONS, 20), run_size.of(PEERS, 20));
+    let bytes = run_size.of(BYTES, 256 << 20);
     let settings = ["limits.sessions=1100", "session.slots=128", "session.messages=128"].map(str::to_owned);
     let rig = Rig::start("shm", true, &settings)?;
     let _sessions = (0..sessions).map(|n| idle_session(&rig, n)).collect::<Result<Vec<_>, _>>()?;
@@ -74,7 +74,7 @@ pub fn run(extent: Extent) -> Result<Vec<Row>, Box<dyn Error>> {
     for asking in Asking::ALL {
         let (mut alone, mut beside, mut asked) = (Vec::new(), Vec::new(), Vec::new());
         let (mut short, mut worst, mut all) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..extent.samples {
+        for _ in 0..run_size.samples {
             alone.push(load.large(bytes)?);
             let control = rig.control_socket();
             asked.push(while_asked(&control, asking, || {
@@ -85,8 +85,9 @@ pub fn run(extent: Extent) -> Result<Vec<Row>, Box<dyn Error>> {
             // of the machine.
             while_asked(&control, asking, || {
                 let times = std::thread::scope(|scope| {
-                    let asks = scope
-                        .spawn(|| times(&control, extent.of(ANSWERS, 3)).map_err(|error| error.to_string()));
+                    let asks = scope.spawn(|| {
+                        times(&control, run_size.of(ANSWERS, 3)).map_err(|error| error.to_string())
+                    });
                     load.large(bytes / 4)?;
                     Ok::<_, Box<dyn Error>>(asks.join().map_err(|_| "the thread that asks panicked")??)
                 })?;

@@ -5,8 +5,8 @@
 
 use crate::effects::ReleaseError;
 use crate::histogram::Histogram;
-use crate::messages::{Messages, Reader};
-use crate::slots::{Freed, Slots};
+use crate::messages::{AppState, Messages};
+use crate::slots::{ReleasedSlices, Slots};
 use alloc::boxed::Box;
 use alloc::vec;
 use core::cell::Cell;
@@ -24,7 +24,7 @@ pub(crate) struct Entry {
 
 /// Measurements of one session.
 #[derive(Clone, Debug, Default)]
-struct Pace {
+struct SessionRates {
     released_since_tick_bytes: u64,
     bytes_per_ms: u64,
     post_nic_ns: u64,
@@ -36,14 +36,14 @@ struct Pace {
 
 /// Measurements of what comes back from every session.
 #[derive(Debug)]
-pub(crate) struct Recycling {
-    paces: Box<[Pace]>,
+pub(crate) struct Releases {
+    sessions: Box<[SessionRates]>,
 }
 
-impl Recycling {
+impl Releases {
     /// Creates measurements for `sessions` sessions.
     pub fn new(sessions: u32) -> Self {
-        Self { paces: vec![Pace::default(); sessions as usize].into_boxed_slice() }
+        Self { sessions: vec![SessionRates::default(); sessions as usize].into_boxed_slice() }
     }
 
     /// Decodes a release entry.
@@ -72,14 +72,14 @@ impl Recycling {
         release: &Release,
         slots: &mut Slots,
         messages: &mut Messages,
-    ) -> Result<(Freed, bool), ReleaseError> {
-        let freed = slots.release(session, release)?;
-        let record = &mut messages[freed.message];
-        record.held -= freed.run.count;
+    ) -> Result<(ReleasedSlices, bool), ReleaseError> {
+        let released = slots.release(session, release)?;
+        let record = &mut messages[released.message];
+        record.held -= released.run.count;
         // While slices are held, whatever could be decided was decided, when the message was finished or its
         // last READ ended. The rest waits for the last slice.
-        let settles = record.held == 0 && (record.reader.is_finished() || record.life.has_failed());
-        Ok((freed, settles))
+        let settles = record.held == 0 && (record.app_state.is_finished() || record.state.has_failed());
+        Ok((released, settles))
     }
 
     /// Finishes a message for its application. Returns whether part of the message has not arrived yet, which
@@ -90,50 +90,50 @@ impl Recycling {
     #[inline]
     pub fn finish(message: u32, code: u32, messages: &mut Messages) -> Result<bool, ReleaseError> {
         let record = &mut messages[message];
-        let Reader::Open { number } = record.reader else {
-            return Err(ReleaseError::Message { message: record.reader.number() });
+        let AppState::Open { number } = record.app_state else {
+            return Err(ReleaseError::Message { message: record.app_state.number() });
         };
         let comes = record.arrived < record.length;
-        if code == 0 && comes && !record.life.has_failed() {
+        if code == 0 && comes && !record.state.has_failed() {
             return Err(ReleaseError::Early { message: u32::from(number) });
         }
-        record.reader = Reader::Finished { number, code };
+        record.app_state = AppState::Finished { number, code };
         Ok(comes)
     }
 
     /// Notes that all of a run came back `span_ns` after its delivery. Returns its bytes.
     #[inline]
     pub fn note(&mut self, session: u32, slabs: u32, span_ns: u64) -> u64 {
-        let pace = &mut self.paces[session as usize];
+        let rates = &mut self.sessions[session as usize];
         let bytes = u64::from(slabs) * SLAB_BYTES as u64;
-        pace.released_since_tick_bytes += bytes;
-        pace.post_nic.add(span_ns);
-        pace.post_nic_ns =
-            if pace.post_nic_ns == 0 { span_ns.max(1) } else { (pace.post_nic_ns * 15 + span_ns) / 16 };
+        rates.released_since_tick_bytes += bytes;
+        rates.post_nic.add(span_ns);
+        rates.post_nic_ns =
+            if rates.post_nic_ns == 0 { span_ns.max(1) } else { (rates.post_nic_ns * 15 + span_ns) / 16 };
         bytes
     }
 
     /// Updates the throughput with what came back since the last tick, as an average with weight 1/8.
     pub fn tick(&mut self, session: u32, span_ns: u64) {
-        let pace = &mut self.paces[session as usize];
-        let bytes = core::mem::take(&mut pace.released_since_tick_bytes);
+        let rates = &mut self.sessions[session as usize];
+        let bytes = core::mem::take(&mut rates.released_since_tick_bytes);
         let now = bytes.saturating_mul(1_000_000) / span_ns.max(1);
-        pace.bytes_per_ms = if pace.bytes_per_ms == 0 { now } else { (pace.bytes_per_ms * 7 + now) / 8 };
+        rates.bytes_per_ms = if rates.bytes_per_ms == 0 { now } else { (rates.bytes_per_ms * 7 + now) / 8 };
     }
 
     /// Returns the measured throughput in bytes per millisecond.
     pub fn bytes_per_ms(&self, session: u32) -> u64 {
-        self.paces[session as usize].bytes_per_ms
+        self.sessions[session as usize].bytes_per_ms
     }
 
     /// Returns the mean of the measured post-NIC time in nanoseconds.
     pub fn post_nic_ns(&self, session: u32) -> u64 {
-        self.paces[session as usize].post_nic_ns
+        self.sessions[session as usize].post_nic_ns
     }
 
     /// Returns the median, 99 % and 99.9 % of the post-NIC time, and the longest, in nanoseconds.
     pub fn post_nic_quantiles_ns(&self, session: u32) -> [u64; 4] {
-        let Pace { post_nic, quantiles, .. } = &self.paces[session as usize];
+        let SessionRates { post_nic, quantiles, .. } = &self.sessions[session as usize];
         if quantiles.get().0 != post_nic.spans() {
             let [median_ns, p99_ns, p999_ns] = post_nic.quantiles_ns([500, 990, 999]);
             quantiles.set((post_nic.spans(), [median_ns, p99_ns, p999_ns, post_nic.max_ns()]));
@@ -143,6 +143,6 @@ impl Recycling {
 
     /// Makes the session's number ready for another application.
     pub fn reset(&mut self, session: u32) {
-        self.paces[session as usize] = Pace::default();
+        self.sessions[session as usize] = SessionRates::default();
     }
 }

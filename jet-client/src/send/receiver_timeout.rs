@@ -12,7 +12,7 @@ const LOOKS: u8 = 9;
 
 /// Timeout for a receiver that sends nothing.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Silence {
+pub(super) struct ReceiverTimeout {
     /// Nanoseconds between two looks.
     interval_ns: u64,
     /// Time of the next look; none: there are no looks.
@@ -22,7 +22,7 @@ pub(super) struct Silence {
     in_vain: u8,
 }
 
-impl Silence {
+impl ReceiverTimeout {
     /// A timeout that never ends.
     pub(super) const NEVER: Self = Self { interval_ns: 0, next_look_ns: None, heard: false, in_vain: 0 };
 
@@ -73,9 +73,9 @@ mod tests {
 
     /// Looks whenever a look is due, until the timeout is over or `until_ns` is reached. Returns the time
     /// when it was over.
-    fn over_at(silence: &mut Silence, until_ns: u64) -> Option<u64> {
-        while let Some(at) = silence.poll_timeout().filter(|at| *at <= until_ns) {
-            if silence.is_over(at, true) {
+    fn over_at(timeout: &mut ReceiverTimeout, until_ns: u64) -> Option<u64> {
+        while let Some(at) = timeout.poll_timeout().filter(|at| *at <= until_ns) {
+            if timeout.is_over(at, true) {
                 return Some(at);
             }
         }
@@ -85,46 +85,46 @@ mod tests {
     #[test]
     fn a_receiver_that_says_nothing_is_noticed_after_its_span_and_a_quarter_later_at_most() {
         for last_word_ms in [0, 1, 124, 125, 126, 249] {
-            let mut silence = Silence::after(1000 * MS, 100, 0);
-            assert_eq!(over_at(&mut silence, last_word_ms * MS), None);
-            silence.heard();
-            let at = over_at(&mut silence, 10_000 * MS).unwrap() - last_word_ms * MS;
+            let mut timeout = ReceiverTimeout::after(1000 * MS, 100, 0);
+            assert_eq!(over_at(&mut timeout, last_word_ms * MS), None);
+            timeout.heard();
+            let at = over_at(&mut timeout, 10_000 * MS).unwrap() - last_word_ms * MS;
             assert!((1000 * MS..=1250 * MS).contains(&at), "{at} after {last_word_ms} ms");
-            assert_eq!(silence.poll_timeout(), None, "told once");
+            assert_eq!(timeout.poll_timeout(), None, "told once");
         }
     }
 
     #[test]
     fn three_heartbeats_are_waited_for_and_a_receiver_without_any_for_ever() {
-        let mut silence = Silence::after(MS, 1000, 0);
-        assert!(over_at(&mut silence, 60_000 * MS).unwrap() >= 3000 * MS);
-        assert_eq!(over_at(&mut Silence::after(MS, 0, 0), u64::MAX), None);
+        let mut timeout = ReceiverTimeout::after(MS, 1000, 0);
+        assert!(over_at(&mut timeout, 60_000 * MS).unwrap() >= 3000 * MS);
+        assert_eq!(over_at(&mut ReceiverTimeout::after(MS, 0, 0), u64::MAX), None);
     }
 
     #[test]
     fn a_word_now_and_then_is_enough() {
-        let mut silence = Silence::after(1000 * MS, 100, 0);
+        let mut timeout = ReceiverTimeout::after(1000 * MS, 100, 0);
         for round in 1..100 {
-            silence.heard();
-            assert_eq!(over_at(&mut silence, round * 900 * MS), None, "round {round}");
+            timeout.heard();
+            assert_eq!(over_at(&mut timeout, round * 900 * MS), None, "round {round}");
         }
     }
 
     #[test]
     fn who_waits_for_nothing_takes_no_silence_amiss() {
-        let mut silence = Silence::after(1000 * MS, 100, 0);
+        let mut timeout = ReceiverTimeout::after(1000 * MS, 100, 0);
         for round in 1..20 {
-            assert!(!silence.is_over(round * 500 * MS, false));
+            assert!(!timeout.is_over(round * 500 * MS, false));
         }
         // The sender waits from here on, so the whole timeout counts from here.
-        assert_eq!(over_at(&mut silence, 10_400 * MS), None);
+        assert_eq!(over_at(&mut timeout, 10_400 * MS), None);
     }
 
     #[test]
     fn ones_own_absence_is_one_look() {
-        let mut silence = Silence::after(1000 * MS, 100, 0);
-        assert!(!silence.is_over(3_600_000 * MS, true));
-        silence.heard();
-        assert_eq!(over_at(&mut silence, 3_600_900 * MS), None);
+        let mut timeout = ReceiverTimeout::after(1000 * MS, 100, 0);
+        assert!(!timeout.is_over(3_600_000 * MS, true));
+        timeout.heard();
+        assert_eq!(over_at(&mut timeout, 3_600_900 * MS), None);
     }
 }

@@ -7,9 +7,9 @@ use std::ops::{Deref, DerefMut};
 /// Message that was neither consumed nor rejected yet. If it is dropped (on an error or a panic), it gets no
 /// end: its sender learns that the receiver is gone, and sends it again. A plain [`Message`] would end as
 /// consumed when its slices were taken, whether they were written or not.
-pub(super) struct Unended<'s>(Option<Message<'s>>);
+pub(super) struct OpenMessage<'s>(Option<Message<'s>>);
 
-impl<'s> Unended<'s> {
+impl<'s> OpenMessage<'s> {
     pub(super) fn new(message: Message<'s>) -> Self {
         Self(Some(message))
     }
@@ -29,7 +29,7 @@ impl<'s> Unended<'s> {
 
 const THERE: &str = "a message is there until it ends";
 
-impl<'s> Deref for Unended<'s> {
+impl<'s> Deref for OpenMessage<'s> {
     type Target = Message<'s>;
 
     fn deref(&self) -> &Message<'s> {
@@ -37,13 +37,13 @@ impl<'s> Deref for Unended<'s> {
     }
 }
 
-impl DerefMut for Unended<'_> {
+impl DerefMut for OpenMessage<'_> {
     fn deref_mut(&mut self) -> &mut Self::Target {
         self.0.as_mut().expect(THERE)
     }
 }
 
-impl Drop for Unended<'_> {
+impl Drop for OpenMessage<'_> {
     fn drop(&mut self) {
         if let Some(message) = self.0.take() {
             let _ = message.detach();

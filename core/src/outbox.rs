@@ -4,7 +4,7 @@
 //! ends wait in their messages' records. One list has all peers that the next flush is to look at.
 
 use crate::effects::{Commands, PeerId};
-use crate::messages::{Life, MessageList, Messages};
+use crate::messages::{MessageList, MessageState, Messages};
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -31,17 +31,17 @@ pub(crate) enum Link {
     Leaving { stood: bool },
 }
 
-/// The time of a turn, by two clocks. `attended_ns` is the clock that stands still while nobody calls the
+/// The time of a turn, by two clocks. `stall_free_ns` is the clock that stands still while nobody calls the
 /// receiver.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Moment {
+pub(crate) struct TurnTime {
     pub now_ns: u64,
-    pub attended_ns: u64,
+    pub stall_free_ns: u64,
 }
 
 /// The state of what is said to one peer.
 #[derive(Clone, Copy, Debug)]
-struct Line {
+struct PeerOutbox {
     link: Link,
     /// Version of the wire format on the connection.
     version: u8,
@@ -55,7 +55,7 @@ struct Line {
     sends_in_flight: u32,
     sends_max: u32,
     /// Time when something was last sent to the peer.
-    spoken: Moment,
+    spoken: TurnTime,
     /// Messages of the peer that have no end yet.
     unfinished: u32,
     ranges: [AckRange; ACK_RANGES_MAX],
@@ -64,7 +64,7 @@ struct Line {
     overflow: MessageList,
 }
 
-impl Line {
+impl PeerOutbox {
     const GONE: Self = Self {
         link: Link::Gone,
         version: 0,
@@ -73,7 +73,7 @@ impl Line {
         signalled_ns: 0,
         sends_in_flight: 0,
         sends_max: 0,
-        spoken: Moment { now_ns: 0, attended_ns: 0 },
+        spoken: TurnTime { now_ns: 0, stall_free_ns: 0 },
         unfinished: 0,
         ranges: [AckRange { first: 0, count: 0, status: AckStatus::Consumed }; ACK_RANGES_MAX],
         range_count: 0,
@@ -109,61 +109,62 @@ impl Line {
 
 /// Ends and signs of life for all peers.
 #[derive(Debug)]
-pub(crate) struct Ends {
-    lines: Box<[Line]>,
+pub(crate) struct Outbox {
+    peers: Box<[PeerOutbox]>,
     dirty: Vec<u32>,
     heartbeat_ns: u64,
     /// Time of the next look at peers that wait for a word.
     next_heartbeat_ns: u64,
     /// Time when the receiver was last asked to speak.
-    moment: Moment,
+    turn_time: TurnTime,
 }
 
-impl Ends {
+impl Outbox {
     /// Creates the state for `peers` peers. A peer that waits and was told nothing for `heartbeat_ns` is to
     /// be sent something.
     pub fn new(peers: u32, heartbeat_ns: u64) -> Self {
         Self {
-            lines: vec![Line::GONE; peers as usize].into_boxed_slice(),
+            peers: vec![PeerOutbox::GONE; peers as usize].into_boxed_slice(),
             dirty: Vec::with_capacity(peers as usize),
             heartbeat_ns,
             next_heartbeat_ns: 0,
-            moment: Moment::default(),
+            turn_time: TurnTime::default(),
         }
     }
 
     #[inline]
-    fn line(&self, peer: u32) -> &Line {
-        &self.lines[peer as usize]
+    fn of_peer(&self, peer: u32) -> &PeerOutbox {
+        &self.peers[peer as usize]
     }
 
     #[inline]
-    fn line_mut(&mut self, peer: u32) -> &mut Line {
-        &mut self.lines[peer as usize]
+    fn of_peer_mut(&mut self, peer: u32) -> &mut PeerOutbox {
+        &mut self.peers[peer as usize]
     }
 
     /// Sets the time that counts for whatever is sent from now on.
     #[inline]
-    pub fn set_moment(&mut self, moment: Moment) {
-        self.moment = moment;
+    pub fn set_turn_time(&mut self, turn_time: TurnTime) {
+        self.turn_time = turn_time;
     }
 
     /// Returns the time when the receiver was last asked to speak.
     #[inline]
     pub fn spoke_ns(&self) -> u64 {
-        self.moment.now_ns
+        self.turn_time.now_ns
     }
 
     /// Begins the state of a peer that was let in, with this version of the wire format.
     pub fn join(&mut self, peer: u32, sends_max: u32, signals: bool, version: u8) {
-        let spoken = self.moment;
-        *self.line_mut(peer) = Line { link: Link::Asked, version, sends_max, signals, spoken, ..Line::GONE };
+        let spoken = self.turn_time;
+        *self.of_peer_mut(peer) =
+            PeerOutbox { link: Link::Asked, version, sends_max, signals, spoken, ..PeerOutbox::GONE };
     }
 
     /// Marks the peer's connection as established. The next flush looks at the peer.
     pub fn stand(&mut self, peer: u32) {
-        let line = self.line_mut(peer);
-        line.link = match line.link {
+        let outbox = self.of_peer_mut(peer);
+        outbox.link = match outbox.link {
             Link::Leaving { .. } => Link::Leaving { stood: true },
             Link::Gone | Link::Asked | Link::Stands => Link::Stands,
         };
@@ -173,19 +174,19 @@ impl Ends {
     /// Marks the connection as ending: nothing from the peer counts any more. Returns `false` if that is so
     /// already, or there is no connection.
     pub fn leave(&mut self, peer: u32) -> bool {
-        let line = self.line_mut(peer);
-        let stood = match line.link {
+        let outbox = self.of_peer_mut(peer);
+        let stood = match outbox.link {
             Link::Gone | Link::Leaving { .. } => return false,
             Link::Asked => false,
             Link::Stands => true,
         };
-        line.link = Link::Leaving { stood };
+        outbox.link = Link::Leaving { stood };
         true
     }
 
     /// Drops the ends of a peer that is gone. They count as told.
-    pub fn lose(&mut self, peer: u32, messages: &mut Messages) {
-        while let Some(message) = self.line_mut(peer).overflow.pop(messages) {
+    pub fn drop_ends(&mut self, peer: u32, messages: &mut Messages) {
+        while let Some(message) = self.of_peer_mut(peer).overflow.pop(messages) {
             messages.forget_sender(message);
             messages.told(message);
         }
@@ -193,46 +194,46 @@ impl Ends {
 
     /// Frees the peer's place for another.
     pub fn forget(&mut self, peer: u32) {
-        *self.line_mut(peer) = Line::GONE;
+        *self.of_peer_mut(peer) = PeerOutbox::GONE;
         self.dirty.retain(|&dirty| dirty != peer);
     }
 
     /// Returns the state of the peer's connection.
     pub fn link(&self, peer: u32) -> Link {
-        self.line(peer).link
+        self.of_peer(peer).link
     }
 
     /// Returns whether there is a connection.
     pub fn is_connected(&self, peer: u32) -> bool {
-        self.line(peer).link != Link::Gone
+        self.of_peer(peer).link != Link::Gone
     }
 
     /// Returns the version of the wire format on the peer's connection.
     pub fn version(&self, peer: u32) -> u8 {
-        self.line(peer).version
+        self.of_peer(peer).version
     }
 
     /// Returns the version of the wire format in which the peer's headers are written. `None`: nothing from
     /// the peer counts.
     #[inline]
     pub fn heard_in(&self, peer: u32) -> Option<u8> {
-        let line = self.line(peer);
-        matches!(line.link, Link::Asked | Link::Stands).then_some(line.version)
+        let outbox = self.of_peer(peer);
+        matches!(outbox.link, Link::Asked | Link::Stands).then_some(outbox.version)
     }
 
     /// Returns whether the peer may be sent something, and a SEND to it has a place.
     #[inline]
     pub fn may_hear(&self, peer: u32) -> bool {
-        self.line(peer).may_hear()
+        self.of_peer(peer).may_hear()
     }
 
     /// Marks the peer for the next flush. Code that every message passes through tests `dirty` itself first,
     /// to save the call: nearly always it is set.
     #[inline]
     pub fn mark_dirty(&mut self, peer: u32) {
-        let line = self.line_mut(peer);
-        if line.link != Link::Gone && !line.dirty {
-            line.dirty = true;
+        let outbox = self.of_peer_mut(peer);
+        if outbox.link != Link::Gone && !outbox.dirty {
+            outbox.dirty = true;
             self.dirty.push(peer);
         }
     }
@@ -241,7 +242,7 @@ impl Ends {
     #[inline]
     pub fn next_dirty(&mut self) -> Option<u32> {
         let peer = self.dirty.pop()?;
-        self.line_mut(peer).dirty = false;
+        self.of_peer_mut(peer).dirty = false;
         Some(peer)
     }
 
@@ -249,9 +250,9 @@ impl Ends {
     /// peer.
     #[inline(always)] // on every message's way
     pub fn begin(&mut self, peer: u32) {
-        let line = self.line_mut(peer);
-        line.unfinished += 1;
-        if !line.dirty {
+        let outbox = self.of_peer_mut(peer);
+        outbox.unfinished += 1;
+        if !outbox.dirty {
             self.mark_dirty(peer);
         }
     }
@@ -259,17 +260,17 @@ impl Ends {
     /// Records the end of one of the peer's messages.
     #[inline(always)] // on every message's way
     pub fn end(&mut self, peer: u32, message: u32, status: AckStatus, messages: &mut Messages) {
-        let line = self.line_mut(peer);
-        line.unfinished -= 1;
+        let outbox = self.of_peer_mut(peer);
+        outbox.unfinished -= 1;
         // Ends that wait in the overflow list go first.
         let record = &mut messages[message];
-        if line.overflow.len() == 0 && line.add_end(record.sequence, status) {
-            record.life.tell();
+        if outbox.overflow.len() == 0 && outbox.add_end(record.sequence, status) {
+            record.state.tell();
         } else {
-            record.life = Life::Ended(status);
-            line.overflow.push(messages, message);
+            record.state = MessageState::Ended(status);
+            outbox.overflow.push(messages, message);
         }
-        if !line.dirty {
+        if !outbox.dirty {
             self.mark_dirty(peer);
         }
     }
@@ -277,7 +278,7 @@ impl Ends {
     /// Returns whether ends wait for the peer.
     #[inline]
     pub fn has_ranges(&self, peer: u32) -> bool {
-        self.line(peer).range_count > 0
+        self.of_peer(peer).range_count > 0
     }
 
     /// Sends the waiting ends to the peer, with the limit of its credit. The ends that waited in message
@@ -289,20 +290,20 @@ impl Ends {
         messages: &mut Messages,
         effects: &mut impl Commands,
     ) {
-        let line = self.line_mut(peer);
-        let (ranges, count) = (line.ranges, core::mem::take(&mut line.range_count));
+        let outbox = self.of_peer_mut(peer);
+        let (ranges, count) = (outbox.ranges, core::mem::take(&mut outbox.range_count));
         let header = AckHeader::encode(credit_limit, &ranges[..count]);
         self.say(peer, &header, effects);
-        let line = self.line_mut(peer);
-        while let Some(message) = line.overflow.head() {
+        let outbox = self.of_peer_mut(peer);
+        while let Some(message) = outbox.overflow.head() {
             let record = &messages[message];
-            let Life::Ended(status) = record.life else {
+            let MessageState::Ended(status) = record.state else {
                 unreachable!("a message in the overflow list keeps its end")
             };
-            if !line.add_end(record.sequence, status) {
+            if !outbox.add_end(record.sequence, status) {
                 return;
             }
-            let popped = line.overflow.pop(messages);
+            let popped = outbox.overflow.pop(messages);
             debug_assert_eq!(popped, Some(message), "the head is what is popped");
             messages.told(message);
         }
@@ -310,19 +311,19 @@ impl Ends {
 
     /// Sends a header to a peer, which must be able to hear it, in the version of its connection.
     pub fn say(&mut self, peer: u32, header: &HeaderBytes, effects: &mut impl Commands) {
-        let spoken = self.moment;
-        let line = self.line_mut(peer);
-        line.sends_in_flight += 1;
-        line.spoken = spoken;
+        let spoken = self.turn_time;
+        let outbox = self.of_peer_mut(peer);
+        outbox.sends_in_flight += 1;
+        outbox.spoken = spoken;
         let mut header = *header;
-        header.set_version(line.version);
+        header.set_version(outbox.version);
         effects.send(PeerId(peer), &header);
     }
 
     /// Counts a SEND to the peer that the NIC has completed.
     pub fn sent(&mut self, peer: u32) {
-        let line = self.line_mut(peer);
-        line.sends_in_flight = line.sends_in_flight.saturating_sub(1);
+        let outbox = self.of_peer_mut(peer);
+        outbox.sends_in_flight = outbox.sends_in_flight.saturating_sub(1);
     }
 
     /// Returns whether it is time to look at peers that wait for a word, which is once per heartbeat.
@@ -336,8 +337,8 @@ impl Ends {
 
     /// Returns whether the peer may be sent something, and was sent nothing for a heartbeat.
     pub fn hears_nothing(&self, peer: u32, now_ns: u64) -> bool {
-        let line = self.line(peer);
-        line.may_hear() && now_ns.saturating_sub(line.spoken.now_ns) >= self.heartbeat_ns
+        let outbox = self.of_peer(peer);
+        outbox.may_hear() && now_ns.saturating_sub(outbox.spoken.now_ns) >= self.heartbeat_ns
     }
 
     /// Returns whether the peer waits for an end.
@@ -347,47 +348,47 @@ impl Ends {
 
     /// Returns the number of the peer's messages that have no end yet.
     pub fn unfinished(&self, peer: u32) -> u32 {
-        self.line(peer).unfinished
+        self.of_peer(peer).unfinished
     }
 
     /// Returns the peer with the most ends waiting in records, of those that are unresponsive.
-    pub fn most_unresponsive(&self, attended_ns: u64) -> Option<u32> {
-        let is_unresponsive = |line: &Line| {
-            matches!(line.link, Link::Asked | Link::Stands)
-                && !line.may_hear()
-                && line.overflow.len() > 0
-                && attended_ns.saturating_sub(line.spoken.attended_ns) >= UNRESPONSIVE_NS
+    pub fn most_unresponsive(&self, stall_free_ns: u64) -> Option<u32> {
+        let is_unresponsive = |outbox: &PeerOutbox| {
+            matches!(outbox.link, Link::Asked | Link::Stands)
+                && !outbox.may_hear()
+                && outbox.overflow.len() > 0
+                && stall_free_ns.saturating_sub(outbox.spoken.stall_free_ns) >= UNRESPONSIVE_NS
         };
         (0u32..)
-            .zip(self.lines.iter())
-            .filter(|(_, line)| is_unresponsive(line))
-            .max_by_key(|(_, line)| line.overflow.len())
+            .zip(self.peers.iter())
+            .filter(|(_, outbox)| is_unresponsive(outbox))
+            .max_by_key(|(_, outbox)| outbox.overflow.len())
             .map(|(peer, _)| peer)
     }
 
     /// Returns whether every end was sent.
     pub fn are_told(&self) -> bool {
-        let is_told = |line: &Line| line.range_count == 0 && line.overflow.len() == 0;
-        self.lines.iter().all(|line| line.link == Link::Gone || is_told(line))
+        let is_told = |outbox: &PeerOutbox| outbox.range_count == 0 && outbox.overflow.len() == 0;
+        self.peers.iter().all(|outbox| outbox.link == Link::Gone || is_told(outbox))
     }
 
     /// Returns whether the peer may be sent a congestion signal now.
     pub fn may_signal(&self, peer: u32, now_ns: u64) -> bool {
-        let line = self.line(peer);
-        line.signals && line.may_hear() && now_ns.saturating_sub(line.signalled_ns) >= SIGNAL_NS
+        let outbox = self.of_peer(peer);
+        outbox.signals && outbox.may_hear() && now_ns.saturating_sub(outbox.signalled_ns) >= SIGNAL_NS
     }
 
     /// Sends a congestion signal to the peer.
     pub fn signal(&mut self, peer: u32, now_ns: u64, header: &HeaderBytes, effects: &mut impl Commands) {
-        self.line_mut(peer).signalled_ns = now_ns;
+        self.of_peer_mut(peer).signalled_ns = now_ns;
         self.say(peer, header, effects);
     }
 }
 
 #[cfg(test)]
-impl Ends {
+impl Outbox {
     /// Returns the SENDs to the peer that have not completed.
     pub fn sends_in_flight(&self, peer: u32) -> u32 {
-        self.line(peer).sends_in_flight
+        self.of_peer(peer).sends_in_flight
     }
 }

@@ -68,7 +68,7 @@ impl Seen {
 #[derive(Clone, Copy, Debug, Default)]
 struct Trial {
     /// The current window's epoch that still lacks the candidate's epoch to make a pair.
-    standing: Seen,
+    current: Seen,
     pairs: u32,
     /// Pairs in which the candidate did well enough; plainly better; plainly worse.
     good: u32,
@@ -80,7 +80,7 @@ impl Trial {
     fn pair(&mut self, seen: Seen, larger: bool) {
         // Where nothing is released under the current window, any larger one is better.
         let nothing = if larger { u64::MAX } else { 0 };
-        let permille = seen.permille_of(&self.standing).unwrap_or(nothing);
+        let permille = seen.permille_of(&self.current).unwrap_or(nothing);
         self.pairs += 1;
         self.good += u32::from(permille >= if larger { GROW_PERMILLE } else { SHRINK_PERMILLE });
         self.better += u32::from(permille >= 1000 + PLAIN_PERMILLE);
@@ -100,15 +100,15 @@ impl Trial {
 
 /// The current window, and the candidate that is tried beside it.
 #[derive(Clone, Debug)]
-pub(crate) struct Footprint {
+pub(crate) struct FootprintWindow {
     /// Bytes of the smallest window.
     least_bytes: u64,
     /// Bytes of the largest window, which is no limit.
     most_bytes: u64,
     /// Step of the current window.
-    step: u32,
+    current: u32,
     /// Step of the candidate.
-    other: u32,
+    candidate: u32,
     /// Whether the candidate is in use now, not the current window.
     trying: bool,
     /// Whether candidates of all sizes are tried, or only the neighbours of the current window.
@@ -129,17 +129,17 @@ pub(crate) struct Footprint {
     counts_since_ns: Option<u64>,
     bytes: u64,
     looks: u64,
-    hungry: u64,
+    looks_with_more: u64,
 }
 
-impl Footprint {
+impl FootprintWindow {
     /// Creates a window between `least_bytes` and `most_bytes`. It begins at `most_bytes`, which is no limit.
     pub fn new(least_bytes: u64, most_bytes: u64) -> Self {
         let mut new = Self {
             least_bytes,
             most_bytes,
-            step: 0,
-            other: 0,
+            current: 0,
+            candidate: 0,
             trying: false,
             far: true,
             upward: false,
@@ -153,19 +153,19 @@ impl Footprint {
             counts_since_ns: None,
             bytes: 0,
             looks: 0,
-            hungry: 0,
+            looks_with_more: 0,
         };
-        while !new.is_last(new.step) {
-            new.step += 1;
+        while !new.is_last(new.current) {
+            new.current += 1;
         }
-        new.other = new.first();
+        new.candidate = new.first();
         new
     }
 
     /// Creates a window that never changes.
     #[cfg(test)]
     pub fn fixed(bytes: u64) -> Self {
-        Self { step: 0, since_ns: u64::MAX, ..Self::new(bytes, 2 * bytes) }
+        Self { current: 0, since_ns: u64::MAX, ..Self::new(bytes, 2 * bytes) }
     }
 
     /// Returns the bytes of a step's window. Each is twice the window two steps below; the step between is
@@ -183,43 +183,43 @@ impl Footprint {
 
     /// Returns the first candidate to try beside the current window.
     fn first(&self) -> u32 {
-        self.next(self.step).unwrap_or(self.step)
+        self.next(self.current).unwrap_or(self.current)
     }
 
-    /// Returns the candidate to try after `other`; `None` when all were tried. In a far search each candidate
+    /// Returns the candidate to try after `tried`; `None` when all were tried. In a far search each candidate
     /// is half of the last one, and after the smallest comes the largest. In a near search there are two
     /// candidates, the more promising one first.
-    fn next(&self, other: u32) -> Option<u32> {
-        let above = || (!self.is_last(self.step)).then_some(self.step + 1);
-        let below = || self.step.checked_sub(1);
+    fn next(&self, tried: u32) -> Option<u32> {
+        let above = || (!self.is_last(self.current)).then_some(self.current + 1);
+        let below = || self.current.checked_sub(1);
         if !self.far {
             let first = if self.upward { above().or_else(below) } else { below().or_else(above) };
             let second = if self.upward { below() } else { above() };
-            let next = if other == self.step { first } else { second };
-            return next.filter(|&next| next != other);
+            let next = if tried == self.current { first } else { second };
+            return next.filter(|&next| next != tried);
         }
         // Only the smallest window times powers of two, whatever the largest is.
         let next =
-            other.checked_sub(2 - other % 2).or_else(|| (self.step..).find(|&step| self.is_last(step)))?;
+            tried.checked_sub(2 - tried % 2).or_else(|| (self.current..).find(|&step| self.is_last(step)))?;
         // One round is complete past the current window, or past the largest one for the second time.
-        let passed = other > self.step && (next <= self.step || next >= other);
-        (!passed && next != self.step).then_some(next)
+        let passed = tried > self.current && (next <= self.current || next >= tried);
+        (!passed && next != self.current).then_some(next)
     }
 
     /// Returns the step of the window that is in use now.
-    fn current(&self) -> u32 {
-        if self.trying { self.other } else { self.step }
+    fn in_use(&self) -> u32 {
+        if self.trying { self.candidate } else { self.current }
     }
 
     /// Returns the bytes of the READ share that may be in use now; `None` while there is no limit.
     pub fn window_bytes(&self) -> Option<u64> {
-        let current = self.current();
-        (!self.is_last(current)).then(|| self.bytes_of(current))
+        let in_use = self.in_use();
+        (!self.is_last(in_use)).then(|| self.bytes_of(in_use))
     }
 
     /// Returns the bytes of the current window, whatever candidate is tried beside it.
-    pub fn standing_bytes(&self) -> u64 {
-        self.bytes_of(self.step)
+    pub fn current_bytes(&self) -> u64 {
+        self.bytes_of(self.current)
     }
 
     /// Counts bytes of the READ share that were released.
@@ -227,18 +227,18 @@ impl Footprint {
         self.bytes += bytes;
     }
 
-    /// Looks at the load once the grants of a turn are made. `hungry`: something is left to read.
-    pub fn look(&mut self, now_ns: u64, hungry: bool) {
+    /// Looks at the load once the grants of a turn are made. `has_more_to_read`: something is left to read.
+    pub fn look(&mut self, now_ns: u64, has_more_to_read: bool) {
         let age_ns = now_ns.saturating_sub(self.since_ns);
         if age_ns < SETTLE_NS {
             return;
         }
         if self.counts_since_ns.is_none() {
             self.counts_since_ns = Some(now_ns);
-            (self.bytes, self.looks, self.hungry) = (0, 0, 0);
+            (self.bytes, self.looks, self.looks_with_more) = (0, 0, 0);
         }
         self.looks += 1;
-        self.hungry += u64::from(hungry);
+        self.looks_with_more += u64::from(has_more_to_read);
         if age_ns >= EPOCH_NS {
             self.end_epoch(now_ns);
         }
@@ -252,7 +252,7 @@ impl Footprint {
             // to the window.
             return;
         }
-        if self.hungry * 1000 < self.looks * STEADY_PERMILLE {
+        if self.looks_with_more * 1000 < self.looks * STEADY_PERMILLE {
             if self.trying {
                 // All that waits fits the candidate, or the load is not steady: neither speaks for the
                 // candidate.
@@ -261,27 +261,27 @@ impl Footprint {
                 return;
             }
             // A load that is not steady says nothing about the current window. That window has another epoch.
-            if self.hungry > 0 {
+            if self.looks_with_more > 0 {
                 self.bursts = (self.bursts + BURST).min(BURSTS_MAX);
             }
-            if self.bursts >= BURSTS_MAX && !self.is_last(self.step) {
+            if self.bursts >= BURSTS_MAX && !self.is_last(self.current) {
                 self.bursts = 0;
                 // What the load needs once it is steady again has to be found anew.
                 (self.far, self.rests, self.rest_ns, self.rest_until_ns) = (true, 0, REST_NS, 0);
-                self.stand(self.step + if self.is_last(self.step + 1) { 1 } else { 2 });
+                self.set_current(self.current + if self.is_last(self.current + 1) { 1 } else { 2 });
             }
             return;
         }
         self.bursts = self.bursts.saturating_sub(1);
-        if now_ns < self.rest_until_ns || self.other == self.step {
+        if now_ns < self.rest_until_ns || self.candidate == self.current {
             return;
         }
         let seen = Seen { bytes: self.bytes, span_ns };
         if self.trying {
-            self.trial.pair(seen, self.other > self.step);
+            self.trial.pair(seen, self.candidate > self.current);
             self.decide(now_ns);
         } else {
-            self.trial.standing = seen;
+            self.trial.current = seen;
             self.trying = true;
         }
     }
@@ -289,12 +289,12 @@ impl Footprint {
     /// Decides the trial after a pair of epochs, if it can be decided.
     fn decide(&mut self, now_ns: u64) {
         self.trying = false;
-        let larger = self.other > self.step;
+        let larger = self.candidate > self.current;
         match self.trial.verdict(larger, if self.far { PAIRS_FAR } else { PAIRS_NEAR }) {
             None => {}
             Some(true) => self.take(larger, now_ns),
-            Some(false) => match self.next(self.other) {
-                Some(next) => self.try_other(next),
+            Some(false) => match self.next(self.candidate) {
+                Some(next) => self.try_candidate(next),
                 None => self.rest(now_ns),
             },
         }
@@ -322,7 +322,7 @@ impl Footprint {
                 self.rest_ns = (self.rest_ns / 2).max(REST_NS);
             }
         }
-        self.stand(self.other);
+        self.set_current(self.candidate);
     }
 
     /// Begins a rest after all candidates were tried in vain.
@@ -335,19 +335,19 @@ impl Footprint {
         if self.far {
             (self.rests, self.rest_ns) = (0, REST_NS);
         }
-        self.try_other(self.first());
+        self.try_candidate(self.first());
     }
 
     /// Makes a step the current window.
-    fn stand(&mut self, step: u32) {
-        self.upward = step > self.step;
-        self.step = step;
-        self.try_other(self.first());
+    fn set_current(&mut self, step: u32) {
+        self.upward = step > self.current;
+        self.current = step;
+        self.try_candidate(self.first());
     }
 
     /// Begins the trial of a candidate beside the current window.
-    fn try_other(&mut self, other: u32) {
-        self.other = other;
+    fn try_candidate(&mut self, candidate: u32) {
+        self.candidate = candidate;
         (self.trial, self.trying) = (Trial::default(), false);
     }
 }

@@ -7,7 +7,7 @@
 use super::Receiver;
 use crate::admission::{GrantPolicy, View};
 use crate::effects::Effects;
-use crate::standstill::Standing;
+use crate::standstill::Progress;
 use jet_wire::segment::HeldLimit;
 
 impl<P: GrantPolicy> Receiver<P> {
@@ -25,7 +25,7 @@ impl<P: GrantPolicy> Receiver<P> {
             return;
         }
         let delivered = self.delivery.delivered(session);
-        let standing = Standing {
+        let progress = Progress {
             held_slabs: self.escape.held_slabs(session),
             numbers_used,
             delivered_messages: delivered.messages,
@@ -33,7 +33,7 @@ impl<P: GrantPolicy> Receiver<P> {
         };
         let comes = self.delivery.promised_slots(session) > 0;
         let limit = if comes { None } else { self.limit_reached(session, most_held_slabs) };
-        self.standstills.look(self.attended_ns(now_ns), session, standing, limit, effects);
+        self.standstills.look(self.stall_free_ns(now_ns), session, progress, limit, effects);
     }
 
     /// Returns the limit that the session has reached, if it holds something and more waits for it.
@@ -53,7 +53,7 @@ impl<P: GrantPolicy> Receiver<P> {
         if delivery.numbers_left(session) == 0 {
             return Some(HeldLimit::Messages);
         }
-        let view = look_at!(self);
+        let view = mechanisms_of!(self);
         if !view.holds_anything(session) {
             None
         } else if !view.has_room_for_fragment(session) {
@@ -83,6 +83,6 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Returns whether senders wait for credit that is withheld because of what the session holds.
     fn suspends_its_senders(&self, session: u32) -> bool {
         let is_its_sender = |&peer: &u32| self.registry.session_of(peer) == Some(session);
-        self.withholds_credit(session) && self.credit.suspended().iter().any(is_its_sender)
+        self.withholds_credit(session) && self.credit.refused().iter().any(is_its_sender)
     }
 }
