@@ -1,9 +1,9 @@
 //! Measures two kinds of index table: the kind that `core`, `fabric` and `jet-client` have written by hand on
 //! a message's way, and the crate `slab`.
 //!
-//! Both give the place that was freed last, so both are warm here. They differ in what an entry costs. A table
-//! written by hand has all its entries from the start, and its user writes the few fields that change. The
-//! crate moves the whole entry in and out.
+//! Both give the place that was freed last, so both are warm here. They differ in what an entry costs. A
+//! table written by hand has all its entries from the start, and its user writes the few fields that change.
+//! The crate moves the whole entry in and out.
 
 use crate::report::{Bound, Row};
 use slab::Slab;
