@@ -1,7 +1,7 @@
 //! Subcommand `jet cache`: shows, plans, makes and gives back reservations of the last-level cache.
 
 use super::{fail, print, print_json};
-use crate::daemon::cache::{CacheError, DEFAULT_GROUP, Extent, Recovered, Reserve, recover};
+use crate::daemon::cache::{CacheError, DEFAULT_GROUP, Recovered, RecoveryScope, Reserve, recover};
 use crate::daemon::{ConfigError, DaemonArgs};
 use crate::text;
 use jet_cat::plan::Plan;
@@ -16,7 +16,7 @@ use std::process::ExitCode;
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
     #[command(subcommand)]
-    what: What,
+    what: Action,
 }
 
 const EXAMPLES: &str = "\
@@ -30,7 +30,7 @@ Examples:
   forgotten";
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum Action {
     /// Shows the last-level caches of this host, the resctrl groups, and which ways each group has.
     Show {
         /// Print one JSON object (fields: docs/json.md).
@@ -94,10 +94,10 @@ impl<E: Into<CacheError>> From<E> for Failure {
 
 pub(super) fn run(args: &Args) -> ExitCode {
     let result = match &args.what {
-        What::Show { json } => show(*json),
-        What::Plan(configured) => planned(configured),
-        What::Apply(configured) => apply(configured),
-        What::Restore { configured, forget } => restore(configured, *forget),
+        Action::Show { json } => show(*json),
+        Action::Plan(configured) => planned(configured),
+        Action::Apply(configured) => apply(configured),
+        Action::Restore { configured, forget } => restore(configured, *forget),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -212,7 +212,7 @@ fn planned(configured: &Configured) -> Result<(), Failure> {
     if config.cache.reserve == Reserve::Off {
         tracing::info!("cache.reserve is \"off\": a daemon with this configuration reserves none of this");
     }
-    tell(configured, &plan);
+    print_plan(configured, &plan);
     Ok(())
 }
 
@@ -222,11 +222,11 @@ fn apply(configured: &Configured) -> Result<(), Failure> {
     let request = config.cache.request_near(config.pool.bytes, config.numa_node())?;
     let reservation = Reservation::make(&resctrl, &request, &config.cache.journals, &mut |_| {})?;
     let plan = reservation.leave()?;
-    tell(configured, &plan);
+    print_plan(configured, &plan);
     Ok(())
 }
 
-fn tell(configured: &Configured, plan: &Plan) {
+fn print_plan(configured: &Configured, plan: &Plan) {
     if configured.json {
         let domains = plan.domains.iter().map(|planned| {
             json!({
@@ -258,9 +258,9 @@ fn tell(configured: &Configured, plan: &Plan) {
 
 fn restore(configured: &Configured, forget: bool) -> Result<(), Failure> {
     let journals = configured.daemon.load()?.cache.journals;
-    let extent = if forget { Extent::Forget } else { Extent::Standing };
+    let scope = if forget { RecoveryScope::Forget } else { RecoveryScope::Standing };
     // The folder exists only where something was reserved before.
-    let recovered = if journals.is_dir() { recover(&journals, extent)? } else { Vec::new() };
+    let recovered = if journals.is_dir() { recover(&journals, scope)? } else { Vec::new() };
     let (well, failed): (Vec<_>, Vec<_>) = recovered.iter().partition(|left| left.is_well());
     if configured.json {
         print_json(&json!({ "left": recovered.iter().map(row).collect::<Vec<_>>() }));

@@ -17,12 +17,12 @@ use std::time::Duration;
 /// Descriptor that is readable when SIGINT or SIGTERM has arrived.
 pub struct Signals {
     readable: UnixStream,
-    came: Mutex<Came>,
+    came: Mutex<Arrived>,
     /// Whether the next signal ends the process.
     next_ends: Arc<AtomicBool>,
 }
 
-struct Came {
+struct Arrived {
     delivery: SignalDelivery<UnixStream, SignalOnly>,
     /// Signals that arrived together with one that was taken, and were not taken yet.
     more: VecDeque<u8>,
@@ -47,7 +47,7 @@ impl Signals {
         let (read, write) = UnixStream::pair()?;
         let readable = read.try_clone()?;
         let delivery = SignalDelivery::with_pipe(read, write, SignalOnly, [SIGINT, SIGTERM])?;
-        let came = Mutex::new(Came { delivery, more: VecDeque::new() });
+        let came = Mutex::new(Arrived { delivery, more: VecDeque::new() });
         Ok(Self { readable, came, next_ends })
     }
 
@@ -63,7 +63,7 @@ impl Signals {
     /// Takes a signal that has arrived, and returns its number. Returns `None` if there is none.
     pub fn take(&self) -> Option<u8> {
         let mut came = self.came.lock().unwrap_or_else(PoisonError::into_inner);
-        let Came { delivery, more } = &mut *came;
+        let Arrived { delivery, more } = &mut *came;
         more.extend(delivery.pending().filter_map(|signal| u8::try_from(signal).ok()));
         more.pop_front()
     }

@@ -1,7 +1,7 @@
 //! Subcommand `jet demo`: runs a daemon, a receiving application and several senders as processes on this
 //! host. The senders send a tree of files, and the demo checks every file that arrived.
 
-mod children;
+mod processes;
 mod report;
 mod run;
 mod tree;
@@ -10,7 +10,7 @@ mod verify;
 use crate::commands::{Signals, fail, print, print_json};
 use crate::text;
 use bytesize::ByteSize;
-use children::WorkDirectory;
+use processes::WorkDirectory;
 use run::{DemoError, Run};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -125,7 +125,7 @@ fn demonstrate(args: &Args) -> Result<ExitCode, DemoError> {
         };
         rows.push(run.perform()?);
     }
-    let good = rows.iter().all(report::Row::is_good);
+    let good = rows.iter().all(report::RunResult::is_good);
     if args.json {
         print_json(&serde_json::json!({ "ok": good, "runs": rows }));
     } else {

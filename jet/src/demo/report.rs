@@ -10,7 +10,7 @@ use serde::Serialize;
 
 /// Results of the demo's run over one fabric: one column of the table.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Row {
+pub(super) struct RunResult {
     pub fabric: String,
     pub senders: u64,
     pub files: u64,
@@ -34,7 +34,7 @@ pub(super) struct Row {
     pub mismatches_named: Vec<String>,
 }
 
-impl Row {
+impl RunResult {
     /// Puts together the results of a run from the reports of senders and receiver, the daemon's status after
     /// everything was delivered, the number of files that were compared, and their differences.
     #[allow(clippy::cast_precision_loss)] // a figure of four digits
@@ -90,8 +90,8 @@ impl Row {
 }
 
 /// Formats the table of results, with a line for each figure and a column for each fabric.
-pub(super) fn table(rows: &[Row]) -> String {
-    type Figure = (&'static str, fn(&Row) -> String);
+pub(super) fn table(rows: &[RunResult]) -> String {
+    type Figure = (&'static str, fn(&RunResult) -> String);
     let figures: [Figure; 16] = [
         ("files, each checked by hash", |row| row.files.to_string()),
         ("files or names that differ", |row| row.mismatches.to_string()),
@@ -152,7 +152,7 @@ mod tests {
             engine: "io_uring".to_owned(),
             ..Default::default()
         };
-        let row = Row::new(
+        let row = RunResult::new(
             "shm",
             2.0,
             &[sender(1000), sender(9000)],

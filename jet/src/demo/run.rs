@@ -1,7 +1,7 @@
 //! One run of the demo over one fabric.
 
-use super::children::Process;
-use super::report::Row;
+use super::processes::Process;
+use super::report::RunResult;
 use super::verify::{Differences, Manifest};
 use crate::backoff::Backoff;
 use crate::commands::status::ask;
@@ -125,7 +125,7 @@ pub(super) struct Run<'a> {
 impl Run<'_> {
     /// Starts the processes, waits until the senders have sent everything, ends the other processes, and
     /// compares the files. Returns the results.
-    pub(super) fn perform(&self) -> Result<Row, DemoError> {
+    pub(super) fn perform(&self) -> Result<RunResult, DemoError> {
         let control = self.work.join(format!("{}.ctl", self.fabric));
         let out = self.work.join(format!("received-{}", self.fabric));
         let listen = match self.fabric {
@@ -170,15 +170,15 @@ impl Run<'_> {
         }
         self.watch(&control, &mut senders, &mut receiver, &mut daemon)?;
         let seconds = began.elapsed().as_secs_f64();
-        let status = self.whole(&control)?;
+        let status = self.wait_until_whole(&control)?;
         self.end(&mut receiver, Process::terminate)?;
         self.end(&mut daemon, |_| drain(&control))?;
         let (files, differences) = self.compare(&out)?;
         let sent = senders.iter().map(Process::printed).collect::<io::Result<Vec<_>>>()?;
         let checked = (files, differences);
-        let row = Row::new(self.fabric, seconds, &sent, &receiver.printed()?, &status, checked);
+        let row = RunResult::new(self.fabric, seconds, &sent, &receiver.printed()?, &status, checked);
         for sender in &senders {
-            let words = sender.last_words();
+            let words = sender.log_end();
             if !words.is_empty() {
                 tracing::info!("the {} said:\n{words}", sender.name);
             }
@@ -227,7 +227,7 @@ impl Run<'_> {
             let mut fds = vec![self.signals.as_fd(), receiver.as_fd(), daemon.as_fd()];
             fds.extend(senders.iter().filter(|sender| sender.is_running()).map(Process::as_fd));
             let _ = wait_readable(&fds, Some(TICK))?;
-            self.look_at(&mut [receiver, daemon])?;
+            self.check_alive(&mut [receiver, daemon])?;
             let Ok(status) = ask(control) else { continue };
             let (delivered, consumed) = (status.messages.delivered_bytes, status.ends.consumed);
             if delivered + consumed != before {
@@ -237,7 +237,7 @@ impl Run<'_> {
                 return Err(DemoError::Late {
                     what: "nothing arrived any more".to_owned(),
                     patience: STALL,
-                    words: daemon.last_words(),
+                    words: daemon.log_end(),
                 });
             }
             let words = format!("{}: {running} of {} senders at work", self.fabric, senders.len());
@@ -247,7 +247,7 @@ impl Run<'_> {
 
     /// Waits until every slab of the pool is back, for at most [`PATIENCE`]. Returns the daemon's last
     /// status.
-    fn whole(&self, control: &Path) -> Result<Status, DemoError> {
+    fn wait_until_whole(&self, control: &Path) -> Result<Status, DemoError> {
         let deadline = Instant::now() + PATIENCE;
         let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_MAX);
         loop {
@@ -273,9 +273,9 @@ impl Run<'_> {
             if let Some(found) = look() {
                 return Ok(found);
             }
-            self.look_at(processes)?;
+            self.check_alive(processes)?;
             if Instant::now() >= deadline {
-                let words = processes.first().map(|process| process.last_words()).unwrap_or_default();
+                let words = processes.first().map(|process| process.log_end()).unwrap_or_default();
                 return Err(DemoError::Late { what: what.to_owned(), patience: PATIENCE, words });
             }
             self.pause(&mut backoff)?;
@@ -290,7 +290,7 @@ impl Run<'_> {
     }
 
     /// Fails if one of the processes has ended, or if a signal has arrived.
-    fn look_at(&self, processes: &mut [&mut Process]) -> Result<(), DemoError> {
+    fn check_alive(&self, processes: &mut [&mut Process]) -> Result<(), DemoError> {
         if self.signals.wait(Duration::ZERO)? {
             return Err(DemoError::Interrupted);
         }
@@ -299,7 +299,7 @@ impl Run<'_> {
                 return Err(DemoError::Ended {
                     name: process.name.clone(),
                     status: status.to_string(),
-                    words: process.last_words(),
+                    words: process.log_end(),
                 });
             }
         }
@@ -319,7 +319,7 @@ impl Run<'_> {
                     Err(DemoError::Ended {
                         name: process.name.clone(),
                         status: status.to_string(),
-                        words: process.last_words(),
+                        words: process.log_end(),
                     })
                 };
             }
@@ -331,7 +331,7 @@ impl Run<'_> {
                 return Err(DemoError::Late {
                     what: format!("the {} did not end", process.name),
                     patience: PATIENCE,
-                    words: process.last_words(),
+                    words: process.log_end(),
                 });
             }
             let _ = wait_readable(&[process.as_fd(), self.signals.as_fd()], Some(left))?;

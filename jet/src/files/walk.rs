@@ -103,7 +103,7 @@ pub enum RootError {
 pub struct Walk {
     roots: vec::IntoIter<Root>,
     /// Walk of the current root, if that root is a directory.
-    inside: Option<Inside>,
+    inside: Option<RootWalk>,
 }
 
 #[derive(Debug)]
@@ -115,7 +115,7 @@ struct Root {
 
 /// Walk of a root that is a directory.
 #[derive(Debug)]
-struct Inside {
+struct RootWalk {
     entries: walkdir::IntoIter,
     /// Directories on the way down to the last entry, the root first.
     entered: Vec<Entered>,
@@ -174,7 +174,7 @@ impl Walk {
             Ok(metadata) if metadata.is_dir() => {
                 let entries = WalkDir::new(&source).min_depth(1).sort_by_file_name().into_iter();
                 let entered = vec![Entered { source, path, readable: true }];
-                self.inside = Some(Inside { entries, entered, next: None });
+                self.inside = Some(RootWalk { entries, entered, next: None });
                 None
             }
             Ok(metadata) if metadata.is_file() => Some(Found::File { source, path, follow: true }),
@@ -184,7 +184,7 @@ impl Walk {
     }
 }
 
-impl Inside {
+impl RootWalk {
     /// Returns the next entry, or `None` after the last one.
     fn next(&mut self) -> Option<Found> {
         loop {
@@ -193,7 +193,7 @@ impl Inside {
             let depth = match &next {
                 None => 0,
                 Some(Ok(entry)) => entry.depth(),
-                Some(Err(error)) if self.is_of_last(error) => self.entered.len(),
+                Some(Err(error)) if self.is_about_last_entered(error) => self.entered.len(),
                 Some(Err(error)) => error.depth(),
             };
             if self.entered.len() > depth {
@@ -207,7 +207,7 @@ impl Inside {
             }
             match next? {
                 Ok(entry) => {
-                    if let Some(found) = self.look(&entry) {
+                    if let Some(found) = self.visit(&entry) {
                         return Some(found);
                     }
                 }
@@ -217,7 +217,7 @@ impl Inside {
     }
 
     /// Enters an entry if it is a directory, and returns `None`. Returns any other entry.
-    fn look(&mut self, entry: &DirEntry) -> Option<Found> {
+    fn visit(&mut self, entry: &DirEntry) -> Option<Found> {
         let source = entry.path().to_owned();
         let mut path = self.entered.last()?.path.clone();
         if !path.is_empty() {
@@ -243,7 +243,7 @@ impl Inside {
     }
 
     /// Returns whether the error means that the directory which was entered last could not be read.
-    fn is_of_last(&self, error: &walkdir::Error) -> bool {
+    fn is_about_last_entered(&self, error: &walkdir::Error) -> bool {
         // An error without a path occurred while the directory's entries were read.
         self.entered.last().is_some_and(|last| error.path().is_none_or(|path| path == last.source))
     }
@@ -251,9 +251,9 @@ impl Inside {
     /// Turns an error into the entry that could not be read: the directory that was entered last, or an entry
     /// in it.
     fn fail(&mut self, error: walkdir::Error) -> Found {
-        let of_last = self.is_of_last(&error);
+        let about_last = self.is_about_last_entered(&error);
         let mut source = error.path().map(Path::to_owned).unwrap_or_default();
-        if let Some(last) = self.entered.last_mut().filter(|_| of_last) {
+        if let Some(last) = self.entered.last_mut().filter(|_| about_last) {
             last.readable = false;
             source.clone_from(&last.source);
         }

@@ -10,7 +10,7 @@ mod threads;
 mod warm;
 
 pub use config::{CacheConfig, CacheConfigError, DEFAULT_GROUP, DeviceWays, Prefetchers, Reserve};
-pub use recovery::{Extent, Recovered, recover};
+pub use recovery::{Recovered, RecoveryScope, recover};
 
 use jet_cat::CpuSet;
 use jet_cat::adjustments::{self, AdjustError, Adjustments};
@@ -328,7 +328,7 @@ fn recover_own(config: &CacheConfig) {
     if !has_journals(config) {
         return;
     }
-    match recover(&config.journals, Extent::Gone) {
+    match recover(&config.journals, RecoveryScope::Gone) {
         Ok(recovered) => recovered.iter().for_each(|left| tracing::info!("{left}")),
         Err(error) => tracing::warn!("cannot look for cache that was left reserved: {error}"),
     }

@@ -11,9 +11,9 @@ use std::path::Path;
 const REGISTERS: &str = "the processor's registers that were left set";
 const ADJUSTED: &str = "bandwidth of groups and ways of devices that were left set";
 
-/// Extent of undoing changes. Each includes those before it.
+/// RecoveryScope of undoing changes. Each includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extent {
+pub enum RecoveryScope {
     /// Undo changes of processes that are gone.
     Gone,
     /// Also undo reservations that are meant to outlive processes.
@@ -108,9 +108,9 @@ fn given_up<E>(
 ///
 /// # Errors
 /// Returns an error if the folder of the journals cannot be read.
-pub fn recover(journals: &Path, extent: Extent) -> Result<Vec<Recovered>, JournalError> {
+pub fn recover(journals: &Path, scope: RecoveryScope) -> Result<Vec<Recovered>, JournalError> {
     let reserved = reservation::reserved(journals)?;
-    let forgets = extent == Extent::Forget;
+    let forgets = scope == RecoveryScope::Forget;
     let mut recovered = Vec::new();
     match Resctrl::find() {
         Ok(resctrl) => {
@@ -121,10 +121,10 @@ pub fn recover(journals: &Path, extent: Extent) -> Result<Vec<Recovered>, Journa
                 }
                 result => recovered.extend(result.map(Recovered::Adjusted)),
             }
-            let reservations = match extent {
-                Extent::Gone => reservation::recover,
-                Extent::Standing => reservation::restore_all,
-                Extent::Forget => reservation::forget_all,
+            let reservations = match scope {
+                RecoveryScope::Gone => reservation::recover,
+                RecoveryScope::Standing => reservation::restore_all,
+                RecoveryScope::Forget => reservation::forget_all,
             };
             match reservations(&resctrl, journals) {
                 Ok(left) => recovered.extend(left.into_iter().map(Recovered::Reserved)),

@@ -78,7 +78,7 @@ impl Process {
     }
 
     /// Reads the end of the process's log: at most [`LOG_SHOWN_BYTES`] bytes of its standard error.
-    pub(super) fn last_words(&self) -> String {
+    pub(super) fn log_end(&self) -> String {
         let log = std::fs::read(&self.log).unwrap_or_default();
         let from = log.len().saturating_sub(LOG_SHOWN_BYTES);
         String::from_utf8_lossy(&log[from..]).trim_end().to_owned()
