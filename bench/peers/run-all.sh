@@ -10,13 +10,14 @@ usage() {
     cat <<'USAGE'
 usage: bench/peers/run-all.sh [--turns N] [--brief] [--json] [NAME...]
 
-Runs the comparisons named, or all: ucx iceoryx2 sockets libfabric nbd perftest. Each is a script of its own beside this one, and
-says with --help what it measures and what it cannot see. Prints one table, or with --json one object a row. Goes on where one fails,
-and ends with 1. Takes ten to twenty minutes once everything is built; as root the scripts install what is missing of Debian's.
+Runs the comparisons of Jet with other systems that are named, or all: ucx iceoryx2 sockets libfabric nbd perftest. Each comparison
+is a script of its own in this folder, which says with --help what it measures and what it cannot see. Prints one table, or with --json
+one JSON object for each row. If a comparison fails, the others still run, and the exit status is 1. Takes ten to twenty minutes once
+everything is built. As root the scripts install the Debian packages that are missing.
 
-  --turns N  samples a figure (default 5)
-  --brief    ucx, iceoryx2, sockets and libfabric in one short turn: whether it all runs, no figure to quote
-  --json     one JSON object a row
+  --turns N  number of samples of each figure (default 5)
+  --brief    make one short turn of ucx, iceoryx2, sockets and libfabric: this shows that all of them run; do not quote its figures
+  --json     print one JSON object for each row
 USAGE
 }
 say() { printf 'peers/run-all: %s\n' "$*" >&2; }

@@ -1,7 +1,8 @@
 //! Hardware counters of the last-level cache and of memory, through `perf_event_open`.
 //!
-//! They are a second opinion on [`crate::residency`]. They are exact where they exist: on bare metal, in few
-//! virtual machines, and where the kernel permits it. Elsewhere the error says why there are none.
+//! They are another way to check what [`crate::residency`] measures. They are exact where they exist: on bare
+//! metal, in few virtual machines, and where the kernel permits it. Elsewhere the error says why there are
+//! none.
 
 use perf_event::events::{Cache, CacheOp, CacheResult, Event, Hardware, WhichCache};
 use perf_event::{Builder, CountAndTime, Counter};
@@ -24,7 +25,8 @@ pub struct CacheCounts {
     /// Reads that another NUMA node's memory served. `None` where the processor does not count them.
     pub remote_memory_reads: Option<u64>,
     /// Share of the time since the start during which the counters had hardware to count with, in
-    /// thousandths. Below 1000 other users counted too, and the counts are projected.
+    /// thousandths. Below 1000 other users' counters had the hardware for a part of the time, and the counts
+    /// are projected to the whole time.
     pub counted_permille: u32,
 }
 
@@ -55,22 +57,22 @@ pub enum CountersError {
         /// Value of kernel.perf_event_paranoid; `None` where it cannot be read.
         paranoid: Option<i32>,
     },
-    /// The processor's unit does not count this event.
+    /// The processor's performance-monitoring unit does not count this event.
     #[error("no hardware counters: the processor's performance-monitoring unit does not count {event}")]
     NoEvent {
-        /// Description of the event.
+        /// Description of the event that is not counted.
         event: &'static str,
     },
     /// The kernel was built without `perf_event_open`, or a sandbox hides it.
     #[error("no hardware counters: this kernel has no perf_event_open, or a sandbox hides it")]
     NoKernelSupport,
-    /// There is no such thread.
+    /// There is no thread with the requested id.
     #[error("no hardware counters for thread {thread}: there is no such thread")]
     NoThread {
-        /// Id of the thread.
+        /// Id of the thread that was requested.
         thread: i32,
     },
-    /// The system call failed for another reason.
+    /// A system call failed for a reason that no other variant names.
     #[error("hardware counters do not work: {0}")]
     System(#[from] io::Error),
 }
@@ -273,14 +275,14 @@ impl System {
     }
 }
 
-/// Returns whether a unit's name is that of a processor's, for example "cpu", "cpu_core", "armv8_pmuv3_0" or
-/// "apple_icestorm_pmu".
+/// Returns whether the name of a performance-monitoring unit is that of a processor's unit, for example
+/// "cpu", "cpu_core", "armv8_pmuv3_0" or "apple_icestorm_pmu".
 fn is_processor(unit: &str) -> bool {
     ["cpu", "armv", "apple_", "riscv"].iter().any(|start| unit.starts_with(start))
 }
 
-/// Returns the reason behind an error number. A missing unit takes precedence over a missing permission,
-/// since permission would not help then.
+/// Returns the reason why `perf_event_open` failed, by its error number. A missing performance-monitoring
+/// unit takes precedence over a missing permission, since permission would not help then.
 fn refusal(error: io::Error, event: &'static str, thread: i32, system: &System) -> CountersError {
     match error.raw_os_error() {
         Some(libc::ESRCH) => CountersError::NoThread { thread },
@@ -303,7 +305,7 @@ mod tests {
     use super::*;
     use perf_event::events::Software;
 
-    /// Returns an event of the software unit, which every kernel with `perf_event_open` has.
+    /// Returns an event of the kernel's software counters, which every kernel with `perf_event_open` has.
     fn software(event: Software, required: bool) -> Kind {
         Kind { name: "software", event: Event::Software(event), required }
     }

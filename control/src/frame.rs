@@ -7,10 +7,10 @@ use serde::de::DeserializeOwned;
 use std::io;
 use tokio_util::codec::{Decoder, Encoder, LengthDelimitedCodec, LengthDelimitedCodecError};
 
-/// Longest frame of either end, in bytes of JSON.
+/// Longest frame that either end may send, in bytes of JSON.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
-/// Longest frame of a client, in bytes of JSON. The limit is small because a frame's memory is allocated as
-/// soon as its length is read.
+/// Longest frame that a client may send, in bytes of JSON. The limit is small because a frame's memory is
+/// allocated as soon as its length is read.
 pub const REQUEST_BYTES_MAX: usize = 4096;
 
 /// Reason why a frame cannot be read or written.
@@ -31,7 +31,7 @@ fn codec(bytes_max: usize) -> LengthDelimitedCodec {
     LengthDelimitedCodec::builder().little_endian().max_frame_length(bytes_max).new_codec()
 }
 
-/// Makes an error of the codec into a frame's: every error of the codec is about a length.
+/// Converts an error of the codec to an error of a frame: every error of the codec is about a length.
 fn too_long(codec: &LengthDelimitedCodec, error: &io::Error) -> FrameError {
     debug_assert!(error.get_ref().is_some_and(|inner| inner.is::<LengthDelimitedCodecError>()), "{error}");
     FrameError::TooLong { bytes_max: codec.max_frame_length() }

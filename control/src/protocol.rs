@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub const CONTROL_SOCKET: &str = "/run/jet/jetd.sock";
 /// Version of this protocol, sent in [`ControlRequest::Register`]. Ends of one version understand each other
 /// ([versions](crate#versions)).
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 
 /// Request of a client on the control socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,7 +106,7 @@ pub enum ErrorCode {
     BadRequest,
     /// The client has another [`PROTOCOL_VERSION`].
     Version,
-    /// Another application holds the name.
+    /// Another application holds the requested name.
     NameTaken,
     /// The configuration allows no further session.
     TooManySessions,

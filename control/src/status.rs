@@ -85,7 +85,7 @@ pub struct Status {
     pub ends: EndCounts,
     /// Counters of escape from pressure.
     pub escape: EscapeStatus,
-    /// Actuators that mark congestion, a row each.
+    /// Actuators, which are knobs of the NIC that mark congestion; a row each.
     pub congestion: Vec<ActuatorStatus>,
     /// The pool's place in the last-level cache.
     pub cache: Option<CacheStatus>,
@@ -95,12 +95,12 @@ pub struct Status {
     pub faults: FaultStatus,
     /// Counters of the NIC.
     pub nic: NicStatus,
-    /// Number of all applications.
+    /// Number of all registered applications.
     pub session_count: u32,
     /// Number of all sessions that are over and whose slabs are not back.
     #[serde(default)]
     pub quarantined_count: u32,
-    /// Number of all senders.
+    /// Number of all connected senders.
     pub peer_count: u32,
     /// Rows for each application and each sender.
     #[serde(flatten)]
@@ -203,12 +203,12 @@ pub struct MessageStatus {
 /// Faults of senders and applications.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FaultStatus {
-    /// Senders that were cut off for what they sent.
+    /// Senders that were cut off because they sent what they must not send.
     pub peers: u64,
     /// Senders that were cut off because they took no acknowledgement for long, while `limits.messages` was
     /// nearly used up.
     pub unresponsive_peers: u64,
-    /// Sessions that were ended for what they released.
+    /// Sessions that were ended because they released what they must not release.
     pub sessions: u64,
 }
 
@@ -225,7 +225,7 @@ pub struct NicStatus {
     pub bytes_in: u64,
     /// Number of times that a SEND found no SRQ entry.
     pub rnr: u64,
-    /// Requests that completed flushed.
+    /// Requests that completed as flushed, because their connection ended before they were done.
     pub flushed: u64,
     /// Peers that were cut off for breaking the protocol.
     pub protocol_errors: u64,

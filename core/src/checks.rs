@@ -21,9 +21,9 @@ pub(crate) enum Verdict {
     Good,
     /// A worker makes the checksum; its result is not there yet.
     Pending,
-    /// The bytes cannot be read.
+    /// The bytes cannot be read, because the hardware lost their memory.
     Unreadable,
-    /// The message is at its end, and does not fit its checksum.
+    /// All of the message has arrived, and its bytes do not have the checksum that it carries.
     Wrong,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
-    /// Creates checks of which none is under way.
+    /// Creates the record of checks, with none of them under way.
     pub fn new(by: Checksums) -> Self {
         Self { by, under_way: 0, checked_bytes: 0 }
     }
@@ -107,8 +107,8 @@ impl Checks {
         self.under_way -= 1;
     }
 
-    /// Takes the message's next READ that is checked, as are all before it. `None`: there is no such READ
-    /// now.
+    /// Takes the message's next READ, in the order of its bytes, if that READ was checked. `None`: no such
+    /// READ is left, or its check is not over.
     pub fn next_checked(&mut self, message: u32, messages: &mut Messages, reads: &Reads) -> Option<u32> {
         let (first, last) = messages.transfer(message).checks?;
         let entry = &reads[first];
@@ -117,7 +117,8 @@ impl Checks {
         Some(first)
     }
 
-    /// Adds the READ's CRC32C to its message's, now that all before it were added; returns the verdict.
+    /// Adds the READ's CRC32C to that of its message, which has those of all READs before it; returns the
+    /// verdict.
     pub fn combine<S: Sums>(&mut self, read: u32, messages: &mut Messages, reads: &Reads) -> Verdict {
         let entry = &reads[read];
         let crc = entry.checked.expect("its check is over");
@@ -126,7 +127,7 @@ impl Checks {
         Self::verdict(read, messages, reads)
     }
 
-    /// Returns the verdict on a READ, up to whose end the message's checksum is made.
+    /// Returns the verdict on a READ. The message's checksum must be made up to the end of this READ.
     fn verdict(read: u32, messages: &mut Messages, reads: &Reads) -> Verdict {
         let entry = &reads[read];
         let is_last = entry.offset + u64::from(entry.bytes) == messages[entry.message].length;

@@ -12,22 +12,24 @@ pub const FRAGMENT_SLABS_MAX: u32 = 64;
 /// Numbers that a receiver is created with. They are fixed while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Slabs of 4 KiB in the pool. 3072 (12 MiB): Jet §4.1.3.
+    /// Slabs of 4 KiB in the pool. The default is 3072 (12 MiB), as in Jet §4.1.3.
     pub pool_slabs: u32,
-    /// The SRQ share's slabs at first, and the most SRQ entries. 1024 (4 MiB, for 32 QPs): Jet §4.1.3.
+    /// Slabs of the SRQ share at first, and the most SRQ entries. The default is 1024 (4 MiB, for 32 QPs), as
+    /// in Jet §4.1.3.
     pub srq_slabs: u32,
     /// Slabs that the SRQ share always keeps, so that control messages land.
     pub srq_floor_slabs: u32,
     /// SRQ entries kept posted beyond the credit that senders have: for senders that were idle and wake.
     pub srq_reserve_entries: u32,
-    /// Bytes of the largest fragment, which is one READ. 256 KiB: Jet §4.1.2.
+    /// Bytes of the largest fragment, which is one READ. The default is 256 KiB, as in Jet §4.1.2.
     pub fragment_bytes: u32,
-    /// The most READs in flight at once, and the most messages being read at once. 32: Jet §4.1.2.
+    /// The most READs in flight at once, and the most messages being read at once. The default is 32, as in
+    /// Jet §4.1.2.
     pub reads_max: u32,
-    /// The most bytes of READs in flight at once. 8 MiB: Jet §4.1.2.
+    /// The most bytes of READs in flight at once. The default is 8 MiB, as in Jet §4.1.2.
     pub in_flight_bytes: u64,
-    /// Whether the READ share in use is bounded by what the load is found to need. Stragglers, which escape
-    /// counts, are left out of that.
+    /// Whether the use of the READ share is bounded by what the load is found to need. The bound leaves out
+    /// the slabs of stragglers, which the escape counts.
     pub footprint_follows: bool,
     /// Choice of where the checksums are made, for messages that carry one.
     pub checksums: Checksums,
@@ -57,24 +59,24 @@ pub struct Config {
     /// queue pair a SEND completes only after the READs posted before it, however long ago it arrived. With a
     /// small number, acknowledgements would wait for READs.
     pub control_sends_max: u32,
-    /// Nanoseconds without a word after which a peer that waits for something is told that the receiver is
-    /// there.
+    /// Nanoseconds after which a peer that waits for something, and was sent nothing in that time, is sent a
+    /// sign of life.
     pub heartbeat_ns: u64,
     /// Nanoseconds for which the slabs of an ended session stay unused at least: the application's own I/O
     /// may still be reading them.
     pub quarantine_ns: u64,
-    /// Nanoseconds between two looks at rates, credits and ages.
+    /// Nanoseconds between two ticks, in which the receiver looks at rates, credits and ages.
     pub tick_ns: u64,
     /// Thresholds of pressure, and what is done under pressure (Jet §4.3).
     pub escape: EscapeConfig,
-    /// Slabs of escape memory for copies, and for messages that take memory instead of waiting. Those of
-    /// `escape.replace_slabs_max` come on top.
+    /// Slabs of escape memory for copies, and for messages that take memory instead of waiting for room in
+    /// the pool. The slabs of `escape.replace_slabs_max` are additional.
     pub memory_slabs: u32,
     /// Slabs of escape memory at which a session is granted nothing new before it releases some.
     pub session_memory_slabs: u32,
     /// The most copies under way at once.
     pub copies_max: u32,
-    /// Whether congestion signals are sent to senders, beside whatever the NIC marks.
+    /// Whether congestion signals are sent to senders, in addition to whatever the NIC marks.
     pub signals: bool,
 }
 

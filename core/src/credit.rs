@@ -37,20 +37,20 @@ pub(crate) enum Reachability {
     NotYet,
     /// The sender's connection is ending.
     NoMore,
-    /// The sender is connected. `may_hear`: whether a SEND to it has a place now.
+    /// The sender is connected. `may_hear`: whether one more SEND to it is possible now.
     Stands { may_hear: bool },
 }
 
-/// The consequence of a tick without a SEND.
+/// Result of a tick for one sender: what becomes of its credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decay {
-    /// Nothing changes.
+    /// Nothing is to be done for the sender.
     Stays,
-    /// The sender has no credit, and is to be looked at.
+    /// The sender has no credit. The next flush is to see whether it can get some.
     Asks,
-    /// Credit is recalled down to this limit, which is to be sent to the sender.
+    /// The sender's credit is recalled down to this limit, which is to be sent to the sender.
     Recalled { limit: u64 },
-    /// The sender is idle from this tick.
+    /// The sender is idle from this tick on: its credit no longer counts in the budget.
     Idle,
 }
 
@@ -61,7 +61,7 @@ struct Account {
     arrived: u64,
     /// SENDs that the sender may have made in total.
     limit: u64,
-    /// Credit that the sender should have; follows its rate.
+    /// Credit that the sender should have; it follows the rate of the sender's SENDs.
     target: u32,
     /// Whether the sender's outstanding credit counts in the budget, because it sent lately.
     active: bool,
@@ -92,10 +92,11 @@ pub(crate) struct Credit {
     outstanding: u64,
     /// The most credit of one sender.
     most: u32,
-    /// Active senders: their credit counts in the budget.
+    /// Active senders: those whose credit counts in the budget.
     active: Vec<u32>,
-    /// Senders without credit: for lack of room, and because credit is withheld for their sessions.
+    /// Senders without credit because the room for credit was used up.
     without_credit: Vec<u32>,
+    /// Senders without credit because their sessions withhold it.
     refused: Vec<u32>,
 }
 
@@ -135,8 +136,9 @@ impl Credit {
         self.accounts[peer as usize].arrived
     }
 
-    /// Returns the limit to tell the sender. While a recall is under way, that is the recalled limit.
-    /// Otherwise an acknowledgement that crosses the sender's answer would give back what the sender gave up.
+    /// Returns the limit to tell the sender. While a recall is under way, that is the recalled limit. With
+    /// the limit before the recall, an acknowledgement that crosses the sender's answer would give back what
+    /// the sender gave up.
     pub fn limit_to_tell(&self, peer: u32) -> u64 {
         let account = &self.accounts[peer as usize];
         if account.recalling { account.recall_limit } else { account.limit }
@@ -152,7 +154,7 @@ impl Credit {
     }
 
     /// Opens the account of a sender that connects, and returns its limit. The sender counts as active if it
-    /// got more than the floor.
+    /// got more than the one credit of an idle sender.
     pub fn open(&mut self, peer: u32, room: Room) -> u64 {
         let target = CREDIT_INITIAL.min(self.most);
         let first = u64::from(target).min(self.left(room));
@@ -198,7 +200,7 @@ impl Credit {
         true
     }
 
-    /// Applies the answer to a recall. Returns `false` if the answer claims an impossible limit.
+    /// Applies a sender's answer to a recall. Returns `false` if the answer claims an impossible limit.
     pub fn returned(&mut self, peer: u32, limit: u64) -> bool {
         let account = &mut self.accounts[peer as usize];
         if !account.recalling || limit < account.arrived || limit > account.limit {
@@ -210,8 +212,8 @@ impl Credit {
         true
     }
 
-    /// Ends a recall if the sender used all its credit before the recall reached it: it then has none left to
-    /// answer with.
+    /// Ends a recall if the sender used all its credit before it learned of the recall: then it has no credit
+    /// left to answer with.
     #[inline]
     pub fn end_recall_if_used_up(&mut self, peer: u32) {
         let account = self.account_mut(peer);
@@ -221,8 +223,8 @@ impl Credit {
     }
 
     /// Returns whether the sender is to have more credit. With exactly half left it can wait, for an
-    /// acknowledgement is likely to carry credit along soon. Otherwise a sender of one message after the
-    /// other would be sent both for each message.
+    /// acknowledgement is likely to carry credit along soon. If it did not wait, a sender of one message
+    /// after the other would be sent an acknowledgement and a credit header for each message.
     #[inline]
     pub fn wants(&self, peer: u32) -> bool {
         let account = &self.accounts[peer as usize];
@@ -291,8 +293,9 @@ impl Credit {
         !self.without_credit.is_empty()
     }
 
-    /// Takes a sender without credit, which asks again now that some may be left. The caller pushes the
-    /// senders onto a stack. So the last one taken here is served first: the sender that waited longest.
+    /// Takes a sender from those without credit for lack of room. It asks again, since some room may be left
+    /// now. The caller pushes the senders onto a stack. So the last one taken here is served first: the
+    /// sender that waited longest.
     pub fn next_without_credit(&mut self, room: Room) -> Option<u32> {
         if self.left(room) == 0 && !room.posted {
             return None;

@@ -1,5 +1,5 @@
-//! Delivery into sessions: message numbers, messages that wait for a slot, and what is promised to READs in
-//! flight.
+//! Delivery into sessions: message numbers, messages that wait for a slot, and slots and numbers that are
+//! promised to READs in flight.
 //!
 //! The functions that every small message passes through are inlined whatever the compiler thinks of their
 //! size. Together they make a tenth of the cost of such a message (`jet-bench -- core`).
@@ -22,7 +22,7 @@ use jet_wire::segment::{DELIVERY_USER_HEADER_MAX, Delivery as Descriptor, delive
 /// copy of variable length would cost a store-forwarding stall for each message.
 #[derive(Clone, Copy)]
 pub(crate) struct UserHeader<'a> {
-    /// The header's first bytes, followed by whatever lies behind a shorter header.
+    /// The user header's first bytes. Behind a shorter header the array has other bytes, whatever they are.
     inline: &'a [u8; DELIVERY_USER_HEADER_MAX],
     /// All bytes of the header.
     whole: &'a [u8],
@@ -47,22 +47,23 @@ pub(crate) struct Part {
     pub offset: u64,
     pub bytes: u32,
     pub share: Share,
-    /// Whether the run lies in the cache and in the budget.
+    /// Whether the run lies in the cache, and its slabs count in the pool's budget.
     pub cached_in_budget: bool,
 }
 
 /// The delivery state of one session.
 #[derive(Debug)]
 struct SessionDelivery {
-    /// Record of each message number, with the number's generation.
+    /// Record of the message that has each message number, with the number's generation.
     numbers: Box<[(u32, u16)]>,
     free_numbers: Vec<u16>,
     /// Small messages that wait for a slot or a number.
     backlog: MessageList,
     /// Messages that began to arrive and are not complete: the oldest and the newest.
     incomplete: (u32, u32),
-    /// Slots and message numbers that READs in flight will need.
+    /// Slots that READs in flight will need.
     promised_slots: u32,
+    /// Message numbers that READs in flight will need.
     promised_numbers: u32,
     delivered_messages: u64,
     delivered_bytes: u64,
@@ -227,7 +228,7 @@ impl Delivery {
         owner.free_numbers.push(u16::try_from(number).expect("below session_messages"));
     }
 
-    /// Lists a message that began to arrive and is not complete.
+    /// Adds a message that began to arrive to its session's list of incomplete messages.
     fn begin_arrival(&mut self, message: u32, messages: &mut Messages) {
         let incomplete = &mut self.owner_mut(messages[message].session).incomplete;
         let (oldest, newest) = *incomplete;
@@ -239,7 +240,7 @@ impl Delivery {
         *incomplete = (if oldest == NONE { message } else { oldest }, message);
     }
 
-    /// Takes a message that is complete, or will never be, off the list of incomplete ones.
+    /// Takes a message that is complete, or will never be, off its session's list of incomplete messages.
     pub fn end_arrival(&mut self, message: u32, messages: &mut Messages) {
         let session = messages[message].session;
         let transfer = messages.transfer(message);
@@ -273,24 +274,24 @@ impl Delivery {
         self.owner_mut(messages[message].session).backlog.push(messages, message);
     }
 
-    /// Takes the small message that has waited longest.
+    /// Takes the small message that has waited longest for a slot of the session.
     pub fn pop_backlog(&mut self, session: u32, messages: &mut Messages) -> Option<u32> {
         self.owner_mut(session).backlog.pop(messages)
     }
 
-    /// Takes a small message out of those that wait.
+    /// Takes a small message out of those that wait for a slot of its session.
     pub fn take_backlogged(&mut self, message: u32, messages: &mut Messages) {
         self.owner_mut(messages[message].session).backlog.take_out(messages, |waits| waits == message);
     }
 
-    /// Returns the number of small messages that wait.
+    /// Returns the number of small messages that wait for a slot of the session.
     #[inline]
     pub fn backlog(&self, session: u32) -> u32 {
         self.owner(session).backlog.len()
     }
 
-    /// Reserves slots for the runs of a READ that is posted. Reserves a number, too, if the application does
-    /// not know of the message.
+    /// Reserves slots for the runs of a READ that is posted. Reserves a message number, too, if the
+    /// application does not know of the message.
     pub fn promise(&mut self, message: u32, slots: u32, messages: &mut Messages) {
         let record = &messages[message];
         let (session, needs_number) = (record.session, !record.app_state.is_open());
@@ -320,7 +321,8 @@ impl Delivery {
         self.owner_mut(session).promised_slots -= slots;
     }
 
-    /// Gives up the number kept for a message of which no READ is under way any more, if one is still kept.
+    /// Gives up the message number kept for a message of which no READ is under way any more, if one is still
+    /// kept.
     pub fn give_up_number(&mut self, message: u32, messages: &mut Messages) {
         let (session, unseen) = (messages[message].session, !messages[message].app_state.is_open());
         if unseen && core::mem::take(&mut messages.transfer(message).numbered) && session != NONE {
@@ -360,7 +362,8 @@ impl Delivery {
             && owner.free_numbers.len() > owner.promised_numbers as usize
     }
 
-    /// Returns whether there are slots for a fragment, whatever its runs, and a number.
+    /// Returns whether the session has a free message number, and slots for a fragment even if each slab is a
+    /// run of its own.
     pub fn has_room_for_fragment(&self, session: u32, slabs: u32, slots: &Slots) -> bool {
         self.slots_left(session, slots) >= slabs + self.owner(session).reserve()
             && self.numbers_left(session) > 0

@@ -4,8 +4,8 @@ use crate::pool::Run;
 use jet_wire::message::HeaderBytes;
 use jet_wire::segment::{Delivery, HeldLimit};
 
-/// A connected sender: an index below `Config::peers_max`. Another sender may get it after this one's loss
-/// was handled.
+/// A connected sender: an index below `Config::peers_max`. Another sender may get the index after the loss of
+/// this one was handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerId(pub u32);
 
@@ -88,7 +88,7 @@ pub enum ReleaseError {
         /// Slot that the entry names.
         slot: u32,
     },
-    /// The slices lie outside the run, or there are none.
+    /// The slices lie outside the run, or the entry names no slices.
     Slices {
         /// Slot that the entry names.
         slot: u32,
@@ -97,7 +97,8 @@ pub enum ReleaseError {
         /// Number of slices that the entry names.
         count: u16,
     },
-    /// The message named is not open.
+    /// The message that the entry names is not open: the application has no such message, or finished it
+    /// before.
     Message {
         /// Message that the entry names.
         message: u32,
@@ -135,7 +136,7 @@ impl core::error::Error for ReleaseError {}
 /// The reason why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionEnd {
-    /// The application closed it or died.
+    /// The application closed the session or died.
     Gone,
     /// The application broke the protocol of its segment.
     Release {
@@ -193,7 +194,7 @@ pub trait Commands {
     /// SENDs a header to the peer. The driver answers with `handle_sent` when its NIC has taken the header.
     fn send(&mut self, peer: PeerId, header: &HeaderBytes);
 
-    /// Ends the connection after what was sent. The driver answers with `handle_peer_lost`.
+    /// Ends the connection after what was sent on it before. The driver answers with `handle_peer_lost`.
     fn disconnect(&mut self, peer: PeerId);
 
     /// Publishes the slot and appends the descriptor to the session's delivery ring. `user_header` is the
@@ -219,7 +220,7 @@ pub trait Commands {
     /// zeros. The driver calls `handle_poisoned` before the next flush.
     fn copy_slab(&mut self, from: u32, to: u32, bytes: u32) -> Result<(), CopyFailed>;
 
-    /// Makes the NIC mark congestion earlier (`true`), or as it did before (`false`).
+    /// Makes the NIC mark congestion earlier (`true`), or as it usually does (`false`).
     fn mark(&mut self, on: bool);
 
     /// Has a worker make the CRC32C of a READ's first `bytes`. The driver answers with `handle_checked` or

@@ -16,10 +16,11 @@ use alloc::vec;
 use alloc::vec::Vec;
 use jet_escape::{Action, Escape as Algorithm, PoolView, Pressure, Thresholds};
 
-/// Nanoseconds between two evaluations under pressure. With 1,000 sessions an evaluation costs 2 us, so at
-/// most 4 % of a core.
+/// Nanoseconds between two evaluations of Algorithm 1 under pressure. With 1,000 sessions an evaluation costs
+/// 2 us, so at most 4 % of a core.
 const EVALUATION_NS: u64 = 50_000;
-/// Nanoseconds between two evaluations when nothing else happens: a fraction of the straggler's time.
+/// Nanoseconds between two evaluations of Algorithm 1 when nothing else happens: a fraction of the
+/// straggler's time.
 const IDLE_EVALUATION_NS: u64 = 500_000;
 
 /// A meter of how much escape memory was in use for how long.
@@ -47,7 +48,7 @@ impl MemoryMeter {
 pub(crate) struct Escaped<N> {
     pub copied: N,
     pub replaced: N,
-    /// Slabs taken from escape memory instead of waiting.
+    /// Slabs of escape memory that were taken instead of waiting for room in the pool.
     pub spilled: N,
 }
 
@@ -58,7 +59,7 @@ impl Escaped<u32> {
         self.copied + self.spilled
     }
 
-    /// Takes slabs that were released off the counts.
+    /// Subtracts released slabs from the count of their share.
     fn give(&mut self, slabs: u32, share: Share) {
         match share {
             Share::Copied => self.copied -= slabs,
@@ -72,7 +73,7 @@ impl Escaped<u32> {
 /// Slabs of one session that escaped, and copies of its runs.
 #[derive(Clone, Copy, Debug, Default)]
 struct SessionEscape {
-    /// Slabs of the runs that the session holds, and of what is being read for it.
+    /// Slabs that escaped, of the runs that the session holds now and of what is being read for it.
     now: Escaped<u32>,
     so_far: Escaped<u64>,
     /// Copies of the session's runs under way.
@@ -89,7 +90,7 @@ pub(crate) struct Demand {
     pub waits_for_room: bool,
 }
 
-/// Request of an evaluation to its caller.
+/// Request that an evaluation of Algorithm 1 makes to its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Congestion is to be marked. More steps may follow.
@@ -102,13 +103,13 @@ pub(crate) enum Step {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copied {
     pub session: u32,
-    /// Whether the slot came free, because nothing is held of it any more.
+    /// Whether the run's slot became free, because the application holds nothing of the run any more.
     pub slot_is_free: bool,
     /// Whether congestion is to be marked. Jet §4.3: "Data copy does not work because of exceptions."
     pub marks: bool,
 }
 
-/// Algorithm 1, with what carries out its actions.
+/// Algorithm 1 of Jet §4.3, and what is needed to carry out its actions.
 #[derive(Debug)]
 pub(crate) struct Escape {
     algorithm: Algorithm,
@@ -123,7 +124,7 @@ pub(crate) struct Escape {
     copies: Box<[Option<EscapeCopy>]>,
     free_copies: Vec<u32>,
     meter: MemoryMeter,
-    /// Whether the NIC marks earlier than it usually does.
+    /// Whether the NIC marks congestion earlier than it usually does.
     marking: bool,
     counts: EscapeStats,
 }
@@ -257,13 +258,13 @@ impl Escape {
         self.algorithm.straggler_ns()
     }
 
-    /// Returns what escaped of the runs that the session holds.
+    /// Returns the slabs that escaped, of the runs that the session holds now.
     #[inline]
     pub fn escaped(&self, session: u32) -> Escaped<u32> {
         self.sessions[session as usize].now
     }
 
-    /// Returns what escaped of the session so far.
+    /// Returns the slabs of the session that escaped, since it was opened.
     pub fn escaped_so_far(&self, session: u32) -> Escaped<u64> {
         self.sessions[session as usize].so_far
     }
@@ -368,7 +369,8 @@ impl Escape {
         under_pressure
     }
 
-    /// Continues an evaluation until its caller is needed, or it is over.
+    /// Continues an evaluation of Algorithm 1 until the caller has to do something, or the evaluation is
+    /// over.
     pub fn go_on(
         &mut self,
         now_ns: u64,
@@ -467,8 +469,8 @@ impl Escape {
         }
     }
 
-    /// Ends a copy. `ok`: the bytes were copied. `is_open`: tells whether a session is open; what an ended
-    /// session held is in quarantine.
+    /// Ends a copy. `ok`: the bytes were copied. `is_open`: tells whether a session is open; slabs that an
+    /// ended session held are in quarantine.
     pub fn end_copy(
         &mut self,
         now_ns: u64,
@@ -516,7 +518,7 @@ impl Escape {
         Copied { slot_is_free, marks: !ok, ..nothing }
     }
 
-    /// Counts a mark of congestion, and has the NIC mark earlier unless it does so already.
+    /// Counts a mark of congestion, and has the NIC mark congestion earlier unless it does so already.
     pub fn mark(&mut self, effects: &mut (impl Commands + Questions)) {
         self.counts.marks += 1;
         if !core::mem::replace(&mut self.marking, true) {

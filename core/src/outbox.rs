@@ -10,8 +10,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 use jet_wire::message::{ACK_RANGES_MAX, AckHeader, AckRange, AckStatus, HeaderBytes};
 
-/// Nanoseconds between two congestion signals to one sender. The first must have had time to show, which
-/// takes a few round trips.
+/// Nanoseconds between two congestion signals to one sender. The first one takes a few round trips to have an
+/// effect.
 const SIGNAL_NS: u64 = 1_000_000;
 /// Nanoseconds without a completed SEND after which a sender whose ends wait counts as unresponsive. READs do
 /// not take that long.
@@ -39,7 +39,7 @@ pub(crate) struct TurnTime {
     pub stall_free_ns: u64,
 }
 
-/// The state of what is said to one peer.
+/// The state of what was sent to one peer, and of what is still to be sent to it.
 #[derive(Clone, Copy, Debug)]
 struct PeerOutbox {
     link: Link,
@@ -47,12 +47,13 @@ struct PeerOutbox {
     version: u8,
     /// Whether the peer is in the list of those that the next flush looks at.
     dirty: bool,
-    /// Whether the peer understands congestion signals, and when the last one was sent.
+    /// Whether the peer understands congestion signals.
     signals: bool,
+    /// Time when the last congestion signal was sent to the peer.
     signalled_ns: u64,
-    /// SENDs to the peer that have not completed, and the most of them. The most is never above the receive
-    /// entries that the peer has.
+    /// SENDs to the peer that have not completed.
     sends_in_flight: u32,
+    /// The most SENDs to the peer that may be under way: no more than the receive entries that the peer has.
     sends_max: u32,
     /// Time when something was last sent to the peer.
     spoken: TurnTime,
@@ -113,15 +114,15 @@ pub(crate) struct Outbox {
     peers: Box<[PeerOutbox]>,
     dirty: Vec<u32>,
     heartbeat_ns: u64,
-    /// Time of the next look at peers that wait for a word.
+    /// Time of the next look for peers that wait and were sent nothing for a heartbeat.
     next_heartbeat_ns: u64,
-    /// Time when the receiver was last asked to speak.
+    /// Time of the receiver's last flush, by two clocks.
     turn_time: TurnTime,
 }
 
 impl Outbox {
-    /// Creates the state for `peers` peers. A peer that waits and was told nothing for `heartbeat_ns` is to
-    /// be sent something.
+    /// Creates the state for `peers` peers. A peer that waits, and was sent nothing for `heartbeat_ns`, is to
+    /// be sent a sign of life.
     pub fn new(peers: u32, heartbeat_ns: u64) -> Self {
         Self {
             peers: vec![PeerOutbox::GONE; peers as usize].into_boxed_slice(),
@@ -148,7 +149,7 @@ impl Outbox {
         self.turn_time = turn_time;
     }
 
-    /// Returns the time when the receiver was last asked to speak.
+    /// Returns the time of the receiver's last flush.
     #[inline]
     pub fn spoke_ns(&self) -> u64 {
         self.turn_time.now_ns
@@ -171,8 +172,8 @@ impl Outbox {
         self.mark_dirty(peer);
     }
 
-    /// Marks the connection as ending: nothing from the peer counts any more. Returns `false` if that is so
-    /// already, or there is no connection.
+    /// Marks the peer's connection as ending: nothing from the peer counts any more. Returns `false` if that
+    /// is so already, or there is no connection.
     pub fn leave(&mut self, peer: u32) -> bool {
         let outbox = self.of_peer_mut(peer);
         let stood = match outbox.link {
@@ -184,7 +185,7 @@ impl Outbox {
         true
     }
 
-    /// Drops the ends of a peer that is gone. They count as told.
+    /// Drops the ends that wait for a peer that is gone. They count as told.
     pub fn drop_ends(&mut self, peer: u32, messages: &mut Messages) {
         while let Some(message) = self.of_peer_mut(peer).overflow.pop(messages) {
             messages.forget_sender(message);
@@ -192,7 +193,7 @@ impl Outbox {
         }
     }
 
-    /// Frees the peer's place for another.
+    /// Frees the peer's index for another sender.
     pub fn forget(&mut self, peer: u32) {
         *self.of_peer_mut(peer) = PeerOutbox::GONE;
         self.dirty.retain(|&dirty| dirty != peer);
@@ -203,7 +204,7 @@ impl Outbox {
         self.of_peer(peer).link
     }
 
-    /// Returns whether there is a connection.
+    /// Returns whether the peer has a connection, established or not.
     pub fn is_connected(&self, peer: u32) -> bool {
         self.of_peer(peer).link != Link::Gone
     }
@@ -213,15 +214,15 @@ impl Outbox {
         self.of_peer(peer).version
     }
 
-    /// Returns the version of the wire format in which the peer's headers are written. `None`: nothing from
-    /// the peer counts.
+    /// Returns the version of the wire format in which the peer's headers are written. `None`: there is no
+    /// connection, or it is ending, so that nothing from the peer counts.
     #[inline]
     pub fn heard_in(&self, peer: u32) -> Option<u8> {
         let outbox = self.of_peer(peer);
         matches!(outbox.link, Link::Asked | Link::Stands).then_some(outbox.version)
     }
 
-    /// Returns whether the peer may be sent something, and a SEND to it has a place.
+    /// Returns whether the peer's connection is established and takes one more SEND.
     #[inline]
     pub fn may_hear(&self, peer: u32) -> bool {
         self.of_peer(peer).may_hear()
@@ -275,7 +276,7 @@ impl Outbox {
         }
     }
 
-    /// Returns whether ends wait for the peer.
+    /// Returns whether ends wait to be sent to the peer.
     #[inline]
     pub fn has_ranges(&self, peer: u32) -> bool {
         self.of_peer(peer).range_count > 0
@@ -309,7 +310,8 @@ impl Outbox {
         }
     }
 
-    /// Sends a header to a peer, which must be able to hear it, in the version of its connection.
+    /// Sends a header to a peer in the version of its connection. [`Self::may_hear`] must be true of the
+    /// peer.
     pub fn say(&mut self, peer: u32, header: &HeaderBytes, effects: &mut impl Commands) {
         let spoken = self.turn_time;
         let outbox = self.of_peer_mut(peer);
@@ -326,7 +328,8 @@ impl Outbox {
         outbox.sends_in_flight = outbox.sends_in_flight.saturating_sub(1);
     }
 
-    /// Returns whether it is time to look at peers that wait for a word, which is once per heartbeat.
+    /// Returns whether it is time to look for peers that wait and were sent nothing for long. That is so once
+    /// per heartbeat.
     pub fn is_heartbeat_due(&mut self, now_ns: u64) -> bool {
         let due = now_ns >= self.next_heartbeat_ns;
         if due {
@@ -335,13 +338,13 @@ impl Outbox {
         due
     }
 
-    /// Returns whether the peer may be sent something, and was sent nothing for a heartbeat.
+    /// Returns whether the peer may be sent something, and was sent nothing for the time of a heartbeat.
     pub fn hears_nothing(&self, peer: u32, now_ns: u64) -> bool {
         let outbox = self.of_peer(peer);
         outbox.may_hear() && now_ns.saturating_sub(outbox.spoken.now_ns) >= self.heartbeat_ns
     }
 
-    /// Returns whether the peer waits for an end.
+    /// Returns whether the peer waits for the end of a message.
     pub fn waits(&self, peer: u32) -> bool {
         self.unfinished(peer) > 0
     }
@@ -351,7 +354,7 @@ impl Outbox {
         self.of_peer(peer).unfinished
     }
 
-    /// Returns the peer with the most ends waiting in records, of those that are unresponsive.
+    /// Returns, of the unresponsive peers, the one with the most ends waiting in message records.
     pub fn most_unresponsive(&self, stall_free_ns: u64) -> Option<u32> {
         let is_unresponsive = |outbox: &PeerOutbox| {
             matches!(outbox.link, Link::Asked | Link::Stands)
@@ -366,7 +369,7 @@ impl Outbox {
             .map(|(peer, _)| peer)
     }
 
-    /// Returns whether every end was sent.
+    /// Returns whether every end was sent to its sender.
     pub fn are_told(&self) -> bool {
         let is_told = |outbox: &PeerOutbox| outbox.range_count == 0 && outbox.overflow.len() == 0;
         self.peers.iter().all(|outbox| outbox.link == Link::Gone || is_told(outbox))

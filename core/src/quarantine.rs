@@ -25,13 +25,13 @@ struct Detained {
 }
 
 impl Detained {
-    /// Returns whether the quarantine ends with time alone.
+    /// Returns whether the quarantine ends with time alone, because no living application holds its slabs.
     fn passes(&self) -> bool {
         !self.holder_lives || self.held_slabs == 0
     }
 }
 
-/// Ended sessions whose slabs are not back yet.
+/// Ended sessions whose slabs are still in quarantine.
 #[derive(Debug)]
 pub(crate) struct Quarantine {
     sessions: Box<[Option<Detained>]>,
@@ -59,7 +59,7 @@ impl Quarantine {
         self.sessions[session as usize] = Some(detained);
     }
 
-    /// Notes that the application does not read any more, as far as is known.
+    /// Notes that the session's application does not read its slabs any more, as far as is known.
     pub fn let_go(&mut self, session: u32) {
         if let Some(detained) = &mut self.sessions[session as usize] {
             detained.holder_lives = false;
@@ -78,7 +78,7 @@ impl Quarantine {
         faulted.filter(is_of_it).map(|detained| detained.held_slabs).sum()
     }
 
-    /// Returns whether any quarantine ends with time alone.
+    /// Returns whether any quarantine needs only time to end.
     pub fn passes(&self) -> bool {
         self.sessions.iter().flatten().any(Detained::passes)
     }

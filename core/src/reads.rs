@@ -15,13 +15,13 @@ pub(crate) struct Read {
     pub bytes: u32,
     pub runs: [Run; FRAGMENT_SLABS_MAX as usize],
     pub run_count: usize,
-    /// Number of runs that were delivered already.
+    /// Number of the READ's runs that were delivered already.
     pub delivered: usize,
-    /// Share that its slabs count in: the READ share, or escape memory.
+    /// Share that the READ's slabs count in: the READ share, or escape memory.
     pub share: Share,
-    /// Whether the NIC has not completed it yet.
+    /// Whether the NIC has not completed the READ yet.
     pub in_flight: bool,
-    /// CRC32C that a worker made, once its check is over.
+    /// CRC32C of the READ's bytes, once a worker has made it.
     pub checked: Option<u32>,
     /// Next READ of the same message that workers check.
     pub next_check: Option<u32>,

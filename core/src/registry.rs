@@ -22,7 +22,7 @@ const NOBODY: App = App { name: None, session: NONE, users: 0 };
 #[derive(Clone, Copy, Debug)]
 struct Sender {
     identity: u64,
-    /// Index of the application that its messages are for.
+    /// Index of the application that the sender's messages are for.
     app: u32,
 }
 
@@ -31,7 +31,7 @@ struct Sender {
 pub(crate) struct Registration {
     pub name: AppName,
     pub class: u8,
-    /// Whether its messages may take memory instead of waiting.
+    /// Whether the application's messages may take escape memory instead of waiting for room in the pool.
     pub takes_memory: bool,
     pub process: Option<ProcessId>,
 }
@@ -53,7 +53,7 @@ enum Session {
 pub(crate) enum OpenRefused {
     /// Every session number is in use.
     NumbersTaken,
-    /// The name is in use.
+    /// Another open session has the name.
     NameTaken,
 }
 
@@ -162,7 +162,7 @@ impl Registry {
         self.sessions[session as usize] = Session::Free;
     }
 
-    /// Returns what the application of an open session registered with.
+    /// Returns the values that the application of an open session registered with.
     #[inline]
     pub fn registration(&self, session: u32) -> Option<&Registration> {
         match self.sessions.get(session as usize)? {
@@ -177,7 +177,8 @@ impl Registry {
         self.registration(session).is_some()
     }
 
-    /// Returns whether an open session's messages may take memory instead of waiting.
+    /// Returns whether an open session's messages may take escape memory instead of waiting for room in the
+    /// pool.
     pub fn takes_memory(&self, session: u32) -> bool {
         self.registration(session).is_some_and(|registration| registration.takes_memory)
     }
@@ -193,7 +194,8 @@ impl Registry {
         0..u32::try_from(self.sessions.len()).unwrap_or(NONE)
     }
 
-    /// Finds an application by name, or adds it, and counts one more use. `None`: there is no room for it.
+    /// Finds an application by name, or adds it, and counts one more user of the name. `None`: there is no
+    /// room for it.
     fn use_app(&mut self, name: AppName) -> Option<u32> {
         let known = self.apps.iter().position(|app| app.name == Some(name));
         let index = known.or_else(|| self.apps.iter().position(|app| app.name.is_none()))?;

@@ -13,7 +13,7 @@ use core::cell::Cell;
 use jet_wire::SLAB_BYTES;
 use jet_wire::segment::{Release, release_kind};
 
-/// The meaning of a release ring's entry.
+/// The meaning of an entry in the release ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     /// Whether slices are given back; if not, the entry names a message.
@@ -29,12 +29,12 @@ struct SessionRates {
     bytes_per_ms: u64,
     post_nic_ns: u64,
     post_nic: Histogram,
-    /// Quantiles, with the number of spans they were computed from. They are kept until the histogram
-    /// changes, for they are read often and take a pass through the histogram.
+    /// Quantiles of the post-NIC time, with the number of spans they were computed from. They are kept until
+    /// the histogram changes, for they are read often and take a pass through the histogram.
     quantiles: Cell<(u64, [u64; 4])>,
 }
 
-/// Measurements of what comes back from every session.
+/// Measurements of the slabs that every session gives back.
 #[derive(Debug)]
 pub(crate) struct Releases {
     sessions: Box<[SessionRates]>,
@@ -101,7 +101,7 @@ impl Releases {
         Ok(comes)
     }
 
-    /// Notes that all of a run came back `span_ns` after its delivery. Returns its bytes.
+    /// Notes that all of a run came back `span_ns` after its delivery. Returns the run's bytes.
     #[inline]
     pub fn note(&mut self, session: u32, slabs: u32, span_ns: u64) -> u64 {
         let rates = &mut self.sessions[session as usize];
@@ -113,7 +113,8 @@ impl Releases {
         bytes
     }
 
-    /// Updates the throughput with what came back since the last tick, as an average with weight 1/8.
+    /// Updates the throughput with the bytes that the session gave back since the last tick, as an average
+    /// with weight 1/8.
     pub fn tick(&mut self, session: u32, span_ns: u64) {
         let rates = &mut self.sessions[session as usize];
         let bytes = core::mem::take(&mut rates.released_since_tick_bytes);

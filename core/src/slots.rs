@@ -16,13 +16,13 @@ struct Slot {
     generation: u16,
     share: Share,
     run: Run,
-    /// Whether the run lies in the cache and in the budget, and is not being copied. That is the usual case,
-    /// in which releasing takes few steps.
+    /// Whether the run lies in the cache, counts in the pool's budget, and is not being copied. That is the
+    /// usual case, in which releasing takes few steps.
     cached_and_idle: bool,
     /// Whether the run is being copied to memory. Until that is over neither the slot nor its slabs are used
     /// for anything else.
     copying: bool,
-    /// One bit for each slice that is not released.
+    /// One bit for each slice of the run that is not released.
     held: u64,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct ReleasedSlices {
     pub share: Share,
     pub slot: u16,
     pub cached_and_idle: bool,
-    /// Whether the slot can be used again.
+    /// Whether the run's slot can be used again.
     pub slot_is_free: bool,
     /// Slabs of the whole run if nothing of it is held any more; 0 while something is.
     pub emptied_slabs: u32,
@@ -76,7 +76,7 @@ pub(crate) struct MovableRun {
     pub run: Run,
     pub generation: u16,
     pub share: Share,
-    /// Whether no slice of it was released.
+    /// Whether no slice of the run was released.
     pub whole: bool,
     pub copying: bool,
     pub held_slabs: u32,
@@ -195,7 +195,8 @@ impl Slots {
         }
     }
 
-    /// Notes that the run's slabs left the budget; they stay where they are.
+    /// Notes that the run's slabs left the pool's budget, because the run was replaced; they stay where they
+    /// are.
     pub fn replaced(&mut self, session: u32, slot: u16) {
         let slot = &mut self.sessions[session as usize].slots[usize::from(slot)];
         (slot.share, slot.cached_and_idle) = (Share::Replaced, false);
@@ -218,8 +219,8 @@ impl Slots {
         (slot.share, slot.run) = (Share::Copied, to);
     }
 
-    /// Notes that the run stays where it is after a copy. `back` gets the slabs that were released while it
-    /// was being copied. Returns whether the slot can be used again.
+    /// Notes that the run stays where it is after a copy that did not move it. `back` gets the slabs that
+    /// were released while it was being copied. Returns whether the slot can be used again.
     pub fn stays(&mut self, session: u32, number: u16, cached_and_idle: bool, back: impl FnMut(Run)) -> bool {
         let owner = &mut self.sessions[session as usize];
         let slot = &mut owner.slots[usize::from(number)];

@@ -1,4 +1,4 @@
-//! The shared receive queue: the slab of each posted entry. No other table has that.
+//! The shared receive queue: the slab of each posted entry, which no other table knows.
 
 use crate::effects::Commands;
 use crate::index::NONE;
@@ -14,8 +14,8 @@ pub(crate) struct Srq {
     slabs: Box<[u32]>,
     free: Vec<u32>,
     posted: u32,
-    /// Entries that are posted whatever READs need: without them no sender can ask for a READ, nor give
-    /// credit back.
+    /// Number of entries that are posted whatever slabs READs need: without them no sender can ask for a
+    /// READ, nor give credit back.
     kept: u32,
 }
 
@@ -36,8 +36,8 @@ impl Srq {
         self.posted
     }
 
-    /// Posts entries until `depth` of them are posted, as far as slabs and records suffice. Whatever arrives
-    /// in an entry needs a record.
+    /// Posts SRQ entries until `depth` of them are posted, as far as slabs and records suffice. Whatever
+    /// arrives in an entry needs a record.
     pub fn top_up(&mut self, depth: u32, records: u32, pool: &mut Pool, effects: &mut impl Commands) {
         let entries = u32::try_from(self.free.len()).unwrap_or(NONE);
         let wanted = depth.saturating_sub(self.posted).min(entries).min(records);

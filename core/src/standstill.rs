@@ -14,10 +14,10 @@ use alloc::boxed::Box;
 use alloc::vec;
 use jet_wire::segment::HeldLimit;
 
-/// Nanoseconds of standstill after which a session is told. That is longer than any READ or queue takes while
-/// nothing blocks it.
+/// Nanoseconds of standstill after which the session's application is told of it. That is longer than any
+/// READ or queue takes while nothing blocks it.
 const STANDSTILL_NS: u64 = 1_000_000_000;
-/// Nanoseconds after which a session is told again.
+/// Nanoseconds after which an application is told again that its session stands still.
 const RENEWAL_NS: u64 = 10_000_000_000;
 
 /// Values of which one changes whenever something arrives for a session, or comes back from it.
@@ -33,9 +33,9 @@ pub(crate) struct Progress {
 #[derive(Clone, Copy, Debug, Default)]
 struct StandstillState {
     progress: Progress,
-    /// Begin of the standstill, and the last look, by the clock that measures how long applications hold
-    /// runs.
+    /// Begin of the standstill, by the clock that measures how long applications hold runs.
     since_ns: u64,
+    /// Time of the last look at the session, by the clock that measures how long applications hold runs.
     seen_ns: u64,
     told: u16,
     limit: Option<HeldLimit>,
@@ -64,13 +64,13 @@ impl Standstills {
         Self { sessions: vec![StandstillState::default(); sessions as usize].into_boxed_slice() }
     }
 
-    /// Returns whether a session was told of its standstill, and not yet that it is over.
+    /// Returns whether the session's application was told of a standstill, and not yet that it is over.
     pub fn was_told(&self, session: u32) -> bool {
         self.sessions[session as usize].told > 0
     }
 
-    /// Looks at an open session, and tells it of a standstill that lasts, or that is over. `limit`: what the
-    /// session has used up while more waits for it that is not on its way.
+    /// Looks at an open session, and tells its application of a standstill that lasts, or that is over.
+    /// `limit`: what the session has used up while more waits for it that is not on its way.
     pub fn look(
         &mut self,
         stall_free_ns: u64,
@@ -100,7 +100,7 @@ impl Standstills {
         }
     }
 
-    /// Returns the standstill of a session that was told of it.
+    /// Returns the session's standstill, if its application was told of one.
     pub fn stats(&self, session: u32) -> Option<StandstillStats> {
         let state = &self.sessions[session as usize];
         // Up to the last look: a stall that is noted later is not part of the span.

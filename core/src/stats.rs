@@ -11,7 +11,7 @@ use jet_wire::segment::HeldLimit;
 pub struct Stats {
     /// Slabs that the pool has.
     pub pool_slabs: u32,
-    /// Slabs that are free.
+    /// Slabs of the pool that are free.
     pub free_slabs: u32,
     /// Slabs posted to the SRQ.
     pub posted_slabs: u32,
@@ -27,7 +27,7 @@ pub struct Stats {
     pub srq_limit_slabs: u32,
     /// The most slabs in use at once, since the start or the last reset.
     pub high_water_slabs: u32,
-    /// Times that the line between the shares moved.
+    /// Times that the line between the SRQ share and the READ share moved.
     pub line_moves: u64,
     /// READs in flight, and those that are being checked.
     pub reads_in_flight: u32,
@@ -59,7 +59,7 @@ pub struct Stats {
     pub delivered_bytes: u64,
     /// Messages that were marked redelivered when they arrived.
     pub redelivered: u64,
-    /// Peers that were disconnected for what they sent.
+    /// Peers that were disconnected because what they sent broke the rules.
     pub peer_faults: u64,
     /// Peers that were disconnected because they took nothing for long, while records of messages were
     /// scarce.
@@ -94,12 +94,12 @@ pub struct EscapeStats {
     pub memory_used_slab_ms: u64,
     /// Slabs that stragglers hold and that are replaced now.
     pub replaced_now: u32,
-    /// Slabs replaced so far.
+    /// Slabs of stragglers that were replaced so far.
     pub replaced_total: u64,
     /// Slabs of escape memory that hold copies now. That includes copies under way, and small messages that
     /// wait for a slot.
     pub copied_now: u32,
-    /// Slabs copied so far.
+    /// Slabs copied to escape memory so far.
     pub copied_total: u64,
     /// Nanoseconds after which a held run counts as a straggler now.
     pub straggler_ns: u64,
@@ -113,9 +113,9 @@ pub struct EscapeStats {
     pub copies_failed: u64,
     /// Copies under way.
     pub copies_in_flight: u32,
-    /// Slabs of escape memory that were taken instead of waiting, and are held now.
+    /// Slabs of escape memory that were taken instead of waiting for room in the pool, and are held now.
     pub spilled_now: u32,
-    /// Slabs of escape memory that were taken instead of waiting, so far.
+    /// Slabs of escape memory that were taken instead of waiting for room in the pool, so far.
     pub spilled_total: u64,
     /// Evaluations of Algorithm 1 under pressure.
     pub evaluations: u64,
@@ -147,7 +147,8 @@ pub struct QuarantineStats {
     pub process: Option<ProcessId>,
     /// Slabs that the session held when it ended.
     pub held_slabs: u32,
-    /// Whether the application may still be alive and read those slabs. They come back when it lets go.
+    /// Whether the application may still be alive and read those slabs. They come back when the application
+    /// lets go of them.
     pub holder_lives: bool,
 }
 
@@ -179,21 +180,22 @@ pub struct SessionStats {
     pub replaced_slabs: u32,
     /// Slabs that the session holds as copies in escape memory.
     pub copied_slabs: u32,
-    /// Slabs of escape memory that the session holds: copies, and memory taken instead of waiting.
+    /// Slabs of escape memory that the session holds: copies, and slabs taken instead of waiting for room in
+    /// the pool.
     pub memory_slabs: u32,
     /// Slabs of the session that were replaced, so far.
     pub replaced_total: u64,
     /// Slabs of the session that were copied, so far.
     pub copied_total: u64,
-    /// Slabs of escape memory that the session took instead of waiting, so far.
+    /// Slabs of escape memory that the session took instead of waiting for room in the pool, so far.
     pub spilled_total: u64,
     /// Whether most of what the session holds are stragglers (Jet §4.3: CREDIT).
     pub slow: bool,
     /// Whether the session is granted nothing new for now.
     pub suspended: bool,
-    /// Whether the session's messages may take memory instead of waiting.
+    /// Whether the session's messages may take escape memory instead of waiting for room in the pool.
     pub takes_memory: bool,
-    /// Standstill of the session, if it was told of one.
+    /// Standstill of the session, if its application was told of one.
     pub standstill: Option<StandstillStats>,
 }
 
@@ -202,7 +204,7 @@ pub struct SessionStats {
 pub struct PeerStats {
     /// Identity that the sender gave.
     pub sender: u64,
-    /// Name of the application that its messages are for.
+    /// Name of the application that the sender's messages are for.
     pub app: AppName,
     /// SENDs that arrived from the sender.
     pub arrived: u64,
@@ -210,6 +212,6 @@ pub struct PeerStats {
     pub credit: u64,
     /// Messages of the sender that have no end yet.
     pub unfinished: u32,
-    /// READs that its connection takes at once; 0 until the connection is established.
+    /// READs that the sender's connection takes at once; 0 until the connection is established.
     pub reads_max: u32,
 }

@@ -8,7 +8,8 @@ pub struct EscapeConfig {
     /// Whether the escape acts. If `false`, the pressure is read and stragglers are counted, but nothing is
     /// done about them. That is for comparisons.
     pub enabled: bool,
-    /// CACHE_SAFE and CACHE_DANGER. [`Thresholds::default`] gives the reasons for 20 % and 5 %.
+    /// Pressure lines, CACHE_SAFE and CACHE_DANGER in Algorithm 1. [`Thresholds::default`] gives the reasons
+    /// for 20 % and 5 %.
     pub thresholds: Thresholds,
     /// MEM_ESC: the most slabs that may stand in for replaced stragglers at once. With 0 nothing is replaced,
     /// and pressure leads to copying at once.

@@ -12,7 +12,7 @@
 //! * MEM_ESC counts as reached where the next straggler does not fit into the rest of it, or no memory was
 //!   available for that straggler.
 //! * A run that is being copied is not replaced.
-//! * A line that was crossed is left only with the hysteresis.
+//! * A pressure line that was crossed downwards is crossed upwards only by the hysteresis above it.
 
 use crate::config::EscapeConfig;
 use crate::held::{Held, Look};
@@ -33,7 +33,8 @@ pub const ACTIONS_MAX: u32 = 64;
 pub const NODES_MAX: u32 = 2 * ACTIONS_MAX;
 
 /// The most runs that one evaluation, or one [`Escape::count_stragglers`], counts as stragglers anew. It is
-/// as many as an evaluation can act on. If that acts on fewer, the next one finds them counted.
+/// as many as an evaluation can act on. If that evaluation acts on fewer runs, the next one finds the others
+/// counted already.
 pub const COUNTED_MAX: u32 = ACTIONS_MAX;
 
 /// The state of the pool at an evaluation, in slabs.
@@ -56,7 +57,7 @@ pub enum Action {
         session: u32,
         /// Slot of the run.
         slot: u16,
-        /// Slabs of the run that are held, all of them.
+        /// All slabs of the run that the application still holds.
         slabs: u32,
     },
     /// Copy this run of a slow session to memory, unless the application is reading it.
@@ -65,7 +66,7 @@ pub enum Action {
         session: u32,
         /// Slot of the run.
         slot: u16,
-        /// Slabs of the run that are held, all of them.
+        /// All slabs of the run that the application still holds.
         slabs: u32,
     },
     /// Signal congestion, for copying does not help. At most once in an evaluation.
@@ -87,7 +88,7 @@ struct Evaluation {
     actions_left: u32,
     nodes_left: u32,
     counts_left: u32,
-    /// Sessions that have no run left for this stage.
+    /// Sessions that have no run left for the present stage of the evaluation.
     done: SessionSet,
     /// The run of the last [`Action::Replace`].
     replacing: Option<(u32, u16)>,
@@ -106,8 +107,9 @@ pub struct Escape {
     held: Held,
     turn: Turn,
     evaluation: Evaluation,
-    /// Sessions at which the next turns begin, for replacing and for copying.
+    /// Session at which the next search for a run to replace begins.
     replace_from: u32,
+    /// Session at which the next search for a run to copy begins.
     copy_from: u32,
 }
 
@@ -162,8 +164,8 @@ impl Escape {
         self.held.since_ns(session, slot)
     }
 
-    /// Notes that the run left the cache, replaced or copied: it leaves its session's queue. Nothing happens
-    /// if it left already.
+    /// Notes that the run left the cache budget, replaced or copied: it leaves its session's queue. Nothing
+    /// happens if it left already.
     pub fn remove(&mut self, session: u32, slot: u16) {
         self.held.remove(session, slot);
     }
@@ -250,7 +252,7 @@ impl Escape {
         action
     }
 
-    /// Decides lines 5 to 20 of Algorithm 1.
+    /// Decides the next action, by lines 5 to 20 of Algorithm 1.
     fn decide(&mut self, now_ns: u64, view: PoolView, pressure: Pressure) -> Option<Action> {
         self.count(now_ns);
         if self.evaluation.stage == Stage::Replacing {
@@ -329,7 +331,8 @@ impl Escape {
         self.held.end_copy(session, slot);
     }
 
-    /// Returns whether more than CREDIT of what the session holds are stragglers, as far as they are counted.
+    /// Returns whether more than CREDIT of what the session holds are stragglers, as far as stragglers are
+    /// counted.
     #[inline]
     pub fn is_slow(&self, session: u32) -> bool {
         self.held.is_slow(session)

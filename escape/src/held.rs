@@ -30,7 +30,8 @@ const COPYING: u8 = 2;
 #[derive(Clone, Copy, Debug)]
 struct Node {
     since_ns: u64,
-    /// Position of its entry in the ring. Entries of this slot at other positions belong to former runs.
+    /// Position of the run's entry in its session's ring. Entries of this slot at other positions belong to
+    /// former runs.
     position: u32,
     /// Slabs that are not released; 0 if the run is not held.
     slabs: u16,
@@ -48,12 +49,12 @@ struct Session {
     ring: Box<[u16]>,
     held_slabs: u32,
     straggler_slabs: u32,
-    /// Position before which no run is held.
+    /// Position in the ring before which no run is held.
     head: u32,
     tail: u32,
-    /// Position before which every run is counted as a straggler, and from which on none is.
+    /// Position in the ring before which every run is counted as a straggler, and from which on none is.
     due: u32,
-    /// Position where offering runs for copying continues.
+    /// Position in the ring from which on runs are offered for copying next.
     cursor: u32,
 }
 
@@ -63,7 +64,7 @@ impl Session {
         position as usize & (self.ring.len() - 1)
     }
 
-    /// Returns the run of a ring's entry, if it is still held.
+    /// Returns the run of the ring's entry at a position, if the run is still held.
     #[inline]
     fn run_at(&self, position: u32) -> Option<(u16, Node)> {
         let slot = self.ring[self.entry(position)];
@@ -71,7 +72,7 @@ impl Session {
         (node.slabs != 0 && node.position == position).then_some((slot, node))
     }
 
-    /// Moves the head to the first run that is held.
+    /// Moves the head of the queue to the first run that is held.
     fn pop_released(&mut self) {
         let mut head = self.head;
         while head != self.tail && self.run_at(head).is_none() {
@@ -126,12 +127,12 @@ impl Session {
 #[derive(Debug)]
 pub(crate) struct Held {
     sessions: Box<[Session]>,
-    /// Time before which each session gets no further straggler. It is apart from the records, so that a
-    /// search passes over it quickly.
+    /// Time before which each session gets no further straggler. These times lie apart from the sessions'
+    /// records, so that a search passes over them quickly.
     due_ns: Box<[u64]>,
     /// Time before which no run becomes a straggler. It is a lower bound, which saves most searches.
     quiet_until_ns: u64,
-    /// Session where counting continues after it reached its bound.
+    /// Session with which the next count of stragglers begins, after the last one reached its limit.
     count_from: u32,
     /// Sessions that have stragglers.
     straggling: SessionSet,
@@ -150,13 +151,13 @@ pub(crate) enum Look {
         slot: u16,
         slabs: u32,
     },
-    /// There is no run, or none left.
+    /// The session has no such run, or none left.
     None,
     /// The search looked at as many entries as it may.
     Spent,
 }
 
-/// Returns whether a position comes before another.
+/// Returns whether a position comes before another, where positions wrap.
 #[inline]
 fn is_before(position: u32, other: u32) -> bool {
     other.wrapping_sub(position).wrapping_sub(1) < u32::MAX / 2
@@ -280,7 +281,7 @@ impl Held {
         self.released_slabs = released_slabs;
     }
 
-    /// Takes all runs of a session out of its queue.
+    /// Takes all runs of a session out of the session's queue.
     pub fn close(&mut self, session: u32) {
         let record = &mut self.sessions[session as usize];
         record.nodes.iter_mut().for_each(|node| node.slabs = 0);
@@ -291,8 +292,8 @@ impl Held {
         self.slow.set(session, false);
     }
 
-    /// Updates the session's membership of the two sets. To be called after a change of what it holds while
-    /// it has, or had, stragglers.
+    /// Updates the session's membership of the sets `straggling` and `slow`. To be called after a change of
+    /// what the session holds while it has, or had, stragglers.
     fn note_share(&mut self, session: u32) {
         let &Session { held_slabs, straggler_slabs, .. } = &self.sessions[session as usize];
         // Jet §4.3: stragglers / held > CREDIT.
@@ -373,7 +374,8 @@ impl Held {
         self.straggling.next(from, without)
     }
 
-    /// Returns the next slow session that is not in `without`. The search begins at `from` and wraps.
+    /// Returns the next session that is slow and that is not in `without`. The search begins at `from` and
+    /// wraps.
     #[inline]
     pub fn next_slow(&self, from: u32, without: &SessionSet) -> Option<u32> {
         self.slow.next(from, without)

@@ -1,6 +1,6 @@
 //! Escape from pressure (Jet §4.3, Algorithm 1): how full the pool is, and what to do about it.
 //!
-//! - [`Thresholds`] reads the [`Pressure`] from what is available, with hysteresis on the way back;
+//! - [`Thresholds`] reads the [`Pressure`] from what is available, with hysteresis when the pressure falls;
 //! - [`Escape`] knows which session holds how much of the pool since when. It returns one [`Action`] after
 //!   the other: replace, copy, mark;
 //! - [`EscapeConfig`] has the algorithm's parameters, and how the defaults are derived.

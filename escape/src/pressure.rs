@@ -1,4 +1,4 @@
-//! Pressure: how near the pool is to being used up, by two lines with hysteresis on the way back.
+//! Pressure: how near the pool is to being used up, by two lines with hysteresis when the pressure falls.
 
 /// Levels of pressure: how near the pool is to being used up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,15 +20,16 @@ pub struct Thresholds {
     pub safe_permille: u32,
     /// The danger line: if less is available, the pool is in danger.
     pub danger_permille: u32,
-    /// The hysteresis: on the way back a line counts as crossed only this much above itself.
+    /// The hysteresis: when the pressure falls, a line counts as crossed only if this much more than the line
+    /// is available.
     pub hysteresis_permille: u32,
 }
 
 impl Default for Thresholds {
-    /// Returns 20 % and 5 %, with 2 % hysteresis. 20 % of 12 MiB are 2.4 MiB: 100 us at 200 Gbps, the time
-    /// that an escape action has. 5 % are 25 us, about a round trip in a data centre, the time that a signal
-    /// to the senders needs. 2 % are 10 us, or 61 slabs: about the largest run (64). So one run more or less
-    /// does not cross a line twice.
+    /// Returns a safe line of 20 % and a danger line of 5 %, with 2 % hysteresis. 20 % of 12 MiB are 2.4 MiB:
+    /// 100 us at 200 Gbps, the time that an escape action has. 5 % are 25 us, about a round trip in a data
+    /// centre, the time that a signal to the senders needs. 2 % are 10 us, or 61 slabs: about the largest run
+    /// (64). So one run more or less does not cross a line twice.
     fn default() -> Self {
         Self { safe_permille: 200, danger_permille: 50, hysteresis_permille: 20 }
     }
@@ -64,7 +65,8 @@ impl core::fmt::Display for ThresholdError {
 impl core::error::Error for ThresholdError {}
 
 impl Thresholds {
-    /// Checks that the lines are in order.
+    /// Checks that the danger line is below the safe line, and that the safe line with the hysteresis is at
+    /// most 1000 thousandths.
     ///
     /// # Errors
     /// [`ThresholdError`] says what must hold.

@@ -6,29 +6,31 @@
 //! millisecond. At 4 GB/s they take three milliseconds. Then every held run would be a straggler, and escape
 //! memory would join the pool though no application keeps anything. So the turn of the pool is measured.
 
-/// Turns of the pool that make a straggler. One is the wait of the last run in a full queue. The other is for
-/// queues that move unevenly, as when receiver and application share a core.
+/// Turns of the pool after which a run that is still held is a straggler. One is the wait of the last run in
+/// a full queue. The other is for queues that move unevenly, as when receiver and application share a core.
 const TURNS: u64 = 2;
 
 /// The longest straggler's time, in multiples of the configured one. A slow application holds all others up
 /// by then.
 const GROWTH_MAX: u64 = 4;
 
-/// Divisor of the fall: after a turn that does not justify it, the time in force falls by one part of so
-/// many.
+/// Divisor of the fall: after a turn that does not justify it, the straggler's time in force falls by one
+/// part of so many.
 const FALL: u64 = 8;
 
-/// Number of longest turns without a call after which the time is the configured one again.
+/// Number of spans without a call, each as long as the longest straggler's time, after which the configured
+/// time is in force again.
 const FORGOTTEN: u64 = 16;
 
-/// The straggler's time in force, and the turn by which it is measured.
+/// The straggler's time in force, and the turn of the pool by which it is measured.
 #[derive(Debug)]
 pub(crate) struct Turn {
     /// Configured straggler's time, the least that it can be, in nanoseconds.
     least_ns: u64,
     straggler_ns: u64,
-    /// Time when the turn began, and slabs released until then.
+    /// Time when the turn began.
     since_ns: u64,
+    /// Slabs released from the beginning until the turn began.
     base_slabs: u64,
     /// Whether the pool was scarce in this turn.
     scarce: bool,
@@ -69,7 +71,8 @@ impl Turn {
         self.least_ns.saturating_mul(GROWTH_MAX)
     }
 
-    /// Ends a turn. The time rises at once and falls bit by bit: turns are uneven, and the longest count.
+    /// Ends a turn of the pool. The straggler's time rises at once and falls bit by bit: turns are uneven,
+    /// and the longest count.
     fn end(&mut self, span_ns: u64, slabs: u64, total_slabs: u32) {
         let fallen_ns = self.straggler_ns - self.straggler_ns / FALL;
         // With room in the pool no run waits for it. Where nothing was released, it is not known that any

@@ -1,4 +1,5 @@
-//! Addresses where a NIC listens or connects to: `shm:/run/jet/nic.sock`, `tcp:host:port`, `rdma:host:port`.
+//! Addresses that a NIC listens at or connects to: `shm:/run/jet/nic.sock`, `tcp:host:port`,
+//! `rdma:host:port`.
 
 use std::path::PathBuf;
 use std::str::FromStr;

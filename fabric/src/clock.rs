@@ -21,7 +21,7 @@ impl Clock {
 
 /// Turns of a loop between two readings of the clock.
 ///
-/// Reading the clock costs as much as a message does, and the NIC's deadlines need no more precision.
+/// Reading the clock takes as long as handling a message, and the NIC's deadlines need no more precision.
 const TURNS: u32 = 64;
 
 /// Clock for a busy loop: the system's clock is read only once in `TURNS` turns.
@@ -51,7 +51,8 @@ impl CoarseClock {
         if self.turns >= TURNS { self.look() } else { self.now_ns }
     }
 
-    /// Reads the clock, and returns the time in nanoseconds. Meant for turns without work, and after a sleep.
+    /// Reads the system's clock, and returns the time in nanoseconds. Meant for turns of the loop without
+    /// work, and for the first turn after a sleep.
     #[inline]
     pub fn look(&mut self) -> u64 {
         (self.now_ns, self.turns) = (self.clock.now_ns(), 0);

@@ -15,8 +15,9 @@
 //! * [`soft`]: a software RNIC for machines without one, over `shm:` (same host) and `tcp:` (any host).
 //! * `verbs` (cargo feature `verbs`): RNICs, and the kernel's soft-RoCE, on `rdma-sys` and RDMA CM.
 //! * [`advice`]: advice on what to change where the system refuses a call.
-//! * [`clock`]: the time, for callers that drive a NIC and have no clock.
-//! * [`limits`]: what a device can do, what a NIC on it does therefore, and devices by name.
+//! * [`clock`]: clocks for callers that drive a NIC and have none of their own.
+//! * [`limits`]: what a device can do, which limits a NIC on that device keeps to, and profiles of named
+//!   devices.
 //! * [`memory`]: sealed shared memory that is registered with NICs and passed between processes.
 //!
 //! This crate knows no sessions, no credits and no admission. It never decides about messages.

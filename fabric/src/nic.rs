@@ -22,8 +22,9 @@
 //! * The caller passes the time to [`Nic::poll`], [`Nic::poll_event`] and [`Nic::arm`]: nanoseconds from a
 //!   beginning of the caller's choice, which never go back. Only these three calls act because time has
 //!   passed, and no software NIC reads a clock. A wait that begins in another call ([`Nic::connect`],
-//!   [`Nic::disconnect`], [`Nic::post_read`]) has its whole span from the next of these three calls on. A NIC
-//!   on a device uses the system's clock, as the device does. A NIC on a thread uses its thread's.
+//!   [`Nic::disconnect`], [`Nic::post_read`]) counts its whole span from the next of these three calls. A NIC
+//!   on a device uses the system's clock, as the device does. A NIC that runs on a thread of its own uses
+//!   that thread's clock.
 
 use crate::address::Address;
 use crate::advice::{self, Advised};
@@ -175,7 +176,7 @@ pub struct Completion {
     pub status: Status,
 }
 
-/// Most bytes of private data that a connection request or its answer carries here.
+/// Most bytes of private data that a connection request or its answer carries in Jet.
 pub const PRIVATE_DATA_MAX: usize = 56;
 
 /// Copy of the private data of a connection request or its answer.
@@ -202,7 +203,7 @@ impl PrivateData {
 /// Reason why a connection ended or was never made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DisconnectReason {
-    /// This end asked for it.
+    /// The user of this end ended the connection.
     Local,
     /// The other end closed the connection, or its process died.
     Peer,
@@ -253,11 +254,11 @@ pub enum Event {
     /// The NIC's device is gone, or failed for good.
     ///
     /// All connections end, and no call can begin anything any more. Once all its work has completed the NIC
-    /// must be dropped, so that the device can leave.
+    /// must be dropped, so that the system can remove the device.
     Gone,
 }
 
-/// Limits of a NIC, which its users ask for instead of assuming them.
+/// Limits of a NIC. Its users ask for them with [`Nic::limits`], and assume none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Scatter entries of one READ, at most.
@@ -298,9 +299,10 @@ pub struct Counters {
     pub protocol_errors: u64,
     /// Times that few SRQ entries were left, on devices that report it.
     pub srq_limit_reached: u64,
-    /// Connections that were ended although the device had not given back their work in time.
+    /// Connections that were ended although the device had not completed all their work in time.
     pub drains_given_up: u64,
-    /// Connections of which the device never reported that they take no SRQ entry any more.
+    /// Connections of which the device never reported that they take no SRQ entry any more ("last WQE
+    /// reached").
     pub last_wqe_missed: u64,
 }
 
@@ -404,7 +406,7 @@ impl ConnectError {
 /// Reason why a work request was not posted. Such a request has no completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
-    /// The queue is full; poll completions and try again.
+    /// The queue that takes such requests is full; poll completions and try again.
     #[error("the queue is full; poll completions first")]
     QueueFull,
     /// The connection is gone, or not ready yet.
@@ -473,7 +475,7 @@ pub trait Nic: Send {
     /// Ends a connection: flushes its work, then reports [`Event::Disconnected`].
     ///
     /// SENDs that were posted before, and that the peer's NIC can still take, are tried first for a bounded
-    /// time. So a farewell arrives.
+    /// time. So a farewell message that was posted before still arrives.
     fn disconnect(&mut self, qp: Qp);
 
     /// Posts an entry to the SRQ.
@@ -494,7 +496,8 @@ pub trait Nic: Send {
     /// [`PostError`]; [`PostError::QueueFull`] where the connection has `reads_max` READs outstanding.
     fn post_read(&mut self, qp: Qp, request: ReadRequest<'_>) -> Result<(), PostError>;
 
-    /// Rings the doorbell for everything posted since the last call. [`Self::poll`] does so, too.
+    /// Rings the NIC's doorbell, so that the NIC begins all that was posted since the last call.
+    /// [`Self::poll`] does so, too.
     fn flush(&mut self);
 
     /// Takes completions, at most as many as fit into the slice, and returns how many. `now_ns` is the time

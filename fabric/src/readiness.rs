@@ -17,7 +17,7 @@ pub(crate) const READY_MAX: usize = 64;
 /// Token of the epoll's own timer. Callers of [`Readiness::add`] must use other numbers.
 pub(crate) const TIMER: u64 = 0;
 
-/// Buffer for the ready descriptors that one look finds.
+/// Buffer for the ready descriptors that one call of [`Readiness::look`] finds.
 pub(crate) type Ready = [Event; READY_MAX];
 
 /// Makes an empty buffer for [`Readiness::look`].
@@ -43,7 +43,8 @@ impl Readiness {
         Ok(this)
     }
 
-    /// Watches a descriptor until it is removed. A look that finds it ready reports the token.
+    /// Watches a descriptor until it is removed. [`Self::look`] reports the token when it finds the
+    /// descriptor ready.
     pub(crate) fn add(&self, fd: BorrowedFd<'_>, token: u64, flags: EventFlags) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token), flags)?)
     }

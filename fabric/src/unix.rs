@@ -88,7 +88,7 @@ impl Doorbell {
         Self(fd)
     }
 
-    /// Rings the other end. Nothing happens where that rings already, or is closed.
+    /// Rings the other end. Nothing happens where the other end rings already, or is closed.
     pub fn ring(&self) {
         ring(self.0.as_fd());
     }

@@ -17,7 +17,7 @@ struct Arguments {
     /// Messages to send.
     #[arg(long, default_value_t = 10)]
     count: u64,
-    /// Bytes of each; up to 4096 go as small messages.
+    /// Bytes of each message; up to 4096 go as small messages.
     #[arg(long, default_value_t = 1 << 20)]
     bytes: usize,
 }

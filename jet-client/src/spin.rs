@@ -27,7 +27,7 @@ pub(crate) const SPIN_MAX: Duration = Duration::from_micros(50);
 pub(crate) struct Spin {
     budget: Duration,
     max: Duration,
-    /// Waits in vain since the last wait that found something.
+    /// Waits in vain since the last wait whose spinning found something.
     vain: u32,
 }
 

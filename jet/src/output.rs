@@ -3,6 +3,7 @@
 //! A result that cannot be printed makes the exit code 1. The exception is a reader that closed its end: the
 //! requested work is done then.
 
+use crate::log;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,9 +20,10 @@ pub fn print_json(value: &impl serde::Serialize) {
     }
 }
 
-/// Prints a result on standard output, and flushes it. A failure is logged and noted for [`exit_code`],
-/// except a closed pipe.
+/// Prints a result on standard output, behind what was logged before, and flushes it. A failure is logged and
+/// noted for [`exit_code`], except a closed pipe.
 pub fn print(text: &str) {
+    log::flush();
     let mut out = io::stdout().lock();
     note_printed(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
 }

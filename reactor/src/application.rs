@@ -6,7 +6,7 @@ use jet_wire::message::hello::AppName;
 use jet_wire::segment::DaemonEnd;
 use std::sync::Arc;
 
-/// Connection of the driver to one application, beside the session segment. No method may wait.
+/// Connection of the driver to one application, beside the session segment. No method may block.
 pub trait Application {
     /// Wakes the application, which sleeps, because there is something new in its rings.
     fn wake(&mut self);

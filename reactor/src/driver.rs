@@ -15,7 +15,7 @@ const DRAIN_LOOK_NS: u64 = 5_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Drain {
     Not,
-    /// Messages that are known are being finished.
+    /// Messages that the receiver knows are being finished.
     Finishing {
         deadline_ns: u64,
     },

@@ -46,7 +46,7 @@ pub(crate) struct EffectHandler<N: Nic, A> {
     pub sessions: Sessions<A>,
     /// Requests that wait for room in the NIC.
     pub posting: Posting,
-    /// Pieces that are being checked, of each READ. A worker may be reading the list.
+    /// Pieces of memory that are being checked, a list for each READ. A worker may be reading a list.
     pieces: Box<[Vec<Piece>]>,
     congestion: Box<dyn FnMut(bool) + Send>,
 }

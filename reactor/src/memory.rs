@@ -36,7 +36,7 @@ pub struct EscapeRegion {
 /// Slabs that the hardware lost, and that are not used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostMemory {
-    /// Number of bytes that were lost.
+    /// Number of bytes of the slabs that were lost.
     pub bytes: usize,
     /// Whether the slabs are the pool's; otherwise they are escape memory's.
     pub of_pool: bool,

@@ -47,8 +47,9 @@ pub struct Poisoned {
 /// Place where an interrupted thread continues, and the memory that its work may find lost.
 #[repr(C)]
 struct Guard {
-    /// Stack pointer, and instruction where the thread continues: both written by [`call`].
+    /// Stack pointer with which the thread continues, written by [`call`].
     stack: usize,
+    /// Address of the instruction at which the thread continues, written by [`call`].
     program: usize,
     touched: *const Piece,
     touched_count: usize,
@@ -56,7 +57,7 @@ struct Guard {
 }
 
 thread_local! {
-    /// Guard of the work that this thread carries out now; null: none.
+    /// Guard of the work that this thread carries out now; null where the thread does no guarded work.
     static GUARD: Cell<*mut Guard> = const { Cell::new(ptr::null_mut()) };
 }
 
@@ -151,7 +152,7 @@ fn note_and_replace(page: Poisoned, replace: impl FnOnce(Poisoned) -> bool) -> b
     true
 }
 
-/// Handler of SIGBUS that was installed before ours.
+/// Handler of SIGBUS that the process had before this module installed its own.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Installs the handler of SIGBUS for the process: guards work from now on.
@@ -338,7 +339,8 @@ unsafe fn page_of(info: *const libc::siginfo_t) -> Poisoned {
 /// interrupted.
 #[cfg(target_arch = "x86_64")]
 unsafe fn go_on(context: *mut c_void, guard: &Guard) {
-    /// Direction flag. Every function may rely on it being clear, so that strings are copied upwards.
+    /// Direction flag of x86-64. Every function may rely on it being clear, so that strings are copied
+    /// upwards.
     const DIRECTION: i64 = 1 << 10;
     // SAFETY: the caller's promise.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };

@@ -77,7 +77,7 @@ pub(crate) struct Posting {
     /// READs that the NIC had no room for, in their order. There are at most as many as READs in flight.
     reads: VecDeque<WaitingRead>,
     /// Headers that the NIC had no room for, in their order. Their number is bounded by the SENDs that each
-    /// peer may have under context.
+    /// peer may have under way.
     headers: VecDeque<WaitingHeader>,
     scatter: Vec<Sge>,
 }
@@ -191,7 +191,7 @@ fn after_posting<N: Nic>(nic: &mut N, qp: Qp, result: Result<(), PostError>) -> 
     match result {
         Ok(()) => Posted::Done,
         Err(PostError::QueueFull) => Posted::NoRoom,
-        // The connection's end is on its context. The receiver learns of the failed READs before that.
+        // The connection's end is on its way. The receiver learns of the failed READs before that.
         Err(PostError::Stale) => Posted::Refused,
         // A connection on which a request cannot be posted would keep its sender waiting for ever.
         Err(PostError::LocalProtection | PostError::Limit) => {

@@ -61,12 +61,13 @@ impl<A: Application> Sessions<A> {
         SessionTicket { session, ticket }
     }
 
-    /// Whether the session of this ticket is the newest of its number, open or over.
+    /// Returns whether no later session has got the number of this ticket's session, which may be open or
+    /// over.
     pub fn has_had(&self, ticket: SessionTicket) -> bool {
         self.tickets[ticket.session.0 as usize] == ticket.ticket
     }
 
-    /// Returns the number of the open session at `position`.
+    /// Returns the number of the session at `position` in the list of open sessions.
     #[inline]
     pub fn nth(&self, position: usize) -> Option<SessionId> {
         self.open.get(position).map(|&session| SessionId(session))
@@ -89,7 +90,7 @@ impl<A: Application> Sessions<A> {
         session.segment.releases.pop().map_err(|_| ReleaseError::Ring).transpose()
     }
 
-    /// Gives the ring cells of the release entries that were taken back to the application.
+    /// Frees the cells of the release entries that were taken, so that the application can write them again.
     #[inline]
     pub fn took_releases(&mut self, session: SessionId) {
         if let Some(session) = self.get(session) {
@@ -133,8 +134,8 @@ impl<A: Application> Sessions<A> {
         }
     }
 
-    /// Reports a standstill to an application, or the end of one: by a notice in its segment, and
-    /// by [`Application::stands_still`].
+    /// Reports to an application that its session stands still, or (`None`) no longer does: by a notice in
+    /// its segment, and by [`Application::stands_still`].
     pub fn tell_standstill(&mut self, session: SessionId, standstill: Option<Standstill>) {
         let Some(told) = self.sessions[session.0 as usize].as_mut() else { return };
         told.notices = told.notices.wrapping_add(1);

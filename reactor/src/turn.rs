@@ -18,11 +18,11 @@ const NOTHING: Completion =
 
 impl<N: Nic, A: Application> Driver<N, A> {
     /// Runs one turn: takes what the NIC, applications and workers have, calls `others`, and carries out all
-    /// that follows from it. Returns `false` where there was nothing to do.
+    /// that follows from this. Returns `false` where there was nothing to do.
     ///
     /// `others` does whatever else is asked of the driver, and returns whether it did anything. It is called
-    /// after the applications' releases were taken, because an application that is gone released them before
-    /// it went.
+    /// after the applications' releases were taken, because an application that is gone wrote them before it
+    /// went.
     pub fn turn(&mut self, now_ns: u64, others: impl FnOnce(&mut Self) -> bool) -> bool {
         // Headers that wait for room in the NIC count as work: the driver must not sleep before they are
         // posted.

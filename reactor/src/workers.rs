@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, Thread};
 
-/// Looks at an empty queue before a worker sleeps: they take about as long as waking a worker.
+/// Number of looks at an empty queue before a worker sleeps. They take about as long as waking a worker.
 const LOOKS: u32 = 800;
 /// The most threads: more sleeping threads could not be told apart.
 pub const WORKERS_MAX: usize = Sleepers::MAX;
@@ -121,14 +121,16 @@ impl Job {
 pub struct QueueFull;
 
 struct Shared {
-    /// Copies free room under pressure, so they go before checks, which only hold up a message.
+    /// Copies that no worker has taken. They go before checks: a copy frees room under pressure, a check only
+    /// holds up a message.
     copies: ArrayQueue<CopyJob>,
     checks: ArrayQueue<CheckJob>,
     done: ArrayQueue<Done>,
     /// Workers that sleep because there is no job.
     sleepers: Sleepers,
     closing: AtomicBool,
-    /// Sleep of the thread that takes ends: from when it armed the bell until the bell rang.
+    /// Sleeper word of the thread that takes the ends of jobs. The thread counts as asleep from arming the
+    /// bell until the bell rings.
     taker: Sleeper,
     bell: Box<dyn Fn() + Send + Sync>,
 }

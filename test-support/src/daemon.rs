@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-/// Builds the command that starts a daemon. `words` come first after `program`, and make it a daemon (none
-/// for `jetd`). Each setting has the form `read.checksums=off`.
+/// Builds the command that starts a daemon. `words` are the first arguments, which make `program` a daemon
+/// (none for `jetd`). Each setting has the form `read.checksums=off`.
 pub fn command(
     program: impl AsRef<OsStr>,
     words: &[&str],

@@ -7,8 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Returns `length` bytes that depend on the seed: every 8 of them tell the seed and their position apart
-/// from all others.
+/// Returns `length` bytes that depend on the seed: each group of 8 differs from the groups at other positions
+/// and of other seeds.
 pub fn test_bytes(seed: u64, length: usize) -> Vec<u8> {
     let words =
         (0..length.div_ceil(8) as u64).map(|word| (seed << 40 | word).wrapping_mul(0x9e37_79b9_7f4a_7c15));

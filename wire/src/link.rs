@@ -33,7 +33,8 @@ impl ConnectionWords {
         self.fault.store(fault, Ordering::Release); // label: fault
     }
 
-    /// Returns the reason why that end gave up (0: it did not), and how many SENDs it had taken.
+    /// Returns the reason why the end that writes these words gave up (0: it did not), and how many SENDs it
+    /// had taken.
     pub fn fault(&self) -> (u32, u32) {
         let fault = self.fault.load(Ordering::Acquire); // label: fault
         (fault, self.received.load(Ordering::Relaxed))
@@ -44,14 +45,14 @@ impl ConnectionWords {
         self.announced.store(count, Ordering::Release); // label: announced
     }
 
-    /// Returns how many announcements that end has made, as it published.
+    /// Returns how many announcements the end that writes these words has published.
     #[inline]
     pub fn announced(&self) -> u32 {
         self.announced.load(Ordering::Acquire) // label: announced
     }
 
-    /// Returns the word with which this end sleeps until its SENDs are taken. The other end looks at it after
-    /// it took some.
+    /// Returns the word with which the end that writes these words sleeps until its SENDs are taken. The
+    /// other end looks at the word after it took some.
     #[inline]
     pub fn room(&self) -> &Sleeper {
         &self.room
@@ -70,7 +71,7 @@ mod loom {
         ConnectionWords { fault: word(), received: word(), announced: word(), room: Sleeper::awake() }
     }
 
-    /// Checks label *fault*.
+    /// Checks label *fault*: an end that sees the fault sees the count of SENDs that belongs to it.
     #[test]
     fn loom_a_fault_is_seen_with_its_count() {
         ::loom::model(|| {

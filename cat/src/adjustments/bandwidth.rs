@@ -1,4 +1,4 @@
-//! Temporary limits for other groups' memory bandwidth.
+//! Temporary limits for the memory bandwidth of other resctrl groups.
 
 use super::{AdjustError, Wanted};
 use crate::resctrl::{DomainId, GroupName, Info, Line, Resctrl, Resource, Schemata};
@@ -12,7 +12,7 @@ pub(super) type Bandwidth = BTreeMap<DomainId, u64>;
 /// per cent, in eighths of GB/s, and in MiB/s.
 const RESET: [u64; 3] = [100, 2048, u32::MAX as u64];
 
-/// Change of one group's bandwidth.
+/// Change of one group's memory bandwidth: the limits before it and after it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Throttle {
     group: GroupName,
@@ -22,7 +22,7 @@ pub(super) struct Throttle {
     after: Bandwidth,
 }
 
-/// Checks the requested bandwidths, and returns the changes with the current values.
+/// Checks the requested bandwidths, and returns the changes to make, with the groups' current bandwidths.
 pub(super) fn plan(resctrl: &Resctrl, info: &Info, wanted: &Wanted) -> Result<Vec<Throttle>, AdjustError> {
     if wanted.bandwidth.is_empty() {
         return Ok(Vec::new());
@@ -87,11 +87,11 @@ impl Throttle {
         Ok(self.after.iter().all(|(domain, after)| found.get(domain) == Some(after)))
     }
 
-    /// Returns the previous values of domains that are still as they were set. Values that are neither as set
-    /// nor as before are described in `misfits`.
+    /// Returns the previous bandwidths of the domains that still have the bandwidth that was set. Bandwidths
+    /// that are neither the set nor the previous ones are described in `misfits`.
     ///
-    /// A group that is gone needs nothing. A domain that is missing, since its processors are offline, comes
-    /// back without a limit.
+    /// Nothing is put back in a group that was removed, or in a domain that is missing because its processors
+    /// are offline. Such a domain comes back without a limit.
     pub fn to_be_put_back(
         &self,
         resctrl: &Resctrl,
@@ -121,7 +121,8 @@ impl Throttle {
         if returns.is_empty() { Ok(()) } else { self.write(resctrl, returns) }
     }
 
-    /// Puts each domain back independently of the others. Failures are described in `refused`.
+    /// Puts the group's bandwidth back in each domain, even where that failed in another domain. Failures are
+    /// described in `refused`.
     pub fn put_back_each_domain(&self, resctrl: &Resctrl, returns: Bandwidth, refused: &mut Vec<String>) {
         for (domain, before) in returns {
             if let Err(error) = self.write(resctrl, [(domain, before)].into()) {

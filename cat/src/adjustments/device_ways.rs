@@ -1,11 +1,12 @@
-//! Temporary change of the ways that devices' writes may fill, on kernels and processors with `io_alloc`.
+//! Temporary change of the cache ways that devices' writes may fill, on kernels and processors with
+//! `io_alloc`.
 
 use super::{AdjustError, Wanted};
 use crate::resctrl::{DomainId, Info, IoAlloc, Resctrl, WayMask};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Ways by cache.
+/// Ways of caches, by the caches' ids.
 type Ways = BTreeMap<DomainId, WayMask>;
 
 /// Action that puts the devices' ways back.
@@ -13,7 +14,7 @@ type Ways = BTreeMap<DomainId, WayMask>;
 pub(super) enum Returns {
     /// Nothing is to be put back.
     Nothing,
-    /// Devices had no ways of their own before, so `io_alloc` is switched off.
+    /// Devices had no ways of their own before the change, so `io_alloc` is switched off again.
     None,
     /// Nothing can be put back, and these ways stay as they were set. Devices had no ways of their own
     /// before, but somebody has changed their ways in other domains, so `io_alloc` must stay on.
@@ -96,8 +97,8 @@ impl DeviceWays {
         Ok(self.after.iter().all(|(domain, after)| found.get(domain) == Some(after)))
     }
 
-    /// Returns what is to be put back. Values that are neither as set nor as before are described in
-    /// `misfits`.
+    /// Returns which of the devices' ways are to be put back. Ways that are neither the set nor the previous
+    /// ones are described in `misfits`.
     ///
     /// Where devices had no ways of their own before, either everything is put back or nothing.
     pub fn to_be_put_back(
@@ -148,8 +149,8 @@ impl DeviceWays {
         }
     }
 
-    /// Puts each domain back independently of the others. Failures, and ways that stay as set, are described
-    /// in `refused`.
+    /// Puts the devices' ways back in each domain, even where that failed in another domain. Failures, and
+    /// ways that stay as they were set, are described in `refused`.
     pub fn put_back_each_domain(resctrl: &Resctrl, returns: &Returns, refused: &mut Vec<String>) {
         let mut put_back = |returns: &Returns, what: &str| {
             if let Err(error) = Self::put_back(resctrl, returns) {

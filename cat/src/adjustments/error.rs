@@ -3,8 +3,8 @@
 use crate::journals::JournalError;
 use crate::resctrl::{AccessError, DomainId, GroupName, WayMask};
 
-/// Error of making adjustments or of putting them back. Where making failed, nothing stays changed, except
-/// with [`Self::HalfUndone`].
+/// Error of making adjustments in resctrl or of putting them back. Where making them failed, nothing stays
+/// changed, except with [`Self::HalfUndone`].
 #[derive(Debug, thiserror::Error)]
 pub enum AdjustError {
     /// The host has no means to limit memory bandwidth.
@@ -13,16 +13,16 @@ pub enum AdjustError {
          enforcement)"
     )]
     NoBandwidth,
-    /// A named group does not exist.
+    /// A group that the request names does not exist.
     #[error("there is no group '{group}' to throttle: make it (mkdir in /sys/fs/resctrl), or do not name it")]
     NoGroup {
-        /// Name of the group.
+        /// Name of the group that does not exist.
         group: GroupName,
     },
     /// The group is being set up as pseudo-locked memory, and so has no bandwidth.
     #[error("the group '{group}' is to become locked memory, and has no bandwidth to limit")]
     Locksetup {
-        /// Name of the group.
+        /// Name of the group that is being set up.
         group: GroupName,
     },
     /// The requested bandwidth is too small, or no multiple of the granularity.
@@ -31,7 +31,7 @@ pub enum AdjustError {
          at least"
     )]
     Bandwidth {
-        /// Name of the group.
+        /// Name of the group for which the bandwidth was requested.
         group: GroupName,
         /// Bandwidth that was requested, in the unit of the kernel's files.
         wanted: u64,
@@ -63,7 +63,7 @@ pub enum AdjustError {
     /// The requested ways are empty, or not ways of the cache.
     #[error("devices cannot have the ways {ways} of domain {domain}, which has {all}")]
     Ways {
-        /// Id of the cache.
+        /// Id of the cache for which ways were requested.
         domain: DomainId,
         /// Ways that were requested.
         ways: WayMask,
@@ -79,24 +79,26 @@ pub enum AdjustError {
          cdp"
     )]
     Cdp,
-    /// A value is neither as it was set nor as before, so nothing was put back.
+    /// A value is neither the one that was set nor the previous one: somebody else has changed it. So nothing
+    /// was put back.
     #[error(
         "what was set is neither as it was set nor as before, so nothing was changed: {found}. Set each to \
          one of the two by hand, then: jet cache restore; or let them stay as they are: jet cache restore \
          --forget. It is written down in {journal}"
     )]
     Misfit {
-        /// Description of these values.
+        /// Description of the values that somebody else has changed.
         found: String,
-        /// Path of the journal.
+        /// Path of the journal that records the previous values.
         journal: String,
     },
-    /// A change was refused, and changes made before it could not be put back. The next start tries again.
+    /// A change was refused, and changes made before it could not be put back. The next start tries again to
+    /// put them back.
     #[error("{refused}; and what was changed before could not be put back: {left}")]
     HalfUndone {
-        /// Error of making the change.
+        /// Error of the change that was refused.
         refused: Box<AdjustError>,
-        /// Error of putting the others back.
+        /// Error of putting back the changes that were made before.
         left: Box<AdjustError>,
     },
     /// Access to resctrl failed.

@@ -41,16 +41,16 @@ impl Wanted {
 /// Adjustments that were made, as the journal holds them.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
-    /// Number that tells this mount from others, where the kernel can tell them apart. Unmounting undoes
-    /// changes of bandwidth.
+    /// Number of the resctrl mount in which the adjustments were made; `None` where the kernel cannot tell
+    /// mounts apart. Unmounting resctrl undoes changes of bandwidth.
     mount: Option<u64>,
     throttles: Vec<Throttle>,
     device_ways: Option<DeviceWays>,
 }
 
 impl Record {
-    /// Returns whether the recorded bandwidths belong to the current mount. Unmounting gives groups their
-    /// bandwidth back, but leaves the devices' ways as they are.
+    /// Returns whether the recorded bandwidths belong to the current mount of resctrl. Unmounting gives
+    /// groups their bandwidth back, but leaves the devices' ways as they are.
     fn is_of_this_mount(&self, resctrl: &Resctrl) -> bool {
         match (self.mount, resctrl.mount_number()) {
             (Some(then), Some(now)) => then == now,
@@ -76,8 +76,8 @@ impl Record {
     }
 }
 
-/// Current state of the adjustments: values that are still as they were set, and so are to be put back; and
-/// descriptions of values that are neither as set nor as before.
+/// Current state of the adjusted values: values that are still as they were set, and so are to be put back;
+/// and descriptions of values that are neither as set nor as before.
 struct Found<'a> {
     throttled: Vec<(&'a Throttle, Bandwidth)>,
     device_ways: Returns,
@@ -176,7 +176,7 @@ impl Adjustments {
         record.device_ways.as_ref().map_or(Ok(true), |ways| ways.is_in_effect(resctrl))
     }
 
-    /// Puts all values back.
+    /// Puts all adjusted values back.
     ///
     /// # Errors
     /// [`AdjustError`]; the next start tries again.

@@ -34,20 +34,21 @@ pub enum JournalError {
         /// Error of the system call.
         source: io::Error,
     },
-    /// The folder belongs to another user, in general root.
+    /// The journals' folder belongs to another user, in general root.
     #[error("{} is another user's: run this as root (as a service: the drop-in \
              deploy/cache.conf)", path.display())]
     NotOwn {
         /// Folder of the journals.
         path: PathBuf,
     },
-    /// The folder lies in resctrl, where every new folder would become a group.
+    /// The journals' folder lies in resctrl, where every new folder would become a group.
     #[error("{} lies in resctrl, where every folder is a group: keep journals elsewhere", path.display())]
     InResctrl {
         /// Folder of the journals.
         path: PathBuf,
     },
-    /// Other users may write to the folder, so they could make root put back values of their choice.
+    /// Other users may write to the journals' folder, so they could make root put back values of their
+    /// choice.
     #[error(
         "{} is not this user's alone, so what it says is not trusted; make it so: chown root {}; chmod 700 \
          {}",
@@ -61,10 +62,10 @@ pub enum JournalError {
     #[error("another process has held the lock {} for 2 s (its pid is in /proc/locks); end it, or \
              wait", path.display())]
     Locked {
-        /// Lock file.
+        /// Lock file that the other process holds.
         path: PathBuf,
     },
-    /// The file is no journal, or one of a later version.
+    /// A file in the journals' folder is no journal, or one of a later version.
     #[error(
         "{} cannot be read as a journal of this version: {problem}; look whether what it is about is as it \
          should be (jet cache show), then remove the file, or: jet cache restore --forget",
@@ -90,7 +91,7 @@ pub(crate) struct Journals {
 }
 
 impl Journals {
-    /// Opens the folder, and creates it with mode 0700 where it is missing.
+    /// Opens the journals' folder, and creates it with mode 0700 where it is missing.
     ///
     /// # Errors
     /// [`JournalError`] where the folder lies in resctrl, is another user's, or may be written by others.
@@ -139,8 +140,8 @@ impl Journals {
         }
     }
 
-    /// Takes the folder's lock, under which state is read and changed, waiting up to 2 s. Dropping the file
-    /// releases it.
+    /// Takes the lock of the journals' folder, waiting up to 2 s. State is read and changed only under this
+    /// lock. Dropping the returned file releases it.
     pub fn transaction(&self) -> Result<File, JournalError> {
         let (path, file) = self.lock_file("lock")?;
         match lock_within(&file) {
@@ -183,7 +184,7 @@ impl Journals {
         self.folder.join(name)
     }
 
-    /// Returns the names of the files with this ending, without the ending, sorted.
+    /// Returns the names of the files with this ending in the journals' folder, without the ending, sorted.
     pub fn names(&self, ending: &str) -> Result<Vec<String>, JournalError> {
         let failed = |source| JournalError::System { action: "read", path: self.folder.clone(), source };
         let mut names = Vec::new();

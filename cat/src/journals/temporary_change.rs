@@ -26,7 +26,8 @@ pub(crate) trait Record: Serialize + DeserializeOwned {
     /// made or put back.
     fn lock(place: &Self::Place) -> Result<Self::Guard, Self::Error>;
 
-    /// Makes the change. `save` writes the record to the journal again when something was learnt on the way.
+    /// Makes the change. It calls `save`, which writes the record to the journal again, where it added
+    /// something to the record.
     ///
     /// On an error the caller puts back what was changed so far.
     fn carry_out(
@@ -54,7 +55,7 @@ pub(crate) trait Record: Serialize + DeserializeOwned {
 /// Outcome of giving up a change whose previous state could not be put back completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ForgetOutcome {
-    /// There was no such change any more.
+    /// There was no change any more that could be given up.
     Nothing,
     /// A living process owns the change, and nothing was done.
     InUse,
@@ -69,7 +70,8 @@ const VERSION: u32 = 1;
 #[derive(Debug, Serialize, Deserialize)]
 struct Head {
     version: u32,
-    /// Identifier of the kernel's start. The kernel and the processor forget the change when they restart.
+    /// Identifier of the kernel's start at which the journal was written. The kernel and the processor forget
+    /// the change when they restart.
     boot: String,
     owner: Owner,
 }
@@ -132,7 +134,7 @@ impl<R: Record> Journaled<R> {
         (&self.record, &self.place)
     }
 
-    /// Puts everything back.
+    /// Puts the previous state back.
     pub fn restore(mut self) -> Result<(), R::Error> {
         self.undo()
     }
@@ -207,7 +209,7 @@ pub(crate) fn forget<R: Record>(place: &R::Place, folder: &Path) -> Result<Forge
 
 /// Puts back what the journal records, and removes it. Returns whether there was anything to put back.
 ///
-/// The caller holds the transaction's lock and the ownership of the change.
+/// The caller holds the lock of the journals' folder, and the lock that marks the change's owner.
 fn put_back<R: Record>(place: &R::Place, journals: &Journals) -> Result<bool, R::Error> {
     if !journals.file(R::NAME).exists() {
         return Ok(false);

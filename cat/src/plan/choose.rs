@@ -4,14 +4,14 @@ use super::{Holder, Holdings, Placement, Refusal, Request};
 use crate::resctrl::{DomainId, Mode, WayMask, WayUsage};
 
 /// Most steps that the search for ways with gaps takes, about 0.1 s. Half a dozen groups that overlap in all
-/// ways need thousands.
+/// ways need thousands of steps.
 const TRIES_MAX: u32 = 1 << 18;
 
 /// Sign that a search used up [`TRIES_MAX`] steps and found nothing. A choice may exist or not.
 struct Unfinished;
 
-/// Cost of a choice; less is better. Costs compare lexicographically: the first number decides, then the
-/// second, then the third.
+/// Cost of choosing certain ways; less is better. Costs compare lexicographically: the first number decides,
+/// then the second, then the third.
 type Cost = [u32; 3];
 
 /// Rules for choosing ways in one domain: which must not be taken, and which are better not taken.
@@ -21,7 +21,8 @@ struct Rules<'a> {
     domain: DomainId,
     /// Number of ways to choose.
     count: u32,
-    /// Ways that are never taken, whatever the request says: exclusive groups' and pseudo-locked regions'.
+    /// Ways that are never taken, whatever the request says: those of exclusive groups and of pseudo-locked
+    /// regions.
     fixed: WayMask,
     /// Ways of other tools' shareable groups.
     groups: WayMask,
@@ -113,8 +114,8 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Returns the ways that may be chosen. A refusal passes `false` to find out whether groups or devices
-    /// are what prevents a choice.
+    /// Returns the ways that may be chosen. [`Self::refusal`] passes `false` to find out whether groups or
+    /// devices are what prevents a choice.
     fn allowed(&self, respect_groups: bool, respect_devices: bool) -> WayMask {
         let mut allowed = self.found.cache.ways.without(self.fixed);
         if respect_groups && !self.request.take_from_groups {
@@ -163,9 +164,9 @@ impl<'a> Rules<'a> {
         all.flat_map(|holder| self.of_resources(holder)).all(|had| had.overlaps(one) == had.overlaps(other))
     }
 
-    /// Returns the cost of taking these ways. First come ways that devices do not fill, where
-    /// [`Placement::Onto`] wants devices' ways. Then come the ways that other tools' groups lose, then those
-    /// that the default group loses.
+    /// Returns the cost of taking these ways. Its first number counts ways that devices do not fill, where
+    /// [`Placement::Onto`] wants devices' ways. The second counts ways that other tools' groups lose, and the
+    /// third those that the default group loses.
     fn cost(&self, ways: WayMask) -> Cost {
         let devices = (ways & self.found.cache.shareable).count();
         let off_devices = match self.request.placement {
@@ -192,7 +193,7 @@ impl<'a> Rules<'a> {
         self.found.holders.iter().find(|holder| holder.name.is_default())
     }
 
-    /// Returns whether every group that loses ways keeps enough.
+    /// Returns whether every group that would lose some of these ways keeps at least as many as it must.
     fn leaves_enough(&self, ways: WayMask) -> bool {
         self.found.holders.iter().all(|holder| {
             let kept = if holder.name.is_default() {

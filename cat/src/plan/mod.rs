@@ -1,9 +1,9 @@
 //! Planning of a reservation: which ways of each cache the pool gets, which groups lose them, and what those
 //! groups keep. The module only computes; it changes nothing.
 //!
-//! A class of its own shields ways from other classes, but pins no lines in them (Jet §5). So the pool gets
-//! ways that no other group fills: first unused ones, then ways of the default group, whose mask shrinks.
-//! Groups of other tools keep their ways unless the request says otherwise.
+//! A CAT class of its own shields ways from other CAT classes, but pins no lines in them (Jet §5). So the
+//! pool gets ways that no other group fills: first unused ones, then ways of the default group, whose mask
+//! shrinks. Groups of other tools keep their ways unless the request says otherwise.
 
 pub(crate) mod as_schemata;
 mod choose;
@@ -46,13 +46,13 @@ pub struct Holdings {
     pub way_bytes: BTreeMap<DomainId, u64>,
     /// Groups that have ways: the default group first, then the others.
     pub holders: Vec<Holder>,
-    /// Groups of standing reservations, with the domains that each asked for. In all other domains such a
-    /// group has what the default group had, and loses ways like it.
+    /// Groups of standing reservations, which outlive the process that made them, with the domains that each
+    /// asked for. In all other domains such a group has what the default group had, and loses ways like it.
     pub reservations: BTreeMap<GroupName, Vec<DomainId>>,
-    /// Number of groups that the processor has classes for, including the default one.
+    /// Number of groups for which the processor has CAT classes, including the default group.
     pub groups_max: u32,
-    /// Whether ways of other caches (L2) are allocated as well. An exclusive group is exclusive in all of
-    /// them, which is not asked for.
+    /// Whether resctrl allocates ways of other caches (L2) as well. An exclusive group would be exclusive in
+    /// those caches, too, which the request does not ask for.
     pub other_caches: bool,
 }
 
@@ -112,8 +112,8 @@ pub struct Request {
     pub others_ways_min: u32,
     /// Whether groups of other tools may lose ways, too. Exclusive groups never do.
     pub take_from_groups: bool,
-    /// Whether the ways become pseudo-locked memory instead of a class that threads belong to. That is
-    /// possible in one domain, without CDP, and keeps the ways from everybody else.
+    /// Whether the ways become pseudo-locked memory instead of a CAT class that threads belong to. That is
+    /// possible in one domain, without CDP. No other thread can then fill the ways.
     pub locked: bool,
 }
 
@@ -345,7 +345,7 @@ fn change(holder: &Holder, chosen: &BTreeMap<DomainId, WayMask>, sparse: bool) -
     (!before.is_empty()).then(|| Change { group: holder.name.clone(), before, after })
 }
 
-/// Describes for people what is done, and what is left to the groups.
+/// Describes the plan for people: what is done, and which ways are left to the groups.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let share = match (self.locked, self.exclusive) {

@@ -12,17 +12,17 @@ pub enum Refusal {
          choose another name"
     )]
     GroupExists {
-        /// Name of the group.
+        /// Name of the group that exists already.
         group: GroupName,
     },
-    /// All classes of the processor are taken.
+    /// All CAT classes of the processor are taken.
     #[error(
         "all {groups_max} classes are taken, one by the default group, the others by: {}; remove one that is \
          not needed",
         names.join(", ")
     )]
     NoClass {
-        /// Number of groups that the processor has classes for, including the default one.
+        /// Number of groups for which the processor has CAT classes, including the default group.
         groups_max: u32,
         /// Names of the existing groups, without the default one.
         names: Vec<String>,
@@ -35,14 +35,14 @@ pub enum Refusal {
         /// Cache ids that exist.
         present: Vec<DomainId>,
     },
-    /// The system does not tell the size of the cache.
+    /// The system does not tell the size of a requested cache.
     #[error(
         "the system does not tell the size of the cache with the id {domain} \
          (/sys/devices/system/cpu/cpu*/cache), so how many of its ways to take cannot be told; name another \
          domain"
     )]
     NoSize {
-        /// Cache in question.
+        /// Id of the cache whose size is not known.
         domain: DomainId,
     },
     /// The cache is too small for the request.
@@ -52,7 +52,7 @@ pub enum Refusal {
         u64::from(*ways_max) * way_bytes
     )]
     TooLarge {
-        /// Cache in question.
+        /// Id of the cache that is too small.
         domain: DomainId,
         /// Bytes requested, including the slack.
         bytes: u64,
@@ -72,20 +72,20 @@ pub enum Refusal {
         names.join(", "), if names.len() == 1 { "has the others" } else { "have the others" }
     )]
     Groups {
-        /// Cache in question.
+        /// Id of the cache that the groups have ways of.
         domain: DomainId,
         /// Number of ways requested.
         ways: u32,
-        /// Names of the groups that have ways there.
+        /// Names of the other tools' groups that have ways of the cache.
         names: Vec<String>,
     },
-    /// Ways that devices fill prevent every choice.
+    /// Every choice would include ways that devices fill, which the request avoids.
     #[error(
         "domain {domain} has no {ways} ways away from those that devices fill ({shareable}); ask for less, \
          or for a placement that may share them"
     )]
     Devices {
-        /// Cache in question.
+        /// Id of the cache that has too few other ways.
         domain: DomainId,
         /// Number of ways requested.
         ways: u32,
@@ -99,7 +99,7 @@ pub enum Refusal {
         names.join(" or ")
     )]
     NothingLeft {
-        /// Cache in question.
+        /// Id of the cache that has too few ways for the request and the groups.
         domain: DomainId,
         /// Number of ways requested.
         ways: u32,
@@ -110,7 +110,7 @@ pub enum Refusal {
         /// Names of the groups that would lose ways.
         names: Vec<String>,
     },
-    /// The search used up its tries without finding a choice.
+    /// The search for ways used up its tries without finding a choice.
     #[error(
         "no {ways} ways of domain {domain} that leave everybody enough were found in {tries} tries, and \
          there may be none: the masks of {} have too many gaps to try all; give them masks without gaps or \
@@ -118,25 +118,25 @@ pub enum Refusal {
         if names.is_empty() { "the default group".to_owned() } else { names.join(", ") }
     )]
     NotFound {
-        /// Cache in question.
+        /// Id of the cache whose ways were searched.
         domain: DomainId,
         /// Number of ways requested.
         ways: u32,
         /// Number of tries after which the search is given up.
         tries: u32,
-        /// Names of the groups that have ways there.
+        /// Names of the groups that have ways of the cache.
         names: Vec<String>,
     },
     /// The request requires an exclusive group, which is impossible.
     #[error("the group cannot be exclusive: {problem}; ask for a shareable one")]
     NotExclusive {
-        /// Reason, in words.
+        /// Reason why the group cannot be exclusive, in words.
         problem: &'static str,
     },
     /// The request asks for pseudo-locked memory, which is impossible.
     #[error("no memory can be locked into the cache so: {problem}")]
     NotLocked {
-        /// Reason, in words.
+        /// Reason why memory cannot be pseudo-locked, in words.
         problem: &'static str,
     },
 }

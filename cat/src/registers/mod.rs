@@ -37,7 +37,7 @@ pub struct Unsupported {
     pub what: &'static str,
     /// Description of the processor.
     pub processor: String,
-    /// Reason, in words.
+    /// Reason why the feature is not supported, in words.
     pub reason: &'static str,
 }
 

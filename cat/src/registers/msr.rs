@@ -5,13 +5,13 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Folder in which the kernel's driver has a subfolder for each processor.
+/// Folder in which the kernel's `msr` driver has a subfolder for each processor.
 pub(super) const DRIVER: &str = "/dev/cpu";
 
 /// Error of reading or writing a register.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
-    /// The driver is not loaded, or the processor is not online.
+    /// The kernel's `msr` driver is not loaded, or the processor is not online.
     #[error("there is no {}; as root: modprobe msr (or processor {cpu} is offline)", path.display())]
     NoDriver {
         /// Device file that was opened.
@@ -19,21 +19,21 @@ pub enum RegisterError {
         /// Number of the processor.
         cpu: u32,
     },
-    /// The system denied access.
+    /// The system denied access to the processor's registers.
     #[error(
         "{} may not be {}: {source}; it takes root with CAP_SYS_RAWIO, a kernel that is not locked down \
          (Secure Boot), and for writing msr.allow_writes",
         path.display(), if *.writing { "written" } else { "read" }
     )]
     NotPermitted {
-        /// Device file.
+        /// Device file to which access was denied.
         path: PathBuf,
         /// Whether the access was for writing.
         writing: bool,
         /// Error of the system call.
         source: io::Error,
     },
-    /// The processor has no such register, or does not accept the value.
+    /// The processor does not have the register, or does not accept the value that was to be written.
     #[error("processor {cpu} has no register {register:#x}, or does not take that value")]
     NoRegister {
         /// Number of the processor.
@@ -41,7 +41,7 @@ pub enum RegisterError {
         /// Address of the register.
         register: u32,
     },
-    /// The system call failed for another reason.
+    /// Access to a register failed for a reason that no other variant names.
     #[error("register {register:#x} of processor {cpu}: {source}")]
     System {
         /// Number of the processor.
@@ -71,7 +71,7 @@ impl Msr {
         Self::of_driver(DRIVER.as_ref(), cpu, writable)
     }
 
-    /// Opens registers like [`Self::of_cpu`], in a folder that is laid out like the driver's.
+    /// Opens registers like [`Self::of_cpu`], in a folder that is laid out like that of the `msr` driver.
     pub(super) fn of_driver(driver: &Path, cpu: u32, writable: bool) -> Result<Self, RegisterError> {
         let path = driver.join(format!("{cpu}/msr"));
         match OpenOptions::new().read(true).write(writable).open(&path) {

@@ -1,4 +1,4 @@
-//! Temporary settings of registers, which are put back at the end or after a crash.
+//! Temporary settings of processor registers, which are put back at the end or after a crash.
 
 use super::msr::DRIVER;
 use super::{DDIO_WAYS, Msr, Processor, RegisterError, Unsupported, ddio_is_known, prefetch_register};
@@ -23,16 +23,16 @@ pub struct Wanted {
 /// except with [`Self::HalfUndone`].
 #[derive(Debug, thiserror::Error)]
 pub enum SettingError {
-    /// The processor has no such register, or is not known to have it.
+    /// The processor does not have a register that was asked for, or is not known to have it.
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
     /// A register could not be read or written.
     #[error(transparent)]
     Register(#[from] RegisterError),
-    /// There is no such cache, or none of its processors is online.
+    /// There is no cache with the requested id, or none of its processors is online.
     #[error("there is no cache with the id {domain} that has a processor online")]
     NoDomain {
-        /// Id of the cache.
+        /// Id of the cache that was requested.
         domain: DomainId,
     },
     /// The requested ways are unusable for devices: fewer than two, not side by side, or not ways of the
@@ -54,18 +54,18 @@ pub enum SettingError {
          they are: jet cache restore --forget. It is written down in {journal}"
     )]
     Misfit {
-        /// Description of these registers and their values.
+        /// Description of the registers that somebody else has changed, and of their values.
         found: String,
-        /// Path of the journal.
+        /// Path of the journal that records the previous values.
         journal: String,
     },
-    /// A register could not be set, and those set before it could not be put back. The next start tries
-    /// again.
+    /// A register could not be set, and those set before it could not be put back. The next start tries again
+    /// to put them back.
     #[error("{refused}; and what was set before could not be put back: {left}")]
     HalfUndone {
-        /// Error of setting the register.
+        /// Error of setting the register that could not be set.
         refused: Box<SettingError>,
-        /// Error of putting the others back.
+        /// Error of putting back the registers that were set before.
         left: Box<SettingError>,
     },
     /// The journal could not be written, read or locked.
@@ -137,7 +137,7 @@ impl Record {
 
 impl journals::Record for Record {
     const NAME: &'static str = "registers.state";
-    /// Folder of the driver.
+    /// Folder of the kernel's `msr` driver.
     type Place = PathBuf;
     type Guard = ();
     type Error = SettingError;
@@ -205,7 +205,7 @@ impl Settings {
         Ok(true)
     }
 
-    /// Puts all registers back.
+    /// Puts the previous values of all registers back.
     ///
     /// # Errors
     /// [`SettingError`]; the next start tries again.

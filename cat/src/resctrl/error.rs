@@ -16,7 +16,7 @@ pub enum OpenError {
     /// The kernel supports resctrl, but it is not mounted.
     #[error("resctrl is not mounted; as root: mount -t resctrl resctrl /sys/fs/resctrl")]
     NotMounted,
-    /// The mounted file system is not resctrl.
+    /// The file system at the mount point is not resctrl.
     #[error("{} is no resctrl file system", path.display())]
     Other {
         /// Mount point.
@@ -32,7 +32,7 @@ pub enum OpenError {
     },
 }
 
-/// Kind of access that failed.
+/// Kind of access to resctrl that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Reading a file or a folder.
@@ -88,16 +88,16 @@ pub enum AccessError {
         /// Description of what is wrong with the text.
         problem: String,
     },
-    /// Another process held the file system's lock for 2 s.
+    /// Another process held the lock on resctrl for 2 s.
     #[error(
         "another process has held the lock on {} for 2 s (its pid is in /proc/locks); end it, or wait",
         path.display()
     )]
     Locked {
-        /// Mount point.
+        /// Mount point of resctrl.
         path: PathBuf,
     },
-    /// The file system was unmounted, and the kernel thereby undid everything that was set in it.
+    /// resctrl was unmounted, and the kernel thereby undid everything that was set in it.
     #[error("resctrl is no longer mounted at {}; whoever unmounted it has undone everything that was \
              set", path.display())]
     Unmounted {
@@ -124,12 +124,13 @@ impl AccessError {
         }
     }
 
-    /// Returns whether the kernel refused for lack of permission, or since the file system is read-only.
+    /// Returns whether the kernel refused the access for lack of permission, or since the file system is
+    /// read-only.
     pub fn is_permission(&self) -> bool {
         matches!(self.errno(), Some(libc::EACCES | libc::EPERM | libc::EROFS))
     }
 
-    /// Returns whether the file or folder does not exist.
+    /// Returns whether the access failed because the file or folder does not exist.
     pub fn is_missing(&self) -> bool {
         self.errno() == Some(libc::ENOENT)
     }

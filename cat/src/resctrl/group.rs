@@ -172,8 +172,8 @@ impl<'a> Group<'a> {
         self.tree.write(self.name.file("mode"), &format!("{}\n", mode.word()))
     }
 
-    /// Reads the group's processors. Threads that run there and belong to no group but the default one use
-    /// this group's share.
+    /// Reads the group's processors. Threads of the default group use this group's share of the resources
+    /// while they run on these processors.
     ///
     /// # Errors
     /// [`AccessError`].

@@ -18,7 +18,7 @@ pub struct CacheInfo {
     pub min_ways: u32,
     /// Ways that devices (DDIO, a GPU) fill as well.
     pub shareable: WayMask,
-    /// Number of classes that the cache supports, including the default one.
+    /// Number of CAT classes that the cache supports, including the default group's.
     pub classes: u32,
     /// Whether a group's ways may have gaps between them. `None` where the kernel does not say (before 6.7).
     pub sparse: Option<bool>,
@@ -46,13 +46,13 @@ pub enum WayUsage {
 /// Description of a memory bandwidth that can be limited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BandwidthInfo {
-    /// Number of classes that it supports, including the default one.
+    /// Number of classes for which the processor can limit this bandwidth, including the default group's.
     pub classes: u32,
     /// Lowest value that can be set, in the resource's unit.
     pub min: u64,
     /// Step between values that can be set, in the resource's unit.
     pub granularity: u64,
-    /// Whether the effect is proportional to the value that is set.
+    /// Whether the effect of a limit is proportional to the value that is set.
     pub linear: bool,
 }
 
@@ -133,7 +133,7 @@ fn cache(tree: &Tree, at: &Path) -> Result<CacheInfo, AccessError> {
     })
 }
 
-/// Parses `0=SSSSHH;1=...`, in which the highest way comes first.
+/// Parses the use of each way, such as `0=SSSSHH;1=...`, in which the highest way comes first.
 fn usage(text: &str) -> Result<BTreeMap<DomainId, Vec<WayUsage>>, &'static str> {
     let mut domains = BTreeMap::new();
     for entry in text.split(';').filter(|entry| !entry.trim().is_empty()) {

@@ -13,9 +13,9 @@ const MASKS: &str = "info/L3/io_alloc_cbm";
 /// State of `io_alloc`: whether devices have ways of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoAlloc {
-    /// The kernel has no such file.
+    /// The kernel has no file `io_alloc`.
     Absent,
-    /// The processor does not support it.
+    /// The processor does not support `io_alloc`.
     NotSupported,
     /// Devices fill all ways.
     Disabled,

@@ -181,8 +181,8 @@ impl Resctrl {
         io_alloc::state(&self.tree)
     }
 
-    /// Gives devices ways of their own, or lets them fill all ways again. While enabled it occupies the
-    /// highest class, so one group fewer can exist.
+    /// Gives devices ways of their own, or lets them fill all ways again. While `io_alloc` is enabled it
+    /// occupies the highest class, so one group fewer can exist.
     ///
     /// # Errors
     /// [`AccessError`], with the kernel's reason.
@@ -206,8 +206,8 @@ impl Resctrl {
         io_alloc::set_ways(&self.tree, ways)
     }
 
-    /// Takes the file system's lock, waiting up to 2 s. While it is held, other tools that respect the
-    /// kernel's convention change nothing. Dropping it releases it.
+    /// Takes the lock on resctrl, waiting up to 2 s. While it is held, other tools that respect the kernel's
+    /// convention change nothing. Dropping the lock releases it.
     ///
     /// # Errors
     /// [`AccessError`].
@@ -216,7 +216,7 @@ impl Resctrl {
     }
 }
 
-/// Lock on the file system, on which tools that change resctrl agree. Dropping it releases it.
+/// Lock on resctrl, on which tools that change resctrl agree. Dropping it releases it.
 #[derive(Debug)]
 pub struct Lock {
     _folder: File,

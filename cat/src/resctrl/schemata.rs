@@ -101,7 +101,7 @@ pub struct Schemata {
 pub struct SchemataError {
     /// Line that could not be parsed.
     pub line: String,
-    /// Description of what is wrong with it.
+    /// Description of what is wrong with the line.
     pub problem: &'static str,
 }
 

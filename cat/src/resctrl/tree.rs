@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// Magic number of the file system: `RDTGROUP_SUPER_MAGIC` of the kernel's linux/magic.h.
+/// Magic number of the resctrl file system: `RDTGROUP_SUPER_MAGIC` of the kernel's linux/magic.h.
 pub(crate) const MAGIC: i64 = 0x0765_5821;
 
 /// Folder where resctrl is mounted.
@@ -38,7 +38,7 @@ impl Tree {
         self.root.join(relative)
     }
 
-    /// Returns whether the file system is still mounted.
+    /// Returns whether resctrl is still mounted.
     pub fn is_mounted(&self) -> bool {
         self.plain || rustix::fs::statfs(&self.root).is_ok_and(|found| found.f_type == MAGIC)
     }

@@ -1,10 +1,11 @@
-//! Handle by which threads join or leave the class of a reservation.
+//! Handle by which threads join or leave the group of a reservation.
 
 use super::ThreadError;
 use crate::resctrl::{AccessError, GroupName, Resctrl};
 use std::fs;
 
-/// Group that threads can join and leave. The handle stays usable whatever happens to the reservation.
+/// Group of a reservation, which threads can join and leave. The handle stays usable whatever happens to the
+/// reservation.
 #[derive(Clone, Debug)]
 pub struct Class {
     resctrl: Resctrl,

@@ -22,13 +22,13 @@ pub enum ReserveError {
         path.display(), path.display()
     )]
     ReadOnly {
-        /// Mount point.
+        /// Mount point of resctrl.
         path: PathBuf,
     },
-    /// Another process has a reservation under the same name.
+    /// Another process has a reservation under the requested name.
     #[error("another process has reserved cache as the group '{group}'; end it, or choose another name")]
     Running {
-        /// Name of the group.
+        /// Name of the group of both reservations.
         group: GroupName,
     },
     /// Another reservation has ways of a requested domain.
@@ -37,29 +37,30 @@ pub enum ReserveError {
          both be put back; end it (or jet cache restore, where it only stands), or choose another domain"
     )]
     DomainTaken {
-        /// Id of the cache.
+        /// Id of the cache that both reservations want.
         domain: DomainId,
         /// Group of the other reservation.
         group: GroupName,
     },
-    /// A standing reservation has the same name, and differs from the request.
+    /// A standing reservation, which outlives the process that made it, has the requested name, and differs
+    /// from the request.
     #[error(
         "what stands reserved as '{group}' (jet cache apply) {problem}; give it back first (jet cache \
          restore), or ask for that"
     )]
     Standing {
-        /// Name of the group.
+        /// Name of the standing reservation's group.
         group: GroupName,
-        /// Difference from the request, in words.
+        /// Difference of the standing reservation from the request, in words.
         problem: &'static str,
     },
     /// The reservation cannot be planned.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The leftover of an earlier process cannot be put back.
+    /// What an earlier process left reserved cannot be put back.
     #[error(transparent)]
     Leftover(#[from] RestoreError),
-    /// The kernel refused a step. The steps before it were undone.
+    /// The kernel refused a step of making the reservation. The steps before it were undone.
     #[error(transparent)]
     Access(#[from] AccessError),
     /// The host's caches cannot be determined.
@@ -68,8 +69,8 @@ pub enum ReserveError {
     /// The journal could not be written, read or locked.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The kernel refused a step, and the steps before it could not be undone. The next start tries that
-    /// again.
+    /// The kernel refused a step of making the reservation, and the steps before it could not be undone. The
+    /// next start tries again to undo them.
     #[error("{refused}; and what was done before could not be undone: {left}")]
     HalfUndone {
         /// Error of the refused step.
@@ -96,15 +97,15 @@ pub enum ThreadError {
     Elsewhere {
         /// Id of the thread.
         thread: i32,
-        /// Name of that group.
+        /// Name of the group that the thread is in.
         group: String,
     },
-    /// The kernel refused.
+    /// The kernel refused to move the thread.
     #[error(transparent)]
     Access(#[from] AccessError),
 }
 
-/// Error of a step after the journal was written.
+/// Error of a step of making a reservation, after its journal was written.
 #[derive(Debug)]
 pub(super) enum CarryError {
     Access(AccessError),

@@ -1,4 +1,4 @@
-//! Faults of a reservation: differences from what was made. The kernel and other tools may undo parts of a
+//! Faults of a reservation: differences from how it was made. The kernel and other tools may undo parts of a
 //! reservation without notice.
 
 use super::journal::Journal;
@@ -20,25 +20,25 @@ pub enum Fault {
     /// resctrl was unmounted and mounted again; in the new mount nothing is reserved.
     #[error("resctrl was unmounted and mounted anew, which has undone the reservation")]
     MountedAnew,
-    /// The group was removed, and its threads are in the default group.
+    /// The reservation's group was removed, and its threads are in the default group.
     #[error("the group '{group}' was removed by another tool, and its threads are in the default group")]
     GroupRemoved {
-        /// Name of the group.
+        /// Name of the group that was removed.
         group: GroupName,
     },
-    /// The group was removed, and another tool has made one of the same name.
+    /// The reservation's group was removed, and another tool has made a group of the same name.
     #[error(
         "the group '{group}' was removed by another tool, and a group that is now called so is not this \
          program's"
     )]
     GroupOfOthers {
-        /// Name of the group.
+        /// Name of both groups.
         group: GroupName,
     },
     /// All processors of a cache are offline, so the kernel has no such cache at the moment.
     #[error("the processors of domain {domain} are offline: nothing is reserved there until one is back")]
     Offline {
-        /// Id of the cache.
+        /// Id of the cache that is offline.
         domain: DomainId,
     },
     /// The kernel has forgotten all groups' ways of a cache, since its processors were all offline. Other
@@ -48,13 +48,13 @@ pub enum Fault {
          processors were all offline"
     )]
     Reset {
-        /// Id of the cache.
+        /// Id of the cache whose ways were forgotten.
         domain: DomainId,
     },
-    /// Another tool has given the group other ways.
+    /// Another tool has given the reservation's group other ways.
     #[error("another tool has changed the group's ways of domain {domain} from {made} to {has}")]
     Changed {
-        /// Id of the cache.
+        /// Id of the cache whose ways were changed.
         domain: DomainId,
         /// Ways that were reserved.
         made: WayMask,
@@ -64,14 +64,15 @@ pub enum Fault {
     /// Another group has some of the reserved ways, too.
     #[error("{group} may fill the ways {ways} of domain {domain}, too, which are reserved")]
     Shared {
-        /// Id of the cache.
+        /// Id of the cache whose ways are shared.
         domain: DomainId,
         /// Reserved ways that the other group has.
         ways: WayMask,
         /// Name of the other group.
         group: GroupName,
     },
-    /// The group is no longer exclusive, so the kernel does not refuse its ways to others.
+    /// The reservation's group is no longer exclusive, so the kernel does not refuse its ways to other
+    /// groups.
     #[error("the group is not exclusive any \
              more{}", reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}")))]
     Shareable {
@@ -91,8 +92,8 @@ pub(super) struct Expected<'a> {
 }
 
 impl Expected<'_> {
-    /// Returns whether the reservation must keep these ways of a domain. In domains that were not asked for
-    /// the group may lose ways to others, unless it is to have none there.
+    /// Returns whether the reservation must keep these ways of a domain. In domains that were not asked for,
+    /// the reservation's group may lose ways to other groups, unless it is to have none there.
     pub fn is_kept(&self, domain: DomainId, made: WayMask) -> bool {
         self.journal.domains.contains(&domain) || made.is_empty()
     }
@@ -126,8 +127,8 @@ impl Expected<'_> {
         Ok(faults)
     }
 
-    /// Returns the faults where the group is gone: its removal, and groups that have its ways now although
-    /// they lost none to it.
+    /// Returns the faults of a reservation whose group was removed: the removal, and groups that now have
+    /// reserved ways although they lost none to the reservation.
     fn without_group(&self) -> Result<Vec<Fault>, AccessError> {
         let gave = |name: &GroupName| self.journal.losses.iter().any(|loss| loss.group == *name);
         let mut others = self.others()?;
@@ -137,7 +138,7 @@ impl Expected<'_> {
         Ok(faults)
     }
 
-    /// Reads the ways of all other groups.
+    /// Reads the ways of all groups but the reservation's.
     fn others(&self) -> Result<Vec<(GroupName, Ways)>, AccessError> {
         let mut names = vec![GroupName::default_group()];
         names.extend(self.resctrl.groups()?);

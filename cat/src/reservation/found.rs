@@ -26,8 +26,8 @@ pub fn holdings(resctrl: &Resctrl) -> Result<Option<Holdings>, HoldingsError> {
     Ok(Some(shared_out(resctrl, cache, Some(&Topology::of_host()?))?))
 }
 
-/// Reads the state like [`holdings`], without the bytes of a way. So it tells which groups have which ways,
-/// but cannot be planned with.
+/// Reads the state like [`holdings`], without the bytes of a way. The result tells which groups have which
+/// ways, but no plan can be based on it.
 pub(super) fn holdings_without_sizes(resctrl: &Resctrl) -> Result<Option<Holdings>, AccessError> {
     let Some(cache) = resctrl.info()?.l3().cloned() else { return Ok(None) };
     Ok(Some(shared_out(resctrl, cache, None)?))

@@ -24,8 +24,8 @@ pub(super) struct Journal {
     /// request.
     #[serde(default)]
     pub standing: bool,
-    /// Number of the mount, where the kernel can tell mounts apart. Unmounting undoes everything, and a group
-    /// of a later mount may have the same inode number.
+    /// Number of the resctrl mount, where the kernel can tell mounts apart. Unmounting undoes the
+    /// reservation, and a group of a later mount may have the same inode number.
     #[serde(default)]
     pub mount: Option<u64>,
     /// Process that made the reservation.
@@ -75,8 +75,8 @@ impl Journal {
         Some((of(&loss.before)?, of(&loss.after)?))
     }
 
-    /// Drops a group's loss in a domain, since another tool has set the group's ways there meanwhile. The
-    /// group then keeps those ways, and gets none back there.
+    /// Drops the record of a group's loss in a domain, since another tool has set the group's ways there
+    /// meanwhile. The group then keeps those ways, and gets none back there.
     pub fn settle(&mut self, group: &GroupName, resource: &Resource, domain: DomainId) {
         let forget = |ways: &mut Ways| {
             ways.entry(resource.clone()).or_default().remove(&domain);

@@ -11,11 +11,11 @@ use std::path::Path;
 /// Reservation that a process left, and the outcome of giving it back.
 #[derive(Debug)]
 pub struct Leftover {
-    /// Name of its group.
+    /// Name of the reservation's group.
     pub group: GroupName,
-    /// Outcome of giving it back.
+    /// Outcome of giving the reservation back.
     pub restored: Result<Restored, RestoreError>,
-    /// Descriptions of what was not put back and is forgotten.
+    /// Descriptions of what was not put back, and is no longer in any journal.
     pub stays: Vec<String>,
 }
 
@@ -54,7 +54,8 @@ pub fn reserved(folder: &Path) -> Result<Vec<GroupName>, JournalError> {
     if folder.is_dir() { Journals::open(folder)?.groups() } else { Ok(Vec::new()) }
 }
 
-/// Puts back what processes left reserved when they ended. Standing reservations stay.
+/// Puts back what processes left reserved when they ended. Standing reservations, which are to outlive their
+/// process, stay.
 ///
 /// # Errors
 /// [`JournalError`]: the folder of journals cannot be read. A reservation that cannot be put back is in the
@@ -87,10 +88,10 @@ pub fn forget_all(resctrl: &Resctrl, folder: &Path) -> Result<Vec<Leftover>, Jou
     recover_locked(resctrl, &journals, RecoveryScope::Forget)
 }
 
-/// How much is put back.
+/// Choice of the reservations that are put back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum RecoveryScope {
-    /// Puts back what processes left when they ended.
+    /// Puts back the reservations that processes left when they ended.
     Gone,
     /// Puts back standing reservations, too.
     Standing,
@@ -98,7 +99,8 @@ pub(super) enum RecoveryScope {
     Forget,
 }
 
-/// Puts back what processes left reserved, as far as `scope` says. The caller has the transaction's lock.
+/// Puts back what processes left reserved, as far as `scope` says. The caller has the lock of the journals'
+/// folder.
 pub(super) fn recover_locked(
     resctrl: &Resctrl,
     journals: &Journals,
@@ -141,7 +143,7 @@ fn outlives_its_process(resctrl: &Resctrl, journal: &Journal) -> Result<bool, Jo
     Ok(journal.standing && journal.boot == boot()? && restore::is_of_this_mount(resctrl, journal))
 }
 
-/// Puts one reservation back. Returns the outcome, and descriptions of what stays.
+/// Puts one reservation back. Returns the outcome, and descriptions of what was not put back.
 fn put_back(
     resctrl: &Resctrl,
     journals: &Journals,

@@ -1,9 +1,9 @@
 //! Memory that is locked into ways of the cache, from which no other access evicts it (the kernel's
 //! pseudo-locking).
 //!
-//! The kernel supports it on some processors only, and locks at most 4 MiB at once. It is a device's memory.
-//! It can be read and written, but no NIC can register it, and no file can be read into it past the page
-//! cache; both fail with EFAULT.
+//! The kernel supports it on some processors only, and locks at most 4 MiB at once. Locked memory is the
+//! memory of a device that the kernel makes. It can be read and written, but no NIC can register it, and no
+//! file can be read into it past the page cache; both fail with EFAULT.
 
 use super::{Reservation, ReserveError, RestoreError, Restored};
 use crate::plan::{Plan, Request};
@@ -111,7 +111,7 @@ impl LockedRegion {
     }
 }
 
-/// Mapping of the device's memory in this process.
+/// Mapping of a pseudo-locked region's device in this process.
 #[derive(Debug)]
 struct Mapping {
     base: NonNull<u8>,

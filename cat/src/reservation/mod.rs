@@ -1,8 +1,8 @@
 //! Reservations of ways. The previous state is written to a journal first, and put back at the end, however
 //! the process ends.
 //!
-//! Locks in the journals' folder keep two processes of this kind apart. Other tools are kept out by the lock
-//! on resctrl that the kernel's documentation asks for.
+//! Locks in the journals' folder keep two processes that reserve cache apart. Other tools are kept out by the
+//! lock on resctrl that the kernel's documentation asks for.
 
 mod class;
 mod error;
@@ -34,7 +34,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longest wait for a free monitoring id, and the time between two attempts.
+/// Longest wait for a free monitoring id. `DRAIN_LOOK` is the time between two attempts to get one.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
 
@@ -43,19 +43,19 @@ const DRAIN_LOOK: Duration = Duration::from_millis(50);
 pub enum Step {
     /// The journal with the previous state is written.
     Journal,
-    /// The group is made.
+    /// The reservation's group is made.
     Group,
     /// The inode number of the group's folder is written to the journal.
     Inode,
     /// One group has lost its ways; the number counts these groups from 0.
     Loss(usize),
-    /// The group is set up for pseudo-locking.
+    /// The reservation's group is set up for pseudo-locking.
     Locksetup,
-    /// The group has its ways. For pseudo-locked memory, the memory now lies in them.
+    /// The reservation's group has its ways. For pseudo-locked memory, the memory now lies in them.
     Own,
-    /// The group is exclusive; or the kernel has refused that, where it was only preferred.
+    /// The reservation's group is exclusive; or the kernel has refused that, where it was only preferred.
     Exclusive,
-    /// The group was made shareable, for as long as its ways are restored.
+    /// The reservation's group was made shareable until its ways are restored.
     Shareable,
 }
 
@@ -134,7 +134,7 @@ pub struct Reservation {
     ways_all: WayMask,
     /// Reason why the kernel refused to make the group exclusive, where that was only preferred.
     not_exclusive: Option<String>,
-    /// Whether the group was exclusive, and is no longer since it was made again.
+    /// Whether the group was exclusive, and a repair has made it shareable, or has made it again.
     lost_exclusive: bool,
     /// Lock file that marks the owner. The kernel releases its lock however the process ends.
     _ownership: File,
@@ -184,7 +184,8 @@ impl Reservation {
         Self::of_plan(resctrl, journals, request, plan, ways_all, ownership, watch)
     }
 
-    /// Makes a reservation by a plan. The caller has both locks: the transaction's and that on resctrl.
+    /// Makes a reservation by a plan. The caller has both locks: that of the journals' folder and that on
+    /// resctrl.
     fn of_plan(
         resctrl: &Resctrl,
         journals: Journals,
@@ -335,7 +336,7 @@ impl Reservation {
         }
     }
 
-    /// Returns the request.
+    /// Returns the request that the reservation was made for.
     pub fn request(&self) -> &Request {
         &self.request
     }
@@ -345,7 +346,7 @@ impl Reservation {
         &self.plan
     }
 
-    /// Returns whether the kernel refuses the ways to all other groups.
+    /// Returns whether the kernel refuses the reserved ways to all other groups.
     pub fn is_exclusive(&self) -> bool {
         self.plan.exclusive
     }
@@ -360,7 +361,7 @@ impl Reservation {
         &self.resctrl
     }
 
-    /// Returns a handle to the class that threads can join.
+    /// Returns a handle to the reservation's group, which threads can join.
     pub fn class(&self) -> Class {
         Class::new(&self.resctrl, &self.plan.group)
     }
@@ -373,7 +374,7 @@ impl Reservation {
         self.class().add_thread(thread)
     }
 
-    /// Puts everything back. A standing reservation stays.
+    /// Puts the previous state back. A standing reservation stays.
     ///
     /// # Errors
     /// [`RestoreError`]; the next start tries again.
@@ -388,7 +389,8 @@ impl Reservation {
         locked(&resctrl, || self.undo())
     }
 
-    /// Puts everything back. The caller has both locks: the transaction's and that on resctrl.
+    /// Puts the previous state back. The caller has both locks: that of the journals' folder and that on
+    /// resctrl.
     fn undo(&mut self) -> Result<Restored, RestoreError> {
         self.is_restored = true;
         let journal = match self.journals.read(&self.plan.group)? {

@@ -1,5 +1,5 @@
-//! Repair of a reservation that was partly undone. It gets the same ways again, as far as only those groups
-//! lose ways that would have lost them at its start.
+//! Repair of a reservation that was partly undone. It gets the same ways again, as far as they can be taken
+//! from groups that a new reservation may take ways from.
 
 use super::fault::{Expected, Fault};
 use super::found::holdings_without_sizes;
@@ -14,7 +14,7 @@ struct Work {
     own: Ways,
     /// Changes of the groups that lose ways.
     losses: Vec<Change>,
-    /// Faults of groups that have reserved ways and must not lose them.
+    /// Faults that name groups which have reserved ways and must not lose them.
     in_the_way: Vec<Fault>,
     /// Groups, with resource and domain, whose ways another tool has changed since the reservation took some.
     settled: Vec<(GroupName, Resource, DomainId)>,
@@ -39,9 +39,9 @@ impl Reservation {
         }
     }
 
-    /// Makes again what the kernel has forgotten and what other tools have removed, with the same ways. They
-    /// are taken from the default group, and from other groups where the request allows it. What another tool
-    /// has changed stays changed. `watch` is called after each step.
+    /// Makes again what the kernel has forgotten and what other tools have removed, with the same ways. The
+    /// ways are taken from the default group, and from other groups where the request allows it. What another
+    /// tool has changed stays changed. `watch` is called after each step.
     ///
     /// Returns the faults that remain. Where resctrl was unmounted nothing of the reservation is left, and
     /// the caller must make a new one.
@@ -85,8 +85,8 @@ impl Reservation {
         Ok(self.faults()?)
     }
 
-    /// Returns the work that is needed where the group was removed, or where the kernel has forgotten a
-    /// cache.
+    /// Returns the work that is needed where the group was removed, or where the kernel has forgotten all
+    /// groups' ways of a cache.
     fn work(&self, found: &Holdings, is_removed: bool) -> Work {
         let expected = self.expected();
         let mut work = Work::default();
@@ -114,8 +114,8 @@ impl Reservation {
         work
     }
 
-    /// Adds to the work which groups lose the reserved ways. Groups that would not have lost ways at a start
-    /// are recorded as in the way.
+    /// Adds to the work which groups lose the reserved ways. Groups that a new reservation could not take the
+    /// ways from are recorded in `in_the_way`.
     fn take(
         &self,
         found: &Holdings,
@@ -151,8 +151,8 @@ impl Reservation {
         }
     }
 
-    /// Does the work of a repair, and writes it to the journal first. The caller has both locks: the
-    /// transaction's and that on resctrl.
+    /// Does the work of a repair, and writes it to the journal first. The caller has both locks: that of the
+    /// journals' folder and that on resctrl.
     fn carry_out_again(
         &mut self,
         work: Work,

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Restored {
-    /// Everything is as before.
+    /// Everything is as before the reservation.
     Undone,
     /// Nothing was left to put back: somebody had done it, or had unmounted resctrl, which has the same
     /// effect.
@@ -75,8 +75,8 @@ impl RestoreError {
     }
 }
 
-/// Undoes what a journal records, and removes the journal. The caller has the transaction's lock, the lock on
-/// resctrl, and the ownership of the group.
+/// Undoes what a journal records, and removes the journal. The caller has the lock of the journals' folder,
+/// the lock on resctrl, and the lock that marks the group's owner.
 pub(super) fn restore(
     resctrl: &Resctrl,
     journals: &Journals,
@@ -204,7 +204,8 @@ fn misfit(journals: &Journals, journal: &Journal, problem: String) -> RestoreErr
     RestoreError::Misfit { group: journal.group.clone(), problem, path }
 }
 
-/// Returns whether the group exists. Fails where it is not the group that the reservation made.
+/// Returns whether the journal's group exists. Fails where the group of that name is not the one that the
+/// reservation made.
 fn check_group(resctrl: &Resctrl, journals: &Journals, journal: &Journal) -> Result<bool, RestoreError> {
     let group = resctrl.group(&journal.group);
     let Some(inode) = group.inode() else { return Ok(false) };
@@ -222,8 +223,8 @@ fn check_group(resctrl: &Resctrl, journals: &Journals, journal: &Journal) -> Res
     }
 }
 
-/// Returns whether a group may have been made just before its maker ended: it has no threads and no
-/// processors, and still has at least all ways that it was to get.
+/// Returns whether the journal's group may have been made just before its maker ended: it has no threads and
+/// no processors, and still has at least all ways that it was to get.
 fn is_just_made(resctrl: &Resctrl, journal: &Journal) -> Result<bool, RestoreError> {
     let group = resctrl.group(&journal.group);
     let found = l3_ways(&group.schemata()?);
@@ -245,7 +246,8 @@ struct Returns {
     misfits: Vec<String>,
 }
 
-/// Returns what all losers get back. `is_there` says whether the reservation's group still exists.
+/// Returns the ways that groups get back which lost some to the reservation. `is_there` says whether the
+/// reservation's group still exists.
 fn returns(resctrl: &Resctrl, journal: &Journal, is_there: bool) -> Result<Returns, RestoreError> {
     let own = is_there.then_some(&journal.group);
     let kept = ways_kept_for_one(resctrl, own)?;
@@ -286,10 +288,11 @@ fn ways_kept_for_one(
     Ok(kept)
 }
 
-/// Returns the ways that a group gets back: those of the domains in which it still has what it was left with.
+/// Returns the ways that a group gets back: those of the domains in which it still has the ways that the
+/// reservation left it.
 ///
-/// Where it has what it had before, it needs nothing. A domain whose processors are all offline is missing;
-/// the kernel gives every group all of its ways when they return.
+/// Where it has its previous ways already, it gets nothing. A domain whose processors are all offline is
+/// missing; the kernel gives every group all of its ways when they return.
 fn to_be_put_back(
     resctrl: &Resctrl,
     journal: &Journal,

@@ -7,7 +7,8 @@ use std::path::Path;
 const SYSFS: &str = "/sys/devices/system/cpu/cpu0/cache";
 
 /// Sizes that are assumed where sysfs does not say: the largest private cache of today's servers (2 MiB,
-/// Intel since Sapphire Rapids), and a last-level cache that even the smallest of them have.
+/// Intel since Sapphire Rapids), and a last-level cache (16 MiB) that even the smallest of today's servers
+/// have.
 ///
 /// A private cache that is smaller than assumed costs the calibration a little time. The calibration would be
 /// wrong only where the last-level cache were smaller than two private caches.

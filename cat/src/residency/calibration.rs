@@ -1,9 +1,11 @@
-//! Calibration of the judgement: the number of ticks from which on a touch counts as served by memory,
-//! measured on the spot with lines whose place is known.
+//! Calibration of the judgement whether a cache or memory served a touch, which is a timed read of a cache
+//! line. It measures on the spot, with lines whose place is known, the number of ticks from which on a touch
+//! counts as served by memory.
 //!
-//! The two kinds of touches are measured where they are closest. The slowest hits are hits in the last-level
-//! cache, of lines that a set fitting in that cache has driven out of the private caches. The fastest reads
-//! of memory are those in the same DRAM row as the anchor that was just read; both were flushed before.
+//! Cached touches and touches of memory are measured where their durations are closest. The slowest hits are
+//! hits in the last-level cache, of lines that a set fitting in that cache has driven out of the private
+//! caches. The fastest reads of memory are those in the same DRAM row as the anchor that was just read; both
+//! were flushed before.
 //!
 //! On a busy host neighbours drive a part of the cached set out before it is touched. These touches have the
 //! same times as those of memory, which are known. Their share is computed from how many of the cached
@@ -18,12 +20,13 @@ use super::touch;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// Touches of each kind in a round. They are made within some 100 us after the set was last filled, before
-/// neighbours on the same host can drive much of it out.
+/// Touches of cached lines in a round of the calibration, and as many of lines in memory. They are made
+/// within some 100 us after the set was last filled, before neighbours on the same host can drive much of it
+/// out.
 const ROUND_TOUCHES: usize = 256;
 
-/// Most rounds of a calibration. Their 6144 touches of each kind determine an error rate of 1 % to within a
-/// quarter of it, and more would add little.
+/// Most rounds of a calibration. They make 6144 touches of cached lines, and as many of lines in memory.
+/// These determine an error rate of 1 % to within a quarter of it, and more would add little.
 const ROUNDS_MAX: usize = 24;
 
 /// Fewest rounds of a calibration, made even when the time is up.
@@ -36,8 +39,8 @@ const FLUSHED_AT_ONCE: usize = 32;
 /// Fewest touches of the cached set that must have been hits, without those of lines that were driven out.
 const CACHED_MIN: f64 = 256.0;
 
-/// Highest sum of both error rates, in thousandths. At 250 a reading of 2048 touches is still accurate to 3
-/// %.
+/// Highest sum of both error rates with which a calibration succeeds, in thousandths. At 250 a reading of
+/// 2048 touches is still accurate to 3 %.
 const ERRORS_PERMILLE_MAX: u32 = 250;
 
 /// Options of [`Calibration::measure`].
@@ -51,7 +54,7 @@ pub struct CalibrationOptions {
 }
 
 impl Default for CalibrationOptions {
-    /// Returns 50 ms and a fixed seed. Nobody notices that time at start.
+    /// Returns the default options: 50 ms and a fixed seed. Nobody notices that a start takes 50 ms longer.
     fn default() -> Self {
         Self { span_ns_max: 50_000_000, seed: 1 }
     }
@@ -79,9 +82,9 @@ pub struct Calibration {
     pub memory: Spread,
     /// Error rates of the judgement at this threshold.
     pub rates: ErrorRates,
-    /// Cache sizes on which the set's size is based.
+    /// Cache sizes from which the size of the calibration's set of lines was derived.
     pub caches: CacheSizes,
-    /// Size in bytes of the set that lay in the last-level cache.
+    /// Size in bytes of the set of lines that lay in the last-level cache during the calibration.
     pub set_bytes: usize,
     /// Number of rounds that were made.
     pub rounds: u32,
@@ -92,7 +95,7 @@ pub struct Calibration {
     pub span_ns: u64,
 }
 
-/// Reason why a calibration failed. Without one there is no reading.
+/// Reason why a calibration failed. Without a calibration the resident share is not read.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrationError {
     /// Touches cannot be timed on this processor architecture.
@@ -104,7 +107,7 @@ pub enum CalibrationError {
         /// Name of the architecture.
         architecture: &'static str,
     },
-    /// There was no memory for the set.
+    /// There was no memory for the calibration's set of lines.
     #[error("cannot calibrate the warmer: {0}")]
     Region(#[from] RegionError),
     /// Too much of the set that should lie in the cache was driven out.
@@ -172,15 +175,15 @@ impl Calibration {
         Ok(Self { span_ns, ..judged })
     }
 
-    /// Judges a touch that took so many ticks.
+    /// Judges by its duration, in ticks, whether a cache or memory served a touch.
     #[inline]
     pub fn judge(&self, ticks: u32) -> Judged {
         if ticks < self.threshold_ticks { Judged::Cached } else { Judged::Memory }
     }
 }
 
-/// Returns the size of the set in bytes: twice the private cache. By the time the whole set is written, its
-/// first quarter lies in the last-level cache alone.
+/// Returns the size of the calibration's set of lines in bytes: twice the private cache. By the time the
+/// whole set is written, its first quarter lies in the last-level cache alone.
 ///
 /// It is at most half of the last-level cache, since others use that cache, too. It is not larger, since the
 /// whole set must be written before others drive it out.
@@ -232,7 +235,7 @@ impl CalibrationSet {
         Round { cached, memory }
     }
 
-    /// Returns the next line that may be judged.
+    /// Returns the next line whose touch may be judged.
     fn next_line(&mut self) -> usize {
         loop {
             let line = self.order.next().expect("an order never ends");
@@ -244,7 +247,7 @@ impl CalibrationSet {
     }
 }
 
-/// Computes the threshold and its error rates from touches of known kind.
+/// Computes the threshold and its error rates from touches of lines whose place was known.
 fn judge_rounds(
     rounds: &[Round],
     caches: CacheSizes,

@@ -1,5 +1,5 @@
-//! Estimate of the resident share of a region from judged touches. The module has no clock, touches no memory
-//! and does no I/O.
+//! Estimate of a region's resident share, which is the share that lies in the cache, from judged touches. The
+//! module has no clock, touches no memory and does no I/O.
 
 use serde::Serialize;
 
@@ -12,16 +12,17 @@ pub enum Judged {
     Memory,
 }
 
-/// Error rates of the judgement, as counts of the touches of known kind with which they were measured.
+/// Error rates of judging touches, as counts of touches in the calibration, where it was known what served
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ErrorRates {
-    /// Touches of cached lines.
+    /// Touches of cached lines in the calibration.
     pub cached: u32,
-    /// Touches of cached lines that were judged to be in memory.
+    /// Touches of cached lines in the calibration that were judged to be in memory.
     pub cached_as_memory: u32,
-    /// Touches of lines that were in memory.
+    /// Touches of lines in memory in the calibration.
     pub memory: u32,
-    /// Touches of lines in memory that were judged to be cached.
+    /// Touches of lines in memory in the calibration that were judged to be cached.
     pub memory_as_cached: u32,
 }
 
@@ -55,8 +56,9 @@ pub struct Resident {
 /// Number of standard deviations within which 95 % of a normal distribution lie.
 const Z: f64 = 1.959_964;
 
-/// Lower limit for 1 minus both error rates, by which the estimate divides. A [`super::Calibration`] refuses
-/// long before; the limit only keeps rates from elsewhere from causing a division by 0.
+/// Lower limit for 1 minus both error rates, by which the estimate divides. A [`super::Calibration`] with
+/// such error rates fails long before. The limit only prevents a division by 0 where error rates come from
+/// elsewhere.
 const INFORMATION_MIN: f64 = 0.05;
 
 impl Resident {

@@ -131,7 +131,7 @@ impl Pace {
         Ok(Self { options, touch_ns: TOUCH_NS_FIRST })
     }
 
-    /// Returns the first step: at once, and small, since the cost of a touch is not known yet.
+    /// Returns the first step: a small batch without a pause, since the cost of a touch is not known yet.
     pub fn first(&self) -> Step {
         Step { pause_ns: 0, touches: self.batch(self.options.rate_hz_min) }
     }

@@ -9,7 +9,7 @@ pub struct Readings {
     /// Share of the region that is resident, by the most recent touches; `None` before the first judged
     /// touch.
     pub resident: Option<Resident>,
-    /// Number of touches so far, without warming in.
+    /// Number of touches so far, without the reads that warm the region in at start.
     pub touches: u64,
     /// Number of complete cycles: how often each line was touched.
     pub cycles: u64,

@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Pages that are warmed in between two checks of the stop flag: 1 MiB, a fraction of a millisecond.
+/// Pages that warming in reads between two checks of the stop flag: 1 MiB, a fraction of a millisecond.
 const WARM_IN_PAGES: usize = 256;
 
 /// Number of times that the whole region is read at start. A cache that prefers lines with repeated use drops
@@ -20,19 +20,19 @@ const WARM_IN_PAGES: usize = 256;
 /// two, and 0.9 or more after three.
 const WARM_IN_PASSES: usize = 3;
 
-/// Time over which rate and cost are averaged.
+/// Time over which the warmer's rate and cost are averaged.
 const RECENT: Duration = Duration::from_secs(1);
 
-/// Reason why the thread was not started.
+/// Reason why the warmer's thread was not started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The warmer could not be made.
     #[error(transparent)]
     Warmer(#[from] WarmerError),
-    /// The thread may not run on the core, or there is no such core.
+    /// The thread may not run on the requested core, or there is no such core.
     #[error("the warmer cannot run on core {cpu}: {error}; name a core that this process may use, or none")]
     Cpu {
-        /// Number of the core.
+        /// Number of the requested core.
         cpu: usize,
         /// Error of the system call.
         error: io::Error,
@@ -75,8 +75,8 @@ impl Shared {
 }
 
 impl WarmerThread {
-    /// Starts the thread, waits for its calibration (up to 50 ms), and returns while the thread warms the
-    /// region in.
+    /// Starts the warmer's thread, waits for its calibration (up to 50 ms), and returns while the thread
+    /// warms the region in.
     ///
     /// # Errors
     /// [`StartError`]; no thread keeps running then.

@@ -33,7 +33,7 @@ pub enum Near {
     One(DomainId),
     /// Several caches: the node belongs to a processor that has a last-level cache for every few cores.
     Several(Vec<DomainId>),
-    /// The system does not say.
+    /// The system does not say which caches are near.
     Unknown,
 }
 

@@ -1,4 +1,4 @@
-//! Reading a status, which may take several frames.
+//! Reading the daemon's status, which may take several frames.
 
 use super::{ControlConnection, ControlError};
 use crate::protocol::{ControlRequest, ControlResponse};
@@ -10,7 +10,7 @@ pub enum StatusError {
     /// The daemon did not answer.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// The daemon refused, or answered another question. The text says which.
+    /// The daemon refused the request, or its answer is not a status. The text says which.
     #[error("the daemon gives no status: {0}")]
     Refused(String),
 }

@@ -1,6 +1,7 @@
 //! Status of the pool's place in the last-level cache.
 
 use super::words;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -71,7 +72,7 @@ pub struct CacheDomainStatus {
 
 /// Bytes of a cache that hold lines of a group's threads, or the reason why they are not known now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "lowercase", from = "ReadOccupancy")]
 pub enum Occupancy {
     /// Known number of bytes.
     Bytes(u64),
@@ -82,8 +83,31 @@ pub enum Occupancy {
     /// No counter was assigned to the group.
     Unassigned,
     /// Another reason, which this build does not know.
-    #[serde(other)]
     Unknown,
+}
+
+/// An occupancy as it is read. A daemon of another build may say more than this one knows of.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum ReadOccupancy {
+    Bytes { bytes: u64 },
+    Word(String),
+    Other(IgnoredAny),
+}
+
+impl From<ReadOccupancy> for Occupancy {
+    fn from(read: ReadOccupancy) -> Self {
+        match read {
+            ReadOccupancy::Bytes { bytes } => Self::Bytes(bytes),
+            ReadOccupancy::Word(word) => match word.as_str() {
+                "error" => Self::Error,
+                "unavailable" => Self::Unavailable,
+                "unassigned" => Self::Unassigned,
+                _ => Self::Unknown,
+            },
+            ReadOccupancy::Other(_) => Self::Unknown,
+        }
+    }
 }
 
 impl Occupancy {
@@ -170,7 +194,8 @@ pub struct CacheCounts {
     pub memory_reads: Option<u64>,
     /// Part of `memory_reads` that another NUMA node's memory answered.
     pub remote_memory_reads: Option<u64>,
-    /// Thousandths of the time in which the counters had hardware. Below 1000 the counts are projected.
+    /// Thousandths of the time in which the counters had hardware to count with. Below 1000 the counts are
+    /// projected.
     pub counted_permille: u32,
 }
 
@@ -199,7 +224,7 @@ pub enum WarmerStatus {
 pub struct WarmerReadings {
     /// Share of the pool that is in the cache, by the most recent touches. None before the first touches.
     pub resident: Option<ResidentShare>,
-    /// All touches, without those for warming in.
+    /// All touches, without the reads that warm the pool in at start.
     pub touches: u64,
     /// Number of times that each line was touched.
     pub cycles: u64,
@@ -220,9 +245,9 @@ pub struct WarmerReadings {
 pub struct ResidentShare {
     /// Share of the pool that is in the cache, 0 to 1.
     pub share: f64,
-    /// Lower bound of the share (95 %).
+    /// Lower end of the 95 % confidence interval of the share.
     pub low: f64,
-    /// Upper bound of the share (95 %).
+    /// Upper end of the 95 % confidence interval of the share.
     pub high: f64,
     /// Number of touches that the estimate rests on.
     pub touches: u32,

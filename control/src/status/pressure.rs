@@ -28,7 +28,8 @@ pub struct EscapeStatus {
     pub copied: CopiedStatus,
     /// Slabs of escape memory that messages took instead of waiting.
     pub spills: EscapedStatus,
-    /// Evaluations of Algorithm 1 under pressure.
+    /// Number of times that the escape algorithm (the paper's Algorithm 1) was evaluated because of pressure
+    /// on the pool.
     pub evaluations: u64,
     /// Number of times that the pool came into danger.
     pub danger: u64,
@@ -54,14 +55,14 @@ pub struct EscapeMemoryStatus {
     pub slabs: u32,
     /// Slabs of escape memory that are allocated and touched, so that they can be used.
     pub ready: u32,
-    /// Slabs that are in use, or that stand in for stragglers' slabs.
+    /// Slabs of escape memory that are in use, or that stand in for stragglers' slabs.
     pub used: u32,
     /// The most slabs of escape memory in use at once.
     pub used_max: u32,
     /// Sum over all used slabs of the milliseconds of their use. Its growth divided by a span is the mean
     /// number of used slabs over that span.
     pub used_slab_ms: u64,
-    /// Slabs out of use for good, because the hardware lost them.
+    /// Slabs of escape memory out of use for good, because the hardware lost them.
     pub retired: u32,
     /// Reason why there is no escape memory, or less than was asked for.
     pub error: Option<String>,

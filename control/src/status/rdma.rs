@@ -52,7 +52,7 @@ pub struct RdmaStatus {
     pub address_changes: u64,
     /// Connection requests that were refused because their packets are longer than the port's.
     pub refused_for_packets: u64,
-    /// Length of the packets of the last request that was refused so, in bytes.
+    /// Length of the packets of the last connection request that was refused for its packets, in bytes.
     pub refused_packet_bytes: u32,
 }
 
@@ -63,7 +63,7 @@ pub struct RdmaListening {
     pub address: String,
     /// Whether the RDMA port has the address now.
     pub is_there: bool,
-    /// Reason why the daemon cannot listen there, though the RDMA port has the address.
+    /// Reason why the daemon cannot listen at the address, though the RDMA port has the address.
     pub problem: Option<String>,
 }
 
@@ -72,6 +72,6 @@ pub struct RdmaListening {
 pub struct RdmaPath {
     /// Payload of the longest packet, in bytes.
     pub packet_bytes: u32,
-    /// Number of these connections.
+    /// Number of connections whose longest packet has this payload.
     pub connections: u32,
 }

@@ -55,9 +55,10 @@ pub struct SessionStatus {
     pub class: u8,
     /// Slabs that the application holds, in the pool and in escape memory.
     pub held_slabs: u32,
-    /// Part of `held_slabs`: in the pool's budget for longer than the straggler's time.
+    /// Part of `held_slabs`: slabs of stragglers, runs that have counted in the pool for longer than the
+    /// straggler's time.
     pub straggler_slabs: u32,
-    /// Part of `held_slabs`: replaced in the pool.
+    /// Part of `held_slabs`: slabs that escape memory has replaced in the pool.
     pub replaced_slabs: u32,
     /// Part of `held_slabs`: copied to escape memory.
     pub copied_slabs: u32,

@@ -1,4 +1,4 @@
-//! The footprint window that follows the load: how much of the READ share may be in use at once.
+//! The footprint window that follows the load: the most bytes of the READ share that may be in use at once.
 //!
 //! Little's law says what a load needs: its rate times how long a slab is in use. Anything beyond that only
 //! waits, in slabs that meanwhile fall out of the nearest cache. A measured waiting time does not tell how
@@ -11,43 +11,48 @@
 //! that it is near: it tries only the two neighbours of the current window. So the footprint stays within one
 //! and a half times what the load needs. From time to time the search is far again.
 //!
-//! A trial means something only while there is always more to read than the window lets in. Where a load
-//! comes in bursts, the window grows with each series of bursts until it is no limit: the load is to have
-//! what it needs when it needs it. A load that never fills its window is left alone. Slabs that were used
-//! last are used first again, so such a load touches few slabs anyway.
+//! A trial means something only while there is always more to read than the current window lets in. Where a
+//! load comes in bursts, the window grows with each series of bursts until it is no limit: the load is to
+//! have what it needs when it needs it. A load that never fills its window is left alone. Slabs that were
+//! used last are used first again, so such a load touches few slabs anyway.
 
-/// Nanoseconds for which one window is used before the other has its turn.
+/// Nanoseconds of an epoch: the time for which the current window or the candidate is used before the other.
 const EPOCH_NS: u64 = 4_000_000;
 /// Nanoseconds at the beginning of an epoch in which releases do not count. Fragments that were read under
 /// the previous window are released in that time.
 const SETTLE_NS: u64 = 1_000_000;
-/// Pairs of epochs after which a trial is decided: in a far search, and between neighbours, which differ
-/// less.
+/// Pairs of epochs after which a trial in a far search is decided.
 const PAIRS_FAR: u32 = 12;
+/// Pairs of epochs after which a trial between neighbouring windows is decided, which differ less.
 const PAIRS_NEAR: u32 = 24;
-/// Pairs of epochs after which a trial may be decided early. Each of them must differ by at least so many
-/// thousandths in the same direction.
+/// Pairs of epochs after which a trial may be decided early, if all of them differ plainly in the same
+/// direction.
 const PAIRS_PLAIN: u32 = 3;
+/// Thousandths by which the rates in a pair of epochs must differ, at least, to differ plainly.
 const PLAIN_PERMILLE: u64 = 150;
-/// Thousandths of the current window's rate at which a smaller candidate counts as no worse: rates of epochs
-/// differ by that much anyway. The smaller candidate is taken if it reaches this in half of the pairs.
+/// Thousandths of the current window's rate at which a smaller candidate counts as no worse: even with one
+/// window, the rates of two epochs differ by that much. The smaller candidate is taken if it reaches this in
+/// half of the pairs.
 const SHRINK_PERMILLE: u64 = 985;
 /// Thousandths of the current window's rate at which a larger candidate counts as better. The larger
 /// candidate is taken if it reaches this in two thirds of the pairs.
 const GROW_PERMILLE: u64 = 1030;
-/// Nanoseconds of rest after all candidates were tried and none was better: the first rest, and the longest.
+/// Nanoseconds of the first rest after all candidates were tried and none was better.
 const REST_NS: u64 = 250_000_000;
+/// Nanoseconds of the longest rest after all candidates were tried and none was better.
 const REST_NS_MAX: u64 = 8_000_000_000;
-/// Rests of the longest kind after which candidates of all sizes are tried again.
+/// Number of rests of the longest span after which the search tries candidates of all sizes again.
 const RESTS_FAR: u32 = 16;
-/// Thousandths of an epoch's looks that must find something left to read, for the load to count as steady.
+/// Thousandths of an epoch's calls of `look` that must find something left to read, for the load to count as
+/// steady.
 const STEADY_PERMILLE: u64 = 900;
-/// Weight of an epoch of bursts, counted in the steady epochs that cancel it; and the sum at which the window
-/// grows. A load that merely ends once stays below that sum.
+/// Weight of an epoch in which the load came in bursts: so many steady epochs cancel it.
 const BURST: u32 = 2;
+/// Sum of the weights of epochs with bursts at which the window grows. A load that merely ends once stays
+/// below that sum.
 const BURSTS_MAX: u32 = 16 * BURST;
 
-/// Bytes released under one window in one epoch, and the time in which they were.
+/// Bytes released in one epoch, in which one window was used, and the time in which they were released.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     bytes: u64,
@@ -55,7 +60,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// Returns this rate in thousandths of the other rate. `None`: nothing was released under the other.
+    /// Returns the rate of these releases in thousandths of the other rate. `None`: nothing was released in
+    /// the other epoch.
     fn permille_of(&self, other: &Self) -> Option<u64> {
         let own = u128::from(self.bytes) * u128::from(other.span_ns) * 1000;
         let others = u128::from(other.bytes) * u128::from(self.span_ns);
@@ -63,16 +69,19 @@ impl Seen {
     }
 }
 
-/// The trial of one candidate against the current window. Pairs of epochs are counted, not added up: so a
-/// pair in which the machine did something else counts no more than any other.
+/// The trial of one candidate against the current window. Each pair of epochs, one with each window, counts
+/// once, whatever its bytes. So a pair in which the machine did something else counts no more than any other.
 #[derive(Clone, Copy, Debug, Default)]
 struct Trial {
-    /// The current window's epoch that still lacks the candidate's epoch to make a pair.
+    /// The current window's epoch, to be compared with the candidate's epoch that follows it.
     current: Seen,
     pairs: u32,
-    /// Pairs in which the candidate did well enough; plainly better; plainly worse.
+    /// Pairs in which the candidate did well enough for its size: a larger one better, a smaller one no
+    /// worse.
     good: u32,
+    /// Pairs in which the candidate was plainly better.
     better: u32,
+    /// Pairs in which the candidate was plainly worse.
     worse: u32,
 }
 
@@ -103,29 +112,30 @@ impl Trial {
 pub(crate) struct FootprintWindow {
     /// Bytes of the smallest window.
     least_bytes: u64,
-    /// Bytes of the largest window, which is no limit.
+    /// Bytes of the largest window, which leaves the READ share without a limit.
     most_bytes: u64,
-    /// Step of the current window.
+    /// Step of the current window: its place on the scale of window sizes, from 0 for the smallest.
     current: u32,
-    /// Step of the candidate.
+    /// Step of the candidate on the scale of window sizes.
     candidate: u32,
     /// Whether the candidate is in use now, not the current window.
     trying: bool,
     /// Whether candidates of all sizes are tried, or only the neighbours of the current window.
     far: bool,
-    /// Whether the last change was to a larger window: then the next one is likely to be, too.
+    /// Whether the last change made the window larger: then the next change is likely to do so, too.
     upward: bool,
     rests: u32,
-    /// Changes in a row that each went against the direction of the one before.
+    /// Changes of the window in a row, each in the opposite direction to the one before.
     turnings: u32,
     /// Time before which no candidate is tried.
     rest_until_ns: u64,
     rest_ns: u64,
     trial: Trial,
-    /// Epochs of bursts by their weight, less the steady epochs.
+    /// Sum of the weights of epochs in which the load came in bursts, less the steady epochs.
     bursts: u32,
-    /// Time when the epoch began, and when its releases began to count.
+    /// Time when the present epoch began.
     since_ns: u64,
+    /// Time from which the present epoch's releases count; `None` until then.
     counts_since_ns: Option<u64>,
     bytes: u64,
     looks: u64,
@@ -168,9 +178,9 @@ impl FootprintWindow {
         Self { current: 0, since_ns: u64::MAX, ..Self::new(bytes, 2 * bytes) }
     }
 
-    /// Returns the bytes of a step's window. Each is twice the window two steps below; the step between is
-    /// half as much again. The smallest window has room for two fragments, so each window has room for more
-    /// fragments than the one below.
+    /// Returns the bytes of the window at a step. Each window is twice the one two steps below. At an odd
+    /// step it is half as large again as the one below. The smallest window has room for two fragments, so
+    /// each window has room for more fragments than the one below.
     fn bytes_of(&self, step: u32) -> u64 {
         let whole = self.least_bytes.saturating_mul(1 << (step / 2).min(32));
         let bytes = if step.is_multiple_of(2) { whole } else { whole.saturating_mul(3) / 2 };
@@ -206,7 +216,7 @@ impl FootprintWindow {
         (!passed && next != self.current).then_some(next)
     }
 
-    /// Returns the step of the window that is in use now.
+    /// Returns the step of the window that is in use now: the current window's or the candidate's.
     fn in_use(&self) -> u32 {
         if self.trying { self.candidate } else { self.current }
     }
@@ -227,7 +237,8 @@ impl FootprintWindow {
         self.bytes += bytes;
     }
 
-    /// Looks at the load once the grants of a turn are made. `has_more_to_read`: something is left to read.
+    /// Notes whether the load fills the window, after the grants of a turn were made; ends the epoch when it
+    /// is over. `has_more_to_read`: something is left to read.
     pub fn look(&mut self, now_ns: u64, has_more_to_read: bool) {
         let age_ns = now_ns.saturating_sub(self.since_ns);
         if age_ns < SETTLE_NS {
@@ -300,7 +311,7 @@ impl FootprintWindow {
         }
     }
 
-    /// Makes the candidate, which did better, the current window.
+    /// Makes the candidate the current window, because it did better.
     fn take(&mut self, larger: bool, now_ns: u64) {
         let (far, plain) = (self.far, self.trial.is_plain());
         // The window went to and fro: the difference is not worth more trials. In a far search that is also a
@@ -338,7 +349,7 @@ impl FootprintWindow {
         self.try_candidate(self.first());
     }
 
-    /// Makes a step the current window.
+    /// Makes the window at a step the current window.
     fn set_current(&mut self, step: u32) {
         self.upward = step > self.current;
         self.current = step;

@@ -68,10 +68,11 @@ impl ClassQueue {
 /// READs and requests of one sender that are under way.
 #[derive(Clone, Copy, Debug, Default)]
 struct Connection {
-    /// READs of the sender's memory in flight, and how many its connection takes at once.
+    /// READs of the sender's memory that are in flight.
     reads: u32,
+    /// The most READs that the sender's connection takes at once.
     reads_max: u32,
-    /// Requests that have no end yet.
+    /// Requests of the sender for large messages that have no end yet.
     requests: u32,
 }
 
@@ -82,7 +83,7 @@ struct Limits {
     fragment_bytes: u32,
     in_flight_bytes: u64,
     srq_floor_slabs: u32,
-    /// Whether each session leaves room in the pool to the others.
+    /// Whether a session that holds more than half of the pool leaves an eighth of the pool to the others.
     leaves_room: bool,
 }
 
@@ -92,11 +93,13 @@ pub(crate) struct Admission<P> {
     policy: P,
     limits: Limits,
     queues: [ClassQueue; CLASSES_MAX],
-    /// Number of messages that are being read, and the bytes that they are expected to hold.
+    /// Number of messages that are being read.
     running: u32,
+    /// Bytes of the pool that the messages being read are expected to take up.
     footprint_bytes: u64,
     in_flight_bytes: u64,
-    /// The window that bounds the READ share's use, where the footprint follows the load.
+    /// Footprint window that bounds the READ share's use; `None` where the configuration does not let it
+    /// follow the load.
     following: Option<FootprintWindow>,
     /// Slabs that stragglers held at the last count.
     straggler_slabs: u32,
@@ -189,8 +192,8 @@ impl<P: GrantPolicy> Admission<P> {
         heads
     }
 
-    /// Admits the head of the class's queue if its footprint fits and the concurrency window has room.
-    /// Returns whether it did.
+    /// Admits the head of the class's queue if its footprint fits and the concurrency window has room (fewer
+    /// than `reads_max` messages are being read). Returns whether it did.
     fn admit(&mut self, class: usize, messages: &mut Messages, pool: &Pool, view: &impl View) -> bool {
         let is_oldest = |message: u32, messages: &Messages| {
             view.oldest_incomplete(messages[message].session) == Some(message)
@@ -281,7 +284,7 @@ impl<P: GrantPolicy> Admission<P> {
 
     /// Returns the class's running message whose turn it is, and the share of its fragment: the cache, or
     /// escape memory for a session that takes it instead of waiting (Jet §5). Messages that may not go on now
-    /// are deferred with their sessions.
+    /// are deferred, and their sessions suspended.
     fn next_to_read(
         &mut self,
         class: usize,
@@ -326,9 +329,10 @@ impl<P: GrantPolicy> Admission<P> {
         None
     }
 
-    /// Returns whether the message may use the reserve. Two kinds may: the message that its application waits
-    /// for, if the application gave back all that it got of it; and the first message of an application that
-    /// holds nothing. An application that has something to read does not need the reserve.
+    /// Returns whether the message may use the slabs that are kept in reserve. Two kinds of messages may: the
+    /// message that its application waits for, if the application gave back all that it got of it; and the
+    /// first message of an application that holds nothing. An application that has something to read does not
+    /// need the reserve.
     fn may_use_reserve(&self, message: u32, messages: &Messages, view: &impl View) -> bool {
         let record = &messages[message];
         match view.oldest_incomplete(record.session) {
@@ -340,8 +344,9 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// Returns the slabs that a session leaves in the pool when it holds more than half of it: an eighth.
-    /// Such a session may stop giving back, which is known only when its runs are stragglers.
+    /// Returns the slabs that a session leaves free in the pool when it holds more than half of the pool: an
+    /// eighth, or 0 where the escape is off. Such a session may stop giving back, which is known only when
+    /// its runs are stragglers.
     fn room_left_by_most(&self, pool: &Pool) -> u32 {
         if self.limits.leaves_room { pool.total() / 8 } else { 0 }
     }
@@ -352,7 +357,7 @@ impl<P: GrantPolicy> Admission<P> {
         if holds_most { reserve.max(self.room_left_by_most(pool)) } else { reserve }
     }
 
-    /// Returns whether another fragment fits the window that follows the load. Stragglers' slabs do not
+    /// Returns whether another fragment of the READ share fits the footprint window. Stragglers' slabs do not
     /// count: the load does not need them, and they come back at their own time.
     fn is_within_window(&self, pool: &Pool) -> bool {
         let Some(window_bytes) = self.following.as_ref().and_then(FootprintWindow::window_bytes) else {
@@ -384,13 +389,13 @@ impl<P: GrantPolicy> Admission<P> {
         self.in_flight_bytes += u64::from(bytes);
     }
 
-    /// Counts one READ less of the peer's memory in flight.
+    /// Counts the end of a READ: one less of the peer's memory is in flight.
     pub fn read_ended(&mut self, peer: u32) {
         self.connections[peer as usize].reads -= 1;
     }
 
-    /// Takes a READ's bytes out of those in flight, once its place is free. Until then they count, also while
-    /// they are checked.
+    /// Subtracts a READ's bytes from the bytes in flight, once the READ's place in the table is free. Until
+    /// then they count, also while they are checked.
     pub fn left(&mut self, bytes: u32) {
         self.in_flight_bytes -= u64::from(bytes);
     }
@@ -460,7 +465,7 @@ impl<P: GrantPolicy> Admission<P> {
         rest
     }
 
-    /// Resets the counts of a sender that was let in.
+    /// Resets the counts of READs and requests of a sender that was let in.
     pub fn join(&mut self, peer: u32) {
         self.connections[peer as usize] = Connection::default();
     }
@@ -503,7 +508,7 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// Lets the window look at the load once the grants of a turn are made.
+    /// Lets the footprint window look at the load after the grants of a turn were made.
     #[inline]
     pub fn look(&mut self, now_ns: u64) {
         if let Some(following) = &mut self.following {
@@ -549,7 +554,7 @@ impl<P: GrantPolicy> Admission<P> {
 
 #[cfg(test)]
 impl<P: GrantPolicy> Admission<P> {
-    /// Replaces the window that bounds the READ share's use.
+    /// Replaces the footprint window, which bounds the READ share's use.
     pub fn follow(&mut self, window: FootprintWindow) {
         self.following = Some(window);
     }

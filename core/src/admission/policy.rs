@@ -19,11 +19,12 @@ pub trait GrantPolicy {
     fn next_class(&self, heads: &[Option<QueueHead>; CLASSES_MAX], now_ns: u64) -> Option<u8>;
 }
 
-/// A policy of strict priority: the most urgent class goes first. A class that has waited beyond the aging
-/// bound goes ahead of that, the longest wait first. So no class starves.
+/// A policy of strict priority: the most urgent class goes first. A class that has waited longer than the
+/// aging bound goes before the more urgent ones; of several such classes, the one that has waited longest. So
+/// no class starves.
 #[derive(Clone, Copy, Debug)]
 pub struct StrictWithAging {
-    /// The aging bound in nanoseconds.
+    /// Aging bound: nanoseconds of waiting after which a class goes before more urgent ones.
     pub aging_ns: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Suspension of sessions: a suspended session is granted nothing new for a while, so that none keeps the
-//! pool at the others' cost.
+//! Suspension of sessions: a suspended session is granted nothing new for a while, so that no session keeps
+//! the pool at the others' cost.
 //!
 //! A session is suspended in four cases:
 //!
@@ -30,11 +30,11 @@ use jet_escape::Pressure;
 pub(super) struct Queued {
     /// Number of the messages that are in the class's queue.
     pub waiting: u32,
-    /// The other messages: they wait until the session is no longer suspended, or until their class's queue
-    /// has a place for them.
+    /// Messages of the session that are not in the class's queue: they wait until the session is no longer
+    /// suspended, or until their class's queue has a place for them.
     pub deferred: MessageList,
-    /// The last deferred message that left its class's queue since the session was suspended. The next one
-    /// goes behind it.
+    /// The last deferred message that left its class's queue since the session was suspended. The next such
+    /// message goes behind it.
     deferred_last: u32,
 }
 
@@ -47,9 +47,9 @@ impl Queued {
 pub(super) struct Suspension {
     /// Whether the session is granted nothing new.
     suspended: bool,
-    /// Whether its own application is the cause.
+    /// Whether the session's own application is the cause of the suspension.
     for_its_application: bool,
-    /// Whether its own application was the cause at any time since the suspension began.
+    /// Whether the session's own application was the cause at any time since the suspension began.
     was_for_its_application: bool,
     /// Whether the session is in the list of those that are suspended or have deferred messages.
     reviewed: bool,
@@ -83,9 +83,8 @@ impl Suspension {
 
 impl<P: GrantPolicy> Admission<P> {
     /// Returns whether the message may have READs now. The message that its application waits for may, even
-    /// where its session is to be suspended, if the application gave back all that arrived of it. Otherwise
-    /// the application is as slow as it seems: its message leaves the reserve to the others, and stops where
-    /// the pool is in danger.
+    /// where its session is to be suspended, if the application gave back all that arrived of it. If it gave
+    /// back less, its message needs room beyond the reserve, and gets no READ while the pool is in danger.
     #[inline(always)] // see the file's head
     pub(super) fn may_go_on(&self, message: u32, messages: &Messages, pool: &Pool, view: &impl View) -> bool {
         let record = &messages[message];
@@ -171,8 +170,8 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// Defers a running message until its session is no longer suspended. It goes before those that never
-    /// ran, for it was admitted already.
+    /// Defers a running message until its session is no longer suspended. It goes before the deferred
+    /// messages that were never admitted.
     pub(super) fn defer_running(&mut self, message: u32, messages: &mut Messages) {
         let class = messages[message].class();
         self.queues[class].running.take_one(messages, message);
@@ -185,7 +184,8 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// Defers a message that has just left the queue of its class. It goes before those that follow it.
+    /// Defers a message that has just left the queue of its class. It goes before the session's later
+    /// deferred messages.
     fn defer(&mut self, message: u32, messages: &mut Messages) {
         let record = &mut messages[message];
         record.state = MessageState::Deferred;
@@ -282,7 +282,8 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Resumes a session: the first of its deferred messages go back to the heads of the queues. These are
-    /// the ones that had begun to arrive, and what follows them. Returns whether the session was suspended.
+    /// the messages that had begun to arrive, and the ones behind them. Returns whether the session was
+    /// suspended.
     fn resume(&mut self, now_ns: u64, session: u32, messages: &mut Messages) -> bool {
         let suspension = &mut self.suspensions[session as usize];
         suspension.for_its_application = false;
@@ -358,7 +359,7 @@ impl<P: GrantPolicy> Admission<P> {
         self.suspensions[session as usize].for_its_application
     }
 
-    /// Returns whether there are sessions to look at again.
+    /// Returns whether any session is suspended, or still has deferred messages.
     #[inline]
     pub fn is_reviewing(&self) -> bool {
         !self.reviewed.is_empty()

@@ -10,13 +10,14 @@ pub(crate) trait View {
     fn oldest_incomplete(&self, session: u32) -> Option<u32>;
     /// Returns the session's slots that are neither in use nor kept for READs in flight.
     fn slots_left(&self, session: u32) -> u32;
-    /// Returns whether the session has slots for a fragment, whatever its runs, and a message number.
+    /// Returns whether the session has a free message number, and slots for a fragment even if each slab is a
+    /// run of its own.
     fn has_room_for_fragment(&self, session: u32) -> bool;
     /// Returns whether small messages wait for the session's slots.
     fn has_backlog(&self, session: u32) -> bool;
-    /// Returns whether the session's messages may take memory instead of waiting.
+    /// Returns whether the session's messages may take escape memory instead of waiting for room in the pool.
     fn takes_memory(&self, session: u32) -> bool;
-    /// Returns whether the session holds as much memory as one session may.
+    /// Returns whether the session holds as much escape memory as one session may.
     fn holds_its_memory(&self, session: u32) -> bool;
     /// Returns the slabs of the cache that the session holds.
     fn held_in_cache(&self, session: u32) -> u32;
@@ -30,6 +31,7 @@ pub(crate) trait View {
     fn post_nic_ns(&self, session: u32) -> u64;
     /// Returns the pool's pressure.
     fn pressure(&self) -> Pressure;
-    /// Returns the slabs that the SRQ share is about to need.
+    /// Returns the slabs that the SRQ share is about to need: for posted entries, held messages, and credit
+    /// that senders have.
     fn srq_needed(&self) -> u32;
 }

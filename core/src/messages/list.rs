@@ -33,7 +33,7 @@ impl MessageList {
         self.len += 1;
     }
 
-    /// Takes out one message, which is usually the first.
+    /// Takes one message out of the list; it is usually the first.
     pub fn take_one(&mut self, messages: &mut Messages, index: u32) {
         if self.head == index {
             self.pop(messages);
@@ -42,7 +42,7 @@ impl MessageList {
         }
     }
 
-    /// Takes out every message that `leaves` names; the others keep their order.
+    /// Takes every message out of the list for which `leaves` returns `true`; the others keep their order.
     pub fn take_out(&mut self, messages: &mut Messages, mut leaves: impl FnMut(u32) -> bool) {
         let mut rest = core::mem::replace(self, Self::EMPTY);
         while let Some(index) = rest.pop(messages) {
@@ -52,7 +52,7 @@ impl MessageList {
         }
     }
 
-    /// Puts one message before the others.
+    /// Puts one message at the front of the list.
     pub fn push_front(&mut self, messages: &mut Messages, index: u32) {
         messages[index].next = self.head;
         self.head = index;
@@ -69,7 +69,7 @@ impl MessageList {
         self.len += 1;
     }
 
-    /// Takes the first messages, `most` at most, as a list of their own.
+    /// Takes the first messages off the list, `most` at most, as a list of their own.
     pub fn split_front(&mut self, messages: &mut Messages, most: u32) -> Self {
         let mut front = Self::EMPTY;
         while front.len < most
@@ -80,7 +80,7 @@ impl MessageList {
         front
     }
 
-    /// Puts another list's messages before its own.
+    /// Puts another list's messages at the front of this list.
     pub fn prepend(&mut self, messages: &mut Messages, other: Self) {
         if other.tail == NONE {
             return;
@@ -91,7 +91,7 @@ impl MessageList {
         self.len += other.len;
     }
 
-    /// Puts another list's messages behind its own.
+    /// Puts another list's messages at the end of this list.
     pub fn append(&mut self, messages: &mut Messages, other: Self) {
         if self.tail == NONE {
             *self = other;

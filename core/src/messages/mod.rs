@@ -31,18 +31,18 @@ pub(crate) struct Message {
     pub redelivered: bool,
     /// Index of the sender's connection; `NONE` when the sender is gone.
     pub peer: u32,
-    /// Index of the session; `NONE` if there is none, or none any more.
+    /// Index of the session that the message is for; `NONE` if it has none, or its session is over.
     pub session: u32,
     pub next: u32,
     /// READs of the message that are in flight or being checked.
     pub reads: u32,
-    /// Slices delivered and not released.
+    /// Slices of the message that were delivered and not released.
     pub held: u32,
     pub sequence: u64,
     pub sender: u64,
     pub tag: u64,
     pub length: u64,
-    /// Bytes that were delivered.
+    /// Bytes of the message that were delivered.
     pub arrived: u64,
     pub user_header_bytes: u16,
     /// Time when the message began to wait, or last got a READ.
@@ -84,8 +84,8 @@ pub(crate) struct Small {
 }
 
 impl Message {
-    /// Writes every field in place. Building the record elsewhere and copying it stalls: the wide loads of
-    /// the copy would wait for the narrow stores before them.
+    /// Begins the record of a small message, writing every field in place. Building the record elsewhere and
+    /// copying it stalls: the wide loads of the copy would wait for the narrow stores before them.
     #[inline]
     fn begin_small(&mut self, small: &Small) {
         let Self {
@@ -144,25 +144,27 @@ impl Message {
 pub(crate) struct Transfer {
     pub address: u64,
     pub key: u32,
-    /// Bytes for which READs were posted.
+    /// Bytes of the message for which READs were posted.
     pub requested: u64,
-    /// Checksum that all bytes together must have, where the message carries one.
+    /// Checksum that all bytes of the message together must have, where it carries one.
     pub crc_expected: Option<u32>,
-    /// Checksum of the bytes checked so far.
+    /// Checksum of the message's bytes that were checked so far.
     pub crc: u32,
-    /// First and last of its READs that workers check, in the order of their bytes.
+    /// First and last of the message's READs that workers check, in the order of their bytes.
     pub checks: Option<(u32, u32)>,
     pub footprint_bytes: u64,
     /// Whether the message counts among those being read.
     pub running: bool,
-    /// Whether its READs go to escape memory.
+    /// Whether the message's READs go to escape memory.
     pub in_memory: bool,
-    /// Whether a message number is kept for it, because a READ was posted before its application knew of it.
+    /// Whether a message number is kept for the message, because a READ was posted before its application
+    /// knew of it.
     pub numbered: bool,
-    /// Neighbours in the session's list of messages that began to arrive and are not complete; whether the
-    /// message is in that list.
+    /// Next newer message in the session's list of messages that began to arrive and are not complete.
     pub newer: u32,
+    /// Next older message in the session's list of messages that began to arrive and are not complete.
     pub older: u32,
+    /// Whether the message is in the session's list of those that began to arrive and are not complete.
     pub listed: bool,
 }
 

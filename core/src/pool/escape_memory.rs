@@ -12,9 +12,9 @@ pub(super) struct EscapeMemory {
     slabs: u32,
     /// Number of slabs, from the first on, that are allocated and touched.
     ready: u32,
-    /// Slabs that are free and used for nothing.
+    /// Free slabs in reserve: they are not part of the pool.
     reserve: FreeRuns,
-    /// Slabs that are free and part of the pool for now.
+    /// Free slabs that are part of the pool for now.
     joined: FreeRuns,
     used_max: u32,
 }
@@ -31,7 +31,7 @@ impl EscapeMemory {
         }
     }
 
-    /// Makes the first `ready` slabs usable.
+    /// Makes the first `ready` slabs of escape memory usable.
     pub fn make_ready(&mut self, ready: u32) {
         let ready = ready.min(self.slabs);
         if ready > self.ready {
@@ -111,7 +111,7 @@ impl EscapeMemory {
         left
     }
 
-    /// Takes up to `wanted` joined slabs, as one run, for use by the pool's shares.
+    /// Takes up to `wanted` free slabs that joined the pool, as one run, for use by the pool's shares.
     pub fn take_joined(&mut self, wanted: u32) -> Option<Run> {
         let run = self.joined.take(wanted)?;
         Some(self.out(run))
@@ -134,7 +134,7 @@ impl EscapeMemory {
         self.reserve.retired_unused() + self.joined.retired_unused()
     }
 
-    /// Gives joined slabs back to the pool.
+    /// Gives back slabs that joined the pool; they stay part of it.
     pub fn give_joined(&mut self, run: Run) {
         let local = self.local(run);
         self.joined.give(local);

@@ -23,11 +23,12 @@ pub enum Share {
     Srq,
     /// Slabs filled by a READ, or holding part of a large message.
     Read,
-    /// Slabs out of the budget, of a straggler that was replaced.
+    /// Slabs of a straggler that was replaced: they are out of the budget.
     Replaced,
-    /// Slabs of escape memory, out of the budget, that hold a copy.
+    /// Slabs of escape memory that hold a copy: they are out of the budget.
     Copied,
-    /// Slabs of escape memory, out of the budget, that were taken instead of waiting.
+    /// Slabs of escape memory that were taken instead of waiting for room in the pool: they are out of the
+    /// budget.
     Spilled,
 }
 
@@ -49,7 +50,7 @@ impl Share {
 pub struct EscapeShape {
     /// Slabs that may stand in for stragglers (Jet §4.3: MEM_ESC).
     pub replace_slabs: u32,
-    /// Slabs for copies, and for messages that take memory instead of waiting.
+    /// Slabs for copies, and for messages that take escape memory instead of waiting.
     pub memory_slabs: u32,
 }
 
@@ -60,9 +61,9 @@ pub struct Pool {
     total: u32,
     srq_floor: u32,
     srq_configured: u32,
-    /// Free slabs that the SRQ share leaves to READs once it has its floor.
+    /// Free slabs that the SRQ share leaves to READs, once it has the slabs of its own floor.
     read_floor: u32,
-    /// Slabs that the SRQ share may use: the line.
+    /// Slabs that the SRQ share may use: the line between the two shares.
     srq_limit: u32,
     srq_used: u32,
     read_used: u32,
@@ -70,14 +71,14 @@ pub struct Pool {
     high_water: u32,
     line_moves: u64,
     escape: EscapeMemory,
-    /// Slabs that both shares have together.
+    /// Slabs that the SRQ share and the READ share have together.
     budget: u32,
     replaced: u32,
     copied: u32,
     spilled: u32,
     memory_max: u32,
     /// Whether any slab, of the pool or of escape memory, is retired. While none is, no run is searched for
-    /// one.
+    /// retired slabs.
     has_retired: bool,
 }
 
@@ -106,8 +107,8 @@ impl Pool {
         }
     }
 
-    /// Makes the SRQ share leave so many free slabs to READs once it has its floor. Posted slabs stay posted
-    /// until somebody sends, and senders that wait for READs may not.
+    /// Makes the SRQ share leave so many free slabs to READs, once it has the slabs of its own floor. Posted
+    /// slabs stay posted until somebody sends. Senders that wait for READs may send nothing.
     pub fn with_read_floor(self, slabs: u32) -> Self {
         Self { read_floor: slabs, ..self }
     }
@@ -117,11 +118,11 @@ impl Pool {
         self.escape.make_ready(escape_slabs);
     }
 
-    /// Returns the slabs that the SRQ may take now, up to `wanted`. Moves the line for that into what the
-    /// READ share does not use. Above the configured line this is a loan: [`Self::read_room`] takes it back
-    /// as soon as the SRQ share gives slabs back. The SRQ may take `kept` of the slabs whatever is left for
-    /// READs. Beyond `kept` and its floor it takes no stand-ins, for posted slabs stay in use until somebody
-    /// sends.
+    /// Returns the slabs that the SRQ may take now, up to `wanted`. For that it moves the line between the
+    /// shares into what the READ share does not use. Above the configured line this is a loan:
+    /// [`Self::read_room`] takes it back as soon as the SRQ share gives slabs back. The SRQ may take `kept`
+    /// of the slabs whatever is left for READs. Beyond `kept` and its floor it takes no stand-ins, for posted
+    /// slabs stay in use until somebody sends.
     pub fn srq_room(&mut self, wanted: u32, kept: u32) -> u32 {
         let (free, of_the_cache) = (self.free(), self.runs.free());
         let to_floor = self.srq_floor.saturating_sub(self.srq_used);
@@ -151,9 +152,9 @@ impl Pool {
         Some(run)
     }
 
-    /// Returns the slabs that READs may take now, after moving the line where the SRQ share can spare some.
-    /// `srq_needed` is what the SRQ share is about to need: posted entries, held messages, and credit that
-    /// senders have.
+    /// Returns the slabs that READs may take now, after moving the line between the shares where the SRQ
+    /// share can spare some. `srq_needed` is what the SRQ share is about to need: posted entries, held
+    /// messages, and credit that senders have.
     pub fn read_room(&mut self, wanted: u32, srq_needed: u32) -> u32 {
         let limit = self.total - self.srq_limit;
         let room = limit.saturating_sub(self.read_used + self.quarantined);
@@ -169,15 +170,15 @@ impl Pool {
         (room + spare).min(self.free())
     }
 
-    /// Returns how far down the line may go: to what the SRQ share is about to need. Where that leaves READs
-    /// less than their floor, it may go to what the SRQ share uses.
+    /// Returns how far down the line between the shares may go: to what the SRQ share is about to need. Where
+    /// that leaves READs less than their floor, it may go to what the SRQ share uses.
     fn line_at_least(&self, srq_needed: u32) -> u32 {
         let used = self.srq_used.max(self.srq_floor);
         let most = self.total.saturating_sub(self.read_used + self.quarantined + self.read_floor);
         srq_needed.min(most).max(used)
     }
 
-    /// Returns the most that [`Self::read_room`] would find, without moving the line.
+    /// Returns the most that [`Self::read_room`] would find, without moving the line between the shares.
     pub fn read_room_max(&self, srq_needed: u32) -> u32 {
         let line = self.line_at_least(srq_needed).min(self.srq_limit);
         self.total.saturating_sub(line + self.read_used + self.quarantined).min(self.free())
@@ -238,14 +239,14 @@ impl Pool {
         }
     }
 
-    /// Returns whether the run lies in the cache and in the budget.
+    /// Returns whether the run lies in the pool's own slabs, and counts in the pool's budget.
     #[inline]
     pub fn is_cached_in_budget(&self, run: Run, share: Share) -> bool {
         share.in_budget() && run.first < self.total
     }
 
-    /// Gives back slabs that lie in the cache and in the budget. It is inlined whatever the compiler thinks
-    /// of its size, for every message passes through it.
+    /// Gives back slabs that are the pool's own and count in the pool's budget. It is inlined whatever the
+    /// compiler thinks of its size, for every message passes through it.
     #[inline(always)]
     pub fn give_cached(&mut self, run: Run, share: Share) {
         debug_assert!(self.is_cached_in_budget(run, share), "{run:?} of {share:?}");
@@ -256,7 +257,7 @@ impl Pool {
         self.runs.give(run);
     }
 
-    /// Gives slabs back.
+    /// Gives slabs back that count in `share`, wherever they lie.
     #[inline]
     pub fn give(&mut self, run: Run, share: Share) {
         if self.is_cached_in_budget(run, share) {
@@ -295,8 +296,8 @@ impl Pool {
     }
 
     /// Retires slabs that cannot be read or written any more: they are not used again, once they are given
-    /// back. Then they count as a part of the budget that is never free. Numbers in the run that are no slabs
-    /// are ignored.
+    /// back. From then on they count as a part of the budget that is never free. Numbers in the run that are
+    /// no slabs are ignored.
     pub fn retire(&mut self, run: Run) {
         let (of_pool, of_escape_memory) = self.by_memory(run);
         self.runs.retire(of_pool);
@@ -317,14 +318,15 @@ impl Pool {
         self.runs.is_retired(of_pool) || self.escape.is_retired(of_escape_memory)
     }
 
-    /// Splits a run into what lies in the pool, and what lies behind the pool.
+    /// Splits a run into its slabs of the pool and its slabs of escape memory, which are numbered behind the
+    /// pool's.
     fn by_memory(&self, run: Run) -> (Run, Run) {
         let end = run.first.saturating_add(run.count);
         let between = |first: u32, end: u32| Run { first, count: end.saturating_sub(first) };
         (between(run.first, end.min(self.total)), between(run.first.max(self.total), end))
     }
 
-    /// Returns the retired slabs that are not in use any more: of the pool, and of escape memory.
+    /// Returns the numbers of retired slabs that are not in use any more: of the pool, and of escape memory.
     pub fn retired_unused(&self) -> (u32, u32) {
         (self.runs.retired_unused(), self.escape.retired_unused())
     }
@@ -338,7 +340,7 @@ impl Pool {
         }
     }
 
-    /// Ends the quarantine of slabs. `share` is what they belonged to before it.
+    /// Ends the quarantine of slabs. `share` is the share that they counted in before.
     pub fn release_quarantined(&mut self, run: Run, share: Share) {
         if share.in_budget() {
             self.quarantined -= run.count;
@@ -348,8 +350,8 @@ impl Pool {
         }
     }
 
-    /// Moves the line back towards where it was configured, as far as the slabs that it passes over are not
-    /// in use.
+    /// Moves the line between the shares back towards its configured place, as far as the slabs that it
+    /// passes over are not in use.
     pub fn restore_line(&mut self) {
         let wanted = self.srq_configured;
         let before = self.srq_limit;
@@ -375,7 +377,7 @@ impl Pool {
         self.total
     }
 
-    /// Returns the slabs of the budget that are free.
+    /// Returns the free slabs of the budget: the pool's, and those of escape memory that joined it.
     #[inline]
     pub fn free(&self) -> u32 {
         self.runs.free() + self.escape.joined()
@@ -386,8 +388,8 @@ impl Pool {
         self.srq_limit
     }
 
-    /// Returns the slabs that the SRQ share could use if the line went up as far as [`Self::srq_room`] lets
-    /// it.
+    /// Returns the slabs that the SRQ share could use if the line between the shares went up as far as
+    /// [`Self::srq_room`] lets it.
     pub fn srq_limit_max(&self) -> u32 {
         let unused = self.total.saturating_sub(self.read_used + self.quarantined);
         let may_take = (self.srq_used + self.runs.free()).max(self.srq_floor);
@@ -410,7 +412,7 @@ impl Pool {
         self.quarantined
     }
 
-    /// Returns the slabs that both shares have together.
+    /// Returns the slabs that the SRQ share and the READ share have together.
     pub fn budget(&self) -> u32 {
         self.budget
     }
@@ -431,12 +433,13 @@ impl Pool {
         self.copied
     }
 
-    /// Returns the slabs of escape memory that were taken instead of waiting.
+    /// Returns the slabs of escape memory that were taken instead of waiting for room in the pool.
     pub fn spilled(&self) -> u32 {
         self.spilled
     }
 
-    /// Returns the slabs of MEM_ESC that cannot be used, because they are in use already or not there.
+    /// Returns how many of the slabs for stand-ins (Jet §4.3: MEM_ESC) cannot be used, because they are in
+    /// use already or not there.
     #[inline]
     pub fn replaced_or_missing(&self, replace_max: u32) -> u32 {
         self.replaced.max(replace_max.saturating_sub(self.escape.reserve()))
@@ -474,7 +477,7 @@ impl Pool {
         self.escape.reset_used_max();
     }
 
-    /// Returns how often the line moved.
+    /// Returns how often the line between the shares moved.
     pub fn line_moves(&self) -> u64 {
         self.line_moves
     }

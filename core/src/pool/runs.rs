@@ -29,8 +29,9 @@ const CLASSES: usize = 32;
 struct Tag {
     /// Length of the free run, in the tags of both its ends; 0 in all other slabs.
     count: u32,
-    /// Neighbours in the class's list, in the tag of the run's first slab.
+    /// Next newer run in the list of the size class; valid in the tag of a listed run's first slab.
     newer: u32,
+    /// Next older run in the list of the size class; valid in the tag of a listed run's first slab.
     older: u32,
 }
 
@@ -39,10 +40,10 @@ struct Tag {
 pub struct FreeRuns {
     tags: Box<[Tag]>,
     newest: [u32; CLASSES],
-    /// Set of the classes that have a run: bit c stands for class c.
+    /// Set of the size classes that have a listed run: bit c stands for class c.
     classes: u32,
     free: u32,
-    /// The run that was given last, in no list and without tags; empty where `count` is 0.
+    /// The free run that was given back last, in no list and without tags; empty where `count` is 0.
     recent: Run,
     /// One bit for each slab, set if the slab is never to be free again.
     retired: Box<[u64]>,
@@ -111,7 +112,7 @@ impl FreeRuns {
         self.has_retired && self.slabs_of(run).any(|slab| self.is_slab_retired(slab))
     }
 
-    /// Returns the slab numbers of a run, without those that are no slabs.
+    /// Returns the slab numbers of a run, without those beyond the last slab.
     fn slabs_of(&self, run: Run) -> core::ops::Range<u32> {
         let slabs = u32::try_from(self.tags.len()).unwrap_or(NONE);
         run.first.min(slabs)..run.first.saturating_add(run.count).min(slabs)
@@ -151,8 +152,8 @@ impl FreeRuns {
     }
 
     /// Takes up to `most` slabs for a use that needs no contiguous ones. They come from the run that was
-    /// given last. If there is none, one slab of the smallest size class is taken. The caller uses the slabs
-    /// from the run's end, where it grew last.
+    /// given back last. If there is none, one slab of the smallest size class is taken. The caller uses the
+    /// slabs from the run's end, where it grew last.
     #[inline]
     pub fn take_loose(&mut self, most: u32) -> Option<Run> {
         let count = most.min(self.recent.count);
@@ -246,7 +247,7 @@ impl FreeRuns {
         self.recent = run;
     }
 
-    /// Puts the recent run into the lists, joined with its free neighbours.
+    /// Puts the run that was given back last into the lists, joined with its free neighbours.
     fn list_recent(&mut self) {
         let Run { mut first, mut count } = core::mem::take(&mut self.recent);
         let end = first + count;

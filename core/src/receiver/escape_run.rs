@@ -1,7 +1,7 @@
 //! Running the escape: evaluates Algorithm 1, ends copies, and marks congestion to senders.
 //!
 //! Marking sends signals to the senders of slow sessions, or to all senders where no session is slow. It also
-//! has the NIC mark earlier where the NIC can.
+//! has the NIC mark congestion earlier where the NIC can.
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
@@ -12,9 +12,9 @@ use jet_wire::message::CongestionHeader;
 
 /// Window that a congestion signal asks for, in thousandths of the current one: half.
 const SIGNAL_PERMILLE: u32 = 500;
-/// The most senders signalled in one evaluation.
+/// The most senders that are sent a congestion signal in one evaluation of Algorithm 1.
 const SIGNALS_MAX: usize = 64;
-/// The most senders looked at in one evaluation. The cursor continues with the rest in the next.
+/// The most senders looked at in one evaluation of Algorithm 1. The next evaluation continues with the rest.
 const LOOKS_MAX: usize = 4 * SIGNALS_MAX;
 
 impl<P: GrantPolicy> Receiver<P> {
@@ -30,7 +30,7 @@ impl<P: GrantPolicy> Receiver<P> {
         Demand { posted: self.srq.posted(), waits_for_room: self.admission.waits_for_room() }
     }
 
-    /// Returns the pressure now.
+    /// Returns the pool's pressure now.
     pub(super) fn read_pressure(&self) -> Pressure {
         self.escape.read_pressure(&self.pool, self.demand())
     }

@@ -50,9 +50,9 @@ pub struct Receiver<P: GrantPolicy = StrictWithAging> {
     incarnation: u64,
     draining: bool,
     last_tick_ns: u64,
-    /// Nanoseconds altogether in which the driver did not call though it was due.
+    /// Nanoseconds altogether in which the driver did not call though a call was due.
     stalled_ns: u64,
-    /// Position among the active senders of the last congestion signal.
+    /// Position, in the list of active senders, of the last one looked at for a congestion signal.
     signal_cursor: usize,
     stats: Stats,
     pool: Pool,
@@ -72,7 +72,7 @@ pub struct Receiver<P: GrantPolicy = StrictWithAging> {
     standstills: Standstills,
 }
 
-/// Returns the time less that in which the driver did not call: see [`Receiver::handle_stall`].
+/// Returns the time without the spans in which the driver did not call: see [`Receiver::handle_stall`].
 #[inline]
 fn stall_free_ns(now_ns: u64, stalled_ns: u64) -> u64 {
     now_ns.saturating_sub(stalled_ns)
@@ -142,8 +142,8 @@ impl<P: GrantPolicy> Receiver<P> {
         self.top_up(effects);
     }
 
-    /// Grants READs, gives credit, sends what is due and tops up the SRQ. To be called after each batch of
-    /// inputs.
+    /// Grants READs, gives credit, sends peers the headers that are due and tops up the SRQ. To be called
+    /// after each batch of inputs.
     pub fn flush(&mut self, now_ns: u64, effects: &mut impl Effects) {
         self.outbox.set_turn_time(TurnTime { now_ns, stall_free_ns: self.stall_free_ns(now_ns) });
         self.run_escape(now_ns, effects);
@@ -167,19 +167,20 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// Posts SRQ entries until there are as many as credit and the reserve need.
+    /// Posts SRQ entries until there are as many as the senders' credit and the reserve need.
     fn top_up(&mut self, effects: &mut impl Effects) {
         let depth = self.srq_depth().min(self.config.srq_slabs);
         let records = self.records_unreserved();
         self.srq.top_up(depth, records, &mut self.pool, effects);
     }
 
-    /// Returns the SRQ entries to be posted, as if their number had no limit.
+    /// Returns how many SRQ entries are needed, as if their number had no limit.
     fn srq_depth(&self) -> u32 {
         u32::try_from(self.credit.total()).unwrap_or(NONE).saturating_add(self.config.srq_reserve_entries)
     }
 
-    /// Returns the slabs that the SRQ share is about to need.
+    /// Returns the slabs that the SRQ share is about to need: for posted entries, held messages, and credit
+    /// that senders have.
     fn srq_needed(&self) -> u32 {
         self.srq_depth().saturating_add(self.small_held_slabs())
     }

@@ -8,7 +8,7 @@ use crate::outbox::Link;
 use jet_wire::message::{ByeHeader, ByeReason, CreditHeader};
 
 impl<P: GrantPolicy> Receiver<P> {
-    /// Sends to all peers what is due.
+    /// Sends the ends and the credit that are due, to all peers that were marked for this flush.
     pub(super) fn speak(&mut self, effects: &mut impl Effects) {
         if self.credit.any_without_credit() {
             let room = self.credit_room();
@@ -51,7 +51,7 @@ impl<P: GrantPolicy> Receiver<P> {
     }
 
     /// Returns the credit that active senders may have altogether. That is what the SRQ share can have
-    /// posted, and what there are records for, less the reserve.
+    /// posted, and what there are records for, less the entries reserved for senders that wake.
     pub(super) fn credit_room(&self) -> Room {
         let slabs = self.credit_slabs().saturating_sub(self.small_held_slabs());
         let usable = slabs.min(self.records_left()).saturating_sub(self.config.srq_reserve_entries);
@@ -95,7 +95,7 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// Takes back credit that senders do not use, with time.
+    /// Applies a tick to the credit of all active senders: credit that they do not use is recalled with time.
     pub(super) fn decay_credit(&mut self, effects: &mut impl Effects) {
         let mut position = 0;
         while let Some(peer) = self.credit.active_at(position) {
@@ -116,7 +116,7 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// Tells peers that wait, and were sent nothing for a heartbeat, that the receiver is there. The header
+    /// Sends a sign of life to peers that wait and were sent nothing for the time of a heartbeat. The header
     /// repeats the credit that they know.
     pub(super) fn reassure(&mut self, now_ns: u64, effects: &mut impl Effects) {
         if !self.outbox.is_heartbeat_due(now_ns) {
@@ -131,7 +131,7 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// Sends a farewell and ends the connection; the driver reports the loss.
+    /// Sends a peer a farewell and ends its connection; the driver reports the loss.
     pub(super) fn expel(&mut self, peer: u32, reason: ByeReason, effects: &mut impl Effects) {
         if !self.outbox.leave(peer) {
             return;

@@ -19,7 +19,8 @@ pub(super) struct Mechanisms<'a> {
     pub srq_needed: u32,
 }
 
-/// Builds a [`Mechanisms`] at a receiver, so that its other fields can be changed meanwhile.
+/// Builds a [`Mechanisms`] from fields of a receiver. It borrows these fields alone, so that others can be
+/// changed meanwhile.
 macro_rules! mechanisms_of {
     ($receiver:expr) => {
         crate::receiver::view::Mechanisms {

@@ -40,7 +40,7 @@ pub struct DeviceAttributes {
 }
 
 impl DeviceAttributes {
-    /// Attributes without limits: those of the software NIC without a profile.
+    /// Attributes without limits: those of a software NIC that is given no profile.
     pub const UNLIMITED: Self = Self {
         max_qp: i32::MAX,
         max_qp_wr: i32::MAX,
@@ -57,7 +57,8 @@ impl DeviceAttributes {
         max_inline_data: None,
     };
 
-    /// Takes the lower value of each attribute, for a device that also keeps to a profile.
+    /// Returns the lower of two values for each attribute, for a NIC that keeps to a profile beside its own
+    /// device.
     #[must_use]
     pub fn at_most(self, other: &Self) -> Self {
         let both = |a: Option<u32>, b: Option<u32>| a.into_iter().chain(b).min();

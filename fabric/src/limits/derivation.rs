@@ -10,8 +10,8 @@ use std::fmt;
 const INLINE_WANTED: u32 = 256;
 /// Scatter entries of an SRQ entry: a header and a slab.
 const SRQ_SGES: u32 = 2;
-/// Gather entries of a SEND: a header and a payload. On a device with one, the two are copied into one
-/// stretch.
+/// Gather entries of a SEND: a header and a payload. For a device that gathers only one stretch, header and
+/// payload are copied into one.
 const SEND_SGES: u32 = 2;
 
 /// Limits that a NIC keeps to.
@@ -39,8 +39,8 @@ pub struct NicLimits {
     pub shape: Shape,
 }
 
-/// Changes that would make a NIC fit a device with too little. The caller knows which of its settings to
-/// name.
+/// Changes that would make a NIC fit a device whose limits are too low. The caller knows which of its
+/// settings to name for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
     /// Another device: no setting helps.
@@ -78,7 +78,7 @@ pub struct LimitError {
     pub has: i32,
     /// Least value of the attribute that would do.
     pub needed: u64,
-    /// Thing that is counted, in words: "SRQ entries".
+    /// What the attribute limits, in words: "SRQ entries".
     pub what: &'static str,
     /// Change that would help.
     pub remedy: Remedy,
@@ -94,14 +94,14 @@ impl LimitError {
 
 /// Returns the device's limit, or an error where it is below `needed`.
 ///
-/// For limits that no setting of the user can repair.
+/// Meant for needs that no setting of the NIC's user lowers.
 fn at_least(attribute: &'static str, has: i32, needed: u32, what: &'static str) -> Result<u32, LimitError> {
     let error = LimitError { attribute, has, needed: needed.into(), what, remedy: Remedy::OtherDevice };
     u32::try_from(has).ok().filter(|has| *has >= needed).ok_or(error)
 }
 
 impl NicLimits {
-    /// Derives the limits of a NIC on such a device for such a user.
+    /// Derives the limits of a NIC on a device with these attributes, for a user with these wishes.
     ///
     /// # Errors
     /// [`LimitError`] names the attribute that is too low, and what to change.
@@ -156,7 +156,7 @@ impl NicLimits {
     }
 }
 
-/// Checks that the SRQ can hold all wanted entries, of two stretches each.
+/// Checks that the SRQ can hold all wanted entries, of two stretches each (header and slab).
 fn srq(device: &DeviceAttributes, wants: &Wants) -> Result<(), LimitError> {
     at_least("max_srq", device.max_srq, 1, "shared receive queue (SRQ)")?;
     at_least(
@@ -178,7 +178,8 @@ fn srq(device: &DeviceAttributes, wants: &Wants) -> Result<(), LimitError> {
     })
 }
 
-/// Returns how many READs one QP may have under way, as far as the device makes them.
+/// Returns how many READs one QP may make at once: at most as many as the user wants, and as the device
+/// allows.
 fn reads_made(device: &DeviceAttributes, wants: &Wants) -> Result<u32, LimitError> {
     let wanted = wants.reads_per_qp.min(wants.reads);
     if wanted == 0 {
@@ -251,8 +252,8 @@ impl Shares {
 
     /// Divides the places of several completion queues.
     ///
-    /// One queue is for SRQ entries. The others are shared by as many QPs as find places there for all their
-    /// work.
+    /// One queue is for SRQ entries. QPs share the other queues: as many QPs as find places there for all
+    /// their work.
     fn of_many(device: &DeviceAttributes, wants: &Wants, qps: u32, work: &Work) -> Result<Self, LimitError> {
         let queues = at_least("max_cq", device.max_cq, 2, "completion queues")?;
         let places = u32::try_from(device.max_cqe).unwrap_or(0);
@@ -427,8 +428,8 @@ mod tests {
         assert_eq!((limits.sends, limits.send_queue, limits.send_sges), (32_832, 45, 2));
     }
 
-    /// Sets each attribute to what a broken driver leaves there, the others without limit: either an error in
-    /// words, or limits that hold.
+    /// Sets one attribute at a time to what a broken driver leaves there; the others have no limit. The
+    /// derivation must then give an error in words, or limits that hold.
     #[test]
     fn nothing_and_absurd_numbers_are_refused_in_words() {
         type Set = fn(&mut DeviceAttributes, i32);

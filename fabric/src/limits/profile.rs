@@ -111,7 +111,7 @@ impl Profile {
     /// Soft-RoCE of Linux 5.15 and later.
     ///
     /// Source: `drivers/infiniband/sw/rxe/rxe_param.h`. Most values are `DEFAULT_MAX_VALUE`, 1 << 20, or that
-    /// less the first index. There are 32 scatter entries, and 27 of an SRQ entry. `max_cqe` is (1 <<
+    /// value less the first index. A work request has 32 scatter entries, an SRQ entry 27. `max_cqe` is (1 <<
     /// `RXE_MAX_LOG_CQE`) - 1. Inline data is the size of 32 scatter entries.
     pub const RXE: Self = Self {
         name: "rxe",
@@ -170,7 +170,7 @@ impl Profile {
         self.name
     }
 
-    /// Returns the attributes that such a device reports.
+    /// Returns the attributes that a device of this profile reports.
     pub const fn attributes(&self) -> &DeviceAttributes {
         &self.attributes
     }

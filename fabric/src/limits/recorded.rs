@@ -55,8 +55,8 @@ const OLD_RXE: DeviceAttributes = DeviceAttributes {
     max_inline_data: None,
 };
 
-/// ionic with an SRQ such as has been proposed for it: as deep as its other queues, with as many scatter
-/// entries.
+/// AMD Pensando (ionic) with an SRQ, as one has been proposed for it: as deep as the device's other queues,
+/// with as many scatter entries.
 const IONIC_WITH_SRQ: DeviceAttributes =
     DeviceAttributes { max_srq: 1024, max_srq_wr: 65_535, max_srq_sge: 8, ..*Profile::IONIC.attributes() };
 

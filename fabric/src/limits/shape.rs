@@ -1,14 +1,14 @@
 //! How connections share completion queues for what they post.
 //!
-//! One queue for all connections would need a place for everything that all of them can have under way. That
-//! is megabytes, and completions would cycle through them in the cache that Jet keeps for its pool. A queue
-//! for each connection would cost one more command to the device with every connection. So a few connections
-//! share a queue.
+//! One queue for all connections would need a place for everything that all of them can have under way. Such
+//! a queue takes megabytes. Its completions fill them one place after the other, and so would take cache that
+//! Jet keeps for its pool. A queue for each connection would cost one more command to the device with every
+//! connection. So a few connections share a queue.
 
-/// Places of a queue that a few connections share.
+/// Places of a completion queue that a few connections share.
 ///
-/// Providers add one and round up to a power of two (rxe_queue.c; mlx5's `create_cq`). 128 places are 8 KiB
-/// with mlx5's 64 bytes, and 16 KiB with rxe's 128.
+/// libibverbs' providers add one place and round up to a power of two (rxe_queue.c; mlx5's `create_cq`). 128
+/// places are 8 KiB with mlx5's 64 bytes, and 16 KiB with rxe's 128.
 const PLACES: u32 = 127;
 
 /// Work that a connection can have under way, each piece with a completion.
@@ -53,8 +53,8 @@ impl Shape {
     /// Distributes so many connections, each with so much work, over at most so many queues of at most so
     /// many places.
     ///
-    /// Where not all connections find place, there are as many as do. A queue takes few connections, unless
-    /// the number of queues would then not suffice. `queues` is at least one.
+    /// Where not all connections find places, the result has only as many as do. A queue takes few
+    /// connections, unless so many queues would then be too few. `queues` is at least one.
     pub(super) fn of(work: &Work, connections: u32, queues: u32, places: u32) -> Self {
         let most = work.fit(places);
         let connections = connections.min(most.saturating_mul(queues));

@@ -11,15 +11,15 @@ use std::path::{Path, PathBuf};
 pub(super) struct Swap {
     /// Bytes of swap that are free.
     pub free: u64,
-    /// Whether groups of version 2 are swapped when they reach their limits.
+    /// Whether control groups of version 2 are swapped when they reach their limits.
     ///
     /// With a swappiness of 0 they are not, though the machine itself may swap. Groups of version 1 have a
     /// swappiness each.
     pub used_by_groups: bool,
 }
 
-/// Returns the bytes that the tightest group leaves, and that group's folder. `None` where no group has a
-/// limit.
+/// Returns how many bytes the control group with the least room leaves, and that group's folder. `None` where
+/// no group has a limit.
 ///
 /// `own` are the lines of /proc/self/cgroup. `root` is the folder where the hierarchies are mounted.
 pub(super) fn tightest(root: &Path, own: &str, swap: Swap) -> Option<(u64, PathBuf)> {
@@ -46,7 +46,7 @@ impl Hierarchy {
         }
     }
 
-    /// Returns the folders of the process's group and of the groups above it.
+    /// Returns the folders of the process's control group and of the groups above it.
     fn folders(self, root: &Path, path: &str) -> Vec<PathBuf> {
         let mount = match self {
             Self::One => root.join("memory"),
@@ -67,7 +67,8 @@ impl Hierarchy {
     }
 }
 
-/// Finds the tightest of the process's group and those above it, in one hierarchy.
+/// Finds the control group with the least room in one hierarchy, among the process's group and those above
+/// it.
 fn tightest_of(folders: &[PathBuf], kind: Hierarchy, swap: Swap) -> Option<(u64, PathBuf)> {
     let mut groups: Vec<Group> = folders.iter().map(|folder| kind.group(folder, swap)).collect();
     // Swapped memory counts in every group above, too.
@@ -89,7 +90,7 @@ fn tightest_of(folders: &[PathBuf], kind: Hierarchy, swap: Swap) -> Option<(u64,
     rooms.zip(folders).filter_map(|(room, folder)| Some((room?, folder.clone()))).min()
 }
 
-/// Memory figures of one group.
+/// Memory figures of one control group.
 #[derive(Debug)]
 struct Group {
     /// Bytes that the group's memory limit leaves, after the kernel drops what it can. `None` without a
@@ -152,7 +153,7 @@ fn number(folder: &Path, name: &str) -> Option<u64> {
     std::fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok()
 }
 
-/// Text of a group's memory.stat.
+/// Text of a control group's file memory.stat.
 struct Stat(String);
 
 impl Stat {
@@ -177,8 +178,8 @@ mod tests {
     const SWAP: Swap = Swap { free: 1000 * MIB, used_by_groups: true };
     const MINE: &str = "0::/a/b\n";
 
-    /// Makes a hierarchy on disk: groups, the files of each, and their text. Numbers are in MiB, also those
-    /// of memory.stat.
+    /// Makes a hierarchy of control groups on disk: groups, the files of each, and their text. Numbers are in
+    /// MiB, also those of memory.stat.
     fn tree(groups: &[(&str, &[(&str, &str)])]) -> TempDir {
         let bytes = |word: &str| word.parse::<u64>().map_or(word.to_owned(), |mib| (mib * MIB).to_string());
         let root = tempfile::tempdir().unwrap();
@@ -194,7 +195,7 @@ mod tests {
         root
     }
 
-    /// Returns the room in MiB that the tightest group leaves.
+    /// Returns the room in MiB that the control group with the least room leaves.
     fn room(tree: &TempDir, own: &str, swap: Swap) -> Option<u64> {
         tightest(tree.path(), own, swap).map(|(room, _)| room / MIB)
     }

@@ -113,7 +113,7 @@ impl<T: Item> HeapConsumer<T> {
         self.end.prepare_sleep()
     }
 
-    /// Withdraws the announcement of [`Self::prepare_sleep`] after waking, for whatever reason.
+    /// Withdraws the announcement of [`Self::prepare_sleep`] after waking, whatever woke this end.
     pub fn awake(&mut self) {
         self.end.awake();
     }

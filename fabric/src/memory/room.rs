@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 /// Bytes left to everything else that the process needs: stacks, page tables, what the kernel keeps for it.
 const MARGIN_BYTES: u64 = 4 << 20;
 
-/// Error of a wish for more memory than there is.
+/// Error of a request for more memory than may be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum NoRoom {
-    /// A control group's limit does not allow it.
+    /// A control group's limit does not allow so much memory.
     #[error(
         "{wanted} bytes are more than the {room} that the memory limit of control group {} leaves; raise it \
          (MemoryMax= of the service, --memory of the container), or ask for less", group.display()
@@ -24,10 +24,10 @@ pub enum NoRoom {
         wanted: usize,
         /// Bytes that may be taken under the group's limit.
         room: u64,
-        /// Folder of the control group whose limit it is.
+        /// Folder of the control group that has the limit.
         group: PathBuf,
     },
-    /// The machine has less memory left.
+    /// The machine has less memory left than was asked for.
     #[error(
         "{wanted} bytes are more than the {room} that this machine has left (MemAvailable and SwapFree); end \
          other programs, or ask for less"
@@ -40,7 +40,7 @@ pub enum NoRoom {
     },
 }
 
-/// Folders in which the kernel reports memory and control groups. Tests give others.
+/// Folders in which the kernel reports memory and control groups. Tests use folders of their own.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Host<'a> {
     /// Folder that is /proc on a real machine.
@@ -61,7 +61,7 @@ impl Host<'_> {
     /// be read limits nothing.
     ///
     /// # Errors
-    /// [`NoRoom`], within an error of the system's kind.
+    /// [`NoRoom`], wrapped in an [`io::Error`].
     pub fn check(&self, wanted: usize, left: usize) -> io::Result<()> {
         self.room_for(wanted, left as u64).map_err(|error| io::Error::new(io::ErrorKind::OutOfMemory, error))
     }

@@ -214,8 +214,8 @@ impl SharedMemory {
         Ok(Self { file, mapping, pages })
     }
 
-    /// Allocates and touches `bytes` bytes from offset `at` on, of memory on ordinary pages that is not used
-    /// yet.
+    /// Allocates and touches the `bytes` bytes from offset `at` on. The memory must be on ordinary pages, and
+    /// these bytes must not be in use yet.
     ///
     /// Without that, touching a page when memory has run out raises SIGBUS.
     ///

@@ -1,7 +1,7 @@
 //! Deadlines of a software NIC: one at a time for each connection, and one for each transport's listeners.
 //!
-//! The time comes in as a number from the caller that polls; nothing here reads a clock. A wait that begins
-//! between two polls has its whole span from the later poll on, since nobody knows how long ago the earlier
+//! The time comes in as a number from the caller that polls; nothing here reads a clock. The span of a wait
+//! that begins between two polls is counted from the later poll, since nobody knows how long ago the earlier
 //! one was.
 
 use std::time::Duration;
@@ -81,10 +81,10 @@ impl Deadlines {
         self.now_ns = None;
     }
 
-    /// Sets the deadline of a place: `wait` must happen within `span`. The earlier deadline of the place is
-    /// gone.
+    /// Sets the deadline of a place: `wait` must happen within `span`. It replaces the earlier deadline of
+    /// the place.
     ///
-    /// The span begins now within a poll, and with the next poll otherwise.
+    /// Within a poll the span begins now, otherwise with the next poll.
     pub(crate) fn set(&mut self, place: u32, wait: Wait, span: Duration) {
         let entry = &mut self.entries[place as usize];
         self.waiting += u32::from(entry.wait.replace(wait).is_none());
@@ -113,7 +113,7 @@ impl Deadlines {
         self.waiting -= u32::from(self.entries[place as usize].wait.take().is_some());
     }
 
-    /// Clears the deadline of a place if it is for this event. Another deadline stays.
+    /// Clears the deadline of a place if it is for this event. A deadline for another event stays.
     #[inline]
     pub(crate) fn clear_if(&mut self, place: u32, wait: Wait) {
         if self.wait_at(place) == Some(wait) {

@@ -125,7 +125,8 @@ impl SoftNic {
         self.tables.deadlines.end_poll();
     }
 
-    /// Prepares to sleep, within what counts as a poll. `false` where there is work.
+    /// Prepares to sleep. To be called between `begin_poll` and `end_poll` of the deadlines. `false` where
+    /// there is work.
     fn prepare_sleep(&mut self, now_ns: u64) -> bool {
         // A descriptor that is ready would wake the user at once.
         if self.tables.has_news() || self.look() > 0 {

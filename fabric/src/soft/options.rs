@@ -12,52 +12,55 @@ pub const PAYLOAD_BYTES_MAX: u32 = jet_wire::SLAB_BYTES_U32;
 pub const SENDS_PER_QP_MAX: u32 = 128;
 /// Most READs of a peer that one QP answers at once.
 pub const READS_ANSWERED_MAX: u32 = 256;
-/// Low bits of a region's key that are the region's place in the table.
+/// Number of low bits of a region's key that are the region's place in the table.
 pub const REGION_INDEX_BITS: u32 = 12;
 
 /// Sizes and times of a software NIC. Memory for these sizes is allocated once, when the NIC is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SoftOptions {
-    /// Connections, including those that are being set up (1,024).
+    /// Connections, including those that are being set up (default 1,024).
     pub qps_max: u32,
-    /// SRQ entries that are posted, or completed but not polled (4,096: more than a 12 MiB pool has slabs).
+    /// SRQ entries that are posted, or completed but not polled (default 4,096: more than a 12 MiB pool has
+    /// slabs).
     pub srq_entries_max: u32,
-    /// Outstanding READs of all QPs together (256).
+    /// Outstanding READs of all QPs together (default 256).
     pub reads_max: u32,
-    /// Outstanding READs of one QP (32, Jet §3.2). 0 means that this end makes no READs.
+    /// Outstanding READs of one QP (default 32, Jet §3.2). 0 means that this end makes no READs.
     pub reads_per_qp_max: u32,
-    /// READs of a peer that one QP answers at once (256, which is the most). 0 means that this end answers no
-    /// READs.
+    /// READs of a peer that one QP answers at once (default 256, which is the most). 0 means that this end
+    /// answers no READs.
     pub reads_answered_per_qp_max: u32,
-    /// Outstanding SENDs of one QP (128, which is the most).
+    /// Outstanding SENDs of one QP (default 128, which is the most).
     pub sends_per_qp_max: u32,
-    /// Places in the completion queue (16,384).
+    /// Places in the completion queue (default 16,384).
     ///
     /// The places that `srq_entries_max` and `reads_max` leave are the number of SENDs that may be
     /// outstanding altogether. Nothing is posted that could not complete.
     pub completions: u32,
-    /// Regions that this NIC registers (64, as many as a peer takes).
+    /// Regions that this NIC registers (default 64, as many as a peer takes).
     pub regions_max: u32,
-    /// Regions that one peer may have mapped here, over `shm:` (64). One more ends that peer's connection.
+    /// Regions that one peer may have mapped here, over `shm:` (default 64). One more ends that peer's
+    /// connection.
     ///
     /// A sender has few and large regions: 64 of 8 MiB hold 512 MiB.
     pub peer_regions_max: u32,
-    /// Bytes that the mapped regions of one peer may have together, over `shm:` (64 GiB of address space).
+    /// Bytes that the mapped regions of one peer may have together, over `shm:` (default 64 GiB of address
+    /// space).
     pub peer_bytes_max: u64,
-    /// Regions that all peers together may have mapped here, over `shm:` (16,384: a quarter of what
+    /// Regions that all peers together may have mapped here, over `shm:` (default 16,384: a quarter of what
     /// `vm.max_map_count` allows a process).
     ///
     /// The peer whose region is one too many is cut off with
-    /// [`crate::nic::DisconnectReason::Transport`]`(ENOMEM)`. The other peers keep theirs.
+    /// [`crate::nic::DisconnectReason::Transport`]`(ENOMEM)`. The other peers keep their regions.
     pub mapped_regions_max: u32,
     /// Time that an arrived SEND may wait for an SRQ entry. After it the QP fails with
     /// [`crate::nic::Status::RnrExhausted`].
     ///
     /// `None` means without limit (the default, `rnr_retry = 7` in verbs' terms).
     pub rnr_timeout: Option<Duration>,
-    /// Time for which [`crate::Nic::disconnect`] waits until posted SENDs are taken (1 s).
+    /// Time for which [`crate::Nic::disconnect`] waits until posted SENDs are taken (default 1 s).
     pub farewell: Duration,
-    /// Time in which a connection must be set up (5 s); otherwise it ends with `ETIMEDOUT`.
+    /// Time in which a connection must be set up (default 5 s); otherwise it ends with `ETIMEDOUT`.
     ///
     /// At the accepting end the peer's request must arrive by then. At the connecting end the other end's
     /// user must have answered.
@@ -98,14 +101,14 @@ impl Default for SoftOptions {
 /// Options of the sockets under `tcp:`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpOptions {
-    /// Time for which a peer's host may give no sign of life before its connection ends (10 s).
+    /// Time for which a peer's host may give no sign of life before its connection ends (default 10 s).
     ///
-    /// Keepalive probes find out while nothing is sent, `TCP_USER_TIMEOUT` while something is. A peer without
-    /// an SRQ entry for longer than this, whose socket buffers are full, looks the same to the kernel. Its
-    /// connection ends, too.
+    /// Keepalive probes detect this while nothing is sent, `TCP_USER_TIMEOUT` while something is. A peer
+    /// without an SRQ entry for longer than this, whose socket buffers are full, looks the same to the
+    /// kernel. Its connection ends, too.
     pub peer_timeout: Duration,
-    /// Time for which a peer may bring no byte of any outstanding READ (10 s; [`Duration::MAX`]: without
-    /// limit).
+    /// Time for which a peer may bring no byte of any outstanding READ (default 10 s; [`Duration::MAX`]:
+    /// without limit).
     ///
     /// After it the QP fails with [`crate::nic::DisconnectReason::Transport`]`(ETIMEDOUT)`, and its READs
     /// complete flushed. This finds a peer whose kernel acknowledges everything while its process answers

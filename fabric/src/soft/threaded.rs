@@ -7,10 +7,11 @@
 //! to spare may use one, too.
 //!
 //! Differences from the inner NIC:
-//! * Requests that the inner NIC refuses at the post are refused later. Such a request completes with
+//! * A request that the inner NIC refuses is refused later than when it is posted: it completes with
 //!   [`Status::LocalProtection`](crate::nic::Status) (an SRQ entry as [`Work::SrqFlush`]), with `Flushed`
 //!   where the connection had gone, and with `Other(EINVAL)` where it exceeds the limits. The completion may
-//!   overtake those of requests still in flight. The QP stays usable, as where the post itself is refused.
+//!   overtake those of requests still in flight. The QP stays usable, as it does where the inner NIC refuses
+//!   a post.
 //! * [`PostError::QueueFull`] may also mean that the thread is behind. Polling and trying again helps then,
 //!   too.
 //! * The time is the thread's own: the thread has a clock, and passes its time to the inner NIC.
@@ -18,7 +19,8 @@
 //!
 //! Neither side makes a system call while the other side is awake. The thread polls while there is work.
 //! After that it polls on for a time, which grows when polling on found work and shrinks when it did not.
-//! Then it arms the inner NIC, and sleeps in an epoll on the inner NIC and on the front's doorbell.
+//! Then it arms the inner NIC, and sleeps in an epoll on the inner NIC and on a doorbell that the
+//! [`Threaded`], its front, rings.
 
 mod crossing;
 mod nic_thread;
@@ -48,14 +50,15 @@ use std::time::Duration;
 pub struct ThreadedOptions {
     /// Core that the NIC thread is pinned to. `None` leaves the choice to the system (the default).
     pub cpu: Option<usize>,
-    /// Longest time that the thread polls without finding work before it sleeps (100 us: a few times what a
-    /// wake-up costs). With zero it sleeps at once.
+    /// Longest time that the thread polls without finding work before it sleeps (default 100 us: a few times
+    /// what a wake-up costs). With zero it sleeps at once.
     pub spin_max: Duration,
-    /// SENDs that are posted and not completed, over all QPs (8,192).
+    /// SENDs that are posted and not completed, over all QPs (default 8,192).
     pub sends_max: u32,
-    /// Buffers for SENDs on their way to the thread: 4.2 KiB each, the last freed one used first (512).
+    /// Buffers for SENDs on their way to the thread: 4.2 KiB each, the last freed one used first (default
+    /// 512).
     pub send_buffers: u32,
-    /// Connection events that are not polled yet (1,024). The inner NIC keeps further events.
+    /// Connection events that are not polled yet (default 1,024). The inner NIC keeps further events.
     pub events_max: u32,
 }
 
@@ -71,7 +74,7 @@ impl Default for ThreadedOptions {
     }
 }
 
-/// State of a QP, as the front knows it.
+/// State of a QP, as the front, the [`Threaded`], knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QpState {
     Vacant,
@@ -307,8 +310,8 @@ impl Threaded {
     }
 }
 
-/// Returns the cells of the post ring: enough for all that may be posted before the thread looks. SENDs count
-/// by their buffers.
+/// Returns the cells of the post ring: enough for all that may be posted before the thread looks. There are
+/// at most as many SENDs as send buffers.
 fn post_cells(limits: &Limits, send_buffers: u32) -> u32 {
     let read_cells = Post::read_cells(limits.scatter_max as usize);
     let reads = limits.reads_max.saturating_mul(u32::try_from(read_cells).unwrap_or(u32::MAX));

@@ -29,11 +29,12 @@
 //!   is free again only after the user polled that event.
 //!
 //! Statuses, the same over every transport:
-//! * A SEND that does not fit takes its SRQ entry, which completes with `Length`. The SEND completes with
-//!   `Length` at the end that posted it. Both QPs end with `WorkRequest(Length)`.
+//! * A SEND that does not fit into its SRQ entry takes the entry all the same. The entry completes with
+//!   `Length`. The SEND completes with `Length` at the end that posted it. Both QPs end with
+//!   `WorkRequest(Length)`.
 //! * A SEND with a registered payload whose key is gone completes with `LocalProtection` at the end that
 //!   posted it, and takes no entry.
-//! * A SEND without an SRQ entry beyond `rnr_timeout` (measured where it arrived) completes with
+//! * A SEND that finds no SRQ entry within `rnr_timeout` (measured where it arrived) completes with
 //!   `RnrExhausted` at the end that posted it.
 //! * A READ that the peer's region does not allow completes with `RemoteAccess` at the end that posted it.
 //!   Both QPs end with `WorkRequest(RemoteAccess)`.

@@ -34,7 +34,7 @@ pub struct LocalAddress {
     pub address: IpAddr,
 }
 
-/// Sources of a host's devices and addresses: its sysfs, and its interfaces. Tests give others.
+/// Sources of a host's devices and addresses: its sysfs, and its interfaces. Tests use sources of their own.
 #[derive(Clone, Debug)]
 pub(super) struct Host {
     sys: PathBuf,

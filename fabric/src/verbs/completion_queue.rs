@@ -55,7 +55,7 @@ impl CompletionChannel {
         unsafe { BorrowedFd::borrow_raw((*self.channel).fd) }
     }
 
-    /// Takes an event, and returns the queue that it is of. `None` where there is no event.
+    /// Takes an event, and returns the completion queue that raised it. `None` where there is no event.
     pub fn next_event(&self) -> Option<*mut ibv_cq> {
         let (mut cq, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: the channel does not block; a queue with an event that was not acknowledged cannot be
@@ -124,8 +124,8 @@ pub(super) struct Mark {
 impl Mark {
     /// Whether all that was in a queue of so many places at this moment was looked at by `now`.
     ///
-    /// That is so once the queue was found empty, or so much was taken that a whole batch lies behind the
-    /// last of it.
+    /// That is so once the queue was found empty, or once so many completions were taken that a whole batch
+    /// lies behind the last of them.
     fn is_passed(self, now: Self, places: u32) -> bool {
         now.times_empty > self.times_empty || now.taken - self.taken >= u64::from(places) + BATCH as u64
     }
@@ -287,7 +287,7 @@ impl CompletionQueue {
         self.is_dead
     }
 
-    /// Returns the present moment of the queue.
+    /// Returns the present moment in the queue's stream of completions.
     pub fn now(&self) -> Mark {
         self.now
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// Texts that precede the vector's number in an interrupt's name.
 const MARKS: [&str; 2] = ["mlx5_comp", "-CEQ-"];
 
-/// Folders in which the kernel describes interrupts. Tests give others.
+/// Folders in which the kernel describes interrupts. Tests use folders of their own.
 #[derive(Debug)]
 pub(super) struct Interrupts {
     proc: PathBuf,
@@ -24,10 +24,11 @@ impl Interrupts {
         Self { proc: PathBuf::from("/proc"), sys: PathBuf::from("/sys") }
     }
 
-    /// Returns the device's vector, of `vectors`, for a processor: 0 where `cpu` is `None`.
+    /// Returns which of the device's `vectors` interrupt vectors to use for a thread on processor `cpu`: 0
+    /// where that is `None`.
     ///
     /// The vector is the one whose interrupt goes to that processor. Where that cannot be found out, it is
-    /// the one of the processor's number, as drivers spread them.
+    /// the vector with the processor's number, modulo `vectors`, as drivers spread the vectors.
     pub fn vector_near(&self, device: &str, vectors: u32, cpu: Option<usize>) -> u32 {
         let Some(cpu) = cpu else { return 0 };
         let found = self.of_device(device).into_iter().find(|(vector, interrupt)| {

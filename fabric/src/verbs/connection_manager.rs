@@ -72,7 +72,8 @@ impl Drop for EventChannel {
     }
 }
 
-/// READs that one end of a connection has at once. RDMA CM has a byte for each number.
+/// READs that one end of a connection answers at once, and READs that it makes at once. RDMA CM has a byte
+/// for each of the two numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReadDepth {
     /// READs of the other end that this end answers at once. 0 means that it refuses them.
@@ -85,7 +86,7 @@ impl ReadDepth {
     /// Depth assumed of a peer of which nothing was heard yet: the most that RDMA CM can express.
     pub const MOST: Self = Self { answers: u8::MAX, makes: u8::MAX };
 
-    /// Limits the depth to what is of use with such a peer.
+    /// Limits the READ depth of this end to what is of use with a peer of depth `peer`.
     ///
     /// No end makes more READs than the other end answers, nor answers more than the other end makes.
     pub fn beside(self, peer: Self) -> Self {
@@ -93,7 +94,7 @@ impl ReadDepth {
     }
 }
 
-/// Event of an identifier.
+/// Event of an RDMA CM identifier.
 #[derive(Debug)]
 pub(super) enum CmEvent {
     /// A peer asks for a connection; the identifier is new.
@@ -111,7 +112,7 @@ pub(super) enum CmEvent {
         /// READs that the peer makes and answers.
         reads: ReadDepth,
     },
-    /// The peer is ready, too.
+    /// The peer is ready, too: the connection is established.
     Established,
     /// The other end's user refused the connection, with this private data.
     Rejected {
@@ -280,7 +281,8 @@ impl ConnectionId {
         unsafe { rdma_reject(self.id, data.as_ptr().cast(), bytes) };
     }
 
-    /// Returns what the peer's device can do with another of its maker (ECE), as the peer said.
+    /// Returns the options that the peer's device can use with a device of the same maker (ECE), as the peer
+    /// said.
     pub fn peer_ece(&self) -> ibv_ece {
         let mut ece = ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 };
         // SAFETY: the identifier lives, and has no QP of the library's making.

@@ -113,10 +113,10 @@ pub(super) struct Connection {
     pub state: State,
     pub pair: Option<QueuePair>,
     pub id: Option<ConnectionId>,
-    /// Whether the QP, the identifier or both are with an order that is being carried out. The connection's
-    /// end waits for the outcome.
+    /// Whether the QP, the identifier or both are with an order for slow calls that is being carried out. The
+    /// connection ends only after the outcome.
     pub has_order: bool,
-    /// Whether the connection is to end after the outcome, for [`Self::reason`].
+    /// Whether the connection is to end after the outcome of its order, for [`Self::reason`].
     pub ends: bool,
     /// Number of the QP, as long as completions of it may arrive.
     pub qp_number: Option<u32>,
@@ -133,7 +133,7 @@ pub(super) struct Connection {
     /// READs that may be outstanding, as both ends agreed.
     pub reads_max: u32,
     queue: SendQueue,
-    /// First and last of the gathered requests that the device does not have yet.
+    /// First and last of the connection's gathered requests that the device does not have yet.
     pub gathered: Option<(usize, usize)>,
     /// Time when the connection gives up what it waits for.
     pub deadline: Option<Instant>,
@@ -141,7 +141,7 @@ pub(super) struct Connection {
     pub last_wqe_deadline: Option<Instant>,
     /// Whether the connection's QP takes no SRQ entry any more.
     pub takes_no_more_entries: bool,
-    /// Moments of two completion queues, that of arrivals and the connection's own.
+    /// Moments of two completion queues, that of SRQ entries and that of the connection's posted work.
     ///
     /// They were taken when the QP took its last SRQ entry, or was destroyed with work left.
     pub settles_after: (Mark, Mark),
@@ -212,7 +212,7 @@ impl Connection {
         self.queue.is_empty()
     }
 
-    /// Returns the position of the newest work.
+    /// Returns the position of the newest work in the send queue.
     pub fn newest(&self) -> u32 {
         self.queue.tail.wrapping_sub(1)
     }

@@ -3,7 +3,8 @@
 //! librdmacm opens a device when the first identifier is bound to it, and keeps it open while the process
 //! lives. Only a removed device is closed earlier: when its last identifier is destroyed. A NIC makes its
 //! objects in a context of its own beside that ([`super::context`]). A NIC opens only the device that it
-//! needs: a device cannot be removed while a process holds it without knowing.
+//! needs: a process that holds a device open without noticing its removal keeps the device from being
+//! removed.
 
 use super::addresses::{Host, LocalAddress};
 use super::completion_vector::Interrupts;
@@ -155,7 +156,7 @@ impl SynchronousId {
         (!context.is_null()).then_some(context)
     }
 
-    /// Returns the device's port, where the identifier is bound to one; the first otherwise.
+    /// Returns the number of the port that the identifier is bound to; 1 where it is bound to none.
     fn port(&self) -> u8 {
         // SAFETY: the identifier lives.
         unsafe { (*self.0).port_num }.max(1)
@@ -276,7 +277,7 @@ impl Device {
         self.attributes
     }
 
-    /// Returns the vector for the device's completion queues.
+    /// Returns the interrupt vector for the NIC's completion queues.
     pub fn completion_vector(&self) -> u32 {
         self.completion_vector
     }

@@ -48,7 +48,8 @@ pub(super) enum PortEvent {
 
 /// Event as the library writes it.
 ///
-/// The bindings' own type is not used: an event newer than the bindings would be no value of it.
+/// The bindings' own type is not used: an event newer than the bindings would not be a valid value of that
+/// type.
 #[repr(C)]
 struct RawEvent {
     element: *mut libc::c_void,

@@ -225,8 +225,8 @@ impl VerbsNic {
         }
     }
 
-    /// Ends all connections after the device was removed or failed. Its removal waits until everything in it
-    /// is destroyed.
+    /// Ends all connections after the device was removed or failed. The device's removal waits until
+    /// everything that was made in it is destroyed.
     pub(super) fn device_is_gone(&mut self) {
         if self.device.is_gone() {
             return;

@@ -1,6 +1,6 @@
 //! Send requests that were posted and not yet given to the device.
 //!
-//! They form one chain for each QP, so that one ring of the QP's doorbell gives the device all of them.
+//! They form one chain for each QP, so that ringing the NIC's doorbell once gives the device the whole chain.
 
 use super::connections::Connection;
 use crate::nic::Qp;

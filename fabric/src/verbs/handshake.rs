@@ -234,7 +234,7 @@ impl VerbsNic {
         }
     }
 
-    /// Returns the READs that this end makes and answers with such a peer.
+    /// Returns the READs that this end makes and answers with a peer of this READ depth.
     fn reads_beside(&self, peer: ReadDepth) -> ReadDepth {
         let byte = |reads: u32| u8::try_from(reads).unwrap_or(u8::MAX);
         let own = ReadDepth {
@@ -307,7 +307,7 @@ impl VerbsNic {
         self.order(Order::Accept { qp, id, terms });
     }
 
-    /// Refuses a request that its user has accepted, with these words as private data.
+    /// Refuses a connection request that this end's user has accepted, with these words as private data.
     fn refuse(&mut self, qp: Qp, reason: DisconnectReason, words: &[u8]) {
         let connection = self.connections.get_mut(qp).expect("the caller looked");
         connection.reason.get_or_insert(reason);

@@ -1,8 +1,9 @@
 //! Addresses at which a NIC listens, with an identifier for each.
 //!
 //! An unspecified address (`0.0.0.0`, `[::]`) stands for the addresses of the NIC's port, one by one. RDMA
-//! CM's own unspecified address would be open to every device of the host, though this NIC can take nothing
-//! from the others. It would also keep the next daemon from that port number.
+//! CM's own unspecified address would be open to every device of the host, though this NIC cannot take
+//! connections from the other devices. It would also keep another daemon on this host from using that port
+//! number.
 //!
 //! An address may disappear and come back. The identifier that was bound to it is then made anew. What the
 //! kernel has looked up for it (the interface, the GID) may differ from what the address leads to now.
@@ -21,7 +22,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Times that a free port number is tried until it is free at every address.
+/// Attempts to find a port number that is free at every address, where the system chooses the number.
 const ATTEMPTS: u32 = 16;
 
 /// Addresses at which one call of `listen` listens.
@@ -43,7 +44,8 @@ struct Place {
     id: Result<ConnectionId, String>,
     /// Whether the port had the address at the last look.
     is_there: bool,
-    /// Whether the address appeared after the beginning. Such a place is removed when its address disappears.
+    /// Whether the address appeared after listening began. Such a place is removed when its address
+    /// disappears.
     is_learned: bool,
 }
 
@@ -109,7 +111,7 @@ impl Listening {
     }
 
     /// Whether [`Self::renew`] has something to do, now that the device has these addresses. With `all` it
-    /// has at each address that is present.
+    /// has something to do at each address that is present.
     pub fn is_stale(&self, present: &[LocalAddress], all: bool) -> bool {
         let is_new = |address: &IpAddr| self.places.iter().all(|place| place.address != *address);
         let any_new = self.asked.ip().is_unspecified()

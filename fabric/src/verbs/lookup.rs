@@ -48,7 +48,7 @@ impl Lookup {
         self.used += 1;
     }
 
-    /// Removes a number. Entries that had probed past it move up.
+    /// Removes a number. Entries that had probed past its place move up.
     pub fn remove(&mut self, key: u32) {
         let mask = self.slots.len() - 1;
         let mut at = self.home(key);

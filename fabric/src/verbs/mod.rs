@@ -12,7 +12,7 @@
 //!   queues have a place for every SEND, READ and probe that their QPs may have under way.
 //! * A QP that ends is taken to the error state, and its work completes. It is destroyed when the device
 //!   reports that it takes no SRQ entry any more, or has reported nothing for a while. Destroyed earlier, it
-//!   would lose the entries that it took and nobody saw.
+//!   would lose SRQ entries that it took and whose completions nobody saw.
 
 mod addresses;
 mod completion_queue;
@@ -96,8 +96,8 @@ const LOOK_EVERY: u32 = 4096;
 const LOOK_EVERY_TIMED: u32 = 16;
 /// Events of connections that are taken in one look, at most. Each takes some system calls.
 const EVENTS_AT_ONCE: u32 = 8;
-/// Number of empty polls that a poll with work counts for. It takes longer, and its messages share the system
-/// call.
+/// Number of empty polls that a poll with work counts for. Such a poll takes longer, and its messages share
+/// the cost of the look's system calls.
 const POLL_WITH_WORK: u32 = 16;
 
 /// NIC on verbs; see the module's documentation.
@@ -133,7 +133,8 @@ pub struct VerbsNic {
     expanding: Option<Expansion>,
     /// SRQ entries that completed and were not shown yet.
     arrivals: Batch,
-    /// Completion queue that is polled next: 0 is that of arrivals, the others follow.
+    /// Completion queue that is polled next: 0 is the queue of SRQ entries, and the queues of posted work
+    /// follow.
     turn: usize,
     probing: Probing,
     /// Indices of connections that wait for something with a deadline.
@@ -252,7 +253,7 @@ impl VerbsNic {
         &self.device_limits
     }
 
-    /// Returns the use of the NIC's completion queues, that of arrivals first.
+    /// Returns the use of the NIC's completion queues, that of SRQ entries first.
     pub fn completion_queues(&self) -> impl Iterator<Item = QueueUse> + '_ {
         let arrivals = self.receive_completions.in_use(self.limits.srq_entries_max);
         std::iter::once(arrivals).chain(self.send_completions.queues())

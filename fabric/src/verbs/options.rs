@@ -52,81 +52,83 @@ pub struct VerbsOptions {
     pub source: Option<IpAddr>,
     /// Limits that the NIC keeps to beside the device's. `None`: the device's limits alone.
     pub profile: Option<Profile>,
-    /// Connections, including those that are being set up (1,024).
+    /// Connections, including those that are being set up (default 1,024).
     pub qps_max: u32,
-    /// SRQ entries that are posted, or completed but not polled (4,096).
+    /// SRQ entries that are posted, or completed but not polled (default 4,096).
     pub srq_entries_max: u32,
-    /// Outstanding READs of all QPs together (256).
+    /// Outstanding READs of all QPs together (default 256).
     pub reads_max: u32,
-    /// Outstanding READs of one QP, or as many as the device allows (16: what ConnectX-6 and -7 allow; 4 MiB
-    /// of fragments).
+    /// Outstanding READs of one QP, or as many as the device allows if that is fewer (default 16: what
+    /// ConnectX-6 and -7 allow; 4 MiB of fragments).
     ///
     /// 0 means that this end makes none, and reserves nothing at its peers for answering them.
     pub reads_per_qp_max: u32,
-    /// READs of a peer that one QP answers at once, or as many as the device answers (255, which is the most
-    /// that RDMA CM can express).
+    /// READs of a peer that one QP answers at once, or as many as the device answers if that is fewer
+    /// (default 255, which is the most that RDMA CM can express).
     ///
     /// 0 means that this end answers none: its QPs refuse READs, whatever is registered.
     pub reads_answered_per_qp_max: u32,
-    /// Outstanding SENDs of one QP (128). A connection's queues have a place for each, for each READ, and for
-    /// a probe.
+    /// Outstanding SENDs of one QP (default 128). A connection's queues have a place for each SEND, for each
+    /// READ, and for a probe.
     pub sends_per_qp_max: u32,
-    /// Outstanding SENDs of all QPs together (4,096). Each has a place for its header, 128 bytes.
+    /// Outstanding SENDs of all QPs together (default 4,096). Each has a place for its header, 128 bytes.
     pub sends_max: u32,
-    /// Places of 4 KiB for payloads of SENDs that are copied, [`crate::nic::Payload::Inline`] (256).
+    /// Places of 4 KiB for payloads of SENDs that are copied, [`crate::nic::Payload::Inline`] (default 256).
     pub inline_places: u32,
-    /// Regions that can be registered (64).
+    /// Regions that can be registered (default 64).
     pub regions_max: u32,
     /// NUMA node for queues and staged bytes. `None` (the default): the device's, where it has one.
     pub numa_node: Option<u32>,
     /// Processor of the thread that sleeps on this NIC, if that is always the same. Completions then
     /// interrupt that processor.
     pub cpu: Option<usize>,
-    /// Whether the slow calls of accepting and ending connections are made on a thread of their own (no).
-    /// Useful with many connections.
+    /// Whether the slow calls of accepting and ending connections are made on a thread of their own (default
+    /// no). Useful with many connections.
     pub set_up_thread: bool,
     /// Times that a SEND which finds no SRQ entry is tried again before its QP fails: 0 to 6, or 7 for ever
-    /// (7).
+    /// (default 7).
     pub rnr_retry: u8,
-    /// Time that a peer waits after it found no SRQ entry, in the InfiniBand specification's code: 7 is 0.12
-    /// ms (7). RDMA CM's own value, 0, is 655 ms.
+    /// Time that a peer waits after it found no SRQ entry, in the InfiniBand specification's code (default 7:
+    /// 0.12 ms). RDMA CM's own value, 0, is 655 ms.
     pub rnr_timer: u8,
-    /// Times that a packet without an acknowledgement is sent again before its QP fails: 0 to 7 (6).
+    /// Times that a packet without an acknowledgement is sent again before its QP fails: 0 to 7 (default 6).
     ///
     /// Soft-RoCE takes 7 as for ever, and then never notices a peer that is gone without a message.
     pub retry: u8,
-    /// Time that an acknowledgement may take before the packet is sent again: 4.096 us x 2^this, 1 to 31 (16:
-    /// 268 ms).
+    /// Time that an acknowledgement may take before the packet is sent again: 4.096 us x 2^this, 1 to 31
+    /// (default 16: 268 ms).
     ///
     /// A peer that is gone without a message is noticed after seven times as long.
     pub ack_timeout: u8,
     /// Type of service of this end's packets, as in IP (RFC 2474): the code point, and two bits below it.
     ///
-    /// `None` where this end asks: the kernel's value for RDMA CM (`default_roce_tos`). `None` where this end
-    /// accepts: the peer's value.
+    /// With `None`, a connection that this end asks for has the kernel's value for RDMA CM
+    /// (`default_roce_tos`). One that this end accepts has the peer's value.
     pub tos: Option<u8>,
-    /// Time for which [`crate::Nic::disconnect`] waits until posted SENDs are taken (1 s).
+    /// Time for which [`crate::Nic::disconnect`] waits until posted SENDs are taken (default 1 s).
     pub farewell: Duration,
-    /// Time in which a connection must be set up (20 s: RDMA CM sends a lost request again after 4.3 s).
+    /// Time in which a connection must be set up (default 20 s: RDMA CM sends a lost request again after 4.3
+    /// s).
     pub handshake: Duration,
-    /// Span in which each connection is looked at once (5 s).
+    /// Span in which each connection is looked at once (default 5 s).
     ///
     /// A connection on which nothing happened since the last look is probed with a WRITE of no bytes. The
     /// message of a peer that went may have been lost, and RC has no other way to notice. Work that does not
     /// end for four such spans ends its connection. That happens not before the device had time for its
     /// retries (`ack_timeout`, `retry`).
     pub keep_alive: Duration,
-    /// Time between two looks at the port without an event of the device, while the NIC listens (10 s).
+    /// Time between two looks at the port without an event of the device, while the NIC listens (default 10
+    /// s).
     ///
     /// Most devices do not report a new MTU. Changes that the device reports do not wait for such a look.
     pub look_every: Duration,
-    /// Time for which a QP in the error state may keep its work (1 s). After it the QP is destroyed all the
-    /// same, and counted.
+    /// Time for which a QP in the error state may keep its work (default 1 s). After it the QP is destroyed
+    /// all the same, and counted.
     pub drain: Duration,
-    /// Time that the device may take to report that such a QP takes no SRQ entry any more ("last WQE
-    /// reached", 20 ms).
+    /// Time that the device may take to report that a QP in the error state takes no SRQ entry any more
+    /// ("last WQE reached"; default 20 ms).
     ///
-    /// Some devices never report it; these cases are counted, too.
+    /// Some devices never report it. QPs without that report are counted.
     pub last_wqe: Duration,
 }
 

@@ -40,7 +40,7 @@ impl VerbsNic {
         }
     }
 
-    /// Returns the connection whose order was carried out, and notes that its parts are back.
+    /// Returns the connection whose order was carried out, and notes that its QP and identifier are back.
     pub(super) fn order_returned(&mut self, qp: Qp) -> &mut Connection {
         let connection =
             self.connections.get_mut(qp).expect("a connection stays while an order has something of it");
@@ -51,7 +51,7 @@ impl VerbsNic {
         connection
     }
 
-    /// Begins to end a connection whose end waited for its parts. `true` where it did.
+    /// Begins to end a connection whose end waited for its QP and identifier. `true` where it did.
     pub(super) fn ends_now(&mut self, qp: Qp) -> bool {
         let connection = self.connections.get_mut(qp).expect("it is back");
         if !std::mem::take(&mut connection.ends) {

@@ -5,7 +5,7 @@ use super::queue_pair::QueuePair;
 use super::watch::Path;
 use crate::nic::Qp;
 
-/// Number of MTUs in the specification.
+/// Number of MTUs in the InfiniBand specification.
 const CLASSES: usize = 5;
 const BYTES_LEAST: u32 = 256;
 
@@ -59,7 +59,7 @@ impl VerbsNic {
         }
     }
 
-    /// Stops counting a connection.
+    /// Stops counting a connection as ready.
     pub(super) fn count_out(&mut self, qp: Qp) {
         let Some(connection) = self.connections.get_mut(qp) else { return };
         if std::mem::take(&mut connection.is_counted) {

@@ -37,9 +37,9 @@ impl VerbsNic {
         filled
     }
 
-    /// Takes completions from each queue in use: that of arrivals, and in turn those of posted work.
+    /// Takes completions from each queue in use: that of SRQ entries, and in turn those of posted work.
     ///
-    /// The turns keep a queue from waiting for ever where the others always fill `out`.
+    /// Taking turns keeps a queue from waiting for ever where the other queues always fill `out`.
     fn fill(&mut self, out: &mut [Completion]) -> usize {
         let mut filled = 0;
         let mut is_blocked = false;

@@ -76,7 +76,7 @@ impl VerbsNic {
         Ok(())
     }
 
-    /// Gives the device all gathered requests, and rings the doorbells.
+    /// Gives the device all gathered requests, and rings the NIC's doorbells.
     #[inline]
     pub(super) fn give_gathered(&mut self) {
         self.receives.flush();

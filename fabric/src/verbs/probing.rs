@@ -1,7 +1,7 @@
 //! Probing of connections, to find out whether silent peers are still there.
 //!
-//! Each connection is looked at once in every span of `keep_alive`, a part of all connections at a time. All
-//! at once they would be thousands of packets in one burst, and as many completions.
+//! Each connection is looked at once in every span of `keep_alive`, a part of all connections at a time.
+//! Probing all at once would send thousands of packets in one burst, and bring as many completions.
 
 use super::VerbsNic;
 use super::connections::{Posted, State};
@@ -9,8 +9,8 @@ use super::gather::Verb;
 use crate::nic::DisconnectReason;
 use std::time::{Duration, Instant};
 
-/// Spans of `keep_alive` after which work that does not end ends its connection, unless the device still
-/// sends it again.
+/// Looks, one in each `keep_alive`, after which a connection is ended because its work does not end. There
+/// are more looks where the device sends a packet again for longer.
 const STALLED_LOOKS_MIN: u32 = 4;
 /// Number of parts that connections are divided into.
 const PARTS: usize = 64;
@@ -27,7 +27,7 @@ pub(super) struct Probing {
     part: usize,
     next: Instant,
     every: Duration,
-    /// Looks after which a connection whose work does not end is ended.
+    /// Number of looks after which a connection whose work does not end is ended.
     stalled_looks: u32,
 }
 
@@ -126,7 +126,7 @@ mod tests {
     const SENT_AGAIN_FOR: Duration = Duration::from_secs(2);
 
     /// Returns the parts whose turn comes within so many spans, each with its time and number of connections.
-    /// The user wakes when told.
+    /// Plays a user that polls at each time that `next` gives.
     fn turns(probing: &mut Probing, start: Instant, spans: u32) -> Vec<(Duration, u32)> {
         let mut turns = Vec::new();
         while let Some(next) = probing.next().filter(|next| *next <= start + KEEP_ALIVE * spans) {

@@ -199,7 +199,7 @@ impl QueuePair {
         Ok(self.modify(&mut attributes, mask)?)
     }
 
-    /// Returns what the QP's device can do with another of its maker (ECE).
+    /// Returns the options that the QP's device can use with a device of the same maker (ECE).
     pub fn ece(&self) -> ibv_ece {
         let mut ece = ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 };
         // SAFETY: the QP lives. Where the device knows nothing of ECE, the structure stays empty.

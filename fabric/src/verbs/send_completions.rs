@@ -80,7 +80,7 @@ impl SendCompletions {
         &self.queues[seat.0 as usize]
     }
 
-    /// Returns the present moment of a connection's queue.
+    /// Returns the present moment in the stream of completions of a connection's queue.
     pub fn now(&self, seat: Seat) -> Mark {
         self.queue(seat).now()
     }

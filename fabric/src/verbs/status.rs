@@ -22,8 +22,8 @@ pub(super) fn status_of(status: Type) -> Status {
     }
 }
 
-/// Returns why a connection ends whose work completed like that; `None` where the status is no reason to end
-/// it.
+/// Returns why a connection ends whose work completed with this status; `None` where the status is no reason
+/// to end it.
 pub(super) fn reason_of(status: Status) -> Option<DisconnectReason> {
     match status {
         Status::Success | Status::Flushed => None,

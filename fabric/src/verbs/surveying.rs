@@ -45,7 +45,8 @@ pub(super) struct Surveying {
     /// new MTU of the interface.
     look_every: Duration,
     phase: Phase,
-    /// Request for one more survey, made while one was under way; and whether that listens anew everywhere.
+    /// Request for one more survey, made while one was under way. The value says whether that one listens
+    /// anew everywhere.
     again: Option<bool>,
     /// Time of the next survey, even without an event of the device.
     next: Option<Instant>,
@@ -72,7 +73,7 @@ impl Surveying {
         standing.is_some() && standing != self.known
     }
 
-    /// Notes that the NIC listens. From now on a survey checks that regularly.
+    /// Notes that the NIC listens. From now on surveys regularly check whether it listens everywhere.
     pub fn note_listening(&mut self, now: Instant) {
         self.next.get_or_insert(now + self.look_every);
     }

@@ -17,7 +17,7 @@ pub enum Code {
     End = 2,
     /// An argument is invalid: a null pointer, a text that is no UTF-8, a structure of no known size.
     Argument = -1,
-    /// The handle is not a living handle of that kind: it was freed, or never was one.
+    /// The handle is not a living handle of the kind that the function takes: it was freed, or never was one.
     Handle = -2,
     /// Another thread is using the handle at this moment.
     Busy = -3,
@@ -39,7 +39,7 @@ pub enum Code {
     Gone = -11,
     /// The rest of the message will not arrive: the slices that came are not the message.
     Withdrawn = -12,
-    /// The system refused: memory, descriptors.
+    /// The system refused something, for example memory or a descriptor.
     System = -13,
     /// Too many handles exist.
     Limit = -14,
@@ -136,7 +136,7 @@ pub extern "C" fn jet_error_text() -> *const c_char {
     catch_unwind(|| LAST.try_with(text).unwrap_or(c"".as_ptr())).unwrap_or(c"".as_ptr())
 }
 
-/// Returns the general meaning of a code.
+/// Returns the general meaning of a result code.
 #[unsafe(no_mangle)]
 pub extern "C" fn jet_code_text(code: c_int) -> *const c_char {
     let known = Code::ALL.iter().find(|(known, _)| *known as c_int == code);

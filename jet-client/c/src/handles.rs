@@ -29,11 +29,12 @@ pub(crate) trait Kind: Send + 'static {
     type Opaque;
 }
 
-/// Turn of a slot that no call is using. The slot is free where its kind is [`FREE`].
+/// Value of the turn in a slot's word while no call is using the slot. The slot is free where its kind is
+/// [`FREE`].
 const IDLE: u64 = 0;
-/// Turn of a slot that a call is using.
+/// Value of the turn in a slot's word while a call is using the slot.
 const BUSY: u64 = 1;
-/// Kind of a free slot.
+/// Value of the kind in a free slot's word.
 const FREE: u64 = 0;
 
 /// Makes a slot's word of the generation of its handle, the handle's kind, and its turn.
@@ -246,9 +247,10 @@ mod tests {
         assert!(code(remove::<One>(one)).contains("Handle"));
     }
 
-    /// Handles that are made below, while thousands of slots are in use.
+    /// Handles that one thread of the test makes and frees, while thousands of slots are in use.
     const MADE: usize = 30_000;
-    /// Calls with freed handles meanwhile. Living handles are used until both other threads are done.
+    /// Calls that a second thread of the test makes with freed handles. Living handles are used until both
+    /// threads are done.
     const STALE_CALLS: usize = 10_000_000;
 
     #[test]

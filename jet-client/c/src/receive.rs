@@ -34,7 +34,7 @@ pub struct jet_session_options {
     pub class: c_int,
     /// Whether messages take escape memory instead of waiting for room in the pool.
     pub memory_instead_of_waiting: c_int,
-    /// Longest time that a wait spins, in nanoseconds.
+    /// Longest time that a wait spins before it sleeps, in nanoseconds.
     pub spin_max_ns: u64,
 }
 
@@ -86,7 +86,7 @@ pub struct jet_session_stats {
     pub messages: u64,
     /// Slices that the application took.
     pub slices: u64,
-    /// Bytes of these slices.
+    /// Bytes of the slices that the application took.
     pub bytes: u64,
     /// Times that the session slept.
     pub sleeps: u64,
@@ -347,8 +347,8 @@ pub extern "C" fn jet_session_flush(session: *mut jet_session) -> c_int {
     })
 }
 
-/// Writes the session's descriptor to `fd`. The descriptor becomes readable when there is something, once
-/// [`jet_session_prepare_sleep`] returned [`Code::Ok`].
+/// Writes the session's descriptor to `fd`. Once [`jet_session_prepare_sleep`] returned [`Code::Ok`], the
+/// descriptor becomes readable when a message may have come or the daemon is gone.
 ///
 /// # Safety
 /// `fd` is null or an `int` to be written.

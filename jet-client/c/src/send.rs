@@ -45,9 +45,9 @@ pub struct jet_sender_options {
     pub retry_all: c_int,
     /// Padding that keeps the following fields aligned.
     pub reserved: c_int,
-    /// Longest time that a wait spins, in nanoseconds.
+    /// Longest time that a wait spins before it sleeps, in nanoseconds.
     pub spin_max_ns: u64,
-    /// Bytes that are registered at once for buffers.
+    /// Bytes of memory that are registered at a time, from which send buffers are cut.
     pub region_bytes: usize,
     /// Longest time in which the receiver sends nothing while a message waits, in nanoseconds.
     pub receiver_timeout_ns: u64,
@@ -466,7 +466,7 @@ pub unsafe extern "C" fn jet_send_buffer(
     })
 }
 
-/// Writes the next end to `completion`, or returns [`Code::Nothing`] where there is none.
+/// Writes the next message's end to `completion`, or returns [`Code::Nothing`] where there is none.
 ///
 /// # Safety
 /// `completion` is null or a `jet_completion` to be written.
@@ -483,7 +483,7 @@ pub unsafe extern "C" fn jet_sender_poll(sender: *mut jet_sender, completion: *m
     })
 }
 
-/// Waits for the next end, and writes it to `completion`.
+/// Waits for the next message's end, and writes it to `completion`.
 ///
 /// # Safety
 /// As for [`jet_sender_poll`].

@@ -26,7 +26,7 @@ pub enum RegisterError {
         "the daemon's answer to the registration is no good: {0}; use the same build of Jet at both ends"
     )]
     Answer(&'static str),
-    /// The answer came with another number of descriptors than it announced.
+    /// The daemon's answer came with another number of descriptors than it announced.
     #[error(
         "the daemon passed {found} descriptors with its answer to the registration instead of {expected}; \
          use the same build of Jet at both ends, or raise ulimit -n"
@@ -41,7 +41,7 @@ pub enum RegisterError {
     /// The pool, escape memory or the segment cannot be mapped.
     #[error("cannot map what the daemon passed: {0}")]
     Map(#[from] MapError),
-    /// The segment's content is invalid.
+    /// The content of the session segment is invalid.
     #[error("the daemon passed a bad session segment: {0}")]
     Segment(#[from] SegmentError),
     /// A call of the system failed.
@@ -55,7 +55,7 @@ pub enum Fault {
     /// A ring has an impossible index.
     #[error("{0}")]
     Ring(RingError),
-    /// A delivery names a slot or a message beyond the segment's shape, or has an unknown kind.
+    /// A delivery names a slot or a message that the segment does not have, or has an unknown kind.
     #[error("a delivery names slot {slot}, message {message} and kind {kind}, which do not exist")]
     Index {
         /// Slot that the delivery names.
@@ -68,7 +68,7 @@ pub enum Fault {
     /// A delivery's lengths contradict each other.
     #[error("a delivery of {bytes} bytes at {offset} does not fit its message of {message_bytes}")]
     Extent {
-        /// Offset in the message, in bytes.
+        /// Offset of the run in the message, in bytes.
         offset: u64,
         /// Length of the run, in bytes.
         bytes: u32,
@@ -102,7 +102,7 @@ pub enum Fault {
         /// Number of the slot whose word it is.
         slot: u32,
     },
-    /// A slot is pinned, but not by this end.
+    /// A slot is pinned, but this application did not pin it.
     #[error("slot {slot} is pinned by somebody else")]
     Pinned {
         /// Number of the pinned slot.

@@ -154,8 +154,9 @@ impl<'s> Message<'s> {
     /// Waits for the next slice, at most for `timeout` (`None`: without limit). Returns `None` where all
     /// slices were given.
     ///
-    /// Give slices back as they were used. A message may be larger than the pool. An application that keeps
-    /// all of its slices until the last one arrives waits in vain, and gets [`SliceError::HoldsAll`].
+    /// Give each slice back as soon as it was used. A message may be larger than the pool. An application
+    /// that keeps all of its slices until the last one arrives waits in vain, and gets
+    /// [`SliceError::HoldsAll`].
     ///
     /// # Errors
     /// The errors of [`Self::try_next`], [`SliceError::TimedOut`], and [`SliceError::HoldsAll`].
@@ -175,7 +176,8 @@ impl<'s> Message<'s> {
     ///
     /// # Errors
     /// The errors of [`Self::try_next`], and [`SliceError::HoldsAll`]. Another task may be about to give
-    /// something back, so the latter is returned only where no task did for more than ten seconds.
+    /// something back, so the latter is returned only where no task gave anything back for more than ten
+    /// seconds.
     #[cfg(feature = "tokio")]
     pub async fn next_async(&mut self) -> Result<Option<Slice<'s>>, SliceError> {
         let session = self.session;

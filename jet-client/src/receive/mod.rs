@@ -40,6 +40,6 @@ pub use session::{RegisterOptions, Session, SessionStats};
 pub use slice::{DetachedSlice, Slice, Slices};
 pub use whole::CopyError;
 
-/// Code that a sender gets when the application dropped its message before it had all of it, or while
-/// panicking.
+/// Code that a sender gets when the application dropped the sender's message before it had all of it, or
+/// while panicking.
 pub const REJECT_DROPPED: u32 = u32::MAX;

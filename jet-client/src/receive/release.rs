@@ -8,9 +8,10 @@ use super::table::{MessageState, SlotState};
 use jet_wire::ring::PushError;
 use jet_wire::segment::{Release, release_kind};
 
-/// Entries that are shown to the daemon together, unless the application waits or finds nothing before.
+/// Release entries that are shown to the daemon together, unless the application waits, or a poll finds
+/// nothing, before.
 const BATCH: u32 = 16;
-/// Looks at a full release ring between two checks whether the daemon still lives.
+/// Number of looks at a full release ring between two checks whether the daemon still lives.
 const FULL_LOOKS_PER_CHECK: u32 = 256;
 
 impl Session {
@@ -181,8 +182,8 @@ impl Session {
     /// Shows the daemon everything that was given back, now. Waiting, and polls that find nothing, do so too.
     ///
     /// Where messages were consumed before all of them arrived, `flush` first gives back what arrived of them
-    /// since, see [`Message::consume`](super::Message::consume). A fault that it finds is reported by the
-    /// next call that can fail.
+    /// since, see [`Message::consume`](super::Message::consume). A fault that `flush` finds is reported by
+    /// the next call that can fail.
     #[inline]
     pub fn flush(&self) {
         if self.draining.get() > 0 {

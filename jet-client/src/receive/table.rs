@@ -51,7 +51,7 @@ pub(super) enum MessageState {
     /// The message was consumed before all of it arrived. What arrives later is released at once. The last
     /// run, or the withdrawal of the message, finishes it.
     Draining,
-    /// The message is finished. Late deliveries of that generation are released at once.
+    /// The message is finished. Late deliveries for it are released at once.
     Finished,
 }
 

@@ -29,7 +29,8 @@ impl Session {
     ///
     /// # Errors
     /// The errors of [`Self::receive`]. Another task may be about to give something back, so
-    /// [`ReceiveError::HoldsAll`] is returned only where no task did for more than ten seconds.
+    /// [`ReceiveError::HoldsAll`] is returned only where no task gave anything back for more than ten
+    /// seconds.
     #[cfg(feature = "tokio")]
     pub async fn receive_async(&self) -> Result<Message<'_>, ReceiveError> {
         self.wait_for_async(|| self.try_receive().transpose()).await?

@@ -80,7 +80,7 @@ enum State {
     Leaving,
     /// The sender asked to disconnect, and waits for the end of the connection.
     Left,
-    /// The sender gave up, and does not connect before the next message is submitted.
+    /// The sender gave up connecting, and does not try again before the next message is submitted.
     GivenUp,
     Closed,
 }
@@ -102,7 +102,7 @@ pub(super) struct Link {
     connected_at_ns: u64,
     closing: bool,
     farewell: Option<ByeReason>,
-    /// Longest message that the last receiver accepts, in bytes.
+    /// Longest message that the receiver of the last connection accepts, in bytes.
     pub message_bytes_max: Option<u64>,
     /// Whether the receiver verifies checksums. True where none is connected, because the next one may.
     pub checks: bool,

@@ -8,7 +8,7 @@ use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 use std::sync::Arc;
 
 /// Longest payload that is copied into its request over `shm:`. Longer payloads stay in place, and the
-/// receiver's NIC takes them from there. Copying fewer bytes costs no more than finding them.
+/// receiver's NIC takes them from there. Copying fewer bytes costs no more than looking up where they lie.
 const COPIED_BYTES_MAX: u32 = 512;
 
 /// Memory for copied payloads and long user headers: 4 KiB for each message that may be in flight.

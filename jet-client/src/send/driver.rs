@@ -56,7 +56,7 @@ pub trait NicSource: Send {
     /// nobody holds anything of it.
     ///
     /// # Errors
-    /// The system's error; the next turn asks again.
+    /// The system's error; the next call of [`Driver::drive`] asks again.
     fn stand_in(&mut self) -> io::Result<Box<dyn Nic>>;
 }
 

@@ -18,7 +18,7 @@ pub enum SendConnectError {
     /// An option is invalid; the text says which.
     #[error("{0}")]
     Option(&'static str),
-    /// No NIC of this build can reach such an address.
+    /// No NIC of this build can reach an address of this kind.
     #[error("this build has no NIC for {address}; use shm: or tcp:, or build it with --features verbs")]
     WrongFabric {
         /// Address of the receiver.
@@ -44,7 +44,7 @@ pub enum SendConnectError {
         /// Reason of the refusal.
         refusal: Refusal,
     },
-    /// The answer cannot be read: the peer is not Jet, or another version.
+    /// The receiver's answer cannot be read: the peer is not Jet, or another version.
     #[error("{address} answered what cannot be read: {source}")]
     Welcome {
         /// Address of the receiver.

@@ -107,7 +107,8 @@ mod tests {
     use super::*;
     use jet_fabric::limits::Wants;
 
-    /// Devices that are not available are tested by these wants (`Wants`), so they must be the real ones.
+    /// Tests of limits on devices that this host lacks use these constants (`Wants`). So the constants must
+    /// be what a sender really asks for.
     #[test]
     fn a_sender_wants_what_its_limits_were_derived_from() {
         assert_eq!(software_options().wants(), Wants::SOFTWARE_SENDER);

@@ -30,8 +30,9 @@ pub struct SenderOptions {
     /// Time for which a lost connection is tried again before its messages end `PeerLost`; default 30 s.
     pub reconnect_for: Duration,
     /// Longest time in which the receiver sends nothing while a message waits for its end. After it the
-    /// connection counts as lost; default 30 s. A receiver sends a heartbeat every few seconds, and gets at
-    /// least three times that interval. The loss is noticed within a quarter of the time more.
+    /// connection counts as lost; default 30 s. A receiver sends a heartbeat every few seconds, and the
+    /// timeout is at least three times that interval. The loss is noticed at most a quarter of the timeout
+    /// after its end.
     pub receiver_timeout: Duration,
     /// Waits between attempts to connect again.
     pub backoff: Backoff,
@@ -43,7 +44,7 @@ pub struct SenderOptions {
     pub crc: bool,
     /// Longest time that a wait spins before it sleeps; default 50 us. Zero never spins.
     pub spin_max: Duration,
-    /// Bytes that are registered at once for send buffers; default 8 MiB.
+    /// Bytes of memory that are registered at a time, from which send buffers are cut; default 8 MiB.
     pub region_bytes: usize,
 }
 
@@ -89,7 +90,8 @@ impl Default for RdmaOptions {
     }
 }
 
-/// Waits between attempts: they double from `first_ns` to `max_ns`, and are spread by up to a half.
+/// Waits between attempts: they double from `first_ns` to `max_ns`, and each is shortened by a random part,
+/// at most a half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     /// Wait before the second attempt, in nanoseconds. The first attempt is made at once.
@@ -124,8 +126,8 @@ impl Backoff {
 /// messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// Time for which messages are sent again, in nanoseconds, counted from the submission. After it the last
-    /// end is reported. 0 never retries.
+    /// Time for which messages are sent again, in nanoseconds, counted from the submission. After this time
+    /// the message's last end is reported. 0 never retries.
     pub retry_for_ns: u64,
     /// Waits between attempts.
     pub backoff: Backoff,
@@ -205,7 +207,8 @@ pub struct ProtocolOptions {
     /// Step by which windows that a congestion signal cut grow again, in thousandths of the full windows, 1
     /// to 1000.
     pub recovery_permille: u32,
-    /// Nanoseconds between two such steps. The first step follows the newest signal after as long.
+    /// Nanoseconds between two steps by which the windows grow again, and between the newest congestion
+    /// signal and the first step.
     pub recovery_interval_ns: u64,
     /// Time in nanoseconds without a connection that makes progress, after which every message ends
     /// `PeerLost`.

@@ -8,8 +8,8 @@ use jet_wire::message::{
     CreditReturn, REQUEST_INLINE_USER_HEADER_MAX, RequestFields, RequestHeader, SmallFields, SmallHeader,
 };
 
-/// SENDs that are posted before the doorbell is rung for them. They are enough that ringing costs little, and
-/// few enough that the receiver works on them while the next ones are written.
+/// SENDs that are posted before the NIC's doorbell is rung for them. They are enough that ringing costs
+/// little, and few enough that the receiver works on them while the next ones are written.
 const SENDS_PER_RING: u32 = 8;
 
 impl Driver {

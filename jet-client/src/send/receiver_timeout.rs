@@ -1,9 +1,9 @@
 //! Detection of a receiver that sends nothing any more: one that is stopped, that hangs, or that forgot this
 //! sender.
 //!
-//! A receiver sends a heartbeat every so often to those who wait for it. The timeout is counted in looks, not
-//! in time. So a sender that was stopped for a while does not mistake its own absence for the receiver's:
-//! however long it was away, that is one look.
+//! A receiver sends a heartbeat at intervals to the senders that wait for it. The timeout is counted in
+//! looks, not in time. So a sender that was stopped for a while does not mistake its own absence for the
+//! receiver's: however long it was away, that is one look.
 
 /// Looks in a row that found nothing before the receiver counts as gone. All but one of them cover the
 /// timeout, because the wait may have begun just before the first look. So the timeout is noticed when it is
@@ -13,7 +13,7 @@ const LOOKS: u8 = 9;
 /// Timeout for a receiver that sends nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReceiverTimeout {
-    /// Nanoseconds between two looks.
+    /// Nanoseconds between two looks whether the receiver sent something.
     interval_ns: u64,
     /// Time of the next look; none: there are no looks.
     next_look_ns: Option<u64>,

@@ -168,7 +168,8 @@ impl Sender {
         self.driver.send(self.clock.now_ns(), tag, user_header, buffer, length, class)
     }
 
-    /// Returns the next end, if there is one. Makes progress, and never waits.
+    /// Returns the next message's end, if there is one. Sends and receives what can be sent and received now,
+    /// and never waits.
     #[inline]
     pub fn poll(&mut self) -> Option<Completion> {
         if let Some(completion) = self.take_end() {
@@ -178,8 +179,8 @@ impl Sender {
         self.take_end()
     }
 
-    /// Waits for the next end, at most for `timeout` (`None`: without limit). Returns `None` where nothing is
-    /// in flight, or no end arrived in time.
+    /// Waits for the next message's end, at most for `timeout` (`None`: without limit). Returns `None` where
+    /// nothing is in flight, or no end arrived in time.
     ///
     /// # Errors
     /// [`WaitError`]: the system refuses to wait.
@@ -206,8 +207,8 @@ impl Sender {
         }
     }
 
-    /// Waits for the next end. Returns `None` where nothing is in flight. Cancelling the future loses
-    /// nothing. The runtime needs its I/O driver (`enable_io`), and no timers.
+    /// Waits for the next message's end. Returns `None` where nothing is in flight. Cancelling the future
+    /// loses nothing. The runtime needs its I/O driver (`enable_io`), and no timers.
     ///
     /// # Errors
     /// [`WaitError`]: the system refuses to wait.

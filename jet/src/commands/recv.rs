@@ -4,6 +4,7 @@ use super::{Signals, fail, print, print_json, seconds};
 use crate::backoff::Backoff;
 use crate::files::parts::Swept;
 use crate::files::receiving::{Options, ReceiveReport, Received, Receiving, Served, Slow};
+use crate::log::ASKED_FOR;
 use crate::text;
 use jet_client::receive::{ReceiveError, RegisterError, RegisterOptions, Session};
 use jet_control::{CONTROL_SOCKET, ErrorCode};
@@ -180,7 +181,7 @@ fn tell_swept(swept: &Swept) {
         parts => tracing::info!("removed {parts} parts"),
     }
     for left in &swept.left {
-        tracing::warn!("not swept: {left}");
+        tracing::warn!(target: ASKED_FOR, "not swept: {left}");
     }
     if swept.left_out > 0 {
         tracing::warn!("not swept: {} more", swept.left_out);

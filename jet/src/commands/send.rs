@@ -157,7 +157,9 @@ pub(super) fn run(args: Args) -> ExitCode {
             tracing::info!(target: ASKED_FOR, "{path}: {}", text::bytes(bytes));
         }
         Event::FileSent { .. } => {}
-        Event::FileFailed(failure) => tracing::error!("{} was not sent: {}", failure.path, failure.error),
+        Event::FileFailed(failure) => {
+            tracing::error!(target: ASKED_FOR, "{} was not sent: {}", failure.path, failure.error);
+        }
         Event::Again { path, why } if verbose => {
             tracing::info!(target: ASKED_FOR, "{path} is sent again from its beginning: {why}");
         }

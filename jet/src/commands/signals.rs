@@ -5,6 +5,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::register_conditional_default;
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
+use signal_hook::low_level::emulate_default_handler;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
@@ -52,7 +53,7 @@ impl Signals {
     }
 
     /// Waits for a signal, for at most `timeout` ([`Duration::MAX`]: without limit). Returns whether one has
-    /// arrived. The descriptor stays readable until [`Self::take`] is called.
+    /// arrived that no call of [`Self::take`] has seen yet.
     ///
     /// # Errors
     /// Returns the system's error, except for an interrupted wait: that returns `false`.
@@ -68,9 +69,14 @@ impl Signals {
         more.pop_front()
     }
 
-    /// Lets the next signal end the process at once.
+    /// Lets the next signal end the process at once. One that has arrived beside the signal that was taken is
+    /// the next.
     pub fn let_the_next_end(&self) {
         self.next_ends.store(true, Ordering::SeqCst);
+        if let Some(signal) = self.take() {
+            // Fails only for a number that is no signal.
+            let _ = emulate_default_handler(i32::from(signal));
+        }
     }
 }
 

@@ -73,8 +73,8 @@ pub async fn serve(context: Arc<ControlContext>, mut stream: UnixStream) {
             }
             ControlRequest::Status => match context.board.now().await {
                 // The status is a ready frame: it is encoded once for all clients that ask at the same time.
-                Some(status) => {
-                    if write_in_time(&stream, &status.frame, &[]).await.is_err() {
+                Some(frame) => {
+                    if write_in_time(&stream, &frame, &[]).await.is_err() {
                         return;
                     }
                     continue;

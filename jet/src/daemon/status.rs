@@ -4,7 +4,7 @@
 mod board;
 mod rows;
 
-pub use board::{Answer, Board, Sources};
+pub use board::{Board, Sources};
 
 use super::reactor::Snapshot;
 use jet_control::status::{

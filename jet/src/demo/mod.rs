@@ -8,6 +8,7 @@ mod tree;
 mod verify;
 
 use crate::commands::{Signals, fail, print, print_json};
+use crate::log::ASKED_FOR;
 use crate::text;
 use bytesize::ByteSize;
 use processes::WorkDirectory;
@@ -133,7 +134,7 @@ fn demonstrate(args: &Args) -> Result<ExitCode, DemoError> {
     }
     for row in &rows {
         for difference in &row.mismatches_named {
-            tracing::error!("over {}: {difference}", row.fabric);
+            tracing::error!(target: ASKED_FOR, "over {}: {difference}", row.fabric);
         }
     }
     if args.keep {

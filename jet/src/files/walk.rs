@@ -232,6 +232,18 @@ impl RootWalk {
             return Some(Found::Failed { source, error: error.into() });
         }
         if kind.is_dir() {
+            // The kind is that of the time when the directory above was listed. What took the place since may
+            // be a link, and reading the directory followed it.
+            match fs::symlink_metadata(&source) {
+                Ok(now) if now.is_dir() => {}
+                now => {
+                    self.entries.skip_current_dir();
+                    return Some(match now {
+                        Ok(_) => Found::Skipped { source, what: "no directory any more" },
+                        Err(error) => Found::Failed { source, error: error.into() },
+                    });
+                }
+            }
             self.entered.push(Entered { source, path, readable: true });
             return None;
         }
@@ -353,6 +365,24 @@ mod tests {
         );
         assert!(matches!(walk.next(), Some(Found::Directory { path, .. }) if path == b"z"));
         assert!(walk.next().is_none());
+    }
+
+    #[test]
+    fn a_link_that_took_a_directorys_place_is_not_followed() {
+        let root = tempfile::tempdir().unwrap();
+        let (tree, secret) = (root.path().join("tree"), root.path().join("secret"));
+        fs::create_dir_all(tree.join("late")).unwrap();
+        fs::create_dir(&secret).unwrap();
+        fs::write(secret.join("key"), b"x").unwrap();
+        fs::write(tree.join("first"), b"x").unwrap();
+        let mut walk = Walk::below(&tree);
+        assert!(matches!(walk.next(), Some(Found::File { path, .. }) if path == b"first"));
+        fs::remove_dir(tree.join("late")).unwrap();
+        std::os::unix::fs::symlink(&secret, tree.join("late")).unwrap();
+        let found = walk.next();
+        assert!(matches!(found, Some(Found::Skipped { .. })), "{found:?}");
+        let found = walk.next();
+        assert!(found.is_none(), "{found:?}");
     }
 
     #[test]

@@ -90,7 +90,8 @@ struct Handle {
     writer: Writer,
 }
 
-/// Target of lines that a user asked for one by one (`--verbose`). Their number is not limited.
+/// Target of lines that the user of a command asked for one by one: those of `--verbose`, and the names of
+/// what failed. Their number is not limited, and the thread that logs them waits for a slow reader.
 pub const ASKED_FOR: &str = "asked for";
 
 static HANDLE: OnceLock<Handle> = OnceLock::new();
@@ -128,6 +129,13 @@ pub fn configure(config: &LogConfig) {
 pub fn show_progress(line: String) {
     if let Some(handle) = HANDLE.get() {
         handle.writer.progress(line);
+    }
+}
+
+/// Waits until everything that was logged so far is written, at most a second.
+pub fn flush() {
+    if let Some(handle) = HANDLE.get() {
+        handle.writer.flush();
     }
 }
 

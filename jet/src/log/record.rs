@@ -1,10 +1,11 @@
 //! Turning `tracing` events into records, which own their message and fields.
 
 use super::ASKED_FOR;
-use super::limit::{Decision, Limit};
+use super::limit::{Decision, Kind};
 use super::writer::Writer;
 use serde_json::Value;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Instant, SystemTime};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
@@ -24,32 +25,75 @@ pub(super) struct Record {
 /// The layer of `tracing` that takes events, limits each kind of them, and gives records to the writer.
 pub(super) struct Layer {
     writer: Writer,
-    limit: Limit,
 }
 
 impl Layer {
     pub fn new(writer: Writer) -> Self {
-        Self { writer, limit: Limit::default() }
+        Self { writer }
     }
 }
 
 impl<S: Subscriber> tracing_subscriber::Layer<S> for Layer {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
         let metadata = event.metadata();
-        let decision = match metadata.target() {
-            ASKED_FOR => Decision::Say { left_out: 0 },
-            _ => self.limit.ask(metadata.callsite(), Instant::now()),
-        };
-        let Decision::Say { left_out } = decision else { return };
+        let is_asked_for = metadata.target() == ASKED_FOR;
+        let mut left_out = 0;
         let mut parts = Parts::default();
-        event.record(&mut parts);
-        self.writer.put(Record {
+        if is_asked_for {
+            event.record(&mut parts);
+        } else {
+            let mut subject = Subject(None);
+            event.record(&mut subject);
+            let kind = Kind { place: metadata.callsite(), subject: subject.0 };
+            let limit = self.writer.limit();
+            match limit.ask(&kind, Instant::now()) {
+                Decision::Say { left_out: before } => left_out = before,
+                Decision::LeaveOut { first } => {
+                    if first {
+                        // The thread has to tell of it if no later line does.
+                        self.writer.wake();
+                    }
+                    return;
+                }
+            }
+            event.record(&mut parts);
+            limit.note(&kind, *metadata.level(), &parts.message);
+        }
+        let record = Record {
             time: SystemTime::now(),
             level: *metadata.level(),
             message: parts.message,
             fields: parts.fields,
             left_out,
-        });
+        };
+        if is_asked_for { self.writer.put_in_time(record) } else { self.writer.put(record) }
+    }
+}
+
+/// Hash of the application or the peer that an event names in its fields.
+struct Subject(Option<u64>);
+
+impl Subject {
+    fn is_named(field: &Field) -> bool {
+        ["application", "peer"].contains(&field.name())
+    }
+}
+
+impl Visit for Subject {
+    fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {}
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if Self::is_named(field) && self.0.is_none() {
+            let mut hasher = DefaultHasher::new();
+            value.hash(&mut hasher);
+            self.0 = Some(hasher.finish());
+        }
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        if Self::is_named(field) && self.0.is_none() {
+            self.0 = Some(value);
+        }
     }
 }
 

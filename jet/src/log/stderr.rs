@@ -7,7 +7,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
-use std::fmt::Write as _;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -41,19 +40,15 @@ impl Stderr {
         self.left_out += lines;
     }
 
-    /// Writes a text, or leaves it out and counts it.
-    pub fn put(&mut self, to: BorrowedFd<'_>, text: &str) {
+    /// Writes a text, or leaves it out and counts it. `loss` makes the line that tells of texts which were
+    /// left out before this one.
+    pub fn put(&mut self, to: BorrowedFd<'_>, text: &str, loss: impl FnOnce(u64) -> String) {
         let mut whole = String::new();
         if self.midway {
             whole.push('\n');
         }
         if self.left_out > 0 {
-            // Writing to a String cannot fail.
-            let _ = writeln!(
-                whole,
-                "(left out here, since standard error took nothing: {} line(s))",
-                self.left_out
-            );
+            whole.push_str(&loss(self.left_out));
         }
         whole.push_str(text);
         let deadline = (!self.stuck).then(|| Instant::now() + PATIENCE);
@@ -141,24 +136,28 @@ mod tests {
     use std::io::{self, Read, pipe};
     use std::os::fd::FromRawFd;
 
+    fn loss(lines: u64) -> String {
+        format!("({lines} lost)\n")
+    }
+
     #[test]
     fn a_reader_that_is_gone_and_a_full_disk_cost_the_line_alone() {
         let mut lines = Stderr::NONE;
         let (reader, writer) = pipe().unwrap();
         drop(reader);
-        lines.put(writer.as_fd(), "gone\n");
+        lines.put(writer.as_fd(), "gone\n", loss);
         // Another output than the one before.
         lines.reopened = None;
         let full = File::options().write(true).open("/dev/full").unwrap();
-        lines.put(full.as_fd(), "full\n");
+        lines.put(full.as_fd(), "full\n", loss);
         assert_eq!((lines.left_out, lines.stuck), (2, false));
         let mut log = tempfile::tempfile().unwrap();
-        lines.put(log.as_fd(), "taken\n");
-        lines.put(log.as_fd(), "and this\n");
+        lines.put(log.as_fd(), "taken\n", loss);
+        lines.put(log.as_fd(), "and this\n", loss);
         let mut said = String::new();
         io::Seek::rewind(&mut log).unwrap();
         log.read_to_string(&mut said).unwrap();
-        assert_eq!(said, "(left out here, since standard error took nothing: 2 line(s))\ntaken\nand this\n");
+        assert_eq!(said, "(2 lost)\ntaken\nand this\n");
     }
 
     #[test]
@@ -167,26 +166,23 @@ mod tests {
         let mut lines = Stderr::NONE;
         let line = format!("{}\n", "x".repeat(CHUNK_BYTES - 1));
         while !lines.stuck {
-            lines.put(writer.as_fd(), &line);
+            lines.put(writer.as_fd(), &line, loss);
         }
         let before = Instant::now();
         for _ in 0..1000 {
-            lines.put(writer.as_fd(), &line);
+            lines.put(writer.as_fd(), &line, loss);
         }
         // Each line that waited would take a second.
         assert!(before.elapsed() < 100 * PATIENCE, "{:?}", before.elapsed());
         assert_eq!(lines.left_out, 1001);
         let mut room = vec![0; 4 * CHUNK_BYTES];
         reader.read_exact(&mut room).unwrap();
-        lines.put(writer.as_fd(), "taken\n");
+        lines.put(writer.as_fd(), "taken\n", loss);
         assert_eq!((lines.left_out, lines.stuck), (0, false));
         drop((writer, lines));
         let mut rest = String::new();
         reader.read_to_string(&mut rest).unwrap();
-        assert!(
-            rest.ends_with("\n(left out here, since standard error took nothing: 1001 line(s))\ntaken\n"),
-            "{rest}"
-        );
+        assert!(rest.ends_with("\n(1001 lost)\ntaken\n"), "{rest}");
     }
 
     #[test]
@@ -194,19 +190,15 @@ mod tests {
         let (mut reader, writer) = pipe().unwrap();
         let mut lines = Stderr::NONE;
         // More than any pipe holds by default.
-        lines.put(writer.as_fd(), &format!("{}\n", "y".repeat(4 << 20)));
+        lines.put(writer.as_fd(), &format!("{}\n", "y".repeat(4 << 20)), loss);
         assert!(lines.stuck && lines.midway);
         let mut some = vec![0; 1 << 15];
         reader.read_exact(&mut some).unwrap();
-        lines.put(writer.as_fd(), "next\n");
+        lines.put(writer.as_fd(), "next\n", loss);
         drop((writer, lines));
         let mut rest = String::new();
         reader.read_to_string(&mut rest).unwrap();
-        assert!(
-            rest.ends_with("y\n(left out here, since standard error took nothing: 1 line(s))\nnext\n"),
-            "{}",
-            rest.len()
-        );
+        assert!(rest.ends_with("y\n(1 lost)\nnext\n"), "{}", rest.len());
     }
 
     /// Opens a terminal that nothing reads, and returns its reader's end and the terminal.
@@ -236,7 +228,7 @@ mod tests {
         let (left_out, stuck) = outcome(move || {
             let mut lines = Stderr::NONE;
             for _ in 0..200 {
-                lines.put(terminal.as_fd(), &format!("{}\n", "z".repeat(1023)));
+                lines.put(terminal.as_fd(), &format!("{}\n", "z".repeat(1023)), loss);
             }
             (lines.left_out, lines.stuck)
         });
@@ -250,7 +242,7 @@ mod tests {
         for shared in [terminal.as_fd(), writer.as_fd()] {
             let before = rustix::fs::fcntl_getfl(shared).unwrap();
             let mut lines = Stderr::NONE;
-            lines.put(shared, "x\n");
+            lines.put(shared, "x\n", loss);
             assert_eq!(rustix::fs::fcntl_getfl(shared).unwrap(), before);
             let reopened = lines.reopened.expect("it was opened again");
             assert!(rustix::fs::fcntl_getfl(&reopened).unwrap().contains(OFlags::NONBLOCK));

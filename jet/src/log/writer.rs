@@ -2,26 +2,35 @@
 
 use super::form::{Form, escaped, human, json};
 use super::journal::Journal;
+use super::limit::{Limit, Untold};
 use super::record::Record;
 use super::stderr::Stderr;
 use crossbeam_queue::ArrayQueue;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::Thread;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
+use tracing::Level;
 
 /// Most lines that may wait to be written. Further lines are left out and counted.
 const LINES: usize = 1024;
-/// Time that a program waits at its end until its last lines are written.
-const LAST_WAIT: Duration = Duration::from_secs(1);
+/// Room in the queue that only warnings and errors use.
+const RESERVE: usize = 128;
+/// Time that a program waits for room in the queue, and for the queue to be written, without a line being
+/// taken meanwhile.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Time that a program waits at its end until its last lines are written, if they are taken one by one.
+const LAST_WAIT: Duration = Duration::from_secs(10);
 
 enum Item {
     Line(Record),
     /// Text for the last line of the terminal; empty to remove it.
     Progress(String),
+    /// Answered when all items before it are written.
+    Flush(SyncSender<()>),
 }
 
 struct Shared {
@@ -29,7 +38,37 @@ struct Shared {
     /// Number of lines that found no room in the queue.
     lost: AtomicU64,
     form: Mutex<Form>,
+    limit: Limit,
     stop: AtomicBool,
+    /// Number of items that the thread has taken from the queue and written, or tried to.
+    taken: AtomicU64,
+    /// Whether somebody has waited for room in vain since the thread took an item.
+    stalled: AtomicBool,
+    waiting: Mutex<()>,
+    /// Signalled when an item was taken.
+    room: Condvar,
+}
+
+impl Shared {
+    /// Queues an item if there is room. The last places are for warnings and errors.
+    fn push(&self, item: Item) -> Result<(), Item> {
+        let is_urgent = match &item {
+            Item::Line(record) => record.level <= Level::WARN,
+            Item::Progress(_) | Item::Flush(_) => false,
+        };
+        if !is_urgent && self.items.len() >= LINES - RESERVE {
+            return Err(item);
+        }
+        self.items.push(item)
+    }
+
+    /// Tells those that wait for room that an item was taken.
+    fn note_taken(&self) {
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        self.stalled.store(false, Ordering::Relaxed);
+        drop(self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        self.room.notify_all();
+    }
 }
 
 /// Handle by which lines are queued for the thread.
@@ -40,7 +79,8 @@ pub(super) struct Writer {
     thread: Option<Thread>,
 }
 
-/// Stops the thread when dropped. Waits until everything is written, but at most [`LAST_WAIT`].
+/// Stops the thread when dropped. Waits until everything is written, as long as lines are taken, but at most
+/// [`LAST_WAIT`].
 pub(super) struct Stop {
     shared: Arc<Shared>,
     thread: Option<Thread>,
@@ -63,7 +103,12 @@ impl Writer {
             items: ArrayQueue::new(LINES),
             lost: AtomicU64::new(0),
             form: Mutex::new(form),
+            limit: Limit::default(),
             stop: AtomicBool::new(false),
+            taken: AtomicU64::new(0),
+            stalled: AtomicBool::new(false),
+            waiting: Mutex::new(()),
+            room: Condvar::new(),
         });
         let (ends, done) = sync_channel(1);
         let of_thread = Arc::clone(&shared);
@@ -76,24 +121,76 @@ impl Writer {
 
     /// Queues a line, or counts it as lost if the queue is full.
     pub fn put(&self, record: Record) {
-        if self.shared.items.push(Item::Line(record)).is_err() {
-            self.shared.lost.fetch_add(1, Ordering::Relaxed);
-        }
+        self.count_lost(self.shared.push(Item::Line(record)));
+        self.wake();
+    }
+
+    /// Queues a line like [`Self::put`], and waits for room if it has to: as long as lines are taken, and at
+    /// most [`PATIENCE`] if none is. For threads that may wait.
+    pub fn put_in_time(&self, record: Record) {
+        self.count_lost(self.push_in_time(Item::Line(record)));
         self.wake();
     }
 
     /// Shows `line` as the last line of the terminal, if the queue has room. A lost one does no harm, since
-    /// the next comes soon.
+    /// the next comes soon. Removing the line waits for room.
     pub fn progress(&self, line: String) {
-        let _ = self.shared.items.push(Item::Progress(line));
+        let is_last = line.is_empty();
+        let item = Item::Progress(line);
+        let _ = if is_last { self.push_in_time(item) } else { self.shared.push(item) };
         self.wake();
+    }
+
+    /// Waits until everything that was queued is written, at most [`PATIENCE`].
+    pub fn flush(&self) {
+        let (flushed, done) = sync_channel(1);
+        if self.push_in_time(Item::Flush(flushed)).is_ok() {
+            self.wake();
+            let _ = done.recv_timeout(PATIENCE);
+        }
+    }
+
+    fn count_lost(&self, pushed: Result<(), Item>) {
+        if let Err(Item::Line(record)) = pushed {
+            // Lines that this one would have told of are lost with it.
+            self.shared.lost.fetch_add(1 + record.left_out, Ordering::Relaxed);
+        }
+    }
+
+    fn push_in_time(&self, mut item: Item) -> Result<(), Item> {
+        let shared = &*self.shared;
+        let mut waiting = shared.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut seen, mut since) = (shared.taken.load(Ordering::Relaxed), Instant::now());
+        loop {
+            item = match shared.push(item) {
+                Ok(()) => return Ok(()),
+                Err(item) => item,
+            };
+            let taken = shared.taken.load(Ordering::Relaxed);
+            if taken != seen {
+                (seen, since) = (taken, Instant::now());
+            }
+            let left = PATIENCE.saturating_sub(since.elapsed());
+            if left.is_zero() || self.thread.is_none() || shared.stalled.load(Ordering::Relaxed) {
+                shared.stalled.store(true, Ordering::Relaxed);
+                return Err(item);
+            }
+            self.wake();
+            (waiting, _) = shared.room.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     pub fn set_form(&self, form: Form) {
         *self.shared.form.lock().unwrap_or_else(PoisonError::into_inner) = form;
     }
 
-    fn wake(&self) {
+    /// Limits of each kind of line.
+    pub fn limit(&self) -> &Limit {
+        &self.shared.limit
+    }
+
+    /// Has the thread look for what there is to write, and when it has to look next.
+    pub fn wake(&self) {
         if let Some(thread) = &self.thread {
             thread.unpark();
         }
@@ -105,8 +202,15 @@ impl Drop for Stop {
         let Some(thread) = &self.thread else { return };
         self.shared.stop.store(true, Ordering::Release);
         thread.unpark();
-        // The program ends whether everything is written or not.
-        let _ = self.done.recv_timeout(LAST_WAIT);
+        // The program ends whether everything is written or not, but not while lines are being taken.
+        let (began, mut seen) = (Instant::now(), None);
+        while self.done.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            let taken = Some(self.shared.taken.load(Ordering::Relaxed));
+            if taken == seen || began.elapsed() > LAST_WAIT {
+                return;
+            }
+            seen = taken;
+        }
     }
 }
 
@@ -120,17 +224,27 @@ fn write_all(
     loop {
         // Read the stop flag first: lines that were queued before the stop are then in the queue.
         let stop = shared.stop.load(Ordering::Acquire);
+        let form = || *shared.form.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(item) = shared.items.pop() {
-            lines.stderr.left_out(shared.lost.swap(0, Ordering::Relaxed));
-            let form = *shared.form.lock().unwrap_or_else(PoisonError::into_inner);
-            stderr(&mut |to| lines.write(to, form, &item));
+            lines.count_lost(form(), shared.lost.swap(0, Ordering::Relaxed));
+            stderr(&mut |to| lines.write(to, form(), &item));
+            shared.note_taken();
+        }
+        let (untold, again) = shared.limit.take_untold(Instant::now(), stop);
+        for Untold { level, message, left_out } in untold {
+            let time = SystemTime::now();
+            let item = Item::Line(Record { time, level, message, fields: Vec::new(), left_out });
+            stderr(&mut |to| lines.write(to, form(), &item));
         }
         if stop {
             // Sending fails if the program no longer waits.
             let _ = ends.send(());
             return;
         }
-        std::thread::park();
+        match again {
+            None => std::thread::park(),
+            Some(at) => std::thread::park_timeout(at.saturating_duration_since(Instant::now())),
+        }
     }
 }
 
@@ -144,11 +258,31 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
+    /// Counts lines that found no room in the queue, for the next line to tell, or tells the journal.
+    fn count_lost(&mut self, form: Form, lines: u64) {
+        if lines > 0 && !(form == Form::Journald && self.journal_takes(&loss(lines))) {
+            self.stderr.left_out(lines);
+        }
+    }
+
+    /// Writes a text to standard error, behind a line that tells of those that were left out before it.
+    fn put(&mut self, to: BorrowedFd<'_>, form: Form, text: &str) {
+        let program = self.program;
+        self.stderr.put(to, text, |lines| match form {
+            Form::Json => json(program, &loss(lines)),
+            Form::Auto | Form::Human | Form::Journald => human(program, &loss(lines)),
+        });
+    }
+
     fn write(&mut self, to: BorrowedFd<'_>, form: Form, item: &Item) {
         match item {
+            // Sending fails if nobody waits any more.
+            Item::Flush(flushed) => drop(flushed.try_send(())),
+            // An object a line, and nothing else.
+            Item::Progress(_) if form == Form::Json => {}
             Item::Progress(line) => {
                 self.progress = escaped(line);
-                self.stderr.put(to, &format!("\r\x1b[K{}", self.progress));
+                self.put(to, form, &format!("\r\x1b[K{}", self.progress));
             }
             Item::Line(record) => {
                 if form == Form::Journald && self.journal_takes(record) {
@@ -160,9 +294,9 @@ impl Lines<'_> {
                     Form::Auto | Form::Human | Form::Journald => human(self.program, record),
                 };
                 if self.progress.is_empty() {
-                    self.stderr.put(to, &line);
+                    self.put(to, form, &line);
                 } else {
-                    self.stderr.put(to, &format!("\r\x1b[K{line}{}", self.progress));
+                    self.put(to, form, &format!("\r\x1b[K{line}{}", self.progress));
                 }
             }
         }
@@ -180,13 +314,17 @@ impl Lines<'_> {
     }
 }
 
+/// Line that tells how many lines the log did not take.
+fn loss(lines: u64) -> Record {
+    let message = format!("{lines} line(s) left out here, since the log took none");
+    Record { time: SystemTime::now(), level: Level::WARN, message, fields: Vec::new(), left_out: 0 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::fs::File;
     use std::io::{Read, pipe};
-    use std::time::{Instant, SystemTime};
-    use tracing::Level;
 
     fn record(message: String) -> Record {
         Record { time: SystemTime::now(), level: Level::INFO, message, fields: Vec::new(), left_out: 0 }
@@ -250,6 +388,56 @@ mod tests {
         drop((lines, stop));
         let said = reading.join().unwrap();
         assert!(said.contains("left out here") && said.ends_with("jet: and this\n"), "{}", said.len());
+    }
+
+    #[test]
+    fn lines_that_may_wait_are_all_taken_by_a_slow_reader_and_flushed_in_order() {
+        let (mut reader, writer) = pipe().unwrap();
+        let (lines, stop) = Writer::start_on("jet", Form::Human, on(writer));
+        let reading = std::thread::spawn(move || {
+            let mut said = String::new();
+            reader.read_to_string(&mut said).unwrap();
+            said
+        });
+        // Many times the queue, and the pipe.
+        for n in 0..8 * LINES {
+            lines.put_in_time(record(format!("{n} {}", "z".repeat(200))));
+        }
+        lines.flush();
+        assert!(lines.shared.items.is_empty());
+        drop((lines, stop));
+        let said = reading.join().unwrap();
+        let number = |line: &str| line.split(' ').nth(1).unwrap().parse::<usize>().unwrap();
+        let numbers = said.lines().map(number);
+        assert!(numbers.eq(0..8 * LINES), "{} lines", said.lines().count());
+    }
+
+    #[test]
+    fn room_is_kept_for_warnings_and_each_form_tells_of_lines_that_found_none() {
+        for form in [Form::Json, Form::Human] {
+            let (mut reader, writer) = pipe().unwrap();
+            let (lines, stop) = Writer::start_on("jet", form, on(writer));
+            while lines.shared.lost.load(Ordering::Relaxed) == 0 {
+                lines.put(record("y".repeat(4096)));
+            }
+            let urgent = Record { level: Level::ERROR, ..record("bad".to_owned()) };
+            lines.put(urgent);
+            let reading = std::thread::spawn(move || {
+                let mut said = String::new();
+                reader.read_to_string(&mut said).unwrap();
+                said
+            });
+            drop((lines, stop));
+            let said = reading.join().unwrap();
+            assert!(said.contains("left out here"), "{form:?}");
+            assert!(said.lines().any(|line| line.contains("bad")), "{form:?}");
+            if form == Form::Json {
+                for line in said.lines() {
+                    serde_json::from_str::<serde_json::Value>(line)
+                        .unwrap_or_else(|error| panic!("{error}: {line}"));
+                }
+            }
+        }
     }
 
     #[test]

@@ -116,6 +116,28 @@ fn a_receiver_that_never_registered_prints_an_error_alone() {
     assert!(recv.stderr_text().contains("is jetd running?"), "{}", recv.stderr_text());
 }
 
+/// A tree of which more fails than the log takes of lines that a stranger can cause.
+#[test]
+fn each_file_that_was_not_sent_is_named_however_many_there_are() {
+    const FILES: usize = 60;
+    let host = Host::new("shm");
+    let _daemon = host.daemon();
+    let (tree, out) = (host.path("tree"), host.path("out"));
+    std::fs::create_dir(&tree).unwrap();
+    for n in 0..FILES {
+        std::fs::write(tree.join(format!("file-{n}.")), b"x").unwrap();
+        // A file cannot take the name of a directory that is not empty.
+        std::fs::create_dir_all(out.join(format!("tree/file-{n}./occupied"))).unwrap();
+    }
+    let _recv = host.recv(&out, &[]);
+    let mut send = host.send(&[&tree], &[]);
+    assert_eq!(send.wait().code(), Some(1));
+    let said = send.stderr_text();
+    for n in 0..FILES {
+        assert!(said.contains(&format!("tree/file-{n}. was not sent: ")), "{n}: {said}");
+    }
+}
+
 #[test]
 fn what_cannot_be_done_is_an_error_that_is_named() {
     let host = Host::new("shm");

@@ -1,4 +1,4 @@
-//! A field's declaration: its form, and what of it lies where.
+//! A field's declaration: its form, and which part of it lies where in the message.
 
 use crate::declaration::{attributes, one_to_255};
 use syn::spanned::Spanned;
@@ -9,11 +9,11 @@ const INTEGERS: [&str; 10] = ["u8", "u16", "u32", "u64", "u128", "i8", "i16", "i
 /// A field of a message.
 pub struct Field {
     pub name: Ident,
-    /// The whole type, as declared.
+    /// The field's whole type, as declared.
     pub whole: Type,
     /// Version that introduced the field.
     pub since: u8,
-    /// Whether the form is in an `Option`.
+    /// Whether the field's type is an `Option` of the form.
     pub optional: bool,
     pub form: Form,
 }
@@ -37,7 +37,8 @@ pub enum Form {
 }
 
 impl Form {
-    /// Returns whether the form has a number in the fixed part, and behind it what the number counts.
+    /// Returns whether the form puts a number into the fixed part, and what it counts (bytes or elements)
+    /// behind that part.
     pub fn is_variable(&self) -> bool {
         match self {
             Self::Integer(_) | Self::Plain(_) | Self::PlainInPlace(_) => false,

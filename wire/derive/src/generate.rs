@@ -10,21 +10,23 @@ use syn::{Lifetime, LitStr};
 /// A field with the names of its constants.
 struct Placed<'d> {
     field: &'d Field,
-    /// Constant: offset of the field's part of the fixed part.
+    /// Name of the constant with the field's offset in the fixed part.
     at: Ident,
-    /// Constant: offset of its value, behind the byte that says whether there is one.
+    /// Name of the constant with the offset of the field's value, which lies behind the byte that says
+    /// whether there is one.
     value: Ident,
-    /// Constant: bytes of the value or the number.
+    /// Name of the constant with the number of bytes of the field's value, or of the number that stands for
+    /// it.
     size: Ident,
-    /// Local variable that the field is read into.
+    /// Name of the local variable that the field is read into.
     local: Ident,
-    /// The fixed part that has the field: its length constant and its local variable.
+    /// Names for the fixed part that has the field: of its length constant and of its local variable.
     fixed: (Ident, Ident),
     /// The field's name in errors, `Message.field`.
     path: LitStr,
 }
 
-/// Generates the implementation of the trait.
+/// Generates the implementation of `InPlace` for a message.
 pub fn implementation(declaration: &Declaration) -> TokenStream {
     let Declaration { name, lifetime, kind, version, fields } = declaration;
     let message = LitStr::new(&name.to_string(), name.span());
@@ -112,7 +114,7 @@ fn fixed_names(version: u8) -> (Ident, Ident) {
     (format_ident!("__FIXED_{version}"), format_ident!("fixed_{version}"))
 }
 
-/// Generates the constants that say where everything lies.
+/// Generates the constants that say where each field of the message lies.
 fn constants(version: u8, placed: &[Placed]) -> TokenStream {
     let mut next = quote!(::jet_wire::in_place::HEAD_BYTES);
     let mut constants = TokenStream::new();
@@ -197,7 +199,8 @@ impl<'d> Placed<'d> {
         }
     }
 
-    /// Generates the number of bytes of the value or the number.
+    /// Generates the number of bytes of the field's value, or of the number that stands for it in the fixed
+    /// part.
     fn size(&self) -> TokenStream {
         match &self.field.form {
             Form::Integer(ty) => quote!(::core::mem::size_of::<#ty>()),
@@ -206,7 +209,8 @@ impl<'d> Placed<'d> {
         }
     }
 
-    /// Generates the number of bytes behind the fixed part, if the field has any.
+    /// Generates the number of bytes that the field takes behind the fixed part; `None` where it takes none
+    /// there.
     fn length(&self) -> Option<TokenStream> {
         let name = &self.field.name;
         let length = |value: TokenStream| match &self.field.form {

@@ -10,7 +10,7 @@ use jet_wire::message::{
 };
 use libfuzzer_sys::fuzz_target;
 
-/// Checks that first words are read again as they were written.
+/// Checks that the first words of a connection are read again as they were written.
 fn first_words(bytes: &[u8]) {
     match Hello::decode(bytes) {
         Ok(hello) => assert_eq!(Hello::decode(&hello.encode()), Ok(hello)),

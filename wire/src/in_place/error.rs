@@ -24,9 +24,9 @@ pub enum DecodeError {
     Kind {
         /// Name of the message that was to be read.
         message: &'static str,
-        /// Kind of that message.
+        /// Kind that the message to be read has.
         expected: u8,
-        /// Kind found.
+        /// Kind that the head states.
         found: u8,
     },
     /// The version is 0, which does not exist.
@@ -51,7 +51,8 @@ pub enum DecodeError {
         version: u8,
         /// Bytes of the fixed part, as stated.
         stated: u16,
-        /// Bytes that the version has; for a version newer than the reader's, the least.
+        /// Bytes that the version's fixed part has; for a version newer than the reader's, the least that it
+        /// has.
         expected: u16,
     },
     /// The field's bytes are not a value of its type.
@@ -88,7 +89,7 @@ pub enum DecodeError {
     Unclaimed {
         /// Name of the message.
         message: &'static str,
-        /// Number of those bytes.
+        /// Number of the bytes that are left.
         bytes: usize,
     },
 }
@@ -171,7 +172,7 @@ pub enum EncodeError {
     TooLong {
         /// Name of the message.
         message: &'static str,
-        /// Bytes that it would take.
+        /// Bytes that the message would take.
         bytes: usize,
     },
 }

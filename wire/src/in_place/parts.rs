@@ -3,10 +3,10 @@
 use super::{DecodeError, EncodeError, HEAD_BYTES, Head, InPlace, Plain};
 use zerocopy::{IntoBytes, TryCastError};
 
-/// Number that stands for `None`.
+/// Number that stands for `None` in the fixed part.
 const NONE: u32 = u32::MAX;
 
-/// Returns the bytes of a value.
+/// Returns the number of bytes that a value of the type takes.
 pub const fn size<T: Plain>() -> usize {
     size_of::<T>()
 }
@@ -43,13 +43,13 @@ pub fn put_plain<T: Plain, const AT: usize, const FIXED: usize>(fixed: &mut [u8;
     fixed[AT..AT + size_of::<T>()].copy_from_slice(value.as_bytes());
 }
 
-/// Returns the bytes of a list.
+/// Returns the elements of a list as bytes.
 #[inline(always)]
 pub fn list_bytes<T: Plain>(list: &[T]) -> &[u8] {
     list.as_bytes()
 }
 
-/// Returns the bytes of a number. A larger length was refused by [`start`] before.
+/// Returns the bytes of a number of bytes or elements. A larger length was refused by [`start`] before.
 #[inline(always)]
 pub fn number(count: usize) -> [u8; 4] {
     #[expect(
@@ -60,7 +60,7 @@ pub fn number(count: usize) -> [u8; 4] {
     count.to_le_bytes()
 }
 
-/// Returns the bytes of a number, or those that stand for `None`.
+/// Returns the bytes of a number of bytes or elements, or the bytes that stand for `None`.
 #[inline(always)]
 pub fn number_or_none(count: Option<usize>) -> [u8; 4] {
     count.map_or(NONE.to_le_bytes(), number)
@@ -280,13 +280,13 @@ pub fn present<const N: usize>(field: &'static str, flag: u8, value: &[u8; N]) -
     }
 }
 
-/// Reads a number.
+/// Reads a number of bytes or elements from the fixed part.
 #[inline(always)]
 pub fn count(bytes: &[u8; 4]) -> u32 {
     u32::from_le_bytes(*bytes)
 }
 
-/// Reads a number, or `None`.
+/// Reads a number of bytes or elements, or `None`, from the fixed part.
 #[inline(always)]
 pub fn count_or_none(bytes: &[u8; 4]) -> Option<u32> {
     Some(count(bytes)).filter(|count| *count != NONE)

@@ -3,7 +3,8 @@
 /// CRC32C's polynomial, with the lowest power in the highest bit.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// Powers of x modulo the polynomial: at index n, x to the power of 8 * 2^n, which moves a sum 2^n bytes on.
+/// Powers of x modulo the polynomial: at index n, x to the power of 8 * 2^n, by which a CRC is multiplied to
+/// move it 2^n bytes on.
 const POWERS: [u32; 32] = {
     let mut powers = [1 << 23; 32];
     let mut n = 1;
@@ -31,7 +32,8 @@ const fn product(a: u32, mut b: u32) -> u32 {
 /// Returns the CRC32C of two byte ranges, one behind the other, from the CRC32C of each. `second_bytes` is
 /// the length of the second.
 ///
-/// It takes 32 steps for each bit that is set in the length, and none if `first` is 0, as of an empty range.
+/// It takes 32 steps for each bit that is set in the length, and none if `first` is 0, as it is for an empty
+/// range.
 pub fn combine_crc32c(first: u32, second: u32, second_bytes: u32) -> u32 {
     let mut shifted = first;
     let mut left = if first == 0 { 0 } else { second_bytes };

@@ -12,7 +12,7 @@ pub const ACK_RANGES_MAX: usize = 6;
 /// The end of consecutive messages: sequences `first ..= first + count - 1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckRange {
-    /// Sequence of the first message.
+    /// Sequence number of the first message.
     pub first: u64,
     /// Number of consecutive sequences, at least 1.
     pub count: u16,
@@ -20,7 +20,7 @@ pub struct AckRange {
     pub status: AckStatus,
 }
 
-/// A range in the form of the header.
+/// An [`AckRange`] as it lies in the header.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawRange {
@@ -32,7 +32,7 @@ pub struct RawRange {
 
 impl RawRange {
     /// Returns whether the range is valid. It must not be empty, and lie within the sequences. Its status
-    /// must exist, or be one that a later version may have. It has a code only where the status has one.
+    /// must be known, or be one that a later version may have. It has a code only where the status has one.
     pub(super) fn is_sound(&self, version: u8) -> bool {
         let (status, code) = (self.status.get(), self.code.get());
         let is_status = match AckStatus::from_wire(status, code) {
@@ -68,8 +68,8 @@ pub struct CreditHeader {
     pub(super) reserved: [u8; 112],
 }
 
-/// The answer to a recall. Its SEND counts, and the sender sends nothing above the limit until it gets a new
-/// one.
+/// The answer to a recall. The SEND that carries it counts as one of the sender's SENDs. The sender sends
+/// nothing above the limit until it gets a new one.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct CreditReturn {
@@ -204,7 +204,7 @@ impl AckHeader {
     }
 
     /// Returns the ranges, which [`super::parse_from_receiver`] has checked. A status that this build does
-    /// not know becomes the nearest of its class.
+    /// not know becomes the nearest known status of its class.
     pub fn ranges(&self) -> impl Iterator<Item = AckRange> + '_ {
         self.raw_ranges().iter().filter_map(|raw| {
             let status = AckStatus::from_wire_or_class(raw.status.get(), raw.code.get())?;

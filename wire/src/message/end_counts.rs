@@ -10,11 +10,11 @@ pub struct EndCounts {
     pub consumed: u64,
     /// Messages that their application rejected.
     pub rejected: u64,
-    /// Messages that found no room to wait in.
+    /// Messages that the receiver had no room to queue.
     pub busy: u64,
     /// Messages to an application that was not registered.
     pub no_app: u64,
-    /// Messages that were not admitted.
+    /// Messages whose sender or class was not admitted.
     pub denied: u64,
     /// Messages that were too large.
     pub too_large: u64,

@@ -111,9 +111,10 @@ struct RawHello {
     features: U32,
     sender_id: U64,
     app: [u8; APP_NAME_MAX],
-    /// Highest version; 0 stands for the lowest.
+    /// Highest version that the sender speaks; 0: the same as the lowest.
     version_highest: u8,
-    /// Zero. Anything else is refused, for it may mean something that must be understood.
+    /// Zero. A reader refuses anything else: a later version may use the byte for something that must be
+    /// understood.
     understood: u8,
     /// Bytes that are skipped, whatever they are.
     skipped: [u8; 2],
@@ -124,7 +125,7 @@ const _: () = assert!(size_of::<RawHello>() == HELLO_BYTES);
 /// A receiver's answer when it accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// Versions of the wire format that the receiver speaks. At least one of them is spoken here, too.
+    /// Versions of the wire format that the receiver speaks. This build speaks at least one of them, too.
     pub versions: Versions,
     /// Set of [`features`] that both ends know, as bits.
     pub features: u32,
@@ -146,7 +147,7 @@ pub struct Welcome {
 struct RawWelcome {
     magic: [u8; 4],
     version_lowest: u8,
-    /// Highest version; 0 stands for the lowest.
+    /// Highest version that the receiver speaks; 0: the same as the lowest.
     version_highest: u8,
     heartbeat_ms: U16,
     features: U32,
@@ -211,7 +212,7 @@ pub enum HelloError {
     },
     /// The bytes do not begin with Jet's magic number.
     Magic,
-    /// The two versions are not a range.
+    /// The stated lowest and highest version do not form a range.
     Versions {
         /// Lowest version stated.
         lowest: u8,

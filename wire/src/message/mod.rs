@@ -102,7 +102,7 @@ pub enum Kind {
     Credit = 4,
     /// The answer to a recall.
     CreditReturn = 5,
-    /// The receiver's congestion signal: cut the windows to this share.
+    /// The receiver's congestion signal: the sender is to cut its windows.
     Congestion = 6,
     /// The receiver's farewell before it disconnects, with the reason.
     Bye = 7,

@@ -134,16 +134,16 @@ pub enum HeaderError {
     },
     /// The stated payload length is not that of what arrived.
     Payload {
-        /// Bytes stated.
+        /// Payload bytes that the header states.
         stated: u64,
         /// Bytes that arrived behind the header.
         arrived: usize,
     },
     /// The requested message has no bytes, or ends beyond the address space.
     Extent {
-        /// Stated start.
+        /// Stated address of the message's first byte.
         address: u64,
-        /// Stated length.
+        /// Stated length of the message.
         length: u64,
     },
     /// A range is empty, wraps around, or has a status that does not exist.
@@ -151,9 +151,9 @@ pub enum HeaderError {
         /// Index of the range in the acknowledgement.
         index: usize,
     },
-    /// The window is 0, or more than 1000 thousandths.
+    /// The window that a congestion signal asks for is 0, or more than 1000 thousandths.
     Window {
-        /// Stated thousandths.
+        /// Stated window in thousandths.
         permille: u32,
     },
     /// The farewell has a reason that this version does not know.

@@ -82,7 +82,7 @@ impl AckStatus {
     }
 }
 
-/// A status in the table of versions.
+/// A row of the table of statuses: a status, and how older versions treat it.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     /// Number of the status on the wire.
@@ -93,8 +93,8 @@ struct Row {
     nearest: u16,
 }
 
-/// All statuses that travel. A later one gets a number of its class, the version that introduces it, and its
-/// nearest status.
+/// All statuses that are sent on the wire. A later one gets a number of its class, the version that
+/// introduces it, and its nearest status.
 const STATUSES: [Row; 9] = [
     Row { status: 0, since: 1, nearest: 0 },
     Row { status: REJECTED, since: 1, nearest: REJECTED },
@@ -143,8 +143,7 @@ pub(super) const fn has_class(status: u16) -> bool {
     status >= 0x100
 }
 
-/// Returns the status that stands for a later version's, by its class. `docs/wire.md` says what each class
-/// promises.
+/// Returns the known status that stands for a later version's status, chosen by its class.
 fn nearest_of_class(status: u16, code: u32) -> Option<AckStatus> {
     Some(match status >> 8 {
         0 => return None,
@@ -193,7 +192,7 @@ pub(super) mod tests {
     use std::collections::BTreeSet;
     use std::vec::Vec;
 
-    /// All statuses that travel, by their numbers.
+    /// All statuses that are sent on the wire, by their numbers.
     pub(in crate::message) const TRAVEL: [AckStatus; 9] = [
         AckStatus::Consumed,
         AckStatus::Rejected(28),

@@ -44,7 +44,7 @@ impl Versions {
     }
 
     /// Returns the range that this end sends to one that speaks `other`. Builds of the first version send no
-    /// range and ignore the byte for it. They get the same answer as ever.
+    /// range and ignore the byte for it. They get the answer that they have always got.
     #[must_use]
     pub fn told_to(self, other: Self) -> Self {
         if other.highest == FIRST_VERSION && self.lowest == FIRST_VERSION { Self::FIRST } else { self }

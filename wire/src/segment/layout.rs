@@ -274,20 +274,20 @@ impl Parts {
 }
 
 impl DaemonEnd {
-    /// Returns a slot's word; `None` beyond the shape.
+    /// Returns a slot's word; `None` if the segment has no slot of that index.
     pub fn slot(&self, index: u32) -> Option<SlotWord<'_>> {
         self.parts.slot(index)
     }
 
     /// Writes or clears the notice for the application. The notice says that nothing more arrives before the
-    /// application gives something back. Everything pushed is published first. The caller then wakes the
-    /// application where [`Producer::wake_needed`] says so.
+    /// application gives something back. All deliveries that were pushed are published first. The caller then
+    /// wakes the application where [`Producer::wake_needed`] says so.
     pub fn put_notice(&mut self, notice: Option<Notice>) {
         self.parts.notice().put_behind(&mut self.deliveries, notice);
     }
 
-    /// Writes a message's long user header, cut to [`USER_HEADER_MAX`] bytes. Returns `false` beyond the
-    /// shape.
+    /// Writes a message's long user header, cut to [`USER_HEADER_MAX`] bytes. Returns `false` if the segment
+    /// has no message of that number.
     pub fn write_user_header(&mut self, message: u32, user_header: &[u8]) -> bool {
         let Some(cell) = self.parts.user_header(message) else { return false };
         let used = user_header.len().min(USER_HEADER_MAX);
@@ -304,7 +304,7 @@ impl DaemonEnd {
 }
 
 impl AppEnd {
-    /// Returns a slot's word; `None` beyond the shape.
+    /// Returns a slot's word; `None` if the segment has no slot of that index.
     pub fn slot(&self, index: u32) -> Option<SlotWord<'_>> {
         self.parts.slot(index)
     }
@@ -317,7 +317,7 @@ impl AppEnd {
         (notice.releases == self.releases.published() && self.deliveries.is_empty()).then_some(notice)
     }
 
-    /// Copies a message's long user header; `None` beyond the shape.
+    /// Copies a message's long user header; `None` if the segment has no message of that number.
     pub fn read_user_header(&self, message: u32) -> Option<UserHeaderCell> {
         // SAFETY: the cell is within the mapping and any bytes are valid.
         self.parts.user_header(message).map(|cell| unsafe { cell.read_volatile() })

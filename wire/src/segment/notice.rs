@@ -30,7 +30,7 @@ const LASTING: u64 = 1 << 40;
 pub enum HeldLimit {
     /// The pool has no room for more.
     Pool = 1,
-    /// Small messages hold as much of their share of the pool as one session may have.
+    /// The session's small messages hold as much of the SRQ share as one session may.
     Small = 2,
     /// The session has as much escape memory as one session may.
     Memory = 3,

@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// End of a connection, as both of its ends hear of it.
+/// End of a connection: the reason told at this end, and the fault told to the other end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct End {
     /// Reason that the user of this end hears.
@@ -71,16 +71,16 @@ pub(super) struct Connection {
     watched_for_room: bool,
     pub(super) link: Option<Link>,
     sends: VecDeque<PostedSend>,
-    /// SENDs of this end that ever completed; wraps.
+    /// SENDs of this end that have completed since the connection began; the count wraps.
     sends_completed: u32,
-    /// SENDs of the peer that ever arrived; wraps.
+    /// SENDs of the peer that have arrived since the connection began; the count wraps.
     received: u32,
     staged_next: u32,
     staged_held: u32,
     peer_regions: PeerRegions,
-    /// Announcements of the peer that this end has taken; wraps.
+    /// Announcements of the peer's regions that this end has taken; the count wraps.
     announcements_seen: u32,
-    /// Announcements that this end has made; wraps.
+    /// Announcements of this end's regions that were made to the peer; the count wraps.
     announced: u32,
     /// Control messages that wait for room in the socket.
     outbox: VecDeque<Control>,
@@ -88,17 +88,17 @@ pub(super) struct Connection {
     pub(super) reads: ReadList,
     /// READs that the peer answers at once, as its connection request said.
     pub(super) peer_answers: u32,
-    /// Whether a SEND of the peer waits for an SRQ entry, and was counted.
+    /// Whether a SEND of the peer waits for an SRQ entry, which was counted once as RNR.
     rnr: bool,
     /// Whether this end's user has ended the connection, and its last SENDs are still to be taken.
     pub(super) closing: bool,
     /// Whether the other end is closed. What it sent before is still taken.
     pub(super) hung_up: bool,
-    /// Whether the connection is in the list of those with SENDs to show.
+    /// Whether the connection is in the list of those with SENDs to show to the peer.
     pub(super) dirty: bool,
     /// Whether the connection is in the list of those that every poll looks at.
     pub(super) hot: bool,
-    /// Whether the connection is in the queue of those with READs.
+    /// Whether the connection is in the queue of those with outstanding READs.
     pub(super) reading: bool,
     /// Number of polls in a row that found no work.
     pub(super) idle_polls: u32,
@@ -216,7 +216,7 @@ impl Connection {
         }
     }
 
-    /// Sends the answer that refuses a request. Nothing follows on the socket.
+    /// Sends the answer that refuses a connection request. Nothing follows on the socket.
     pub(super) fn reject(&mut self, tables: &Tables, private_data: &PrivateData) {
         // A socket that was never written to has room, and a peer that is gone needs no answer.
         let _ = self.say(tables, Control::Reject(*private_data));

@@ -1,7 +1,7 @@
 //! Messages that the two ends exchange over the socket. Each packet is one message: a control message, or one
 //! byte that rings the bell.
 //!
-//! | kind | from | with it | fields |
+//! | kind | sent by | descriptor that goes with it | fields |
 //! |---|---|---|---|
 //! | connect | connecting end, first | the link's memory file | private data, READs answered at once |
 //! | accept | accepting end, first | | private data, READs answered at once |
@@ -17,7 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Version of the link's layout and of these messages.
+/// Version of the link's layout and of the control messages.
 const VERSION: u16 = 2;
 const MAGIC: [u8; 4] = *b"JSHM";
 
@@ -51,14 +51,14 @@ pub(super) enum Control {
     Connect {
         /// Private data of the connecting user.
         private_data: PrivateData,
-        /// READs of the other end that the sending end answers at once.
+        /// READs of its receiver that the sender of this message answers at once.
         reads_answered: u32,
     },
     /// Accepts the connection.
     Accept {
         /// Private data of the accepting user.
         private_data: PrivateData,
-        /// READs of the other end that the sending end answers at once.
+        /// READs of its receiver that the sender of this message answers at once.
         reads_answered: u32,
     },
     /// Refuses the connection, with the refusing user's private data.

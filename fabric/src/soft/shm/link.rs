@@ -68,7 +68,7 @@ pub(super) enum Fault {
     RnrExhausted = 4,
     /// The SRQ entry's own memory was deregistered.
     Receiver = 5,
-    /// A READ of this peer's memory was outside what it registered.
+    /// A READ of the end that gives up lay outside what the other end has registered.
     RemoteAccess = 6,
     /// The peer broke the protocol.
     Protocol = 7,

@@ -3,8 +3,8 @@
 //!
 //! A connection is a Unix socket and a [`link`]. The socket carries memory files, announcements of regions,
 //! and doorbells ([`control`]). A connection with recent work is *hot*: every poll looks at its rings. A
-//! connection without is *cold*: its peer rings the bell, and the epoll reports that. So a NIC with a
-//! thousand connections costs as much as its busy ones.
+//! connection without recent work is *cold*: its peer rings the bell, and the epoll reports that. So a NIC
+//! with a thousand connections costs only as much as the busy ones among them.
 
 mod connection;
 mod control;
@@ -62,9 +62,9 @@ pub(crate) struct Shm {
     connections: Vec<Option<Box<Connection>>>,
     /// Indices of the connections that every poll looks at.
     hot: Vec<u32>,
-    /// Indices of the connections with SENDs to show.
+    /// Indices of the connections with SENDs to show to their peers.
     dirty: Vec<u32>,
-    /// Indices of the connections with READs, in the order of their turns.
+    /// Indices of the connections with outstanding READs, in the order of their turns.
     reading: VecDeque<u32>,
     /// Place in `hot` where the next poll begins. It moves, so that a scarce SRQ serves all connections.
     first: usize,

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 /// File system type of huge-page memory files: `HUGETLBFS_MAGIC`.
 const HUGETLBFS: u64 = 0x9584_58f6;
 
-/// Keys and mappings of a peer's regions. A peer has few, and mostly uses the same one again.
+/// Keys and mappings of a peer's regions. A peer has few regions, and mostly uses the same one again.
 #[derive(Debug, Default)]
 pub(super) struct PeerRegions {
     regions: Vec<(u32, Mapping)>,

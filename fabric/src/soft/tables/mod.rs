@@ -45,7 +45,8 @@ pub(crate) struct Tables {
     /// [`Self::place_of_listeners`].
     pub(crate) deadlines: Deadlines,
     completions: Completions,
-    /// Order of SENDs behind READs, where SENDs complete as on a device.
+    /// Keeps completed SENDs until the READs before them are done. `None` unless SENDs complete as on a
+    /// device.
     order: Option<SendOrder>,
     events: Events,
     completions_polled: u64,

@@ -2,9 +2,9 @@
 //! it.
 //!
 //! A transport may take a SEND while READs before it still run. This module keeps the SEND's completion until
-//! these are done. A READ does not wait for the SENDs before it. A device has their acknowledgements as soon
-//! as the peer's device has the SENDs. Those of the software NIC arrive when the peer's user polls, which may
-//! be never.
+//! these are done. A READ does not wait for the SENDs before it. A device gets the acknowledgements of SENDs
+//! as soon as the peer's device has the SENDs. The acknowledgements of the software NIC arrive when the
+//! peer's user polls, which may be never.
 
 use crate::nic::Status;
 

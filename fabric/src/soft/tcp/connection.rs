@@ -30,8 +30,8 @@ pub(super) const WATCHED: EventFlags =
 /// touched.
 const RING_BYTES: usize =
     SENDS_PER_QP_MAX as usize * (FRAME_BYTES + HEADER_BYTES + PAYLOAD_BYTES_MAX as usize) + (16 << 10);
-/// Pieces of output: a frame and a stretch of memory for each SEND and each piece of an answer, and the
-/// reserve.
+/// Pieces that the queue of output holds: a frame and a stretch of memory for each SEND and each piece of an
+/// answer, and the reserve.
 const PIECES_MAX: usize = 2 * SENDS_PER_QP_MAX as usize + 64;
 
 /// Phase of a connection.
@@ -242,7 +242,7 @@ impl Connection {
         }
     }
 
-    /// Continues with another socket, while connecting.
+    /// Continues to connect with another socket, after the socket before it failed.
     pub(super) fn change_socket(&mut self, tables: &mut Tables, socket: OwnedFd) -> Result<(), End> {
         tables.epoll.remove(self.socket());
         self.socket = None;
@@ -262,7 +262,7 @@ impl Connection {
         self.broken.map_or(Ok(()), |errno| Err(End::of_errno(errno)))
     }
 
-    /// Ends the connection at both ends after a request of the peer failed. `last` tells the peer.
+    /// Ends the connection at both ends after a request of the peer failed. The frame `last` tells the peer.
     pub(super) fn fail(&mut self, tables: &mut Tables, last: Option<Frame>, status: Status) {
         if matches!(self.phase, Phase::Connected) {
             self.begin_closing(tables, DisconnectReason::WorkRequest(status), last, false);

@@ -1,5 +1,5 @@
-//! The format of the stream: frames, each a 32-byte little-endian header and, for some kinds, bytes behind
-//! it.
+//! The format of the bytes on a `tcp:` connection: frames, each a 32-byte little-endian header and, for some
+//! kinds, bytes behind it.
 //!
 //! | kind | `length` | `id` | other fields | bytes behind |
 //! |---|---|---|---|---|
@@ -8,15 +8,16 @@
 //! | `Asked` | | | | |
 //! | `Send` | of header and payload | | | message header, payload |
 //! | `SendAck` | | SENDs taken since the connection began | | |
-//! | `SendError` | | SENDs taken before the one that failed | `status` | |
-//! | `ReadRequest` | of what is read | the READ's place in the order | `address`, `key` | |
-//! | `ReadResponse` | of this piece | the READ's place in the order | | this piece |
-//! | `ReadEnd` | | the READ's place in the order | | |
-//! | `ReadError` | | the READ's place in the order | `status` | |
+//! | `SendError` | | SENDs taken before the SEND that failed | `status` | |
+//! | `ReadRequest` | of what is read | the READ's place in the order of READs | `address`, `key` | |
+//! | `ReadResponse` | of this piece of the answer | the READ's place in the order of READs | | this piece of the answer |
+//! | `ReadEnd` | | the READ's place in the order of READs | | |
+//! | `ReadError` | | the READ's place in the order of READs | `status` | |
 //! | `Bye` | | | | |
 //!
-//! A piece counts only once its `ReadEnd` has arrived. A `ReadError` in that place says that the memory was
-//! deregistered while the piece was being written, and that the piece is worth nothing.
+//! A piece of an answer to a READ counts only once its `ReadEnd` has arrived. A `ReadError` instead of the
+//! `ReadEnd` says that the memory was deregistered while the piece was being written, and that the bytes of
+//! the piece are not valid.
 //!
 //! Fields that a kind does not use are zero, and a receiver refuses anything else. This module handles bytes
 //! only: it knows no sockets, and does not decide which frame may follow which.
@@ -178,7 +179,7 @@ pub(super) enum Frame {
         /// Bytes of the piece, which follow the header.
         bytes: u32,
     },
-    /// The piece before is complete and valid.
+    /// The piece of an answer to a READ that came before this frame is complete and valid.
     ReadEnd {
         /// Place of the READ in the order of this end's READs.
         id: u64,

@@ -7,7 +7,8 @@ use crate::soft::tables::Tables;
 
 /// Bytes of the staging buffer: some 280 messages of 64 bytes in one read.
 pub(super) const STAGING_BYTES: usize = 64 << 10;
-/// Bytes staged behind a frame's own while READs are outstanding. More would be copied twice.
+/// Bytes that one read puts into the staging buffer while READs are outstanding, at most. More of an answer's
+/// bytes would be copied twice.
 pub(super) const STAGED_WITH_READS: usize = 4 << 10;
 /// Bytes read from one connection before another has its turn: one fragment.
 pub(super) const RECEIVE_BYTES_PER_TURN: usize = 256 << 10;

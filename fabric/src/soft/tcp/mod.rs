@@ -5,8 +5,8 @@
 //! This module has what is common to all connections: which of them have work, listeners, and deadlines.
 //!
 //! Sockets are watched edge-triggered, and the events are never changed. A socket is on the `ready` list from
-//! the edge until it was read dry. So the kernel is asked nothing twice, and a socket that is not read for
-//! want of an SRQ entry wakes nobody.
+//! the edge until it was read dry. So no system call asks for what the kernel already told, and a socket that
+//! is not read for want of an SRQ entry wakes nobody.
 
 mod connection;
 mod frame;
@@ -52,7 +52,8 @@ const HUNG_UP: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(Event
 
 /// Place of a QP, and the lists that it is on.
 ///
-/// The marks stay when the place gets another connection, so no list ever outgrows the number of places.
+/// The marks (`is_ready` and so on) stay when the place gets another connection. So no list ever has more
+/// entries than there are places.
 #[derive(Debug, Default)]
 struct Slot {
     connection: Option<Box<Connection>>,

@@ -87,12 +87,12 @@ pub(super) trait Lookup {
 /// Error of a queued frame whose memory is no longer registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Revoked {
-    /// A SEND's payload is gone.
+    /// The memory of a SEND's payload is gone.
     Payload {
         /// Place of the SEND in the order of SENDs.
         send: u64,
     },
-    /// The answer to a READ is gone. Zeros replace the rest of the piece.
+    /// The memory of the answer to a READ is gone. Zeros replace the rest of the piece.
     Answer {
         /// Number with which the answer was pushed.
         read: u64,

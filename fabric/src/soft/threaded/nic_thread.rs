@@ -176,7 +176,8 @@ impl<N: Nic> NicThread<N> {
         busy | posted | (polled > 0) | events
     }
 
-    /// Shows the front all that was pushed, and wakes the front if it sleeps.
+    /// Shows the front all completions and returned buffers that were pushed, and wakes the front if it
+    /// sleeps.
     fn show(&mut self) {
         self.show_counters();
         self.returned.publish();
@@ -186,7 +187,7 @@ impl<N: Nic> NicThread<N> {
         }
     }
 
-    /// Stores the counters if they have changed.
+    /// Stores the inner NIC's counters for the front if they have changed.
     fn show_counters(&mut self) {
         let counted = self.nic.counters();
         let counters = Counters { flushed: counted.flushed + self.work.refused, ..counted };

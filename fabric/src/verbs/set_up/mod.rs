@@ -8,7 +8,7 @@
 //!
 //! The objects of a call travel with its order, and return with the outcome. So an identifier or a QP is with
 //! one of the two threads, never with both. A connection has at most one order under way, and so has the
-//! port. So the queues have a place for each.
+//! port. So the queues of orders and of outcomes have a place for each order.
 
 mod thread;
 
@@ -133,7 +133,7 @@ pub(super) enum SetUp {
 }
 
 impl SetUp {
-    /// Starts a thread for orders, or without a place has the calling thread carry them out.
+    /// Starts a thread for orders. With `None`, the calling thread carries the orders out.
     pub fn new(thread: Option<ThreadOptions>) -> io::Result<Self> {
         thread.map_or(Ok(Self::Here), |place| Ok(Self::There(SetUpThread::start(place)?)))
     }

@@ -42,9 +42,9 @@ pub struct Sources {
 }
 
 /// The daemon's status at one time.
-pub struct Answer {
+struct Answer {
     /// The encoded answer to a request for the status.
-    pub frame: Bytes,
+    frame: Bytes,
     snapshot: Box<Snapshot>,
     begun: Instant,
 }
@@ -74,8 +74,13 @@ impl Board {
         Self { asks, newest }
     }
 
-    /// Returns the status after this call; `None` if the daemon is stopping.
-    pub async fn now(&self) -> Option<Arc<Answer>> {
+    /// Returns the encoded answer to a request for the status, made after this call; `None` if the daemon is
+    /// stopping. A client that takes the frame slowly holds the frame alone, not the snapshot.
+    pub async fn now(&self) -> Option<Bytes> {
+        self.answer().await.map(|answer| answer.frame.clone())
+    }
+
+    async fn answer(&self) -> Option<Arc<Answer>> {
         let (reply, hears) = oneshot::channel();
         self.asks.send(reply).await.ok()?;
         hears.await.ok()
@@ -87,7 +92,7 @@ impl Board {
         let newest = newest(&self.newest).clone().filter(|answer| answer.begun.elapsed() < ROWS_AGE_MAX);
         match newest {
             Some(answer) => Some(answer.rows(from)),
-            None => self.now().await.map(|answer| answer.rows(from)),
+            None => self.answer().await.map(|answer| answer.rows(from)),
         }
     }
 }

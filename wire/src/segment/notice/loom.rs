@@ -1,4 +1,4 @@
-//! The notice under the model checker, beside the delivery ring, whose bell it shares.
+//! The notice under the model checker, beside the delivery ring: one wake-up serves both.
 
 use super::*;
 use crate::ring::loom::ring;

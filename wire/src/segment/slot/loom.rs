@@ -164,9 +164,9 @@ struct Moving {
 }
 
 impl Moving {
-    /// Takes the news in any order, as the daemon does, and reuses each slab as soon as it may. The slab
-    /// copied from is free when the copy ended and the run moved away or was released. The slab copied to is
-    /// free when the copy is thrown away or the moved run was released.
+    /// Takes the news of the copy's end and of the release in any order, as the daemon does, and reuses each
+    /// slab as soon as it may. The slab copied from is free when the copy ended and the run moved away or was
+    /// released. The slab copied to is free when the copy is thrown away or the moved run was released.
     fn take(&mut self, shared: &Shared, copied: bool, released: bool) {
         if released && !self.released {
             self.released = true;
@@ -198,7 +198,7 @@ impl Moving {
 }
 
 /// Runs a worker that copies a run, an application that does `app` with the run and releases it, and the
-/// daemon. The daemon learns of both in any order.
+/// daemon. The daemon learns of the copy's end and of the release in any order.
 ///
 /// Threads are interrupted four times at most, which keeps the run at seconds. The checks hold without the
 /// bound as well.

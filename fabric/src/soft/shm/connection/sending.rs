@@ -58,8 +58,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Copies a payload into the item, or into a staged place of the link if it is too long. `true` for a
-    /// staged place.
+    /// Copies a payload into the ring's cell, or into a staged place of the link if the payload is too long
+    /// for the cell. `true` for a staged place.
     #[inline]
     fn carry(&mut self, item: &mut SendItem, bytes: &[u8]) -> Result<bool, PostError> {
         item.payload_bytes = u32::try_from(bytes.len()).map_err(|_| PostError::Limit)?;

@@ -14,8 +14,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 /// Messages that are taken from one socket before the next socket has its turn.
 const SOCKET_BURST: u32 = 64;
-/// Messages taken while one request is translated, for each region that a NIC may have. More end the
-/// connection.
+/// Messages taken from the socket to translate one address, at most, for each region that a NIC may have.
+/// Where so many are not enough, the connection ends.
 ///
 /// Two messages for each region may wait in the peer's outbox, and a socket holds some hundred.
 const ANNOUNCEMENTS_PER_REGION: u32 = 8;
@@ -128,7 +128,7 @@ impl Connection {
         Ok(rang)
     }
 
-    /// Takes one message. `None` where there are no more.
+    /// Takes one message from the socket, and carries out a control message. `None` where there are no more.
     fn hear(&mut self, tables: &mut Tables) -> Result<Option<Heard>, End> {
         match receive(&self.socket) {
             Received::Bell => Ok(Some(Heard::Bell)),

@@ -6,7 +6,8 @@ use crate::soft::deadlines::Wait;
 use crate::soft::tables::Tables;
 use crate::soft::tcp::input::{RECEIVE_BYTES_PER_TURN, STAGING_BYTES};
 
-/// Turns that read all SENDs which a peer may have written before an answer, and the answer's beginning.
+/// Turns of reading that suffice for all SENDs which a peer may have written before an answer to a READ, and
+/// for the beginning of that answer.
 const TURNS_BEHIND_SENDS: usize = RING_BYTES.div_ceil(RECEIVE_BYTES_PER_TURN) + 1;
 
 impl Connection {

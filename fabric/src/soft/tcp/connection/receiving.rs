@@ -163,8 +163,8 @@ impl Connection {
         End { reason: DisconnectReason::WorkRequest(status), send: None, read: Some(status) }
     }
 
-    /// Counts bytes of the body that were written to their places, and finishes the body where it is
-    /// complete.
+    /// Counts bytes of the arriving frame's body that were written to their places, and finishes the body
+    /// where it is complete.
     fn filled(&mut self, tables: &mut Tables, bytes: usize) {
         let bytes = u32::try_from(bytes).expect("bodies are short");
         match &mut self.input.body {
@@ -223,7 +223,7 @@ impl Connection {
         }
     }
 
-    /// Copies staged bytes of the body to their places.
+    /// Copies staged bytes of the arriving frame's body to their final places.
     fn place(&mut self, tables: &mut Tables, mut bytes: &[u8]) -> Result<(), End> {
         while !bytes.is_empty() {
             let most = u32::try_from(bytes.len()).expect("staged bytes are few");
@@ -426,7 +426,7 @@ impl Connection {
     }
 }
 
-/// Bounds the number of READs that a peer says it answers to 32 bits. This end makes no more than its own
+/// Limits to 32 bits the number of READs that a peer says it answers. This end makes no more than its own
 /// limit anyway.
 fn counted(reads_answered: u64) -> u32 {
     u32::try_from(reads_answered).unwrap_or(u32::MAX)

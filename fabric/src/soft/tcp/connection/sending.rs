@@ -8,7 +8,8 @@ use crate::soft::tcp::frame::{FRAME_BYTES, Fault, Frame};
 use crate::soft::tcp::output::Urgency;
 use jet_wire::message::HEADER_BYTES;
 
-/// Queued bytes that are written without waiting for a doorbell, so that the queue stays in the cache.
+/// Queued bytes from which on the next SEND first writes the queue, without waiting for
+/// [`crate::Nic::flush`]. So the queue stays in the cache.
 const WRITE_EARLY: usize = 64 << 10;
 
 impl Connection {

@@ -1,5 +1,5 @@
-//! Writing to a connection's stream: frames of this end, the answers that it owes, and registered memory
-//! between them.
+//! Writing to a connection's stream: frames of this end, the answers that this end owes, and registered
+//! memory between them.
 
 use super::{Connection, End, Phase};
 use crate::nic::{PrivateData, Sge};
