@@ -1,4 +1,4 @@
-//! Results of the programs, on standard output. All other text of the programs goes to the [log](crate::log).
+//! Results of the programs, on standard output. All other text of the programs goes to the [`log`].
 //!
 //! A result that cannot be printed makes the exit code 1. The exception is a reader that closed its end: the
 //! requested work is done then.

@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn what_no_later_line_tells_is_told_when_the_span_is_over_and_at_the_end() {
         let (limit, start) = (Limit::default(), Instant::now());
-        let flood = |at| (0..KIND_BURST + 3).for_each(|_| drop(limit.ask(&kind(None), at)));
+        let flood = |at| (0..KIND_BURST + 3).for_each(|_| _ = limit.ask(&kind(None), at));
         flood(start);
         limit.note(&kind(None), Level::ERROR, "bad");
         assert_eq!(limit.take_untold(start + SPAN / 2, false), (vec![], Some(start + SPAN)));
