@@ -24,7 +24,7 @@ pub(super) struct Stderr {
     /// Number of lines left out since the last one that was taken.
     left_out: u64,
     /// Whether the last line waited in vain.
-    stuck: bool,
+    timed_out: bool,
     /// Whether only a part of the last line was taken.
     midway: bool,
     /// Descriptor that is written to instead of standard error itself; see [`reopen`].
@@ -33,7 +33,7 @@ pub(super) struct Stderr {
 
 impl Stderr {
     /// State before the first line.
-    pub const NONE: Self = Self { left_out: 0, stuck: false, midway: false, reopened: None };
+    pub const NONE: Self = Self { left_out: 0, timed_out: false, midway: false, reopened: None };
 
     /// Counts lines that were lost before they came here.
     pub fn left_out(&mut self, lines: u64) {
@@ -51,14 +51,14 @@ impl Stderr {
             whole.push_str(&loss(self.left_out));
         }
         whole.push_str(text);
-        let deadline = (!self.stuck).then(|| Instant::now() + PATIENCE);
+        let deadline = (!self.timed_out).then(|| Instant::now() + PATIENCE);
         self.reopened = self.reopened.take().or_else(|| reopen(to));
         let to = self.reopened.as_ref().map_or(to, AsFd::as_fd);
         match write_within(to, whole.as_bytes(), deadline) {
-            Ok(()) => (self.left_out, self.stuck, self.midway) = (0, false, false),
+            Ok(()) => (self.left_out, self.timed_out, self.midway) = (0, false, false),
             Err(NotTaken { bytes, late }) => {
                 self.left_out += 1;
-                self.stuck = late;
+                self.timed_out = late;
                 self.midway |= bytes > 0;
             }
         }
@@ -150,7 +150,7 @@ mod tests {
         lines.reopened = None;
         let full = File::options().write(true).open("/dev/full").unwrap();
         lines.put(full.as_fd(), "full\n", loss);
-        assert_eq!((lines.left_out, lines.stuck), (2, false));
+        assert_eq!((lines.left_out, lines.timed_out), (2, false));
         let mut log = tempfile::tempfile().unwrap();
         lines.put(log.as_fd(), "taken\n", loss);
         lines.put(log.as_fd(), "and this\n", loss);
@@ -165,7 +165,7 @@ mod tests {
         let (mut reader, writer) = pipe().unwrap();
         let mut lines = Stderr::NONE;
         let line = format!("{}\n", "x".repeat(CHUNK_BYTES - 1));
-        while !lines.stuck {
+        while !lines.timed_out {
             lines.put(writer.as_fd(), &line, loss);
         }
         let before = Instant::now();
@@ -178,7 +178,7 @@ mod tests {
         let mut room = vec![0; 4 * CHUNK_BYTES];
         reader.read_exact(&mut room).unwrap();
         lines.put(writer.as_fd(), "taken\n", loss);
-        assert_eq!((lines.left_out, lines.stuck), (0, false));
+        assert_eq!((lines.left_out, lines.timed_out), (0, false));
         drop((writer, lines));
         let mut rest = String::new();
         reader.read_to_string(&mut rest).unwrap();
@@ -191,7 +191,7 @@ mod tests {
         let mut lines = Stderr::NONE;
         // More than any pipe holds by default.
         lines.put(writer.as_fd(), &format!("{}\n", "y".repeat(4 << 20)), loss);
-        assert!(lines.stuck && lines.midway);
+        assert!(lines.timed_out && lines.midway);
         let mut some = vec![0; 1 << 15];
         reader.read_exact(&mut some).unwrap();
         lines.put(writer.as_fd(), "next\n", loss);
@@ -225,14 +225,14 @@ mod tests {
     #[test]
     fn a_terminal_that_nobody_reads_holds_nobody_up() {
         let (_reader, terminal) = terminal();
-        let (left_out, stuck) = outcome(move || {
+        let (left_out, timed_out) = outcome(move || {
             let mut lines = Stderr::NONE;
             for _ in 0..200 {
                 lines.put(terminal.as_fd(), &format!("{}\n", "z".repeat(1023)), loss);
             }
-            (lines.left_out, lines.stuck)
+            (lines.left_out, lines.timed_out)
         });
-        assert!(left_out > 0 && stuck, "200 KiB were taken");
+        assert!(left_out > 0 && timed_out, "200 KiB were taken");
     }
 
     #[test]

@@ -24,7 +24,7 @@ const SAID_BYTES_MAX: usize = 4096;
 /// Most characters of a tool's output that an error shows.
 const TOLD_CHARS_MAX: usize = 300;
 
-/// Time that a killed tool has to end. Only a tool that is stuck in the kernel needs any.
+/// Time that a killed tool has to end. Only a tool that waits in the kernel needs any.
 const KILL_LIMIT: Duration = Duration::from_secs(1);
 
 /// Reason why a run of a tool failed.
@@ -102,14 +102,14 @@ pub(super) struct Tool {
     program: PathBuf,
     limit: Duration,
     lock: Result<ToolLock, String>,
-    stuck: Option<Child>,
+    unended: Option<Child>,
 }
 
 impl Tool {
     /// Creates a tool from its path, or its name in `PATH`. Each run may take `limit`. Its process inherits
     /// `lock`, by which the next daemon finds it.
     pub(super) fn new(program: PathBuf, limit: Duration, lock: Result<ToolLock, String>) -> Self {
-        Self { program, limit, lock, stuck: None }
+        Self { program, limit, lock, unended: None }
     }
 
     /// Returns the path of the tool. Each run looks for it anew: it may be installed, moved or removed while
@@ -133,7 +133,7 @@ impl Tool {
     /// # Errors
     /// Returns [`ToolError`] if the tool cannot be started, exceeds its time limit, or fails.
     pub(super) fn run<S: AsRef<OsStr>>(&mut self, arguments: &[S]) -> Result<String, ToolError> {
-        self.refuse_while_stuck()?;
+        self.refuse_while_one_runs()?;
         let lock = self.lock.as_ref().map_err(|why| ToolError::Locked { why: why.clone() })?;
         let program = self.find()?;
         let line = command_line(&program, arguments);
@@ -176,7 +176,7 @@ impl Tool {
         kill(&child);
         let ended_after_kill = ended || wait(&process, None, &mut output, KILL_LIMIT);
         if !ended_after_kill {
-            self.stuck = Some(child);
+            self.unended = Some(child);
             return Err(timed_out(line, self.limit, &output));
         }
         let status = child.wait();
@@ -189,12 +189,12 @@ impl Tool {
         }
     }
 
-    fn refuse_while_stuck(&mut self) -> Result<(), ToolError> {
-        let Some(child) = self.stuck.as_mut() else { return Ok(()) };
+    fn refuse_while_one_runs(&mut self) -> Result<(), ToolError> {
+        let Some(child) = self.unended.as_mut() else { return Ok(()) };
         if !matches!(child.try_wait(), Ok(Some(_))) {
             return Err(ToolError::Stuck { pid: child.id() });
         }
-        self.stuck = None;
+        self.unended = None;
         Ok(())
     }
 }
