@@ -347,7 +347,41 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_cannot_be_read_fails_and_is_not_sent() {
+    fn a_directory_that_may_not_be_read_fails_and_is_not_sent() {
+        use rustix::process::{geteuid, getuid};
+        use rustix::thread::{Uid, set_thread_res_uid};
+        use std::os::unix::fs::PermissionsExt;
+        let root = tempfile::tempdir().unwrap();
+        let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        mode(root.path(), 0o755);
+        for name in ["closed/below", "z"] {
+            fs::create_dir_all(root.path().join(name)).unwrap();
+        }
+        mode(&root.path().join("closed"), 0);
+        let found: Vec<_> = std::thread::scope(|scope| {
+            let walk = scope.spawn(|| {
+                if geteuid().is_root() {
+                    let nobody = Uid::from_raw(65534);
+                    // This thread alone takes another identity, and it ends after the walk.
+                    set_thread_res_uid(nobody, nobody, nobody).unwrap();
+                }
+                Walk::below(root.path()).collect()
+            });
+            walk.join().unwrap()
+        });
+        assert_eq!(getuid(), geteuid(), "the other threads keep their identity");
+        mode(&root.path().join("closed"), 0o755);
+        let [Found::Failed { source, error: WalkError::Io(error) }, Found::Directory { path, .. }] =
+            &found[..]
+        else {
+            panic!("{found:?}");
+        };
+        assert_eq!((source, &path[..]), (&root.path().join("closed"), &b"z"[..]));
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn a_directory_that_is_gone_fails_and_is_not_sent() {
         let root = tempfile::tempdir().unwrap();
         for name in ["gone/below", "z"] {
             fs::create_dir_all(root.path().join(name)).unwrap();
