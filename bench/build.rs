@@ -1,5 +1,6 @@
-//! Gives the program its build profile and the commit that it is built from. Cargo gives the profile to build
-//! scripts only, by the folder they write to. The checkout may be at another commit when the program runs.
+//! Gives the program its build profile and the commit that it is built from. Only build scripts learn the
+//! profile from Cargo, by the folder that they write to. The commit is noted now, because the checkout may be
+//! at another one when the program runs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,8 +27,8 @@ fn main() {
     }
 }
 
-/// Returns the commit that git names, and whether the sources differ from it. Has Cargo run this script again
-/// when either may have changed.
+/// Returns the commit that git names, and whether the sources differ from the commit. Has Cargo run this
+/// script again when the commit or the sources may have changed.
 fn commit() -> Option<(String, bool)> {
     // Sources that were unpacked within another checkout do not belong to its commits.
     git(&["ls-files", "--error-unmatch", "build.rs"])?;
@@ -47,8 +48,8 @@ fn commit() -> Option<(String, bool)> {
     Some((commit, !changes.is_empty()))
 }
 
-/// Returns what is built: the sources and manifests of this workspace's packages. A change of one of them
-/// builds this package anew in any case.
+/// Returns the paths of the sources and manifests of this workspace's packages. Cargo builds this package
+/// anew when one of these files changes.
 fn sources() -> Option<Vec<PathBuf>> {
     let mut sources: Vec<PathBuf> = ["../Cargo.toml", "../Cargo.lock"].map(PathBuf::from).into();
     let manifest = std::fs::read_to_string("../Cargo.toml").ok()?;
@@ -61,14 +62,15 @@ fn sources() -> Option<Vec<PathBuf>> {
     Some(sources)
 }
 
-/// Makes Cargo watch a path, if it exists: Cargo takes a missing path as changed each time.
+/// Makes Cargo run this script again when `path` changes. A path that does not exist is left out, since Cargo
+/// would run the script each time.
 fn watch(path: &Path) {
     if path.exists() {
         println!("cargo:rerun-if-changed={}", path.display());
     }
 }
 
-/// Runs git in this package's folder and returns its output. `None`: there is no git, or it refuses.
+/// Runs git in this package's folder and returns its output. `None`: git is missing or fails.
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").arg("--no-optional-locks").args(arguments).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())

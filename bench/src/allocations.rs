@@ -1,4 +1,4 @@
-//! Counts allocations, so that "no allocation per message" is a figure and not a hope.
+//! Counts allocations, so that "no allocation per message" is measured and not assumed.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,9 +1,9 @@
-//! Compares this run with an earlier one. Each row gets the ratio of the medians, now / then, and a 95 %
-//! interval: the ratio lies in it 95 times of 100, as far as the samples tell.
+//! Compares this run with an earlier one. Each row gets the ratio of the medians, this run's / the earlier
+//! one's, and the ratio's 95 % confidence interval.
 //!
 //! The interval is a bootstrap's: both runs' samples are drawn again, with replacement, 10,000 times, from a
-//! fixed seed. It covers the samples' own spread. It does not cover what a machine does differently an hour
-//! later: runs that were taken in turns tell more than one interval.
+//! fixed seed. The interval covers the samples' own spread. It does not cover what a machine does differently
+//! an hour later: several runs, taken alternately, tell more than one interval.
 
 use crate::pattern::scatter;
 use crate::provenance::{Line, Run};
@@ -15,16 +15,16 @@ use std::path::Path;
 
 const DRAWS: u32 = 10_000;
 const SEED: u64 = 1;
-/// Draws of a thousand that lie below the interval, and as many above it.
+/// Number of draws in a thousand that lie below the 95 % interval; as many lie above it.
 const BELOW_PERMILLE: usize = 25;
 
-/// A row that an earlier run wrote.
+/// A benchmark row that an earlier run wrote.
 #[derive(Debug, Deserialize)]
 struct EarlierRow {
     bench: String,
     metric: String,
     unit: String,
-    /// Every sample; null where the sample was not a number.
+    /// Every sample of the row; null where the sample was not a number.
     samples: Vec<Option<f64>>,
     /// Index of the row's run among the runs in the file.
     #[serde(skip)]
@@ -45,7 +45,7 @@ pub struct Baseline {
     runs: Vec<Run>,
 }
 
-/// A row that is in both runs.
+/// A benchmark row that is in both this run and the earlier one, with the two medians.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compared {
     bench: String,
@@ -54,9 +54,9 @@ pub struct Compared {
     /// The earlier run's median.
     then: f64,
     now: f64,
-    /// Now / then; null where that is not a number.
+    /// This run's median divided by the earlier run's; null where that is not a number.
     ratio: f64,
-    /// The interval; null where one of the runs has a single sample.
+    /// The ratio's 95 % interval; null where one of the runs has a single sample.
     interval: Option<[f64; 2]>,
 }
 
@@ -69,12 +69,13 @@ enum Output<'a> {
     Differs(&'a str),
 }
 
-/// The rows of this run beside those of the baseline.
+/// The rows of this run beside those of the earlier run.
 #[derive(Debug)]
 pub struct Comparison<'a> {
     compared: Vec<Compared>,
     missing: Vec<&'a EarlierRow>,
-    /// Other differences, and rows or runs that cannot be compared.
+    /// Differences between the two runs' machines, builds and settings, and rows or runs that cannot be
+    /// compared.
     notes: Vec<String>,
 }
 
@@ -152,7 +153,8 @@ fn compare(earlier: &EarlierRow, row: &Row) -> Compared {
     Compared { bench, metric, unit, then: of_then, now: of_now, ratio, interval }
 }
 
-/// Returns the interval that holds 95 of 100 ratios of medians, each of samples drawn again.
+/// Returns the interval that holds 95 of 100 bootstrap ratios, now / then. Each ratio is of the medians of
+/// samples drawn again with replacement.
 fn interval(then: &[f64], now: &[f64]) -> [f64; 2] {
     let mut state = SEED;
     let mut draw = |from: &[f64]| -> f64 {

@@ -1,16 +1,17 @@
-//! Checks the warmer's reading against known truths, and measures what reserving cache takes.
+//! Checks the warmer's residency reading against known truths, and measures how long reserving cache takes.
 //!
-//! * Truth by construction: a part of a region that fits the cache is flushed, and the rest brought in. The
-//!   reading must say which share is in the cache.
+//! * Truth by construction: a part of a region that fits the cache is flushed, and the rest is brought into
+//!   the cache. The reading must equal the share that is in the cache.
 //! * Truth by use: one thread fills a pool over and over, as a NIC does, with and without another thread that
 //!   hammers memory. The larger the pool, the less of it can be in the cache, and the slower it is filled.
-//!   The readings must come in that order every time. Warmer and filling thread share a core, as warmer and
-//!   reactor do: lines in another core's own cache would read as memory.
-//! * Reserving: planning, carrying out and giving back, where the kernel has resctrl; otherwise a log line
-//!   says why not.
+//!   The larger the pool, the smaller the reading must be, every time. The warmer and the filling thread
+//!   share a core, as the daemon's warmer and reactor do: lines in another core's own cache would read as
+//!   memory.
+//! * Reserving: the times to plan a reservation, carry it out and give it back, where the kernel has resctrl;
+//!   otherwise a log line says why they are missing.
 //!
-//! What others on the host do to the cache meanwhile is not known. On a shared machine that is most of what
-//! happens beyond the first few MiB.
+//! What other programs on the host do to the cache meanwhile is not known. On a shared machine they decide
+//! most of the reading beyond the first few MiB.
 
 use crate::report::{Bound, Row};
 use core_affinity::CoreId;
@@ -25,16 +26,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Sizes of the pools.
+/// Sizes of the pools that are filled and read, in MiB.
 const POOLS_MIB: [usize; 5] = [1, 12, 32, 128, 512];
-/// Memory that the antagonist goes through.
+/// Bytes of memory that the antagonist, a thread that hammers memory, goes through.
 const ANTAGONIST_BYTES: usize = 512 << 20;
 /// Time for which a pool is filled before its rate is measured.
 const SETTLE: Duration = Duration::from_millis(300);
-/// Time over which the rate is measured, until the reading.
+/// Time for which the fill rate is measured. The residency is read at its end.
 const READ: Duration = Duration::from_millis(700);
 
-/// Runs the benchmark, or only the parts that are named.
+/// Runs the benchmark `cache`, or only the parts of it that are named.
 ///
 /// # Errors
 /// There is no second core, the warmer cannot tell cache hits from memory, or the system refuses.
@@ -60,7 +61,7 @@ fn row(metric: &str, unit: &'static str, samples: Vec<f64>, bound: Bound) -> Row
     Row::new("cache", metric, unit, samples, bound)
 }
 
-/// A thread that repeats its work until this is dropped.
+/// A thread that repeats its work until this handle is dropped.
 struct Busy {
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -90,7 +91,8 @@ impl Drop for Busy {
     }
 }
 
-/// Returns work that fills a region from its beginning, a stretch at a time, and adds the bytes to `filled`.
+/// Returns a function that fills the next stretch of a region, from its beginning again and again, and adds
+/// the stretch's bytes to `filled`.
 fn filler(region: &Region, filled: Arc<AtomicU64>) -> impl FnMut() + Send + use<> {
     const STRETCH: usize = 256 << 10;
     let region = region.clone();
@@ -119,7 +121,8 @@ fn warmer(region: &Region, core: CoreId, warm_in: bool) -> Result<WarmerThread, 
     Ok(WarmerThread::start(region.clone(), options)?)
 }
 
-/// A pool's residency and fill rate, with the warmer's cost, while the pool is filled.
+/// A pool's residency (the share of it in the cache), the rate at which a thread fills it, and the warmer's
+/// cost meanwhile.
 struct PoolFigures {
     resident: Resident,
     gigabytes_per_s: f64,
@@ -185,8 +188,8 @@ fn pools(samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Compares readings with a known truth. A part of the pages is brought in and the others are flushed, then
-/// the region is read in short batches.
+/// Compares residency readings with a known truth. A part of the pages is brought into the cache and the
+/// others are flushed. Then the region's residency is read in short batches.
 #[cfg(target_arch = "x86_64")]
 fn constructed(samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     const PAGES: usize = 2048;
@@ -222,7 +225,7 @@ fn constructed(samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-/// Brings a page's lines into the cache, or flushes them.
+/// Brings a page's lines into the cache if `cached`; else flushes them.
 #[cfg(target_arch = "x86_64")]
 fn place(region: &Region, page: usize, cached: bool) {
     for line in (0..PAGE_BYTES).step_by(LINE_BYTES) {

@@ -1,11 +1,11 @@
-//! Measures what the CRC32C of messages costs (Jet §4.2.2), in four cases. Messages have no checksum; the
-//! reactor checks it; workers check it; checks are switched off at the receiver. The cases run in turns, each
-//! with a sender, a daemon and an application of its own. Another figure is the CRC alone, of bytes that lie
-//! in the cache.
+//! Measures what the CRC32C of messages costs (Jet §4.2.2), in four cases: messages have no checksum; the
+//! reactor checks it; workers check it; checks are switched off at the receiver. The cases alternate, each
+//! with a sender, a daemon and an application of its own. Another figure is the speed of computing a CRC
+//! alone, of bytes that lie in the cache.
 //!
-//! A sender that uses checksums makes them, too, so a figure is the cost at both ends. Workers have no cores
-//! of their own here: where there are two processors, they take the time of the sender, the daemon or the
-//! application.
+//! A sender that uses checksums computes them, too, so a figure is the cost at both ends. Workers have no
+//! cores of their own here: where there are two processors, they take the time of the sender, the daemon or
+//! the application.
 
 use crate::e2e::{DEPTH, LARGE_BYTES, Load, per_second};
 use crate::report::{Bound, Row, pairwise};
@@ -16,9 +16,9 @@ use std::error::Error;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Bytes of one sample.
+/// Bytes that one sample sends in large messages, or computes CRCs of.
 const SAMPLE_BYTES: usize = 1 << 30;
-/// Small messages of one sample.
+/// Number of small messages that one sample sends.
 const MESSAGES: u64 = 400_000;
 
 /// The cases: a name, the value of `read.checksums`, and whether messages carry a checksum.
@@ -29,7 +29,7 @@ const WAYS: [(&str, &str, bool); 4] = [
     ("switched off at the receiver", "off", true),
 ];
 
-/// Runs the benchmark over the named fabrics.
+/// Runs the benchmark `checksums` over the named fabrics.
 ///
 /// # Errors
 /// An error of the rig or the system.
@@ -83,7 +83,7 @@ fn over(fabric: &str, samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn E
     Ok(())
 }
 
-/// Measures the CRC of `bytes` bytes again and again, in GB/s.
+/// Measures how fast this processor computes the CRC of the same `bytes` bytes again and again, in GB/s.
 fn bare(samples: u32, bytes: usize) -> Vec<f64> {
     let data = vec![7u8; bytes];
     let rounds = SAMPLE_BYTES / bytes;
@@ -97,7 +97,8 @@ fn bare(samples: u32, bytes: usize) -> Vec<f64> {
     (0..samples).map(|_| sample()).collect()
 }
 
-/// Measures joining the CRC of a fragment to that of the bytes before it, in nanoseconds.
+/// Measures how long it takes to combine the CRC of a fragment with that of the bytes before it, in
+/// nanoseconds.
 fn combining(samples: u32) -> Vec<f64> {
     const ROUNDS: u32 = 1_000_000;
     const FRAGMENT_BYTES: u32 = 256 << 10;

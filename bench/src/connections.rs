@@ -3,7 +3,8 @@
 //!
 //! All senders live in this process, so the cost of a thousand processes to the host is not seen. The
 //! daemon's memory is what the kernel counts as resident: its pool, its escape memory, and all else. The
-//! daemon also maps the senders' own regions. They count as the senders', in a row of their own.
+//! daemon also maps the senders' own regions. These regions count as the senders' memory, in a row of their
+//! own.
 
 use crate::report::{Bound, Row, RunSize, median};
 use crate::resident_memory::Resident;
@@ -19,14 +20,15 @@ const LARGE_BYTES: usize = 256 << 10;
 const DEPTH: usize = 2;
 const SAMPLE_MESSAGES: usize = 4096;
 const SAMPLE_MESSAGES_BRIEF: usize = 512;
-/// MiB of the pool by default.
+/// Size of a daemon's pool by default, in MiB.
 const POOL_MIB: f64 = 12.0;
-/// MiB of escape memory by default: `memory_bytes`, and `replace_bytes` beside them.
+/// Size of a daemon's escape memory by default, in MiB: `escape.memory_bytes` and `escape.replace_bytes`
+/// together.
 const ESCAPE_MIB: f64 = 33.0;
-/// Most MiB that a daemon with a thousand senders may have beyond the pool and escape memory.
+/// Limit, in MiB, of a daemon's resident memory beyond its pool and escape memory, with a thousand senders.
 const BEYOND_MIB: f64 = 32.0;
 
-/// Time without a header after which idle senders and their daemon have nothing more to exchange.
+/// Time without a header on the wire after which idle senders and their daemon have nothing more to exchange.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(300);
 /// Time after which senders and daemon that still exchange headers fail the benchmark.
 const SETTLE_LIMIT: Duration = Duration::from_secs(120);
@@ -36,13 +38,13 @@ pub struct Crowd {
     rig: Rig,
     active: Vec<(Sender, Vec<SendBuffer>)>,
     idle: Vec<Sender>,
-    /// Messages that ended as consumed.
+    /// Number of messages that ended as consumed so far.
     consumed: u64,
 }
 
 impl Crowd {
-    /// Starts a daemon at such an address, an application that reads, and `connected` senders, 32 of them
-    /// active.
+    /// Starts a daemon that listens over `fabric`, an application that reads, and `connected` senders, 32 of
+    /// them active.
     ///
     /// # Errors
     /// An error of the rig or a sender.
@@ -120,8 +122,9 @@ impl Crowd {
         self.rig.daemon_pid()
     }
 
-    /// Returns rows that hold for a crowd whose messages have all ended. Every sender is connected, none was
-    /// refused or cut off, and the daemon counts as many consumed messages as the senders do.
+    /// Returns rows whose bounds must hold once all messages of the crowd have ended. Every sender is
+    /// connected, none was refused or cut off, and the daemon counts as many consumed messages as the senders
+    /// do.
     ///
     /// # Errors
     /// The daemon does not answer.
@@ -153,8 +156,8 @@ impl Crowd {
         Ok((nic.receives + nic.sends) as f64)
     }
 
-    /// Makes the active senders answer the daemon until no header went between two looks. Returns the number
-    /// of headers so far.
+    /// Makes the active senders answer the daemon until no header is exchanged for [`BETWEEN_LOOKS`]. Returns
+    /// the number of headers received and sent so far.
     ///
     /// # Errors
     /// The daemon does not answer, or headers go on for longer than [`SETTLE_LIMIT`].
@@ -177,7 +180,7 @@ impl Crowd {
             .into())
     }
 
-    /// Makes the idle senders answer the daemon, which may have recalled credit.
+    /// Makes the idle senders answer what the daemon has sent to them, such as a recall of credit.
     pub fn answer(&mut self) {
         for sender in &mut self.idle {
             while sender.poll().is_some() {}
@@ -275,7 +278,8 @@ fn cpu_ns(pid: u32) -> std::io::Result<u64> {
     Ok(total)
 }
 
-/// Raises the limit of open descriptors as far as allowed: a thousand senders in one process have five each.
+/// Raises the limit of open descriptors as far as allowed: a thousand senders in one process have five
+/// descriptors each.
 pub fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);

@@ -1,4 +1,5 @@
-//! An application under load: takes messages, inspects their bytes, and gives slices back at once or late.
+//! An application under load, called a consumer: takes messages, inspects their bytes, and gives slices back
+//! at once or late.
 //!
 //! A consumer runs step by step in a benchmark's own thread. It also runs as a process of its own, which
 //! takes orders on its standard input.
@@ -20,12 +21,13 @@ use std::time::{Duration, Instant};
 
 /// Messages that one step takes at most.
 const STEP_MESSAGES: u32 = 32;
-/// Time for which the process polls in vain before it sleeps.
+/// Time for which a consumer's process polls without finding anything before it sleeps.
 const SPIN: Duration = Duration::from_micros(20);
-/// Slices held at once: as many as a session may hold altogether, so that the list never grows.
+/// Limit of slices that a consumer holds at once: as many as a session may hold altogether, so that the list
+/// of held slices never grows.
 const HELD_MAX: usize = 1024;
 
-/// Inspection of a message's bytes by its consumer.
+/// Way in which a consumer inspects the bytes of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Look {
     /// The consumer does not inspect the bytes.
@@ -33,20 +35,20 @@ pub enum Look {
     Nothing,
     /// Reads all bytes.
     Read,
-    /// Checks the first word of each slab.
+    /// Checks that the first word of each slab is the message's own.
     FirstOfSlab,
-    /// Checks every word.
+    /// Checks that every word is the message's own.
     Every,
 }
 
-/// Behaviour of a consumer: its inspection of bytes, and its pace.
+/// Behaviour of a consumer: how it inspects bytes, which slices it holds, and its pace.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Behaviour {
     /// Inspection of each message's bytes.
     pub look: Look,
-    /// One slice in this many is held; 0: none.
+    /// The consumer holds one slice in this many, and releases the others at once; 0: it holds none.
     pub hold_one_in: u32,
-    /// Time for which such a slice is held.
+    /// Time for which a consumer holds a slice that it does not release at once.
     pub hold: Duration,
     /// Least time between two messages.
     pub pace: Duration,
@@ -73,12 +75,12 @@ struct Current {
     intact: bool,
 }
 
-/// A session, and what its application does with the messages.
+/// A session with a daemon, and what the application does with the session's messages.
 pub struct Consumer {
     session: Session,
     behaviour: Behaviour,
     current: Option<Current>,
-    /// Slices that are held, in the order of their release times.
+    /// Slices that the consumer holds, in the order of their release times.
     held: VecDeque<(Instant, DetachedSlice)>,
     slices: u64,
     taken: Taken,
@@ -116,7 +118,7 @@ impl Consumer {
         &self.session
     }
 
-    /// Changes the behaviour. Slices that are held already keep their release times.
+    /// Changes the consumer's behaviour. Slices that the consumer holds already keep their release times.
     pub fn behave(&mut self, behaviour: Behaviour) {
         self.behaviour = behaviour;
     }
@@ -126,8 +128,8 @@ impl Consumer {
         self.held.is_empty() && self.current.is_none()
     }
 
-    /// Releases slices that are due and takes a bounded number of messages. Returns `false` if there was
-    /// nothing to do.
+    /// Releases the held slices whose time has come, and takes a bounded number of messages. Returns `false`
+    /// if there was nothing to do.
     ///
     /// # Errors
     /// [`ReceiveError`]: the session is over.
@@ -135,7 +137,7 @@ impl Consumer {
         self.step_telling(now, &mut |_| {})
     }
 
-    /// Like [`Self::step`], calls `tell` as well for each message that has arrived whole.
+    /// Does the same as [`Self::step`], and calls `tell` for each message that has arrived whole.
     ///
     /// # Errors
     /// [`ReceiveError`]: the session is over.
@@ -236,20 +238,21 @@ impl Consumer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
-    /// Only send a report.
+    /// Sends a report and changes nothing.
     Report,
-    /// Stop reading; slices that are held stay held.
+    /// Stops reading messages; slices that are held stay held.
     Stop,
-    /// Read again.
+    /// Goes on reading messages after [`Order::Stop`].
     Go,
 }
 
-/// Report of a consumer's process, a line of JSON on its standard output. The first follows its registration.
+/// Report of a consumer's process, a line of JSON on its standard output. The process sends the first report
+/// after it has registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// Totals of the messages taken.
     pub taken: Taken,
-    /// Whether the consumer reads.
+    /// Whether the consumer reads messages now, and was not ordered to stop.
     pub reads: bool,
 }
 
@@ -262,16 +265,16 @@ pub struct ConsumerArgs {
     /// The application's name
     #[arg(long)]
     app: String,
-    /// What it does with the bytes
+    /// What the application does with the bytes of messages
     #[arg(long, value_enum, default_value_t)]
     look: Look,
-    /// Hold one slice in so many; 0: none
+    /// Hold one slice in this many; 0: none
     #[arg(long, default_value_t = 0)]
     hold_one_in: u32,
-    /// Hold it for so many microseconds
+    /// Hold such a slice for this many microseconds
     #[arg(long, default_value_t = 0)]
     hold_us: u64,
-    /// Take a message every so many microseconds at most
+    /// Leave at least this many microseconds between two messages
     #[arg(long, default_value_t = 0)]
     pace_us: u64,
 }
@@ -315,8 +318,8 @@ pub fn live(args: &ConsumerArgs) -> Result<(), Box<dyn std::error::Error>> {
     }
 }
 
-/// Returns whether orders wait on standard input. If `sleeps`, first sleeps until an order or a message
-/// arrives or something is due.
+/// Returns whether orders wait on standard input. If `sleeps`, this function first sleeps until an order or a
+/// message arrives, or the consumer has something to do.
 fn wait(consumer: &Consumer, reads: bool, sleeps: bool) -> io::Result<bool> {
     let left = match (sleeps, reads, consumer.due()) {
         (false, ..) => Some(Duration::ZERO),
@@ -343,7 +346,7 @@ fn report(consumer: &Consumer, reads: bool) -> io::Result<()> {
     out.flush()
 }
 
-/// Bytes read from standard input that are not a whole line yet.
+/// Reader of orders: holds the bytes read from standard input that are not a whole line yet.
 struct Orders {
     line: Vec<u8>,
 }

@@ -1,4 +1,5 @@
-//! Measures the receiver's state machine with a driver that does nothing.
+//! Measures what the receiver's state machine (`jet-core`) costs for each message, with a driver that does
+//! nothing.
 //!
 //! The work of a real driver (rings, the NIC) is left out. All caches are warm, as they are at full load.
 
@@ -16,10 +17,10 @@ use jet_wire::segment::{Delivery, Release, release_kind};
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Messages between two flushes, as a poll of the NIC gives them.
+/// Number of messages between two flushes: as many as one poll of the NIC gives.
 const BATCH: usize = 32;
 
-/// Facts about a delivery by which its run is released again.
+/// Facts about a delivery by which the slabs of the delivery are released again.
 #[derive(Clone, Copy)]
 struct Held {
     slot: u32,
@@ -27,7 +28,7 @@ struct Held {
     bytes: u32,
 }
 
-/// An effect handler that does nothing, and remembers just enough to feed the receiver further.
+/// An effect handler that carries out no command, and remembers just enough to feed the receiver further.
 struct IdleEffectHandler {
     entries: Vec<u32>,
     reads: Vec<ReadId>,
@@ -155,8 +156,8 @@ impl Machine {
         }
     }
 
-    /// Takes a batch of small messages through their whole life. Their headers are made beforehand, since
-    /// that is the sender's work.
+    /// Takes a batch of small messages from arrival to release and acknowledgement. Their headers are made
+    /// beforehand, since that is the sender's work.
     fn small_batch(&mut self, headers: &[HeaderBytes]) {
         for header in headers {
             self.arrive(header, SMALL_BYTES);
@@ -173,7 +174,8 @@ impl Machine {
         self.now_ns += 1000;
     }
 
-    /// Takes a 256 KiB message through its whole life. Its slices are released one by one, or as one run.
+    /// Takes a 256 KiB message from arrival to release and acknowledgement. The message's slices are released
+    /// one by one if `by_slice`, else as one run.
     fn large(&mut self, header: &HeaderBytes, by_slice: bool) {
         self.arrive(header, 0);
         self.flush();
@@ -233,7 +235,7 @@ fn large_header(sequence: u64) -> HeaderBytes {
     })
 }
 
-/// Runs the benchmark.
+/// Runs the benchmark `core`.
 pub fn run(samples: u32) -> Vec<Row> {
     let mut machine = Machine::new();
     let rounds = 4000usize;

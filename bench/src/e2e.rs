@@ -1,13 +1,13 @@
-//! Measures a sender, the daemon and an application as three processes, beside the bare limits of the
-//! machine.
+//! Measures the throughput and latency of a sender, the daemon and an application as three processes, beside
+//! the bare limits of the machine.
 //!
 //! Over `shm:` the limit is one memcpy of the bytes into a ring of the pool's size and one read of them
 //! there, by one thread. Over `tcp:` the limit is a loop that reads a loopback socket into such a ring. 32
 //! messages are under way at once.
 //!
 //! The application counts how much memory a load goes through: it marks each page that it is handed. The
-//! daemon's own count cannot exceed the pool's size. Stand-ins for stragglers, and copies, lie outside the
-//! pool.
+//! daemon's own count would not tell, since it cannot exceed the pool's size. Slabs that replace stragglers,
+//! and copies, lie outside the pool.
 //!
 //! No network and no RNIC's DMA takes part. The three processes share the machine's cores, so none is sure of
 //! a core of its own.
@@ -30,18 +30,18 @@ use std::time::Instant;
 
 /// Bytes of a large message.
 pub const LARGE_BYTES: usize = 256 << 10;
-/// Large messages under way at once.
+/// Number of large messages under way at once.
 pub const DEPTH: usize = 32;
 const POOL_BYTES: usize = 12 << 20;
-/// Most loads in a row that try to reach the limit of READs at once. One is enough where processes have cores
-/// of their own.
+/// Limit of loads in a row that try to make as many READs run at once as the daemon allows. One is enough
+/// where processes have cores of their own.
 const LIMIT_LOADS_MAX: u32 = 32;
 /// Bytes of one sample over `shm:`.
 const SAMPLE_BYTES: usize = 2 << 30;
 const SMALL_MESSAGES: u64 = 2_000_000;
 const SMALL_BYTES: usize = 64;
 
-/// Runs the benchmark over the named fabrics.
+/// Runs the benchmark `e2e` over the named fabrics.
 ///
 /// # Errors
 /// An error of the rig or the system.
@@ -115,9 +115,10 @@ fn tcp(run_size: RunSize, settings: &[String], rows: &mut Vec<Row>) -> Result<()
 }
 
 /// Adds rows for the memory that the load went through since its start, and for the READs that ran at once.
-/// Before it measures, it sends twice as many messages at once as there may be READs: 16 MiB, where the pool
-/// has 12. Without such a load neither limit would be reached. The load is repeated, up to
-/// [`LIMIT_LOADS_MAX`] times, until the READs at once reach their limit.
+/// Before this function measures, it sends twice as many messages at once as there may be READs: 16 MiB,
+/// where the pool has 12 MiB. Without so much at once, neither the pool's limit nor that of READs would be
+/// reached. This load is repeated, up to [`LIMIT_LOADS_MAX`] times, until the READs at once reach their
+/// limit.
 fn limits(
     rig: &Rig,
     touched: &Touched,
@@ -176,17 +177,18 @@ pub struct Load {
     small_max: usize,
 }
 
-/// Time that a message takes one way; each field is the median of many messages.
+/// Time that a message takes from the sender to the application; each field is the median of many messages.
 #[cfg(feature = "verbs")]
 pub struct OneWay {
-    /// Nanoseconds until the sender's calls returned.
+    /// Nanoseconds until the sender's calls that submit the message have returned.
     pub submitted_ns: f64,
-    /// Nanoseconds until the application has the message.
+    /// Nanoseconds from the beginning of these calls until the application has the message.
     pub arrived_ns: f64,
 }
 
 impl Load {
-    /// Connects to the rig with [`DEPTH`] large messages of [`LARGE_BYTES`] under way at once.
+    /// Connects a sender to the rig. It will have [`DEPTH`] large messages of [`LARGE_BYTES`] under way at
+    /// once.
     ///
     /// # Errors
     /// The sender's error.
@@ -194,8 +196,8 @@ impl Load {
         Self::shaped(rig, LARGE_BYTES, DEPTH, 1024, false)
     }
 
-    /// Connects to the rig. At most `large_max` large messages of `large_bytes` and `small_max` small ones
-    /// are under way at once. `crc`: messages carry checksums.
+    /// Connects a sender to the rig. At most `large_max` large messages of `large_bytes` and `small_max`
+    /// small ones are under way at once. `crc`: messages carry checksums.
     ///
     /// # Errors
     /// The sender's error.
@@ -236,7 +238,7 @@ impl Load {
     }
 
     /// Sends 64-byte messages to an application in this thread, each after the end of the one before. Returns
-    /// how long a message takes until it is submitted, and until the application has it.
+    /// how long a message takes until it is submitted, and until the application has received it.
     ///
     /// # Errors
     /// The sender's error, or a message that was not consumed.
@@ -278,8 +280,8 @@ fn consumed(completion: Completion) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Measures the bare limit on one host, in GB/s. Each 256 KiB is copied into the next place of a ring of the
-/// pool's size and read there.
+/// Measures the machine's limit for `shm:` in GB/s: one thread copies 256 KiB at a time into the next place
+/// of a ring of the pool's size, and reads the bytes there.
 fn copy_and_read(bytes: usize) -> f64 {
     let source = vec![1u8; DEPTH * LARGE_BYTES];
     let mut ring = vec![0u8; POOL_BYTES];
@@ -297,8 +299,9 @@ fn copy_and_read(bytes: usize) -> f64 {
     per_second(bytes, start) / 1e9
 }
 
-/// Measures the bare limit over loopback, in GB/s. One thread writes 256 KiB at a time. The other reads them
-/// into a ring of the pool's size.
+/// Measures the machine's limit for `tcp:` in GB/s: one thread writes 256 KiB at a time to a loopback socket,
+/// and another receives them into a ring of the pool's size. If `read`, the other thread then reads the bytes
+/// there.
 fn socket_to_ring(read: bool, bytes: usize) -> std::io::Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;

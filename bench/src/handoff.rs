@@ -1,12 +1,12 @@
 //! Measures how long it takes to hand a descriptor over to another process. Both ends spin on a core of their
 //! own.
 //!
-//! A: a bare single-producer single-consumer ring, the least that such a hand-over can be: one cell and one
-//! index each way. B: the session segment as the daemon and an application use it. A delivery takes the slot
-//! word, the 128-byte descriptor, its publication, and a look whether the other end sleeps. A release entry
-//! comes back. A figure is half a round trip; A and B take turns, A B A B.
+//! Case A: a bare single-producer single-consumer ring, the least that a hand-over can be: one cell and one
+//! index each way. Case B: the session segment as the daemon and an application use it. A delivery writes the
+//! slot word and the 128-byte descriptor, publishes it, and looks whether the other end sleeps. A release
+//! entry comes back. A figure is half a round trip; A and B alternate.
 //!
-//! The system calls of a sleeping end are not measured, nor other work on the two cores.
+//! The system calls that wake a sleeping end are not measured, nor other work on the two cores.
 
 use crate::report::{Bound, Row, RunSize};
 use jet_fabric::memory::SharedMemory;
@@ -20,14 +20,14 @@ use std::time::Instant;
 
 const ROUNDS: u64 = 200_000;
 const ROUNDS_BRIEF: u64 = 1000;
-/// Seconds after which a sample is given up. It takes a tenth of a second on two idle cores.
+/// Seconds after which a sample is given up. A sample takes a tenth of a second on two idle cores.
 const SAMPLE_SECONDS_MAX: u32 = 10;
 /// Seconds after which a brief run's sample is given up. Where something else runs on the two cores, a round
 /// trip takes some milliseconds.
 const SAMPLE_SECONDS_MAX_BRIEF: u32 = 60;
 
-/// Two bare rings, one for each direction. They have enough cells never to be full. A cell has 64 bytes, as a
-/// descriptor needs, and each index has a line of its own.
+/// Two bare rings, one for each direction. Each ring has enough cells never to be full. Each cell and each
+/// index is aligned to 128 bytes, so that none shares a cache line.
 #[repr(C, align(128))]
 struct Bare {
     there_tail: Line,
@@ -51,11 +51,11 @@ struct Cores {
 /// Results of hand-overs through the segment.
 struct HandedOver {
     one_way_ns: f64,
-    /// Descriptors, and releases on their way back, that were not the next one in order.
+    /// Number of descriptors and of releases that arrived out of order.
     astray: f64,
 }
 
-/// Runs the benchmark.
+/// Runs the benchmark `handoff`.
 ///
 /// # Errors
 /// An error of the system about memory and processes, or fewer than two cores.

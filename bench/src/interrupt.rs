@@ -1,5 +1,5 @@
-//! Cleans up after an interrupted benchmark. Its processes end with it, as they ask of the kernel. Its
-//! folders are removed here.
+//! Cleans up after an interrupted benchmark. The benchmark's child processes end when the benchmark does,
+//! since they ask the kernel for that. This module removes the benchmark's folders.
 
 use jet::commands::Signals;
 use std::io;
@@ -11,7 +11,8 @@ use tempfile::TempDir;
 
 static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Makes a folder that is removed when it is dropped, and when the benchmark is interrupted.
+/// Makes a temporary folder that is removed when the returned handle is dropped, and when the benchmark is
+/// interrupted.
 ///
 /// # Errors
 /// An error of the system.
@@ -23,7 +24,8 @@ pub fn folder() -> io::Result<TempDir> {
 
 static NOTED: AtomicU8 = AtomicU8::new(0);
 
-/// Notes the signal that ended a benchmark early, for one that handles signals itself.
+/// Notes the signal that ended a benchmark early. Benchmarks that handle signals themselves call this
+/// function.
 pub fn note(signal: u8) {
     NOTED.store(signal, Ordering::Relaxed);
 }
@@ -37,8 +39,8 @@ pub fn noted() -> Option<u8> {
     }
 }
 
-/// Starts a thread that removes the folders and ends the process on SIGINT or SIGTERM. Call it before any
-/// other thread is started: threads inherit which signals are blocked.
+/// Starts a thread that, on SIGINT or SIGTERM, removes the benchmark's folders and ends the process. Call
+/// this function before any other thread is started: threads inherit which signals are blocked.
 ///
 /// # Errors
 /// An error of the system.

@@ -1,8 +1,8 @@
-//! `cargo run --release -p jet-bench -- NAME [--json] [--check[=exact]] [--baseline FILE]`: what Jet costs,
-//! beside what the machine can do.
+//! `cargo run --release -p jet-bench -- NAME [--json] [--check[=exact]] [--baseline FILE]`: measures Jet's
+//! throughput, latency and use of resources, beside the machine's own limits.
 //!
-//! Comparisons run in turns (A B A B) within one run; figures are medians of the samples that the row
-//! carries.
+//! The cases of a comparison alternate (A B A B) within one run; figures are medians of the samples that the
+//! row carries.
 
 mod allocations;
 mod baseline;
@@ -43,28 +43,28 @@ use std::process::ExitCode;
 #[global_allocator]
 static COUNTING: allocations::Counting = allocations::Counting;
 
-/// Samples of a figure unless `--samples` or `--brief` says otherwise.
+/// Number of samples of each figure unless `--samples` or `--brief` says otherwise.
 const SAMPLES: u32 = 7;
 
 #[derive(Parser)]
 #[command(name = "jet-bench", version, about = "Measures Jet beside what the machine can do")]
 struct Args {
-    /// One JSON object a line: first the run (machine, commit, build, arguments), then the rows
+    /// Print one JSON object a line: first the run (machine, commit, build, arguments), then the rows
     #[arg(long, global = true)]
     json: bool,
-    /// Exit with 1 where a bound does not hold, or there is none: of all rows, or of the exact ones, which
-    /// hold on a busy machine, too
+    /// Exit with 1 if a bound does not hold, or there is no bound. Without a value the bounds of all rows
+    /// count; with =exact only those that hold on a busy machine, too
     #[arg(long, global = true, value_enum, value_name = "WHICH", num_args = 0..=1, require_equals = true,
           default_missing_value = "all")]
     check: Option<Check>,
     /// Print each row beside the same one of an earlier run, which is what --json printed
     #[arg(long, global = true, value_name = "FILE")]
     baseline: Option<PathBuf>,
-    /// Samples a figure; each is one turn of A B [default: 7, or 1 with --brief]
+    /// Samples of each figure; each is one turn of A B [default: 7, or 1 with --brief]
     #[arg(long, global = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
     samples: Option<u32>,
-    /// Only whether it works: some seconds, with short spans where a benchmark has them. Timed bounds are not
-    /// judged
+    /// Only show that the benchmark works: some seconds, with short spans where a benchmark has them. Timed
+    /// bounds are not judged
     #[arg(long, global = true)]
     brief: bool,
     #[command(subcommand)]
@@ -77,7 +77,7 @@ enum Name {
     Core,
     /// Handing a descriptor from one spinning process to another, beside a bare ring
     Handoff,
-    /// Sender, daemon and application as three processes, beside memcpy and sockets
+    /// Throughput of sender, daemon and application as three processes, beside memcpy and sockets
     E2e {
         /// Only this fabric: shm or tcp
         #[arg(long, value_parser = ["shm", "tcp"])]
@@ -92,39 +92,40 @@ enum Name {
     Load(hosts::load::Args),
     /// One message at a time to a daemon that runs elsewhere, alone or beside loads
     Probe(hosts::probe::Args),
-    /// The application that load and probe send to, on the daemon's host
+    /// The application to which load and probe send, on the daemon's host
     Receive(hosts::receive::Args),
-    /// Checksums: none, made by the reactor, by workers, and switched off at the receiver
+    /// Cost of checksums: messages without them, checked by the reactor, checked by workers, and not checked
     Checksums {
         /// Only this fabric: shm or tcp
         #[arg(long, value_parser = ["shm", "tcp"])]
         fabric: Option<String>,
     },
-    /// A thousand senders connected and 32 active, beside 32 connected; and the daemon's memory
+    /// Throughput with a thousand senders connected and 32 active, beside 32 connected; and the daemon's
+    /// memory
     Connections,
-    /// Over an RDMA device, beside perftest; in builds with --features verbs
+    /// Jet over an RDMA device, beside perftest; in builds with --features verbs
     Verbs {
         /// Only this part; may be repeated
         #[arg(long, value_parser = ["throughput", "latency", "connections", "counts"])]
         only: Vec<String>,
     },
-    /// Whether the warmer's reading is true, and what reserving cache takes
+    /// Whether the cache warmer's residency reading is true, and how long reserving cache takes
     Cache {
         /// Only this part; may be repeated
         #[arg(long, value_parser = ["truth", "pools", "reserve"])]
         only: Vec<String>,
     },
-    /// What a daemon costs that has nothing to do
+    /// The processor time and memory of a daemon that has nothing to do
     Idle,
-    /// A daemon whose status 128 connections ask for: how long an answer takes, and what the load beside that
-    /// loses
+    /// 128 connections that ask a daemon for its status: how long an answer takes, and what throughput a load
+    /// beside them loses
     Status,
-    /// A stopped, a slow and a dead application: what they cost the others, and what escape costs
+    /// A stopped, a slow and a dead application: how they affect the others, and what escape costs
     Escape(escape::Args),
-    /// Memory bandwidth taken at a fixed rate
+    /// A load that takes memory bandwidth at a fixed rate
     Membw(membw::Args),
-    /// The cache's effect: Jet's pool beside conventional receivers, the same senders and application, one at
-    /// a time
+    /// The cache's effect: Jet's pool beside conventional receivers, with the same senders and application,
+    /// one receiver at a time
     Residency(residency::Args),
     /// A process of a benchmark's rig
     #[command(subcommand, hide = true)]
@@ -132,7 +133,7 @@ enum Name {
 }
 
 impl Name {
-    /// Returns whether the command itself sees to SIGINT and SIGTERM. Processes of a rig end with the process
+    /// Returns whether the command itself handles SIGINT and SIGTERM. Processes of a rig end with the process
     /// that started them.
     fn hears_signals(&self) -> bool {
         matches!(self, Self::Role(_) | Self::Load(_) | Self::Probe(_) | Self::Receive(_))

@@ -1,8 +1,9 @@
-//! Takes memory bandwidth at a fixed rate: the antagonist of `residency`, and a load of its own beside any
-//! other.
+//! Takes memory bandwidth at a fixed rate, as the antagonist of `residency`, or as a benchmark of its own to
+//! run beside another program.
 //!
-//! Stores go past the caches (`movnti` and its kin). So they take the memory's bandwidth and leave the cache
-//! alone, as where the cache is reserved. Reads and ordinary stores take both.
+//! Stores go past the caches (`movnti` and its kin). So these stores take memory bandwidth and leave the
+//! cache alone, as a program does from which cache has been reserved. Reads and ordinary stores take
+//! bandwidth and cache.
 //!
 //! One core takes only a part of a large server's memory bandwidth: the benchmark `membw` measures its rate.
 
@@ -10,12 +11,12 @@ use crate::report::{Bound, Row};
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-/// Bytes that are touched at once, between two looks at the clock.
+/// Number of bytes that are touched between two readings of the clock.
 const STRETCH_BYTES: usize = 256 << 10;
-/// Time that one sample of [`run`] lasts.
+/// Length of one sample of [`run`].
 const TURN: Duration = Duration::from_secs(1);
 
-/// Kinds of access that take memory bandwidth.
+/// Kinds of memory access that take bandwidth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
     /// Stores past the caches
@@ -26,16 +27,16 @@ pub enum Kind {
     Read,
 }
 
-/// Memory to touch, the kind of access, and the rate.
+/// Amount of memory to touch, the kind of access, and the rate.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Args {
-    /// GB/s, of what is stored or read; 0: as much as one core can
+    /// Rate in GB/s of the bytes that are stored or read; 0: as much as one core can
     #[arg(long, default_value_t = 0.0, value_name = "GB/S", value_parser = rate)]
     pub rate: f64,
-    /// How
+    /// Kind of memory access
     #[arg(long, value_enum, default_value = "nt-write")]
     pub kind: Kind,
-    /// Bytes of memory that are gone through; more than the cache has
+    /// Bytes of memory that are gone through again and again; choose more than the cache has
     #[arg(long, default_value_t = 1 << 30, value_name = "BYTES")]
     pub bytes: usize,
 }
@@ -49,7 +50,7 @@ pub fn rate(text: &str) -> Result<f64, String> {
     rate.ok_or_else(|| "must be a number of GB/s, 0 or more".to_owned())
 }
 
-/// Memory to touch, and the place that is next.
+/// Memory to touch, and the place that is touched next.
 pub struct Hammer {
     memory: Box<[u64]>,
     kind: Kind,
@@ -58,7 +59,7 @@ pub struct Hammer {
 }
 
 impl Hammer {
-    /// Allocates the memory, and touches it all.
+    /// Allocates the memory, and touches all of it.
     ///
     /// # Errors
     /// `bytes` is less than what is touched at once, or this processor has no stores past the caches.
@@ -73,7 +74,7 @@ impl Hammer {
         Ok(Self { memory: vec![1; words].into_boxed_slice(), kind, next: 0, sum: 0 })
     }
 
-    /// Touches the next stretch.
+    /// Touches the next [`STRETCH_BYTES`] of the memory.
     fn go(&mut self) {
         let words = STRETCH_BYTES / size_of::<u64>();
         let stretch = &mut self.memory[self.next..self.next + words];
@@ -120,13 +121,14 @@ fn store_past_caches(stretch: &mut [u64], value: u64) {
     unsafe { _mm_sfence() };
 }
 
-/// Never runs: Rust has no such stores for other processors, and [`Hammer::new`] refuses.
+/// Never runs: Rust has no stores past the caches for processors other than x86-64, so [`Hammer::new`]
+/// refuses.
 #[cfg(not(target_arch = "x86_64"))]
 fn store_past_caches(_stretch: &mut [u64], _value: u64) {
     unreachable!("refused at the start")
 }
 
-/// Takes bandwidth until the process is killed.
+/// Takes memory bandwidth until the process is killed.
 ///
 /// # Errors
 /// As of [`Hammer::new`].
@@ -135,7 +137,7 @@ pub fn live(args: Args) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Runs the benchmark: the rate that is reached.
+/// Runs the benchmark `membw`: measures the rate that is reached.
 ///
 /// # Errors
 /// As of [`Hammer::new`].

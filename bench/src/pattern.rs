@@ -1,9 +1,9 @@
 //! Bytes that show which message they belong to, so that a receiver can check what arrives.
 //!
 //! A message is a row of 8-byte words. The word at an offset follows from the sender, the message's tag and
-//! the offset. At full load only the first word of each slab is written and checked. That finds a slab in the
-//! wrong place or used twice, and costs a fiftieth of a copy. Where a message is to be shown intact, every
-//! word is written and checked.
+//! the offset. At full load only the first word of each slab is written and checked. This check finds a slab
+//! in the wrong place or used twice, and costs a fiftieth of a copy. To show that a whole message is intact,
+//! every word is written and checked.
 
 use jet_wire::SLAB_BYTES;
 
@@ -18,7 +18,7 @@ pub enum Words {
     Every,
 }
 
-/// An odd number whose multiples are spread over all 64 bits: 2^64 over the golden ratio.
+/// An odd number whose multiples are spread over all 64 bits: 2^64 divided by the golden ratio.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Returns a pseudorandom number made from the value alone; neighbouring values give unlike numbers.
@@ -43,7 +43,7 @@ fn stride(words: Words) -> usize {
     }
 }
 
-/// Writes a message's pattern into `bytes`. A rest of less than a word stays unchanged.
+/// Writes a message's pattern into `bytes`. Bytes at the end that make less than a word stay unchanged.
 pub fn write(words: Words, sender: u64, tag: u64, bytes: &mut [u8]) {
     let seed = fingerprint(sender, tag);
     let mut offset = 0;
@@ -56,7 +56,7 @@ pub fn write(words: Words, sender: u64, tag: u64, bytes: &mut [u8]) {
 }
 
 /// Returns whether `bytes`, which begin at `offset` of their message, carry the message's pattern. `offset`
-/// is a multiple of the slab.
+/// is a multiple of the slab's size.
 pub fn is_intact(words: Words, sender: u64, tag: u64, offset: u64, bytes: &[u8]) -> bool {
     let seed = fingerprint(sender, tag);
     let mut at = offset;

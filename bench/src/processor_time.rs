@@ -1,7 +1,7 @@
-//! The processor time of processes: the cost of moving a byte at one end of the wire.
+//! The processor time of processes, from which follows the cost of moving a byte on one host.
 //!
-//! Time that the kernel spends for a process in interrupts is not included. For `tcp:` that is much of the
-//! work of arrivals.
+//! Time that the kernel spends for a process in interrupts is not included. Over `tcp:` that time is much of
+//! the work of arriving messages.
 
 use jet_control::ControlConnection;
 use rustix::time::{ClockId, clock_gettime};
@@ -9,13 +9,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-/// Returns the processor time of this process, all its threads.
+/// Returns the processor time that this process, with all its threads, has used so far.
 pub fn own() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::try_from(time).expect("no clock of a process is negative")
 }
 
-/// Returns the process that listens at the other end of a control connection, as a pid of this namespace.
+/// Returns the process id, in this pid namespace, of the daemon at the other end of a control connection.
 ///
 /// # Errors
 /// An error of the system, or that the process is not visible from here.
@@ -41,10 +41,10 @@ pub fn daemon_of(control: &ControlConnection) -> io::Result<u32> {
     }
 }
 
-/// Returns the processor time of a process: all its threads, also those that ended.
+/// Returns the processor time that a process has used so far: all its threads, also those that ended.
 ///
 /// # Errors
-/// There is no such process here.
+/// There is no process `pid` in this pid namespace.
 pub fn of(pid: u32) -> io::Result<Duration> {
     let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
     let mut clock = 0;
@@ -64,7 +64,7 @@ pub fn of(pid: u32) -> io::Result<Duration> {
     Ok(Duration::new(seconds, nanoseconds))
 }
 
-/// Returns nanoseconds of processor time per byte, or NaN without bytes.
+/// Returns nanoseconds of processor time per byte, or NaN if `bytes` is 0.
 pub fn ns_per_byte(time: Duration, bytes: u64) -> f64 {
     #[allow(clippy::cast_precision_loss)] // a ratio
     if bytes == 0 { f64::NAN } else { time.as_secs_f64() * 1e9 / bytes as f64 }

@@ -1,44 +1,45 @@
-//! The origin of figures: the machine, the commit, the build and the run's arguments. They are the first line
-//! that `--json` prints.
+//! The origin of figures: the machine, the commit, the build and the run's arguments. `--json` prints this
+//! description as the first line.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::process::Command;
 use std::time::SystemTime;
 
-/// Arguments that do not change what is measured, or that a run records elsewhere. `true`: a value follows
-/// the argument.
+/// Arguments that are left out when two runs' settings are compared: they do not change what is measured, or
+/// a run records them elsewhere. `true`: a value follows the argument.
 const OTHER_ARGUMENTS: [(&str, bool); 5] =
     [("--json", false), ("--check", false), ("--baseline", true), ("--samples", true), ("--brief", false)];
-/// Word that stands for an unknown value.
+/// Word that stands for a value that could not be found out.
 const UNKNOWN: &str = "unknown";
 
-/// One line of `--json` that describes a run. Its only key, `run`, tells it from a row.
+/// One line of `--json` that describes a run. The line's only key, `run`, tells it from a row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Line {
     /// The run to which the rows after this line belong.
     pub run: Run,
 }
 
-/// One run of this program: build, machine and arguments.
+/// Description of one run of `jet-bench`: build, machine and arguments.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// This program's version.
     pub version: String,
-    /// Commit that the program was built from: as git said then, else as the build was told; else "unknown".
+    /// Commit that the program was built from: as git said at the build, else as the build was told; else
+    /// "unknown".
     pub commit: String,
     /// Whether the sources that the program was built from differ from the commit; null: unknown.
     pub dirty: Option<bool>,
     /// Commit that the checkout is at now, if that differs from the one that the program was built from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkout: Option<String>,
-    /// Cargo's profile. Figures are to be quoted from "release" only.
+    /// Cargo's profile that the program was built with. Figures are to be quoted from "release" only.
     pub profile: String,
-    /// The machine that it ran on.
+    /// The machine that the program ran on.
     pub machine: Machine,
     /// Arguments of the program, without the program's name.
     pub arguments: Vec<String>,
-    /// Samples taken of each figure.
+    /// Number of samples taken of each figure.
     pub samples: u32,
     /// Whether spans were shortened: then no figure of the run is to be quoted.
     pub brief: bool,
@@ -46,19 +47,19 @@ pub struct Run {
     pub unix_s: u64,
 }
 
-/// A host.
+/// Description of a host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// The processor's name.
     pub cpu: String,
-    /// Processors that this program may use.
+    /// Number of processors that this program may use.
     pub cores: usize,
     /// The kernel's name and release.
     pub kernel: String,
 }
 
 impl Run {
-    /// Describes the run of this process.
+    /// Describes the run that this process makes.
     pub fn this(samples: u32, brief: bool) -> Self {
         let commit = option_env!("JET_BENCH_COMMIT").unwrap_or(UNKNOWN);
         Self {
@@ -129,7 +130,7 @@ impl fmt::Display for Run {
     }
 }
 
-/// Returns the arguments that decide what is measured.
+/// Returns those of a run's arguments that decide what is measured.
 fn settings(arguments: &[String]) -> Vec<&str> {
     let mut settings = Vec::new();
     let mut rest = arguments.iter().map(String::as_str);
@@ -167,7 +168,8 @@ fn short(commit: &str) -> &str {
     commit.get(..12).unwrap_or(commit)
 }
 
-/// Returns the commit that the checkout is at now, if the checkout still exists.
+/// Returns the commit that the checkout, from which this program was built, is at now, if the checkout still
+/// exists.
 fn checkout() -> Option<String> {
     let git = ["--no-optional-locks", "-C", env!("CARGO_MANIFEST_DIR")];
     let output = Command::new("git").args(git).args(["rev-parse", "HEAD"]).output().ok()?;
@@ -183,7 +185,7 @@ fn elsewhere(built: &str, now: Option<String>) -> Option<String> {
 pub mod tests {
     use super::*;
 
-    /// A run on a machine that is not this one.
+    /// Returns the description of an invented run on a machine that is not this one.
     pub fn example() -> Run {
         Run {
             version: "0.1.0".to_owned(),

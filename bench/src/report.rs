@@ -1,4 +1,5 @@
-//! Rows of figures, as a table for people and as JSON for programs, and whether their bounds hold.
+//! Rows of a benchmark's figures, as a table for people and as JSON for programs, and whether the rows'
+//! bounds hold.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
@@ -7,23 +8,24 @@ use std::fmt::Write as _;
 /// Size of a benchmark's run: its samples, and whether it is brief.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunSize {
-    /// Samples of a figure.
+    /// Number of samples of each figure.
     pub samples: u32,
-    /// Whether the run only shows that the benchmark works. It then takes the shorter of two spans or counts.
+    /// Whether the run only shows that the benchmark works. A brief run takes the shorter of two spans or
+    /// counts.
     pub brief: bool,
 }
 
 impl RunSize {
-    /// Returns `whole`, or `brief` where the run is brief.
+    /// Returns `brief` if the run is brief, else `whole`: a benchmark's span or count.
     pub fn of<T>(self, whole: T, brief: T) -> T {
         if self.brief { brief } else { whole }
     }
 }
 
-/// Limit that a figure must keep to.
+/// Bound of a figure, which decides whether a check passes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
-    /// The figure has no limit.
+    /// The figure has no bound.
     None,
     /// The figure must be at most this value.
     AtMost(f64),
@@ -54,7 +56,7 @@ impl Bound {
     }
 }
 
-/// Kind of a row: its bound holds on any machine, or is for a quiet one.
+/// Kind of a row: the row's bound must hold on any machine, or only on a quiet one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -65,23 +67,23 @@ pub enum Kind {
     Timed,
 }
 
-/// The bounds that decide with which status the program ends.
+/// The bounds that decide whether the program exits with 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Check {
-    /// All of them: on a machine that does nothing else
+    /// The bounds of all rows: for a machine that does nothing else
     All,
-    /// Those of exact rows: on any machine
+    /// The bounds of exact rows: for any machine
     Exact,
 }
 
-/// One figure of a benchmark. Its fields are the keys of its JSON object, in this order.
+/// One figure of a benchmark. The fields are the keys of the row's JSON object, in this order.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// The benchmark's name.
     pub bench: &'static str,
     /// Name of what was measured.
     pub metric: String,
-    /// Kind of the row: it holds on any machine, or is a figure of this machine.
+    /// Kind of the row: exact on any machine, or a figure of this machine.
     pub kind: Kind,
     /// The figure: the median of the samples, or the sample that is worst for its bound in an exact row.
     pub value: f64,
@@ -91,7 +93,7 @@ pub struct Row {
     pub bound: Option<String>,
     /// Whether the bound holds; null: not judged, because the run was brief.
     pub holds: Option<bool>,
-    /// Every sample.
+    /// Every sample of the figure, in the order in which they were taken.
     pub samples: Vec<f64>,
 }
 
@@ -143,8 +145,8 @@ impl Row {
         self.bound.is_some() && self.holds.is_some()
     }
 
-    /// Returns the bound and whether it holds. An asterisk marks a bound for a machine that does nothing
-    /// else.
+    /// Returns the text of the row's bound and whether the bound holds. An asterisk marks a bound for a
+    /// machine that does nothing else.
     fn verdict(&self) -> String {
         let Some(bound) = &self.bound else { return String::new() };
         let holds = match self.holds {
@@ -168,13 +170,14 @@ pub fn median(samples: &[f64]) -> f64 {
     }
 }
 
-/// Returns the ratio of each sample to the one that was taken just before it. A drift over the run, as of a
-/// shared machine's memory, is in both samples and cancels out.
+/// Returns the ratios of samples at the same place: each of `of` divided by that of `to` which was taken at
+/// about the same time. A drift over the run, as of a shared machine's memory, is in both samples and cancels
+/// out.
 pub fn pairwise(of: &[f64], to: &[f64]) -> Vec<f64> {
     of.iter().zip(to).map(|(value, base)| value / base).collect()
 }
 
-/// Clears the verdict of the timed rows that have a bound, since a brief run's spans are too short for it.
+/// Marks the bounds of timed rows as not judged, since a brief run's spans are too short for a judgement.
 pub fn leave_unjudged(rows: &mut [Row]) {
     let timed = |row: &&mut Row| row.kind == Kind::Timed && row.bound.is_some();
     rows.iter_mut().filter(timed).for_each(|row| row.holds = None);
@@ -261,7 +264,7 @@ fn spread(samples: &[f64]) -> String {
     }
 }
 
-/// Formats a figure with as many digits as its size deserves.
+/// Formats a figure: the larger it is, the fewer decimals.
 pub fn figure(value: f64) -> String {
     match value.abs() {
         v if v >= 1000.0 || v.fract() == 0.0 => format!("{value:.0}"),

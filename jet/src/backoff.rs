@@ -1,9 +1,10 @@
-//! Growing waits between attempts.
+//! Waits between repeated attempts of an action, each longer than the one before.
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use std::time::Duration;
 
-/// Waits between attempts. Each is twice as long as the one before, up to a maximum.
+/// Sequence of waits between attempts of an action. Each wait is twice as long as the one before, up to a
+/// maximum.
 #[derive(Debug)]
 pub struct Backoff {
     spans: <ExponentialBuilder as BackoffBuilder>::Backoff,

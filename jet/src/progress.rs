@@ -48,7 +48,7 @@ impl Progress {
         Self { bar: ProgressBar::with_draw_target(bytes, target).with_style(style) }
     }
 
-    /// Sets the number of bytes that are done, and the words beside it.
+    /// Sets the number of bytes that are done, and the text beside that number.
     pub fn set(&self, bytes: u64, words: String) {
         self.bar.set_message(words);
         self.bar.set_position(bytes);

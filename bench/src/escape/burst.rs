@@ -1,7 +1,8 @@
-//! Ten times the pool at once, to an application that takes a message a millisecond.
+//! Part `burst`: senders submit ten times the pool's bytes at once, to an application that takes a message a
+//! millisecond.
 //!
 //! Eight senders submit 60 messages of 256 KiB each in one go: 120 MiB. Every word that arrives is checked.
-//! Each sample has a daemon of its own, because some figures are the most since the daemon's start.
+//! Each sample has a daemon of its own, because some figures are the largest values since the daemon's start.
 
 use super::feed::Depth;
 use super::load::{DaemonState, HEALTHY, Load, mebibytes, milliseconds};
@@ -16,7 +17,7 @@ const SENDERS: usize = 8;
 const DEPTH: Depth = Depth { large: 60, small: 0 };
 const PACE: Duration = Duration::from_millis(1);
 
-/// Runs this part of the benchmark.
+/// Runs the part `burst` of the benchmark `escape`.
 ///
 /// # Errors
 /// An error of the rig or the load.

@@ -1,14 +1,15 @@
-//! Measures what the escape controller itself costs: an evaluation of Algorithm 1 with a thousand sessions,
-//! and what every message pays.
+//! Part `cost`: measures the time that the escape controller itself takes, for an evaluation of Algorithm 1
+//! with a thousand sessions and for every message.
 //!
 //! An evaluation is `begin` and `next` until no action is left, with the calls that carrying out an action
-//! makes. Each evaluation is timed alone, with the cost of taking the time. The rows give the median and the
-//! time that one in a hundred exceeds. Evaluations differ: when stragglers may be due, all sessions are
-//! looked through, which not every evaluation does. The controller's clock is simulated, with 50 us between
-//! two evaluations as in the daemon. Meanwhile a run of every session is held and released every 1.5 ms,
-//! beside the runs that the case holds.
+//! makes. Each evaluation is timed alone; its time includes the cost of reading the clock. The rows give the
+//! median and the time that one in a hundred exceeds. Evaluations differ: when stragglers may be due, all
+//! sessions are looked through, which not every evaluation does. The controller's clock is simulated, with 50
+//! us between two evaluations as in the daemon. Meanwhile a run of every session is held and released every
+//! 1.5 ms, beside the runs that the case holds.
 //!
-//! Caches that other programs emptied between two evaluations are not part of it.
+//! The controller's data stay in the cache; the cost after other programs have emptied the caches is not
+//! measured.
 
 use super::{BENCH, Plan};
 use crate::report::{Bound, Row};
@@ -19,48 +20,49 @@ use std::time::Instant;
 
 const SESSIONS: u32 = 1000;
 const SLOTS: u32 = 1024;
-/// Slot of a session's passing run, which is held for a while and then released.
+/// Slot, in every session, of the passing run, which is held for 1.5 ms and then released.
 const PASSING: u16 = 0;
 /// Evaluations after which a passing run is released and held anew: 1.5 ms, so that the run is no straggler.
-/// Of a thousand sessions 33 do so between two evaluations. An evaluation that looks for stragglers passes
-/// these runs, too, 64 at most.
+/// Of a thousand sessions 33 release their passing run between two evaluations. An evaluation that looks for
+/// stragglers passes these runs, too, 64 at most.
 const PASSING_EVALUATIONS: u32 = 30;
 /// Slabs of a passing run. With 33 runs between two evaluations the pool is used as quickly as at 200 Gbps.
 const PASSING_SLABS: u32 = 9;
-/// First slot of the runs that stay.
+/// First slot of the runs that a session keeps holding.
 const STAYING: u16 = 1;
-/// Runs that stay in the slow session.
+/// Number of runs that the slow session keeps holding.
 const STAYING_RUNS: u16 = 16;
 const EVALUATION_NS: u64 = 50_000;
 const EVALUATIONS: u32 = 4000;
-/// Longest time in the histogram, in nanoseconds; longer ones count as that.
+/// Longest time that the histogram can hold, in nanoseconds; longer times count as this one.
 const SPAN_NS_MAX: u64 = 1_000_000_000;
 const CALLS: u32 = 1_000_000;
 const POOL_SLABS: u32 = 3072;
-/// Runs that become stragglers between two evaluations where 4 % of 200 Gbps do (Jet §4.3).
+/// Number of runs that become stragglers between two evaluations if 4 % of the runs at 200 Gbps do (Jet
+/// §4.3).
 const STRAGGLERS: u32 = 12;
 /// A pool without an available slab: the pressure is danger.
 const POOL_EMPTY: PoolView = PoolView { available_slabs: 0, total_slabs: POOL_SLABS, replaced_slabs: 0 };
 /// A pool of which every slab is available.
 const POOL_FREE: PoolView = PoolView { available_slabs: POOL_SLABS, ..POOL_EMPTY };
-/// A pool without an available slab, where replacing has reached MEM_ESC.
+/// A pool without an available slab, where as many slabs are replaced as MEM_ESC allows.
 const POOL_EMPTY_REPLACE_FULL: PoolView = PoolView { replaced_slabs: 256, ..POOL_EMPTY };
 
-/// Runs that the sessions keep holding.
+/// Case that is measured: the runs that sessions keep holding, beside their passing runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Case {
-    /// No such runs.
+    /// No session keeps a run for longer than its passing run.
     NoStraggler,
     /// [`STRAGGLERS`] runs become stragglers before each evaluation, and are replaced in it.
     Replaced,
-    /// A straggler in each session, and no memory to replace it with. It is less than half of what the
-    /// session holds, so that no session is slow.
+    /// Each session has a straggler, and there is no memory to replace it with. The straggler is less than
+    /// half of what the session holds, so that no session is slow.
     AllStraggle,
-    /// One slow session, all of whose runs are being read, so that none can be copied.
+    /// One session is slow, and all its runs are being read, so that none can be copied.
     Pinned,
 }
 
-/// Runs this part of the benchmark.
+/// Runs the part `cost` of the benchmark `escape`.
 pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) {
     plan.progress("cost");
     let cases = [
@@ -86,7 +88,8 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) {
     rows.push(Row::new(BENCH, "cost: hold and release of a run", "ns", held, Bound::None));
 }
 
-/// Returns the median time of the evaluations and the time that one in a hundred exceeds, in nanoseconds.
+/// Returns the median time of a case's evaluations and the time that one in a hundred of them exceeds, in
+/// nanoseconds.
 fn evaluations(case: Case) -> (f64, f64) {
     let config = EscapeConfig::default();
     let mut escape = Escape::new(config, SESSIONS, SLOTS);
@@ -199,8 +202,8 @@ fn no_pressure() -> f64 {
     per_call(start)
 }
 
-/// Times holding and releasing a run as at full load: a session has a few runs at once, and releases the
-/// oldest first.
+/// Returns the nanoseconds that the controller takes to note that a run is held and released. As at full
+/// load, a session has a few runs at once, and releases the oldest first.
 fn hold_and_release() -> f64 {
     let mut escape = full();
     let first = STAYING;

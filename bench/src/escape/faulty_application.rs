@@ -1,4 +1,4 @@
-//! The application that stops or is killed: a process of its own, and its sender.
+//! The faulty application, which stops or is killed: a process of its own, and its sender.
 
 use super::feed::{Depth, Feed};
 use super::load::Load;
@@ -10,45 +10,49 @@ use std::error::Error;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Large messages that are kept in flight for the application, more than the pool holds: 64 messages of 256
-/// KiB are 16 MiB. More unfinished messages a daemon does not allow one sender. Without escape nothing of the
-/// pool is left for the other applications.
+/// Large messages that are kept in flight for the faulty application, more than the pool holds: 64 messages
+/// of 256 KiB are 16 MiB. A daemon does not allow one sender more unfinished messages. Without escape these
+/// messages leave nothing of the pool to the other applications.
 pub const DEPTH_LARGE: usize = 64;
-/// Time for which the application runs beside the others before it is stopped.
+/// Time for which the faulty application runs beside the healthy ones before it is stopped.
 const BEFORE: Duration = Duration::from_millis(300);
 
-/// Ways in which the application stops.
+/// Ways in which the faulty application stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// The application lives, and does not read.
+    /// The application lives and polls, but takes no message.
     NotReading,
     /// SIGSTOP stops the application at any point, possibly while it holds slices.
     Signal,
 }
 
-/// Figures of the application's recovery after it was stopped.
+/// Figures of the faulty application's recovery after it was stopped.
 pub struct Recovery {
-    /// Time from continuing until its last message ended: it reads its backlog.
+    /// Time from the application's continuing until its last message ended: the application reads its
+    /// backlog.
     pub reading: Duration,
-    /// Time from continuing until the pool was whole and no escape memory in use.
+    /// Time from the application's continuing until nothing of the pool was held and no escape memory was in
+    /// use.
     pub whole: Duration,
-    /// Time from its last message's end until the pool was whole and no escape memory in use.
+    /// Time from the end of the application's last message until nothing of the pool was held and no escape
+    /// memory was in use.
     pub whole_after_reading: Duration,
-    /// Messages that never arrived, arrived more than once, or had wrong bytes.
+    /// The application's messages that never arrived, arrived more than once, or had wrong bytes.
     pub damaged: u64,
-    /// Messages that arrived.
+    /// Messages that the application received.
     pub messages: u64,
 }
 
-/// The application's death.
+/// Facts about the death of the faulty application.
 pub struct Killed {
     /// Time of the kill.
     pub at: Instant,
-    /// Slabs that the application held then, at least: it was stopped, and released nothing more.
+    /// Slabs that the application held when it was killed, at least: the application was stopped before, and
+    /// released nothing more.
     pub held: u64,
 }
 
-/// The application and its sender.
+/// The faulty application and its sender.
 pub struct FaultyApplication {
     name: String,
     process: ConsumerProcess,
@@ -57,7 +61,7 @@ pub struct FaultyApplication {
 }
 
 impl FaultyApplication {
-    /// Starts the application and connects its sender.
+    /// Starts the faulty application and connects its sender.
     ///
     /// # Errors
     /// An error of the rig or the sender.
@@ -71,7 +75,7 @@ impl FaultyApplication {
         Ok(Self { name, process, feed })
     }
 
-    /// Runs the application beside the others for a moment and stops it.
+    /// Runs the faulty application beside the healthy ones for a moment and stops it.
     ///
     /// # Errors
     /// An error of the load or the system.
@@ -84,8 +88,9 @@ impl FaultyApplication {
         Ok(())
     }
 
-    /// Runs the application beside the others for a moment, and kills it while it holds slabs. Before the
-    /// kill it is stopped, until the daemon shows that it holds some.
+    /// Runs the faulty application beside the healthy ones for a moment, and kills it while it holds slabs.
+    /// Before the kill the application is stopped, until the daemon's status shows that the application holds
+    /// slabs.
     ///
     /// # Errors
     /// An error of the load or the system.
@@ -100,8 +105,9 @@ impl FaultyApplication {
         Ok(Killed { at, held })
     }
 
-    /// Continues the application, while the others rest, and checks what it received. `starved`: the others'
-    /// messages end only after it continues, so the others come to rest later.
+    /// Continues the faulty application, while the healthy ones rest, and checks what it received. `starved`:
+    /// the healthy applications' messages end only after the faulty one continues, so the load comes to rest
+    /// later.
     ///
     /// # Errors
     /// An error of the load or the system.

@@ -1,4 +1,5 @@
-//! A sender of a load: keeps a number of messages in flight, each with its pattern, and counts their ends.
+//! A feed, one sender of a load: keeps a number of messages in flight, each filled with its own pattern, and
+//! counts their ends.
 
 use crate::pattern::{self, Words};
 use hdrhistogram::Histogram;
@@ -7,19 +8,19 @@ use jet_fabric::Address;
 use jet_wire::SLAB_BYTES;
 use std::error::Error;
 
-/// Bytes of a large message: one fragment.
+/// Bytes of a large message: the receiver READs them as one fragment.
 pub const LARGE_BYTES: usize = 256 << 10;
-/// Most ends that one step takes, of large and small messages together.
+/// Limit of the ends that one call of [`Feed::take_ends`] takes, of large and small messages together.
 const STEP_ENDS: u32 = 64;
-/// Longest time in a histogram, a minute; longer ones count as that.
+/// Longest latency that a histogram can hold, a minute in nanoseconds; longer ones count as a minute.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
-/// Messages that a sender keeps in flight.
+/// Numbers of messages that a sender keeps in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Depth {
-    /// Messages of 256 KiB.
+    /// Number of messages of 256 KiB.
     pub large: usize,
-    /// Messages of 4 KiB.
+    /// Number of messages of 4 KiB.
     pub small: usize,
 }
 
@@ -32,14 +33,14 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// Makes empty histograms.
+    /// Makes empty histograms for latencies.
     pub fn new() -> Self {
         let empty = || Histogram::new_with_max(LATENCY_NS_MAX, 3).expect("sound bounds");
         Self { large: empty(), small: empty() }
     }
 }
 
-/// Ends of a sender's messages.
+/// Counts of a sender's messages that have ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ends {
     /// Messages that were consumed.
@@ -48,7 +49,7 @@ pub struct Ends {
     pub bytes: u64,
     /// Sum of the consumed messages' fingerprints, see [`pattern::fingerprint`].
     pub fingerprint: u64,
-    /// Messages whose application was gone.
+    /// Messages that ended because their application was gone.
     pub gone: u64,
 }
 
@@ -58,7 +59,7 @@ pub struct Feed {
     free: Vec<SendBuffer>,
     depth: Depth,
     words: Words,
-    /// Messages submitted. A message's tag is its sequence number, which counts from 1.
+    /// Number of messages submitted so far. A message's tag is its sequence number, which counts from 1.
     submitted: u64,
     small_in_flight: usize,
     ended: u64,
@@ -67,7 +68,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Connects to an application of the daemon at `address`.
+    /// Connects a sender to an application of the daemon at `address`.
     ///
     /// # Errors
     /// The sender's error.
@@ -103,7 +104,7 @@ impl Feed {
         self.ends
     }
 
-    /// Returns the number of messages without an end.
+    /// Returns the number of messages that were submitted and have not ended.
     pub fn in_flight(&self) -> u64 {
         self.submitted - self.ended
     }

@@ -1,8 +1,9 @@
-//! One of four applications is killed at full load.
+//! Part `kill`: one of four applications is killed at full load.
 //!
-//! A: three applications alone, for a second. B: the second that begins when the fourth is killed, which ran
-//! beside them. Then the load rests. The slabs that the dead application held must be back when its
-//! quarantine is over, and not before: its own I/O may still be reading them. Its messages must end.
+//! Case A: three applications alone, for a second. Case B: the second that begins when the fourth, which ran
+//! beside them, is killed. Then the load rests. The slabs that the dead application held must be back in the
+//! pool when the quarantine is over, and not before: I/O that the application started may still be reading
+//! them. The dead application's messages must end.
 
 use super::faulty_application::FaultyApplication;
 use super::feed::Depth;
@@ -16,16 +17,16 @@ use std::time::{Duration, Instant};
 const SPAN: Duration = Duration::from_secs(1);
 const SPAN_BRIEF: Duration = Duration::from_millis(200);
 const DEPTH: Depth = Depth { large: 16, small: 0 };
-/// Quarantine of the daemon in this part. It is longer than a span and the time until the load rests, so that
-/// its slabs are seen before its end.
+/// The daemon's quarantine time in this part. The quarantine lasts longer than a span and the time until the
+/// load rests, so that the quarantined slabs are seen before it ends.
 const QUARANTINE: Duration = Duration::from_secs(3);
 
-/// Turns that may end without a look during the quarantine. After that many the machine is too busy for this
-/// part.
+/// Limit of turns in which no status of the daemon arrives during the quarantine. After more of these turns
+/// the machine counts as too busy, and this part fails.
 const MISSED_MAX: u32 = 10;
 
-/// The slabs of a dead application, as the daemon counts them while the load rests. Nothing else holds slabs
-/// then.
+/// The slabs of a dead application, as the daemon counts them while the load rests. No other application
+/// holds slabs then.
 struct Quarantine {
     end: Instant,
     slabs_min: Option<u64>,
@@ -38,8 +39,8 @@ impl Quarantine {
         Self { end: killed + QUARANTINE, slabs_min: None }
     }
 
-    /// Notes how many slabs the daemon keeps. An answer after the quarantine's end is left out, since the
-    /// quarantine may be over.
+    /// Notes how many slabs the daemon keeps in quarantine. An answer after the quarantine's end is left out,
+    /// since the quarantine may be over.
     fn look(&mut self, state: &DaemonState) {
         if Instant::now() < self.end {
             // Slabs in the pool, and those that had been copied or replaced.
@@ -48,15 +49,15 @@ impl Quarantine {
         }
     }
 
-    /// Returns the fewest slabs seen, divided by those that the application held when it was killed. `None`:
-    /// no look came in time.
+    /// Returns the fewest quarantined slabs seen, divided by those that the application held when it was
+    /// killed. `None`: no status of the daemon came before the quarantine's end.
     #[allow(clippy::cast_precision_loss)] // some thousands
     fn of_held(&self, held: u64) -> Option<f64> {
         self.slabs_min.map(|slabs| slabs as f64 / held as f64)
     }
 }
 
-/// Runs this part of the benchmark.
+/// Runs the part `kill` of the benchmark `escape`.
 ///
 /// # Errors
 /// An error of the rig, the load or the system.

@@ -1,13 +1,14 @@
-//! A load at its full rate on two cores: the daemon has one, the load the other.
+//! The load of the benchmark `escape`, at its full rate on two cores: the daemon has one, the senders and
+//! healthy applications have the other.
 //!
 //! One thread drives all senders and the healthy applications, each with a session of its own, and never
 //! sleeps. With a process for each of them nine processes would share two cores, and the figures would show
-//! which of them the kernel runs. The application that stops, is killed or is slow is a process of its own.
-//! It does not run while its effect on the others is measured.
+//! which process the kernel runs. The application that stops, is killed or is slow is a process of its own.
+//! This process does not run while its effect on the others is measured.
 //!
 //! The cost of waking and switching between processes is not measured, nor an application that reads all
-//! bytes. The healthy applications check the first word of each slab. So the daemon, which copies as the NIC
-//! would, bounds the rate. The daemon spends five sixths of its core on copying; the load spends two thirds
+//! bytes. The healthy applications check the first word of each slab. So the daemon, which copies in place of
+//! a NIC, limits the rate. The daemon spends five sixths of its core on copying; the load spends two thirds
 //! of its own on polling. Over `tcp:` each sender has a NIC thread beside it, and there the scheduler does
 //! affect the figures.
 
@@ -20,11 +21,11 @@ use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Time after which anything that makes no progress fails the benchmark. It is so long that a busy machine's
-/// slowness is not mistaken for a hang.
+/// Time after which a wait fails the benchmark. This limit is so long that a busy machine's slowness is not
+/// mistaken for a hang.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Looks over which a stopped application's slabs must not become fewer: then the daemon has seen its last
-/// releases.
+/// Number of status requests in a row over which a stopped application's slabs must not become fewer. After
+/// these the daemon has seen the application's last releases.
 const LOOKS: usize = 8;
 /// Name of the daemon's thread that runs the reactor.
 const REACTOR: &str = "jet-reactor";
@@ -32,19 +33,19 @@ const REACTOR: &str = "jet-reactor";
 pub const HEALTHY: Behaviour =
     Behaviour { look: Look::FirstOfSlab, hold_one_in: 0, hold: Duration::ZERO, pace: Duration::ZERO };
 
-/// Figures of one span of the load.
+/// Figures of one span, a measured stretch of time, of the load.
 pub struct Measured {
-    /// Bytes of messages that ended as consumed in the span.
+    /// Bytes of the healthy applications' messages that ended as consumed in the span.
     pub bytes: u64,
     /// Length of the span.
     pub span: Duration,
     /// Latencies of the messages that ended in the span.
     pub latencies: Latencies,
-    /// State of the daemon at the span's end, while the load was on. It is not read earlier: a status request
-    /// delays the load by some 100 us, which p99.9 would show.
+    /// State of the daemon at the span's end, while the load was on. The state is not read earlier: a status
+    /// request delays the load by some 100 us, which p99.9 would show.
     pub daemon_state: DaemonState,
-    /// Time for which the daemon and this thread were ready to run and had no core, together: other programs
-    /// of the machine took it.
+    /// Sum of the times for which the daemon and this thread were ready to run and had no core: other
+    /// programs of the machine used the cores.
     pub waited: Duration,
 }
 
@@ -54,7 +55,7 @@ impl Measured {
         self.waited.as_secs_f64() / self.span.as_secs_f64() * 100.0
     }
 
-    /// Returns the rate in GB/s.
+    /// Returns the rate of consumed bytes in GB/s.
     #[allow(clippy::cast_precision_loss)] // gigabytes
     pub fn gigabytes_per_s(&self) -> f64 {
         self.bytes as f64 / self.span.as_secs_f64() / 1e9
@@ -65,7 +66,7 @@ impl Measured {
 pub struct Load {
     /// The daemon's rig.
     pub rig: Rig,
-    /// The healthy applications.
+    /// The healthy applications, which this thread drives.
     pub consumers: Vec<Consumer>,
     /// Senders to the healthy applications.
     pub feeds: Vec<Feed>,
@@ -104,8 +105,9 @@ impl Load {
         Ok(load)
     }
 
-    /// Does one turn: takes everything that has arrived, and sends into all free room if `sends`. `other` is
-    /// the sender of an application that this thread does not drive.
+    /// Does one round over all applications and senders: takes everything that has arrived, and, if `sends`,
+    /// submits as many messages as there is room for. `other` is the sender of an application that this
+    /// thread does not drive.
     ///
     /// # Errors
     /// An error of the sessions or the senders.
@@ -134,7 +136,7 @@ impl Load {
         Ok(())
     }
 
-    /// Returns the bytes that the healthy applications' senders know to be consumed.
+    /// Returns the bytes that the healthy applications have consumed so far, as their senders know.
     fn consumed_bytes(&self) -> u64 {
         self.feeds.iter().map(|feed| feed.ends().bytes).sum()
     }
@@ -236,8 +238,8 @@ impl Load {
         Ok(Instant::now())
     }
 
-    /// Waits until the pool is whole and no escape memory is in use, and returns when that was seen. `look`
-    /// gets every state of the daemon, also the last. The load must be drained.
+    /// Waits until nothing of the pool is held and no escape memory is in use, and returns when that was
+    /// seen. Calls `look` with every state of the daemon, also the last. The load must be drained.
     ///
     /// # Errors
     /// As of [`Self::drain`].
@@ -258,7 +260,7 @@ impl Load {
         }
     }
 
-    /// Returns the number of messages that the healthy applications took whole.
+    /// Returns the number of messages that the healthy applications took whole so far.
     pub fn taken(&self) -> u64 {
         self.consumers.iter().map(|consumer| consumer.taken().messages).sum()
     }
@@ -280,7 +282,7 @@ impl Load {
     }
 }
 
-/// Returns how long a thread was ready to run and did not, in nanoseconds: the second number of its
+/// Returns how long a thread has been ready to run without a core, in nanoseconds: the second number of its
 /// `schedstat`.
 fn waiting_ns(task: impl AsRef<Path>) -> std::io::Result<u64> {
     let text = std::fs::read_to_string(task.as_ref().join("schedstat"))?;
@@ -288,20 +290,20 @@ fn waiting_ns(task: impl AsRef<Path>) -> std::io::Result<u64> {
     second.ok_or_else(|| std::io::Error::other(format!("a schedstat without a second number: {text:?}")))
 }
 
-/// State of pool and escape memory as the daemon reports it, in slabs.
+/// State of the daemon's pool and escape memory as its status reports it.
 #[derive(Clone, Copy, Debug)]
 pub struct DaemonState {
     /// Slabs of the pool that are free or posted.
     pub free: u64,
-    /// Most slabs of the pool in use at once.
+    /// Most slabs of the pool in use at once since the daemon's start.
     pub high_water: u64,
-    /// Slabs of the pool that dead applications held.
+    /// Slabs of the pool that are in quarantine: dead applications held them.
     pub quarantined: u64,
     /// Whether nothing of the pool is held.
     pub whole: bool,
     /// Slabs of escape memory in use.
     pub memory_used: u64,
-    /// Most slabs of escape memory in use at once.
+    /// Most slabs of escape memory in use at once since the daemon's start.
     pub memory_used_max: u64,
     /// Escape memory in use, summed over time: slabs times milliseconds.
     pub memory_used_slab_ms: u64,

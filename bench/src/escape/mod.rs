@@ -1,8 +1,9 @@
-//! Measures what a slow, a stopped and a dead application cost the others, and what escape costs (Jet §4.3).
+//! Measures how a slow, a stopped and a dead application affect the other applications, and what escape costs
+//! (Jet §4.3).
 //!
 //! - `stall`: one of four applications stops reading for five seconds at full load;
-//! - `stragglers`: one slice in 25, and one in ten, is held for longer than the others;
-//! - `burst`: ten times the pool at once, to a slow application;
+//! - `stragglers`: one slice in 25, and in another case one in ten, is held for longer than the other slices;
+//! - `burst`: ten times the pool's bytes are sent at once, to a slow application;
 //! - `kill`: one of four applications is killed at full load;
 //! - `cost`: the time of one evaluation of Algorithm 1.
 //!
@@ -33,30 +34,30 @@ const BENCH: &str = "escape";
 pub enum Part {
     /// One of four applications stops reading
     Stall,
-    /// One slice in so many is held
+    /// One slice in 25, and one in ten, is held for longer than the others
     Stragglers,
-    /// Ten times the pool at once
+    /// Ten times the pool's bytes are sent at once
     Burst,
     /// One of four applications is killed
     Kill,
-    /// An evaluation of Algorithm 1
+    /// The time of an evaluation of Algorithm 1
     Cost,
 }
 
 /// Parts of the benchmark to run, and their settings.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Over which fabric
+    /// The fabric between senders and daemon
     #[arg(long, value_parser = ["shm", "tcp"], default_value = "shm")]
     fabric: String,
-    /// Only these parts
+    /// Only this part; may be repeated
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
     /// Set a key of the daemon's configuration, as in --set escape.replace_bytes=0; may be repeated
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     set: Vec<String>,
-    /// How long a straggler is held, in microseconds: by default two and a half times escape.straggler_us's
-    /// default
+    /// How long a straggler's slice is held, in microseconds: by default two and a half times
+    /// escape.straggler_us's default
     #[arg(long, default_value_t = 5000)]
     hold_us: u64,
 }
@@ -71,32 +72,34 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// Prints how far a long part is.
+    /// Prints how far a part that takes long has come.
     fn progress(&self, text: &str) {
         // Standard error may be closed.
         let _ = writeln!(std::io::stderr(), "jet-bench: escape: {text}");
     }
 }
 
-/// Adds the rows of one part. Each metric begins with the part's name.
+/// Adds the rows of one part of the benchmark. Each metric begins with the part's name.
 struct PartRows<'a> {
     rows: &'a mut Vec<Row>,
     name: String,
 }
 
 impl PartRows<'_> {
-    /// Adds a figure of this machine.
+    /// Adds a row of [`Kind::Timed`](crate::report::Kind::Timed): a figure of this machine, of which the
+    /// bound is for a quiet machine.
     fn timed(&mut self, metric: &str, unit: &'static str, samples: Vec<f64>, bound: Bound) {
         self.rows.push(Row::new(BENCH, &format!("{}: {metric}", self.name), unit, samples, bound));
     }
 
-    /// Adds a figure that holds on any machine.
+    /// Adds a row of [`Kind::Exact`](crate::report::Kind::Exact): a figure of which the bound holds on any
+    /// machine.
     fn exact(&mut self, metric: &str, unit: &'static str, samples: Vec<f64>, bound: Bound) {
         self.rows.push(Row::exact(BENCH, &format!("{}: {metric}", self.name), unit, samples, bound));
     }
 }
 
-/// Runs the benchmark.
+/// Runs the benchmark `escape`.
 ///
 /// # Errors
 /// An error of one of the parts.

@@ -1,15 +1,16 @@
-//! One of four applications stops reading for five seconds at full load.
+//! Part `stall`: one of four applications stops reading for five seconds at full load.
 //!
-//! On one daemon in turns: A, the fourth application is absent; B, it lives and does not read; A again; B,
-//! SIGSTOP has stopped it. On a second daemon with `escape.enabled = false`: C, it does not read. A span of B
-//! or C begins just after the fourth has stopped, with all that it has in flight. So moving its backlog away
-//! is part of what is measured. Latency is a sender's: from the submission of a message to its end.
+//! On one daemon the cases alternate. A: the fourth application is absent. B: the fourth lives and does not
+//! read. A again. B: SIGSTOP has stopped the fourth. On a second daemon with `escape.enabled = false`, in
+//! case C, the fourth does not read. A span of B or C begins just after the fourth has stopped, with all its
+//! messages in flight. So moving its backlog out of the pool is part of what is measured. Latency runs, at a
+//! sender, from the submission of a message to its end.
 //!
-//! Then the others rest (a pool at full load is never whole) and the fourth continues. It reads its backlog,
-//! and every word of it is checked. Every message must end as consumed, the pool must be whole, and escape
-//! memory empty. Two rows give the time that this takes. One counts from the fourth's continuing, when the
-//! cause goes away; the bound applies to it. The other counts from the end of its last message, and so leaves
-//! out the reading of 16 MiB.
+//! After the span the other applications rest, since at full load some of the pool is always held. The fourth
+//! continues and reads its backlog, of which every word is checked. In the end every message must be
+//! consumed, nothing of the pool held, and escape memory empty. Two rows give the time of this recovery. One,
+//! to which the bound applies, counts from the fourth's continuing. The other counts from the end of the
+//! fourth's last message, and so leaves out the reading of 16 MiB.
 
 use super::faulty_application::{FaultyApplication, Recovery, Stop};
 use super::feed::{Depth, Latencies};
@@ -20,25 +21,28 @@ use crate::report::{Bound, Row, median, pairwise};
 use std::error::Error;
 use std::time::Duration;
 
-/// Time for which the fourth stops. It is far longer than the straggler threshold (2 ms), so that escape does
-/// all that it can. Most of the span then shows how the other applications fare.
+/// Time for which the fourth application stops. This time is far longer than the straggler threshold (2 ms),
+/// so that escape does all that it can. Most of the span then shows the other applications after escape has
+/// acted.
 const STOPPED: Duration = Duration::from_secs(5);
 const STOPPED_BRIEF: Duration = Duration::from_millis(500);
-/// Length of the spans of A and C. It is so long that dozens of 256 KiB messages lie beyond p99.9.
+/// Length of the spans of case A (no fourth application) and case C (no escape). A span has so many messages
+/// of 256 KiB that dozens of them lie beyond p99.9.
 const BASE: Duration = Duration::from_millis(1500);
 const BASE_BRIEF: Duration = Duration::from_millis(200);
-/// Full load and no more: waiting in the senders' queues is latency that the receiver cannot help.
+/// Messages that each sender keeps in flight: just enough for full load. More would wait in the senders'
+/// queues and add latency that is not the receiver's.
 const LARGE: Depth = Depth { large: 16, small: 0 };
-/// The same large messages, with small messages between them.
+/// Messages that each sender keeps in flight: the large ones of [`LARGE`], and small ones between them.
 const MIXED: Depth = Depth { large: 16, small: 32 };
 
-/// Lengths of the parts of a turn.
+/// Lengths of the spans in a turn: `base` for cases A and C, `stopped` for case B.
 struct Spans {
     base: Duration,
     stopped: Duration,
 }
 
-/// Samples of one way to stop.
+/// Samples of one way in which the fourth application stops.
 #[derive(Default)]
 struct Samples {
     absent: Figures,
@@ -69,7 +73,7 @@ impl Figures {
     }
 }
 
-/// Runs this part of the benchmark.
+/// Runs the part `stall` of the benchmark `escape`.
 ///
 /// # Errors
 /// An error of the rig, the load or the system.
@@ -121,7 +125,8 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Measures one span with the fourth stopped, and its recovery. `starves`: the others stand still meanwhile.
+/// Measures one span with the fourth application stopped, and its recovery. `starves`: the other applications
+/// get no message meanwhile.
 fn stopped(
     load: &mut Load,
     stop: Stop,

@@ -1,10 +1,11 @@
-//! One slice in so many is held for longer than the others, at full load.
+//! Part `stragglers`: one slice in 25, and in another case one in ten, is held for longer than the other
+//! slices, at full load.
 //!
-//! There are one application and two senders, with messages of 256 KiB, each one slice. A: each slice is
-//! released at once. B: one in 25 (4 %, the paper's figure) stays pinned for a while, by default for two and
-//! a half times the straggler threshold. Two more cases have no bound. In one, one slice in ten is held. In
-//! the other, 4 % are held for so long that they would take up most of the pool. MEM_ESC can stand in for far
-//! less.
+//! There are one application and two senders, with messages of 256 KiB, each delivered as one slice. Case A:
+//! each slice is released at once. Case B: one in 25 (4 %, the paper's figure) stays pinned for a while, by
+//! default for two and a half times the straggler threshold. Two more cases have no bound. In one, one slice
+//! in ten is held. In the other, 4 % are held for so long that they would take up most of the pool. MEM_ESC
+//! can replace far less than that.
 //!
 //! Memory traffic that escape adds is counted, not measured. A copied or spilled slab is written to memory
 //! once and read from it once (2 x 4096 bytes). A replaced slab is written back once, when the cache gives
@@ -23,23 +24,24 @@ use std::time::Duration;
 
 const SPAN: Duration = Duration::from_secs(1);
 const WARM: Duration = Duration::from_millis(200);
-/// Messages in flight of each sender, as many as a daemon lets one sender have unfinished. A held slice keeps
-/// its message from ending, and so takes one of these.
+/// Messages that each sender keeps in flight: as many unfinished ones as a daemon allows one sender. A held
+/// slice keeps its message from ending, and so takes one of these places.
 const DEPTH: Depth = Depth { large: 64, small: 0 };
 const SENDERS: usize = 2;
-/// Thousandths of the pool that stragglers hold where they are to take up most of it.
+/// Thousandths of the pool that stragglers hold in the case in which they take up most of the pool.
 const MOST_PERMILLE: u32 = 850;
 
 /// One comparison of held slices with none held.
 struct Case {
     name: &'static str,
     one_in: u32,
-    /// Time for which a slice is held; `None`: for so long that the slices take up most of the pool.
+    /// Time for which a straggler's slice is held; `None`: for so long that the held slices take up most of
+    /// the pool.
     hold: Option<Duration>,
     bounded: bool,
 }
 
-/// Samples of a comparison.
+/// Samples of one comparison of held slices with none held.
 #[derive(Default)]
 struct Samples {
     none: Vec<f64>,
@@ -53,7 +55,7 @@ struct Samples {
     waited: Vec<f64>,
 }
 
-/// Runs this part of the benchmark.
+/// Runs the part `stragglers` of the benchmark `escape`.
 ///
 /// # Errors
 /// An error of the rig or the load.
@@ -100,8 +102,8 @@ fn compare(plan: &Plan<'_>, case: &Case, rows: &mut Vec<Row>) -> Result<(), Box<
     Ok(())
 }
 
-/// Returns how long one slice in `one_in` must be held so that together they take up most of the pool, at the
-/// measured rate.
+/// Returns how long one slice in `one_in` must be held so that the held slices together take up most of the
+/// pool, at the rate that `warm` measured.
 fn most_of_the_pool(warm: &Measured, one_in: u32) -> Duration {
     let pool_bytes = 12u32 << 20;
     let held_bytes = f64::from(pool_bytes) * f64::from(MOST_PERMILLE) / 1000.0;

@@ -1,9 +1,10 @@
-//! A load on a daemon that runs elsewhere: sizes, depths and rates in turn, each for a while.
+//! `jet-bench load`: a load on a daemon that runs on another host, of one message size, depth and rate after
+//! the other, each for a while.
 //!
-//! Without a rate the loop is closed: a message goes when another has ended. With rates it is open: messages
-//! are due at times that do not wait for the receiver. Latency counts from a message's due time, also where
-//! the message could not go then. So a receiver that stops for a while shows in all messages that were due
-//! meanwhile, not only in the few that were under way.
+//! Without a rate the loop is closed: a message is sent when another has ended. With rates the loop is open:
+//! messages are due at times that do not depend on the receiver. Latency counts from a message's due time,
+//! even if the message could not be sent at that time. So a receiver that stops for a while shows in all
+//! messages that were due meanwhile, not only in the few that were under way.
 //!
 //! The processor time of the other host is not visible here: `jet-bench receive` prints it there.
 
@@ -22,11 +23,12 @@ use std::error::Error;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Bytes that messages of one run may take here. More is taken for a mistake.
+/// Limit, in bytes, of the buffers for the messages of one run on this host. More is refused as a mistake.
 const BUFFERS_MAX: usize = 4 << 30;
-/// Longest time of uncounted messages before a run, by default.
+/// Limit of the default warm-up: the time before a run in which messages are not counted.
 const WARM_UP_MAX: Duration = Duration::from_secs(1);
-/// Share of the offered load in percent below which the load counts as not kept.
+/// Least share, in percent, of an open loop's messages that must have ended in time; below it the receiver
+/// counts as too slow for the rate.
 const KEPT_PERCENT_MIN: f64 = 99.0;
 
 /// Target and shape of the load.
@@ -47,7 +49,7 @@ pub struct Args {
     /// The address of this host that an rdma: connection leaves from, and so its device
     #[arg(long, value_name = "IP")]
     from: Option<IpAddr>,
-    /// The application there
+    /// Name of the application behind that daemon
     #[arg(long, value_name = "NAME", default_value = crate::rig::APP)]
     app: String,
     /// Bytes of a message, several as 4096,262144; up to 4096 they are copied and sent at once, more are READ
@@ -55,14 +57,15 @@ pub struct Args {
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "262144",
           value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     bytes: Vec<u32>,
-    /// Messages under way at once, several as 1,32; with --rate the most, and those beyond wait, which counts
+    /// Messages under way at once, several as 1,32; with --rate the limit: messages beyond it wait, and their
+    /// latency includes the wait
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "32",
           value_parser = clap::value_parser!(u32).range(1..=65_536))]
     depth: Vec<u32>,
     /// Messages a second, several as 10000,20000: an open loop
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = rate)]
     rate: Vec<f64>,
-    /// How messages of an open loop come
+    /// How the messages of an open loop are spread over time
     #[arg(long, value_enum, default_value = "poisson", requires = "rate")]
     arrivals: Arrivals,
     /// Seconds of a run
@@ -77,11 +80,11 @@ pub struct Args {
     /// Admission class of messages above 4096 bytes, 0 the most urgent
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=7))]
     class: u8,
-    /// The core that the sending thread stays on; over tcp: and rdma: the NIC's thread goes where it likes
+    /// The core that the sending thread stays on; over tcp: and rdma: the NIC's thread is not kept there
     #[arg(long, visible_alias = "cpu")]
     core: Option<u32>,
-    /// How long the sender looks for ends before it sleeps, in microseconds; on a core of its own, a million
-    /// never sleeps
+    /// How long the sender polls for ends of messages before it sleeps, in microseconds; on a core of its
+    /// own, a million makes it never sleep
     #[arg(long, value_name = "N", default_value_t = 50,
           value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     spin_us: u64,
@@ -94,7 +97,7 @@ fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
-/// One combination of size, depth and rate.
+/// One combination of message size, depth and rate.
 #[derive(Clone, Copy)]
 struct Cell {
     bytes: usize,
@@ -120,14 +123,14 @@ struct Samples {
     without_end: Vec<f64>,
     per_s: Vec<f64>,
     gb_per_s: Vec<f64>,
-    /// Latencies at 50 %, 99 %, 99.9 % and 100 %.
+    /// Latencies in microseconds at the quantiles 50 %, 99 %, 99.9 % and 100 %.
     latency_us: [Vec<f64>; 4],
     late_us: Vec<f64>,
     kept_percent: Vec<f64>,
     cpu_ns_per_byte: Vec<f64>,
 }
 
-/// Runs the load. Call it before any other thread is started.
+/// Runs `jet-bench load`. Call this function before any other thread is started.
 ///
 /// # Errors
 /// An error of the daemon, the application or the system.
@@ -196,7 +199,8 @@ pub fn sender_options(to: &Address, app: &str, bytes: usize, depth: usize) -> Se
     }
 }
 
-/// Does one run. Returns its outcome, the messages left without an end, and this process's processor time.
+/// Does one run of a load. Returns its outcome, the number of messages left without an end, and this
+/// process's processor time.
 fn one(
     args: &Args,
     cell: &Cell,
@@ -273,7 +277,7 @@ impl Samples {
         self.cpu_ns_per_byte.push(processor_time::ns_per_byte(cpu, bytes));
     }
 
-    /// Logs the figures of the last run.
+    /// Logs the figures of the last run of the combination `name`.
     fn tell(&self, name: &str) {
         let (Some(per_s), Some(gb_per_s)) = (self.per_s.last(), self.gb_per_s.last()) else { return };
         let [p50, p99, p999, max] =
@@ -325,7 +329,7 @@ impl Samples {
     }
 }
 
-/// Returns a quantile in microseconds.
+/// Returns a quantile, in microseconds, of a histogram of nanoseconds.
 #[allow(clippy::cast_precision_loss)] // at most a minute
 pub fn us(histogram: &Histogram<u64>, quantile: f64) -> f64 {
     histogram.value_at_quantile(quantile) as f64 / 1e3

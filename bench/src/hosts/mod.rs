@@ -1,9 +1,9 @@
-//! Measuring between two hosts. `load` and `probe` send to a daemon that runs elsewhere; `receive` is the
-//! application behind that daemon.
+//! Measuring between two hosts. `load` and `probe` send to a daemon that runs on another host; `receive` is
+//! the application behind that daemon.
 //!
 //! A run is one size, depth and rate for a number of seconds. Its messages carry the run's number as their
-//! tag. The receiving end learns nothing else of the run, and counts it by that number. docs/measuring.md
-//! says how to join the two counts.
+//! tag. The receiving end learns nothing else of the run, and counts its messages by that number.
+//! docs/measuring.md says how to join the two counts.
 
 pub mod load;
 pub mod probe;
@@ -16,9 +16,11 @@ use jet_client::send::AckStatus;
 use jet_fabric::Address;
 use std::time::Duration;
 
-/// Number of messages that belong to no run. They go first, to fill caches and to let rates settle.
+/// Run number in the tags of messages that belong to no run. These messages are sent first, to fill caches
+/// and to let rates settle.
 const WARM_UP: u32 = 0;
-/// Upper half of a run's tag, "jet-". Other senders give their tags a meaning of their own.
+/// Upper half of the tag of a run's messages, "jet-". It tells them from other senders' messages, whose tags
+/// have other meanings.
 const TAG_MARK: u32 = 0x6a65_742d;
 
 /// Returns the tag of a run's messages.
@@ -26,7 +28,7 @@ fn tag_of(run: u32) -> u64 {
     u64::from(TAG_MARK) << 32 | u64::from(run)
 }
 
-/// Returns the run that a tag names, if it names one.
+/// Returns the number of the run that a message's tag names, if it names one.
 fn run_of(tag: u64) -> Option<u32> {
     let run = u32::try_from(tag & u64::from(u32::MAX)).ok()?;
     (tag >> 32 == u64::from(TAG_MARK) && run != WARM_UP).then_some(run)
@@ -47,7 +49,7 @@ fn some_seconds(text: &str) -> Result<Duration, String> {
     if span.is_zero() { Err("write seconds above zero, as 10 or 0.5".to_owned()) } else { Ok(span) }
 }
 
-/// Describes an error, with what to start or to change on which host.
+/// Describes an error of a load or probe, and says what to start or to change on which host.
 fn explained(error: LoopError, to: &Address, app: &str) -> String {
     let LoopError::Ended { status, .. } = error else { return format!("{to}: {error}") };
     match status {

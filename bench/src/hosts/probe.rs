@@ -1,13 +1,14 @@
-//! Sends one message at a time, alone or beside other loads, and shows what a latency-sensitive sender sees.
+//! `jet-bench probe`: sends one message at a time, alone or beside other loads, and shows what latency a
+//! latency-sensitive sender sees.
 //!
 //! The method is RPerf's (Katebzadeh, Costa, Grot: "Evaluation of an InfiniBand Switch", IV). Each message
-//! over the wire is followed by one to this host itself, and the difference is noted. That takes away what
-//! both ways have in common, the software and the NIC at this end, message by message.
+//! over the wire is followed by one to this host itself, and the difference is noted. The difference leaves
+//! out what both ways have in common, the software and the NIC at this end, message by message.
 //!
-//! RPerf's messages are answered by the far NIC, and no software runs there. Jet's are answered when the
-//! application has given them back. So the way to this host has a daemon and an application, too. The
-//! difference is the network's time, and the time that the far host's software takes longer than this one's.
-//! The network alone cannot be measured this way.
+//! RPerf's messages are answered by the far NIC, and no software runs there. Jet's messages are answered when
+//! the application has given them back. So the way to this host has a daemon and an application, too. The
+//! difference is the network's time, plus the time by which the far host's software is slower than this
+//! host's. The network alone cannot be measured this way.
 
 use super::load::{pin_thread, sender_options, us};
 use super::run::{PATIENCE, histogram};
@@ -22,9 +23,9 @@ use std::error::Error;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Time for which it polls for ends before it sleeps: in practice it never sleeps.
+/// Time for which the probe's sender polls for ends before it sleeps: in practice the sender never sleeps.
 const SPIN: Duration = Duration::from_secs(1);
-/// Time between two looks for signals. A look is a system call.
+/// Time between two checks for signals to this process. A check is a system call.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
 
@@ -37,11 +38,11 @@ pub struct Args {
     /// The address of this host that an rdma: connection leaves from, and so its device
     #[arg(long, value_name = "IP")]
     from: Option<IpAddr>,
-    /// The application there, and here with --loopback
+    /// Name of the application behind that daemon, and behind the daemon of --loopback
     #[arg(long, value_name = "NAME", default_value = crate::rig::APP)]
     app: String,
-    /// A daemon of this host with such an application: each message is followed by one to it, and the
-    /// difference is noted
+    /// A daemon of this host with an application of the same name: each message over the wire is followed by
+    /// one to this daemon, and the difference is noted
     #[arg(long, value_name = "ADDR")]
     loopback: Option<Address>,
     /// Bytes of a message
@@ -53,7 +54,7 @@ pub struct Args {
     /// Seconds before each sample that are not counted
     #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = seconds)]
     warm_up: Duration,
-    /// The core that the sending thread stays on, looking for ends all the time
+    /// The core that the sending thread stays on; the thread polls for ends all the time
     #[arg(long, visible_alias = "cpu")]
     core: Option<u32>,
 }
@@ -79,7 +80,7 @@ impl Measurement for OneMessage<'_> {
     }
 }
 
-/// Returns whether a signal has come, now or before.
+/// Returns whether SIGINT or SIGTERM has come, now or before.
 fn is_interrupted(signals: &Signals) -> bool {
     if let Some(signal) = signals.take() {
         crate::interrupt::note(signal);
@@ -105,7 +106,8 @@ impl<'a> Route<'a> {
         Ok(Self { to, app: &args.app, sends, messages })
     }
 
-    /// Sends one message. Returns nanoseconds from its submission to its end; `None`: a signal came first.
+    /// Sends one message over this route. Returns nanoseconds from its submission to its end; `None`: a
+    /// signal came first.
     fn one(&mut self, run: u32, now: Instant, signals: &Signals) -> Result<Option<u64>, Box<dyn Error>> {
         self.messages.tag = tag_of(run);
         let mut message = OneMessage { signals, start: now, latency_ns: None };
@@ -121,15 +123,15 @@ impl<'a> Route<'a> {
     }
 }
 
-/// Latencies of one sample.
+/// Latencies of one sample of the probe.
 struct Sample {
     far: Histogram<u64>,
     near: Histogram<u64>,
-    /// Latency over the wire less that to this host, in nanoseconds, in ascending order.
+    /// Differences, latency over the wire minus latency to this host, in nanoseconds and in ascending order.
     differences_ns: Vec<i64>,
 }
 
-/// Runs the probe. Call it before any other thread is started.
+/// Runs `jet-bench probe`. Call this function before any other thread is started.
 ///
 /// # Errors
 /// An error of a daemon, an application or the system.

@@ -1,8 +1,8 @@
-//! The application behind a daemon that is measured from another host. It receives messages, and prints at
-//! its end how many each run sent.
+//! `jet-bench receive`: the application behind a daemon that is measured from another host. The application
+//! receives messages, and prints at its end how many arrived of each run.
 //!
-//! It reads the bytes or only gives them back, and keeps nothing. It prints how much processor time each run
-//! took at this end, because that never crosses the wire.
+//! The application reads the messages' bytes or only gives them back, and keeps nothing. It also prints how
+//! much processor time each run took on this host, which the sending host cannot see.
 
 use super::run_of;
 use super::runs::{Key, Runs, Spent};
@@ -19,11 +19,12 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Time for which it polls in vain before it sleeps.
+/// Time for which the application polls without finding a message before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
-/// Time without a message after which processor time is no longer counted for the run.
+/// Time without a message after which the run counts as paused, and processor time is no longer counted for
+/// it.
 const SILENCE: Duration = Duration::from_millis(100);
-/// Time between two looks for signals while messages arrive: a look is a system call.
+/// Time between two checks for signals to this process while messages arrive: a check is a system call.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The daemon and the application's name.
@@ -38,15 +39,15 @@ pub struct Args {
     /// The application's name, as `jet-bench load --app` has it
     #[arg(long, value_name = "NAME", default_value = crate::rig::APP)]
     app: String,
-    /// Read every byte; else they are given back unread
+    /// Read every byte of the messages; otherwise they are given back unread
     #[arg(long)]
     read: bool,
-    /// The core that it stays on
+    /// The core that this program stays on
     #[arg(long, visible_alias = "cpu")]
     core: Option<u32>,
 }
 
-/// Receives until a signal comes. Call it before any other thread is started.
+/// Receives until SIGINT or SIGTERM comes. Call this function before any other thread is started.
 ///
 /// # Errors
 /// An error of the daemon or the system. If the daemon is gone, the error says how much had arrived.
@@ -88,7 +89,7 @@ pub fn run(args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     Ok(rows(&consumer, &runs, daemon.is_some()))
 }
 
-/// Receives messages until a signal comes.
+/// Receives messages until SIGINT or SIGTERM comes.
 fn serve<F: FnMut() -> io::Result<Spent>>(
     consumer: &mut Consumer,
     runs: &mut Runs<F>,

@@ -1,4 +1,4 @@
-//! One run at the sending end: decides what is sent when, and counts the ends.
+//! One run at the sending host: decides when each message is sent, and counts the messages' ends.
 
 use crate::schedule::Schedule;
 use crate::send_loop::{Measurement, Messages, Next};
@@ -8,15 +8,15 @@ use jet_client::send::{Completion, Ticket};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Longest time in a histogram, a minute; longer ones count as that.
+/// Longest latency that a histogram can hold, a minute in nanoseconds; longer ones count as a minute.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
-/// Time between two looks for signals and progress. A look is a system call.
+/// Time between two checks for signals and for progress. A check is a system call.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Time between two log lines of a run's progress.
 const TELL_EVERY: Duration = Duration::from_secs(5);
-/// Time without an end after which the run ends.
+/// Time without the end of any message after which the run is given up.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// Time for which an interrupted run waits for the ends of what is under way.
+/// Time for which an interrupted run waits for the messages under way to end.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// A run that is under way.
@@ -24,7 +24,7 @@ pub struct Run<'a> {
     start: Instant,
     span: Duration,
     schedule: Option<Schedule>,
-    /// Messages that the schedule was advanced past.
+    /// Number of messages that were taken from the schedule so far.
     scheduled: u64,
     /// Delay with which each message under way was sent, by sequence number.
     lateness: HashMap<u64, Duration>,
@@ -34,13 +34,13 @@ pub struct Run<'a> {
     ended: u64,
     /// Messages that had ended when the run's time was up.
     ended_in_time: Option<u64>,
-    /// Time of the last look for signals and progress.
+    /// Time of the last check for signals and for progress.
     looked: Instant,
-    /// Messages that had ended at the last look.
+    /// Number of messages that had ended at the last check.
     ended_seen: u64,
-    /// Time of the last look at which more messages had ended than at the look before.
+    /// Time of the last check at which more messages had ended than at the check before.
     heard: Instant,
-    /// Time of the last log line of progress.
+    /// Time at which progress was last logged.
     told: Instant,
     signals: &'a Signals,
     /// Time of the signal that interrupted the run, and its number.
@@ -50,9 +50,9 @@ pub struct Run<'a> {
 
 /// Figures of a run.
 pub struct Outcome {
-    /// Messages that were consumed.
+    /// Number of messages that were consumed.
     pub consumed: u64,
-    /// Time from the beginning to the last end.
+    /// Time from the run's beginning to the end of its last message.
     pub span: Duration,
     /// Times from a message's due time, or from its submission in a closed loop, to its end, in nanoseconds.
     pub latencies: Histogram<u64>,
@@ -60,12 +60,13 @@ pub struct Outcome {
     pub late: Histogram<u64>,
     /// Share of the offered load that an open loop kept, in percent, see [`kept_percent`].
     pub kept_percent: Option<f64>,
-    /// The signal that ended the run.
+    /// Number of the signal that ended the run; `None`: the run was not interrupted.
     pub interrupted: Option<u8>,
 }
 
 impl<'a> Run<'a> {
-    /// Begins a run of length `span` now. Messages go as fast as possible, or at the times of a schedule.
+    /// Begins a run of length `span` now. Messages are sent as fast as possible, or at the times of a
+    /// schedule.
     pub fn begin(
         name: &'a str,
         span: Duration,
@@ -95,7 +96,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Finishes the run. Call it after the last end, or when no end is waited for any more.
+    /// Finishes the run and returns its figures. Call this function after the last message's end, or when no
+    /// end is waited for any more.
     pub fn finish(self) -> Outcome {
         let span = self.start.elapsed();
         let interrupted = self.interrupted.map(|(_, number)| number);
@@ -118,7 +120,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Looks for signals and logs the progress, where that is due.
+    /// Checks for signals and logs the progress, each if the time for it has come.
     fn look(&mut self, now: Instant) {
         if now.duration_since(self.looked) < LOOK_EVERY {
             return;
@@ -187,7 +189,7 @@ impl Measurement for Run<'_> {
     }
 }
 
-/// Returns an empty histogram for nanoseconds, with three digits.
+/// Returns an empty histogram for nanoseconds, exact to three digits.
 pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_max(LATENCY_NS_MAX, 3).expect("sound bounds")
 }
@@ -196,8 +198,8 @@ fn nanoseconds(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Returns the share, in percent, of the messages due in a span that had ended at its end. Messages in flight
-/// count as ended, up to `in_flight`: they had no time to end.
+/// Returns the share, in percent, of the messages due in a span that had ended at its end. Up to `in_flight`
+/// messages in flight count as ended, because they had no time to end.
 ///
 /// The caller takes `in_flight` from the median latency (Little's law), and from the most that may be in
 /// flight. Where the receiver cannot keep up and everything due is in flight, the median is that of half the

@@ -1,16 +1,17 @@
-//! The runs of senders as the receiving end sees them: what arrived of each, and what it cost here.
+//! The runs of senders as the receiving host sees them: which messages arrived of each, and the processor
+//! time that they took on this host.
 //!
-//! Processor time belongs to a run while only that run's messages arrive. Where runs of several senders mix,
-//! the time cannot be divided, and none of them gets any.
+//! Processor time belongs to a run while only that run's messages arrive. While messages of several runs
+//! arrive, the time cannot be divided, and none of these runs gets any.
 
 use std::collections::HashMap;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Runs that are counted apart. Messages of later runs count as messages of no run.
+/// Limit of the runs that are counted apart. Messages of later runs count as messages of no run.
 const RUNS_MAX: usize = 4096;
 
-/// Identity of a run.
+/// Identity of a run: its sender and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     /// The sender's identity.
@@ -22,24 +23,24 @@ pub struct Key {
 /// Processor time of this process, and of the daemon where that is known (else zero).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
-    /// Time of this process.
+    /// Processor time of this process, the receiving application.
     pub application: Duration,
-    /// Time of the daemon.
+    /// Processor time of the daemon.
     pub daemon: Duration,
 }
 
-/// Messages of a run that arrived, and what they cost.
+/// Messages of a run that arrived, and the processor time that they took.
 #[derive(Clone, Debug)]
 pub struct Arrived {
-    /// The run.
+    /// Identity of the run.
     pub key: Key,
-    /// Messages that arrived whole.
+    /// Number of the run's messages that arrived whole.
     pub messages: u64,
     /// Bytes of these messages.
     pub bytes: u64,
-    /// Arrival of the first message.
+    /// Time at which the run's first message arrived.
     pub first: Instant,
-    /// Arrival of the last message.
+    /// Time at which the run's last message so far arrived.
     pub last: Instant,
     /// Processor time that the run took; `None`: another run's messages arrived at the same time.
     pub spent: Option<Spent>,
@@ -47,18 +48,18 @@ pub struct Arrived {
 
 /// Runs of all senders, in the order of their first messages.
 pub struct Runs<F> {
-    /// Reads the processor time spent so far.
+    /// Function that reads the processor time spent so far by this process and the daemon.
     read: F,
     all: Vec<Arrived>,
     places: HashMap<Key, usize>,
-    /// The run whose messages arrive now, and the time spent before its first one.
+    /// Index of the run whose messages arrive now, and the processor time spent before these messages.
     open: Option<(usize, Spent)>,
-    /// Messages that belong to no run, and their bytes.
+    /// Number of messages that belong to no run, and their bytes.
     pub others: (u64, u64),
 }
 
 impl<F: FnMut() -> io::Result<Spent>> Runs<F> {
-    /// Starts without any run.
+    /// Makes an empty list of runs.
     pub fn new(read: F) -> Self {
         Self { read, all: Vec::new(), places: HashMap::new(), open: None, others: (0, 0) }
     }
@@ -68,7 +69,7 @@ impl<F: FnMut() -> io::Result<Spent>> Runs<F> {
         &self.all
     }
 
-    /// Counts a message that arrived whole, for its run or for none.
+    /// Counts a message that arrived whole: for the run `key`, or as one of no run.
     ///
     /// # Errors
     /// An error of reading the times.
@@ -91,7 +92,8 @@ impl<F: FnMut() -> io::Result<Spent>> Runs<F> {
         Ok(())
     }
 
-    /// Switches to the run that sends now. Returns its place, if it has one.
+    /// Counts processor time for the run `key` from now on. Returns the run's index, if the run is counted
+    /// apart.
     fn change_to(&mut self, key: Option<Key>, now: Instant) -> io::Result<Option<usize>> {
         let before = self.open.map(|(at, _)| at);
         let known = key.and_then(|key| self.places.get(&key).copied());
@@ -114,7 +116,7 @@ impl<F: FnMut() -> io::Result<Spent>> Runs<F> {
         Ok(Some(at))
     }
 
-    /// Stops counting time for a run, since no message arrives for now.
+    /// Stops counting processor time for a run, since no message arrives for now.
     ///
     /// # Errors
     /// An error of reading the times.
@@ -128,7 +130,7 @@ impl<F: FnMut() -> io::Result<Spent>> Runs<F> {
         Ok(())
     }
 
-    /// Returns whether time is being counted for a run.
+    /// Returns whether processor time is being counted for a run now.
     pub fn is_open(&self) -> bool {
         self.open.is_some()
     }
@@ -141,7 +143,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Makes runs whose every reading adds a millisecond to this process's time, and ten to the daemon's.
+    /// Makes an empty list of runs. Each reading of the processor time adds a millisecond to this process's,
+    /// and ten to the daemon's.
     fn runs() -> Runs<impl FnMut() -> io::Result<Spent>> {
         let readings = Cell::new(0);
         Runs::new(move || {

@@ -1,35 +1,37 @@
-//! The arrival times of messages in an open loop: a Poisson process, as of many independent senders.
+//! The arrival times of messages in an open loop: a Poisson process, as many independent senders produce
+//! together.
 //!
-//! The times do not depend on the receiver. Where it is late with one message, the next ones arrive all the
-//! same. Each message is timed from when it was to arrive.
+//! The times do not depend on the receiver. If the receiver is late with one message, the next ones arrive
+//! all the same. Each message is timed from its intended arrival.
 
 use crate::pattern::scatter;
 use crate::schedule::{Arrivals, Schedule};
 use std::time::Duration;
 
-/// One message that is to arrive.
+/// The intended arrival of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Time of the arrival, in nanoseconds from the turn's start.
+    /// Time of the intended arrival, in nanoseconds from the turn's start.
     pub at_ns: u64,
     /// Index of the connection on which the message arrives.
     pub connection: usize,
 }
 
-/// Arrivals of a turn, one after the other. The same seed gives the same arrivals.
+/// Iterator over the arrivals of a turn, one after the other. The same seed gives the same arrivals.
 #[derive(Clone, Debug)]
 pub struct Poisson {
     schedule: Schedule,
     span: Duration,
     connections: usize,
-    /// Seed for the choice of connections. With the seed of the times, the choice would follow from the
+    /// Seed for the choice of connections. With the same seed as the times, the choice would depend on the
     /// times.
     seed: u64,
     number: u64,
 }
 
 impl Poisson {
-    /// Makes arrivals at `messages_per_s` for `span`, on connections that are equally likely.
+    /// Makes the arrivals of `span` at `messages_per_s`. Each message arrives on one of `connections`
+    /// connections, all equally likely.
     ///
     /// # Panics
     /// If the rate is not positive, or there is no connection.

@@ -1,4 +1,5 @@
-//! The bare limit: one thread copies each message into the next place of a ring, and reads it there.
+//! The bare loop, the machine's limit for any receiver: one thread copies each message into the next place of
+//! a ring, and reads it there.
 
 use super::traffic::Shape;
 use crate::rig::read_all;
@@ -14,7 +15,8 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Makes a ring of `bytes`, rounded up to whole messages. Its memory is of the kind that receivers have.
+    /// Makes a ring of `bytes`, rounded up to whole messages. The memory is of the same kind as the
+    /// receivers' buffers.
     ///
     /// # Errors
     /// An error of the system.
@@ -47,22 +49,23 @@ impl Ring {
     }
 }
 
-/// The sizes of rings that are measured: a core's own cache, the pool, and a conventional receiver's buffers.
+/// The sizes of rings that are measured: that of a core's own cache, of Jet's pool, and of a conventional
+/// receiver's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// 1.5 MiB, which a core's own cache holds.
+    /// A ring of 1.5 MiB, which a core's own cache holds.
     Own,
-    /// 12 MiB, as Jet's pool has.
+    /// A ring of 12 MiB, as large as Jet's pool.
     Pool,
-    /// The bytes that may be under way on all connections.
+    /// A ring as large as the messages that may be under way on all connections together.
     Connections,
 }
 
 impl Size {
-    /// Every size.
+    /// All sizes of rings.
     pub const ALL: [Self; 3] = [Self::Own, Self::Pool, Self::Connections];
 
-    /// Returns the ring's name in rows.
+    /// Returns the name of a ring of this size in the benchmark's rows.
     pub fn name(self) -> &'static str {
         match self {
             Self::Own => "a ring of 1.5 MiB",
@@ -71,7 +74,7 @@ impl Size {
         }
     }
 
-    /// Returns the ring's name in the table and in file names.
+    /// Returns the name of a ring of this size in the table (CSV) and in file names.
     pub fn key(self) -> &'static str {
         match self {
             Self::Own => "bare-own-cache",
@@ -80,7 +83,7 @@ impl Size {
         }
     }
 
-    /// Returns the ring's bytes.
+    /// Returns the number of bytes of a ring of this size.
     pub fn bytes(self, shape: Shape) -> usize {
         match self {
             Self::Own => 3 << 19,

@@ -1,12 +1,12 @@
-//! The buffers of a conventional receiver: a set of each connection's own, or one pool that all connections
-//! share.
+//! The buffers of a conventional receiver: each connection has its own set, or all connections share one
+//! pool.
 //!
-//! The pool is the one that SPDK's NVMe-oF target has over RDMA by default.
+//! The shared pool has the sizes of the pool that SPDK's NVMe-oF target has over RDMA by default.
 //! `SPDK_NVMF_RDMA_DEFAULT_NUM_SHARED_BUFFERS` is 4095. A buffer has `SPDK_NVMF_RDMA_DEFAULT_MAX_IO_SIZE /
 //! SPDK_NVMF_MAX_SGL_ENTRIES` = 131,072 / 16 bytes (`lib/nvmf/rdma.c`). SPDK uses last in, first out only for
 //! the 32 buffers that each thread keeps at hand (`SPDK_NVMF_RDMA_DEFAULT_BUFFER_CACHE_SIZE`). Beneath them
 //! lies a ring, first in, first out (`spdk_iobuf_get` and `spdk_iobuf_put` in `lib/thread/iobuf.c`). Here the
-//! whole pool is a stack: of the two orders that is the better one for the cache.
+//! whole pool is a stack (last in, first out): of the two orders the better one for the cache.
 
 use super::traffic::Shape;
 use jet_wire::SLAB_BYTES;
@@ -14,20 +14,20 @@ use std::collections::VecDeque;
 
 /// Number of buffers of the shared pool.
 const POOL_BUFFERS: u32 = 4095;
-/// Bytes of a buffer of the shared pool.
+/// Number of bytes of each buffer of the shared pool.
 const POOL_BUFFER_BYTES: usize = 8 << 10;
 
-/// Kinds of buffers that a receiver can have.
+/// Kinds of buffers that a conventional receiver can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
-    /// Each connection has its own, as many as messages may be under way on it
+    /// Each connection has its own buffers, as many as messages may be under way on it
     Own,
-    /// All connections share a pool of 32 MiB
+    /// All connections share a pool of buffers of 32 MiB
     Shared,
 }
 
-/// The buffers, and which of them are free. A buffer is known by its number; buffers lie one behind the
-/// other.
+/// A receiver's buffers, and which of them are free. Buffers are numbered in the order in which they lie in
+/// memory, without gaps.
 pub struct Buffers {
     free: Free,
     /// Bytes of one buffer.
@@ -44,7 +44,7 @@ enum Free {
 }
 
 impl Buffers {
-    /// Makes all buffers free.
+    /// Makes the buffers of a receiver, all of them free.
     pub fn new(kind: Kind, shape: Shape) -> Self {
         let (connections, depth) = (shape.connections, shape.depth);
         let (free, buffer_bytes, count) = match kind {
@@ -63,18 +63,18 @@ impl Buffers {
         Self { free, buffer_bytes, count, in_use: 0 }
     }
 
-    /// Returns the bytes of all buffers.
+    /// Returns the number of bytes of all buffers together.
     pub fn bytes(&self) -> usize {
         self.count as usize * self.buffer_bytes
     }
 
-    /// Returns the bytes of one buffer.
+    /// Returns the number of bytes of each buffer.
     pub fn buffer_bytes(&self) -> usize {
         self.buffer_bytes
     }
 
-    /// Takes as many buffers as `bytes` need, in order, and adds them to `taken`. `false`: there are not
-    /// enough now, and none is taken.
+    /// Takes as many free buffers as `bytes` bytes need, and adds their numbers to `taken`. `false`: there
+    /// are not enough free buffers now, and none is taken.
     pub fn take(&mut self, connection: usize, bytes: usize, taken: &mut Vec<u32>) -> bool {
         let count = bytes.div_ceil(self.buffer_bytes).max(1);
         match &mut self.free {
@@ -91,7 +91,7 @@ impl Buffers {
         true
     }
 
-    /// Takes back the buffers in `taken`, and empties the list.
+    /// Makes the buffers in `taken` free again, and empties the list.
     pub fn give(&mut self, connection: usize, taken: &mut Vec<u32>) {
         self.in_use -= u32::try_from(taken.len()).expect("less than there are");
         match &mut self.free {
@@ -100,7 +100,7 @@ impl Buffers {
         }
     }
 
-    /// Returns the bytes of the buffers that are taken.
+    /// Returns the number of bytes of the buffers that are not free.
     pub fn in_use_bytes(&self) -> usize {
         self.in_use as usize * self.buffer_bytes
     }

@@ -1,15 +1,15 @@
-//! Counts of a receiver's cache misses, by the processor's counters where they are available.
+//! Counts a receiver's cache misses with the processor's hardware counters, where these are available.
 
 use jet_cat::counters::{CacheCounters, CountersError};
 use std::fs;
 
-/// Counters of all threads of a process.
+/// Hardware counters of the cache misses of all threads of a process.
 pub struct Counted {
     threads: Vec<CacheCounters>,
 }
 
 impl Counted {
-    /// Starts to count.
+    /// Starts to count the cache misses of the process `pid`.
     ///
     /// # Errors
     /// The reason why nothing can be counted.

@@ -1,16 +1,16 @@
-//! Measures the cache's effect. The same senders and the same reading application use Jet's pool, and
-//! receivers as RDMA applications usually are (`conventional`). These have buffers of each connection's own,
-//! or a shared pool as SPDK has. One with own buffers has no more READs at once than Jet. It tells the effect
-//! of that limit from the effect of the cache.
+//! Measures the cache's effect on a receiver. The same senders and the same reading application use Jet's
+//! receiver, and receivers as RDMA applications are usually written (`conventional`). The conventional ones
+//! have buffers of each connection's own, or a shared pool as SPDK has. One of those with own buffers has no
+//! more READs at once than Jet. This receiver tells the effect of that limit from the effect of the cache.
 //!
 //! All receivers run over the NIC in software, whose copies fill the cache as a device's writes do. Each has
-//! one thread for the NIC and one that reads every byte. They take turns in one run, one at a time, in an
-//! order that rotates. Turns go without and with an antagonist that takes memory bandwidth. Beside the
-//! antagonist there are also loads that are the same for all, in an open loop.
+//! one thread for the NIC and one that reads every byte. The receivers take turns in one run, one at a time,
+//! in an order that rotates. There are turns without and with an antagonist, a process that takes memory
+//! bandwidth. With the antagonist there are also open loops, in which all receivers get the same load.
 //!
-//! A device's own way to memory (DDIO, its buffer) takes no part. No thread has a processor of its own:
-//! senders, receiver, application and antagonist share those of this host. The senders' bytes are one hot
-//! stretch of memory (`traffic`).
+//! The way from an RDMA device to memory (DDIO, the device's buffer) is not measured. No thread has a
+//! processor of its own: senders, receiver, application and antagonist share those of this host. The senders'
+//! bytes are one hot stretch of memory (`traffic`).
 
 mod arrivals;
 mod bare;
@@ -43,17 +43,17 @@ use std::path::PathBuf;
 use traffic::Shape;
 use turns::{Measured, Setting, Spans};
 
-/// Core that receiver and application share: its own cache then has what has just arrived. Senders and
-/// antagonist use [`OTHERS_CORE`].
+/// Core that a receiver and its application share, so that the core's own cache has the bytes that have just
+/// arrived. Senders and antagonist use [`OTHERS_CORE`].
 const RECEIVERS_CORE: u32 = 0;
 const OTHERS_CORE: u32 = 1;
-/// Connections, as many as in the paper's setting.
+/// Number of connections to a receiver, as many as in the paper's setting.
 const SENDERS: usize = 32;
-/// Message size to which the bounds apply.
+/// Message size, in bytes, to which the bounds apply.
 const BOUND_BYTES: usize = 256 << 10;
 /// Loads of the open loop, in percent of the slowest receiver's rate in a closed loop.
 const LOADS: [u32; 3] = [50, 70, 90];
-/// The load of a brief run.
+/// Load of a brief run's open loop, in percent of the slowest receiver's rate in a closed loop.
 const BRIEF_LOADS: [u32; 1] = [70];
 
 /// Message sizes and loads to measure, and files to write.
@@ -65,21 +65,21 @@ pub struct Args {
     /// Messages under way on each connection
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub depth: u16,
-    /// What the antagonist takes; 0: as much as it can
+    /// Memory bandwidth that the antagonist takes; 0: as much as it can
     #[arg(long, value_name = "GB/S", default_value_t = 3.0, value_parser = crate::membw::rate)]
     pub antagonist: f64,
-    /// A table of every turn is written there
+    /// A table (CSV) of every turn is written to this file
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// A picture (SVG and PNG) and that table are written into this folder; takes gnuplot
+    /// A picture (SVG and PNG) and the table of --csv are written into this folder; needs gnuplot
     #[arg(long, value_name = "FOLDER")]
     pub plot: Option<PathBuf>,
-    /// A setting of both daemons, as in jetd's configuration; may be repeated
+    /// A setting of both Jet receivers' daemons, as in jetd's configuration; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
 }
 
-/// Runs the benchmark.
+/// Runs the benchmark `residency`.
 ///
 /// # Errors
 /// An error of a receiver or a sender, or a file that cannot be written.
@@ -148,14 +148,14 @@ fn one_size(
     Ok(())
 }
 
-/// Calibrates the judge of `resident` on the receivers' core. `None`: that is impossible here; a log line
-/// says why, and no receiver has that row.
+/// Calibrates, on the receivers' core, the judge that tells cache hits from memory by time. `None`: they
+/// cannot be told apart here; a log line says why, and no receiver gets the row `resident`.
 fn calibrated() -> std::io::Result<Option<Judge>> {
     let _there = CpuSet::from_iter([RECEIVERS_CORE]).pin_thread()?;
     Ok(Judge::calibrate().inspect_err(|error| tracing::warn!("resident is not told: {error}")).ok())
 }
 
-/// Adds rows for the part of Jet's pool in use, from status requests during a load.
+/// Adds rows for how much of Jet's pool is in use, from status requests during a load.
 fn used(
     shape: Shape,
     spans: Spans,

@@ -47,9 +47,9 @@ enum Action {
     Restore {
         #[command(flatten)]
         configured: Configured,
-        /// Where something cannot be given back, because another tool has changed it or has the ways: give
-        /// back the rest, say what stays as it is, and forget what it was before. Without --forget, nothing
-        /// of such a reservation is touched
+        /// Where a setting cannot be restored, because another tool has changed it or has the ways: restore
+        /// the other settings, name those that stay as they are, and forget their earlier values. Without
+        /// --forget, nothing of such a reservation is touched
         #[arg(long)]
         forget: bool,
     },
@@ -161,13 +161,14 @@ fn show(as_json: bool) -> Result<(), Failure> {
     }
 }
 
-/// Returns the name that the configuration uses for a group. The default group is [`DEFAULT_GROUP`] there.
+/// Returns the name that the configuration uses for a resctrl group: for the default group,
+/// [`DEFAULT_GROUP`].
 fn name_of(group: &GroupName) -> String {
     if group.is_default() { DEFAULT_GROUP.to_owned() } else { group.to_string() }
 }
 
-/// Reads name, mode, ways of the last-level cache, and memory bandwidth of each resctrl group. Each is a JSON
-/// object.
+/// Returns a JSON object for each resctrl group: its name, mode, ways of the last-level cache, and memory
+/// bandwidth.
 fn groups() -> Result<Vec<Value>, Failure> {
     let resctrl = Resctrl::find()?;
     let mut names = vec![GroupName::default_group()];

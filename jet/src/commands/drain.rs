@@ -1,4 +1,4 @@
-//! Subcommand `jet drain`: lets this host's daemon finish what it has and stop.
+//! Subcommand `jet drain`: lets this host's daemon finish the messages that it has, and then stop.
 
 use super::{fail, print, print_json, seconds};
 use jet_control::{CONTROL_SOCKET, ControlConnection, ControlRequest, ControlResponse};
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Lets this host's daemon finish what it has and stop.
+/// Lets this host's daemon finish the messages that it has, and then stop.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  jet drain\n  jet drain --deadline 5 --json")]
 pub(super) struct Args {

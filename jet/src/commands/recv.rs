@@ -14,11 +14,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Shortest wait between two attempts to register.
+/// Shortest wait between two attempts to register with the daemon.
 const BACKOFF_FIRST: Duration = Duration::from_millis(50);
-/// Longest wait between two attempts to register.
+/// Longest wait between two attempts to register with the daemon.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
-/// Time for which the first registration is tried again, unless `--daemon-timeout` gives another time.
+/// Time for which the first registration with the daemon is tried again, unless `--daemon-timeout` gives
+/// another time.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Receives files as an application of this host's daemon.
@@ -48,7 +49,8 @@ pub(super) struct Args {
     /// The daemon's control socket.
     #[arg(long, value_name = "PATH", default_value = CONTROL_SOCKET)]
     control_socket: PathBuf,
-    /// Acknowledge only what the disk has (fsync of the file, its directory and new directories above it).
+    /// Acknowledge data only once it is on the disk (fsync of the file, its directory and new directories
+    /// above it).
     #[arg(long)]
     fsync: bool,
     /// Admission class of this application's messages, 0 the most urgent; a sender may ask for a less urgent
@@ -68,7 +70,7 @@ pub(super) struct Args {
     /// a time.
     #[arg(long, value_name = "SPEC")]
     slow: Option<Slow>,
-    /// Most writes in flight.
+    /// Limit of writes in flight.
     #[arg(long, value_name = "N", default_value_t = 128,
           value_parser = clap::value_parser!(u16).range(2..=4096))]
     depth: u16,
@@ -78,8 +80,8 @@ pub(super) struct Args {
     /// Write with pwrite instead of io_uring.
     #[arg(long)]
     no_io_uring: bool,
-    /// First remove the parts below --out that other receivers left; refused while another receiver uses
-    /// --out.
+    /// First remove the unfinished files (.jet-part-*) below --out that other receivers left; refused while
+    /// another receiver uses --out.
     #[arg(long)]
     sweep: bool,
     /// End after one file.
@@ -188,8 +190,8 @@ fn tell_swept(swept: &Swept) {
     }
 }
 
-/// Registers with the daemon. Tries again while the error may pass and the timeout allows it. Returns `None`
-/// if a signal asks the program to stop.
+/// Registers with the daemon. Tries again while the error may be temporary and the timeout allows it. Returns
+/// `None` if a signal asks the program to stop.
 fn register(args: &Args, signals: &Signals, again: bool) -> Result<Option<Session>, RegisterError> {
     let mut options = RegisterOptions::new(args.app.clone());
     options.control_socket.clone_from(&args.control_socket);
@@ -237,7 +239,7 @@ fn register(args: &Args, signals: &Signals, again: bool) -> Result<Option<Sessio
     }
 }
 
-/// Notices to the user that were logged already. Each is logged once, or once each time that its cause
+/// Notices to the user that were logged already. Each notice is logged once, or once each time that its cause
 /// happens.
 #[derive(Debug, Default)]
 struct Notices {

@@ -57,7 +57,7 @@ pub(super) struct Args {
     /// How long to try again if the receiver is away or busy.
     #[arg(long, value_name = "SECS", default_value = "30", value_parser = seconds)]
     retry_for: Duration,
-    /// Most large pieces in flight; each takes --piece-bytes of memory.
+    /// Limit of large pieces in flight; each takes --piece-bytes of memory.
     #[arg(long, value_name = "N", default_value_t = 4,
           value_parser = clap::value_parser!(u16).range(1..=200))]
     in_flight: u16,
@@ -214,8 +214,8 @@ fn tell_of_link(args: &Args, link: Link) {
     }
 }
 
-/// Connects to the daemon. Tries again for `--retry-for` while the error may pass. Returns `None` if a signal
-/// interrupts the wait between two attempts.
+/// Connects to the daemon. Tries again for `--retry-for` while the error may be temporary. Returns `None` if
+/// a signal interrupts the wait between two attempts.
 fn connect(args: &Args, signals: &Signals) -> Result<Option<Sender>, SendConnectError> {
     let mut options = SenderOptions::new(args.to.clone(), args.app.clone());
     options.source = args.from;

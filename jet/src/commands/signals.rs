@@ -19,13 +19,14 @@ use std::time::Duration;
 pub struct Signals {
     readable: UnixStream,
     came: Mutex<Arrived>,
-    /// Whether the next signal ends the process.
+    /// Whether the next SIGINT or SIGTERM ends the process.
     next_ends: Arc<AtomicBool>,
 }
 
 struct Arrived {
     delivery: SignalDelivery<UnixStream, SignalOnly>,
-    /// Signals that arrived together with one that was taken, and were not taken yet.
+    /// Numbers of signals that arrived together with one that was taken, and that [`Signals::take`] has not
+    /// returned yet.
     more: VecDeque<u8>,
 }
 
@@ -52,8 +53,8 @@ impl Signals {
         Ok(Self { readable, came, next_ends })
     }
 
-    /// Waits for a signal, for at most `timeout` ([`Duration::MAX`]: without limit). Returns whether one has
-    /// arrived that no call of [`Self::take`] has seen yet.
+    /// Waits for SIGINT or SIGTERM, for at most `timeout` ([`Duration::MAX`]: without limit). Returns whether
+    /// one has arrived that no call of [`Self::take`] has seen yet.
     ///
     /// # Errors
     /// Returns the system's error, except for an interrupted wait: that returns `false`.
@@ -69,8 +70,8 @@ impl Signals {
         more.pop_front()
     }
 
-    /// Lets the next signal end the process at once. One that has arrived beside the signal that was taken is
-    /// the next.
+    /// Lets the next SIGINT or SIGTERM end the process at once. A signal that has arrived beside the signal
+    /// that was taken counts as the next.
     pub fn let_the_next_end(&self) {
         self.next_ends.store(true, Ordering::SeqCst);
         if let Some(signal) = self.take() {

@@ -1,5 +1,5 @@
-//! The daemon's configuration in TOML. Every number that the paper names is a key, with the paper's value as
-//! its default.
+//! The daemon's configuration in TOML. Every number that the Jet paper names is a key, with the paper's value
+//! as its default.
 
 pub(super) mod error_text;
 mod sections;
@@ -28,35 +28,35 @@ const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Path of the Unix socket where applications register and tools ask.
+    /// Path of the Unix socket where applications register and tools send requests.
     pub control_socket: PathBuf,
-    /// Addresses where senders connect. `shm:` and `tcp:` addresses may be mixed.
+    /// Addresses where the daemon listens for senders. `shm:` and `tcp:` addresses may be mixed.
     pub listen: Vec<String>,
     /// Sizes and memory of the pool (Jet §4.1.3).
     pub pool: Pool,
     /// The pool's place in the last-level cache (Jet §5).
     pub cache: CacheConfig,
-    /// READs of large messages (Jet §4.1.2).
+    /// Limits of the READs that fetch large messages (Jet §4.1.2).
     pub read: Read,
-    /// Admission of large messages (Jet §3.2, §5).
+    /// Admission: the order in which large messages are read (Jet §3.2, §5).
     pub admission: Admission,
-    /// Most senders, applications and messages at once.
+    /// Limits of how many senders, applications and messages there are at once.
     pub limits: Limits,
     /// Limits of each application's session.
     pub session: Session,
-    /// Escape from pressure (Jet §4.3).
+    /// When escape from pressure acts, and the memory that it may take (Jet §4.3).
     pub escape: Escape,
-    /// Congestion signals, and the NIC's own knobs that escape may lower (Jet §4.3).
+    /// Congestion signals to senders, and settings of the NIC that escape may lower (Jet §4.3).
     pub congestion: CongestionConfig,
-    /// The reactor's thread.
+    /// Core and spinning of the reactor's thread.
     pub reactor: Reactor,
-    /// The software NIC, and limits that a NIC keeps to.
+    /// Thread of the software NIC, and the device whose limits the NIC keeps to.
     pub nic: Nic,
     /// The RDMA device and its connections, for `rdma:` addresses.
     pub rdma: Rdma,
-    /// Stopping the daemon.
+    /// Limit of the time that the daemon takes to stop.
     pub shutdown: Shutdown,
-    /// Log lines of the daemon.
+    /// Level and form of the daemon's log lines.
     pub log: LogConfig,
 }
 
@@ -130,8 +130,8 @@ pub enum ConfigError {
         "configuration: [rdma] has keys, but listen has no rdma: address; give it one, or leave [rdma] out"
     )]
     NoRdma,
-    /// A number in `[rdma]` is out of range: packets have no bits for it, or the daemon could not work with
-    /// it.
+    /// A number in `[rdma]` is out of range: RDMA packets have no bits for the number, or the daemon could
+    /// not work with it.
     #[error("configuration: {key} is {found}, but must be {min} to {max}{why}")]
     Rdma {
         /// Name of the key.
@@ -142,7 +142,7 @@ pub enum ConfigError {
         min: u64,
         /// Greatest value that is allowed.
         max: u64,
-        /// Meaning of a value outside the range, where it is not obvious; otherwise empty.
+        /// Explanation of what a value outside the range would mean, if that is not obvious; otherwise empty.
         why: &'static str,
     },
     /// The list `listen` has an `rdma:` address, but this build has no RDMA.
@@ -154,7 +154,8 @@ pub enum ConfigError {
         /// The `rdma:` address.
         address: Address,
     },
-    /// A size of the pool or the fragment is no multiple of the slab, or is 4 GiB or more.
+    /// A size of the pool, or the fragment's size, is no multiple of 4096 bytes (a slab), or is 4 GiB or
+    /// more.
     #[error("configuration: {key} = {bytes} must be a multiple of the 4096-byte slab, and below 4 GiB")]
     Slabs {
         /// Name of the key.
@@ -162,7 +163,7 @@ pub enum ConfigError {
         /// Value of the key.
         bytes: u64,
     },
-    /// A size of escape memory is no multiple of the slab, or far too large.
+    /// A size of escape memory is no multiple of 4096 bytes (a slab), or is far too large.
     #[error("configuration: {key} = {bytes} must be a multiple of the 4096-byte slab, and at most 4 GiB")]
     MemorySlabs {
         /// Name of the key.
@@ -176,13 +177,13 @@ pub enum ConfigError {
         /// Value of `escape.workers`.
         found: usize,
     },
-    /// Workers are to make checksums (`read.checksums`), but `escape.workers` is 0.
+    /// The key `read.checksums` lets workers make checksums, but `escape.workers` is 0.
     #[error(
         "configuration: read.checksums is \"workers\", but escape.workers is 0; set it to 1 or more, or \
          read.checksums to \"inline\""
     )]
     NoWorkers,
-    /// A time is longer than the daemon's clock is meant for.
+    /// A time in the configuration is longer than the limit for its key.
     #[error("configuration: {key} is {found}, but must be at most {max}")]
     Span {
         /// Name of the key.
@@ -192,7 +193,7 @@ pub enum ConfigError {
         /// Greatest value that is allowed, in the key's unit.
         max: u64,
     },
-    /// The receiver refuses its part of the configuration.
+    /// The receiver (`jet-core`) refuses its part of the configuration.
     #[error("configuration: {}", error_text::of_receiver(.0))]
     Core(#[from] jet_core::ConfigError),
     /// The section `[cache]` is invalid.
@@ -211,8 +212,8 @@ fn one_line(error: &toml::de::Error) -> String {
     error.to_string().lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
-/// Returns a better error where a key takes a word, and the value is another type, such as `false`. The
-/// library lists the allowed words only for a wrong word, so this tries the value as text.
+/// Returns a better error where a key takes a word, and the value has another type, such as `false`. The TOML
+/// library lists the allowed words only for a wrong word, so this function parses the value as text.
 fn as_a_word(mut table: toml::Table, error: &toml::de::Error) -> Option<toml::de::Error> {
     let text = error.to_string();
     let (_, path) = text.rsplit_once("expected string only")?.1.split_once("in ")?;
@@ -261,8 +262,8 @@ impl Config {
         Ok(config)
     }
 
-    /// Checks that times are at most a day, and spinning at most a second. A longer time is a wrong unit, and
-    /// would overflow the clock's arithmetic.
+    /// Checks that times are at most a day, and spinning at most a second. A longer time is probably given in
+    /// a wrong unit, and would overflow the clock's arithmetic.
     fn check_spans(&self) -> Result<(), ConfigError> {
         for (key, found, max) in [
             ("admission.aging_ms", self.admission.aging_ms, DAY_MS),
@@ -278,8 +279,8 @@ impl Config {
         Ok(())
     }
 
-    /// Checks numbers of `[rdma]` against the bits that packets have, and the time between two looks at the
-    /// port.
+    /// Checks that the numbers of `[rdma]` fit into the bits that RDMA packets have for them. Checks
+    /// `rdma.look_ms`, the time between two looks at the port, too.
     fn check_rdma(&self) -> Result<(), ConfigError> {
         let Rdma { ack_timeout, retry, look_ms, .. } = self.rdma;
         for (key, found, min, max, why) in [
@@ -324,8 +325,8 @@ impl Config {
         }
     }
 
-    /// Checks that `[rdma]` is set only if the daemon listens on an `rdma:` address. Called after `--listen`
-    /// has replaced the list.
+    /// Checks that `[rdma]` is set only if the daemon listens on an `rdma:` address. The caller calls this
+    /// function after `--listen` has replaced the list `listen`.
     ///
     /// # Errors
     /// Returns [`ConfigError::NoRdma`], or an error of [`Self::addresses`].
@@ -340,13 +341,13 @@ impl Config {
         self.numa_node_below(Path::new("/sys"))
     }
 
-    /// Returns the node like [`Self::numa_node`], with sysfs at `sys`.
+    /// Returns the NUMA node like [`Self::numa_node`], with sysfs mounted at `sys`.
     fn numa_node_below(&self, sys: &Path) -> Option<u32> {
         let of_device = |device: &String| node_of_device(sys, device);
         self.pool.numa_node.or_else(|| self.rdma.device.as_ref().and_then(of_device))
     }
 
-    /// Returns the shape of each session's segment.
+    /// Returns the sizes of the rings and slots in each session's segment.
     pub fn segment_shape(&self) -> SegmentShape {
         SegmentShape::new(self.session.slots, self.session.messages)
     }
@@ -409,7 +410,8 @@ impl Config {
     }
 }
 
-/// Puts `section.key=value` into the table. The value is TOML; anything else is taken as text.
+/// Puts `section.key=value` into the table. The value is parsed as TOML; a value that is not TOML is taken as
+/// text.
 fn set(table: &mut toml::Table, text: &str) -> Result<(), ConfigError> {
     let malformed = || ConfigError::Override { text: text.to_owned() };
     let (path, value) = text.split_once('=').ok_or_else(malformed)?;

@@ -1,5 +1,5 @@
-//! Serving the control socket: applications register here, and tools send requests. Messages never pass
-//! through it.
+//! Serving the control socket, where applications register and tools send requests. Messages never pass
+//! through this socket.
 
 use super::cache::CacheControl;
 use super::drain::{Asked, Drain};
@@ -35,7 +35,7 @@ pub struct ControlContext {
     pub pool_slabs: u32,
     /// Escape memory, which applications map read-only; none where the daemon has none.
     pub escape: Option<Arc<SharedMemory>>,
-    /// Whether applications may take escape memory instead of waiting.
+    /// Whether messages of an application may take escape memory instead of waiting for room in the pool.
     pub gives_memory: bool,
     /// Sizes of each session's segment.
     pub shape: SegmentShape,
@@ -45,7 +45,7 @@ pub struct ControlContext {
     pub board: Board,
     /// Random number of this run of the daemon; each start draws another.
     pub incarnation: u64,
-    /// The drain's deadline, which requests for a drain set.
+    /// The deadline of the daemon's drain, which requests for a drain set.
     pub drain: Arc<Drain>,
 }
 
@@ -124,7 +124,8 @@ fn refusal(code: ErrorCode, message: String) -> ControlResponse {
     ControlResponse::Error { code, message }
 }
 
-/// Writes a whole frame to a client, within [`REQUEST_TIMEOUT`]. The descriptors go with its first byte.
+/// Writes a whole frame to a client, within [`REQUEST_TIMEOUT`]. The descriptors are sent with the frame's
+/// first byte.
 async fn answer(stream: &UnixStream, response: &ControlResponse, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let frame = encode_frame(response).map_err(io::Error::other)?;
     write_in_time(stream, &frame, fds).await
@@ -226,7 +227,7 @@ struct SessionReports {
     standstill: watch::Receiver<Option<Standstill>>,
 }
 
-/// The application of a session that is registered, or has been.
+/// The application of a session that is registered, or was registered and has ended.
 struct Application<'a> {
     name: &'a str,
     process_id: Option<i32>,
@@ -234,7 +235,7 @@ struct Application<'a> {
 }
 
 /// Returns when the application has closed its connection, or the reactor is gone. A session may end before:
-/// its application may still read what it held, so this waits on.
+/// the application may still read what it held, so this function waits on.
 async fn serve_registered(
     commands: &Commands,
     ticket: SessionTicket,
@@ -281,7 +282,7 @@ async fn serve_registered(
     while !application.heard_from().await {}
 }
 
-/// Returns when the process has ended. Without a descriptor of the process it never returns.
+/// Returns when the process has ended. If there is no descriptor of the process, this function never returns.
 async fn died(process: Option<OwnedFd>) {
     // SAFETY: the `AsyncFd` owns the descriptor, which therefore stays open while it is registered.
     let process =
@@ -295,8 +296,8 @@ async fn died(process: Option<OwnedFd>) {
 }
 
 impl Application<'_> {
-    /// Waits until the application sends something (`false`) or its end is closed (`true`). The bytes are
-    /// dropped.
+    /// Waits until the application sends something (returns `false`) or closes its end of the connection
+    /// (returns `true`). Bytes that the application sends are dropped.
     async fn heard_from(&self) -> bool {
         let mut bytes = [0; 4096];
         loop {
@@ -313,8 +314,8 @@ impl Application<'_> {
         }
     }
 
-    /// Logs that the session was ended for a fault of its application. The application may live on, and keep
-    /// its slabs from all others.
+    /// Logs that the session was ended for a fault of its application. The application may live on, and its
+    /// slabs stay unavailable for all other sessions.
     fn complain_of_fault(&self, what: &str, held_slabs: u32) {
         let (application, process) = (self.name, self.process_id);
         let bytes = u64::from(held_slabs) * jet_wire::SLAB_BYTES as u64;

@@ -1,5 +1,5 @@
-//! The file of the control socket. A start replaces the file of a dead daemon and refuses that of a living
-//! one. The daemon removes its file at its end.
+//! The file of the control socket. A daemon that starts replaces the file of a dead daemon, and does not
+//! start if a living daemon has the file. The daemon removes its file when it ends.
 
 use super::DaemonError;
 use std::io;
@@ -10,8 +10,8 @@ use tokio::net::UnixListener;
 /// File mode of the control socket and of the software NIC's socket: owner and group may connect.
 pub(super) const SOCKET_MODE: u32 = 0o660;
 
-/// Listens on the control socket, with mode [`SOCKET_MODE`]. The file of a dead daemon is replaced; a living
-/// daemon is an error.
+/// Listens on the control socket, with mode [`SOCKET_MODE`]. The socket file of a dead daemon is replaced;
+/// that of a living daemon is an error.
 pub(super) fn bind(path: &Path) -> Result<UnixListener, DaemonError> {
     let failed = |source| DaemonError::ControlSocket { path: path.to_owned(), source };
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {

@@ -1,11 +1,11 @@
-//! The daemon's drain deadline. A drain that is under way is never restarted; only a request that names
-//! another deadline changes it.
+//! The deadline of the daemon's drain. A drain that is under way is never restarted; a request that names
+//! another deadline changes only the deadline.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// The deadline of the drain, shared by all that ask for one.
+/// The deadline of the daemon's drain, shared by all tasks that ask for a drain.
 pub struct Drain {
     /// Time that a drain may take if the request names no deadline.
     default: Duration,
@@ -23,13 +23,14 @@ pub struct Asked {
 }
 
 impl Drain {
-    /// Creates the state before any request. `default` is the time for requests without a deadline.
+    /// Creates the deadline's state before any request for a drain. `default` is the time for requests
+    /// without a deadline.
     pub fn new(default: Duration) -> Self {
         Self { default, deadline: Mutex::new(None), changed: Notify::new() }
     }
 
-    /// Asks for a drain that takes at most `most`, or the default time. Without `most`, a drain that is under
-    /// way keeps its deadline.
+    /// Asks for a drain that takes at most `most`, or at most the default time. If `most` is `None`, a drain
+    /// that is under way keeps its deadline.
     pub fn ask(&self, most: Option<Duration>) -> Asked {
         let now = Instant::now();
         let mut deadline = self.deadline.lock().unwrap_or_else(PoisonError::into_inner);
@@ -48,8 +49,8 @@ impl Drain {
         Asked { left: at.saturating_duration_since(now), again }
     }
 
-    /// Waits for the next request that sets or changes the deadline. Returns the time that the drain may
-    /// still take. Only one task may wait at a time.
+    /// Waits for the next request that sets or changes the drain's deadline. Returns the time that the drain
+    /// may still take. Only one task may wait at a time.
     pub async fn asked(&self) -> Duration {
         loop {
             self.changed.notified().await;

@@ -1,4 +1,4 @@
-//! Starting the data path: the configured NIC, its memory, and the reactor's thread on it.
+//! Starting the data path: the configured NIC, the memory that it uses, and the reactor's thread.
 
 use super::cache::CacheControl;
 use super::config::{HugePages, NicThread};
@@ -42,10 +42,11 @@ pub(super) struct Launch<'a> {
 }
 
 impl Launch<'_> {
-    /// Creates the NIC that the configuration asks for, and starts the reactor on it.
+    /// Creates the NIC that the configuration asks for, and starts the reactor on this NIC.
     ///
     /// # Errors
-    /// Returns [`DaemonError`] if the NIC, its memory or a thread cannot be had.
+    /// Returns [`DaemonError`] if the NIC cannot be created, its memory cannot be allocated, or a thread
+    /// cannot be started.
     pub fn start(self) -> Result<Started, DaemonError> {
         let config = self.config;
         let options = sizes(config);
@@ -77,7 +78,7 @@ impl Launch<'_> {
         self.on(nic.map_err(system("cannot start the NIC's thread"))?, true, cache)
     }
 
-    /// Registers memory with the NIC, lets it listen, and starts the reactor's thread.
+    /// Registers memory with the NIC, lets the NIC listen for senders, and starts the reactor's thread.
     fn on<N: Nic + 'static>(
         self,
         mut nic: N,
@@ -189,15 +190,16 @@ impl Launch<'_> {
 
 /// The parts of the started data path that the control plane uses.
 pub(super) struct Started {
-    /// Control of the last-level cache. Dropping the last reference undoes all its changes.
+    /// Control of the last-level cache. Dropping the last reference undoes all changes of the cache.
     pub cache: Arc<CacheControl>,
     pub rdma: RdmaView,
     pub pool: Arc<SharedMemory>,
     pub pool_slabs: u32,
     pub escape: Option<Arc<SharedMemory>>,
-    /// Dropping this stops the thread that prepares escape memory, at the end of the daemon.
+    /// The thread that prepares escape memory, which stops when this value is dropped, at the end of the
+    /// daemon.
     _preparing: Option<escape::Preparing>,
-    /// Facts about this daemon for the status, which never change.
+    /// Facts about this daemon, which never change, for the status.
     pub about: About,
 }
 
@@ -209,15 +211,15 @@ fn no_software_nic(source: io::Error) -> DaemonError {
     }
 }
 
-/// Returns the most senders on a device with room for `connections` connections. A refused sender needs a
+/// Returns the limit of senders on a device that can have `connections` connections. A refused sender needs a
 /// connection, too, until it knows of the refusal.
 fn senders_max(peers: u32, connections: u32) -> u32 {
     let spare = (connections / 8).min(16);
     peers.min(connections - spare)
 }
 
-/// Returns the most SENDs under way to all peers together: 8 for each peer and 64 more. Few peers use all the
-/// SENDs that they may.
+/// Returns the limit of SENDs under way from the daemon to all peers together: 8 for each peer and 64 more.
+/// Few peers need all the SENDs that they may have.
 fn sends_max(config: &Config) -> u32 {
     config.limits.peers.saturating_mul(8) + 64
 }
@@ -242,7 +244,7 @@ fn sizes(config: &Config) -> SoftOptions {
     }
 }
 
-/// Describes for the log what a connection and a completion queue have on a device.
+/// Describes, for the log, the sizes that the device allows a connection and a completion queue.
 #[cfg(feature = "verbs")]
 fn what_it_has(device: &str, limits: &NicLimits) -> String {
     let count = |number: u32, one: &str, more: &str| match number {
@@ -259,12 +261,12 @@ fn what_it_has(device: &str, limits: &NicLimits) -> String {
     )
 }
 
-/// Returns the NUMA node for the pool and its cache: the configured one, else the NIC's.
+/// Returns the NUMA node for the pool and the reserved cache: the configured node, otherwise the NIC's.
 fn numa_node<N: Nic>(config: &Config, nic: &N) -> Option<u32> {
     config.pool.numa_node.or(nic.limits().numa_node)
 }
 
-/// Starts control of the cache near a NIC, for the cores to which threads are pinned.
+/// Starts control of the last-level cache near a NIC, for the cores to which the daemon's threads are pinned.
 fn cache_near<N: Nic>(config: &Config, nic: &N) -> Result<CacheControl, DaemonError> {
     let cores: Vec<usize> = config.reactor.cpu.into_iter().chain(config.nic.cpu).collect();
     Ok(CacheControl::start(&config.cache, config.pool.bytes, numa_node(config, nic), &cores)?)
@@ -395,7 +397,8 @@ mod tests {
     use super::*;
     use jet_fabric::limits::Wants;
 
-    /// Tests of unknown devices use these wants, so they must equal those of a default daemon.
+    /// Tests elsewhere check devices against [`Wants::SOFTWARE_DAEMON`] and [`Wants::VERBS_DAEMON`], so these
+    /// must equal what a daemon with the default configuration wants.
     #[test]
     fn a_daemon_of_the_defaults_wants_what_its_limits_were_derived_from() {
         let config = Config::default();

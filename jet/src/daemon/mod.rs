@@ -90,7 +90,7 @@ pub enum DaemonError {
         /// Error from the system.
         source: io::Error,
     },
-    /// Something that the section `[cache]` asks for failed, and `cache.reserve` is `require`.
+    /// A setting that the section `[cache]` asks for failed, and `cache.reserve` is `require`.
     #[error("cache.reserve = \"require\": {0}")]
     Cache(#[from] CacheError),
     /// Congestion control cannot start.
@@ -130,7 +130,7 @@ pub enum DaemonError {
         /// Error from the system.
         source: io::Error,
     },
-    /// The configuration requires huge pages, and too few are free.
+    /// The configuration requires huge pages for the pool, and too few are free.
     #[error(
         "pool.huge_pages = \"require\", but there are no {needed} free 2 MiB pages; \
              reserve them (sysctl vm.nr_hugepages={needed}) or set it to \"auto\""
@@ -139,10 +139,10 @@ pub enum DaemonError {
         /// Number of 2 MiB pages that the pool needs.
         needed: u64,
     },
-    /// Another call to the system failed.
+    /// A call to the system failed for which there is no error of its own.
     #[error("{what}: {}", advised(source))]
     System {
-        /// Action that failed, in words.
+        /// Name of the action that failed, for the error's text.
         what: &'static str,
         /// Error from the system.
         source: io::Error,
@@ -158,7 +158,7 @@ pub enum DaemonError {
     /// The reactor ended before it was told to, and gave a reason.
     #[error(transparent)]
     Run(#[from] reactor::RunError),
-    /// The reactor ended before it was told to, without a reason. Its last log lines may say more.
+    /// The reactor ended before it was told to, without a reason. The daemon's last log lines may say more.
     #[error("the reactor stopped unexpectedly; its last words are above")]
     Reactor,
 }
@@ -223,10 +223,11 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     runtime.block_on(govern(config))
 }
 
-/// Most control connections beyond one for each session. Tools use them.
+/// Limit of control connections beyond one for each session. These further connections are for tools.
 const TOOL_CONNECTIONS_MAX: usize = 128;
 
-/// Runs the control plane: starts the reactor, serves the control socket, and ends both.
+/// Runs the control plane: starts the reactor, serves the control socket, and ends both when the daemon
+/// stops.
 async fn govern(config: &Config) -> Result<(), DaemonError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(system("cannot watch for SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(system("cannot watch for SIGINT"))?;
@@ -335,8 +336,8 @@ fn whole_seconds(span: Duration) -> u64 {
     span.as_secs() + u64::from(span.subsec_nanos() > 0)
 }
 
-/// Checks that this process may use the core for the reactor. Running unpinned would be a silent loss of
-/// performance.
+/// Checks that this process may use the core to which the reactor is to be pinned. Running unpinned would be
+/// a silent loss of performance.
 fn check_cpu(cpu: Option<usize>) -> Result<(), DaemonError> {
     let Some(cpu) = cpu else { return Ok(()) };
     let cores = core_affinity::get_core_ids().unwrap_or_default();

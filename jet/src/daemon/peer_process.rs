@@ -6,16 +6,16 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use tokio::net::UnixStream;
 
-/// Socket option for the pidfd of a Unix socket's peer, since Linux 6.5. The number is the same on all
-/// architectures that Jet is built for.
+/// Socket option that returns the pidfd of a Unix socket's peer, since Linux 6.5. The option's number is the
+/// same on all architectures that Jet is built for.
 const SO_PEERPIDFD: libc::c_int = 77;
 
-/// A process that connected, identified safely: by a pidfd and by its number. The kernel may give the number
-/// alone to another process later.
+/// A process that connected to the control socket, identified safely: by a pidfd and by its number (pid). The
+/// kernel may give the number alone to another process later.
 pub struct PeerProcess {
     /// The process's pidfd, which is readable once the process has ended.
     pub pidfd: OwnedFd,
-    /// The process's number. It means this process as long as the pidfd is not readable.
+    /// The process's number (pid). The number means this process as long as the pidfd is not readable.
     pub id: i32,
 }
 
@@ -67,10 +67,10 @@ mod tests {
     use std::os::unix::net::{UnixListener, UnixStream as StdStream};
     use std::process::{Child, Command, Stdio};
 
-    /// Environment variable with the socket to which a child of these tests connects. A child without it only
-    /// waits.
+    /// Environment variable with the socket to which a child of these tests connects. A child without the
+    /// variable only waits.
     const CONNECT: &str = "JET_PEER_PROCESS_CONNECT";
-    /// Most processes that a test starts to get one with a reused number.
+    /// Limit of processes that a test starts to get one with a reused number.
     const PROCESSES: u32 = 1000;
 
     /// Returns the process number that the kernel shows for a pidfd.
@@ -124,7 +124,8 @@ mod tests {
         poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now)).unwrap() == 1
     }
 
-    /// Starts a living process with this number; none where the system does not let the test choose numbers.
+    /// Starts a living process with this number; returns `None` where the system does not let the test choose
+    /// numbers.
     fn another_with(number: i32) -> Option<Child> {
         (0..PROCESSES).find_map(|_| {
             std::fs::write("/proc/sys/kernel/ns_last_pid", (number - 1).to_string()).ok()?;

@@ -1,4 +1,4 @@
-//! State of the RDMA port: for the status, and for a log line at each change.
+//! State of the NIC's RDMA port, for the status, and for a log line at each change.
 
 use jet_control::status::{LinkLayer, PortState, RdmaListening, RdmaStatus};
 use jet_wire::SLAB_BYTES_U32;
@@ -12,8 +12,8 @@ use jet_control::status::RdmaPath;
 #[cfg(feature = "verbs")]
 use jet_fabric::verbs::{self, PortStatus, PortWatch};
 
-/// MTU of an interface, in bytes, at which packets of RoCE carry 4096 bytes of payload. With their headers,
-/// as the kernel counts them (`iboe_get_mtu` of rdma/ib_addr.h), they take 4192 bytes.
+/// MTU of an interface, in bytes, at which RoCE packets carry 4096 bytes of payload. With its headers, as the
+/// kernel counts them (`iboe_get_mtu` of rdma/ib_addr.h), such a packet takes 4192 bytes.
 const MTU_WANTED: u32 = 4200;
 /// Payload bytes that a packet should carry for the best speed.
 const PACKET_BYTES_WANTED: u32 = 4096;
@@ -60,7 +60,7 @@ fn shown(port: PortStatus) -> RdmaStatus {
     }
 }
 
-/// Returns advice on what to change so that a message of 4 KiB takes two packets. `None`: packets are long
+/// Returns advice on what to change so that a message of 4 KiB takes two packets; `None` if packets are long
 /// enough, or their length is unknown.
 fn advice(status: &RdmaStatus) -> Option<String> {
     let RdmaStatus { packet_bytes_max: bytes, packets_of_4_kib: packets, .. } = status;
@@ -81,7 +81,7 @@ fn advice(status: &RdmaStatus) -> Option<String> {
     ))
 }
 
-/// Returns the first log lines about the port: its state, its addresses, and advice.
+/// Returns the first log lines about the RDMA port: its state, its addresses, and advice on longer packets.
 fn first_words(now: &RdmaStatus) -> Vec<String> {
     let RdmaStatus { device, port, link, state, packet_bytes_max, .. } = now;
     let at: Vec<&str> = now.listening.iter().map(|at| at.address.as_str()).collect();
@@ -125,8 +125,8 @@ fn news_of_listening(name: &str, before: &RdmaStatus, now: &RdmaStatus) -> Vec<S
     lines
 }
 
-/// Returns log lines about changes that a peer alone can cause. The caller limits them, since a peer can
-/// repeat them at will.
+/// Returns log lines about changes that a peer alone can cause. The caller limits how often these lines are
+/// logged, since a peer can repeat the changes at will.
 fn news_of_peers(name: &str, before: &RdmaStatus, now: &RdmaStatus) -> Vec<String> {
     let mut lines = Vec::new();
     let refused = now.refused_for_packets.saturating_sub(before.refused_for_packets);
@@ -158,7 +158,8 @@ fn news_of_peers(name: &str, before: &RdmaStatus, now: &RdmaStatus) -> Vec<Strin
     lines
 }
 
-/// Returns log lines about changes between two states of the port, except those that a peer alone can cause.
+/// Returns log lines about changes between two states of the RDMA port, except changes that a peer alone can
+/// cause.
 fn news(before: &RdmaStatus, now: &RdmaStatus) -> Vec<String> {
     let name = format!("{} port {}", now.device, now.port);
     let mut lines = Vec::new();
@@ -191,7 +192,7 @@ pub struct RdmaView {
 }
 
 impl RdmaView {
-    /// Creates the view of a NIC's port.
+    /// Creates the view of a NIC's RDMA port.
     #[cfg(feature = "verbs")]
     pub fn of(watch: Arc<PortWatch>) -> Self {
         let changed = Arc::new(Notify::new());
@@ -200,7 +201,7 @@ impl RdmaView {
         Self { watch: Some(watch), changed }
     }
 
-    /// Returns the port's state now, or `None` if the NIC is no RDMA device.
+    /// Returns the RDMA port's present state, or `None` if the NIC is no RDMA device.
     #[cfg(feature = "verbs")]
     pub fn status(&self) -> Option<RdmaStatus> {
         self.watch.as_ref().map(|watch| shown(watch.status()))
@@ -213,7 +214,7 @@ impl RdmaView {
     }
 }
 
-/// Least time between two log lines that a peer alone can cause. `jet status` shows the counts at any time.
+/// Minimum time between two log lines that a peer alone can cause. `jet status` always shows the counts.
 const ABOUT_PEERS_EVERY: Duration = Duration::from_secs(60);
 
 /// Turns changes of the RDMA port into log lines.
@@ -231,12 +232,13 @@ impl RdmaLogger {
         Self { view, said: None, about_peers: None }
     }
 
-    /// Waits until the port may have changed.
+    /// Waits until the RDMA port's state may have changed.
     pub async fn changed(&self) {
         self.view.changed.notified().await;
     }
 
-    /// Returns log lines about what has changed since the last call. The first call describes the port.
+    /// Returns log lines about what has changed at the RDMA port since the last call. The first call
+    /// describes the port.
     pub fn news(&mut self) -> Vec<String> {
         let Some(now) = self.view.status() else { return Vec::new() };
         self.say(now, Instant::now())

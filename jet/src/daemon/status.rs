@@ -29,14 +29,14 @@ pub struct About {
     pub nic_thread: bool,
     /// Threads that make checksums.
     pub checksums: jet_core::Checksums,
-    /// Most applications that may be registered.
+    /// Limit of registered applications.
     pub sessions_max: u32,
-    /// Most senders that may be connected.
+    /// Limit of connected senders.
     pub peers_max: u32,
 }
 
-/// Builds the status from a snapshot, with these rows. The fields `congestion`, `cache` and `rdma` stay
-/// empty.
+/// Builds the status from a snapshot, with the given page of rows. The fields `congestion`, `cache` and
+/// `rdma` stay empty.
 fn status(about: &About, snapshot: &Snapshot, rows: Rows) -> Status {
     let stats = &snapshot.stats;
     // Count the rows, not the receiver's numbers: applications and senders may have come or gone during

@@ -1,4 +1,5 @@
-//! Processes of the demo: this same program, started again with other arguments. None outlives the demo.
+//! Processes of the demo: this same program, started again with other arguments. Each process ends before the
+//! demo does, or with it.
 
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use std::fs::File;
@@ -8,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-/// Most bytes of a process's log that are shown, from its end.
+/// Limit of the bytes that are shown of the end of a process's log.
 const LOG_SHOWN_BYTES: usize = 2000;
 
 /// Process of the demo, with its pidfd. Dropping it kills the process.

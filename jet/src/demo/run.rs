@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const APP: &str = "demo";
-/// Longest wait for a process to be ready or to end, or for the pool's slabs to come back.
+/// Longest time that the demo waits for a process to be ready or to end, or for the pool to get all its slabs
+/// back.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Time after which the run fails if no message was delivered or consumed.
 const STALL: Duration = Duration::from_secs(60);
@@ -44,13 +45,13 @@ pub(super) enum DemoError {
         /// Error of the system.
         source: io::Error,
     },
-    /// The demo's own tree would be too small for that many senders.
+    /// The tree that the demo makes would be too small for this number of senders.
     #[error("--bytes {bytes} is below the minimum of {bytes_min} ({}MiB) for {senders} sender(s), 32MiB \
              each: give more, or fewer --senders", bytes_min >> 20)]
     TooFew {
         /// Size of the tree that was asked for.
         bytes: u64,
-        /// Least size of a tree for that many senders.
+        /// Least size of a tree for this number of senders, in bytes.
         bytes_min: u64,
         /// Number of senders.
         senders: u64,
@@ -61,7 +62,7 @@ pub(super) enum DemoError {
         /// Path of the directory.
         path: PathBuf,
     },
-    /// A process ended too early, or with an error.
+    /// A process of the demo ended too early, or with an error.
     #[error("the {name} ended ({status}); it said:\n{words}")]
     Ended {
         /// Name of the process.
@@ -71,7 +72,7 @@ pub(super) enum DemoError {
         /// End of the process's log.
         words: String,
     },
-    /// Something that was waited for did not happen in time.
+    /// An event that the demo waited for did not happen in time.
     #[error("{what} within {patience:?}; it said:\n{words}")]
     Late {
         /// Words that say what did not happen.
@@ -245,8 +246,8 @@ impl Run<'_> {
         }
     }
 
-    /// Waits until every slab of the pool is back, for at most [`PATIENCE`]. Returns the daemon's last
-    /// status.
+    /// Waits until every slab is back in the daemon's pool, but at most [`PATIENCE`]. Returns the daemon's
+    /// last status.
     fn wait_until_whole(&self, control: &Path) -> Result<Status, DemoError> {
         let deadline = Instant::now() + PATIENCE;
         let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_MAX);
@@ -338,8 +339,8 @@ impl Run<'_> {
         }
     }
 
-    /// Creates a progress bar. The bar is hidden if the demo is quiet, or if standard error is no terminal:
-    /// its lines would only pile up there.
+    /// Creates a progress bar. The bar is hidden if the demo is quiet, or if standard error is no terminal,
+    /// where each update would leave one more line.
     fn progress(&self, bytes: u64) -> Progress {
         if !self.quiet && progress::is_watched() { Progress::of_bytes(bytes) } else { Progress::hidden() }
     }

@@ -1,8 +1,9 @@
-//! Tree of files that the demo makes and sends. It has the same bytes in every run, and is made quickly.
+//! Tree of files that the demo makes and sends. The tree has the same bytes in every run, and is made
+//! quickly.
 //!
 //! The mix is that of a real tree: many small files, a few large ones, deep directories, empty directories,
-//! and names that are no text. Some files have sizes near which the handling changes: a slab, a fragment, a
-//! piece.
+//! and names that are not UTF-8. Some files are about as long as a slab, a fragment or a piece, since longer
+//! ones are sent in another way.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -32,10 +33,11 @@ const EDGES: [u64; 14] = [
 ];
 /// Number of files of at most one slab each.
 const SMALL_FILES: u64 = 300;
-/// Sizes in bytes of the files that fill the tree up, taken in turn.
+/// Sizes in bytes of the files that bring the tree to its full size. The sizes are used in this order, again
+/// and again.
 const BULK: [u64; 5] = [64 << 10, 256 << 10, (1 << 20) + 17, 4 << 20, 12 << 20];
 
-/// Size of the smallest tree in bytes. The files that every tree has take no more.
+/// Size of the smallest tree in bytes. The files that are in every tree need no more than this.
 pub(super) const TREE_BYTES_MIN: u64 = 32 << 20;
 const SEVERAL_PIECES_BYTES: u64 = (9 << 20) + 5;
 /// Upper bound of the size of all files with odd names or modes, in bytes.
@@ -51,7 +53,7 @@ const _: () = {
     assert!(bytes <= TREE_BYTES_MIN);
 };
 
-/// Makes a tree of about `bytes` bytes. `seed` determines their values. If `bytes` is less than
+/// Makes a tree of about `bytes` bytes. `seed` determines the values of the bytes. If `bytes` is less than
 /// [`TREE_BYTES_MIN`], the tree may be larger: some files are in every tree.
 pub(super) fn make(root: &Path, seed: u64, bytes: u64) -> io::Result<()> {
     let mut maker = Maker::new(seed);
@@ -103,8 +105,8 @@ impl Maker {
         Self { block, random, files: seed << 32, made: 0 }
     }
 
-    /// Makes a file whose pages all begin with the file's number and the page's. No page is like another, so
-    /// the file's hash shows a page in the wrong place.
+    /// Makes a file whose pages all begin with the file's number and the page's number. No two pages are
+    /// equal, so the file's hash shows a page in the wrong place.
     fn file(&mut self, path: &Path, bytes: u64) -> io::Result<()> {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;

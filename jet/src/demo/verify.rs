@@ -1,5 +1,5 @@
-//! Comparison of what arrived with what was sent: the BLAKE3 hash of every file, every name, every permission
-//! bit.
+//! Comparison of the files that arrived with those that were sent: the BLAKE3 hash of every file, every name,
+//! every permission bit.
 
 use crate::files::path::printable;
 use crate::files::walk::{Found, Walk};
@@ -9,7 +9,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Most differences between two trees that are described in words.
+/// Limit of the differences between two trees that are described in words. Further differences are only
+/// counted.
 const NAMED_MAX: usize = 10;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,7 +82,7 @@ impl Manifest {
         self.entries.values().filter(|entry| matches!(entry, Entry::File { .. })).count() as u64
     }
 
-    /// Compares with the contents that arrived, and returns the differences.
+    /// Compares these contents, which were sent, with those that arrived, and returns the differences.
     pub(super) fn compare(&self, arrived: &Self) -> Differences {
         let mut differences = Differences::default();
         let mut differ = |path: &[u8], what: &str| {

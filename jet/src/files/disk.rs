@@ -1,12 +1,12 @@
-//! File writes in flight, and reads and syncs beside them. Uses io_uring where the kernel has it and allows
-//! it, and plain system calls elsewhere.
+//! Writes, reads and syncs of files: many in flight at once, by io_uring, where the kernel has it and allows
+//! it, and one after the other, by plain system calls, elsewhere.
 //!
-//! The bytes are written from where the NIC put them. A [`Disk`] keeps each slice until its write ended, so
-//! that the daemon cannot reuse the slice's slabs before. No buffers are registered with io_uring, because
-//! that would need a writable mapping.
+//! The bytes of messages are written to files from the memory where the NIC put them. A [`Disk`] keeps each
+//! slice until its write has ended, so that the daemon cannot reuse the slice's slabs before that. No buffers
+//! are registered with io_uring, because that would need a writable mapping.
 //!
-//! A ring that fails is not used again. The caller gets the failure only when nothing is in flight any more:
-//! it may drop the mapping that the bytes lie in right after.
+//! An io_uring ring that fails is not used again. The caller gets the error only when no operation is in
+//! flight any more, and may then unmap the memory of the bytes at once.
 
 use io_uring::{IoUring, opcode, types};
 use jet_client::receive::DetachedSlice;
@@ -40,13 +40,13 @@ impl Engine {
 /// Error that makes a [`Disk`] unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
-    /// The eventfd could not be made, with which both engines report that work ended.
+    /// The eventfd, by which both engines report that work ended, could not be made.
     #[error("cannot make an eventfd: {}", advised(.0))]
     Event(#[source] io::Error),
-    /// The ring could not be set up. A kernel that has no io_uring, or forbids it, is not the reason.
+    /// The io_uring ring could not be set up, although the kernel has io_uring and allows it.
     #[error("cannot set up io_uring: {}", io_uring_advised(.0))]
     Setup(#[source] io::Error),
-    /// The ring failed after it was set up.
+    /// The io_uring ring failed after it was set up.
     #[error("io_uring failed: {0}; give --no-io-uring to write without it")]
     Ring(#[source] io::Error),
 }
@@ -109,7 +109,7 @@ enum Backend {
     Plain { ended: VecDeque<Ended>, event: OwnedFd },
 }
 
-/// An io_uring ring, and how far it is with the operations.
+/// An io_uring ring, and which operations the kernel has taken and ended.
 struct Uring {
     ring: IoUring,
     event: OwnedFd,
@@ -119,17 +119,17 @@ struct Uring {
     taken: usize,
     /// Errno with which the ring failed. A ring that failed is not used any more.
     failure: Option<i32>,
-    /// Operations that ended while the ring was given up.
+    /// Operations that ended after the ring had failed: the kernel's last ones, and those that it never took.
     ended: VecDeque<Ended>,
 }
 
-/// Executor of a bounded number of writes in flight, and of reads and syncs beside them. Dropping it waits
-/// for them.
+/// Executor of a bounded number of writes in flight, and of reads and syncs beside them. Dropping a disk
+/// waits until all of them have ended.
 pub struct Disk {
     backend: Backend,
     operations: Slab<Operation>,
     operations_max: usize,
-    /// Most writes in flight. The rest of the table is for reads and syncs.
+    /// Limit of writes in flight. The other places in the table of operations are for reads and syncs.
     depth: usize,
     writes: usize,
     refusal: Option<io::Error>,
@@ -236,8 +236,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Begins an operation once more, in the place that it has in the table. Returns `false` if the ring
-    /// failed and takes nothing any more.
+    /// Begins an operation once more, under its old index in the table. Returns `false` if the ring has
+    /// failed and takes no operation any more.
     fn begin_again(&mut self, index: usize) -> bool {
         let operation = &mut self.operations[index];
         match &mut self.backend {

@@ -20,7 +20,7 @@ pub const PATH_MAX: usize = jet_wire::SLAB_BYTES;
 /// Tag of every message of the convention: "jetfiles" in ASCII.
 pub const TAG: u64 = u64::from_be_bytes(*b"jetfiles");
 /// Permission bits that are sent with a file or directory. The set-user-id, set-group-id and sticky bits are
-/// not.
+/// not sent.
 pub const MODE_MASK: u16 = 0o777;
 
 /// Meaning of a message, with the fields that only this kind of message has.
@@ -38,9 +38,11 @@ pub enum Kind {
         /// Hash of the payload, if the sender made one.
         proof: Option<Proof>,
     },
-    /// The payload is the path that stands for this sender and file id from now on.
+    /// The payload is the path of a file or directory. Later messages of this sender with this file id, which
+    /// carry no path, are about that path.
     Path,
-    /// A file of several messages begins: the receiver makes its part, empty. No other message makes a part.
+    /// A file of several messages begins: the receiver makes an empty part for the file. No other message
+    /// makes a part.
     Begin {
         /// Length of the whole file, in bytes.
         file_bytes: u64,
@@ -66,7 +68,7 @@ pub enum Kind {
         /// Hash of the whole file, if the sender made one.
         proof: Option<Proof>,
     },
-    /// The sender gave the file up: the receiver removes its part.
+    /// The sender gave the file up: the receiver removes the file's part.
     Abandoned,
 }
 
@@ -138,7 +140,7 @@ pub enum HeaderError {
     Path(#[from] PathError),
 }
 
-/// File header as bytes, of which the first `length` count.
+/// File header as bytes. The first `length` bytes are the header, and the others are unused.
 #[derive(Clone, Debug)]
 pub struct EncodedHeader {
     bytes: [u8; USER_HEADER_MAX],

@@ -16,21 +16,21 @@
 //! | abandoned | small, no payload | the sender gave up: the receiver removes the file's part |
 //!
 //! A path message is acknowledged before any message refers to it, and a beginning before any piece follows.
-//! A receiver that was started again does not know the path any more. It rejects with
-//! [`reject::PATH_UNKNOWN`], and the sender sends the path again.
+//! A receiver that was started again does not know the path any more. Such a receiver rejects the message
+//! with [`reject::PATH_UNKNOWN`], and the sender sends the path again.
 //!
 //! Pieces and holes begin at multiples of 4 KiB, and end at one or at the file's end. They go to a hidden
-//! part file `.jet-part-<sender>-<file id>` in the file's directory. Each says where it belongs, so a piece
-//! that is delivered twice changes nothing. Only a beginning makes a part. A piece whose part does not exist
-//! is rejected with [`reject::PART_GONE`]. The sender then begins again under another file id, with every
-//! piece.
+//! part file `.jet-part-<sender>-<file id>` in the file's directory. Each piece or hole carries its offset in
+//! the file, so a second delivery of a piece changes nothing. Only a beginning makes a part. A piece whose
+//! part does not exist is rejected with [`reject::PART_GONE`]. The sender then sends the whole file again,
+//! under another file id.
 //!
 //! A receiver accounts for everything that it wrote itself: every extent, and a hash ([`proof`]) of the bytes
 //! as they arrived in memory. `complete` carries the hash that the sender made while it read. Bytes that an
 //! earlier receiver wrote before it was killed are read again and hashed. Without a proof the file is sent
-//! again. A file that has its name already when `complete` is delivered again is read again, too.
+//! again. If `complete` is delivered again when the file has its name already, the file is read again, too.
 //!
-//! So the transfer continues although a receiver, a sender's connection or a daemon is killed, parts are
+//! A transfer therefore continues although a receiver, a sender's connection or a daemon is killed, parts are
 //! removed, or another directory takes the place of `--out`. The parts of a killed sender stay until a sweep
 //! by `jet recv --sweep`. That command is refused while another receiver uses the directory.
 //!

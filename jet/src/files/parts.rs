@@ -1,11 +1,13 @@
-//! Files that are being received: hidden parts below the receiver's directory, and how they get their names.
+//! Files that are being received: hidden parts below the receiver's directory, and how a part gets the name
+//! of its file.
 //!
-//! Only the beginning of a file makes its part. A piece whose part is gone is rejected, and its sender begins
-//! the file again. So no part has gaps for pieces that were written to an earlier one.
+//! Only a file's `begin` message makes its part. A piece whose part is gone is rejected, and its sender
+//! begins the file again. A part therefore never lacks pieces that were written to an earlier part of the
+//! same file.
 //!
-//! Nothing here follows a symbolic link or leaves the directory. Paths are checked for `..` before they get
-//! here. Directories are opened with `openat2` and `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`. Everything else
-//! is one component below an open directory.
+//! No function of this module follows a symbolic link or leaves the receiver's directory. Callers have
+//! checked paths for `..`. Directories are opened with `openat2` and `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`.
+//! All other files are opened by a single path component, in an open directory.
 
 mod directories;
 mod file;
@@ -49,7 +51,7 @@ pub struct PartIndex(usize);
 /// Error of opening or using a file's part.
 #[derive(Debug, thiserror::Error)]
 pub enum PartError {
-    /// The part does not exist: never begun, removed, or discarded.
+    /// The part does not exist: it was never begun, or was removed or discarded.
     #[error("its part is gone")]
     Gone,
     /// A system call failed.
@@ -104,9 +106,11 @@ struct Part {
     /// Number of messages that use the part.
     users: u32,
     used_at: u64,
-    /// Whether the file is taking its name. Nothing is written to it any more.
+    /// Whether the part is about to be renamed to the file's name. No more bytes are then written to the
+    /// part.
     naming: bool,
-    /// Whether the file has its name. A message that was delivered twice finds it so.
+    /// Whether the part was renamed to the file's name already. If a message is delivered twice, its second
+    /// delivery may find the part renamed.
     named: bool,
     /// Whether the part was named, given up or is gone. It is closed when its last user leaves.
     discarded: bool,
@@ -130,7 +134,7 @@ pub struct Parts {
 /// Options for using a receiver's directory.
 #[derive(Clone, Copy, Debug)]
 pub struct PartsOptions {
-    /// Most parts that are open at once.
+    /// Limit of the parts that are open at once.
     pub open_max: usize,
     /// Whether `O_DIRECT` is tried.
     pub direct: bool,
@@ -139,8 +143,8 @@ pub struct PartsOptions {
 }
 
 impl Parts {
-    /// Opens the receiver's directory, and makes it if it does not exist. As long as the value lives, no
-    /// other receiver can sweep the directory.
+    /// Opens the receiver's directory, and makes it if it does not exist. As long as the returned value
+    /// lives, no other receiver can sweep the directory.
     ///
     /// # Errors
     /// [`OutError`] says why the directory cannot be used.
@@ -278,7 +282,8 @@ impl Parts {
     }
 
     /// Makes the part of a file of one message, and counts the message as the part's user until
-    /// [`Self::leave`]. Of a message that was delivered twice the second delivery has the part.
+    /// [`Self::leave`]. When the same message is delivered again, the second delivery gets a new part, and
+    /// the first one's is discarded.
     ///
     /// # Errors
     /// The error of the system call that failed.
@@ -315,8 +320,8 @@ impl Parts {
     }
 
     /// Waits until an earlier receiver's last write to a part has ended. Waits no longer than
-    /// [`sweep::ENDING_MAX`] after this receiver's start, because that receiver was killed before. Returns
-    /// `false` if the write is still under way then.
+    /// [`sweep::ENDING_MAX`] after this receiver's start, because the earlier receiver was killed before this
+    /// one started. Returns `false` if the write is still under way then.
     fn wait_for_writes(&self, file: &OwnedFd) -> bool {
         loop {
             if flock(file, FlockOperation::NonBlockingLockExclusive) != Err(Errno::WOULDBLOCK) {
@@ -386,7 +391,8 @@ impl Parts {
         }
     }
 
-    /// Forgets a part that was removed or replaced. Its users find it gone, and its ledger counts no more.
+    /// Forgets a part that was removed or replaced. Messages that use the part get [`PartError::Gone`] from
+    /// then on, and the part's ledger is forgotten, too.
     fn forget(&mut self, key: Key) {
         self.ledgers.forget(key);
         if let Some(index) = self.by_key.remove(&key) {
@@ -426,12 +432,12 @@ impl Parts {
         }
     }
 
-    /// Returns a descriptor of the part, and whether it has `O_DIRECT`. It has if that is wanted and
-    /// possible.
+    /// Returns a descriptor of the part, and whether it has `O_DIRECT`. The descriptor has `O_DIRECT` if the
+    /// caller wants it and the file system allows it.
     ///
     /// # Errors
-    /// [`PartError::Gone`] where the part's name leads elsewhere now. [`PartError::Io`] where a system call
-    /// failed.
+    /// [`PartError::Gone`] where the part's name leads to another file now, or to none. [`PartError::Io`]
+    /// where a system call failed.
     pub fn file(&mut self, index: PartIndex, want_direct: bool) -> Result<(Rc<OwnedFd>, bool), PartError> {
         let part = self.part(index);
         if want_direct && !part.no_direct && part.direct.is_none() {
@@ -469,7 +475,8 @@ impl Parts {
     }
 
     /// Returns whether [`Self::written`] was called for these bytes of the part. Such bytes must not be
-    /// written again: the second delivery may have been damaged on its way, and would replace good bytes.
+    /// written again: a second delivery's bytes may have been damaged on their way, and would replace good
+    /// ones.
     pub fn has(&mut self, index: PartIndex, from: u64, bytes: u64) -> bool {
         let part = self.part(index);
         let (key, discarded) = (part.key, part.discarded);
@@ -486,7 +493,8 @@ impl Parts {
         }
     }
 
-    /// Forgets everything that was accounted for in a part. It is not trusted until it was read.
+    /// Forgets everything that was accounted for in a part. The part is then not trusted until its file was
+    /// read again.
     pub fn doubt_all(&mut self, index: PartIndex) {
         let part = self.part(index);
         if !part.discarded {
@@ -509,7 +517,7 @@ impl Parts {
         });
     }
 
-    /// Accounts for bytes of the part that were written, or for a hole (without a sum).
+    /// Accounts for bytes of the part that were written, or for a hole, which has no sum of hashes.
     ///
     /// # Errors
     /// [`PartError::Gone`]: the bytes were written to a part that is gone.
@@ -529,7 +537,7 @@ impl Parts {
         Ok(())
     }
 
-    /// Removes a part, with everything that was written to it.
+    /// Removes a part and its file, with everything that was written to it.
     pub fn discard(&mut self, index: PartIndex) {
         let part = self.part(index);
         if !part.discarded {
@@ -576,7 +584,8 @@ impl Parts {
 }
 
 impl Part {
-    /// Opens the part once more, with `O_DIRECT`. Fails with `NOENT` where its name leads elsewhere now.
+    /// Opens the part once more, with `O_DIRECT`. Fails with `NOENT` where the part's name leads to another
+    /// file now, or to none.
     fn open_direct(&self) -> Result<OwnedFd, Errno> {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::DIRECT;
         let file = open_beneath(&self.directory, part_name(self.key).as_bytes(), flags, Mode::empty())?;

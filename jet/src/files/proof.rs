@@ -1,10 +1,10 @@
 //! Proof that a file at the receiver is the one that its sender read: a hash of the file, which both ends
 //! make while the bytes pass through them.
 //!
-//! Pieces are sent, read and written in any order, and slices of a piece arrive in any order. So the hash is
-//! a sum. Each block of 4 KiB gives a term that depends on its bytes and on its number in the file. The terms
-//! are added, and the digest is made of the sum and the file's length. A block of zeros gives no term, so a
-//! hole and the zeros that are read from it are the same.
+//! Pieces are sent, read and written in any order, and slices of a piece arrive in any order. The hash is
+//! therefore a sum. Each block of 4 KiB gives a term that depends on its bytes and on its number in the file.
+//! The terms are added, and the digest is made of the sum and the file's length. A block of zeros gives no
+//! term, so a hole and the zeros that are read from it are the same.
 //!
 //! * [`Hash::Fast`]: XXH3 of 128 bits; terms are added modulo 2^128. It protects against accidents only:
 //!   somebody who may choose the bytes can make two files of one digest.
@@ -240,8 +240,8 @@ mod tests {
         }
     }
 
-    /// Checks digests that another program made, with the libraries of another language. Two builds of Jet
-    /// must agree on them.
+    /// Checks digests that another program made, with the libraries of another language. All builds of Jet
+    /// must make the same digests.
     #[test]
     fn the_digests_are_these() {
         let file: Vec<u8> = (0..10_000u32).map(|at| (at % 251) as u8).collect();

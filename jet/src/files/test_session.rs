@@ -11,9 +11,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Daemon's side of a session. The session lasts as long as this is kept.
+/// Daemon's side of a session. The session lasts as long as this value is kept.
 pub(super) struct DaemonSide {
-    /// Daemon's end of the rings. It points into the segment, which must live as long.
+    /// Daemon's end of the rings. This end points into the segment, which must live as long.
     pub end: DaemonEnd,
     pub pool: SharedMemory,
     _segment: SharedMemory,

@@ -1,6 +1,6 @@
 //! Walk over the files and directories that a sender sends.
 //!
-//! A directory comes after its contents. So its permission bits, which may forbid writing, are set last.
+//! A directory comes after its contents, so that its permission bits, which may forbid writing, are set last.
 //! Entries of a directory are ordered by the bytes of their names, so the order is the same in every run.
 //! Symbolic links below a given path, devices, sockets and pipes are reported as [`Found::Skipped`]. A given
 //! path that is a symbolic link is followed.
@@ -26,7 +26,7 @@ pub enum Found {
         /// Whether a symbolic link is followed. True only for a path that was given to the walk.
         follow: bool,
     },
-    /// A directory. It is reported after everything in it.
+    /// A directory, reported after everything in it.
     Directory {
         /// Path of the directory on this host.
         source: PathBuf,
@@ -97,8 +97,8 @@ pub enum RootError {
     },
 }
 
-/// Iterator over some paths and everything below them. It keeps in memory the names in the directories on the
-/// way down.
+/// Iterator over some paths and everything below them. The iterator keeps in memory the names in the
+/// directories that lead down to the current entry.
 #[derive(Debug)]
 pub struct Walk {
     roots: vec::IntoIter<Root>,
@@ -117,7 +117,7 @@ struct Root {
 #[derive(Debug)]
 struct RootWalk {
     entries: walkdir::IntoIter,
-    /// Directories on the way down to the last entry, the root first.
+    /// Directories that lead down to the last entry, the root first.
     entered: Vec<Entered>,
     /// Entry that was read already, and comes after the directory that is left now.
     next: Option<Result<DirEntry, walkdir::Error>>,

@@ -25,7 +25,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// Returns the form to use with this standard error. It is never [`Form::Auto`].
+    /// Returns the form to use with this standard error. The result is never [`Form::Auto`].
     pub(super) fn found(self, stderr: BorrowedFd<'_>) -> Self {
         match self {
             Self::Auto if is_journal(std::env::var("JOURNAL_STREAM").ok().as_deref(), stderr) => {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tracing::Level;
 use tracing::callsite::Identifier;
 
-/// Most lines of one kind within [`SPAN`].
+/// Limit of the lines of one kind that are written within [`SPAN`].
 const KIND_BURST: u32 = 32;
 /// Most of these lines that are about one application or one peer, so that it does not silence the others.
 const SUBJECT_BURST: u32 = 8;

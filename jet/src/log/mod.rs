@@ -1,9 +1,11 @@
 //! Log lines of the programs: `tracing` events with a level and fields.
 //!
 //! Code logs with [`tracing::info!`] and its like. The calling thread makes the record, and a separate thread
-//! writes it. So no log blocks a program: not a reader that stands still, not a full disk, not a journal that
-//! does not answer. Lines of one kind (one place in the source) that come too often are left out and counted.
-//! So are lines that the log does not take. Nothing here panics.
+//! writes it. The log therefore blocks no program: not a reader that stands still, not a full disk, not a
+//! journal that does not answer. Only lines that a user asked for wait a second for a slow reader
+//! ([`ASKED_FOR`]). Lines of one kind (one place in the source) that come too often are left out
+//! and counted. Lines that the log does not take are left out and counted, too. No function of this module
+//! panics.
 //!
 //! * [`start`] starts the log, at the beginning of `main`.
 //! * [`Form`] selects lines for people, JSON, or the journal's own protocol.
@@ -96,8 +98,8 @@ pub const ASKED_FOR: &str = "asked for";
 
 static HANDLE: OnceLock<Handle> = OnceLock::new();
 
-/// The log of a program, which `main` keeps until its end. Dropping it waits at most a second until all lines
-/// are written.
+/// The log of a program, which `main` keeps until its end. Dropping the log waits until all lines are
+/// written: at most a second if the reader takes none of them, else at most ten seconds.
 #[must_use = "dropped at once, nothing is written"]
 pub struct Logging {
     _stop: Option<Stop>,

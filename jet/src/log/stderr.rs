@@ -10,8 +10,8 @@ use rustix::net::SendFlags;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Time that a line waits for a slow reader. After a line has waited in vain, later lines do not wait until
-/// one is taken.
+/// Longest time that a line waits for a slow reader. After a line has waited in vain, later lines do not wait
+/// until one is taken.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes that a pipe takes either completely or not at all (`PIPE_BUF`).
 const CHUNK_BYTES: usize = 4096;
@@ -69,14 +69,14 @@ impl Stderr {
 struct NotTaken {
     /// Number of bytes that were written.
     bytes: usize,
-    /// Whether the time was up. Otherwise a later try would fail, too.
+    /// Whether the deadline had passed. If not, a later try would fail, too.
     late: bool,
 }
 
 /// Opens the same pipe or terminal again, so that a write never waits.
 ///
-/// Without that, a write could wait for ever beside a reader that stands still: `poll` may report less room
-/// than the write needs, or another process may take the room first. The flag cannot be set on the descriptor
+/// Otherwise a write could wait for ever beside a reader that stands still: `poll` may report less room than
+/// the write needs, or another process may take the room first. `O_NONBLOCK` cannot be set on the descriptor
 /// itself, since all processes that share the descriptor would get it.
 ///
 /// Other kinds of files give `None`. A plain file has no reader to wait for, and would be overwritten from

@@ -15,14 +15,15 @@ use std::thread::Thread;
 use std::time::{Duration, Instant, SystemTime};
 use tracing::Level;
 
-/// Most lines that may wait to be written. Further lines are left out and counted.
+/// Limit of the lines that wait to be written. Further lines are left out and counted.
 const LINES: usize = 1024;
 /// Room in the queue that only warnings and errors use.
 const RESERVE: usize = 128;
-/// Time that a program waits for room in the queue, and for the queue to be written, without a line being
-/// taken meanwhile.
+/// Longest time that a program waits, for room in the queue or for the queue to be written, while no line is
+/// taken.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Time that a program waits at its end until its last lines are written, if they are taken one by one.
+/// Longest time that a program waits at its end until its last lines are written, if they are taken one by
+/// one.
 const LAST_WAIT: Duration = Duration::from_secs(10);
 
 enum Item {
@@ -132,8 +133,8 @@ impl Writer {
         self.wake();
     }
 
-    /// Shows `line` as the last line of the terminal, if the queue has room. A lost one does no harm, since
-    /// the next comes soon. Removing the line waits for room.
+    /// Shows `line` as the last line of the terminal, if the queue has room. A lost line does no harm, since
+    /// the next one comes soon. Removing the line waits for room.
     pub fn progress(&self, line: String) {
         let is_last = line.is_empty();
         let item = Item::Progress(line);

@@ -1,9 +1,9 @@
 //! Hands a sample of 64 bytes from one spinning process to another through iceoryx2: `iceoryx2-handoff
 //! copy|loan`.
 //!
-//! The shape is that of `jet-bench handoff`: two processes of one thread each, on the first two processors,
-//! both polling. One hands over and the other answers, one sample at a time. Half a round trip is printed in
-//! nanoseconds. Here the answer is a sample of its own.
+//! The processes are arranged as in `jet-bench handoff`: two of one thread each, on the first two processors,
+//! both polling. One process hands over a sample and the other answers, one sample at a time. The program
+//! prints half a round trip in nanoseconds. Here the answer is a sample of its own.
 //!
 //! `copy` sends a value. `loan` takes memory from iceoryx2, writes the value there and sends that.
 
@@ -17,12 +17,12 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 const ROUNDS: u64 = 200_000;
-/// Rounds that go first and are not counted.
+/// Round trips that go first and are not counted.
 const WARM_UP: u64 = 2_000;
-/// Seconds after which a run is given up. It takes less than a second on two idle processors.
+/// Seconds after which a run is given up. A run takes less than a second on two idle processors.
 const SECONDS_MAX: u32 = 20;
 
-/// The value that is handed over.
+/// The 64 bytes that are handed over.
 #[derive(Clone, Copy, Debug, ZeroCopySend)]
 #[repr(C)]
 struct Payload {
@@ -31,7 +31,8 @@ struct Payload {
 
 type Service = publish_subscribe::PortFactory<ipc::Service, Payload, ()>;
 
-/// One process's end of both directions.
+/// One process's ports: a publisher of what it hands over, and a subscriber to what the other process
+/// answers.
 struct End {
     publisher: Publisher<ipc::Service, Payload, ()>,
     subscriber: Subscriber<ipc::Service, Payload, ()>,
@@ -43,7 +44,7 @@ struct End {
 }
 
 impl End {
-    /// Opens both directions and waits until the other end has opened them, too.
+    /// Opens the services of both directions and waits until the other process has opened them, too.
     fn open(run: u32, near: bool, loan: bool) -> Result<Self, Box<dyn Error>> {
         let node = NodeBuilder::new().create::<ipc::Service>()?;
         let service = |way: &str| -> Result<Service, Box<dyn Error>> {

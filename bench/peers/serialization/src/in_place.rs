@@ -46,7 +46,7 @@ struct Block<'a> {
     payload: &'a [u8],
 }
 
-/// Returns a contender for each of the three records.
+/// Returns Jet's in-place messages as a contender for each of the three records.
 pub fn contenders(records: &Records) -> [Contender<'_>; 3] {
     [fixed(records), named(records), block(records)]
 }

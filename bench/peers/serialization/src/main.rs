@@ -1,15 +1,15 @@
 //! Compares Jet's in-place messages with prost, rkyv and flatbuffers: encode and decode of the same three
 //! records.
 //!
-//! Every contender writes into a buffer that it keeps, checks what it reads, and has all its fields used. In
-//! each round all of them run, one after the other, a record at a time. Figures are medians over the rounds;
-//! ratios are taken within a round.
+//! Every contender writes into a buffer that it reuses, validates what it reads, and reads all fields. In
+//! each round all contenders run, one after the other, a record at a time. Figures are medians over the
+//! rounds; ratios are taken within a round.
 //!
 //! The wire is not measured. Encoding and decoding are timed apart, each in a loop over one value that is in
 //! the level-one cache and whose branches are predicted. Between two hosts the bytes come from colder memory,
-//! and the length of a message decides more. Making the structs to be written is not timed: strings and lists
-//! of prost and rkyv are owned, and were allocated before. Dropping these structs is not timed either. What
-//! decoding allocates and drops is included.
+//! and a message's length has more influence. Making the structs that are encoded is not timed: prost's and
+//! rkyv's own their strings and lists, which were allocated before. Dropping these structs is not timed
+//! either. What decoding allocates and drops is included.
 
 mod empty_loop;
 mod in_place;
@@ -94,7 +94,7 @@ fn main() -> ExitCode {
     if arguments.check && !all_hold { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Nanoseconds of each operation, one sample of each a round.
+/// One contender's nanoseconds to encode, to decode, and to do both; each round adds one sample to each list.
 #[derive(Clone, Default)]
 struct Samples {
     encode: Vec<f64>,
@@ -103,7 +103,8 @@ struct Samples {
 }
 
 /// Prints the figures of a record and returns whether its bound holds. The bound compares the first
-/// contender, Jet, with the fastest other. The last contender is the empty loop, and is left out.
+/// contender, Jet, with the fastest of the others. The last contender, the empty loop, is left out of this
+/// comparison.
 fn report(
     record: &str,
     bound: Option<f64>,
@@ -164,7 +165,7 @@ fn report(
     holds
 }
 
-/// Prints a row in the form of jet-bench.
+/// Prints one metric as a row, in the form in which jet-bench prints rows.
 fn row(metric: &str, unit: &str, samples: &[f64], bound: Option<f64>, holds: bool) {
     let bound = bound.map_or("null".to_owned(), |bound| format!("\"<= {bound}\""));
     let value = median(samples);

@@ -65,10 +65,10 @@ impl Records {
     }
 }
 
-/// A loop over one operation. It takes the number of calls and returns nanoseconds for each.
+/// A loop over one operation. The function takes the number of calls and returns nanoseconds for each call.
 pub type Timed<'r> = Box<dyn FnMut(u32) -> f64 + 'r>;
 
-/// One way of writing and reading one record.
+/// One library's encoding and decoding of one record.
 pub struct Contender<'r> {
     pub name: &'static str,
     /// Length of the encoded record, in bytes.
@@ -77,7 +77,7 @@ pub struct Contender<'r> {
     pub decode: Timed<'r>,
 }
 
-/// Makes a loop that times an operation. Its result counts as used.
+/// Makes a loop that times an operation. The compiler must take the operation's result as used.
 pub fn timed<'r, T>(mut operation: impl FnMut() -> T + 'r) -> Timed<'r> {
     Box::new(move |times| {
         let began = Instant::now();
@@ -88,7 +88,7 @@ pub fn timed<'r, T>(mut operation: impl FnMut() -> T + 'r) -> Timed<'r> {
     })
 }
 
-/// Uses every one of its arguments.
+/// Makes the compiler take every argument as used, so that it computes all of them.
 #[macro_export]
 macro_rules! used {
     ($($value:expr),+ $(,)?) => {{ $(::std::hint::black_box($value);)+ }};

@@ -1,5 +1,5 @@
-//! flatbuffers with accessors written by hand on the crate's public interface, as its compiler would make
-//! them. The builder is kept, and the verifier runs before reading.
+//! Encodes and decodes with flatbuffers. The accessors are written by hand on the crate's public interface,
+//! as flatbuffers' compiler would make them. The builder is reused, and the verifier runs before reading.
 
 use crate::record::{self, Contender, Records, timed};
 use crate::used;
@@ -61,8 +61,8 @@ impl Verifiable for Extent {
     }
 }
 
-/// Defines a table. Each field has its name, its number, its type, the type that a reader gets, and whether
-/// it is required.
+/// Defines a flatbuffers table. Each field has its name, its number, its type, the type that a reader gets,
+/// and whether the field is required.
 macro_rules! table {
     ($name:ident { $($field:ident: $number:literal, $ty:ty, $read:ty, $required:literal;)+ }) => {
         #[derive(Clone, Copy)]
@@ -124,7 +124,7 @@ table!(Block {
     payload: 4, ForwardsUOffset<Vector<'_, u8>>, Vector<'a, u8>, true;
 });
 
-/// Returns a contender for each of the three records.
+/// Returns flatbuffers as a contender for each of the three records.
 pub fn contenders(records: &Records) -> [Contender<'_>; 3] {
     [fixed(&records.fixed), named(&records.named), block(&records.block)]
 }

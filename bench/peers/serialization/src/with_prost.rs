@@ -1,5 +1,5 @@
-//! prost: messages by attributes, written into a `Vec` that is kept, and read from `Bytes`, so that a payload
-//! is not copied.
+//! Encodes and decodes with prost. Its messages are declared by attributes, written into a `Vec` that is
+//! reused, and read from `Bytes`, so that a payload is not copied.
 
 use crate::record::{Contender, Records, timed};
 use crate::used;
@@ -59,7 +59,7 @@ struct Block {
     payload: Bytes,
 }
 
-/// Returns a contender for each of the three records.
+/// Returns prost as a contender for each of the three records.
 pub fn contenders(records: &Records) -> [Contender<'static>; 3] {
     let Records { fixed, named, block } = records;
     let extents = named.extents.iter().map(|&(first_block, blocks)| Extent { first_block, blocks });

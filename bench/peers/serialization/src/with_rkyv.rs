@@ -1,5 +1,5 @@
-//! rkyv by its low-level calls, which do not support shared pointers and are the fastest of its checked ones.
-//! The buffer is kept.
+//! Encodes and decodes with rkyv's low-level calls. They do not support shared pointers, and are the fastest
+//! of rkyv's calls that validate. The buffer is reused.
 
 use crate::record::{Contender, Records, timed};
 use crate::used;
@@ -46,8 +46,8 @@ struct Block {
     payload: Vec<u8>,
 }
 
-/// Returns a contender for each of the three records. Inside, a macro takes the place of a generic function,
-/// whose bounds would be longer than all of the code.
+/// Returns rkyv as a contender for each of the three records. Inside, a macro takes the place of a generic
+/// function, whose bounds would be longer than all of the code.
 pub fn contenders(records: &Records) -> [Contender<'static>; 3] {
     macro_rules! contender {
         ($message:expr, $archived:ty, $using:expr, $right:expr) => {{

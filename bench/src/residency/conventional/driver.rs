@@ -23,18 +23,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Bytes of the longest READ, as with Jet.
+/// Bytes of the longest READ that is posted, the same as in Jet.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// One connection.
+/// One connection to a sender.
 struct Connection {
     qp: Qp,
-    /// Ends that have not been sent to the sender yet.
+    /// Messages that were consumed and are not yet acknowledged to the sender.
     ended: VecDeque<AckRange>,
 }
 
 impl Connection {
-    /// Notes that a message was consumed.
+    /// Notes that the message `sequence` was consumed and is to be acknowledged.
     fn end(&mut self, sequence: u64) {
         match self.ended.back_mut() {
             Some(range) if range.first + u64::from(range.count) == sequence && range.count < u16::MAX => {
@@ -45,14 +45,14 @@ impl Connection {
     }
 }
 
-/// A large message, and where it lies at its sender.
+/// A large message that is to be READ, and where it lies in its sender's memory.
 struct Requested {
     arrived: Arrived,
     address: u64,
     key: u32,
-    /// Bytes for which READs are posted.
+    /// Bytes of the message for which READs are posted so far.
     asked: usize,
-    /// Bytes that have arrived.
+    /// Bytes of the message that have arrived so far.
     came: usize,
 }
 
@@ -65,15 +65,16 @@ pub struct Driver {
     headers: Arc<SharedMemory>,
     headers_key: MemoryKey,
     connections: Vec<Connection>,
-    /// Buffer of each receive entry that takes payload.
+    /// Buffers of each receive entry, where SENDs carry payload.
     entry_buffers: Vec<Vec<u32>>,
-    /// Messages that have no buffers yet, in order of arrival.
+    /// Large messages that have no buffers yet, in the order in which their headers arrived.
     requested: VecDeque<Requested>,
-    /// Messages that have buffers, by their place.
+    /// Large messages that have buffers and are being READ, by their place in this list.
     reading: Vec<Option<Requested>>,
-    /// Places that are free.
+    /// Free places in the list of messages that are being READ.
     places: Vec<u32>,
-    /// Places of the messages whose READs are not all posted, in order of arrival.
+    /// Places of the messages whose READs are not all posted yet, in the order in which their headers
+    /// arrived.
     to_post: VecDeque<u32>,
     /// Empty lists for buffers, kept for the next messages.
     lists: Vec<Vec<u32>>,
@@ -139,12 +140,12 @@ impl Driver {
         Ok(self.nic.listen(address)?)
     }
 
-    /// Returns the bytes of one buffer.
+    /// Returns the number of bytes of each of the receiver's buffers.
     pub fn buffer_bytes(&self) -> usize {
         self.buffers.buffer_bytes()
     }
 
-    /// Receives until something fails.
+    /// Receives messages until the NIC or the system fails.
     ///
     /// # Errors
     /// An error of the NIC or the system.
@@ -193,7 +194,7 @@ impl Driver {
         }
     }
 
-    /// Gives an entry to the NIC, with a buffer where messages come as SENDs.
+    /// Gives a receive entry to the NIC, with buffers where SENDs carry the messages.
     fn post(&mut self, entry: u32) -> Result<(), Box<dyn Error>> {
         let bytes = u32::try_from(HEADER_BYTES)?;
         let header = Sge { key: self.headers_key, offset: u64::from(entry) * u64::from(bytes), bytes };
@@ -294,8 +295,8 @@ impl Driver {
         self.shared.arrived.push(arrived).map_err(|_| "more came than there are buffers".into())
     }
 
-    /// Posts the READs that may be posted, those of the message that has waited longest first. A message gets
-    /// its buffers with its first READ.
+    /// Posts READs up to the limit, those of the message that has waited longest first. A message gets its
+    /// buffers with its first READ.
     fn read(&mut self) -> Result<(), Box<dyn Error>> {
         while self.reads < self.reads_max {
             if let Some(&place) = self.to_post.front() {
@@ -319,7 +320,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Posts READs of a message as far as possible. Returns whether all of them are posted now.
+    /// Posts READs of one message until all are posted, or the limit or a full queue stops it. Returns
+    /// whether all of them are posted now.
     fn post_reads(&mut self, place: u32) -> Result<bool, Box<dyn Error>> {
         let requested = self.reading[place as usize].as_mut().ok_or("a READ of nothing")?;
         let buffer_bytes = self.buffers.buffer_bytes();
@@ -357,7 +359,7 @@ impl Driver {
         Ok(true)
     }
 
-    /// Takes back the buffers of consumed messages, and acknowledges the messages to the senders.
+    /// Makes the buffers of consumed messages free again, and acknowledges the messages to their senders.
     fn acknowledge(&mut self) -> Result<bool, Box<dyn Error>> {
         let mut worked = false;
         while let Some(Arrived { connection, sequence, at, mut buffers, .. }) = self.shared.consumed.pop() {

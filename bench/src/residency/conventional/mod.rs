@@ -1,16 +1,17 @@
-//! A receiver as RDMA applications are usually written. It serves the same senders as Jet's receiver, over
-//! the same NIC, with the same two threads. One drives the NIC ([`driver`]), and one reads the messages.
+//! The conventional receiver: a receiver as RDMA applications are usually written. This receiver serves the
+//! same senders as Jet's receiver, over the same kind of NIC, also with two threads. One drives the NIC
+//! ([`driver`]), and one reads the messages.
 //!
 //! [`Buffers`] decides where messages go. Either each connection has buffers of its own, as many as messages
 //! may be under way on it, used in turn; or all connections share a pool. The number of READs at once may be
-//! limited, as Jet limits it.
+//! limited, as Jet limits them.
 //!
 //! Messages that fit a SEND lie in receive entries; larger ones are READ. The software NIC has one receive
-//! queue for all connections. The entries of the connections' own buffers stand in it in turn. So all of
-//! these buffers are used, as they are with a queue for each connection.
+//! queue for all connections. The entries of the connections' own buffers take turns in that queue. So all of
+//! these buffers are used, as with a queue for each connection.
 //!
-//! It shares nothing with Jet's receiver but the bytes on the wire. It serves benchmarks only: a peer that
-//! breaks the rules ends it.
+//! The conventional receiver shares no code with Jet's receiver, only the bytes on the wire. This receiver is
+//! for benchmarks only: a peer that breaks the rules ends it.
 
 mod driver;
 mod process;
@@ -34,36 +35,37 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Name of the buffers among a process's mappings.
+/// Name of the memory file of a conventional receiver's buffers, as a process's mappings show it.
 pub const BUFFERS: &str = "jet-buffers";
-/// Time for which either thread polls in vain before it sleeps, as with Jet's reactor and applications.
+/// Time for which each of the two threads polls without finding anything before it sleeps, the same as in
+/// Jet's reactor and applications.
 const SPIN: Duration = Duration::from_micros(50);
 
 /// The arguments of a conventional receiver.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ConventionalArgs {
-    /// Where it listens: shm:/path
+    /// Address at which the receiver listens: shm:/path
     #[arg(long)]
     pub listen: Address,
-    /// Connections
+    /// Number of connections
     #[arg(long)]
     pub connections: usize,
-    /// Messages under way on each
+    /// Messages under way on each connection
     #[arg(long)]
     pub depth: usize,
     /// Bytes of each message
     #[arg(long)]
     pub message_bytes: usize,
-    /// Where messages go
+    /// Kind of buffers for messages
     #[arg(long, value_enum)]
     pub buffers: Kind,
-    /// READs at once, over all connections; without it as many as there are messages
+    /// Limit of READs at once, over all connections; by default as many as there are messages
     #[arg(long)]
     pub reads_max: Option<u32>,
-    /// The core that it stays on
+    /// The core that the receiver stays on
     #[arg(long)]
     pub core: Option<u32>,
-    /// Where its application marks what it reads
+    /// File in which the receiver's application marks the pages that it reads
     #[arg(long)]
     pub touched: PathBuf,
 }
@@ -74,16 +76,16 @@ impl ConventionalArgs {
     }
 }
 
-/// Most READs and buffer bytes at once.
+/// Most READs and most bytes of buffers that were in use at once since the last answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Most {
-    /// READs that were posted and not done.
+    /// Largest number of READs that were posted and not done at once.
     pub reads: u32,
-    /// Bytes of buffers that were taken.
+    /// Largest number of bytes of buffers that were taken at once.
     pub buffer_bytes: usize,
 }
 
-/// Counters of [`Most`].
+/// Counters from which [`Most`] is taken.
 #[derive(Debug, Default)]
 pub struct Counting {
     reads: AtomicU32,
@@ -91,14 +93,14 @@ pub struct Counting {
 }
 
 impl Counting {
-    /// Returns the most since the last call, and starts anew.
+    /// Returns the largest values since the last call, and starts again from 0.
     pub fn take(&self) -> Most {
         let reads = self.reads.swap(0, Ordering::Relaxed);
         Most { reads, buffer_bytes: self.buffer_bytes.swap(0, Ordering::Relaxed) }
     }
 }
 
-/// A message in buffers.
+/// A message that has arrived in the receiver's buffers, or is being READ into them.
 #[derive(Debug)]
 struct Arrived {
     qp: Qp,
@@ -110,7 +112,7 @@ struct Arrived {
     buffers: Vec<u32>,
 }
 
-/// Queues and flags that the application's thread shares with the NIC's.
+/// Queues and flags that the application's thread shares with the thread that drives the NIC.
 struct Shared {
     arrived: ArrayQueue<Arrived>,
     consumed: ArrayQueue<Arrived>,
@@ -118,7 +120,8 @@ struct Shared {
     application: Sleeper,
 }
 
-/// Runs until the process is killed. Answers each line on standard input with [`Most`] as a line of JSON.
+/// Runs a conventional receiver until the process is killed. Answers each line on standard input with
+/// [`Most`] as a line of JSON.
 ///
 /// # Errors
 /// An error of the NIC or the system.
@@ -137,7 +140,8 @@ pub fn live(args: &ConventionalArgs) -> Result<(), Box<dyn Error>> {
     receive(args, counting, |address| jet::output::print(&format!("{address}\n")))
 }
 
-/// Receives until something fails. Calls `listens` with the address once senders can connect.
+/// Runs a conventional receiver until the NIC or the system fails. Calls `listens` with the receiver's
+/// address once senders can connect.
 ///
 /// # Errors
 /// An error of the NIC or the system.
@@ -171,7 +175,7 @@ pub fn receive(
     result
 }
 
-/// Runs the application: reads every byte of the messages, in order of arrival.
+/// Runs the receiver's application: reads every byte of the messages, in order of arrival.
 fn consume(shared: &Shared, memory: &SharedMemory, buffer_bytes: usize, marks: &Marks) {
     let mut sum = 0u64;
     let mut idle_since = None;

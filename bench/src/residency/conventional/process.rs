@@ -9,7 +9,7 @@ use jet_fabric::Address;
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
-/// The process of a conventional receiver. It ends when this is dropped.
+/// The process of a conventional receiver. The process ends when this handle is dropped.
 pub struct ConventionalProcess {
     _directory: tempfile::TempDir,
     address: Address,
@@ -19,7 +19,7 @@ pub struct ConventionalProcess {
 }
 
 impl ConventionalProcess {
-    /// Starts the process and waits until it listens.
+    /// Starts a conventional receiver's process and waits until it listens.
     ///
     /// # Errors
     /// An error of the system, or that the process did not come up.
@@ -65,7 +65,7 @@ impl ConventionalProcess {
         Err(io::Error::other(format!("the conventional receiver ended at its start: {status}")))
     }
 
-    /// Returns the most READs and buffer bytes at once since the last call.
+    /// Returns the most READs and the most bytes of buffers in use at once since the last call.
     ///
     /// # Errors
     /// An error of the system, or that the process ended.

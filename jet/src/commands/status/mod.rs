@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Wait between two requests for the status with `--wait-whole`.
+/// Time between two requests for the status while `--wait-whole` waits for the pool.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Shows the state and the counters of this host's daemon.

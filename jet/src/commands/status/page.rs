@@ -9,7 +9,8 @@ use serde::Serialize;
 use serde_json::Value;
 use std::time::Duration;
 
-/// Most rows that a table lists. The first page of rows, which a daemon sends with its status, has fewer.
+/// Limit of rows that a table of the page lists. The first page of rows, which a daemon sends with its
+/// status, has fewer.
 const SHOWN: usize = 100;
 
 /// Formats a status as text: a head, rows of names and values, and tables.
@@ -154,7 +155,7 @@ fn messages(messages: &MessageStatus) -> String {
     )
 }
 
-/// Lists the counts that are not zero, each with its name.
+/// Returns the counts that are not zero, each with its name, as one text.
 fn counts(counts: &impl Serialize) -> String {
     let Ok(Value::Object(counts)) = serde_json::to_value(counts) else { return "none".to_owned() };
     let counts: Vec<_> = counts
@@ -165,8 +166,8 @@ fn counts(counts: &impl Serialize) -> String {
     if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }
 }
 
-/// Describes the unusual states of a session, in parentheses to follow its name. Returns an empty string if
-/// there are none.
+/// Describes the unusual states of a session, in parentheses, as they follow the session's name on the page.
+/// Returns an empty string if there are none.
 fn unusual(session: &SessionStatus) -> String {
     let words: Vec<_> = [(session.slow, "slow"), (session.suspended, "suspended")]
         .into_iter()

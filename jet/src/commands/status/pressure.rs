@@ -1,4 +1,5 @@
-//! Rows of `jet status` about pressure: the escape actions so far, and the state of congestion actuators.
+//! Rows of `jet status` about pressure on the pool: the escape actions so far, and the state of congestion
+//! actuators.
 
 use crate::text;
 use jet_control::status::{ActuatorStatus, EscapeMemoryStatus, EscapeStatus};

@@ -2,8 +2,8 @@
 
 use jet_control::status::RdmaStatus;
 
-/// Returns rows on the RDMA port: its state and longest packets, addresses at which it cannot listen, paths
-/// of shorter packets, and refused requests.
+/// Returns rows on the RDMA port: its state and longest packets, addresses at which the daemon cannot listen,
+/// paths whose packets are shorter, and refused requests.
 pub(super) fn rows(port: &RdmaStatus) -> Vec<(&'static str, String)> {
     let bytes = port.packet_bytes_max;
     let mut line = format!(

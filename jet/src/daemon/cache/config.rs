@@ -13,11 +13,12 @@ use std::path::PathBuf;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reserve {
-    /// Reserve cache where it is possible. Where it is not, log the reason in one line.
+    /// Reserve cache where that is possible. Otherwise, log the reason in one line and continue without a
+    /// reservation.
     Auto,
     /// Reserve no cache.
     Off,
-    /// Do not start without the reservation.
+    /// Do not start the daemon without the reservation.
     Require,
 }
 
@@ -25,19 +26,19 @@ pub enum Reserve {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Prefetchers {
-    /// Prefetchers stay as they are.
+    /// The settings of the prefetchers stay as they are.
     Leave,
     /// Prefetchers are off on the cores to which the reactor and the software NIC are pinned.
     Off,
 }
 
-/// Ways of the cache that devices' writes fill, where the kernel can set them.
+/// Choice of the ways of the cache that devices' writes fill, where the kernel can set these ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum DeviceWays {
     /// The ways that are reserved for the pool.
     Pool,
-    /// The ways of this mask.
+    /// The ways whose bits are set in this mask.
     Ways(WayMask),
 }
 
@@ -62,7 +63,7 @@ impl From<DeviceWays> for String {
     }
 }
 
-/// Name of the default group, as in `/proc/PID/cpu_resctrl_groups`. No other group can have it.
+/// Name of resctrl's default group, as in `/proc/PID/cpu_resctrl_groups`. No other group can have it.
 pub const DEFAULT_GROUP: &str = "/";
 
 /// Settings for reserving cache for the pool, and for keeping the pool in it (Jet §5).
@@ -71,47 +72,48 @@ pub const DEFAULT_GROUP: &str = "/";
 pub struct CacheConfig {
     /// Policy for setting ways of the last-level cache aside.
     pub reserve: Reserve,
-    /// Bytes of cache to reserve. Without it, as many as the pool has.
+    /// Bytes of cache to reserve. If not set, as many as the pool has.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "values::bytes_if_any")]
     pub bytes: Option<u64>,
     /// Bytes to reserve beside `bytes`: for the header area, rings, and the reactor's own code and data.
     #[serde(deserialize_with = "values::bytes")]
     pub slack_bytes: u64,
-    /// Ids of the caches in which ways are reserved. If empty, the cache near the NIC, or each cache where
-    /// the system does not tell.
+    /// Ids of the caches in which ways are reserved. If empty: the cache near the NIC, or every cache where
+    /// the system does not say which one is near.
     pub domains: Vec<DomainId>,
     /// Position of the reserved ways: away from the ways that devices fill (DDIO), onto them, or anywhere.
     pub placement: Placement,
     /// Policy for exclusive ways, which the kernel refuses to all other groups.
     pub exclusive: Exclusiveness,
-    /// Fewest ways that the default group keeps.
+    /// Minimum number of ways that resctrl's default group keeps.
     pub others_ways_min: u32,
-    /// Whether other tools' groups may lose ways.
+    /// Whether resctrl groups of other tools may lose ways to the reservation.
     pub take_from_groups: bool,
-    /// Name of the resctrl group that the daemon makes.
+    /// Name of the resctrl group that the daemon makes for its reservation.
     pub group: String,
-    /// Whether threads of registered applications join the group.
+    /// Whether threads of registered applications join the daemon's resctrl group.
     pub applications: bool,
-    /// Mask of the ways that devices fill (Intel's DDIO) in the reserved caches. Without it, they stay as
-    /// they are.
+    /// Mask of the ways that devices fill (Intel's DDIO) in the reserved caches. If not set, these ways stay
+    /// as they are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ddio_ways: Option<WayMask>,
-    /// Ways that devices' writes fill in the reserved caches, where the kernel can set them (AMD). Without
-    /// it, they stay as they are.
+    /// Ways that devices' writes fill in the reserved caches, where the kernel can set them (AMD). If not
+    /// set, these ways stay as they are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_ways: Option<DeviceWays>,
-    /// Policy for prefetchers, which bring in lines that no thread has asked for.
+    /// Policy for prefetchers, which bring cache lines into the cache that no thread has asked for.
     pub prefetchers: Prefetchers,
     /// Folder of the journals, which hold the settings from before the daemon's changes.
     pub journals: PathBuf,
-    /// Whether the warmer touches the pool at a low rate, which also measures how much of it is in the cache.
+    /// Whether the warmer runs: a thread that touches the pool at a low rate, and so measures how much of the
+    /// pool is in the cache.
     pub warm: bool,
     /// Processor time that the warmer may take, in thousandths of a core.
     pub warm_permille: u32,
     /// Whether the processor counts the reactor's hits and misses in the last-level cache, where it can.
     pub counters: bool,
-    /// Most memory bandwidth that groups may use, by name, with `/` for the default group. The unit is that
-    /// of the kernel's files.
+    /// Limits of the memory bandwidth of resctrl groups, by the group's name, with `/` for the default group.
+    /// The unit is that of the kernel's `schemata` files.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub throttle: BTreeMap<String, u64>,
 }
@@ -150,8 +152,8 @@ pub enum CacheConfigError {
     /// A name in `cache.throttle` cannot be a group's name.
     #[error("cache.throttle: {0}; '{DEFAULT_GROUP}' means the default group")]
     Throttle(GroupNameError),
-    /// The value of `cache.journals` is a relative path. A start from another directory would not find the
-    /// journals.
+    /// The value of `cache.journals` is a relative path. A daemon that is started from another directory
+    /// would not find the journals.
     #[error("cache.journals is '{}', and must be an absolute path", path.display())]
     Journals {
         /// Path that was given.
@@ -182,7 +184,7 @@ pub enum CacheConfigError {
 }
 
 impl CacheConfig {
-    /// Checks values that types alone do not.
+    /// Checks the section's values beyond what their types ensure.
     ///
     /// # Errors
     /// Returns [`CacheConfigError`] for the first invalid value.
@@ -204,7 +206,7 @@ impl CacheConfig {
         Ok(())
     }
 
-    /// Returns the groups whose bandwidth is limited, with their limits.
+    /// Returns the resctrl groups whose memory bandwidth is limited, with their limits.
     ///
     /// # Errors
     /// Returns [`CacheConfigError::Throttle`] if a name cannot be a group's name.
@@ -216,8 +218,8 @@ impl CacheConfig {
         self.throttle.iter().map(|(name, bandwidth)| Ok((named(name)?, *bandwidth))).collect()
     }
 
-    /// Returns the configured caches. Without any, returns those near the NUMA node; an empty list means each
-    /// cache.
+    /// Returns the ids of the caches that `cache.domains` names. If it names none, returns the caches near
+    /// the NUMA node; an empty list means every cache of the host.
     ///
     /// # Errors
     /// Returns [`CacheError::Topology`] if the host's caches cannot be read.
@@ -230,7 +232,7 @@ impl CacheConfig {
         }
     }
 
-    /// Returns the request for cache, for a pool of `pool_bytes` near a NUMA node.
+    /// Returns the request to reserve cache for a pool of `pool_bytes` near a NUMA node.
     ///
     /// # Errors
     /// Returns [`CacheError`] if the caches near the node cannot be read, or the group's name is invalid.

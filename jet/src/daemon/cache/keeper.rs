@@ -1,6 +1,6 @@
-//! Keeping the reservation as it was made. The kernel and other tools may undo it without telling anyone, so
-//! a thread checks it every second. The thread repairs what it can without a loss for other tools. If repairs
-//! do not last, it tries more and more rarely.
+//! Keeping the cache reservation as it was made. The kernel and other tools may undo the reservation without
+//! telling anyone, so a thread checks it every second. The thread repairs what it can without a loss for
+//! other tools. If repairs do not last, the thread tries more and more rarely.
 
 use super::setting::Setting;
 use super::status::{self, Bandwidth};
@@ -20,26 +20,27 @@ use std::time::{Duration, Instant};
 
 /// Time between two checks of the reservation.
 const LOOK: Duration = Duration::from_secs(1);
-/// Pause between two repairs: at first, and at most. After the longest pause without a repair, it starts over
-/// with the first.
+/// First pause between two repairs of the reservation. Each further pause is twice as long, up to
+/// [`PAUSE_MAX`]. After [`PAUSE_MAX`] without a repair, the next pause is `PAUSE_FIRST` again.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(600);
 
-/// A deviation from the reservation as it was made.
+/// A difference between the cache reservation as it was made and as it is found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Deviation {
     /// A fault of the reservation itself.
     Fault(Fault),
-    /// The reservation is gone and could not be made anew, with the reason.
+    /// The reservation is gone and could not be made anew. The text is the reason.
     Lost(String),
-    /// The reservation cannot be checked, with the error.
+    /// The reservation cannot be checked. The text is the error.
     Unseen(String),
-    /// A thread of the daemon has left the group: for the group of another tool, or for the default group.
+    /// A thread of the daemon is no longer in the reservation's resctrl group: it is in another tool's
+    /// `group`, or (`None`) in the default group.
     Astray { thread: i32, name: String, group: Option<String> },
 }
 
 impl Deviation {
-    /// Whether a repair may help.
+    /// Whether a repair of the reservation may remove the deviation.
     fn may_be_repaired(&self) -> bool {
         match self {
             // If resctrl is mounted elsewhere now, the reservation can be made there.
@@ -73,7 +74,7 @@ impl fmt::Display for Deviation {
     }
 }
 
-/// Pauses between repairs.
+/// Pauses between repairs of the reservation.
 struct RepairPacing {
     pause: Duration,
     last: Option<Instant>,
@@ -84,14 +85,16 @@ struct RepairPacing {
 impl RepairPacing {
     const NEW: Self = Self { pause: PAUSE_FIRST, last: None, tried: Vec::new() };
 
-    /// Notes that nothing needs a repair. After the longest pause, the pause is the first one again.
+    /// Notes that the reservation needs no repair. If the last repair was [`PAUSE_MAX`] ago or more, the next
+    /// pause is [`PAUSE_FIRST`] again.
     fn calm(&mut self, now: Instant) {
         if self.last.is_some_and(|last| now - last >= PAUSE_MAX) {
             *self = Self::NEW;
         }
     }
 
-    /// Returns whether to repair now. If other tools have put a part right, the pause does not apply.
+    /// Returns whether to repair the reservation now. If other tools have removed some of the deviations, the
+    /// pause does not apply.
     fn tries(&mut self, now: Instant, deviations: &[Deviation]) -> bool {
         let is_less =
             deviations.len() < self.tried.len() && deviations.iter().all(|one| self.tried.contains(one));
@@ -110,13 +113,13 @@ impl RepairPacing {
 /// State that the checking thread and callers share.
 #[derive(Default)]
 struct KeeperState {
-    /// The reservation; `None` while it is being repaired, which takes time. The status must not wait for
-    /// that.
+    /// The reservation; `None` while it is being repaired. A repair takes time, and the status must not wait
+    /// for it.
     reservation: Mutex<Option<Setting<Reservation>>>,
     /// Request for the reservation, and the folder of its journal; `None` if nothing was reserved.
     wanted: Option<(Request, PathBuf)>,
-    /// Class of the reservation, for callers that cannot wait for a repair. It changes only with the
-    /// reservation.
+    /// CAT class of the reservation, for callers that cannot wait for a repair. The class changes only with
+    /// the reservation.
     class: Mutex<Option<Class>>,
     own_threads: OwnThreads,
     applications: ApplicationProcesses,
@@ -125,7 +128,7 @@ struct KeeperState {
     again: AtomicU64,
     /// Deviations at the last check.
     told: Mutex<Vec<Deviation>>,
-    /// Last answer to a request for the status.
+    /// Last answer to a request for the reservation's status.
     last: Mutex<ReservationStatus>,
 }
 
@@ -150,12 +153,12 @@ impl ReservationKeeper {
         Self { state: Arc::new(state), stop: None, thread: None }
     }
 
-    /// Calls `look` with the reservation, which stays as it is during the call.
+    /// Calls `look` with the reservation, which no repair changes during the call.
     pub fn with<T>(&self, look: impl FnOnce(Option<&Reservation>) -> T) -> T {
         look(locked(&self.state.reservation).as_ref().and_then(Setting::get))
     }
 
-    /// Starts the thread that checks and repairs the reservation, if there is one.
+    /// Starts the thread that checks and repairs the reservation, if there is a reservation.
     pub fn watch(&mut self) {
         if self.state.wanted.is_none() {
             return;
@@ -168,7 +171,7 @@ impl ReservationKeeper {
         }
     }
 
-    /// Runs `make` inside the class of the reservation. Threads that `make` starts inherit the class and stay
+    /// Runs `make` inside the reservation's CAT class. Threads that `make` starts inherit the class and stay
     /// in it.
     pub fn inside<T>(&self, make: impl FnOnce() -> T) -> T {
         match self.state.class() {
@@ -177,8 +180,8 @@ impl ReservationKeeper {
         }
     }
 
-    /// Moves an application's threads into the class until the returned value is dropped; `None` if nothing
-    /// is reserved.
+    /// Moves an application's threads into the reservation's CAT class until the returned value is dropped;
+    /// `None` if nothing is reserved.
     pub fn application(&self, process: i32) -> Option<Application<'_>> {
         let state = &*self.state;
         state.class().map(|class| Application::join(class, &state.applications, process))
@@ -194,7 +197,7 @@ impl ReservationKeeper {
         status
     }
 
-    /// Ends the thread, and undoes the reservation.
+    /// Ends the thread that checks the reservation, and undoes the reservation.
     pub fn end(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
@@ -259,7 +262,7 @@ impl KeeperState {
         deviations
     }
 
-    /// Logs deviations that the last check did not find.
+    /// Logs the deviations that the check before did not find.
     fn tell(&self, deviations: &[Deviation]) {
         let mut told = locked(&self.told);
         for one in deviations.iter().filter(|one| !told.contains(one)) {
@@ -330,15 +333,15 @@ impl KeeperState {
         }
     }
 
-    /// Moves threads that have left the class back into it, except those in another tool's group. Returns
-    /// their number.
+    /// Moves the daemon's threads that have left the CAT class back into it, except those in another tool's
+    /// group. Returns the number of threads moved.
     fn bring_back(&self, class: &Class) -> usize {
         let astray = self.own_threads.astray(class).unwrap_or_default();
         // The next check looks again at threads that another tool has taken, or that have ended.
         astray.into_iter().filter(|thread| class.add_thread(*thread).is_ok()).count()
     }
 
-    /// Builds the status, and keeps it for requests during a repair.
+    /// Builds the reservation's status, and keeps it for requests during a repair.
     fn answer(&self, reservation: &Setting<Reservation>) -> ReservationStatus {
         let held = reservation.get();
         let deviations = if self.wanted.is_some() { self.deviations(reservation) } else { Vec::new() };

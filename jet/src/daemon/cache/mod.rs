@@ -1,5 +1,5 @@
-//! The pool's place in the last-level cache: reserving ways for the pool, keeping it warm, and measuring
-//! whether it is there.
+//! The pool's place in the last-level cache: reserving ways for the pool, keeping the pool in the cache, and
+//! measuring whether it is there.
 
 mod config;
 mod keeper;
@@ -32,13 +32,13 @@ use warm::Warm;
 /// Reason why no cache is reserved, or another setting of `[cache]` fails.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
-    /// The kernel's resctrl is not there, or cannot be used.
+    /// The kernel has no resctrl, or resctrl cannot be used.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The host's caches cannot be read.
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    /// The reservation fails.
+    /// The reservation of cache fails.
     #[error("{error}{key}", error = .0, key = key_of(.0))]
     Reserve(#[from] ReserveError),
     /// The section `[cache]` is invalid.
@@ -47,7 +47,7 @@ pub enum CacheError {
     /// The processor's registers cannot be set.
     #[error("cache.ddio_ways or cache.prefetchers: {0}")]
     Registers(#[from] SettingError),
-    /// The bandwidth of groups or the ways of devices cannot be set.
+    /// The memory bandwidth of resctrl groups or the ways that devices fill cannot be set.
     #[error("cache.throttle or cache.device_ways: {0}")]
     Adjust(#[from] AdjustError),
     /// Devices are to fill the pool's ways, but no ways are reserved.
@@ -59,7 +59,7 @@ pub enum CacheError {
          nic.cpu)"
     )]
     NoCore,
-    /// This process's threads cannot join the reservation's group.
+    /// This process's threads cannot join the reservation's resctrl group.
     #[error(
         "nothing is reserved, as the daemon's threads could not use it: {0}; start it from the default group \
          (echo PID > /sys/fs/resctrl/tasks)"
@@ -84,7 +84,7 @@ pub enum CacheError {
     DeviceWaysExclusive,
 }
 
-/// Names the keys of the configuration to which a refusal refers.
+/// Names the keys of the configuration that caused the refusal of a reservation.
 fn key_of(error: &ReserveError) -> &'static str {
     let ReserveError::Refused(refusal) = error else { return "" };
     match refusal {
@@ -103,7 +103,7 @@ fn key_of(error: &ReserveError) -> &'static str {
 pub struct CacheControl {
     config: CacheConfig,
     reservation: ReservationKeeper,
-    /// Processors of the reserved caches; `None` if these are all caches, or nothing is reserved.
+    /// Processors of the reserved caches; `None` if every cache is reserved, or none.
     cpus: Option<CpuSet>,
     /// Settings of the processor's registers.
     registers: Setting<Settings>,
@@ -118,7 +118,7 @@ impl CacheControl {
     ///
     /// # Errors
     /// Returns [`CacheError`] if something that `[cache]` asks for fails, and `cache.reserve` is `require`.
-    /// Otherwise failures are logged, and the daemon continues without it.
+    /// Otherwise failures are logged, and the daemon continues without what failed.
     pub fn start(
         config: &CacheConfig,
         pool_bytes: u64,
@@ -167,8 +167,8 @@ impl CacheControl {
         Ok(control)
     }
 
-    /// Runs `make` inside the reservation's class and on the processors of its caches. Threads that `make`
-    /// starts inherit both.
+    /// Runs `make` inside the reservation's CAT class and on the processors of the reserved caches. Threads
+    /// that `make` starts inherit both.
     pub fn inside<T>(&self, make: impl FnOnce() -> T) -> T {
         self.reservation.inside(|| {
             let pinning = self.cpus.as_ref().map(CpuSet::pin_thread).transpose();
@@ -179,16 +179,17 @@ impl CacheControl {
         })
     }
 
-    /// Starts the warmer, which keeps the pool in the cache and measures it; returns at once. It runs on core
-    /// `cpu` if the reactor is pinned there, since the private cache of another core looks like memory.
+    /// Starts the warmer, which keeps the pool in the cache and measures how much of it is there; returns at
+    /// once. The warmer runs on core `cpu` if the reactor is pinned there, since data in another core's
+    /// private cache looks like memory.
     pub fn warm(&self, pool: &Arc<SharedMemory>, cpu: Option<usize>) {
         if self.config.warm {
             self.inside(|| self.warm.start(pool, self.config.warm_permille, cpu));
         }
     }
 
-    /// Moves an application's threads into the class until the returned value is dropped, if
-    /// `cache.applications` is set. Threads that they start later inherit the class.
+    /// Moves an application's threads into the reservation's CAT class until the returned value is dropped,
+    /// if `cache.applications` is set. Threads that the application starts later inherit the class.
     pub fn application(&self, process: i32) -> Option<Application<'_>> {
         if self.config.applications { self.reservation.application(process) } else { None }
     }
@@ -210,8 +211,8 @@ impl CacheControl {
         };
     }
 
-    /// Returns the status: the reservation, its use, and how much of the pool is resident. Reads files of the
-    /// kernel.
+    /// Returns the cache's status: the reservation, its use, and how much of the pool is in the cache. Reads
+    /// files of the kernel.
     pub fn status(&self) -> CacheStatus {
         CacheStatus {
             reserve: status::reserve(self.config.reserve),
@@ -228,7 +229,7 @@ impl CacheControl {
 }
 
 impl Drop for CacheControl {
-    /// Undoes all changes in reverse order, since devices may fill ways that are reserved.
+    /// Undoes all changes of the cache in reverse order, since devices may fill ways that are reserved.
     fn drop(&mut self) {
         self.adjustments.undo("bandwidth of groups and ways of devices are", Adjustments::restore);
         self.reservation.end();
@@ -240,7 +241,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Checks that threads are pinned to processors of the reserved caches, where these are not all caches.
+/// Checks that threads are pinned to processors of the reserved caches, if not every cache is reserved.
 fn check_cores(cpus: Option<&CpuSet>, cores: &[usize]) -> Result<(), CacheError> {
     let Some(cpus) = cpus else { return Ok(()) };
     match cores.iter().find(|core| !u32::try_from(**core).is_ok_and(|core| cpus.contains(core))) {
@@ -283,7 +284,7 @@ fn adjust(
     Ok(Some(Adjustments::make(&resctrl, &wanted, &config.journals)?))
 }
 
-/// Returns these ways for each of `domains`, or for each cache of the host if `domains` is empty.
+/// Returns a map with `ways` for each of `domains`, or for each cache of the host if `domains` is empty.
 fn of_each(domains: &[DomainId], topology: &Topology, ways: WayMask) -> BTreeMap<DomainId, WayMask> {
     if domains.is_empty() {
         topology.domains.iter().map(|domain| (domain.id, ways)).collect()
@@ -315,15 +316,15 @@ fn set_registers(
     Ok(Some(Settings::make(&topology, &wanted, &config.journals)?))
 }
 
-/// Whether this user owns a folder of journals. A user who never reserved cache has none, and those of other
-/// users are left alone.
+/// Whether the user of this process owns the folder of journals. A user who never reserved cache has none,
+/// and folders of other users are left alone.
 fn has_journals(config: &CacheConfig) -> bool {
     use std::os::unix::fs::MetadataExt;
     let own = rustix::process::geteuid().as_raw();
     std::fs::metadata(&config.journals).is_ok_and(|found| found.is_dir() && found.uid() == own)
 }
 
-/// Undoes changes of processes that were killed, whether this daemon reserves cache or not.
+/// Undoes cache changes of processes that were killed, whether this daemon reserves cache or not.
 fn recover_own(config: &CacheConfig) {
     if !has_journals(config) {
         return;

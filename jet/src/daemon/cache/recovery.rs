@@ -11,25 +11,26 @@ use std::path::Path;
 const REGISTERS: &str = "the processor's registers that were left set";
 const ADJUSTED: &str = "bandwidth of groups and ways of devices that were left set";
 
-/// RecoveryScope of undoing changes. Each includes those before it.
+/// Scope of undoing changes of the cache. Each scope includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecoveryScope {
-    /// Undo changes of processes that are gone.
+    /// Undo cache changes of processes that are gone.
     Gone,
-    /// Also undo reservations that are meant to outlive processes.
+    /// Also undo the reservations of `jet cache apply`, which are meant to outlive the process that made
+    /// them.
     Standing,
     /// Also give up changes that cannot be undone, and remove their journals.
     Forget,
 }
 
-/// A change that was left, and how undoing it ended.
+/// A cache change that a killed process left, and how undoing it ended.
 #[derive(Debug)]
 pub enum Recovered {
-    /// Cache that was reserved.
+    /// A reservation of cache that a process left.
     Reserved(Leftover),
-    /// Registers of the processor: undone, or the error.
+    /// Settings of the processor's registers: undone, or the error.
     Registers(Result<(), SettingError>),
-    /// Bandwidth of groups and ways of devices: undone, or the error.
+    /// Memory bandwidth of resctrl groups and ways that devices fill: undone, or the error.
     Adjusted(Result<(), AdjustError>),
     /// Changes of this kind are undone as far as possible, and the rest is given up: the kind, and the
     /// settings that stay.
@@ -55,7 +56,7 @@ impl Recovered {
     }
 }
 
-/// Writes one line of text for people.
+/// Writes one line for people about the change and how undoing it ended.
 impl fmt::Display for Recovered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -78,7 +79,8 @@ impl fmt::Display for Recovered {
     }
 }
 
-/// Turns a result into `None` if nothing was left, and otherwise into how undoing ended.
+/// Turns the result of undoing a change into `None` if there was nothing to undo, and otherwise into success
+/// or the error.
 fn outcome<E>(put_back: Result<bool, E>) -> Option<Result<(), E>> {
     match put_back {
         Ok(false) => None,
@@ -104,7 +106,7 @@ fn given_up<E>(
     }
 }
 
-/// Undoes changes that were left, in the order of a daemon's end.
+/// Undoes cache changes that processes left, in the order in which an ending daemon undoes its own.
 ///
 /// # Errors
 /// Returns an error if the folder of the journals cannot be read.

@@ -6,12 +6,12 @@ use jet_control::status::SettingStatus;
 /// State of an optional setting.
 #[derive(Debug, Default)]
 pub(super) enum Setting<T> {
-    /// The setting was not asked for, and is as it was.
+    /// The configuration does not ask for the setting, so nothing was changed.
     #[default]
     Left,
     /// The setting is made as configured.
     Set(T),
-    /// The setting could not be made, with the reason.
+    /// The setting could not be made. The text is the reason.
     Failed(String),
 }
 

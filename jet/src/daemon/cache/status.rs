@@ -15,7 +15,7 @@ use jet_control::status::{
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Converts the configured `cache.reserve` for the status.
+/// Converts the configured `cache.reserve` to the type that the status has for it.
 pub(super) fn reserve(reserve: Reserve) -> shown::Reserve {
     match reserve {
         Reserve::Auto => shown::Reserve::Auto,
@@ -24,7 +24,7 @@ pub(super) fn reserve(reserve: Reserve) -> shown::Reserve {
     }
 }
 
-/// Builds the status of groups' bandwidth and of devices' ways.
+/// Builds the status of resctrl groups' memory bandwidth and of the ways that devices fill.
 pub(super) fn adjustments(adjustments: &Setting<Adjustments>, config: &CacheConfig) -> AdjustmentsStatus {
     AdjustmentsStatus {
         setting: adjustments.status(),
@@ -76,7 +76,7 @@ fn occupancy(count: Count) -> Occupancy {
     }
 }
 
-/// Bytes counted at the last request, and the time of the request.
+/// Memory traffic in bytes, as counted at the last request for the status, and the time of that request.
 #[derive(Default)]
 pub(super) struct Bandwidth {
     last: BTreeMap<DomainId, (Instant, u64)>,
@@ -93,7 +93,7 @@ impl Bandwidth {
     }
 }
 
-/// Whether the group is exclusive now; `None` if its mode cannot be read.
+/// Whether the reservation's resctrl group is exclusive now; `None` if the group's mode cannot be read.
 pub(super) fn is_exclusive(reservation: &Reservation) -> Option<bool> {
     let mode = reservation.resctrl().group(&reservation.plan().group).mode().ok()?;
     Some(mode == Mode::Exclusive)

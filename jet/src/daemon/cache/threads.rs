@@ -1,4 +1,4 @@
-//! Threads in the reservation's class, and the processors on which they run.
+//! Threads in the reservation's CAT class, and the processors on which they run.
 
 use super::locked;
 use jet_cat::CpuSet;
@@ -8,17 +8,18 @@ use jet_cat::topology::Topology;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
-/// Number of threads from which moving a process's threads stops. No application has as many.
+/// Number of one process's threads in a CAT class beyond which no more are moved there. No application has as
+/// many threads.
 const APPLICATION_THREADS_MAX: usize = 100_000;
 
-/// Threads of this process that belong to the class: those that were started inside it, and threads that
-/// these started.
+/// Threads of the daemon that belong in the reservation's CAT class: those that were started inside it, and
+/// the threads that these started.
 #[derive(Debug, Default)]
 pub(super) struct OwnThreads(Mutex<BTreeSet<i32>>);
 
 impl OwnThreads {
-    /// Runs `make` with the calling thread in the class, so threads that `make` starts inherit it. The
-    /// calling thread leaves the class again.
+    /// Runs `make` with the calling thread in the CAT class, so that threads which `make` starts inherit the
+    /// class. Afterwards the calling thread leaves the class.
     pub fn make<T>(&self, class: &Class, make: impl FnOnce() -> T) -> T {
         // Held until the end: otherwise [`astray`](Self::astray) would take the calling thread for one that
         // belongs to the class.
@@ -34,10 +35,10 @@ impl OwnThreads {
         made
     }
 
-    /// Returns threads that belong to the class and are no longer in it.
+    /// Returns the daemon's threads that belong in the CAT class and are no longer in it.
     ///
     /// # Errors
-    /// Returns an error if the group's threads cannot be read.
+    /// Returns an error if the list of the threads in the class cannot be read.
     pub fn astray(&self, class: &Class) -> Result<Vec<i32>, AccessError> {
         let mut inside = locked(&self.0);
         let own = own_threads();
@@ -49,19 +50,19 @@ impl OwnThreads {
     }
 }
 
-/// Processes whose threads are in the class, with the number of sessions of each.
+/// Processes whose threads are in the reservation's CAT class, with the number of sessions of each.
 #[derive(Debug, Default)]
 pub(super) struct ApplicationProcesses(Mutex<BTreeMap<i32, usize>>);
 
 impl ApplicationProcesses {
-    /// Moves the threads of all these processes into a new class.
+    /// Moves the threads of all recorded processes into a new CAT class.
     pub fn join_again(&self, class: &Class) {
         locked(&self.0).keys().for_each(|process| join(class, *process));
     }
 }
 
-/// A session of an application whose threads are in the class. Dropping the last session of a process moves
-/// its threads out of the class.
+/// A session of an application whose threads are in the reservation's CAT class. Dropping the last session of
+/// a process moves the process's threads out of the class.
 pub struct Application<'a> {
     class: Class,
     processes: &'a ApplicationProcesses,
@@ -69,7 +70,7 @@ pub struct Application<'a> {
 }
 
 impl<'a> Application<'a> {
-    /// Counts a session of the process, and moves the process's threads into the class.
+    /// Counts a session of the process, and moves the process's threads into the CAT class.
     pub(super) fn join(class: Class, processes: &'a ApplicationProcesses, process: i32) -> Self {
         *locked(&processes.0).entry(process).or_default() += 1;
         join(&class, process);
@@ -94,7 +95,7 @@ impl Drop for Application<'_> {
     }
 }
 
-/// Moves all threads of a process into the class.
+/// Moves all threads of a process into the CAT class.
 fn join(class: &Class, process: i32) {
     let mut threads = BTreeSet::new();
     // A thread that is not moved yet may start another meanwhile, so look until there is no new one.
@@ -128,7 +129,7 @@ pub(super) fn name_of(thread: i32) -> String {
     std::fs::read_to_string(format!("/proc/self/task/{thread}/comm")).unwrap_or_default().trim().to_owned()
 }
 
-/// Returns the processors of the reserved caches; `None` if these are all caches.
+/// Returns the processors of the reserved caches; `None` if every cache is reserved.
 pub(super) fn cpus_near(reservation: &Reservation) -> Option<CpuSet> {
     let topology = Topology::of_host().ok()?;
     let domains = &reservation.plan().domains;
@@ -144,8 +145,8 @@ pub(super) fn own_thread() -> i32 {
     rustix::thread::gettid().as_raw_pid()
 }
 
-/// Moves the calling thread back to the default group, from which it came: threads are only taken from that
-/// group.
+/// Moves the calling thread back to resctrl's default group, from which it came: threads are only taken from
+/// the default group.
 pub(super) fn leave(class: &Class) {
     if let Err(error) = class.remove_thread(own_thread()) {
         tracing::warn!("the control plane stays in the reserved cache's class: {error}");

@@ -1,5 +1,5 @@
-//! Starting the warmer, the thread that keeps the pool in the cache. A separate thread starts it, since its
-//! calibration takes a moment.
+//! Starting the warmer, the thread that keeps the pool in the cache. A separate thread starts the warmer,
+//! since the warmer's calibration takes a moment.
 
 use super::status::readings;
 use crate::backoff::Backoff;
@@ -28,8 +28,8 @@ pub(super) struct Warm {
     stop: Mutex<Option<Sender<()>>>,
 }
 
-/// Pause between two attempts to start the warmer: at first, and at most. On a busy host, hits may not be
-/// distinguishable from memory for now.
+/// First pause between two attempts to start the warmer; the longest is [`RETRY_MAX`]. An attempt fails while
+/// cache hits cannot be told from memory by their time, as on a busy host.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 

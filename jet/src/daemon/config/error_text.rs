@@ -1,5 +1,5 @@
-//! Error messages in terms of the daemon's configuration. The crates below have other names for these
-//! numbers, so their errors are translated into keys that a user can change.
+//! Error messages in terms of the daemon's configuration. The crates that the daemon uses have other names
+//! for its numbers, so their errors are translated into keys that a user can change.
 
 use jet_fabric::limits::{LimitError, Remedy};
 #[cfg(feature = "verbs")]
@@ -62,13 +62,14 @@ pub(super) fn of_receiver(error: &jet_core::ConfigError) -> String {
     format!("{key} is {found}, but must be {min} to {max}{from}")
 }
 
-/// Describes what an RDMA device has too little of, and which key to lower.
+/// Describes what the RDMA device has too little of for this configuration, and which key to lower.
 #[cfg(feature = "verbs")]
 pub fn of_limits(error: &LimitError) -> String {
     too_little(error, &error.remedy.to_string())
 }
 
-/// Describes what the device of `nic.profile` has too little of, and which key to lower.
+/// Describes what the device named by `nic.profile` has too little of for this configuration, and which key
+/// to lower.
 pub fn of_profile(error: &LimitError) -> String {
     too_little(error, "no size helps: leave nic.profile out, or name another device there (docs/rdma.md)")
 }
@@ -91,7 +92,7 @@ fn too_little(error: &LimitError, otherwise: &str) -> String {
     format!("{}; {change}", error.lack())
 }
 
-/// Describes why there is no NIC on verbs, with the key that asked for too much.
+/// Describes why the NIC on verbs cannot be created, with the key that asked for too much.
 #[cfg(feature = "verbs")]
 pub fn of_verbs(error: &VerbsError) -> String {
     match error {

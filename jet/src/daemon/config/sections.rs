@@ -1,19 +1,20 @@
-//! The sections of the configuration, with their defaults: the paper's where it names a number.
+//! The sections of the daemon's configuration. The defaults are the numbers that the Jet paper names, where
+//! it names any.
 
 use super::{SLAB_BYTES, values};
 use jet_escape::EscapeConfig;
 use jet_fabric::limits::Profile;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Sizes of the pool, and the memory that it lies on.
+/// Sizes of the pool, and the kind of memory that the pool lies on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Pool {
     /// Bytes of all slabs together. Default: 12 MiB.
     #[serde(deserialize_with = "values::bytes")]
     pub bytes: u64,
-    /// Bytes of the SRQ share at the start, which is also the most that is posted. Default: 4 MiB (1024
-    /// entries of 4 KiB).
+    /// Bytes of the SRQ share at the start, which is also the limit of what is posted to the SRQ. Default: 4
+    /// MiB (1024 entries of 4 KiB).
     #[serde(deserialize_with = "values::bytes")]
     pub srq_bytes: u64,
     /// Bytes of the SRQ share that READs never take.
@@ -21,10 +22,11 @@ pub struct Pool {
     pub srq_floor_bytes: u64,
     /// Number of SRQ entries posted beyond the credit of senders.
     pub srq_reserve_entries: u32,
-    /// Use of 2 MiB pages: `auto` where there are free ones, `require` to fail without them, or `off`.
+    /// Use of 2 MiB pages: `auto` where there are free ones, `require` to fail where there are none, or
+    /// `off`.
     pub huge_pages: HugePages,
-    /// NUMA node for the pool, its headers and escape memory. Without it, the RDMA device's node, if the
-    /// device has one.
+    /// NUMA node for the pool, the pool's headers and escape memory. If not set, the RDMA device's node, if
+    /// the device has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
 }
@@ -35,29 +37,29 @@ pub struct Pool {
 pub enum HugePages {
     /// Use huge pages where there are free ones.
     Auto,
-    /// Do not start without huge pages.
+    /// Do not start the daemon without huge pages.
     Require,
     /// Use ordinary pages.
     Off,
 }
 
-/// Limits of READs, and checksums.
+/// Limits of READs, and the choice of who makes checksums.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Read {
-    /// Bytes of the largest fragment. Default: 256 KiB.
+    /// Limit in bytes of a fragment, which one READ fetches. Default: 256 KiB.
     #[serde(deserialize_with = "values::bytes")]
     pub fragment_bytes: u64,
-    /// Most READs in flight. Default: 32.
+    /// Limit of READs in flight. Default: 32.
     pub concurrency: u32,
-    /// Most bytes of READs in flight. Default: 8 MiB.
+    /// Limit in bytes of READs in flight. Default: 8 MiB.
     #[serde(deserialize_with = "values::bytes")]
     pub in_flight_bytes: u64,
-    /// Part of the READ share that may be in use.
+    /// Part of the READ share that messages may take up at a time.
     pub footprint: Footprint,
     /// Threads that make the CRC32C of messages that carry one.
     pub checksums: Checksums,
-    /// Bytes of the longest message that the daemon takes.
+    /// Limit in bytes of a message's length.
     #[serde(deserialize_with = "values::bytes")]
     pub message_bytes_max: u64,
 }
@@ -70,7 +72,7 @@ pub enum Checksums {
     Inline,
     /// The threads of `escape.workers` make checksums of large messages, the reactor those of small ones.
     Workers,
-    /// No thread makes checksums. Senders are told so, and make none either.
+    /// No thread makes checksums. The daemon tells senders so, and senders make none either.
     Off,
 }
 
@@ -84,13 +86,13 @@ impl From<Checksums> for jet_core::Checksums {
     }
 }
 
-/// Part of the READ share that may be in use at once.
+/// Part of the READ share that messages may take up at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Footprint {
     /// All of the READ share.
     Pool,
-    /// As much as the daemon finds that the load needs.
+    /// As much of the READ share as the daemon finds that the load needs.
     Follow,
 }
 
@@ -98,29 +100,29 @@ pub enum Footprint {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Admission {
-    /// Number of classes. Class 0 is the most urgent.
+    /// Number of classes of messages. Class 0 is the most urgent.
     pub classes: u8,
-    /// Waiting time in milliseconds after which a message goes ahead of more urgent classes.
+    /// Waiting time in milliseconds after which a message goes ahead of messages of more urgent classes.
     #[serde(deserialize_with = "values::milliseconds")]
     pub aging_ms: u64,
 }
 
-/// Most senders, applications and messages at once.
+/// Limits of how many senders, applications and messages there are at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Most connected senders.
+    /// Limit of connected senders.
     pub peers: u32,
-    /// Most registered applications.
+    /// Limit of registered applications.
     pub sessions: u32,
-    /// Most messages that the daemon knows at once.
+    /// Limit of messages that the daemon knows at once.
     pub messages: u32,
-    /// Most unfinished large messages of one sender.
+    /// Limit of unfinished large messages of one sender.
     pub requests_per_peer: u32,
-    /// Most SENDs that one sender may have under way.
+    /// Limit of SENDs that one sender may have under way.
     pub credit_per_peer: u32,
-    /// Time in milliseconds without news after which a waiting sender is told that the receiver is there.
-    /// Default: 5 s.
+    /// Time in milliseconds after which a waiting sender that has heard nothing is told that its receiver is
+    /// there. Default: 5 s.
     #[serde(deserialize_with = "values::milliseconds")]
     pub heartbeat_ms: u64,
 }
@@ -129,47 +131,52 @@ pub struct Limits {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Session {
-    /// Most runs that are delivered and not released.
+    /// Limit of runs that are delivered to the application and not released.
     pub slots: u32,
-    /// Most messages that are delivered and not finished.
+    /// Limit of messages that are delivered to the application and not finished.
     pub messages: u32,
-    /// Least time in milliseconds for which a dead application's slabs stay unused.
+    /// Minimum time in milliseconds for which a dead application's slabs stay unused.
     #[serde(deserialize_with = "values::milliseconds")]
     pub quarantine_ms: u64,
 }
 
-/// Limits of escape from pressure.
+/// Limits at which escape from pressure acts, and of the memory that escape may take.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Escape {
-    /// Whether escape acts. If `false`, pressure is shown and nothing is done about it, for comparisons.
+    /// Whether escape acts. If `false`, the daemon shows pressure and does nothing about it, for comparisons.
     pub enabled: bool,
-    /// CACHE_SAFE, in thousandths of the pool. With fewer slabs free or posted, the daemon replaces
-    /// stragglers and copies.
+    /// The paper's CACHE_SAFE, in thousandths of the pool. With fewer slabs free or posted, the daemon
+    /// replaces stragglers and copies data of slow applications.
     pub safe_permille: u32,
-    /// CACHE_DANGER, in thousandths of the pool. With fewer slabs free or posted, senders are slowed down.
+    /// The paper's CACHE_DANGER, in thousandths of the pool. With fewer slabs free or posted, senders are
+    /// slowed down.
     pub danger_permille: u32,
-    /// Distance above a line, in thousandths of the pool, at which the line counts as crossed upwards.
+    /// Distance above `safe_permille` or `danger_permille`, in thousandths of the pool, at which that limit
+    /// counts as crossed upwards.
     pub hysteresis_permille: u32,
-    /// CREDIT: an application is slow if more than this many thousandths of the slabs that it holds are
-    /// stragglers.
+    /// The paper's CREDIT: an application is slow if more than this many thousandths of the slabs that it
+    /// holds are stragglers.
     pub credit_permille: u32,
-    /// Time in microseconds after which a held run is a straggler. Where the pool is used slowly, the time is
-    /// twice that in which all of the pool is used once, up to four times this value.
+    /// Time in microseconds after which a run that an application holds is a straggler. Where the pool is
+    /// used slowly, the time is twice that in which all of the pool is used once, up to four times this
+    /// value.
     #[serde(deserialize_with = "values::microseconds")]
     pub straggler_us: u64,
-    /// MEM_ESC: bytes of escape memory that may stand in for stragglers. 0: none are replaced.
+    /// The paper's MEM_ESC: bytes of escape memory that may stand in for stragglers. 0: no stragglers are
+    /// replaced.
     #[serde(deserialize_with = "values::bytes")]
     pub replace_bytes: u64,
     /// Bytes of escape memory for copies of what slow applications hold, and for messages that take memory
     /// instead of waiting.
     #[serde(deserialize_with = "values::bytes")]
     pub memory_bytes: u64,
-    /// Bytes of escape memory from which an application is granted nothing new before it releases some.
+    /// Limit in bytes of the escape memory that one application holds. At the limit, nothing new is granted
+    /// to the application until it releases some.
     #[serde(deserialize_with = "values::bytes")]
     pub session_memory_bytes: u64,
-    /// Number of threads that copy, and that make checksums if `read.checksums` says so. 0: delivered
-    /// messages are not copied.
+    /// Number of worker threads, which copy messages to escape memory, and make checksums if `read.checksums`
+    /// says so. 0: delivered messages are not copied.
     pub workers: usize,
 }
 
@@ -177,7 +184,7 @@ pub struct Escape {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Reactor {
-    /// Core to which the thread is pinned. Without it, the kernel chooses.
+    /// Core to which the thread is pinned. If not set, the kernel chooses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<usize>,
     /// Longest time in microseconds that the reactor spins before it sleeps. The actual time adapts below
@@ -186,23 +193,23 @@ pub struct Reactor {
     pub spin_us_max: u64,
 }
 
-/// Settings of the software NIC. Only `profile` concerns other NICs as well.
+/// Settings of the software NIC. Only `profile` concerns RDMA devices as well.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Nic {
     /// Thread of the software NIC: `on`, `off` (the reactor's thread moves the bytes), or `auto` (on where
     /// there are more than two cores).
     pub thread: NicThread,
-    /// Core to which the NIC's thread is pinned.
+    /// Core to which the software NIC's thread is pinned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<usize>,
     /// Device whose limits the NIC keeps to, to see what Jet does on a device that is not at hand. An RDMA
-    /// device keeps to them beside its own.
+    /// device keeps to these limits beside its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<NicProfile>,
 }
 
-/// A known device, written by its name.
+/// A known device, whose limits the software NIC can keep to; the configuration writes its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NicProfile(pub Profile);
 
@@ -223,17 +230,18 @@ impl<'de> Deserialize<'de> for NicProfile {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rdma {
-    /// Name of the RDMA device. Without it, the device that has the first address of `listen`.
+    /// Name of the RDMA device. If not set, the device that has the first address of `listen`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// Number of the device's port. Without it, the first one.
+    /// Number of the device's port. If not set, the first port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u8>,
-    /// Index in the port's table of the GID whose address connections use. Without it, the kernel's routes
+    /// Index of the GID that connections use, in the port's table of GIDs. If not set, the kernel's routes
     /// decide.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gid_index: Option<u8>,
-    /// Type of service of packets that the daemon sends, as in IP. Without it, the sender's request decides.
+    /// Type of service in the IP headers of packets that the daemon sends. If not set, the sender's request
+    /// decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tos: Option<u8>,
     /// Time that an acknowledgement may take before its packet is sent again: 4.096 us x 2^n, where n is this
@@ -241,20 +249,20 @@ pub struct Rdma {
     pub ack_timeout: u8,
     /// Number of times that a packet is sent again before the connection ends.
     pub retry: u8,
-    /// Time in milliseconds between two looks at the port for which the device gave no cause.
+    /// Time in milliseconds between two looks at the port's state while the device reports no change.
     #[serde(deserialize_with = "values::milliseconds")]
     pub look_ms: u64,
 }
 
-/// Policy for a thread of the software NIC's own.
+/// Policy for whether the software NIC has a thread of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NicThread {
-    /// The NIC has a thread of its own where there are more than two cores.
+    /// The software NIC has a thread of its own where there are more than two cores.
     Auto,
-    /// The NIC has a thread of its own.
+    /// The software NIC has a thread of its own.
     On,
-    /// The reactor's thread moves the NIC's bytes.
+    /// The reactor's thread moves the software NIC's bytes.
     Off,
 }
 

@@ -1,4 +1,5 @@
-//! Sizes and spans with units, as in `"12MiB"` or `"2ms"`. A bare number is in the unit that its key names.
+//! Sizes and spans of time with units, as in `"12MiB"` or `"2ms"`. A number without a unit is in the unit
+//! that its key's name says.
 
 use bytesize::ByteSize;
 use serde::Deserializer;
@@ -7,7 +8,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-/// Reads a size in bytes, or a text with a unit.
+/// Reads a size: a number of bytes, or a text with a unit.
 ///
 /// # Errors
 /// Fails if the value is no size, or too large.
@@ -23,7 +24,7 @@ pub fn bytes_if_any<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D
     bytes(from).map(Some)
 }
 
-/// Reads a span in microseconds, or a text with a unit.
+/// Reads a span of time: a number of microseconds, or a text with a unit.
 ///
 /// # Errors
 /// Fails if the value is no span, no whole number of microseconds, or too long.
@@ -31,7 +32,7 @@ pub fn microseconds<'de, D: Deserializer<'de>, T: TryFrom<u64>>(from: D) -> Resu
     from.deserialize_any(Quantity::new(Unit::Microseconds))
 }
 
-/// Reads a span in milliseconds, or a text with a unit.
+/// Reads a span of time: a number of milliseconds, or a text with a unit.
 ///
 /// # Errors
 /// Fails if the value is no span, no whole number of milliseconds, or too long.

@@ -1,5 +1,5 @@
-//! The section `[congestion]` of the configuration: settings of the NIC that are changed under danger, and
-//! how far. By default only `soft` signals are sent, and the NIC stays untouched.
+//! The section `[congestion]` of the configuration: settings of the NIC that are changed while the pool is in
+//! danger, and how far. By default only `soft` signals are sent, and the NIC stays untouched.
 
 use crate::daemon::config::values;
 use serde::{Deserialize, Serialize};
@@ -9,28 +9,31 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CongestionConfig {
-    /// Whether a message of Jet's own tells senders to slow down. Works on every NIC.
+    /// Whether the daemon tells senders to slow down by a header of Jet's own. Such a signal works on every
+    /// NIC.
     pub soft: bool,
-    /// The NIC's own knobs that are lowered as well. By default none.
+    /// Kinds of the NIC's settings that are lowered as well. By default none.
     pub actuators: Vec<ActuatorKind>,
     /// Name of the NIC's network interface, as in `ens1f0`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
-    /// PCI address of the NIC, as in `0000:3b:00.0`. Without it, that of the interface.
+    /// PCI address of the NIC, as in `0000:3b:00.0`. If not set, that of the interface.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pci: Option<String>,
-    /// Least time in milliseconds between two changes of the NIC. Of wishes that change faster, only the
-    /// newest is carried out.
+    /// Minimum time in milliseconds between two changes of the NIC. If the reactor's wish changes faster,
+    /// only the newest wish is carried out.
     #[serde(deserialize_with = "values::milliseconds")]
     pub hold_ms: u64,
     /// Time in milliseconds after which a run of an external tool is killed.
     #[serde(deserialize_with = "values::milliseconds")]
     pub tool_timeout_ms: u64,
-    /// Mode that `mstcongestion` sets while the NIC is lowered.
+    /// Mode that `mstcongestion` sets while the NIC's settings are lowered.
     pub mode: Mode,
-    /// Priorities whose notification point `roce_np` switches on while the NIC is lowered.
+    /// Traffic priorities whose notification point `roce_np` switches on while the NIC's settings are
+    /// lowered.
     pub priorities: Vec<u8>,
-    /// Microseconds to which `roce_np` and `cc_params` lower the time between two CNPs.
+    /// Time in microseconds between two CNPs (congestion notification packets), to which `roce_np` and
+    /// `cc_params` lower the NIC's setting.
     #[serde(deserialize_with = "values::microseconds")]
     pub min_time_between_cnps_us: u32,
     /// The tool `mstcongestion`: a path, or a name in `PATH`.
@@ -47,26 +50,26 @@ pub struct CongestionConfig {
 pub enum ActuatorKind {
     /// The tool `mstcongestion` of mstflint.
     Mstcongestion,
-    /// The notification point of the vendor's driver, in sysfs.
+    /// The notification point of the NIC vendor's driver, in sysfs.
     RoceNp,
-    /// The congestion parameters of the mlx5 driver, in debugfs.
+    /// The congestion parameters of the kernel's mlx5 driver, in debugfs.
     CcParams,
     /// The PCIe congestion events of devlink, which can only be observed.
     PcieCong,
 }
 
-/// Eagerness of the NIC in marking packets while it is lowered.
+/// How eagerly the NIC marks packets while its settings are lowered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Mark at a fixed, low fill of the receive buffer.
+    /// Mark packets when the NIC's receive buffer reaches a fixed, low fill.
     Aggressive,
-    /// Mark at a fill that the NIC adapts.
+    /// Mark packets when the NIC's receive buffer reaches a fill that the NIC adapts.
     Dynamic,
 }
 
 impl Mode {
-    /// Returns the tool's word for the mode.
+    /// Returns the word of `mstcongestion` for the mode.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Aggressive => "aggressive",
@@ -101,7 +104,7 @@ impl Default for CongestionConfig {
 /// Reason why the section `[congestion]` is refused. Each message names the key, and what to write.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CongestionConfigError {
-    /// A time is out of range.
+    /// A time in the section `[congestion]` is out of range.
     #[error("congestion.{key} is {found}, but must be {min} to {max}")]
     Range {
         /// Name of the key.
@@ -140,7 +143,7 @@ pub enum CongestionConfigError {
 }
 
 impl CongestionConfig {
-    /// Checks values that types alone do not.
+    /// Checks the section's values beyond what their types ensure.
     ///
     /// # Errors
     /// Returns [`CongestionConfigError`] for the first invalid value.

@@ -12,52 +12,54 @@ use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 struct Shared {
-    /// Wish of the reactor: `true` if the NIC is to be lowered.
+    /// Wish of the reactor: `true` if the NIC's settings are to be lowered.
     wish: AtomicBool,
-    /// Request to restore everything and to end the thread.
+    /// Request to restore all lowered settings and to end the thread.
     stop: AtomicBool,
     rows: Rows,
 }
 
-/// Congestion control of the host's NIC. Dropping it, or [`shutdown`](Self::shutdown), restores all that it
-/// lowered.
+/// Congestion control of the host's NIC. Dropping this value, or [`shutdown`](Self::shutdown), restores all
+/// settings that were lowered.
 pub struct CongestionControl {
     shared: Arc<Shared>,
     thread: Thread,
     running: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Reason why congestion control does not start. An unusable actuator is no such reason: its row in the
-/// status says why.
+/// Reason why congestion control does not start. An unusable actuator does not prevent the start: the
+/// actuator's row in the status says why it cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The journal of an earlier daemon cannot be read, so its changes are unknown.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The system starts no thread.
+    /// The system cannot start the thread of congestion control.
     #[error("cannot start the thread of congestion control: {0}")]
     Thread(io::Error),
 }
 
-/// The reactor's handle to congestion control: sets the wish without waiting for the thread.
+/// The reactor's handle to congestion control: sets the reactor's wish without waiting for the thread that
+/// carries it out.
 #[derive(Clone)]
 pub struct WishHandle {
     shared: Arc<Shared>,
     thread: Thread,
 }
 
-/// The status's handle to congestion control: reads the state of the actuators. It keeps no thread running.
+/// The status's handle to congestion control: reads the state of the actuators. The handle does not keep the
+/// thread of congestion control running.
 #[derive(Clone)]
 pub struct CongestionView {
     shared: Arc<Shared>,
 }
 
 impl CongestionControl {
-    /// Undoes what an earlier daemon with this control socket left, probes the configured actuators, and
-    /// starts the thread.
+    /// Restores settings of the NIC that an earlier daemon with this control socket left lowered, probes the
+    /// configured actuators, and starts the thread of congestion control.
     ///
-    /// The daemon calls it when it owns the control socket, and before the reactor starts. If tools hang, it
-    /// takes several times `tool_timeout_ms`.
+    /// The daemon calls this function once it owns the control socket, and before the reactor starts. If
+    /// external tools hang, the call takes several times `tool_timeout_ms`.
     ///
     /// # Errors
     /// Returns [`StartError`] if the journal cannot be read, or the thread cannot be started.
@@ -109,14 +111,14 @@ impl CongestionControl {
         CongestionView { shared: Arc::clone(&self.shared) }
     }
 
-    /// Returns the present state of the actuators.
+    /// Returns one row of the status for each actuator, with its present state.
     pub fn rows(&self) -> Vec<ActuatorStatus> {
         self.view().rows()
     }
 
-    /// Restores everything and ends the thread; a second call does nothing. It takes as long as restoring
-    /// takes: several times `tool_timeout_ms` if a tool hangs. Settings that cannot be restored stay in the
-    /// journal for the next start.
+    /// Restores all lowered settings and ends the thread; a second call does nothing. The call takes as long
+    /// as restoring takes: several times `tool_timeout_ms` if a tool hangs. Settings that cannot be restored
+    /// stay in the journal for the next start.
     pub fn shutdown(&self) {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(handle) = running else { return };
@@ -135,16 +137,16 @@ impl Drop for CongestionControl {
 }
 
 impl CongestionView {
-    /// Returns one row for each actuator, `soft` first. The reactor must not call it, because it takes a lock
-    /// and allocates.
+    /// Returns one row of the status for each actuator, `soft` first. The reactor must not call this
+    /// function, because it takes a lock and allocates.
     pub fn rows(&self) -> Vec<ActuatorStatus> {
         self.shared.rows.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 impl WishHandle {
-    /// Sets the wish: `true` to signal congestion, `false` to stop. Takes no lock and allocates nothing. It
-    /// makes a system call only if the wish is new and the thread sleeps.
+    /// Sets the wish: `true` to signal congestion, `false` to stop. Takes no lock and allocates nothing.
+    /// Makes a system call only if the wish is new and the thread of congestion control sleeps.
     #[inline]
     pub fn set(&self, on: bool) {
         // Only the reactor writes the wish, so it reads its own last value.

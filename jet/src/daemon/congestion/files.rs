@@ -11,14 +11,15 @@ use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// Knob for the least time between two CNPs of the port, in microseconds. 0 means no bound.
+/// Knob for the minimum time between two CNPs (congestion notification packets) of the port, in microseconds.
+/// 0 means no minimum.
 const MIN_TIME: &str = "min_time_between_cnps";
 
-/// Prefix of the knob for the notification point of one priority; the priority's number follows. The value 1
-/// answers marked packets with CNPs.
+/// Prefix of the knob for the notification point of one priority; the priority's number follows. With the
+/// value 1, the NIC answers marked packets with CNPs.
 const ENABLE: &str = "enable/";
 
-/// Most bytes that are read of a file. A number is shorter.
+/// Limit of bytes that are read of a knob's file. A number is shorter.
 const VALUE_BYTES_MAX: u64 = 64;
 
 /// An actuator for one device whose knobs are files.
@@ -70,8 +71,8 @@ impl FileKnobs {
         }
     }
 
-    /// Returns the path of a knob. The vendor's documents have the parameters in `params/`, its drivers
-    /// beside `enable/`.
+    /// Returns the path of a knob's file. The vendor's documents place the parameters in `params/`, the
+    /// vendor's drivers beside `enable/`.
     fn path(&self, device: &str, knob: &str) -> PathBuf {
         let directory = self.directory(device);
         if self.kind == ActuatorKind::CcParams {
@@ -81,8 +82,8 @@ impl FileKnobs {
         if knob == MIN_TIME && below.exists() { below } else { directory.join(knob) }
     }
 
-    /// Returns the reason why the knobs are not there: the first missing directory on their path, or the
-    /// error itself.
+    /// Returns the reason why the knobs' files are not there: the first missing directory on their path, or
+    /// else the error itself.
     fn missing(&self, device: &str, error: &ActuatorError) -> String {
         let root = self.root.display();
         let steps = match self.kind {
@@ -124,7 +125,7 @@ impl FileKnobs {
         first.map_or_else(|| error.to_string(), |(_, why)| why)
     }
 
-    /// Reads all knobs. Returns the name, the present value and the lowered value of each.
+    /// Reads all knobs of the device. Returns the name, the present value and the lowered value of each knob.
     fn found(&self, device: &str) -> Result<Vec<(&str, u32, u32)>, ActuatorError> {
         let values = self.wanted.iter().map(|(knob, lowered)| {
             let path = self.path(device, knob);
@@ -220,8 +221,8 @@ impl Congestion for FileKnobs {
     }
 }
 
-/// Whether an actuator of this kind could have written the setting: checks the parts of its path, and its
-/// values.
+/// Whether an actuator of this kind could have written the setting to the journal: checks the parts of the
+/// setting's path, and its values.
 pub(super) fn is_valid_setting(kind: ActuatorKind, setting: &Setting) -> bool {
     let device = match kind {
         ActuatorKind::RoceNp => is_interface(&setting.device),
@@ -237,7 +238,8 @@ pub(super) fn is_valid_setting(kind: ActuatorKind, setting: &Setting) -> bool {
     device && knob && number(&setting.before) && number(&setting.lowered)
 }
 
-/// Whether the file is gone. The file of a device that is removed while it is open gives `ENODEV`.
+/// Whether the error says that the knob's file is gone. If a device is removed while its file is open, access
+/// to the file gives `ENODEV`.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
 }
@@ -258,7 +260,7 @@ fn read(path: &Path) -> Result<u32, ActuatorError> {
     })
 }
 
-/// Checks that the file can be written, without writing: some files take effect with any write.
+/// Checks that a knob's file can be written, without writing: any write to some of these files has an effect.
 fn check_writable(path: &Path) -> Result<(), ActuatorError> {
     let Ok(found) = path.metadata() else { return Err(ActuatorError::Gone { path: path.to_owned() }) };
     // sysfs refuses to open a file of mode 0444, even for root.
@@ -269,7 +271,7 @@ fn check_writable(path: &Path) -> Result<(), ActuatorError> {
         .map_err(|error| ActuatorError::NotPermitted { path: path.to_owned(), source: error.into() })
 }
 
-/// Writes a value and a newline in one write, as `echo` does, and reads it back.
+/// Writes a value and a newline in one write, as `echo` does, and reads the value back to check it.
 fn write(path: &Path, value: &str) -> Result<(), ActuatorError> {
     check_writable(path)?;
     let failed = |source: io::Error| match is_gone(&source) {

@@ -1,5 +1,5 @@
 //! The journal of changes to the NIC: settings and their previous values, on disk before a change is made.
-//! The next daemon restores from it what a killed daemon left.
+//! From the journal, the next daemon restores the settings that a killed daemon left changed.
 
 use super::{ActuatorKind, Setting, files, mstcongestion};
 use rustix::fs::OFlags;
@@ -11,10 +11,11 @@ use std::path::{Path, PathBuf};
 
 const VERSION: u32 = 1;
 
-/// Most settings in a journal: room for eight priorities and the other knobs of more devices than a host has.
+/// Limit of settings in a journal: room for eight priorities and the other knobs of more devices than a host
+/// has.
 const SETTINGS_MAX: usize = 64;
 
-/// Most bytes that are read of a journal. [`SETTINGS_MAX`] settings need less.
+/// Limit of bytes that are read of a journal. [`SETTINGS_MAX`] settings need less.
 const BYTES_MAX: u64 = 64 << 10;
 
 /// Returns the path of the journal of the daemon with this control socket: beside the socket, as in
@@ -23,7 +24,7 @@ pub fn journal_path(control_socket: &Path) -> PathBuf {
     control_socket.with_extension("congestion.journal")
 }
 
-/// The journal's file, which exists exactly while something may be lowered.
+/// The journal's file, which exists exactly while a setting of the NIC may be lowered.
 #[derive(Debug)]
 pub(super) struct Journal {
     path: PathBuf,
@@ -32,7 +33,7 @@ pub(super) struct Journal {
 /// Reason why the journal cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// The journal cannot be read, so it is unknown what is lowered.
+    /// The journal cannot be read, so it is unknown which settings are lowered.
     #[error("cannot read {}, which says what an earlier daemon changed of the NIC: {source}", path.display())]
     Read {
         /// Path of the journal.
@@ -45,10 +46,10 @@ pub enum JournalError {
     Foreign {
         /// Path of the journal.
         path: PathBuf,
-        /// Description of what is wrong.
+        /// Description of what is wrong with the file.
         why: String,
     },
-    /// The journal cannot be written, so nothing may be lowered.
+    /// The journal cannot be written, so no setting may be lowered.
     #[error("cannot write {}: {source}; nothing is lowered that could not be undone", path.display())]
     Write {
         /// Path of the journal.
@@ -66,13 +67,13 @@ struct Content {
 }
 
 impl Journal {
-    /// Creates the journal of the daemon with this control socket. It touches no file yet.
+    /// Creates the handle of the journal of the daemon with this control socket. No file is touched yet.
     pub(super) fn of(control_socket: &Path) -> Self {
         Self { path: journal_path(control_socket) }
     }
 
     /// Reads the settings that an earlier daemon left changed, in the order of the changes. Without a file
-    /// there are none.
+    /// there are no such settings.
     pub(super) fn load(&self) -> Result<Vec<Setting>, JournalError> {
         let failed = |source| JournalError::Read { path: self.path.clone(), source };
         let foreign = |why: &str| JournalError::Foreign { path: self.path.clone(), why: why.to_owned() };
@@ -115,8 +116,8 @@ impl Journal {
         Ok(aside)
     }
 
-    /// Replaces the journal's content, which is on disk when this returns. Without settings the file is
-    /// removed.
+    /// Replaces the journal's content, which is on disk when this function returns. If there are no settings,
+    /// the file is removed.
     pub(super) fn store(&self, settings: &[Setting]) -> Result<(), JournalError> {
         self.replace(settings).map_err(|source| JournalError::Write { path: self.path.clone(), source })
     }
@@ -159,8 +160,8 @@ fn flags(flags: OFlags) -> i32 {
     i32::try_from(flags.bits()).expect("the flags of open() are an int")
 }
 
-/// Whether this version could have written the setting. The check matters: restoring writes the setting's
-/// value to a path that it names.
+/// Whether this version of Jet could have written the setting to the journal. The check matters, because
+/// restoring writes the setting's value to a path that the setting names.
 fn is_valid_setting(setting: &Setting) -> bool {
     match ActuatorKind::ALL.into_iter().find(|kind| kind.name() == setting.actuator) {
         None => false,

@@ -1,4 +1,5 @@
-//! Lowering and restoring all actuators, one after the other. The journal is always written before a change.
+//! Lowering and restoring the settings of all actuators, one actuator after the other. The journal is always
+//! written before a change.
 //!
 //! The failure of one actuator does not keep the others from working. Settings that could not be restored
 //! stay in the journal. This daemon, or the next, tries again until they are restored.
@@ -32,8 +33,8 @@ impl State {
 
 struct Held {
     actuator: Box<dyn Congestion>,
-    /// Whether the configuration names the actuator. Otherwise it is only here because the journal of an
-    /// earlier configuration names it.
+    /// Whether the configuration names the actuator. Otherwise the actuator is only here because the journal
+    /// of an earlier configuration names it.
     configured: bool,
     state: State,
     detail: String,
@@ -42,21 +43,22 @@ struct Held {
     failed: u64,
 }
 
-/// Settings that an earlier daemon left, and how restoring them ended.
+/// Settings that an earlier daemon left lowered, and how restoring them ended.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// Number of settings that were found in the journal.
     pub found: usize,
-    /// Notes for people: knobs that are gone or were changed by others, failures, a journal that was refused.
+    /// Notes for people: knobs that are gone or were changed by other programs, failures, a journal that was
+    /// refused.
     pub notes: Vec<String>,
-    /// Settings that are still lowered, because restoring failed. They stay in the journal.
+    /// Settings that are still lowered, because restoring failed. These settings stay in the journal.
     pub pending: Vec<Setting>,
 }
 
 /// Restores the settings that a killed daemon with this control socket left lowered.
 ///
-/// Calling it twice does no harm, but it must not be called while that daemon runs.
-/// [`CongestionControl::start`](super::CongestionControl::start) does the same itself.
+/// Calling this function twice does no harm, but it must not be called while a daemon with this control
+/// socket runs. [`CongestionControl::start`](super::CongestionControl::start) restores these settings itself.
 ///
 /// # Errors
 /// Returns [`JournalError::Read`] if the journal cannot be read.
@@ -73,11 +75,12 @@ pub(super) struct ActuatorKeeper {
     pending: Vec<Setting>,
 }
 
-/// Rows of the actuators, which the status reads.
+/// Rows of the status about the actuators: the congestion thread writes them, the status reads them.
 pub(super) type Rows = Mutex<Vec<ActuatorStatus>>;
 
 impl ActuatorKeeper {
-    /// Restores what an earlier daemon left. Then probes the configured actuators, and `others`.
+    /// Restores the settings that an earlier daemon left lowered, and afterwards probes the configured
+    /// actuators and `others`.
     pub(super) fn open(
         config: &CongestionConfig,
         control_socket: &Path,
@@ -144,7 +147,7 @@ impl ActuatorKeeper {
         !self.pending.is_empty()
     }
 
-    /// Lowers all configured actuators that can be used. Failures go to the rows and the notes.
+    /// Lowers all configured actuators that can be used. Failures are reported in the rows and in `notes`.
     pub(super) fn lower(&mut self, notes: &mut Vec<String>) {
         for held in self.held.iter_mut().filter(|held| held.configured) {
             if matches!(held.state, State::Unsupported | State::Lowered) {
@@ -157,8 +160,8 @@ impl ActuatorKeeper {
         }
     }
 
-    /// Restores all lowered settings, in reverse order. Failures go to the rows and the notes, and their
-    /// settings stay pending.
+    /// Restores all lowered settings, in reverse order. Failures are reported in the rows and in `notes`, and
+    /// the failed settings stay pending.
     pub(super) fn restore(&mut self, notes: &mut Vec<String>) {
         for held in self.held.iter_mut().rev() {
             let settings = held.own(&self.pending);
@@ -187,7 +190,7 @@ impl ActuatorKeeper {
         }
     }
 
-    /// Replaces the rows that the status reads.
+    /// Replaces the rows that the status reads by the actuators' present state.
     pub(super) fn publish(&self, rows: &Rows) {
         let fresh = self.held.iter().map(Held::row).collect();
         *rows.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
@@ -215,8 +218,8 @@ impl Held {
         pending.iter().filter(|setting| setting.actuator == self.actuator.name()).cloned().collect()
     }
 
-    /// Writes the settings to the journal, and then lowers the actuator. If that fails half way, the settings
-    /// are restored at once.
+    /// Writes the actuator's settings to the journal, and then lowers the actuator. If lowering fails half
+    /// way, the settings are restored at once.
     fn lower(&mut self, journal: &Journal, pending: &mut Vec<Setting>) -> Result<(), String> {
         let mut settings = self.actuator.plan().map_err(|error| error.to_string())?;
         let mut ahead = pending.clone();

@@ -1,11 +1,11 @@
-//! Congestion actuators: the NIC's own knobs, lowered under danger and restored above the safety line (Jet
-//! §4.3, "Marking ECN").
+//! Congestion actuators: settings (knobs) of the NIC, lowered while the pool is in danger and restored above
+//! the safety line (Jet §4.3, "Marking ECN").
 //!
-//! The signal that always works, [`Soft`], is a message that the receiver sends; here it only has a row in
-//! the status. The other actuators turn knobs of a ConnectX. Each is optional, and probed before use.
-//! [`CongestionControl`] owns them on a separate thread; the reactor tells it `on` or `off`, and never waits.
-//! Each change is recorded in a journal before it is made, so the next start undoes what a killed daemon
-//! left.
+//! The signal that always works, [`Soft`], is a message that the receiver sends; as an actuator, it only has
+//! a row in the status. The other actuators change settings of a ConnectX NIC. Each actuator is optional, and
+//! probed before use. [`CongestionControl`] owns the actuators on a separate thread; the reactor tells that
+//! thread `on` or `off`, and never waits. Each change is recorded in a journal before it is made, so the next
+//! start undoes what a killed daemon left.
 
 mod config;
 mod control;
@@ -33,11 +33,11 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::PathBuf;
 
-/// An actuator that makes senders slower.
+/// An actuator: settings of the NIC that make senders slower while they are lowered.
 ///
 /// The caller stores the settings of [`plan`](Self::plan) in the journal before it calls
-/// [`lower`](Self::lower). Later it calls [`restore`](Self::restore) with the very settings of the journal.
-/// Runs of an external tool have a time limit; a run that exceeds it ends the call with an error.
+/// [`lower`](Self::lower). Later the caller calls [`restore`](Self::restore) with exactly the settings of the
+/// journal. Runs of an external tool have a time limit; a run that exceeds it ends the call with an error.
 pub trait Congestion: Send {
     /// Returns the actuator's name, as in the configuration and the status.
     fn name(&self) -> &'static str;
@@ -48,25 +48,26 @@ pub trait Congestion: Send {
     /// Returns whether the actuator can be used on this host. Changes nothing.
     fn probe(&mut self) -> Support;
 
-    /// Returns the settings that [`lower`](Self::lower) would change, with their present values. Knobs that
-    /// need no change are left out. Changes nothing.
+    /// Returns the settings that [`lower`](Self::lower) would change, with their present values, without
+    /// changing any. Knobs that need no change are left out.
     ///
     /// # Errors
     /// Returns [`ActuatorError`] if a value cannot be read.
     fn plan(&mut self) -> Result<Vec<Setting>, ActuatorError>;
 
-    /// Sets every knob to its lowered value, and reads it back.
+    /// Sets the knob of each setting to its lowered value, and reads the value back.
     ///
     /// # Errors
-    /// Returns [`ActuatorError`]. Some settings may be changed then, so the caller must restore them.
+    /// Returns [`ActuatorError`]. After an error some settings may be changed, so the caller must restore
+    /// them.
     fn lower(&mut self, settings: &[Setting]) -> Result<(), ActuatorError>;
 
-    /// Restores the values from before, in reverse order. Returns notes for people. Calling it twice does no
-    /// harm.
+    /// Restores each knob's value from before lowering, in reverse order. Returns notes for people. A second
+    /// call does no harm.
     ///
     /// The settings may be of another device than the configured one, if the journal is of an earlier
     /// configuration. A knob that holds neither of its two values was changed by another program, and is left
-    /// alone. A knob that is gone needs nothing. Each of these two cases adds a note.
+    /// alone. A knob that is gone needs no restoring. Each of these two cases adds a note.
     ///
     /// # Errors
     /// Returns the first [`ActuatorError`]; the caller tries again later. A failed setting may keep the
@@ -79,17 +80,17 @@ pub trait Congestion: Send {
 pub enum Support {
     /// The actuator can be used.
     Ready {
-        /// Present values, as text for people.
+        /// Present values of the actuator's knobs, as text for people.
         found: String,
     },
     /// The actuator cannot be used.
     Unsupported {
-        /// Reason, and what would help.
+        /// Reason why the actuator cannot be used, and what would help.
         why: String,
     },
 }
 
-/// One knob's values before and while lowered, as the journal records them.
+/// One knob's value before lowering and its lowered value, as the journal records them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setting {
@@ -118,16 +119,16 @@ pub enum ActuatorError {
     /// The actuator has no device.
     #[error("{why}")]
     NoDevice {
-        /// Reason, and which key to set.
+        /// Reason why there is no device, and which key to set.
         why: String,
     },
-    /// A file has vanished.
+    /// A knob's file has vanished.
     #[error("{} is not there any more; the driver was reloaded or the NIC removed", path.display())]
     Gone {
         /// Path of the file.
         path: PathBuf,
     },
-    /// A file cannot be read.
+    /// A knob's file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
         /// Path of the file.
@@ -135,7 +136,7 @@ pub enum ActuatorError {
         /// Error from the system.
         source: io::Error,
     },
-    /// A file holds no number, so it could not be restored later.
+    /// A knob's file holds no number, so its value could not be restored later.
     #[error("{} holds \"{found}\" and not a number", path.display())]
     NoNumber {
         /// Path of the file.
@@ -143,13 +144,13 @@ pub enum ActuatorError {
         /// Text that the file holds.
         found: String,
     },
-    /// A file is read-only for every process.
+    /// A knob's file is read-only for every process.
     #[error("{} is read-only; this driver or firmware does not let it be set", path.display())]
     ReadOnly {
         /// Path of the file.
         path: PathBuf,
     },
-    /// This process may not write a file.
+    /// This process may not write a knob's file.
     #[error(
         "may not write {}: {source}; run jetd as root, or mount what it lies on writable (containers have it \
          read-only)",
@@ -161,7 +162,7 @@ pub enum ActuatorError {
         /// Error from the system.
         source: io::Error,
     },
-    /// A file refuses the value.
+    /// A knob's file refuses the value.
     #[error("{} does not take {value}: {source}", path.display())]
     Write {
         /// Path of the file.
@@ -171,14 +172,14 @@ pub enum ActuatorError {
         /// Error from the system.
         source: io::Error,
     },
-    /// A knob accepted a value, and then reads as another one.
+    /// A knob accepted a value without an error, but has another value when it is read back.
     #[error("{knob} was set to {value} and reads {found}; the firmware does not take that value")]
     NotTaken {
         /// Name of the knob.
         knob: String,
         /// Value that was written.
         value: String,
-        /// Value that the knob has.
+        /// Value that was read back from the knob.
         found: String,
     },
     /// The journal names a knob that this actuator does not have: another version wrote the journal.
@@ -205,7 +206,7 @@ pub enum ActuatorError {
     },
 }
 
-/// Builds the note about a knob that has neither of its two values.
+/// Builds the note about a knob that has neither its lowered value nor its value from before.
 fn changed_by_others(setting: &Setting, found: &str) -> String {
     let Setting { device, knob, before, lowered, .. } = setting;
     format!(
@@ -213,13 +214,14 @@ fn changed_by_others(setting: &Setting, found: &str) -> String {
     )
 }
 
-/// Builds the note about a knob that is gone.
+/// Builds the note about a knob that no longer exists.
 fn gone(setting: &Setting) -> String {
     let Setting { device, knob, before, .. } = setting;
     format!("{knob} of {device}, which was {before}, is no longer there: nothing to restore")
 }
 
-/// Creates the actuator of this kind as configured. Its external tool, if any, inherits the lock.
+/// Creates the actuator of this kind as configured. The actuator's external tool, if it has one, inherits the
+/// lock.
 fn actuator(
     config: &CongestionConfig,
     kind: ActuatorKind,

@@ -2,8 +2,8 @@
 //! buffer fills because PCIe is too slow.
 //!
 //! One run takes exactly one of `--action`, `--mode` and `--query`. The tool prints its errors on standard
-//! output, and exits with status 1. It can set the mode only where the firmware has the dynamic one, so the
-//! mode is set only if it differs.
+//! output, and exits with status 1. The tool can set the mode only where the firmware has the mode `dynamic`,
+//! so the mode is set only if it differs.
 
 use super::config::{Mode, is_pci};
 use super::tool::{Tool, one_line};
@@ -90,8 +90,8 @@ impl State {
     }
 }
 
-/// Parses the tool's answer: `Action: mark` and `Mode: dynamic`, each on a line. Other words give `None`,
-/// since they could not be restored.
+/// Parses the answer of `mstcongestion`: an action and a mode, as in `Action: mark` and `Mode: dynamic`, each
+/// on a line. Unknown words give `None`, since they could not be restored.
 fn parse(said: &str) -> Option<State> {
     let field = |name: &str, words: &[&str]| {
         let value = said.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':'))?.trim();
@@ -100,7 +100,7 @@ fn parse(said: &str) -> Option<State> {
     Some(State { action: field("Action", &ACTIONS)?, mode: field("Mode", &MODES)? })
 }
 
-/// Whether this actuator could have written the setting.
+/// Whether this actuator could have written the setting to the journal.
 pub(super) fn is_valid_setting(setting: &Setting) -> bool {
     let words: &[&str] = match setting.knob.as_str() {
         ACTION => &ACTIONS,

@@ -1,9 +1,9 @@
-//! Timing of changes to the NIC: at most one in the hold time, always to the newest wish, and repeated where
-//! restoring failed.
+//! Timing of changes to the NIC: at most one change in the hold time (`congestion.hold_ms`), always to the
+//! reactor's newest wish, and repeated where restoring failed.
 
 use std::time::{Duration, Instant};
 
-/// Longest time between two tries of restoring that fails.
+/// Longest time between two attempts to restore settings, while restoring fails.
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
 /// Next step of the thread that changes the NIC.
@@ -11,9 +11,9 @@ const RETRY_MAX: Duration = Duration::from_secs(10);
 pub(super) enum Step {
     /// Lower the NIC's settings (`true`), or restore them (`false`).
     Apply(bool),
-    /// Check again after this time, or at a new wish.
+    /// Look for the next step again after this time, or at a new wish of the reactor.
     Wait(Duration),
-    /// Check again at a new wish.
+    /// Look for the next step again at a new wish of the reactor.
     Rest,
 }
 
@@ -22,7 +22,7 @@ pub(super) struct Pace {
     hold: Duration,
     applied: bool,
     changed: Option<Instant>,
-    /// Time after which restoring is tried again.
+    /// Time after which a failed restoring is tried again.
     retry: Duration,
 }
 
@@ -31,7 +31,8 @@ impl Pace {
         Self { hold, applied: false, changed: None, retry: hold }
     }
 
-    /// Returns the step for this wish. `unfinished` says that settings still have to be restored.
+    /// Returns the next step for this wish of the reactor: `true` to lower settings. `unfinished` says that
+    /// settings still have to be restored.
     pub(super) fn step(&self, now: Instant, wish: bool, unfinished: bool) -> Step {
         let after = match wish == self.applied {
             false => self.hold,
@@ -44,7 +45,7 @@ impl Pace {
         }
     }
 
-    /// Notes that a step to this wish was carried out.
+    /// Notes that a step that carries out this wish was done at `now`.
     pub(super) fn applied(&mut self, now: Instant, wish: bool) {
         let again = wish == self.applied;
         self.retry =

@@ -1,5 +1,5 @@
-//! Two rows of the status that change nothing of the NIC: the signal that the receiver itself sends, and an
-//! event counter that can only be observed.
+//! Two actuators that have a row in the status, but change nothing of the NIC: the signal that the receiver
+//! itself sends, and an event counter that can only be observed.
 
 use super::{ActuatorError, Congestion, Setting, Support};
 
@@ -7,7 +7,7 @@ use super::{ActuatorError, Congestion, Setting, Support};
 /// how often the signal was turned on.
 #[derive(Clone, Copy, Debug)]
 pub struct Soft {
-    /// Whether the configuration turns the signal on.
+    /// Whether the configuration turns the signal on (`congestion.soft`).
     pub enabled: bool,
 }
 
@@ -41,9 +41,9 @@ impl Congestion for Soft {
     }
 }
 
-/// The parameter `pcie_cong_inbound_high` of devlink, which is never set. It decides when the firmware counts
-/// an event, and marks no packets. It is a `driverinit` parameter: a change needs a reload, which takes the
-/// NIC down.
+/// The parameter `pcie_cong_inbound_high` of devlink, which is never set. The parameter decides when the
+/// firmware counts an event; it marks no packets. A change of a `driverinit` parameter like this one needs a
+/// reload, which takes the NIC down.
 #[derive(Clone, Copy, Debug)]
 pub struct PcieCong;
 

@@ -1,7 +1,7 @@
 //! Running an external tool: finding and starting it, reading its output, and killing it when it hangs.
 //!
-//! The tool is started with `posix_spawn`, so nothing here may force a `fork`. A fork would make every
-//! private page of the daemon copy-on-write, and the reactor would fault on its own memory.
+//! The tool is started with `posix_spawn`, so no option of the start may force a `fork`. A fork would make
+//! every private page of the daemon copy-on-write, and the reactor would fault on its own memory.
 
 use super::tool_lock::ToolLock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,13 +18,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// Most bytes of a tool's output that are kept. The rest is read and dropped.
+/// Limit of bytes of a tool's output that are kept. The rest is read and dropped.
 const SAID_BYTES_MAX: usize = 4096;
 
-/// Most characters of a tool's output that an error shows.
+/// Limit of characters of a tool's output that an error shows.
 const TOLD_CHARS_MAX: usize = 300;
 
-/// Time that a killed tool has to end. Only a tool that waits in the kernel needs any.
+/// Time that the daemon waits for the end of a killed tool. Only a tool that waits in the kernel does not end
+/// at once.
 const KILL_LIMIT: Duration = Duration::from_secs(1);
 
 /// Reason why a run of a tool failed.
@@ -52,13 +53,13 @@ pub enum ToolError {
         command: String,
         /// Time limit of the run, in milliseconds.
         limit_ms: u128,
-        /// Output until then.
+        /// Output of the tool until it was killed.
         output: String,
     },
     /// The process of an earlier run hangs in the kernel, where not even a kill ends it.
     #[error("process {pid} of an earlier run cannot be killed; nothing more is tried until it is gone")]
     Stuck {
-        /// Number of that process.
+        /// Number of the process that hangs.
         pid: u32,
     },
     /// The tool reported a failure, or another process killed it.
@@ -106,14 +107,14 @@ pub(super) struct Tool {
 }
 
 impl Tool {
-    /// Creates a tool from its path, or its name in `PATH`. Each run may take `limit`. Its process inherits
-    /// `lock`, by which the next daemon finds it.
+    /// Creates a tool from its path, or its name in `PATH`. Each run may take `limit`. The tool's process
+    /// inherits `lock`, by which the next daemon finds the process.
     pub(super) fn new(program: PathBuf, limit: Duration, lock: Result<ToolLock, String>) -> Self {
         Self { program, limit, lock, unended: None }
     }
 
-    /// Returns the path of the tool. Each run looks for it anew: it may be installed, moved or removed while
-    /// the daemon runs.
+    /// Returns the path of the tool. Each run looks for the tool anew, since it may be installed, moved or
+    /// removed while the daemon runs.
     pub(super) fn find(&self) -> Result<PathBuf, ToolError> {
         let not_found = || ToolError::NotFound { program: self.program.clone() };
         if self.program.as_os_str().as_encoded_bytes().contains(&b'/') {
@@ -225,8 +226,8 @@ fn kill(child: &Child) {
     let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
 }
 
-/// Waits until the process has ended, and reads its output meanwhile. Returns `false` when the time is up. It
-/// does not reap the process.
+/// Waits until the process has ended, and reads its output meanwhile. Returns `false` when the time is up.
+/// The process is not reaped.
 fn wait(process: &OwnedFd, mut reader: Option<&mut File>, output: &mut Vec<u8>, limit: Duration) -> bool {
     let deadline = Instant::now() + limit;
     loop {
@@ -257,7 +258,7 @@ fn wait(process: &OwnedFd, mut reader: Option<&mut File>, output: &mut Vec<u8>, 
     }
 }
 
-/// Reads the output that is there. Returns whether the other end is closed.
+/// Reads the tool's output that has arrived. Returns whether the tool's end of the pipe is closed.
 fn read_available(reader: &mut File, output: &mut Vec<u8>) -> bool {
     let mut chunk = [0; 1024];
     // A tool may write without end, so return after this many chunks to check the time.
@@ -280,7 +281,7 @@ mod tests {
     use super::*;
     use crate::daemon::congestion::tests::{script, wait_until};
 
-    /// Time limit that only a hanging tool exceeds.
+    /// Time limit of a tool in these tests, so long that only a hanging tool exceeds it.
     const GENEROUS: Duration = Duration::from_secs(30);
 
     struct Bench {

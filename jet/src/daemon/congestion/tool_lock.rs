@@ -1,6 +1,6 @@
-//! Ending tools that have outlived their daemon. The tool of a killed daemon may still turn a knob after the
-//! next daemon has looked at it. So every tool inherits a lock as its standard input. The next daemon kills
-//! each process that has this lock there.
+//! Ending tools that have outlived their daemon. The tool of a killed daemon may still change a knob after
+//! the next daemon has looked at that knob. Every tool therefore inherits a lock as its standard input. The
+//! next daemon kills each process that has this lock as its standard input.
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
@@ -13,7 +13,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Pause between two tries of the lock.
+/// Pause between two attempts to take the lock.
 const TRY_AGAIN: Duration = Duration::from_millis(5);
 
 /// A file lock that is held as long as the daemon or one of its tools lives.
@@ -33,7 +33,7 @@ pub(super) enum LockError {
         /// Error from the system.
         source: io::Error,
     },
-    /// Another process still holds the lock when the time is up.
+    /// Another process still holds the lock when the time limit is over.
     #[error("{} is held by another daemon, or by a tool of one that cannot be ended; stop \
              it", path.display())]
     Held {
@@ -77,9 +77,9 @@ impl ToolLock {
         }
     }
 
-    /// Kills every process that has the lock as its standard input. If a process has it as another
-    /// descriptor, that is a living daemon, which may run its tools: then none is killed. A tool that is just
-    /// being started looks like its daemon. The next call finds it.
+    /// Kills every process that has the lock as its standard input. A process that has the lock as another
+    /// descriptor is a living daemon, which may run its tools: in that case no process is killed. A tool that
+    /// is just being started looks like its daemon, and is found by the next call.
     fn end_tools(&self) -> io::Result<()> {
         let ours = self.file.metadata()?;
         let is_lock = |path: &Path| {

@@ -1,5 +1,5 @@
-//! Allocating escape memory. A separate thread allocates and touches it, so neither the daemon's start nor a
-//! message waits for it.
+//! Allocating escape memory. A separate thread allocates and touches the memory, so neither the daemon's
+//! start nor a message waits for it.
 
 use jet_fabric::memory::SharedMemory;
 use jet_wire::segment::{SegmentLayout, SegmentShape};
@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// Bytes that are allocated and touched in one step. Finished chunks are usable while the rest is being
-/// prepared.
+/// Bytes of escape memory that are allocated and touched in one step. Finished chunks are usable while the
+/// rest is being prepared.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Number of sessions for whose segments escape memory leaves room. An application without a session receives
-/// nothing. Without escape memory only slow applications suffer. A host runs a few applications, and one that
-/// restarts has two sessions for a while.
+/// Number of sessions for whose segments escape memory leaves room on the host. Sessions matter more: an
+/// application without a session receives nothing, while without escape memory only slow applications suffer.
+/// A host runs a few applications, and one that restarts has two sessions for a while.
 const SESSIONS_LEFT: u32 = 16;
 
 /// The sessions whose segments need room beside escape memory.
@@ -22,7 +22,7 @@ const SESSIONS_LEFT: u32 = 16;
 pub struct Sessions {
     /// Shape of each session's segment.
     pub shape: SegmentShape,
-    /// Most sessions that the configuration allows.
+    /// Limit of sessions, from the configuration.
     pub max: u32,
 }
 
@@ -40,15 +40,15 @@ impl Sessions {
      memory (its cgroup's limit, the machine's)"
 )]
 pub struct PrepareError {
-    /// Bytes that are usable.
+    /// Bytes of escape memory that are usable.
     pub ready: usize,
-    /// Bytes requested.
+    /// Bytes of escape memory that were requested.
     pub wanted: usize,
     /// Error from the system.
     pub source: io::Error,
 }
 
-/// The thread that prepares escape memory. Dropping this stops the thread after its current chunk.
+/// The thread that prepares escape memory. Dropping this value stops the thread after its current chunk.
 #[derive(Debug)]
 pub struct Preparing {
     stop: Arc<AtomicBool>,
@@ -66,8 +66,8 @@ impl Drop for Preparing {
 }
 
 /// Allocates and touches the region's pages, from its beginning, on a new thread. After each chunk `report`
-/// gets the number of usable bytes. It gets the error, too, when no more can be had. The thread stops where
-/// the rest would take the room of sessions.
+/// gets the number of usable bytes, and also the error when no more memory can be had. The thread stops where
+/// more escape memory would take the room that sessions need.
 ///
 /// # Errors
 /// Returns the system's error if the thread cannot be started.

@@ -1,5 +1,5 @@
-//! Applications of this host as the driver reaches them: by a doorbell, and by two channels to the control
-//! plane.
+//! Applications of this host as the driver reaches them: each by a doorbell, and by two channels to the
+//! control plane.
 
 use jet_core::{SessionEnd, Standstill};
 use jet_fabric::unix::Doorbell;
@@ -11,11 +11,11 @@ pub type NewSession = jet_reactor::NewSession<LocalApplication>;
 
 /// An application on this host, as the driver reaches it.
 pub struct LocalApplication {
-    /// The daemon's end of the doorbell.
+    /// The daemon's end of the application's doorbell.
     pub doorbell: Doorbell,
-    /// Receives the reason when the session ends.
+    /// Channel to which the driver sends the reason when the session ends.
     pub ended: oneshot::Sender<SessionEnd>,
-    /// Receives a value when a standstill of the application begins, lasts or ends.
+    /// Channel to which the driver sends a value when a standstill of the application begins, lasts or ends.
     pub standstill: watch::Sender<Option<Standstill>>,
 }
 

@@ -1,5 +1,5 @@
-//! Commands from the control plane to the reactor. Their queue is bounded, commands are rare, and the reactor
-//! never waits for one.
+//! Commands from the control plane to the reactor. The queue of commands is bounded, commands are rare, and
+//! the reactor never waits for a command.
 
 use super::application::NewSession;
 use super::snapshot::Snapshot;
@@ -12,7 +12,7 @@ use std::io;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, TryAcquireError, oneshot};
 
-/// Most commands that may wait for the reactor.
+/// Limit of commands that may wait for the reactor.
 const COMMANDS: usize = 256;
 
 /// A command to the reactor.
@@ -24,36 +24,36 @@ pub enum Command {
         /// Channel for the answer: the session's ticket, or the reason for refusing it.
         reply: oneshot::Sender<Result<SessionTicket, OpenSessionError>>,
     },
-    /// Ends a session. Its application may live on, and read the slabs that it held.
+    /// Ends a session. The session's application may live on, and read the slabs that it held.
     End {
         /// Ticket of the session.
         ticket: SessionTicket,
     },
-    /// Reports that an application's connection or process is gone, whether its session was ended before or
-    /// not.
+    /// Reports to the reactor that an application's connection or process is gone, whether its session was
+    /// ended before or not.
     Gone {
         /// Ticket of the session.
         ticket: SessionTicket,
     },
-    /// Fills a snapshot with the reactor's counts. One is filled at a time: a new command replaces an
-    /// unfinished one, whose reply channel closes.
+    /// Fills a snapshot with the reactor's counts. One snapshot is filled at a time: a new command replaces
+    /// an unfinished snapshot, whose reply channel closes.
     Snapshot {
         /// Snapshot to fill.
         snapshot: Box<Snapshot>,
         /// Channel for the filled snapshot.
         reply: oneshot::Sender<Box<Snapshot>>,
     },
-    /// Reports how much of escape memory is ready, counted from its beginning.
+    /// Reports to the reactor how much of escape memory is ready, counted from the memory's beginning.
     EscapeMemory {
         /// Number of slabs that are ready.
         ready_slabs: u32,
-        /// Reason why no more slabs will be ready; none while more may follow.
+        /// Reason why no more slabs will be ready; `None` while more may follow.
         error: Option<String>,
     },
-    /// Starts a drain: the reactor takes nothing new, finishes its messages, and stops. A second command sets
-    /// another deadline.
+    /// Starts a drain: the reactor takes no new messages, finishes those that it has, and stops. A second
+    /// `Drain` command sets another deadline.
     Drain {
-        /// Time in milliseconds, from now, after which the reactor stops anyway.
+        /// Time in milliseconds, from now, after which the reactor stops even if messages are unfinished.
         deadline_ms: u64,
     },
 }
@@ -72,7 +72,8 @@ pub enum OpenSessionError {
 /// The control plane's end of the queue of commands to the reactor.
 pub struct Commands {
     queue: ArrayQueue<Command>,
-    /// One permit for each free place in the queue. A sender without a permit waits for the reactor.
+    /// One permit for each free place in the queue. A task that gets no permit waits until the reactor takes
+    /// a command.
     room: Semaphore,
     bell: Doorbell,
 }
@@ -96,8 +97,8 @@ impl Commands {
         Ok((Arc::clone(&shared), CommandInbox { shared, bell: theirs }))
     }
 
-    /// Queues a command for the reactor, and waits until the queue has room. Once the reactor is gone the
-    /// command is dropped, and with it its reply channel.
+    /// Queues a command for the reactor, and waits until the queue has room. Once the reactor is gone, the
+    /// command and its reply channel are dropped.
     pub async fn send(&self, command: Command) {
         if let Ok(permit) = self.room.acquire().await {
             permit.forget();
@@ -105,7 +106,7 @@ impl Commands {
         }
     }
 
-    /// Queues a command like [`Self::send`], from a thread that may block.
+    /// Queues a command like [`Self::send`], for callers on a thread that may block.
     pub fn send_blocking(&self, command: Command) {
         loop {
             match self.room.try_acquire() {

@@ -15,12 +15,13 @@ pub struct Epoll {
     epoll: OwnedFd,
 }
 
-/// Source of an event that woke the reactor. The NIC is not named, since each turn looks at it anyway.
+/// Source of an event that woke the reactor. The NIC is no such source, since each turn of the driver looks
+/// at the NIC anyway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// The bell of the command queue.
+    /// The bell of the command queue rang.
     Commands,
-    /// The doorbell of the session with this number.
+    /// The doorbell of the session with this number rang.
     Session(u32),
 }
 
@@ -50,7 +51,7 @@ impl Epoll {
         let _ = epoll::delete(&self.epoll, doorbell);
     }
 
-    /// Sleeps until an event occurs or the span is over; without a span, until an event. Calls `each` for
+    /// Sleeps until an event occurs or the span is over (`None`: until an event occurs). Calls `each` for
     /// every bell that rang.
     ///
     /// # Errors

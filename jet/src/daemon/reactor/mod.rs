@@ -1,5 +1,5 @@
-//! The reactor's thread. It gives the driver its turns and the time, and carries out commands of the control
-//! plane within them. It sleeps on epoll while there is nothing to do.
+//! The reactor's thread. The thread runs the driver's turns, gives the driver the time, and carries out
+//! commands of the control plane within the turns. While there is nothing to do, the thread sleeps on epoll.
 
 mod application;
 mod command;
@@ -24,7 +24,7 @@ use std::time::Instant;
 /// Options of a reactor.
 #[derive(Clone, Debug)]
 pub struct ReactorOptions {
-    /// Core to which the reactor's thread is pinned; none: not pinned.
+    /// Core to which the reactor's thread is pinned; `None`: not pinned.
     pub cpu: Option<usize>,
     /// Longest time in nanoseconds that the reactor spins before it sleeps.
     pub spin_ns_max: u64,
@@ -33,7 +33,7 @@ pub struct ReactorOptions {
 /// Reason why a reactor ended before it was told to.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The core does not exist, or this process may not use it.
+    /// The core for the reactor's thread does not exist, or this process may not use it.
     #[error("cannot pin the reactor to core {cpu}; name another as reactor.cpu, or none")]
     Core {
         /// Number of the core.
@@ -42,7 +42,8 @@ pub enum RunError {
     /// Waiting on epoll failed.
     #[error("the reactor cannot sleep: {0}")]
     Sleep(io::Error),
-    /// The RDMA device was removed or failed. Senders keep unacknowledged messages and send them again.
+    /// The RDMA device was removed or failed. Senders keep messages that were not acknowledged, and send them
+    /// again.
     #[error(
         "the RDMA device was removed, or failed; start again when it is back (see `rdma link` and dmesg). \
          Nothing is lost: senders keep what was not acknowledged"
@@ -50,7 +51,7 @@ pub enum RunError {
     NicGone,
 }
 
-/// The driver for applications on this host.
+/// The driver, with applications on this host as the sessions' applications.
 pub type Driver<N> = jet_reactor::Driver<N, LocalApplication>;
 
 /// The reactor: the driver, the commands to it, its clock, and its epoll.
@@ -62,7 +63,8 @@ pub struct Reactor<N: Nic> {
     cpu: Option<usize>,
     started: Instant,
     spin_ns_max: u64,
-    /// Time that the reactor spins at present, in nanoseconds. It adapts below `spin_ns_max`.
+    /// Time in nanoseconds that the reactor spins before it sleeps, at present. The time adapts to the load,
+    /// up to `spin_ns_max`.
     spin_ns: u64,
     /// Latest time at which the reactor should look for work again. A later look counts as a stall.
     due_ns: Option<u64>,
@@ -176,8 +178,8 @@ impl<N: Nic> Reactor<N> {
     }
 }
 
-/// Clears the rings of a session's doorbell. A closed doorbell is removed from epoll: the control plane
-/// notices that the application is gone, and closes the session.
+/// Takes the waiting rings off a session's doorbell. A closed doorbell is removed from epoll: the control
+/// plane notices that the application is gone, and closes the session.
 fn clear_doorbell<N: Nic>(driver: &mut Driver<N>, epoll: &Epoll, session: SessionId) {
     if let Some(application) = driver.application(session)
         && application.doorbell.clear() == Rung::Closed
@@ -186,8 +188,8 @@ fn clear_doorbell<N: Nic>(driver: &mut Driver<N>, epoll: &Epoll, session: Sessio
     }
 }
 
-/// Longest time in nanoseconds for a turn and for waking up. A turn takes microseconds, and 1 ms if it copies
-/// and checks megabytes. Any time beyond that counts as a stall of the reactor or the machine.
+/// Longest time in nanoseconds that a turn and waking up normally take. A turn takes microseconds, or 1 ms if
+/// it copies and checks megabytes. Any time beyond that counts as a stall of the reactor or the machine.
 const TURN_NS_MAX: u64 = 1_000_000;
 /// Unit in nanoseconds to which epoll rounds up the length of a sleep.
 const SLEEP_UNIT_NS: u64 = 1_000_000;
@@ -199,9 +201,9 @@ fn due_ns(now_ns: u64, sleep_ns: u64) -> u64 {
     now_ns.saturating_add(sleep_ns).saturating_add(TURN_NS_MAX)
 }
 
-/// Shortest time in nanoseconds that a reactor spins, if it may spin at all.
+/// Shortest time in nanoseconds that a reactor spins before it sleeps, if it may spin at all.
 const SPIN_NS_MIN: u64 = 2_000;
-/// Number of idle turns between two yields of the core.
+/// Number of turns without work after which the spinning reactor yields its core to other threads.
 const YIELD_EVERY: u32 = 8;
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use jet_fabric::nic::Nic;
 use jet_reactor::SessionTicket;
 use std::sync::Arc;
 
-/// The queue of commands, and state for answers that the driver does not have.
+/// The queue of commands to the reactor, and the state that answers need beside the driver's.
 pub(super) struct Orders {
     pub inbox: CommandInbox,
     /// Reason why there is no escape memory, or less than the configuration asks for.
@@ -19,8 +19,8 @@ pub(super) struct Orders {
 }
 
 impl Orders {
-    /// Carries out all waiting commands, and continues filling a snapshot. Returns whether there was anything
-    /// to do. Doorbells of new sessions are added to `epoll`.
+    /// Carries out all waiting commands, and continues to fill a snapshot that was begun. Returns whether
+    /// there was anything to do. Doorbells of new sessions are added to `epoll`.
     pub fn carry_out<N: Nic>(&mut self, now_ns: u64, driver: &mut Driver<N>, epoll: &Epoll) -> bool {
         let mut any = false;
         while let Some(command) = self.inbox.take() {

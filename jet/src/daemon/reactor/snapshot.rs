@@ -1,19 +1,23 @@
-//! Snapshots of the reactor's counts for the control plane. Filling one does not stop the reactor: it copies
-//! a few rows a turn.
+//! Snapshots of the reactor's counts for the control plane. The reactor does not stop to fill a snapshot: in
+//! each turn the reactor copies a few rows.
 //!
-//! There are two snapshots. While the reactor fills one, the control plane reads the other. They change hands
-//! through the command queue and its answers, so no memory is shared and no lock is needed.
+//! There are two snapshots. While the reactor fills one, the control plane reads the other. The reactor and
+//! the control plane exchange the two through the command queue and its answers, so they share no memory and
+//! need no lock.
 
 use super::Driver;
 use jet_core::{PeerId, PeerStats, QuarantineStats, Receiver, SessionId, SessionStats, Stats};
 use jet_fabric::nic::{Counters, Nic};
 use tokio::sync::oneshot;
 
-/// Most numbers of sessions, or of senders, that one turn looks at. Most numbers are unused.
+/// Limit of the session numbers, and of the sender numbers, that one turn of the reactor looks at for a
+/// snapshot. Most of the possible numbers are unused.
 const NUMBERS: u32 = 512;
-/// Most sessions that one turn copies. Each takes about half a microsecond, mostly for its quantiles.
+/// Limit of the sessions that one turn of the reactor copies to a snapshot. Copying one takes about half a
+/// microsecond, mostly for its quantiles.
 const SESSIONS: usize = 8;
-/// Most senders that one turn copies. Each takes some nanoseconds.
+/// Limit of the senders that one turn of the reactor copies to a snapshot. Copying one takes some
+/// nanoseconds.
 const PEERS: usize = 64;
 
 /// Counts of the reactor at one time.
@@ -31,16 +35,16 @@ pub struct Snapshot {
     pub escape_error: Option<std::sync::Arc<str>>,
     /// Registered applications with their session numbers, in ascending order.
     pub sessions: Vec<(u32, SessionStats)>,
-    /// Sessions in quarantine with their numbers, in ascending order. The numbers are of the same range as
-    /// those of applications.
+    /// Sessions in quarantine with their numbers, in ascending order. Quarantined sessions and registered
+    /// applications never have the same number.
     pub quarantined: Vec<(u32, QuarantineStats)>,
     /// Connected senders with their numbers, in ascending order.
     pub peers: Vec<(u32, PeerStats)>,
 }
 
 impl Snapshot {
-    /// Creates an empty snapshot with room for the most rows that there may be, so that the reactor allocates
-    /// nothing. Unused room is never touched, and so takes no memory.
+    /// Creates an empty snapshot with room for as many rows as the limits of sessions and senders allow, so
+    /// that the reactor allocates nothing. Unused room is never touched, and so takes no memory.
     pub fn with_room(sessions_max: u32, peers_max: u32) -> Box<Self> {
         let (sessions, peers) = (sessions_max as usize, peers_max as usize);
         Box::new(Self {
@@ -69,8 +73,8 @@ impl Filling {
         Self { snapshot, reply, session: 0, peer: 0 }
     }
 
-    /// Copies one turn's worth of rows. Returns `Some` while rows are left. After the last row it copies the
-    /// totals, and sends the snapshot to the control plane.
+    /// Copies as many rows to the snapshot as one turn of the reactor may. Returns `Some` while rows are
+    /// left. After the last row, copies the totals and sends the snapshot to the control plane.
     pub fn go_on<N: Nic>(
         mut self,
         now_ns: u64,
@@ -92,7 +96,8 @@ impl Filling {
         None
     }
 
-    /// Copies one turn's worth of rows. Returns whether all rows are copied.
+    /// Copies as many rows to the snapshot as one turn of the reactor may. Returns whether all rows are
+    /// copied.
     fn copy_rows(&mut self, receiver: &Receiver) -> bool {
         let Self { snapshot, session, peer, .. } = self;
         let config = receiver.config();

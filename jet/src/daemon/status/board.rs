@@ -1,7 +1,7 @@
 //! One snapshot for all clients that ask for the status at the same time.
 //!
-//! Each answer shows a state after its request. A snapshot is begun at most every [`GAP`], however often
-//! clients ask, so asking costs the path of messages little.
+//! Each answer shows a state of the daemon after the client's request. A snapshot is begun at most every
+//! [`GAP`], however often clients ask, so their requests hardly slow messages down.
 
 use super::rows::{FIRST, FURTHER};
 use super::{About, status};
@@ -20,18 +20,18 @@ use tokio::time::Instant;
 
 /// Least time between the beginnings of two snapshots.
 const GAP: Duration = Duration::from_millis(25);
-/// Age from which a snapshot no longer serves requests for further rows. A request after that waits for a new
-/// snapshot.
+/// Age from which a snapshot no longer serves requests for further rows. A request that comes later waits for
+/// a new snapshot.
 const ROWS_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// Most requests that may be queued. Further clients wait until there is room.
+/// Limit of queued requests for the status. Further clients wait until the queue has room.
 const ASKS: usize = 256;
 
 /// Sources of the status.
 pub struct Sources {
     /// Queue of commands to the reactor.
     pub commands: Arc<Commands>,
-    /// Facts that never change.
+    /// Facts about this daemon that never change.
     pub about: About,
     /// State of the congestion actuators.
     pub congestion: CongestionView,
@@ -65,8 +65,8 @@ pub struct Board {
 }
 
 impl Board {
-    /// Starts the task that asks the reactor for all clients. The task ends when the board is dropped or the
-    /// reactor is gone.
+    /// Starts the task that asks the reactor for snapshots on behalf of all clients. The task ends when the
+    /// board is dropped or the reactor is gone.
     pub fn start(sources: Sources) -> Self {
         let (asks, asked) = mpsc::channel(ASKS);
         let newest = Arc::new(Mutex::new(None));
@@ -86,8 +86,8 @@ impl Board {
         hears.await.ok()
     }
 
-    /// Returns further rows of the newest status, or of a new one if the newest is too old. `None`: the
-    /// daemon is stopping.
+    /// Returns the page of rows from `from` on, of the newest status, or of a new one if the newest is too
+    /// old. Returns `None` if the daemon is stopping.
     pub async fn rows(&self, from: RowsFrom) -> Option<Rows> {
         let newest = newest(&self.newest).clone().filter(|answer| answer.begun.elapsed() < ROWS_AGE_MAX);
         match newest {
@@ -101,7 +101,7 @@ fn newest(newest: &Mutex<Option<Arc<Answer>>>) -> MutexGuard<'_, Option<Arc<Answ
     newest.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Collects waiting requests, gets one snapshot for all of them, and answers each with it.
+/// Collects waiting requests, gets one snapshot for all of them, and answers each request with that snapshot.
 async fn tell(sources: Sources, mut asked: mpsc::Receiver<Reply>, board: Arc<Mutex<Option<Arc<Answer>>>>) {
     let room = || Snapshot::with_room(sources.about.sessions_max, sources.about.peers_max);
     let mut empty = room();

@@ -10,19 +10,19 @@ use jet_core::{PeerStats, QuarantineStats, SessionStats};
 /// Limits of a page of rows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Page {
-    /// Most rows of applications, and most rows of sessions in quarantine.
+    /// Limit of the page's rows of applications, and also of its rows of sessions in quarantine.
     pub sessions_max: usize,
-    /// Most rows of senders.
+    /// Limit of the page's rows of senders.
     pub peers_max: usize,
 }
 
-/// Limits of the page that comes with the status, for people to read.
+/// Limits of the first page of rows, which is part of the status itself and is meant for people to read.
 pub(super) const FIRST: Page = Page { sessions_max: 32, peers_max: 20 };
-/// Limits of each further page.
+/// Limits of each page of rows after the first.
 pub(super) const FURTHER: Page = Page { sessions_max: 256, peers_max: 1024 };
 
 impl Page {
-    /// Returns the page that begins at `from`, and where the next one begins.
+    /// Returns the page of rows that begins at `from`, and the numbers at which the next page begins.
     pub fn of(self, snapshot: &Snapshot, from: RowsFrom) -> Rows {
         let (sessions, next_session) = part(&snapshot.sessions, from.session, self.sessions_max);
         let (quarantined, next_quarantined) = part(&snapshot.quarantined, from.session, self.sessions_max);
@@ -48,7 +48,8 @@ impl Page {
     }
 }
 
-/// Returns at most `most` rows from the number `from` on, and the number of the row after them.
+/// Returns at most `most` of the rows whose numbers are `from` or higher, and the number of the first row
+/// that was left out.
 fn part<T>(rows: &[(u32, T)], from: Option<u32>, most: usize) -> (&[(u32, T)], Option<u32>) {
     let Some(from) = from else { return (&[], None) };
     let rest = &rows[rows.partition_point(|row| row.0 < from)..];

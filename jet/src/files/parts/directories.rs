@@ -1,9 +1,9 @@
-//! Receiver's directory and those below it, looked up by their paths each time.
+//! Receiver's directory and those below it, looked up by their paths in each round of work.
 //!
-//! A descriptor of a directory still leads to it after it was moved away and another took its place. So a
-//! descriptor is kept only for one round of work, in which many messages may go to the same directory. After
-//! [`Directories::forget`] each path is walked again, and so is the path to `--out` itself. An open part
-//! keeps a descriptor of its own directory, because the part is renamed from there.
+//! A descriptor still leads to its directory after that directory was moved away and another took its place.
+//! A descriptor is therefore kept only for one round of work, in which many messages may go to the same
+//! directory. After [`Directories::forget`] each path is walked again, and so is the path to `--out` itself.
+//! An open part keeps a descriptor of its own directory, because the part is renamed from there.
 
 use super::file::{Identity, identity_of, open_beneath};
 use super::sweep;
@@ -27,20 +27,20 @@ pub(super) struct Directories {
     root: Rc<OwnedFd>,
     identity: Identity,
     replaced: u64,
-    /// Whether the root was looked up in this round.
+    /// Whether the receiver's directory was looked up in this round of work.
     looked: bool,
-    /// Path and descriptor of the directory that was asked for last in this round.
+    /// Path and descriptor of the directory that was asked for last in this round of work.
     last: Option<(Vec<u8>, Rc<OwnedFd>)>,
     /// Directories whose names in their parents were synced.
     pub(super) synced_names: SyncedNames,
-    /// Function that syncs the directories above the root, if they must survive a crash.
+    /// Function that syncs the directories above the receiver's own, if their names must survive a crash.
     pub(super) sync: Option<DirectorySync>,
 }
 
 impl Directories {
-    /// Opens the receiver's directory, and makes it if it does not exist. With `sync`, its name and those
-    /// above it survive a crash when this returns. The same holds later, when `--out` is found to be another
-    /// directory.
+    /// Opens the receiver's directory, and makes it if it does not exist. With `sync`, the names of the
+    /// directory and of those above it survive a crash when this function returns. When `--out` later leads
+    /// to another directory, the directories above that one are synced, too.
     pub(super) fn new(out: &Path, sync: Option<DirectorySync>) -> Result<Self, OutError> {
         let failed = |source: io::Error| OutError::Open { path: out.to_owned(), source };
         // A later change of the working directory must not change what a relative path means.
@@ -113,7 +113,7 @@ impl Directories {
     }
 
     /// Opens a directory below the receiver's own, and makes it if it does not exist. `None` stands for the
-    /// receiver's own.
+    /// receiver's own directory.
     pub(super) fn make(&mut self, path: Option<RelativePath<'_>>) -> io::Result<Rc<OwnedFd>> {
         let root = self.root()?;
         let Some(path) = path else { return Ok(root) };
@@ -151,8 +151,8 @@ pub(super) fn components(path: RelativePath<'_>) -> impl Iterator<Item = &[u8]> 
     path.as_bytes().split(|&byte| byte == b'/')
 }
 
-/// Opens a receiver's directory, and checks that it can be written to. From then on nobody can sweep it. A
-/// sweep by another receiver is waited for until the deadline.
+/// Opens a receiver's directory, and checks that it can be written to. From then on no other receiver can
+/// sweep the directory. Waits until the deadline for another receiver's sweep to end.
 fn open_root(out: &Path, deadline: Instant) -> Result<(OwnedFd, Identity), OutError> {
     let failed = |errno: Errno| OutError::Open { path: out.to_owned(), source: errno.into() };
     let root = rustix::fs::open(out, DIRECTORY, Mode::empty()).map_err(failed)?;

@@ -1,28 +1,28 @@
 //! Record of what is in a part: the extents that were written, and the sum of their hashes.
 //!
 //! A ledger begins with its part and lives as long as the receiver's process. A part that an earlier process
-//! began has none. Its file is read again before it is trusted.
+//! began has no ledger, so its file is read again before the part is trusted.
 
 use super::Key;
 use super::file::Identity;
 use crate::files::proof::{Hash, Proof, Sum};
 use std::collections::HashMap;
 
-/// Most ledgers that are kept. Beyond that the one that was not used for the longest time is removed, and its
-/// part is read again.
+/// Limit of the ledgers that are kept. Beyond that limit, the ledger that was not used for the longest time
+/// is removed, and its part is read again.
 const LEDGERS_MAX: usize = 4096;
-/// Most extents with gaps between them in one part. A sender has at most as many as it has messages in
-/// flight.
+/// Limit of the written extents, with gaps between them, in one part. A sender has at most as many as it has
+/// messages in flight.
 const EXTENTS_MAX: usize = 1024;
 
 /// Judgment of a part, by what was accounted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Everything was written, and its hash is the sender's (or the sender made none).
+    /// All bytes of the file were written, and their hash is the sender's (or the sender made no hash).
     Proven,
-    /// Something was not written.
+    /// Some bytes of the file were not written.
     Incomplete,
-    /// Everything was written, and its hash is not the sender's.
+    /// All bytes of the file were written, and their hash is not the sender's.
     Different,
     /// The ledger cannot say what is in the part: only reading it can.
     Unproven,
@@ -73,7 +73,7 @@ impl Ledgers {
         self.ledgers.get(&key).map(|ledger| (ledger.identity, ledger.file_bytes))
     }
 
-    /// Returns the kind of hash that is counted of each piece, if any.
+    /// Returns the kind of hash that is made of each piece of the file, if any.
     pub(super) fn hash(&self, key: Key) -> Option<Hash> {
         self.ledgers.get(&key)?.sum.as_ref().map(Sum::hash)
     }
@@ -86,8 +86,8 @@ impl Ledgers {
         })
     }
 
-    /// Notes that bytes may have been written that are not accounted for. Where they overlap others that are,
-    /// the ledger is forgotten.
+    /// Notes that bytes may have been written that are not accounted for. Where they overlap bytes that are
+    /// accounted for, the ledger is forgotten.
     pub(super) fn doubt(&mut self, key: Key, from: u64, to: u64) {
         let Some(ledger) = self.ledgers.get(&key) else { return };
         let at = ledger.extents.partition_point(|&(_, end)| end <= from);
@@ -96,8 +96,8 @@ impl Ledgers {
         }
     }
 
-    /// Accounts for bytes that were written, or for a hole (without a sum). Where they overlap bytes that are
-    /// accounted for, nobody knows which were written last, and the ledger is forgotten.
+    /// Accounts for bytes that were written, or for a hole, which has no sum of hashes. Where they overlap
+    /// bytes that are accounted for, nobody knows which were written last, and the ledger is forgotten.
     pub(super) fn add(&mut self, key: Key, from: u64, to: u64, sum: Option<&Sum>) {
         self.clock += 1;
         let Some(ledger) = self.ledgers.get_mut(&key) else { return };

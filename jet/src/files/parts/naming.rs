@@ -16,15 +16,15 @@ use std::rc::Rc;
 /// Result of looking for a file that is to take its name.
 #[derive(Debug)]
 pub enum Found {
-    /// The part has all of the file and can be named. It is in use until [`Parts::leave`].
+    /// The part has all of the file and can be named. The part stays in use until [`Parts::leave`].
     Proven(PartIndex),
-    /// The part's contents are not known. It is in use until [`Parts::leave`].
+    /// The part's contents are not known. The part stays in use until [`Parts::leave`].
     Unproven(PartIndex),
-    /// Something was not written, or is still being written. The part was removed.
+    /// Some bytes of the file were not written, or are still being written. The part was removed.
     Incomplete,
-    /// The part is not what the sender read. It was removed.
+    /// The part's bytes are not those that the sender read. The part was removed.
     Different,
-    /// There is no part.
+    /// The file has no part.
     Gone,
 }
 
@@ -61,7 +61,7 @@ impl Parts {
         Ok(refused)
     }
 
-    /// Opens the file that has the name already, if there is one and it can be read.
+    /// Opens the file that has this path already, if there is one and it can be read.
     ///
     /// # Errors
     /// The error of the system call that failed.
@@ -79,7 +79,8 @@ impl Parts {
         }
     }
 
-    /// Gives the part its name, unless it has it already. Returns `true` if it was named just now.
+    /// Renames the part to its file's name, unless this was done before. Returns `true` if this call renamed
+    /// it.
     ///
     /// # Errors
     /// [`PartError::Gone`] where the part was removed or replaced, or lies on another file system than its
@@ -164,8 +165,8 @@ impl Parts {
         self.directories.synced(synced);
     }
 
-    /// Makes a directory with these permission bits, and returns it open. The bits may forbid opening it
-    /// again.
+    /// Makes a directory with these permission bits, and returns it open. The bits may forbid opening the
+    /// directory again.
     ///
     /// # Errors
     /// The error of the system call that failed.

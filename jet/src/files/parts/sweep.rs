@@ -1,12 +1,13 @@
-//! Removal of the parts that other receivers left behind, and not those of a receiver that lives.
+//! Removal of the parts that receivers which have ended left behind. The parts of a running receiver are
+//! kept.
 //!
 //! Every receiver holds a shared lock (`flock`) on its directory. The lock ends with the receiver and leaves
-//! no file. A sweep takes the exclusive lock of its own directory and of each one below. Where a lock is
-//! refused a receiver lives, and everything below that directory is left as it is.
+//! no file. A sweep takes the exclusive lock of the swept directory and of each directory below it. Where a
+//! lock is refused, a receiver is running, and everything below that directory is left as it is.
 //!
 //! A receiver whose directory lies above the swept one has no lock on it, only on each part that it has open.
-//! A part that it closed meanwhile is removed. Its sender's next message is rejected, and the sender sends
-//! the file again.
+//! A part that this receiver closed meanwhile is removed. The next message of the part's sender is then
+//! rejected, and the sender sends the file again.
 
 use super::file::open_beneath;
 use super::{OutError, Parts};
@@ -20,8 +21,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Longest time to wait for a killed receiver's locks. They end with the last of its writes, and the kernel
-/// may finish that one after the process has ended.
+/// Longest time to wait for a killed receiver's locks. The locks end with the receiver's last write, and the
+/// kernel may finish that write after the process has ended.
 pub(super) const ENDING_MAX: Duration = Duration::from_secs(1);
 /// Span between two tries to take a lock: `flock` cannot wait with a time limit.
 pub(super) const ENDING_LOOK: Duration = Duration::from_millis(10);
@@ -50,11 +51,11 @@ pub struct Swept {
     pub parts: u64,
     /// Parts and directories that were left as they are, each with the reason; at most 8 of them.
     pub left: Vec<String>,
-    /// Number of parts and directories beyond these that were left.
+    /// Number of parts and directories that were also left as they are, and are not named in [`Swept::left`].
     pub left_out: u64,
 }
 
-/// Most entries of [`Swept::left`]. Beyond that they are only counted.
+/// Limit of the entries of [`Swept::left`]. Further parts and directories are only counted.
 const LEFT_MAX: usize = 8;
 
 impl Swept {
@@ -69,7 +70,7 @@ impl Swept {
 
 /// Reason why a lock was not taken.
 enum NotLocked {
-    /// Another process has a lock that excludes it.
+    /// Another process has a lock on the same file that excludes this lock.
     InUse,
     NoLock(Errno),
 }
@@ -102,7 +103,7 @@ fn lock(file: &OwnedFd, deadline: Instant) -> Result<(), NotLocked> {
 }
 
 /// Keeps others from sweeping a receiver's directory while its descriptor is open. Waits until the deadline
-/// for a sweep that is under way: its process may have been killed and be about to end.
+/// for a sweep that is under way: the sweeping process may have been killed and be about to end.
 pub(super) fn share(root: &OwnedFd, out: &Path, deadline: Instant) -> Result<(), OutError> {
     match lock_until(root, FlockOperation::NonBlockingLockShared, deadline) {
         Err(Errno::WOULDBLOCK) => Err(OutError::Swept { path: out.to_owned() }),
@@ -191,8 +192,8 @@ fn remove_part(directory: BorrowedFd<'_>, name: &CStr, deadline: Instant) -> Res
     }
 }
 
-/// Opens a directory that no receiver uses, and keeps receivers from it until it is closed. Returns `None` if
-/// the name is not a directory's, or is gone.
+/// Opens a directory that no receiver uses, and keeps receivers from using that directory until it is closed.
+/// Returns `None` if the name is not a directory's, or is gone.
 fn open_below(directory: BorrowedFd<'_>, name: &CStr, deadline: Instant) -> Result<Option<Dir>, Why> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     match open_beneath(directory, name.to_bytes(), flags, Mode::empty()) {

@@ -1,8 +1,9 @@
 //! Directories that have to be synced so that a name survives a crash: the one that has the name, and those
 //! above it that are new.
 //!
-//! Nothing here keeps a descriptor, with one exception in [`Unsynced`]. Many files wait for their syncs at
-//! once, and each has many directories above it. So a directory is opened when its turn comes.
+//! This module keeps no descriptors of directories, with one exception in [`Unsynced`]. Many files wait for
+//! their syncs at once, and each has many directories above it. A directory is therefore opened only when it
+//! is about to be synced.
 
 use super::directories::{DIRECTORY, components};
 use super::file::{Identity, identity_of, open_beneath};
@@ -14,7 +15,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-/// Most directories that are remembered as synced. Beyond that all are forgotten, and synced once more.
+/// Limit of the directories that are remembered as synced. Beyond that limit all are forgotten, and each is
+/// synced once more when it is next needed.
 const SYNCED_NAMES_MAX: usize = 4096;
 const WAY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
@@ -24,7 +26,8 @@ pub struct Unsynced {
     /// Length of the path's prefix that leads to the directory, in bytes.
     prefix: usize,
     identity: Identity,
-    /// Directory in this one whose name survives a crash after the sync, and its place.
+    /// Directory inside this one, with its place. Syncing this directory makes the inner one's name survive a
+    /// crash.
     child: Option<(Identity, Place)>,
     /// Descriptor of the directory, where its permission bits may forbid opening it again.
     open: Option<Rc<OwnedFd>>,
@@ -42,7 +45,7 @@ struct Place {
 /// Time at which a directory was made (seconds, nanoseconds), if the file system records it.
 type Born = Option<(i64, u32)>;
 
-/// Function that syncs a directory. Tests put their own in its place.
+/// Function that syncs a directory. Tests use a function of their own instead of `fsync`.
 pub(super) struct DirectorySync(Box<SyncOne>);
 
 type SyncOne = dyn Fn(&OwnedFd) -> Result<(), Errno>;
@@ -53,9 +56,9 @@ impl DirectorySync {
         Self(Box::new(|directory| rustix::fs::fsync(directory)))
     }
 
-    /// Syncs every directory above one, up to the root of its file system. An earlier receiver may have made
-    /// them and been killed before it synced them. A directory that cannot be opened was not made by a
-    /// receiver, and is left out.
+    /// Syncs every directory above the given one, up to the root of its file system. An earlier receiver may
+    /// have made them and been killed before it synced them. A directory that cannot be opened was not made
+    /// by a receiver, and is left out.
     pub(super) fn all_above(&self, directory: &OwnedFd) -> io::Result<()> {
         let up = |at: &OwnedFd| rustix::fs::openat(at, "..", WAY, Mode::empty());
         let mut below = identity_of(directory)?;
@@ -116,7 +119,7 @@ impl SyncedNames {
 
 impl Directories {
     /// Returns the directories to sync so that the names in `path`, its own name and those of all directories
-    /// above it survive a crash. The deepest one is last.
+    /// above it survive a crash. The deepest directory is last.
     pub(super) fn unsynced(&mut self, path: Option<RelativePath<'_>>) -> io::Result<Vec<Unsynced>> {
         let mut at = self.root()?;
         let mut identity = identity_of(&at)?;
@@ -137,8 +140,8 @@ impl Directories {
         Ok(unsynced)
     }
 
-    /// Returns the directories to sync like [`Self::unsynced`], for a path whose directory is open. Its
-    /// descriptor is kept for the sync.
+    /// Returns the directories to sync like [`Self::unsynced`], for a path whose directory is open. That
+    /// directory's descriptor is kept for the sync.
     pub(super) fn unsynced_open(
         &mut self,
         path: RelativePath<'_>,
@@ -214,7 +217,8 @@ mod tests {
         Some(RelativePath::new(text.as_bytes()).unwrap())
     }
 
-    /// Syncs what a directory needs, and returns the directories that were synced, the deepest one first.
+    /// Syncs all directories that must be synced for the names in the directory `at` to survive a crash.
+    /// Returns these directories, the deepest one first.
     fn sync(directories: &mut Directories, at: &str) -> Vec<Identity> {
         let mut unsynced = directories.unsynced(path(at)).unwrap();
         let mut synced = Vec::new();

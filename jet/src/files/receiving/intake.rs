@@ -16,7 +16,7 @@ use std::num::NonZeroU32;
 use std::task::Poll;
 use std::time::Instant;
 
-/// Most writes that one slice becomes: one for its whole slabs, and one for the rest.
+/// Largest number of writes that one slice needs: one for its whole slabs, and one for the rest.
 pub(super) const ROOM_PER_SLICE: usize = 2;
 
 /// Rejection of a message before any of it was written.
@@ -390,8 +390,8 @@ impl Receiving {
         self.advance(jobs, index)
     }
 
-    /// Begins the writes of a slice. Whole slabs may go straight to the device, so the rest of the last one
-    /// is a write of its own.
+    /// Begins the writes of a slice. Whole slabs may be written with `O_DIRECT`, so the bytes after the last
+    /// whole slab are a write of their own.
     fn write_slice<'s>(
         &mut self,
         session: &'s Session,

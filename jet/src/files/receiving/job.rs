@@ -1,4 +1,4 @@
-//! Messages in work, each from its first slice to its end.
+//! Messages that the receiver is working on, each from its first slice to its end.
 
 use super::open_message::OpenMessage;
 use super::prove::{Proved, Proving};
@@ -38,15 +38,16 @@ impl Subject {
     }
 }
 
-/// JobStep of a message in work: what it does next, or waits for.
+/// Step of a message in work: what is done with the message next, or what the message waits for.
 pub(super) enum JobStep {
     /// The message's bytes arrive and are written.
     Bytes,
-    /// The file is read again to prove it: the part's file, or the one that has the name.
+    /// A file is read again to prove it: the part's file, or the file that has the path already.
     Prove(Proving),
     /// The file gets its permission bits and is synced: the given file, or without one the part's.
     Sync(Option<Rc<OwnedFd>>),
-    /// The file is synced, where that was asked for. Next it is accounted for or named.
+    /// The file is on the disk, if `fsync` was asked for. Next a piece is accounted for, or a whole file gets
+    /// its name.
     Lasting,
     /// These directories are synced, the last one first.
     Directories(Vec<Unsynced>),
@@ -63,7 +64,7 @@ pub(super) struct Job<'s> {
     pub step: JobStep,
     /// Offset in the file at which the message's bytes begin.
     pub offset: u64,
-    /// Sum over the bytes that arrived, if they are counted.
+    /// Sum of the hashes of the bytes that arrived, if they are hashed.
     pub sum: Option<Sum>,
     /// Number of bytes whose write ended.
     pub written: u64,
@@ -72,21 +73,21 @@ pub(super) struct Job<'s> {
     /// Whether every slice was taken.
     pub taken: bool,
     pub failed: Option<NonZeroU32>,
-    /// Code of the error that kept the file from being written, while the file that has the name is read
-    /// instead.
+    /// Code of the error that kept the file from being written. Set while the file that has the path already
+    /// is read instead.
     pub refusal: Option<NonZeroU32>,
     pub withdrawn: bool,
 }
 
 /// Outcome of a step.
 enum Next {
-    /// Takes the next step at once.
+    /// The message takes this step at once.
     Go(JobStep),
-    /// Waits: something is in flight, or has to arrive.
+    /// The message waits: an operation on its file is in flight, or more of its bytes have to arrive.
     Wait,
-    /// Ends the message as consumed.
+    /// The message ends as consumed.
     End,
-    /// Rejects the message with this code.
+    /// The message is rejected with this code.
     Refuse(NonZeroU32),
 }
 
@@ -298,7 +299,7 @@ impl Receiving {
 
     /// Turns a job that cannot write its file of one message to reading the file that has the name. An
     /// earlier receiver may have named the file and been killed before it could tell the sender. Returns
-    /// `false` if no file can be the one.
+    /// `false` if there is no file that can be the one that was sent.
     fn turn_to_named(&mut self, jobs: &mut Jobs<'_>, index: usize, code: NonZeroU32) -> bool {
         let job = jobs.get(index);
         let Subject::Whole { proof: Some(proof), .. } = job.subject else { return false };
@@ -376,7 +377,8 @@ impl Receiving {
         Ok(Next::Wait)
     }
 
-    /// Begins the next read of a proof, or decides by its result.
+    /// Begins the next read of a file that is being proven. After the last read, decides by the result of the
+    /// proof what follows.
     fn prove(&mut self, jobs: &mut Jobs<'_>, index: usize) -> Result<Next, RoundError> {
         let job = jobs.get(index);
         let JobStep::Prove(proving) = &mut job.step else { unreachable!("called for proofs") };
@@ -442,7 +444,7 @@ impl Receiving {
         }
     }
 
-    /// Syncs the last of the directories that are left.
+    /// Syncs the last of the directories that are still to be synced for this message.
     fn sync_directory(&mut self, jobs: &mut Jobs<'_>, index: usize) -> Result<Next, RoundError> {
         let job = jobs.get(index);
         let JobStep::Directories(unsynced) = &job.step else { unreachable!("called for directories") };
@@ -516,8 +518,8 @@ impl Receiving {
         self.parts.leave(part);
     }
 
-    /// Rejects a message. An unknown path, or a part that is gone or incomplete, is no complaint: the sender
-    /// sends the path or the file again.
+    /// Rejects a message. An unknown path, or a part that is gone or incomplete, is not reported as a
+    /// complaint: the sender sends the path or the file again.
     pub(super) fn refuse(
         &mut self,
         message: OpenMessage<'_>,

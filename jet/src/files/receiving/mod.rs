@@ -1,8 +1,9 @@
-//! Receiver's end of the convention: from a session's slices to files.
+//! Receiver's end of the convention for sending files: from a session's slices to files.
 //!
-//! Life of a piece: its slices are written from where they lie. Each slice is released when its write ended.
-//! The message is consumed when all of it was written (with `fsync`: when the disk has it) and accounted for.
-//! A write that fails rejects the message with the errno, and the other files are received as before.
+//! Life of a piece: its slices are written to the file from the memory that they lie in. Each slice is
+//! released when its write has ended. The message is consumed when all of it was written (with `fsync`: when
+//! the disk has it) and accounted for. A write that fails rejects the message with the errno, and the other
+//! files are received as before.
 
 mod intake;
 mod job;
@@ -32,27 +33,28 @@ use std::time::{Duration, Instant};
 pub use report::{ReceiveReport, Received};
 pub use slow_option::{Hold, Slow, SlowError, Stop};
 
-/// Most parts that are open at once. There are more than messages in work, so that one can always be closed
-/// for another.
+/// Limit of the parts that are open at once. The limit is higher than that of messages in work, so that an
+/// unused part can always be closed to open another.
 const PARTS_OPEN_MAX: usize = 256;
-/// Most messages that are in work at once.
+/// Limit of the messages that are in work at once.
 const JOBS_MAX: usize = 192;
 /// Number of descriptors for everything but messages and parts: the session, the ring, directories that are
 /// looked up.
 const DESCRIPTORS_OTHERS: usize = 64;
-/// Number of descriptors of a part: buffered, direct, its directory. A message in work may have one more, of
-/// another directory that it syncs.
+/// Number of descriptors of an open part: the file, the file with `O_DIRECT`, and its directory. A message in
+/// work may need one more, for another directory that is synced.
 const DESCRIPTORS_PER_PART: usize = 3;
 /// Number of rounds without any work before the receiver sleeps.
 const LOOKS_BEFORE_SLEEP: u32 = 200;
-/// Rounds of work between two looks at the stop signal, because a look is a system call. Without io_uring a
-/// round waits for each of its reads and writes, and every round looks.
+/// Number of rounds of work between two looks at the stop signal, because a look is a system call. Without
+/// io_uring a round waits for each of its reads and writes, and every round looks at the stop signal.
 const ROUNDS_PER_STOP_LOOK: u32 = 64;
 
 const _: () = assert!(JOBS_MAX < PARTS_OPEN_MAX);
 
-/// Returns the most messages in work and the most open parts for this number of descriptors. Where there are
-/// too few for any, running out of them is reported when it happens.
+/// Returns the limit of messages in work and the limit of open parts, for this limit of descriptors. Both
+/// limits are at least 1, even if there are too few descriptors: running out of them is then reported when it
+/// happens.
 fn bounds(descriptors: usize) -> (usize, usize) {
     let left = descriptors.saturating_sub(DESCRIPTORS_OTHERS);
     // Each message in work has a part, and one more part can be open beside them.
@@ -72,7 +74,7 @@ pub struct Options {
     pub direct: bool,
     /// Whether io_uring is tried.
     pub io_uring: bool,
-    /// Most writes in flight.
+    /// Limit of the writes in flight.
     pub depth: usize,
     /// Number of files after which the receiver stops, if any.
     pub files_max: Option<u64>,
@@ -117,10 +119,11 @@ pub struct Receiving {
     paths: Paths,
     jobs_max: usize,
     received: Received,
-    /// Rejections that the caller has not taken yet, in words.
+    /// Error texts of rejected messages that the caller has not taken yet.
     complaints: Vec<String>,
     complaints_left_out: u64,
-    /// Time at which something arrived last. Lies in the future while nothing is read on purpose.
+    /// Time at which a message or slice arrived last. During a stop on purpose (`--slow`), this is the time
+    /// at which the stop ends.
     active_at: Instant,
     /// Whether the receiver is leaving: it finishes what is in flight and begins no proof.
     leaving: bool,
@@ -181,7 +184,8 @@ impl Receiving {
         &self.parts
     }
 
-    /// Takes the rejections since the last call, in words, and the number of those that were not kept.
+    /// Takes the error texts of the messages that were rejected since the last call, and the number of the
+    /// texts that were not kept.
     pub fn take_complaints(&mut self) -> (Vec<String>, u64) {
         (std::mem::take(&mut self.complaints), std::mem::take(&mut self.complaints_left_out))
     }
@@ -189,8 +193,8 @@ impl Receiving {
     /// Receives until the session ends, `stop` is readable, or a limit of the options is reached. `tell` is
     /// called before each sleep and at the end.
     ///
-    /// Nothing of the session is in flight when this returns. Messages that were not finished are delivered
-    /// again.
+    /// No operation of the session is in flight when this function returns. Messages that were not finished
+    /// are delivered again.
     ///
     /// # Errors
     /// [`ReceivingError::Disk`] and [`ReceivingError::Wait`].
@@ -321,7 +325,8 @@ impl Receiving {
         jobs.is_full() || self.room() < intake::ROOM_PER_SLICE
     }
 
-    /// Returns how many writes can be begun now, beside those that are reserved for slices that are held.
+    /// Returns how many writes can be begun now, beside the writes that are reserved for slices that are held
+    /// on purpose.
     fn room(&self) -> usize {
         self.disk.room() - self.slow_schedule.held() * intake::ROOM_PER_SLICE
     }
@@ -399,8 +404,8 @@ impl Receiving {
     }
 
     fn complain(&mut self, what: String) {
-        /// Most complaints that are kept. Beyond that they are only counted, because a full disk rejects
-        /// everything.
+        /// Limit of the complaints that are kept. Further complaints are only counted, because with a full
+        /// disk every message is rejected.
         const COMPLAINTS_MAX: usize = 8;
         self.received.rejected += 1;
         if self.complaints.len() < COMPLAINTS_MAX {
@@ -445,8 +450,8 @@ enum SleepError {
     System(io::Error),
 }
 
-/// Guard that waits until everything in flight has ended, also on a panic. The session goes next, and with it
-/// the memory that is being written from.
+/// Guard that waits until everything in flight has ended, also on a panic. The session is dropped next, and
+/// with it the memory from which files are being written.
 struct WritesEnd<'r>(&'r mut Receiving);
 
 impl Drop for WritesEnd<'_> {

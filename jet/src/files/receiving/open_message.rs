@@ -4,9 +4,9 @@ use jet_client::receive::Message;
 use std::num::NonZeroU32;
 use std::ops::{Deref, DerefMut};
 
-/// Message that was neither consumed nor rejected yet. If it is dropped (on an error or a panic), it gets no
-/// end: its sender learns that the receiver is gone, and sends it again. A plain [`Message`] would end as
-/// consumed when its slices were taken, whether they were written or not.
+/// Message that was neither consumed nor rejected yet. If an open message is dropped (on an error or a
+/// panic), the message gets no end: its sender learns that the receiver is gone, and sends it again. A plain
+/// [`Message`] would end as consumed when its slices were taken, whether they were written or not.
 pub(super) struct OpenMessage<'s>(Option<Message<'s>>);
 
 impl<'s> OpenMessage<'s> {

@@ -1,9 +1,11 @@
-//! Paths that fit no header. Each is sent once, and later messages refer to it by (sender, file id).
+//! Paths that are too long for a header. Each path is sent once, and later messages refer to the path by
+//! (sender, file id).
 
 use crate::files::parts::Key;
 use std::collections::HashMap;
 
-/// Most paths that are remembered. Beyond that the oldest is forgotten, and its sender sends it again.
+/// Limit of the paths that are remembered. Beyond that limit the oldest path is forgotten, and its sender
+/// sends it again.
 const PATHS_MAX: usize = 4096;
 
 #[derive(Debug, Default)]

@@ -18,11 +18,11 @@ const _: () = assert!(READ_BYTES.is_multiple_of(BLOCK_BYTES));
 pub(super) struct Proving {
     file: Rc<OwnedFd>,
     file_bytes: u64,
-    /// Offset up to which the file was counted, in bytes.
+    /// Offset up to which the file was read and hashed, in bytes.
     next: u64,
     sum: Sum,
     expected: Proof,
-    /// Buffer for the reads, which is here between two of them.
+    /// Buffer for the reads. `None` while a read is in flight, and before the first.
     buffer: Option<Box<[u8]>>,
 }
 
@@ -65,7 +65,7 @@ impl Proving {
         Ok(Proved::Read(Work::Read { buffer, done: 0, offset: self.next }))
     }
 
-    /// Counts what was read. Returns another read if this one was short.
+    /// Hashes the bytes that were read. If the read was short, returns another one for the rest.
     pub(super) fn read(&mut self, buffer: Box<[u8]>, done: usize, before: usize) -> io::Result<Option<Work>> {
         let left = usize::try_from(self.file_bytes - self.next).unwrap_or(usize::MAX);
         let wanted = left.min(buffer.len());

@@ -26,7 +26,7 @@ pub struct Received {
     pub proven: u64,
     /// Messages that were marked redelivered.
     pub redelivered: u64,
-    /// Messages whose rest was withdrawn.
+    /// Messages that began to arrive and of which the rest did not arrive.
     pub withdrawn: u64,
     /// Files that their senders gave up.
     pub abandoned: u64,

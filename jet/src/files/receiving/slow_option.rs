@@ -1,12 +1,12 @@
-//! Option that makes a receiver slow on purpose. It serves to try what slow storage and a stopped application
-//! do to other applications.
+//! Option that makes a receiver slow on purpose. The option serves to try what slow storage and a stopped
+//! application do to other applications.
 
 use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Longest span that can be given. Holding slabs for longer would be no test.
+/// Longest span that the option accepts. Holding slabs for longer would be of no use in a test.
 const SPAN_MAX: Duration = Duration::from_secs(3600);
 
 /// Ways in which a receiver is slow on purpose. Written as a hold, a stop, or both with a comma between:
@@ -15,14 +15,14 @@ const SPAN_MAX: Duration = Duration::from_secs(3600);
 pub struct Slow {
     /// Hold of slices before they are written, if any.
     pub hold: Option<Hold>,
-    /// Time in which nothing is read, if any.
+    /// Time span in which the receiver reads no messages, if any.
     pub stop: Option<Stop>,
 }
 
 /// Hold of slices before they are written, as if the storage took so long. Written `5ms`, or `20ms/10`.
 ///
-/// A slice is one run of slabs as it was delivered, at most a fragment (256 KiB) long. It stays pinned while
-/// it is held.
+/// A slice is one run of slabs as it was delivered, at most a fragment (256 KiB) long. A slice stays pinned
+/// while it is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
     /// Time for which a slice is held.
@@ -31,7 +31,8 @@ pub struct Hold {
     pub one_in: NonZeroU32,
 }
 
-/// Time in which nothing is read, once, as if the application were stopped. Written `stop:3s@10s`.
+/// Single time span in which the receiver reads no messages, as if the application were stopped. Written
+/// `stop:3s@10s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stop {
     /// Length of the stop.
@@ -43,7 +44,7 @@ pub struct Stop {
 /// Error in the text of a [`Slow`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SlowError {
-    /// The text is no whole number with a unit.
+    /// The text of a span is no whole number with a unit.
     #[error("'{text}' is no span; write a whole number and its unit, us, ms or s, as 5ms")]
     Span {
         /// Text in place of the span.

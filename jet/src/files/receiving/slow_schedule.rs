@@ -1,11 +1,11 @@
-//! Schedule that carries out a [`Slow`]: which slices are held until when, and when nothing is read.
+//! Schedule that carries out a [`Slow`]: which slices are held until when, and when no message is read.
 
 use super::slow_option::{Slow, Stop};
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Queue of slices that are held, in the order in which they are due. It has no clock: time is passed as a
-/// value.
+/// Queue of slices that are held, in the order in which they are due. The queue reads no clock: its callers
+/// pass the time.
 #[derive(Debug)]
 pub(super) struct SlowSchedule<T> {
     slow: Slow,

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 pub(super) enum PathState {
     /// The path is in every header of the file.
     InHeader,
-    /// The path has to be sent before any message refers to it.
+    /// The path is not sent yet, and has to be sent in a message of its own before other messages refer to
+    /// it.
     Unsaid,
     /// The path message is in flight.
     Saying,
@@ -63,7 +64,7 @@ pub(super) struct Attempts {
 
 pub(super) struct FileJob {
     pub source: PathBuf,
-    /// Whether the file that a symbolic link leads to is meant, where the source is one.
+    /// Whether a source that is a symbolic link stands for the file that the link leads to.
     pub follow: bool,
     pub path: Vec<u8>,
     pub path_state: PathState,
@@ -72,9 +73,9 @@ pub(super) struct FileJob {
     pub mode: u16,
     pub stage: Stage,
     pub in_flight: u32,
-    /// Whether the receiver may have a part of the file.
+    /// Whether the receiver may have made a part for the file.
     pub may_be_there: bool,
-    /// Spans that have to be sent again.
+    /// Spans of the file that have to be sent again.
     pub resend: VecDeque<Span>,
     pub abort: Option<Abort>,
     /// Whether the job is in the queue of those that may have something to do.
@@ -141,7 +142,8 @@ impl FileJob {
         })
     }
 
-    /// Ends the sending of the file with an error. Of several errors the first counts.
+    /// Ends the sending of the file with an error. After several calls, the first error is the one that is
+    /// reported.
     pub(super) fn fail(&mut self, why: String) {
         if !matches!(self.abort, Some(Abort::Failed(_))) {
             self.abort = Some(Abort::Failed(why));

@@ -135,8 +135,8 @@ impl Sending<'_> {
         Ok(SendOutcome::Sent)
     }
 
-    /// Sends a hole, if the file is still the one that had it. The hole may have been found long ago, while
-    /// there was no receiver.
+    /// Sends a hole, if the file has not changed since the hole was found. The hole may have been found long
+    /// ago, if there was no receiver meanwhile.
     fn send_hole(&mut self, id: u64, span: Span) -> Result<SendOutcome, SendingError> {
         let job = job_of(&mut self.jobs, id);
         let content = job.content.as_mut().expect("directories have no holes");

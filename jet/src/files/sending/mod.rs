@@ -1,5 +1,5 @@
-//! Sender's end of the convention: from files to messages, with several in flight. Memory is bounded, except
-//! for the names of directories.
+//! Sender's end of the convention for sending files: from files to messages, several of them in flight.
+//! Memory is bounded, except for the names of directories.
 //!
 //! A file counts as sent when the receiver consumed every piece of it and gave it its name. An error of one
 //! file (it vanished, it changed while it was read, the receiver's disk is full) is reported for that file,
@@ -26,16 +26,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use watch::{Counts, Watch};
 
-/// Most files in work at once. Each keeps a descriptor open.
+/// Limit of the files in work at once. Each file keeps a descriptor open.
 const JOBS_MAX: usize = 200;
-/// Most messages in flight at once, small ones included. The sender must be connected with room for at least
-/// so many.
+/// Limit of the messages in flight at once, small ones included. The sender must be connected with room for
+/// at least this number.
 pub const MESSAGES_MAX: u32 = 256;
-/// Most path messages for one file, sent to a receiver that forgot the path.
+/// Limit of the path messages for one file. The path is sent again whenever the receiver has forgotten it.
 const PATH_MESSAGES_MAX: u32 = 32;
-/// Most attempts to send a file that changes meanwhile.
+/// Limit of the attempts to send a file that changes while it is sent.
 const CHANGES_MAX: u32 = 4;
-/// Most attempts to send a file of which the receiver loses parts.
+/// Limit of the attempts to send a file of which the receiver loses parts.
 const LOSSES_MAX: u32 = 32;
 /// Span between two looks at the stop signal, and between two progress events.
 const TICK: Duration = Duration::from_millis(200);
@@ -48,12 +48,12 @@ pub const GIVE_UP_MAX: Duration = Duration::from_secs(5);
 /// Options for sending files.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Most large pieces in flight.
+    /// Limit of the large pieces in flight.
     pub in_flight: usize,
     /// Length of a large piece in bytes, a multiple of 4 KiB. Pieces become shorter if the receiver takes no
     /// messages of this length.
     pub piece_bytes: usize,
-    /// Class of large pieces.
+    /// Class (urgency) of the messages that carry large pieces.
     pub class: u8,
     /// Kind of hash that files are proven with at the receiver, if any.
     pub proof: Option<Hash>,
@@ -78,7 +78,7 @@ pub enum Event<'a> {
         /// Reason why it is sent again.
         why: &'a str,
     },
-    /// The receiver takes only messages of so many bytes. Pieces are shorter from now on.
+    /// The receiver takes only messages of at most `max` bytes. Pieces are shorter from now on.
     Shorter {
         /// Length of the longest message that the receiver takes, in bytes.
         max: u64,
@@ -90,7 +90,7 @@ pub enum Event<'a> {
         /// Kind of the thing that was found, in words.
         what: &'static str,
     },
-    /// The state of the connection changed, or whether the receiver consumes messages.
+    /// The state of the connection changed, or the receiver began or ceased to consume messages.
     Link(Link),
     /// Some time has passed. Carries the counts so far.
     Tick(&'a Sent),
@@ -103,7 +103,7 @@ pub enum Link {
     Lost,
     /// The connection was made again.
     Back,
-    /// Messages are refused and sent again, and none is consumed.
+    /// Messages are refused and sent again, and no message is consumed.
     Refused,
     /// Messages are consumed again.
     Consumed,
@@ -134,7 +134,7 @@ enum InFlightKind {
     /// Bytes or a hole of a file that has begun.
     Span {
         span: Span,
-        /// Whether the message counts as a large piece.
+        /// Whether the message counts towards [`Options::in_flight`].
         large: bool,
     },
     /// A whole file in one message.
@@ -164,8 +164,8 @@ pub struct Sending<'a> {
     sender: Sender,
     walk: Walk,
     walked: bool,
-    /// Directories, which are sent at the end, when nothing is written below them any more. There are as many
-    /// as the trees have, without a bound.
+    /// Directories, which are sent at the end, when nothing is written below them any more. The queue holds
+    /// all directories of the trees, without a limit.
     directories: VecDeque<(PathBuf, Vec<u8>)>,
     jobs: HashMap<u64, FileJob>,
     /// Ids of jobs that may have something to do, each once.
@@ -301,8 +301,8 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Does one thing, if there is one: sends a message, or looks at the next file. Returns `false` if there
-    /// was nothing to do.
+    /// Does one piece of work, if there is any: sends a message, or looks at the next file. Returns `false`
+    /// if there was nothing to do.
     fn step(&mut self) -> Result<bool, SendingError> {
         if self.in_flight.len() >= MESSAGES_MAX as usize {
             return Ok(false);
@@ -393,7 +393,8 @@ impl<'a> Sending<'a> {
         self.sent.add_failure(failure);
     }
 
-    /// Gives up all files and directories. Only messages that tell the receiver so are still sent.
+    /// Gives up all files and directories. The only messages that are still sent tell the receiver which
+    /// files were given up.
     fn give_up(&mut self, why: String) {
         if self.fatal.is_none() {
             // A file that has failed already keeps its first reason.

@@ -4,7 +4,7 @@ use crate::files::spans::{Quantiles, Spans};
 use jet_wire::message::EndCounts;
 use serde::{Deserialize, Serialize};
 
-/// Most failures that are kept one by one.
+/// Limit of the failures that are kept one by one. Further failures are only counted.
 const FAILURES_MAX: usize = 1000;
 
 /// File or directory that was not sent.
@@ -35,7 +35,7 @@ pub struct Sent {
     pub hole_bytes: u64,
     /// Number of times that files were sent again from their beginning.
     pub files_again: u64,
-    /// Messages that have their end.
+    /// Messages that have ended, in whatever way.
     pub messages: u64,
     /// Seconds since the start.
     pub seconds: f64,
@@ -45,13 +45,13 @@ pub struct Sent {
     pub ends: EndCounts,
     /// Messages that were sent again because a connection ended.
     pub redelivered: u64,
-    /// Messages that were sent again because of their end.
+    /// Messages that were sent again because of the end that they had.
     pub retried: u64,
     /// Messages that were sent without the checksum that was asked for.
     pub unchecked: u64,
-    /// First failures, one by one.
+    /// First failures, each with its path and reason.
     pub failures: Vec<Failure>,
-    /// Reason why not everything was tried, if so.
+    /// Reason why sending stopped before everything was tried, if it did.
     pub stopped: Option<String>,
 }
 
@@ -137,7 +137,7 @@ pub struct SendReport {
     pub sent_again: u64,
     /// Kind of hash that files were proven with: `fast`, `blake3` or `off`.
     pub proof: String,
-    /// Messages that have their end.
+    /// Messages that have ended, in whatever way.
     pub messages: u64,
     /// Seconds since the start.
     pub seconds: f64,
@@ -153,12 +153,12 @@ pub struct SendReport {
     pub refused: u64,
     /// Messages that were sent again because a connection ended.
     pub redelivered: u64,
-    /// Messages that were sent again because of their end.
+    /// Messages that were sent again because of the end that they had.
     pub retried: u64,
     /// Messages that were sent without the checksum that was asked for.
     pub unchecked: u64,
-    /// First failures, one by one.
+    /// First failures, each with its path and reason.
     pub failures: Vec<Failure>,
-    /// Reason why not everything was tried, if so.
+    /// Reason why sending stopped before everything was tried, if it did.
     pub stopped: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Source of a file's bytes and holes, as long as the file stays what it was when it was opened.
+//! Source of a file's bytes and holes. Reading fails once the file has changed since it was opened.
 
 use super::state::{Ask, FileState};
 use crate::files::proof::{BLOCK_BYTES, Hash, Proof, Sum};
@@ -9,8 +9,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Length of the shortest hole that is sent as one, in bytes. Shorter ones are sent as zeros, because a
-/// message costs more.
+/// Length of the shortest hole that is sent as a hole, in bytes. Shorter holes are sent as zeros, because a
+/// message of their own would cost more.
 const HOLE_BYTES_MIN: u64 = 64 << 10;
 /// Number of bytes that are read and hashed at once, so that they are hashed while they are in the cache.
 const READ_BYTES: usize = 256 << 10;
@@ -188,14 +188,14 @@ impl Source {
         Ok(sum)
     }
 
-    /// Checks that the file is still the one that was opened. A network file system may answer from this
-    /// host's copy.
+    /// Checks that the file is still the one that was opened. A network file system may answer from a copy on
+    /// this host, and so hide a recent change.
     fn check(&self) -> Result<(), SourceError> {
         self.check_with(Ask::Here)
     }
 
-    /// Checks, after everything was read, that the file is still the one that was opened and ends where it
-    /// says.
+    /// Checks, after everything was read, that the file is still the one that was opened, and that it ends at
+    /// the length that the file system states.
     pub(super) fn check_end(&self) -> Result<(), SourceError> {
         let behind = self.file.read_at(&mut [0], self.file_bytes()).map_err(|error| cannot_read(&error))?;
         self.check_with(Ask::Server)?;

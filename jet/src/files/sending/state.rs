@@ -1,6 +1,6 @@
-//! State of a file as the system reports it. Two equal states say that nobody wrote to the file between them.
+//! State of a file as the system reports it. If two states are equal, nobody wrote to the file between them.
 //!
-//! Changes that this does not show are listed in docs/files.md, "Files that change".
+//! Changes that two states do not show are listed in docs/files.md, "Files that change".
 
 use rustix::fs::{AtFlags, Statx, StatxFlags};
 use rustix::io::Errno;
@@ -25,7 +25,7 @@ pub(super) struct FileState {
     pub bytes: u64,
     pub mode: u16,
     modified_ns: i128,
-    /// Time of the last change. It changes even where the time of modification is put back.
+    /// Time of the last change. This time changes even where a program sets the time of modification back.
     changed_ns: i128,
 }
 

@@ -3,8 +3,8 @@
 use super::Link;
 use std::time::{Duration, Instant};
 
-/// Time for which messages must be refused before it is reported. Shorter refusals are normal: an overloaded
-/// receiver answers busy and takes the next message.
+/// Time for which messages must be refused before the refusals are reported. Shorter refusals are normal: an
+/// overloaded receiver answers busy and takes the next message.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 
 /// Counts of a sender so far.
@@ -12,7 +12,7 @@ const REFUSED_FOR: Duration = Duration::from_secs(1);
 pub(super) struct Counts {
     /// Connections that were made.
     pub connections: u64,
-    /// Messages that were sent again because of their end.
+    /// Messages that were sent again because of the end that they had.
     pub retried: u64,
     /// Messages that were consumed.
     pub consumed: u64,
