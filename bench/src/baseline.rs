@@ -2,8 +2,8 @@
 //! one's, and the ratio's 95 % confidence interval.
 //!
 //! The interval is a bootstrap's: both runs' samples are drawn again, with replacement, 10,000 times, from a
-//! fixed seed. The interval covers the samples' own spread. It does not cover what a machine does differently
-//! an hour later: several runs, taken alternately, tell more than one interval.
+//! fixed seed. The interval covers the samples' own spread. The interval does not cover what a machine does
+//! differently an hour later: several runs, taken alternately, tell more than one interval.
 
 use crate::pattern::scatter;
 use crate::provenance::{Line, Run};

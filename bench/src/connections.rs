@@ -1,5 +1,5 @@
 //! Measures what idle connections cost in throughput and in the daemon's memory, with many connected senders
-//! and few active ones. It also measures a daemon that has nothing to do.
+//! and few active ones. The benchmark `idle`, also here, measures a daemon that has nothing to do.
 //!
 //! All senders live in this process, so the cost of a thousand processes to the host is not seen. The
 //! daemon's memory is what the kernel counts as resident: its pool, its escape memory, and all else. The

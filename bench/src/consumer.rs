@@ -1,8 +1,8 @@
 //! An application under load, called a consumer: takes messages, inspects their bytes, and gives slices back
 //! at once or late.
 //!
-//! A consumer runs step by step in a benchmark's own thread. It also runs as a process of its own, which
-//! takes orders on its standard input.
+//! A consumer runs step by step in a benchmark's own thread. A consumer also runs as a process of its own,
+//! which takes orders on its standard input.
 
 use crate::pattern::{self, Words};
 use crate::rig::read_all;

@@ -156,8 +156,8 @@ impl Machine {
         }
     }
 
-    /// Takes a batch of small messages from arrival to release and acknowledgement. Their headers are made
-    /// beforehand, since that is the sender's work.
+    /// Takes a batch of small messages from arrival to release and acknowledgement. The messages' headers are
+    /// made beforehand, since that is the sender's work.
     fn small_batch(&mut self, headers: &[HeaderBytes]) {
         for header in headers {
             self.arrive(header, SMALL_BYTES);

@@ -33,8 +33,8 @@ pub const LARGE_BYTES: usize = 256 << 10;
 /// Number of large messages under way at once.
 pub const DEPTH: usize = 32;
 const POOL_BYTES: usize = 12 << 20;
-/// Limit of loads in a row that try to make as many READs run at once as the daemon allows. One is enough
-/// where processes have cores of their own.
+/// Limit of loads in a row that try to make as many READs run at once as the daemon allows. One load is
+/// enough where processes have cores of their own.
 const LIMIT_LOADS_MAX: u32 = 32;
 /// Bytes of one sample over `shm:`.
 const SAMPLE_BYTES: usize = 2 << 30;
@@ -187,8 +187,7 @@ pub struct OneWay {
 }
 
 impl Load {
-    /// Connects a sender to the rig. It will have [`DEPTH`] large messages of [`LARGE_BYTES`] under way at
-    /// once.
+    /// Connects a sender to the rig, for [`DEPTH`] large messages of [`LARGE_BYTES`] under way at once.
     ///
     /// # Errors
     /// The sender's error.

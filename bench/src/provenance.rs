@@ -20,7 +20,7 @@ pub struct Line {
     pub run: Run,
 }
 
-/// Description of one run of `jet-bench`: build, machine and arguments.
+/// Description of one run of this program, `jet-bench`: build, machine and arguments.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// This program's version.

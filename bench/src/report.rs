@@ -63,7 +63,8 @@ pub enum Kind {
     /// A count or a relation that holds on any machine, however busy the machine is. Every sample must keep
     /// to the bound.
     Exact,
-    /// A figure of one machine at one time. Its bound, if any, applies to a machine that does nothing else.
+    /// A figure of one machine at one time. The bound of such a figure, if any, applies to a machine that
+    /// does nothing else.
     Timed,
 }
 
@@ -93,7 +94,7 @@ pub struct Row {
     pub bound: Option<String>,
     /// Whether the bound holds; null: not judged, because the run was brief.
     pub holds: Option<bool>,
-    /// Every sample of the figure, in the order in which they were taken.
+    /// Every sample of the figure.
     pub samples: Vec<f64>,
 }
 

@@ -1,20 +1,22 @@
-//! The resident memory of a daemon by owner, from the sizes that the kernel gives for each mapping.
+//! A daemon's resident memory, divided into pool, escape memory, senders' files and the rest, from the sizes
+//! that the kernel gives for each mapping.
 
-/// Files that senders made and the daemon maps. They count as the senders' memory.
+/// Files that senders made and the daemon maps. These files count as the senders' memory.
 const SENDERS_FILES: [&str; 3] = ["memfd:jet-link", "memfd:jet-send", "memfd:jet-copies"];
 const POOL_FILE: &str = "memfd:jet-pool";
 const ESCAPE_FILE: &str = "memfd:jet-escape";
-/// Names of the sizes of resident pages. `Rss` leaves out pages of hugetlbfs, which the other two count.
+/// Names in `smaps` of the sizes of resident pages. `Rss` leaves out pages of hugetlbfs, which the other two
+/// count.
 const SIZES: [&str; 3] = ["Rss:", "Shared_Hugetlb:", "Private_Hugetlb:"];
 const KIBIBYTES_OF_MEBIBYTE: f64 = 1024.0;
 
-/// Resident memory of a process, in MiB.
+/// Resident memory of a daemon's process, in MiB.
 pub struct Resident {
-    /// The pool.
+    /// Memory of the pool.
     pub pool: f64,
     /// Escape memory.
     pub escape: f64,
-    /// Files that senders made.
+    /// Memory in files that senders made and the daemon maps.
     pub senders: f64,
     /// Other memory: the program, its heap and stacks, sessions, headers.
     pub beyond: f64,
@@ -77,8 +79,8 @@ mod tests {
         assert!(Resident::parse("7f60-7f70 rw-p\nRss: much kB\n").is_none());
     }
 
-    /// The first as the kernel shows a pool on huge pages that an application maps, too; the second as it
-    /// shows one that only the daemon maps.
+    /// The first sizes are what the kernel shows for a pool on huge pages that an application maps, too; the
+    /// second are for a pool that only the daemon maps.
     #[test]
     fn huge_pages_count() {
         for sizes in [

@@ -1,4 +1,5 @@
-//! A receiver to measure: the daemon and an application as processes of their own, started from this binary.
+//! A rig, the receiver that is measured: the daemon and an application as processes of their own, started
+//! from this binary.
 
 use crate::consumer::{self, ConsumerArgs, Look, Order, Report};
 use crate::membw;
@@ -18,13 +19,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-/// Name under which the application registers.
+/// Name under which a rig's application registers.
 pub const APP: &str = "bench";
 /// File in the rig's folder that takes the daemon's log.
 const LOG: &str = "jetd.log";
 const START_LIMIT: Duration = Duration::from_secs(20);
 
-/// Roles of a rig's processes.
+/// Roles in which this binary runs as a process of a rig.
 #[derive(clap::Subcommand)]
 pub enum Role {
     /// The daemon
@@ -34,20 +35,20 @@ pub enum Role {
         /// The daemon's socket
         #[arg(long)]
         control_socket: PathBuf,
-        /// Whether it reads the bytes, or only releases them
+        /// Read the bytes of messages; otherwise only release them
         #[arg(long)]
         read: bool,
-        /// The core that it stays on
+        /// The core that the application stays on
         #[arg(long)]
         core: Option<u32>,
-        /// Where it marks what it reads
+        /// File in which the application marks the pages that it reads
         #[arg(long)]
         touched: Option<PathBuf>,
     },
-    /// Two NICs on verbs whose system calls are counted
+    /// Two connected NICs over verbs, in a process whose system calls are counted
     #[cfg(feature = "verbs")]
     VerbsBare {
-        /// An address of the device
+        /// An IP address of the RDMA device
         address: std::net::IpAddr,
     },
     /// A receiver as RDMA applications are usually written
@@ -56,7 +57,7 @@ pub enum Role {
     Membw {
         #[command(flatten)]
         args: membw::Args,
-        /// The core that it stays on
+        /// The core that the process stays on
         #[arg(long)]
         core: u32,
     },
@@ -64,12 +65,12 @@ pub enum Role {
     Consumer(ConsumerArgs),
 }
 
-/// Returns how many READs a daemon has at once at most by default (Jet §4.1).
+/// Returns a daemon's default limit of READs at once (Jet §4.1).
 pub fn reads_max() -> u32 {
     jet_core::Config::default().reads_max
 }
 
-/// A daemon, and possibly an application. Both processes end when this is dropped.
+/// A daemon, and possibly an application. Both processes end when the rig is dropped.
 pub struct Rig {
     directory: tempfile::TempDir,
     daemon: Child,
@@ -77,7 +78,8 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Starts the daemon and an application, and waits until both are up.
+    /// Starts a daemon that listens over `fabric` and an application, and waits until both are up. `read`:
+    /// the application reads all bytes.
     ///
     /// # Errors
     /// An error of the system, or that they were not up in time.
@@ -115,7 +117,8 @@ impl Rig {
         up.map(|()| rig)
     }
 
-    /// Starts a daemon alone and waits until it is up.
+    /// Starts a rig without an application: a daemon that listens over `fabric`. Waits until the daemon is
+    /// up.
     ///
     /// # Errors
     /// An error of the system, or that the daemon was not up in time, with the daemon's log.
@@ -195,7 +198,7 @@ impl Drop for Rig {
     }
 }
 
-/// A process that takes memory bandwidth. It ends when this is dropped.
+/// A process that takes memory bandwidth. The process ends when this handle is dropped.
 pub struct MembwProcess {
     child: Child,
 }
@@ -221,7 +224,8 @@ impl Drop for MembwProcess {
     }
 }
 
-/// An application as a process of its own, which stops reading on order. It ends when this is dropped.
+/// An application as a process of its own, which stops reading on order. The process ends when this handle is
+/// dropped.
 pub struct ConsumerProcess {
     child: Child,
     orders: ChildStdin,
@@ -229,7 +233,7 @@ pub struct ConsumerProcess {
 }
 
 impl ConsumerProcess {
-    /// Starts an application and waits until it is registered.
+    /// Starts an application's process and waits until the application is registered with the rig's daemon.
     ///
     /// # Errors
     /// An error of the system, or that the application did not register.
@@ -252,7 +256,7 @@ impl ConsumerProcess {
         Ok(process)
     }
 
-    /// Sends an order to the process and waits for its report.
+    /// Sends an order to the application's process and waits for its report.
     ///
     /// # Errors
     /// An error of the system, or that the process ended.
@@ -263,7 +267,7 @@ impl ConsumerProcess {
         consumer::read_report(&mut self.reports)
     }
 
-    /// Sends a signal to the process.
+    /// Sends a signal to the application's process.
     ///
     /// # Errors
     /// An error of the system.
@@ -271,7 +275,8 @@ impl ConsumerProcess {
         Ok(kill_process(Pid::from_child(&self.child), signal)?)
     }
 
-    /// Waits until a signal has stopped the process, which runs on for a moment after the signal was sent.
+    /// Waits until a signal has stopped the application's process, which runs on for a moment after the
+    /// signal was sent.
     ///
     /// # Errors
     /// An error of the system, or that the process ended.
@@ -284,7 +289,7 @@ impl ConsumerProcess {
         }
     }
 
-    /// Waits until the process has ended.
+    /// Waits until the application's process has ended.
     ///
     /// # Errors
     /// An error of the system.
@@ -301,7 +306,8 @@ impl Drop for ConsumerProcess {
     }
 }
 
-/// Returns a command that runs this binary in a role. Its process ends with this one.
+/// Returns a command that runs this binary in a role, to which the caller adds the role's arguments. The new
+/// process ends when this process does.
 pub fn role() -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into()));
     command.arg("role").stdin(Stdio::null()).stdout(Stdio::null());
@@ -332,7 +338,7 @@ fn wait_until(child: &mut Child, mut ready: impl FnMut() -> bool) -> io::Result<
     Ok(())
 }
 
-/// Runs a role until its end.
+/// Runs this process in a role until the role ends.
 pub fn live(role: &Role) -> ExitCode {
     let result = match role {
         Role::Daemon(args) => return jet::daemon::run_from_args(args),
@@ -354,7 +360,7 @@ pub fn live(role: &Role) -> ExitCode {
     }
 }
 
-/// Keeps this process on a core, if one is given.
+/// Keeps this process on the core `core`, if one is given.
 ///
 /// # Errors
 /// The system refuses.

@@ -1,18 +1,19 @@
-//! When messages of an open loop are due: at a rate, whatever became of earlier messages.
+//! The times at which the messages of an open loop are due: at a rate, whether or not earlier messages have
+//! ended.
 
 use crate::pattern::scatter;
 use std::time::Duration;
 
-/// Distribution of the messages' times.
+/// Distribution over time of an open loop's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Arrivals {
-    /// At random, independent of each other, as from many users.
+    /// Times at random, independent of each other, as from many users
     Poisson,
-    /// Evenly.
+    /// Times at even distances
     Constant,
 }
 
-/// The times of messages, counted from the beginning.
+/// The due times of an open loop's messages, counted from the loop's beginning.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     per_s: f64,
@@ -20,12 +21,12 @@ pub struct Schedule {
     seed: u64,
     /// The next message's number.
     number: u64,
-    /// The next message's time, in seconds.
+    /// The next message's due time, in seconds from the beginning.
     at_s: f64,
 }
 
 impl Schedule {
-    /// Makes a schedule of `per_s` messages a second. The same seed gives the same times.
+    /// Makes a schedule of `per_s` messages a second. The same seed gives the same due times.
     pub fn new(per_s: f64, arrivals: Arrivals, seed: u64) -> Self {
         let mut schedule = Self { per_s, arrivals, seed, number: 0, at_s: 0.0 };
         schedule.at_s = schedule.gap_s();
@@ -37,14 +38,14 @@ impl Schedule {
         Duration::from_secs_f64(self.at_s)
     }
 
-    /// Moves on to the message after the next one.
+    /// Takes the next message off the schedule: the message after it becomes the next one.
     pub fn advance(&mut self) {
         self.number += 1;
         self.at_s += self.gap_s();
     }
 
-    /// Returns how many messages are due before `end`, from the next one on. For [`Arrivals::Poisson`] it is
-    /// the expected number.
+    /// Returns how many messages are due before `end`, from the next one on. For [`Arrivals::Poisson`] the
+    /// result is the expected number.
     pub fn left_before(&self, end: Duration) -> u64 {
         let span_s = end.as_secs_f64() - self.at_s;
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // a count; below zero is none

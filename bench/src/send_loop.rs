@@ -1,9 +1,9 @@
 //! One sender's loop: keeps a number of messages of one size under way, and takes their ends. `e2e`,
-//! `stream`, `load` and the benchmarks built on them send by it. Loads of many senders in one thread
+//! `stream`, `load` and the benchmarks built on them send with this loop. Loads of many senders in one thread
 //! (`connections`, `escape`, `residency`) have loops of their own.
 //!
-//! A [`Measurement`] says when the next message goes, and is told of each end. So a fixed number of messages,
-//! a fixed time and messages at fixed times are the same loop.
+//! A [`Measurement`] says when the next message is to be sent, and is told of each end. So the same loop
+//! sends a fixed number of messages, sends for a fixed time, or sends at fixed times.
 
 use jet_client::send::{
     AckStatus, BufferError, Completion, SendBuffer, SendConnectError, SendError, Sender, SenderOptions,
@@ -12,22 +12,23 @@ use jet_client::send::{
 use jet_wire::SLAB_BYTES;
 use std::time::{Duration, Instant};
 
-/// Places that small messages are copied from, in turn, as programs do that have more than one message.
+/// Number of places from which small messages are copied in turn. Programs with more than one message also
+/// copy from several places.
 const SMALL_PLACES: usize = 32;
-/// Time after which a wait ends, so that the measurement is asked again.
+/// Limit of one wait, after which the measurement is asked again.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
-/// Time before a message is due for which the loop polls instead of sleeping. It is longer than waking up
-/// takes.
+/// Time before a message is due for which the loop polls instead of sleeping. This time is longer than waking
+/// up takes.
 const AWAKE_BEFORE: Duration = Duration::from_micros(200);
 
 /// The messages that a loop sends.
 #[derive(Clone, Copy, Debug)]
 pub struct Messages {
-    /// Bytes of each; up to 4096 they are small messages.
+    /// Bytes of each message; messages of up to 4096 bytes are small ones.
     pub bytes: usize,
-    /// Most messages under way at once.
+    /// Limit of messages under way at once.
     pub depth: usize,
-    /// The tag of each message.
+    /// Tag that every message carries.
     pub tag: u64,
     /// Admission class of large messages.
     pub class: u8,
@@ -40,12 +41,12 @@ impl Messages {
     }
 }
 
-/// Time at which the next message is to go.
+/// Time at which the next message is to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The next message goes as soon as there is room.
+    /// The next message is sent as soon as there is room.
     Now,
-    /// The next message goes at this time, or as soon after it as there is room.
+    /// The next message is sent at this time, or as soon after it as there is room.
     At(Instant),
     /// No message is left to send.
     Never,
@@ -53,14 +54,15 @@ pub enum Next {
 
 /// The measurement that a loop serves.
 pub trait Measurement {
-    /// Returns when the next message is to go, after `sent` messages. The loop may ask several times for the
-    /// same number.
+    /// Returns when the next message is to be sent, after `sent` messages. The loop may ask several times for
+    /// the same number.
     fn next(&mut self, sent: u64) -> Next;
-    /// Takes note that a message went later than it was due, by `late`.
+    /// Takes note that a message was sent after its due time, by `late`.
     fn sent_late(&mut self, _ticket: Ticket, _late: Duration) {}
     /// Takes note that a message was consumed.
     fn consumed(&mut self, completion: &Completion);
-    /// Returns whether to stop waiting for messages without an end. The loop asks when a wait brought no end.
+    /// Returns whether to stop waiting for messages without an end. The loop asks this when a wait brought no
+    /// end.
     fn gives_up(&mut self) -> bool {
         false
     }
@@ -79,7 +81,7 @@ impl Measurement for Count {
     fn consumed(&mut self, _completion: &Completion) {}
 }
 
-/// Reasons for which a loop ends early.
+/// Reasons for which a sender's loop ends early.
 #[derive(Debug, thiserror::Error)]
 pub enum LoopError {
     /// The sender refused a message.
@@ -98,7 +100,7 @@ pub enum LoopError {
     },
 }
 
-/// Reasons for which a loop cannot start.
+/// Reasons for which a sender's loop cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The sender could not connect.
@@ -109,7 +111,7 @@ pub enum StartError {
     Buffer(#[from] BufferError),
 }
 
-/// A sender with its buffers.
+/// A sender with its buffers, whose loop sends messages.
 pub struct SendLoop {
     sender: Sender,
     buffers: Vec<SendBuffer>,
@@ -119,8 +121,8 @@ pub struct SendLoop {
 }
 
 impl SendLoop {
-    /// Connects, and takes `large_max` buffers of `large_bytes` for large messages. It touches all their
-    /// pages.
+    /// Connects a sender, and takes `large_max` buffers of `large_bytes` for large messages. Touches all
+    /// pages of these buffers.
     ///
     /// # Errors
     /// [`StartError`].
@@ -135,18 +137,19 @@ impl SendLoop {
         Ok(Self { sender, buffers, small: vec![7; SMALL_PLACES * SLAB_BYTES], small_place: 0, in_flight: 0 })
     }
 
-    /// Returns the sender, for calls that no loop makes.
+    /// Returns the sender, for calls that this loop does not make.
     #[cfg(feature = "verbs")]
     pub fn sender(&mut self) -> &mut Sender {
         &mut self.sender
     }
 
-    /// Returns the number of messages without an end.
+    /// Returns the number of messages that were submitted and have not ended.
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Sends while the measurement says so, and waits for all ends. Returns the number of messages sent.
+    /// Sends messages until the measurement says [`Next::Never`], and waits for the ends of all messages.
+    /// Returns the number of messages sent.
     ///
     /// # Errors
     /// [`LoopError`], also for a message that was not consumed.
@@ -221,8 +224,8 @@ impl SendLoop {
         }
     }
 
-    /// Waits for the next end. Returns without one after [`WAIT_SLICE`], and when a message is due and has
-    /// room.
+    /// Waits for the next message's end. Returns without an end after [`WAIT_SLICE`], and when a message is
+    /// due and there is room for it.
     fn wait(&mut self, next: Next, room: bool) -> Result<Option<Completion>, LoopError> {
         let Next::At(due) = next else { return Ok(self.sender.wait(Some(WAIT_SLICE))?) };
         if !room {

@@ -1,8 +1,8 @@
-//! Measures what status requests cost: how long an answer takes, and what the path of the messages loses. The
-//! daemon has many applications and senders, and many connections ask for its status.
+//! Measures what status requests cost: how long an answer takes, and how much throughput messages lose
+//! meanwhile. The daemon has many applications and senders, and many connections ask for its status.
 //!
-//! The threads that ask belong to this process. They take processor time of the same machine, which counts
-//! against the load. The cost of using the answer is not measured: each thread reads the frame and does not
+//! The threads that ask belong to this process. These threads take processor time of the same machine, which
+//! slows the load. The cost of using the answer is not measured: each thread reads the frame and does not
 //! decode it.
 
 use crate::e2e::Load;
@@ -19,19 +19,20 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Applications that are registered and idle, beside the one that reads.
+/// Number of applications that are registered and idle, beside the one that reads.
 const SESSIONS: usize = 1000;
-/// Senders that are connected and idle, beside the one that sends.
+/// Number of senders that are connected and idle, beside the one that sends.
 const PEERS: usize = 1000;
-/// Connections that ask for the status again and again.
+/// Number of connections that ask for the daemon's status again and again.
 const ASKERS: usize = 128;
-/// Time between two requests of one connection under [`Asking::EachSecond`], as of a monitor.
+/// Time between two requests of one connection in the case [`Asking::EachSecond`], as a monitoring program
+/// asks.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Longest time that an answer may take, ms.
+/// Limit of the time that an answer may take, in ms.
 const ANSWER_MS: f64 = 50.0;
-/// Least share of its rate that the load keeps beside connections that ask once a second.
+/// Bound: the least share of its rate that the load must keep beside connections that ask once a second.
 const KEPT: f64 = 0.98;
-/// Answers that are timed for each sample.
+/// Number of answers that are timed for each sample.
 const ANSWERS: usize = 40;
 /// Bytes that the load sends in each turn.
 const BYTES: usize = 16 << 30;
@@ -39,9 +40,9 @@ const BYTES: usize = 16 << 30;
 /// Pace at which each of the [`ASKERS`] connections asks.
 #[derive(Clone, Copy)]
 enum Asking {
-    /// Each connection asks once a second.
+    /// Each connection asks for the status once a second.
     EachSecond,
-    /// Each connection asks again as soon as the answer has arrived.
+    /// Each connection asks for the status again as soon as the answer has arrived.
     AtOnce,
 }
 
@@ -56,7 +57,7 @@ impl Asking {
     }
 }
 
-/// Runs the benchmark.
+/// Runs the benchmark `status`.
 ///
 /// # Errors
 /// An error of the rig, a sender or the daemon.
@@ -124,7 +125,7 @@ pub fn run(run_size: RunSize) -> Result<Vec<Row>, Box<dyn Error>> {
     Ok(rows)
 }
 
-/// Registers an application that does nothing. Its descriptors are closed at once.
+/// Registers an application that does nothing. The application's descriptors are closed at once.
 fn idle_session(rig: &Rig, number: usize) -> Result<ControlConnection, Box<dyn Error>> {
     let mut connection = ControlConnection::connect(&rig.control_socket())?;
     let request = ControlRequest::Register {
@@ -145,7 +146,8 @@ fn idle_sender(rig: &Rig) -> Result<Sender, Box<dyn Error>> {
     Ok(Sender::connect(options)?)
 }
 
-/// Returns how many answers a second all [`ASKERS`] connections together get while `work` runs.
+/// Runs `work` while [`ASKERS`] connections ask for the status. Returns how many answers a second they get
+/// together.
 fn while_asked(
     control: &Path,
     asking: Asking,
@@ -208,8 +210,8 @@ fn ask(
     Ok(())
 }
 
-/// Returns how long each of `count` answers takes, in ms. As with `jet status`, the time runs from connecting
-/// until the status has arrived.
+/// Returns how long each of `count` status answers takes, in ms. As with `jet status`, the time runs from
+/// connecting until the status has arrived.
 fn times(control: &Path, count: usize) -> Result<Vec<f64>, Box<dyn Error>> {
     (0..count)
         .map(|_| {

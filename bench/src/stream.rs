@@ -1,4 +1,5 @@
-//! One stream of messages of one size through Jet: the figure that `bench/peers` compares with other systems.
+//! Measures the rate of one stream of messages of one size through Jet, which `bench/peers` compares with
+//! other systems.
 //!
 //! A sender, the daemon and an application are three processes, on the processors that this program was
 //! given. A message counts when its sender has learned that the application has read it and given it back.
@@ -14,7 +15,7 @@ use std::error::Error;
 /// The stream's shape.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Over this fabric: shm or tcp
+    /// Fabric between sender and daemon: shm or tcp
     #[arg(long, value_parser = ["shm", "tcp"], default_value = "shm")]
     fabric: String,
     /// Bytes of a message; up to 4096 they are copied and sent at once, more are READ by the receiver
@@ -23,10 +24,10 @@ pub struct Args {
     /// Messages that the sender has under way at once
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: u32,
-    /// Messages of one sample; an eighth as many go before, uncounted
+    /// Messages of one sample; before the first sample an eighth as many are sent and not counted
     #[arg(long, default_value_t = 8192, value_parser = clap::value_parser!(u32).range(8..))]
     messages: u32,
-    /// The application only gives the bytes back, and reads none of them
+    /// The application gives messages back without reading their bytes
     #[arg(long)]
     unread: bool,
     /// Messages carry a CRC32C; who checks it is the daemon's read.checksums

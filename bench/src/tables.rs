@@ -1,22 +1,22 @@
 //! Measures two kinds of index table: the kind that `core`, `fabric` and `jet-client` have written by hand on
 //! a message's way, and the crate `slab`.
 //!
-//! Both give the place that was freed last, so both are warm here. They differ in what an entry costs. A
-//! table written by hand has all its entries from the start. Its user writes the few fields that change, as
-//! the READs of `core` do, or the whole entry, as the messages of a sender do. The crate moves the whole
-//! entry in and out where the compiler cannot leave that out.
+//! Both kinds of table hand out the place that was freed last, so that place is in the cache here. The kinds
+//! differ in what an entry costs. A table written by hand has all its entries from the start. Its user writes
+//! the few fields that change, as the READs of `core` do, or the whole entry, as the messages of a sender do.
+//! The crate moves the whole entry in and out where the compiler cannot leave that out.
 
 use crate::report::{Bound, Row};
 use slab::Slab;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Entries of each table, as many as the daemon's messages at once.
+/// Number of entries of each table, as many as the messages that the daemon has at once.
 const ENTRIES: usize = 1024;
-/// Entries in use together: a batch of completions.
+/// Number of entries in use together: as many as a batch of completions.
 const BATCH: usize = 32;
 
-/// Entry with the fields that every message changes, and others that few do.
+/// Entry of a table: fields that every message changes, and `rest`, which few messages change.
 #[derive(Clone, Copy)]
 struct Entry<const REST: usize> {
     generation: u32,
@@ -28,7 +28,7 @@ impl<const REST: usize> Entry<REST> {
     const EMPTY: Self = Self { generation: 0, message: 0, rest: [0; REST] };
 }
 
-/// Table with its entries in place and a stack of the free ones.
+/// Table as it is written by hand: all entries stay in place, beside a stack of the free entries' numbers.
 struct ByHand<const REST: usize> {
     entries: Box<[Entry<REST>]>,
     free: Vec<u32>,
@@ -110,7 +110,7 @@ fn ways_ns<const REST: usize>(rounds: u32) -> [f64; 4] {
     [two, all, library_two, library_all].map(|span_ns| span_ns as f64 / f64::from(rounds) / BATCH as f64)
 }
 
-/// Runs the benchmark.
+/// Runs the comparison of index tables.
 pub fn run(samples: u32) -> Vec<Row> {
     const ROUNDS: u32 = 100_000;
     let mut rows = Vec::new();

@@ -1,8 +1,8 @@
 //! Measuring between two hosts. `load` and `probe` send to a daemon that runs on another host; `receive` is
 //! the application behind that daemon.
 //!
-//! A run is one size, depth and rate for a number of seconds. Its messages carry the run's number as their
-//! tag. The receiving end learns nothing else of the run, and counts its messages by that number.
+//! A run is one size, depth and rate for a number of seconds. A run's messages carry the run's number in
+//! their tag. The receiving end learns nothing else of the run, and counts its messages by that number.
 //! docs/measuring.md says how to join the two counts.
 
 pub mod load;
@@ -19,8 +19,8 @@ use std::time::Duration;
 /// Run number in the tags of messages that belong to no run. These messages are sent first, to fill caches
 /// and to let rates settle.
 const WARM_UP: u32 = 0;
-/// Upper half of the tag of a run's messages, "jet-". It tells them from other senders' messages, whose tags
-/// have other meanings.
+/// Upper half of the tag of a run's messages, "jet-". This mark tells a run's messages from other senders'
+/// messages, whose tags have other meanings.
 const TAG_MARK: u32 = 0x6a65_742d;
 
 /// Returns the tag of a run's messages.

@@ -1,8 +1,8 @@
 //! `jet-bench receive`: the application behind a daemon that is measured from another host. The application
 //! receives messages, and prints at its end how many arrived of each run.
 //!
-//! The application reads the messages' bytes or only gives them back, and keeps nothing. It also prints how
-//! much processor time each run took on this host, which the sending host cannot see.
+//! The application reads the messages' bytes or only gives them back, and keeps nothing. The application also
+//! prints how much processor time each run took on this host, which the sending host cannot see.
 
 use super::run_of;
 use super::runs::{Key, Runs, Spent};

@@ -1,7 +1,8 @@
 //! Measures the cache's effect on a receiver. The same senders and the same reading application use Jet's
 //! receiver, and receivers as RDMA applications are usually written (`conventional`). The conventional ones
 //! have buffers of each connection's own, or a shared pool as SPDK has. One of those with own buffers has no
-//! more READs at once than Jet. This receiver tells the effect of that limit from the effect of the cache.
+//! more READs at once than Jet. That receiver's figures separate the effect of that limit from the effect of
+//! the cache.
 //!
 //! All receivers run over the NIC in software, whose copies fill the cache as a device's writes do. Each has
 //! one thread for the NIC and one that reads every byte. The receivers take turns in one run, one at a time,

@@ -1,5 +1,5 @@
-//! The picture of the figures, drawn by gnuplot: throughput by message size without and with the antagonist,
-//! and tail latency by load.
+//! The picture of the benchmark's figures, drawn by gnuplot: throughput by message size without and with the
+//! antagonist, and tail latency by load.
 
 use super::BOUND_BYTES;
 use super::bare::Size;
@@ -16,18 +16,19 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// gnuplot's script. It reads each line's points from a file of their own, and writes `residency.svg` and
-/// `.png`.
+/// gnuplot's script. The script reads the points of each drawn line from a file of their own, and writes
+/// `residency.svg` and `.png`.
 const SCRIPT: &str = include_str!("picture.gnuplot");
 
-/// A folder that the picture is written to. gnuplot has been found.
+/// A folder that the picture is written to. When this value exists, gnuplot is known to run.
 pub struct Picture {
     folder: PathBuf,
     table: File,
 }
 
 impl Picture {
-    /// Makes the folder, and checks that gnuplot runs, before anything is measured.
+    /// Makes the folder for the picture, and checks that gnuplot runs. Call this function before anything is
+    /// measured.
     ///
     /// # Errors
     /// gnuplot is missing, or the folder cannot be used.
@@ -89,12 +90,12 @@ impl Picture {
     }
 }
 
-/// Returns lines that say where and when the figures were measured.
+/// Returns the picture's lines of text that say where and when the figures were measured.
 fn caption(run: &Run) -> String {
     format!("{run}\n{}, {} rounds", day(run.unix_s / 86_400), run.samples)
 }
 
-/// Formats days since 1970 as a date.
+/// Formats a number of days since 1970-01-01 as a date.
 fn day(days: u64) -> String {
     let is_leap =
         |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
@@ -114,14 +115,16 @@ fn day(days: u64) -> String {
     format!("{year}-{month:02}-{:02}", left + 1)
 }
 
-/// Returns the size whose tails are drawn: that of the bounds if it was measured, else the first.
+/// Returns the message size whose tail latencies are drawn: that to which the bounds apply, if it was
+/// measured; else the first.
 fn tails_bytes(measured: &Measured) -> usize {
     let mut sizes = measured.turns.iter().map(|turn| turn.shape.message_bytes);
     let first = sizes.clone().next().unwrap_or(BOUND_BYTES);
     sizes.find(|bytes| *bytes == BOUND_BYTES).unwrap_or(first)
 }
 
-/// Returns a line for each message size: KiB, then GB/s as median, least and most.
+/// Returns a receiver's throughput as a line for each message size: KiB, then GB/s as median, least and most.
+/// `with`: with the antagonist.
 fn throughputs(measured: &Measured, receiver: Receiver, with: bool) -> String {
     let ours = |turn: &&Turn| {
         turn.receiver == receiver && turn.antagonist.is_some() == with && turn.offered.is_none()
@@ -130,13 +133,14 @@ fn throughputs(measured: &Measured, receiver: Receiver, with: bool) -> String {
     points(turns.map(|turn| (turn.shape.message_bytes >> 10, turn.figures.gigabytes_per_s)))
 }
 
-/// Returns the same lines as [`throughputs`], for a ring of the bare loop.
+/// Returns the throughput of the bare loop's ring of this size, in the same form as [`throughputs`].
 fn bare(measured: &Measured, size: Size, with: bool) -> String {
     let these = measured.bare.iter().filter(|bare| bare.ring == size && bare.antagonist.is_some() == with);
     points(these.map(|bare| (bare.shape.message_bytes >> 10, bare.gigabytes_per_s)))
 }
 
-/// Returns a line for each load of an open loop: percent, then p99.9 in ms as median, least and most.
+/// Returns a receiver's tail latency as a line for each load of an open loop: percent, then p99.9 in ms as
+/// median, least and most.
 fn tails(measured: &Measured, receiver: Receiver, message_bytes: usize) -> String {
     let ours = |turn: &&Turn| turn.receiver == receiver && turn.shape.message_bytes == message_bytes;
     let turns = measured.turns.iter().filter(ours);

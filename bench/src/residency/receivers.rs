@@ -1,9 +1,9 @@
-//! The receivers that are compared, each as processes of its own with senders of its own. One runs at a time.
-//! The others are stopped, so that none warms its pool, polls or answers during another's turn.
+//! The receivers that are compared, each as processes of its own with senders of its own. One receiver runs
+//! at a time. The others are stopped, so that none warms its pool, polls or answers during another's turn.
 //!
-//! A receiver is stopped (`SIGSTOP`) and not started anew. Stopping takes well below a millisecond where a
-//! start takes tenths of a second. It also keeps what the receiver has learned of its load: Jet's footprint
-//! takes 5 to 20 s of load to find its size.
+//! After its turn a receiver is stopped (`SIGSTOP`) and not ended and started anew. Stopping takes well below
+//! a millisecond where a start takes tenths of a second. A stopped receiver also keeps what it has learned of
+//! its load: Jet's footprint takes 5 to 20 s of load to find its size.
 //!
 //! On a machine that is busy with other programs the kernel gives a receiver less of the processor after a
 //! stop than before it. So figures of such a machine mean nothing. Under real-time priority, receivers that
@@ -23,29 +23,30 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Name of the daemon's pool among a process's mappings.
+/// Name of the memory file of a daemon's pool, as a process's mappings show it.
 const POOL: &str = "jet-pool";
 
-/// A receiver that is compared.
+/// The receivers that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Receiver {
-    /// Jet's pool of 12 MiB.
+    /// Jet's receiver, with its pool of 12 MiB.
     Jet,
-    /// Buffers of each connection's own.
+    /// A conventional receiver with buffers of each connection's own.
     Own,
-    /// Jet's pool, whose footprint follows the load.
+    /// Jet's receiver with a pool whose footprint follows the load.
     Following,
-    /// A pool of 32 MiB that all connections share, the last given the first taken.
+    /// A conventional receiver with a pool of 32 MiB that all connections share; the buffer returned last is
+    /// taken first.
     Shared,
-    /// Buffers of each connection's own, and no more READs at once than Jet has.
+    /// A conventional receiver with buffers of each connection's own, and no more READs at once than Jet has.
     Capped,
 }
 
 impl Receiver {
-    /// Every receiver, in the order of the letters.
+    /// Every receiver, in the order of the letters that name them in rows.
     pub const ALL: [Self; 5] = [Self::Jet, Self::Own, Self::Following, Self::Shared, Self::Capped];
 
-    /// Returns the receiver's letter, which names it in ratios.
+    /// Returns the receiver's letter in parentheses, which names it in the rows of ratios.
     pub fn letter(self) -> &'static str {
         &self.name()[..3]
     }
@@ -61,7 +62,7 @@ impl Receiver {
         }
     }
 
-    /// Returns the receiver's name in the table and in file names.
+    /// Returns the receiver's name in the table (CSV) and in file names.
     pub fn key(self) -> &'static str {
         match self {
             Self::Jet => "jet",
@@ -72,9 +73,9 @@ impl Receiver {
         }
     }
 
-    /// Returns the order of turns in a round. Over as many rounds as there are receivers each is first,
-    /// second and so on once. After that the order is reversed, so that no receiver always follows the same
-    /// one.
+    /// Returns the order in which the receivers take their turns in a round. Over as many rounds as there are
+    /// receivers, each receiver is first, second and so on once. After that the order is reversed, so that no
+    /// receiver always follows the same one.
     pub fn order(round: usize) -> [Self; 5] {
         let count = Self::ALL.len();
         std::array::from_fn(|place| {
@@ -84,9 +85,9 @@ impl Receiver {
     }
 }
 
-/// A receiver that has been started, with its senders.
+/// A receiver whose processes have been started, with its senders.
 pub struct StartedReceiver {
-    /// Kind of the receiver.
+    /// Name of the receiver that was started.
     pub receiver: Receiver,
     processes: Processes,
     /// The receiver's senders.
@@ -144,7 +145,7 @@ impl StartedReceiver {
         Ok(started)
     }
 
-    /// Returns the process that drives the NIC.
+    /// Returns the id of the receiver's process that drives the NIC.
     pub fn driving_pid(&self) -> u32 {
         match &self.processes {
             Processes::Jet(rig) => rig.daemon_pid(),
@@ -165,7 +166,8 @@ impl StartedReceiver {
         [self.driving_pid()].into_iter().chain(application).collect()
     }
 
-    /// Returns the most READs and buffer bytes at once since the last call; `None`: Jet does not count them.
+    /// Returns the most READs and the most bytes of buffers in use at once since the last call. `None`: the
+    /// receiver is Jet, which does not count them.
     ///
     /// # Errors
     /// The process ended.
@@ -205,7 +207,7 @@ impl StartedReceiver {
         Ok(())
     }
 
-    /// Returns the time that the receiver's processes have spent on processors.
+    /// Returns the processor time that the receiver's processes have spent so far.
     ///
     /// # Errors
     /// One of them ended.
@@ -215,7 +217,8 @@ impl StartedReceiver {
 
     /// Returns how many MiB of the pool are in use for large messages while the senders run a closed loop:
     /// the mean, and the most. The mean is the rate times how long a slab is in use (Little's law). `None`:
-    /// the receiver is not Jet. Asking costs the daemon a little, so this turn counts for nothing else.
+    /// the receiver is not Jet. Asking for the status costs the daemon some time, so this turn is used for no
+    /// other figure.
     ///
     /// # Errors
     /// An error of the daemon or the NIC.

@@ -2,10 +2,10 @@
 //! same process.
 //!
 //! After a turn its receiver is stopped. Then lines of the pages that the application read in that turn are
-//! touched in random order. Each touch is timed, as by the daemon's warmer (`jet_cat::residency`). The
-//! receiver's core does it, since lines in a core's own cache look like memory from another core. The
-//! daemon's own reading is not used: its warmer touches memory all the time to keep it warm, and the other
-//! receivers have none.
+//! touched in random order. Each touch is timed, as by the daemon's warmer (`jet_cat::residency`). The thread
+//! that touches the lines runs on the receiver's core, since lines in a core's own cache look like memory
+//! from another core. The daemon's own reading is not used: its warmer touches memory all the time to keep it
+//! warm, and the other receivers have none.
 
 use super::touched::Touched;
 use jet_cat::residency::{Calibration, CalibrationOptions, Region, Resident, Warmer, WarmerOptions};
@@ -17,19 +17,19 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// Touches of one reading. Its interval (95 %) is 3 % wide at worst.
+/// Number of touches of one reading. The reading's 95 % interval is 3 % wide at worst.
 const TOUCHES: usize = 4096;
 
-/// A receiver's buffers, mapped into this process, too.
+/// A receiver's buffers, mapped into this process as well as into the receiver's.
 pub struct Watched {
     mapping: Arc<Mapping>,
-    /// Address at which the receiver's application has mapped them.
+    /// Address at which the receiver's application has mapped the buffers.
     address: usize,
 }
 
 impl Watched {
-    /// Maps the memory file `name` that the process `owner` has open, and finds its address in the process
-    /// `application`.
+    /// Maps the memory file `name` that the process `owner` has open, and finds the address at which the
+    /// process `application` has mapped it.
     ///
     /// # Errors
     /// The file is not found, or the system refuses.
@@ -52,7 +52,7 @@ impl Watched {
         Ok(Self { mapping, address })
     }
 
-    /// Returns the pages of the buffers that are marked, as ranges of page numbers.
+    /// Returns the pages of the buffers that the application has marked as read, as ranges of page numbers.
     pub fn read_pages(&self, touched: &Touched) -> Vec<Range<usize>> {
         touched.runs(self.address, self.mapping.bytes() / SLAB_BYTES)
     }
@@ -77,13 +77,13 @@ fn address(maps: &str, called: &str) -> Option<usize> {
     usize::from_str_radix(found.split('-').next()?, 16).ok()
 }
 
-/// Judges by the time of a touch whether it met the cache.
+/// A judge that tells from the time of a memory access whether the line was in the cache.
 pub struct Judge {
     calibration: Calibration,
 }
 
 impl Judge {
-    /// Measures on this core how long a touch of the cache takes, and one of memory.
+    /// Measures on this core how long an access to a line in the cache takes, and one to a line in memory.
     ///
     /// # Errors
     /// The reason why the two cannot be told apart here.

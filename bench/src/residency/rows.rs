@@ -1,4 +1,4 @@
-//! Makes rows of turns.
+//! Makes the benchmark's rows from the turns that were measured.
 
 use super::BOUND_BYTES;
 use super::bare::Size;
@@ -27,7 +27,8 @@ const TAILS: [(Receiver, Receiver); 4] = [
 /// The load in percent at which the first ratio of [`TAILS`] has a bound, and the bound.
 const TAIL_BOUND: (u32, f64) = (90, 0.5);
 
-/// Returns the words with which all rows of a setting begin.
+/// Returns the words with which the metrics of all rows of a message size, with or without the antagonist,
+/// begin.
 pub fn words(shape: Shape, antagonist: Option<f64>) -> String {
     let size = format!("{} KiB, {} x {}", shape.message_bytes >> 10, shape.connections, shape.depth);
     match antagonist {
@@ -61,7 +62,7 @@ pub fn of_setting(shape: Shape, antagonist: Option<f64>, loads: &[u32], measured
 
 struct Rows<'a> {
     words: String,
-    /// Whether the bounds apply to these rows.
+    /// Whether the benchmark's bounds apply to these rows: at 256 KiB beside the antagonist.
     is_bounded: bool,
     turns: Vec<&'a Turn>,
     rows: Vec<Row>,
@@ -74,7 +75,8 @@ impl Rows<'_> {
         self.rows.push(Row::new("residency", &metric, unit, values, bound));
     }
 
-    /// Returns one figure of a receiver's turns, in the order of rounds.
+    /// Returns the figure that `pick` takes from each of a receiver's turns at this load, in the order of
+    /// rounds.
     fn of(&self, receiver: Receiver, load: Option<u32>, pick: &dyn Fn(&Turn) -> f64) -> Vec<f64> {
         let ours =
             |turn: &&&Turn| turn.receiver == receiver && turn.offered.map(|offered| offered.percent) == load;

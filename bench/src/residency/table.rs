@@ -1,17 +1,18 @@
-//! Every turn as a line of a table (CSV).
+//! The table (CSV) of the benchmark, with a line for every turn.
 
 use super::traffic::{Shape, TurnFigures};
 use super::turns::{Bare, Measured, Turn};
 use std::fmt::Write as _;
 
-/// Head of the table. An empty field below it: the turn has no such figure, or it is not known here.
+/// First line of the table, the columns' names. A turn's line has an empty field where the turn has no such
+/// figure, or the figure is not known on this machine.
 const HEAD: &str = concat!(
     "receiver,message_bytes,connections,depth,antagonist_gb_per_s,round,place,load_percent,",
     "offered_gb_per_s,messages,gb_per_s,delivered,p50_us,p99_us,p99_9_us,late_p99_9_us,resident,touched_mib,",
     "misses_a_kib,reads_most,buffers_most_mib,others_us\n",
 );
 
-/// Returns all turns in their order, and the bare loop's turns after them.
+/// Returns the table: all turns of the receivers in their order, and the bare loop's turns after them.
 pub fn csv(measured: &Measured) -> String {
     let mut text = String::from(HEAD);
     for turn in &measured.turns {

@@ -1,7 +1,8 @@
-//! How much memory a receiver goes through: its application marks every page that it reads.
+//! Measures how much memory a receiver goes through: the receiver's application marks every page that it
+//! reads.
 //!
 //! The marks lie in memory that both processes map. A mark is a byte, stored once for 4 KiB that are read.
-//! Its cost is too small to show in a figure.
+//! The cost of marking is too small to show in a figure.
 
 use jet_fabric::memory::{Mapping, Protection, SharedMemory};
 use jet_wire::SLAB_BYTES;
@@ -13,18 +14,18 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Number of marks, as many as 512 MiB have pages. A page's mark is found by its address, so that neighbours
+/// Number of marks: one for each page of 512 MiB. A page's mark is found by its address, so that neighbours
 /// never share one.
 const MARKS: usize = 1 << 17;
 
-/// The marks, in the process that counts them.
+/// The marks of the pages that were read, in the benchmark's process, which counts them.
 pub struct Touched(SharedMemory);
 
-/// The marks, in the process that makes them.
+/// The marks of the pages that were read, in the application's process, which makes them.
 pub struct Marks(Mapping);
 
 impl Touched {
-    /// Makes memory for marks, none of them set.
+    /// Makes the memory for marks, with no mark set.
     ///
     /// # Errors
     /// An error of the system.
@@ -32,7 +33,7 @@ impl Touched {
         SharedMemory::new("jet-touched", MARKS, false).map(Self)
     }
 
-    /// Returns the path by which a child process opens the marks.
+    /// Returns the path by which a child process opens the memory of the marks.
     pub fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_fd().as_raw_fd()).into()
     }
@@ -64,14 +65,14 @@ impl Touched {
         runs
     }
 
-    /// Returns the bytes of all marked pages.
+    /// Returns the number of bytes of all marked pages.
     pub fn bytes(&self) -> usize {
         self.marks().iter().filter(|mark| mark.load(Ordering::Relaxed) != 0).count() * SLAB_BYTES
     }
 }
 
 impl Marks {
-    /// Opens the marks that the parent process counts.
+    /// Opens, in a child process, the marks that the parent process counts.
     ///
     /// # Errors
     /// An error of the system.
@@ -80,7 +81,7 @@ impl Marks {
         Ok(Self(Mapping::map_received(file.as_fd(), Protection::ReadWrite, MARKS as u64)?))
     }
 
-    /// Marks the pages of `bytes`, which are being read.
+    /// Marks the pages in which `bytes` lies, because they are being read.
     pub fn mark(&self, bytes: &[u8]) {
         // SAFETY: as in `Touched::marks`; the mapping cannot be truncated.
         let marks: &[AtomicU8] = unsafe { std::slice::from_raw_parts(self.0.base().cast(), self.0.bytes()) };

@@ -1,4 +1,5 @@
-//! The senders of all messages: many connections of one NIC, each with a number of messages under way.
+//! The senders of all messages to one receiver: many connections of one NIC, each with a number of messages
+//! under way.
 //!
 //! A network delivers bytes that do not come out of this host's memory. The senders' side must therefore not
 //! affect the figures. So every message of every connection is the same stretch of memory, which stays in the
@@ -27,20 +28,22 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Receive entries of each connection, as many as a sender has.
+/// Number of receive entries of each connection, as many as a sender of `jet-client` has.
 const RECEIVE_ENTRIES: u16 = 64;
-/// Time for which it polls in vain before it sleeps, as Jet's sender does.
+/// Time for which the senders' thread polls without finding anything before it sleeps, the same as in Jet's
+/// sender.
 const SPIN: Duration = Duration::from_micros(50);
-/// Time without an end after which the benchmark fails.
+/// Time without the end of any message after which the benchmark fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Id of a SEND that carries no message.
 const NO_MESSAGE: u64 = u64::MAX;
-/// Places for each message that may be under way. There are more than one, since ends may come in any order.
+/// Number of places in [`Connection::begun_ns`] for each message that may be under way. One place for each
+/// message would not do, since ends may come in any order.
 const PLACES: usize = 4;
-/// Mark of a place without a message.
+/// Value of a place in [`Connection::begun_ns`] that has no message.
 const FREE: u64 = u64::MAX;
 
-/// The messages that may be under way at once.
+/// The shape of a load: the messages that may be under way at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Number of connections.
@@ -52,7 +55,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Returns the bytes that may be under way at once.
+    /// Returns the number of bytes that may be under way at once.
     pub fn bytes(&self) -> usize {
         self.connections * self.depth * self.message_bytes
     }
@@ -63,12 +66,12 @@ impl Shape {
     }
 }
 
-/// Figures of a turn, as the senders measured them.
+/// Figures of one receiver's turn, as the senders measured them.
 #[derive(Clone, Copy, Debug)]
 pub struct TurnFigures {
-    /// Messages that ended as consumed.
+    /// Number of messages that ended as consumed.
     pub messages: u64,
-    /// Time until the last message's end.
+    /// Time from the turn's beginning to the last message's end.
     pub elapsed: Duration,
     /// GB of payload that ended as consumed a second, up to the last end.
     pub gigabytes_per_s: f64,
@@ -80,7 +83,7 @@ pub struct TurnFigures {
     /// Latency that 99.9 % of the messages do not exceed, in microseconds.
     pub p999_us: f64,
     /// Time from a message's intended arrival until the senders' thread took it up, in microseconds: 99.9 %
-    /// quantile. It shows by how much the senders themselves are late. 0 in a closed loop.
+    /// quantile. This value shows by how much the senders themselves are late. 0 in a closed loop.
     pub late_p999_us: f64,
 }
 
@@ -89,22 +92,22 @@ struct Connection {
     /// Whether the receiver's welcome has arrived.
     is_accepted: bool,
     credit_limit: u64,
-    /// SENDs posted so far.
+    /// Number of SENDs posted on this connection so far.
     sends: u64,
-    /// Limit to which the receiver recalled unused credit.
+    /// Credit limit to which the receiver has recalled unused credit, if a recall is unanswered.
     recalled_to: Option<u64>,
-    /// Sequence number of the next message, from 1.
+    /// Sequence number of this connection's next message; the first message has 1.
     sequence: u64,
     in_flight: usize,
     /// Intended arrivals of an open loop's messages that are not submitted yet, in nanoseconds of the turn's
     /// clock.
     arrived_ns: VecDeque<u64>,
-    /// Times from which messages are timed, in nanoseconds of the turn's clock. A message's place is its
-    /// sequence number modulo the places; [`FREE`]: no message.
+    /// Times from which the latencies of the messages under way count, in nanoseconds of the turn's clock. A
+    /// message's place is its sequence number modulo the places; [`FREE`]: no message.
     begun_ns: Box<[u64]>,
 }
 
-/// Connections of one NIC, and the measurement of a turn.
+/// All senders of one receiver: the connections of one NIC, and the measurement of a turn.
 pub struct Traffic {
     nic: SoftNic,
     shape: Shape,
@@ -114,12 +117,12 @@ pub struct Traffic {
     connections: Vec<Connection>,
     completions: Box<[Completion]>,
     clock: Instant,
-    /// Clock for the NIC, which runs on from turn to turn.
+    /// Clock for the NIC; unlike the turn's clock, this one runs on from turn to turn.
     nic_clock: CoarseClock,
     latencies: Histogram<u64>,
     late: Histogram<u64>,
     ended: u64,
-    /// Congestion signals received, which are otherwise ignored.
+    /// Number of congestion signals received so far; the senders ignore the signals.
     pub signals: u64,
 }
 
@@ -224,9 +227,9 @@ impl Traffic {
         }
     }
 
-    /// Runs an open loop: submits each message when it arrives, or as soon after that as its connection has
-    /// room. Then waits for the last end. The loop does not sleep, so that it is not late with the next
-    /// message.
+    /// Runs an open loop: submits each message at its intended arrival, or as soon after that as its
+    /// connection has room. After the last arrival this function waits for the last message's end. The loop
+    /// does not sleep, so that it is not late with the next message.
     ///
     /// # Errors
     /// As of [`Self::run`].
@@ -290,7 +293,7 @@ impl Traffic {
         }
     }
 
-    /// Returns for how long nothing has happened.
+    /// Returns for how long the loop has found nothing to do. Fails after [`PATIENCE`].
     fn idle(&self, worked: bool, since: &mut Option<Instant>) -> Result<Duration, Box<dyn Error>> {
         if worked {
             *since = None;
@@ -318,7 +321,7 @@ impl Traffic {
         self.nic.post_srq(SrqEntry { id: entry, header, payload: None })
     }
 
-    /// Takes the completions and events that have arrived.
+    /// Polls the NIC once, and handles the completions and events that have arrived.
     fn look(&mut self) -> Result<(), Box<dyn Error>> {
         let now_ns = self.nic_clock.turn();
         let taken = self.nic.poll(now_ns, &mut self.completions);
@@ -399,8 +402,8 @@ impl Traffic {
         Ok(())
     }
 
-    /// Submits what one connection may: messages that have arrived, or, while a closed loop goes on, as many
-    /// as have room.
+    /// Submits the messages that connection `at` may send now. In an open loop these are the messages that
+    /// have arrived; while a closed loop goes on, as many as there is room for.
     fn submit(&mut self, at: usize, goes_on: bool) -> Result<(), Box<dyn Error>> {
         let Shape { depth, message_bytes, .. } = self.shape;
         loop {

@@ -1,7 +1,7 @@
 //! Turns of the receivers. In a round each receiver has one turn, in an order that rotates. The first rounds
-//! run a closed loop, the others loads that are the same for all.
+//! run a closed loop; the others run open loops, with loads that are the same for all receivers.
 //!
-//! In a closed loop as much is always under way as may be, so a tail latency there only repeats the
+//! In a closed loop the full depth of messages is always under way, so a tail latency there only repeats the
 //! throughput. The loads of the open loop are shares of the slowest receiver's rate in the closed loop just
 //! before. All receivers of a round are offered the same arrivals, at the same times.
 
@@ -21,21 +21,22 @@ use std::time::Duration;
 /// Lengths of the parts of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Spans {
-    /// Length of a turn's measurement.
+    /// Length of the measured part of a turn.
     pub turn: Duration,
-    /// Length of the same load just before, which is not measured: at its start the cache has the former
-    /// receiver's bytes.
+    /// Length of the part of a turn just before the measured one, with the same load. At its start the cache
+    /// still has the former receiver's bytes.
     pub settle: Duration,
-    /// Length of a receiver's load before its first turn.
+    /// Length of the load that a receiver gets before its first turn.
     pub warm_up: Duration,
-    /// The same for the receiver whose footprint has to find its size.
+    /// Length of the load that the receiver [`Receiver::Following`] gets before its first turn: its footprint
+    /// has to find its size.
     pub warm_up_following: Duration,
     /// Length of a turn of the bare loop.
     pub bare: Duration,
 }
 
 impl Spans {
-    /// Lengths for figures.
+    /// Lengths for a run whose figures are to be quoted.
     pub const FULL: Self = Self {
         turn: Duration::from_millis(1250),
         settle: Duration::from_millis(250),
@@ -43,7 +44,7 @@ impl Spans {
         warm_up_following: Duration::from_millis(5000),
         bare: Duration::from_millis(150),
     };
-    /// Lengths for a check that the benchmark works.
+    /// Lengths for a brief run, which only shows that the benchmark works.
     pub const BRIEF: Self = Self {
         turn: Duration::from_millis(300),
         settle: Duration::from_millis(100),
@@ -53,14 +54,14 @@ impl Spans {
     };
 }
 
-/// Conditions that all turns of a message size have in common.
+/// Conditions that all turns of a message size, with or without the antagonist, have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting<'a> {
     /// Messages that may be under way at once.
     pub shape: Shape,
     /// Rate of the antagonist, GB/s; `None`: there is no antagonist.
     pub antagonist: Option<f64>,
-    /// Loads that are offered, in percent of the slowest receiver's rate in a closed loop.
+    /// Loads of the open loops, in percent of the slowest receiver's rate in a closed loop.
     pub loads: &'a [u32],
     /// Lengths of the parts of a run.
     pub spans: Spans,
@@ -69,7 +70,7 @@ pub struct Setting<'a> {
 /// The load that is offered in an open loop.
 #[derive(Clone, Copy, Debug)]
 pub struct Offered {
-    /// Percent of the slowest receiver's rate in the closed loop.
+    /// Load in percent of the slowest receiver's rate in the closed loop.
     pub percent: u32,
     /// The load in GB/s.
     pub gigabytes_per_s: f64,
@@ -79,7 +80,7 @@ pub struct Offered {
 pub struct Turn {
     /// Number of the round, from 0.
     pub round: usize,
-    /// Place among the turns of that round and load, from 0.
+    /// Number of the turn among those of its round and load, from 0.
     pub place: usize,
     /// The receiver whose turn it was.
     pub receiver: Receiver,
@@ -94,14 +95,15 @@ pub struct Turn {
     /// Length of an open loop's turn divided by the time until everything offered was consumed, at most 1.
     /// `None`: a closed loop.
     pub delivered: Option<f64>,
-    /// Share of the pages that the application read which was in the cache afterwards; `None`: not known
-    /// here.
+    /// Share, of the pages that the application read, that was in the cache after the turn; `None`: not known
+    /// on this machine.
     pub resident: Option<f64>,
     /// MiB that the application read during the turn, each page counted once.
     pub touched_mib: f64,
-    /// Misses of the last-level cache for each KiB.
+    /// Misses of the last-level cache for each KiB that was consumed; `None`: not known on this machine.
     pub misses: Option<f64>,
-    /// Most READs and buffer bytes at once, as a conventional receiver counts them.
+    /// Most READs and most bytes of buffers in use at once, as a conventional receiver counts them; `None`:
+    /// the receiver is Jet.
     pub most: Option<Most>,
     /// Processor time that all other receivers' processes spent during the turn, in microseconds.
     pub others_us: f64,
@@ -111,26 +113,27 @@ pub struct Turn {
 pub struct Bare {
     /// Number of the round, from 0.
     pub round: usize,
-    /// Messages as the receivers have them.
+    /// Shape of the receivers' load, whose message size and bytes the bare loop takes.
     pub shape: Shape,
     /// Rate of the antagonist, GB/s; `None`: there was no antagonist.
     pub antagonist: Option<f64>,
-    /// The ring's size.
+    /// Size of the ring that the loop goes through.
     pub ring: bare::Size,
-    /// Rate of the loop, GB/s.
+    /// Rate of the bare loop, GB/s.
     pub gigabytes_per_s: f64,
 }
 
-/// Everything that was measured.
+/// All turns that the benchmark measured.
 #[derive(Default)]
 pub struct Measured {
-    /// Turns of the receivers, in their order.
+    /// Turns of the receivers, in the order in which they were measured.
     pub turns: Vec<Turn>,
     /// Turns of the bare loop.
     pub bare: Vec<Bare>,
 }
 
-/// Lets every receiver run for a while, so that its pool is warm and its footprint has found its size.
+/// Gives every receiver a load for a while, so that its pool is in the cache and a footprint that follows the
+/// load has found its size.
 ///
 /// # Errors
 /// An error of a receiver or a sender.
@@ -145,8 +148,8 @@ pub fn warm_up(receivers: &mut [StartedReceiver], spans: Spans) -> Result<(), Bo
     Ok(())
 }
 
-/// Runs all rounds of a setting: first those of the closed loop, with the bare loop's turns, then those of
-/// each load.
+/// Runs all rounds of one message size, with or without the antagonist: first those of the closed loop, with
+/// the bare loop's turns, then those of each load.
 ///
 /// # Errors
 /// An error of a receiver or a sender.
@@ -250,14 +253,14 @@ fn others_time(receiver: Receiver, receivers: &[StartedReceiver]) -> std::io::Re
 }
 
 /// Returns the cache misses for each KiB that was consumed in a turn. The turn ends with the last message's
-/// end, a little after its load does.
+/// end, a little after the last message was submitted.
 #[allow(clippy::cast_precision_loss)] // a rate
 fn misses_per_kib(misses: u64, figures: &TurnFigures, shape: Shape) -> f64 {
     let consumed_bytes = figures.messages * shape.message_bytes as u64;
     misses as f64 / (consumed_bytes as f64 / 1024.0)
 }
 
-/// Runs a turn's load for `span`: as much as possible, or what is offered.
+/// Runs a turn's load for `span`: a closed loop, or an open loop with the load that is offered.
 fn load(
     one: &mut StartedReceiver,
     offered: Option<Offered>,

@@ -1,4 +1,5 @@
-//! Two NICs without receiver and application: the allocations and system calls of a message, and its latency.
+//! Measures two connected verbs NICs, without receiver and application: allocations and system calls for each
+//! message, and latency.
 
 use super::end::{self, AREA_BYTES, End, SLAB};
 use crate::allocations;
@@ -10,9 +11,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// SENDs given to the NIC at once.
+/// Number of SENDs posted to the NIC at once.
 pub const BURST: usize = 16;
-/// READs given to the NIC at once.
+/// Number of READs posted to the NIC at once.
 pub const READ_BURST: u64 = 4;
 const READ_BYTES: u32 = 256 << 10;
 const _: () = assert!(READ_BYTES <= AREA_BYTES);
@@ -28,14 +29,14 @@ fn one_end(ip: IpAddr) -> Result<End, Box<dyn Error>> {
     })
 }
 
-/// Two ends, the second connected to the first.
+/// Opens two NICs at the address `ip` and connects the second to the first.
 fn two_ends(ip: IpAddr) -> Result<[End; 2], Box<dyn Error>> {
     let mut ends = [one_end(ip)?, one_end(ip)?];
     end::connect(ip, &mut ends, 1)?;
     Ok(ends)
 }
 
-/// Polls until `count` SENDs have arrived. It has no time limit, as `ib_send_lat` has none.
+/// Polls until `count` SENDs have arrived. There is no time limit, as `ib_send_lat` has none.
 fn until_received(end: &mut End, count: u64) -> Result<(), Box<dyn Error>> {
     while end.received < count {
         end.step()?;
@@ -49,20 +50,21 @@ fn send_short(end: &mut End, id: u64) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Messages that the loops carried, and the allocations that this took.
+/// Counts of the SENDs and READs that went from one NIC to the other, and of the allocations and polls that
+/// they took.
 pub struct Carried {
     pub sends: u64,
     pub reads: u64,
     pub send_allocations: u64,
     pub read_allocations: u64,
-    /// Polls for completions while the SENDs ran, of both ends.
+    /// Number of polls for completions of both NICs together while the SENDs ran.
     pub send_polls: u64,
-    /// Polls for completions while the READs ran, of both ends.
+    /// Number of polls for completions of both NICs together while the READs ran.
     pub read_polls: u64,
 }
 
-/// Returns half the time of a message of 64 bytes and one back, in microseconds: the median of `trips`. Two
-/// threads have one end each, as `ib_send_lat` has two processes. A header goes with each message.
+/// Returns half of a round trip, in microseconds: the median of `trips` round trips with 64 bytes each way.
+/// Two threads have one NIC each, as `ib_send_lat` has two processes. Each message also carries a header.
 ///
 /// # Errors
 /// An error of the NICs.
@@ -94,8 +96,9 @@ pub fn half_round_trip(ip: IpAddr, trips: usize) -> Result<f64, Box<dyn Error>> 
     Ok(crate::report::median(&spans))
 }
 
-/// Carries messages, SENDs in chains of [`BURST`] and READs in chains of [`READ_BURST`]. Calls `mark` twice
-/// before the SENDs, so that the cost of marking is known, once before the READs, and once at the end.
+/// Posts `sends` SENDs, [`BURST`] at a time, and `reads` READs, [`READ_BURST`] at a time, from one NIC to the
+/// other. Calls `mark` twice before the SENDs, so that the cost of marking is known, once before the READs,
+/// and once at the end.
 ///
 /// # Errors
 /// An error of the NICs.

@@ -1,4 +1,4 @@
-//! One end of the connections between two bare NICs, without receiver and application.
+//! One end of the connections between two verbs NICs, without receiver and application.
 
 use jet_fabric::CoarseClock;
 use jet_fabric::memory::SharedMemory;
@@ -13,35 +13,35 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// SRQ entries that an end posts.
+/// Number of SRQ entries that an end posts.
 pub const ENTRIES: u32 = 64;
 pub const SLAB: u32 = 4096;
 /// Bytes of the memory that READs fill.
 pub const AREA_BYTES: u32 = 2 << 20;
 const CONNECT_LIMIT: Duration = Duration::from_secs(60);
 
-/// One end: a NIC, its memory, and counts of what completed.
+/// One end of the connections between two NICs: a NIC, its memory, and counts of completed operations.
 pub struct End {
     pub nic: VerbsNic,
     clock: CoarseClock,
-    /// Connections, in the order in which they were asked for or accepted.
+    /// Connections of this end, in the order in which they were requested or accepted.
     pub qps: Vec<Qp>,
     connected: usize,
     headers: MemoryKey,
     pub slabs: MemoryKey,
     completions: [Completion; 64],
-    /// SENDs that this end's NIC has completed.
+    /// Number of this end's SENDs that its NIC has completed so far.
     pub sent: u64,
-    /// SENDs that arrived.
+    /// Number of the other end's SENDs that have arrived so far.
     pub received: u64,
-    /// READs that completed.
+    /// Number of this end's READs that have completed so far.
     pub read: u64,
-    /// Polls for completions.
+    /// Number of polls for completions so far.
     pub polls: u64,
 }
 
 impl End {
-    /// Opens a NIC of these sizes, and posts all SRQ entries.
+    /// Opens a NIC with `options`, and posts all SRQ entries.
     pub fn new(options: VerbsOptions) -> Result<Self, Box<dyn Error>> {
         let room = options.qps_max as usize;
         let mut nic = VerbsNic::new(options)?;
@@ -78,7 +78,7 @@ impl End {
         Ok(self.nic.post_srq(SrqEntry { id: entry, header, payload })?)
     }
 
-    /// Sends a header with a payload, or with none.
+    /// Posts a SEND of a header with a payload, or without one.
     pub fn send(&mut self, qp: Qp, id: u64, payload: Payload<'_>) -> Result<(), Box<dyn Error>> {
         Ok(self.nic.post_send(qp, SendRequest { id, header: &HeaderBytes::ZERO, payload })?)
     }
@@ -122,7 +122,7 @@ fn nothing() -> Result<PrivateData, Box<dyn Error>> {
     Ok(PrivateData::new(&[]).ok_or("nothing fits")?)
 }
 
-/// Connects the second end to the first `count` times, one after the other.
+/// Makes `count` connections from the second of two ends to the first, one after the other.
 ///
 /// # Errors
 /// An error of the NICs, or that they take longer than a minute.

@@ -1,15 +1,16 @@
-//! Measures Jet over verbs beside perftest, in turns, on one device. Both ends of each run on this host.
+//! Measures Jet over verbs beside perftest; the two alternate on one device. Both ends of each run on this
+//! host.
 //!
 //! * 256 KiB: `ib_read_bw` with 32 READs outstanding, and messages through sender, daemon and application.
 //! * 4 KiB: `ib_send_bw --use-srq`, and small messages. Jet's carry a header of 128 bytes, so each is two
-//!   packets at an MTU of 4096. They are compared with perftest's 4224 bytes, which are the same two packets.
-//!   perftest's 4096 bytes, which are one packet, are shown beside them.
-//! * 64 B: `ib_send_lat`, and the way from the sender to the application. These two share one thread beside
-//!   the daemon's, so that both sides have two threads.
+//!   packets at an MTU of 4096. These messages are compared with perftest's 4224 bytes, which are the same
+//!   two packets. perftest's 4096 bytes, which are one packet, are shown beside them.
+//! * 64 B: `ib_send_lat`, and the way from the sender to the application. Jet's sender and application share
+//!   one thread beside the daemon's, so that Jet has two threads as perftest has.
 //! * Connections: 200 connected senders of which 32 are active, beside 32; and how much of the daemon's
-//!   memory a connection's queues take.
-//! * Completion queues of a NIC of a daemon's sizes: how much of them cycles through the cache, and whether
-//!   all completions fit that can come at once.
+//!   memory the queues of one connection take.
+//! * Completion queues of a NIC of a daemon's sizes: how much of the queues' memory cycles through the cache,
+//!   and whether all completions fit that can come at once.
 //! * Two NICs without receiver and application: allocations and system calls per message while polling.
 //!
 //! Neither a wire nor an RNIC takes part. On soft-RoCE the kernel's own work on the same cores is most of
@@ -34,30 +35,33 @@ use std::net::IpAddr;
 use std::process::{Command, Stdio};
 
 const LARGE: usize = 256 << 10;
-/// Messages of a sample: they take seconds on an emulated processor, and a tenth of a second on hardware.
+/// Number of large messages of a sample: they take seconds on an emulated processor, and a tenth of a second
+/// on hardware.
 const LARGE_MESSAGES: usize = 512;
 const SMALL_MESSAGES: u64 = 8000;
 const ROUND_TRIPS: usize = 4000;
 const BARE_SENDS: u64 = 4096;
 const BARE_READS: u64 = 256;
-/// Polls for which a NIC looks at most once for events of its connections. A look is a system call. It
-/// follows 4096 polls in vain; a poll that brought something counts as sixteen of these.
+/// Number of polls in which a NIC checks at most once for events of its connections. The check is a system
+/// call. This check follows 4096 polls that found nothing; a poll that found completions counts as sixteen of
+/// them.
 const LOOK_EVERY_POLLS: u64 = 4096 / 16;
 const CONNECTED: usize = 200;
-/// MiB of the pool that small messages arrive in (Jet §4.1.1).
+/// Size, in MiB, of the pool's part in which small messages arrive (Jet §4.1.1).
 const SRQ_SHARE_MIB: f64 = 4.0;
-/// MiB of one slab.
+/// Size of one slab in MiB.
 const SLAB_MIB: f64 = SLAB_BYTES as f64 / 1_048_576.0;
 const CROWD_MESSAGES: usize = 512;
 const ACTIVE: usize = 32;
-/// Most KiB of the daemon's memory that one connection's queues may take.
+/// Limit, in KiB, of the daemon's memory that the queues of one connection may take.
 const QUEUES_KIB_MAX: f64 = 24.0;
-/// Least KiB that a connection's queues can take: a place of 32 bytes for each of 32 requests.
+/// Least memory, in KiB, that the queues of one connection can take: a place of 32 bytes for each of 32
+/// requests.
 const QUEUES_KIB_LEAST: f64 = 1.0;
-/// Most KiB of completion queues that may cycle through the cache.
+/// Limit, in KiB, of the completion queues' memory that may cycle through the cache.
 const CYCLED_KIB_MAX: f64 = 512.0;
 
-/// Runs the benchmark, or only the parts that are named.
+/// Runs the benchmark `verbs`, or only the parts of it that are named.
 ///
 /// # Errors
 /// An error of the rig, perftest or the system, or that no RDMA device has an address.
@@ -155,8 +159,8 @@ fn latency(place: &Place, fabric: &str, samples: u32, rows: &mut Vec<Row>) -> Re
     Ok(())
 }
 
-/// Returns how long a hand-over takes one way, in microseconds, a figure for each sample. Another process
-/// measures it, because it pins itself to a core.
+/// Returns how long a hand-over through the session segment takes one way, in microseconds, for each sample.
+/// A process of its own measures this time, because the measurement pins itself to a core.
 fn hand_over(samples: u32) -> Result<Vec<f64>, Box<dyn Error>> {
     let mut command = Command::new(std::env::current_exe()?);
     let output = command.args(["handoff", "--json", "--samples", &samples.to_string()]).output()?;
@@ -239,8 +243,8 @@ fn posted_mib(crowd: &Crowd) -> Result<f64, Box<dyn Error>> {
     Ok(f64::from(crowd.status()?.pool.posted) * SLAB_MIB)
 }
 
-/// Adds rows for allocations and system calls per message. The calls are counted in a process of this binary
-/// that does nothing else.
+/// Adds rows for allocations and system calls per message. The system calls are counted in a process of this
+/// binary that does nothing else.
 fn counted(address: IpAddr, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["role", "verbs-bare", &address.to_string()]).stdin(Stdio::null());
@@ -279,7 +283,7 @@ fn counted(address: IpAddr, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// System calls of an interval, without those that marking takes.
+/// Counts of the system calls between two marks, without those that marking takes.
 struct Calls {
     doorbells: f64,
     looks: f64,
@@ -287,7 +291,8 @@ struct Calls {
 }
 
 impl Calls {
-    /// Sorts the calls of an interval, less those of an interval in which nothing was done.
+    /// Sorts the system calls between two marks by kind. Calls between two marks with nothing done between
+    /// them, `nothing`, are subtracted.
     fn of(counts: &BTreeMap<u64, u64>, nothing: &BTreeMap<u64, u64>) -> Self {
         let is_look = |number| [libc::SYS_epoll_wait, libc::SYS_epoll_pwait].contains(&number);
         let mut calls = Self { doorbells: 0.0, looks: 0.0, others: 0.0 };
@@ -307,7 +312,8 @@ impl Calls {
     }
 }
 
-/// Runs the process whose system calls are counted, and prints how often it polled.
+/// Runs, in the process whose system calls are counted, the SENDs and READs between two NICs, and prints how
+/// often they were polled.
 ///
 /// # Errors
 /// An error of the NICs.

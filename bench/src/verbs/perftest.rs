@@ -1,4 +1,4 @@
-//! Runs perftest's own programs, both ends on this host, for one figure each.
+//! Runs the programs of perftest with server and client on this host, and takes one figure from each run.
 
 use std::io::{self, Read};
 use std::net::IpAddr;
@@ -6,21 +6,21 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The device and address on which both ends run.
+/// The RDMA device and address on which perftest's server and client run.
 pub struct Place {
     pub device: String,
     pub gid_index: u8,
     pub address: IpAddr,
 }
 
-/// The figure that a run prints.
+/// The figure that a run of a perftest program prints.
 #[derive(Clone, Copy)]
 pub enum Figure {
-    /// MiB/s.
+    /// Bandwidth in MiB/s.
     Bandwidth,
-    /// Million messages a second.
+    /// Message rate in million messages a second.
     MessageRate,
-    /// Microseconds one way.
+    /// Latency one way in microseconds.
     Latency,
 }
 
@@ -104,8 +104,8 @@ fn free_port() -> io::Result<u16> {
     Ok(std::net::TcpListener::bind("0.0.0.0:0")?.local_addr()?.port())
 }
 
-/// Waits until the server listens, as the kernel's table of sockets shows. A connection to try it would be
-/// the only one that the server takes.
+/// Waits until perftest's server listens, as the kernel's table of sockets shows. A trial connection is no
+/// way to find out, since the server takes only one connection.
 fn wait_listening(server: &mut Child, port: &str) -> io::Result<()> {
     let port = port.parse::<u16>().map_err(io::Error::other)?;
     let listening = format!(":{port:04X} ");

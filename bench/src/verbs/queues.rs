@@ -1,7 +1,7 @@
-//! Measures the queues of connections: their memory, how much of the completion queues cycles through the
-//! cache, and whether all completions fit that can come at once.
+//! Measures the queues of connections: their memory, how much of the completion queues' memory cycles through
+//! the cache, and whether all completions fit that can come at once.
 //!
-//! What an RNIC keeps of a connection on its own board is not measured, nor what the kernel keeps.
+//! The memory that an RNIC or the kernel keeps for a connection is not measured.
 
 use super::end::{self, End, SLAB};
 use jet::daemon::{Config, verbs_options};
@@ -14,26 +14,26 @@ use std::sync::Arc;
 
 /// Bytes of one completion in soft-RoCE's queues: 72, rounded up to a power of two (rxe_queue.c).
 pub const RXE_BYTES: f64 = 128.0;
-/// Bytes of one completion in mlx5's queues, as its library makes them (`get_cqe_size`).
+/// Bytes of one completion in mlx5's queues, as mlx5's user-space library makes them (`get_cqe_size`).
 pub const MLX5_BYTES: f64 = 64.0;
-/// Rounds that go before and are not counted; [`ROUNDS`] follow and are.
+/// Number of rounds that go first and are not counted; [`ROUNDS`] counted ones follow.
 const ROUNDS_BEFORE: u64 = 8;
 const ROUNDS: u64 = 32;
-/// Files of the devices' queues, as the kernel names them in a process's mappings.
+/// Beginning of the names, in a process's mappings, of the device files whose mappings are RDMA queues.
 const DEVICE_FILES: &str = "/dev/infiniband/uverbs";
 
 /// Figures of a daemon's completion queues.
 pub struct Cycled {
-    /// Queues that received completions.
+    /// Number of completion queues that received completions.
     pub queues: usize,
-    /// Places in the rings of these queues, in completions.
+    /// Sum of the places, one for each completion, in the rings of these queues.
     pub ring: f64,
-    /// Places left in the fullest of all queues when everything completes that can.
+    /// Free places in the fullest of all completion queues when everything completes at once that can.
     pub places_left: f64,
 }
 
 /// Connects `connected` peers to a NIC of a daemon's sizes and measures its completion queues. `active` of
-/// the peers send and are read from; they are spread evenly over all.
+/// the peers send and are read from; the active peers are spread evenly over all peers.
 ///
 /// # Errors
 /// An error of the NICs.
@@ -83,8 +83,8 @@ pub fn cycled(ip: IpAddr, connected: usize, active: usize) -> Result<Cycled, Box
     Ok(Cycled { queues: in_use.len(), ring, places_left })
 }
 
-/// Returns the KiB that a process has mapped of RDMA devices. These are the queues, where the provider lets
-/// the kernel allocate them (soft-RoCE).
+/// Returns how many KiB of RDMA devices' files a process has mapped. These mappings are the queues, where the
+/// provider lets the kernel allocate queues (soft-RoCE).
 ///
 /// # Errors
 /// There is no such process, or the kernel writes its mappings in another form.

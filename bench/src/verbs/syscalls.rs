@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::process::{Command, Stdio};
 
-/// Signal of a stop at a system call, as `PTRACE_O_TRACESYSGOOD` marks it.
+/// Signal with which a traced process stops at a system call; `PTRACE_O_TRACESYSGOOD` sets the bit 0x80.
 const SYSCALL_STOP: i32 = libc::SIGTRAP | 0x80;
 
-/// Stops this process so that its tracer begins the next count. Without a tracer the process runs on after
-/// SIGCONT.
+/// Makes a mark: stops this process so that its tracer begins the next count of system calls. Without a
+/// tracer the process runs on after SIGCONT.
 pub fn mark() {
     // SAFETY: a signal to this very thread.
     unsafe { libc::raise(libc::SIGSTOP) };
 }
 
 /// Runs a command that calls [`mark`]. Returns the system calls between its marks, counted by number, and
-/// what the command printed: no more than a pipe holds.
+/// what the command printed, which must not be more than a pipe holds.
 ///
 /// # Errors
 /// An error of the system, or that the command failed.

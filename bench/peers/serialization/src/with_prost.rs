@@ -1,4 +1,4 @@
-//! Encodes and decodes with prost. Its messages are declared by attributes, written into a `Vec` that is
+//! Encodes and decodes with prost. The messages are declared by attributes, written into a `Vec` that is
 //! reused, and read from `Bytes`, so that a payload is not copied.
 
 use crate::record::{Contender, Records, timed};

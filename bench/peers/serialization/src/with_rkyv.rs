@@ -1,5 +1,5 @@
-//! Encodes and decodes with rkyv's low-level calls. They do not support shared pointers, and are the fastest
-//! of rkyv's calls that validate. The buffer is reused.
+//! Encodes and decodes with rkyv's low-level calls. These calls do not support shared pointers, and are the
+//! fastest of rkyv's calls that validate. The buffer is reused.
 
 use crate::record::{Contender, Records, timed};
 use crate::used;
