@@ -130,8 +130,10 @@ impl TermLike for LastLine {
 
     fn flush(&self) -> io::Result<()> {
         let frame = self.with_frame(std::mem::take);
-        // The frame is padded with blanks, which need not be sent.
-        (self.show)(frame.trim_end().to_owned());
+        // The frame is padded with blanks, which need not be sent. Its words may be wider than the terminal.
+        // A second row would not be cleared with the first.
+        let line: String = frame.trim_end().chars().take(self.width().into()).collect();
+        (self.show)(line);
         Ok(())
     }
 }
@@ -144,10 +146,14 @@ mod tests {
     type Frames = Arc<Mutex<Vec<String>>>;
 
     fn shown(bytes: Option<u64>, template: &str) -> (Progress, Frames) {
+        shown_on(|| 70, bytes, template)
+    }
+
+    fn shown_on(columns: fn() -> u16, bytes: Option<u64>, template: &str) -> (Progress, Frames) {
         let frames = Frames::default();
         let put = Arc::clone(&frames);
         let show = Box::new(move |frame| put.lock().unwrap().push(frame));
-        let line = LastLine { columns: || 70, show, frame: Mutex::default() };
+        let line = LastLine { columns, show, frame: Mutex::default() };
         (Progress::on(ProgressDrawTarget::term_like(Box::new(line)), bytes, template), frames)
     }
 
@@ -164,6 +170,15 @@ mod tests {
         assert!(frame.len() < 70, "{frame}");
         drop(progress);
         assert_eq!(frames.lock().unwrap().last().map(String::as_str), Some(""));
+    }
+
+    #[test]
+    fn a_narrow_terminal_gets_one_row() {
+        let (progress, frames) = shown_on(|| 20, Some(4 << 20), KNOWN_LENGTH);
+        progress.set(1 << 20, "shm: 3 of 3 senders at work".to_owned());
+        progress.bar.force_draw();
+        let frame = frames.lock().unwrap().last().cloned().expect("it was drawn");
+        assert_eq!(frame, "shm: 3 of 3 senders");
     }
 
     #[test]
