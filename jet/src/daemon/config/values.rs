@@ -40,6 +40,9 @@ pub fn milliseconds<'de, D: Deserializer<'de>, T: TryFrom<u64>>(from: D) -> Resu
     from.deserialize_any(Quantity::new(Unit::Milliseconds))
 }
 
+/// First letters of the units of sizes beyond the byte.
+const BINARY_OR_SI: [char; 12] = ['k', 'K', 'm', 'M', 'g', 'G', 't', 'T', 'p', 'P', 'e', 'E'];
+
 #[derive(Clone, Copy)]
 enum Unit {
     Bytes,
@@ -60,12 +63,23 @@ impl Unit {
     fn parse(self, text: &str) -> Result<u64, String> {
         let none = || format!("\"{text}\" is neither {}", self.wanted().replace(", or", " nor"));
         let span = || {
+            // "2M" would be two months, and nobody means that here: "2m" is two minutes.
+            let mut units = text.split(|c: char| !c.is_ascii_alphabetic());
+            if units.any(|unit| unit == "M" || unit.starts_with("mon") || unit.starts_with('y')) {
+                return Err(format!("\"{text}\" has a unit longer than weeks; write \"m\" for minutes"));
+            }
             humantime::parse_duration(text).map_err(|error| match error {
                 humantime::DurationError::NumberOverflow => format!("\"{text}\" is too long"),
                 _ => none(),
             })
         };
         match self {
+            // The parser cuts parts of a byte off.
+            Self::Bytes
+                if text.trim_end_matches(['b', 'B', ' ']).contains('.') && !text.contains(BINARY_OR_SI) =>
+            {
+                Err(format!("\"{text}\" is no whole number of bytes"))
+            }
             Self::Bytes => match text.parse::<ByteSize>().map_err(|_| none())?.as_u64() {
                 // The parser returns the greatest number for sizes beyond it.
                 u64::MAX => Err(format!("\"{text}\" is too large")),
@@ -167,6 +181,10 @@ mod tests {
             ("size = \"-1KiB\"", "neither"),
             ("size = \"99999999999 GiB\"", "too large"),
             ("size = 1.5", "invalid type: floating point `1.5`, expected a number of bytes"),
+            ("size = \"1.5B\"", "no whole number of bytes"),
+            ("size = \"1.5\"", "no whole number of bytes"),
+            ("long = \"2M\"", "write \"m\" for minutes"),
+            ("long = \"1year\"", "longer than weeks"),
             ("perhaps = \"2ms\"", "neither"),
             ("short = \"2 parsecs\"", "neither a number of microseconds"),
             ("short = \"1500ns\"", "no whole number of microseconds"),
