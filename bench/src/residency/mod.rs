@@ -149,8 +149,9 @@ fn one_size(
     Ok(())
 }
 
-/// Calibrates, on the receivers' core, the judge that tells cache hits from memory by time. `None`: they
-/// cannot be told apart here; a log line says why, and no receiver gets the row `resident`.
+/// Calibrates the judge that tells cache hits from memory by time, on the processor where the receivers of
+/// this benchmark run. `None`: the two cannot be told apart on this machine; a log line says why, and the
+/// results of the receivers lack the row `resident`.
 fn calibrated() -> std::io::Result<Option<Judge>> {
     let _there = CpuSet::from_iter([RECEIVERS_CORE]).pin_thread()?;
     Ok(Judge::calibrate().inspect_err(|error| tracing::warn!("resident is not told: {error}")).ok())

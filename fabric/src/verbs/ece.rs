@@ -16,7 +16,8 @@ pub(super) fn offer(pair: &QueuePair, id: &ConnectionId) {
     }
 }
 
-/// Sets the options that the peer agreed to, or none. Called by the asking end before its QP begins to work.
+/// Sets the ECE options (enhanced connection establishment) that the peer agreed to, or none. The asking end
+/// calls it before its QP takes work.
 pub(super) fn take_answer(pair: &QueuePair, id: &ConnectionId) {
     let (mut own, peer) = (pair.ece(), id.peer_ece());
     if own.vendor_id != 0 {
@@ -25,8 +26,8 @@ pub(super) fn take_answer(pair: &QueuePair, id: &ConnectionId) {
     }
 }
 
-/// Sets the options that the peer offered, if it offered any. Called by the accepting end before its QP
-/// begins to work.
+/// Sets the ECE options (enhanced connection establishment) that the peer offered, if it offered any. The
+/// accepting end calls it before its QP takes work.
 pub(super) fn take_offer(pair: &QueuePair, id: &ConnectionId) {
     let (mut own, peer) = (pair.ece(), id.peer_ece());
     if own.vendor_id != 0 && peer.vendor_id != 0 {

@@ -68,7 +68,7 @@ pub(super) struct FileJob {
     pub follow: bool,
     pub path: Vec<u8>,
     pub path_state: PathState,
-    /// Number of path messages that were sent for the file.
+    /// Number of messages that told the receiver the path of this file, which no header had room for.
     pub path_messages: u32,
     pub mode: u16,
     pub stage: Stage,
