@@ -20,3 +20,4 @@ pub mod log;
 pub mod output;
 mod progress;
 mod text;
+mod values;

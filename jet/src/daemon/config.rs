@@ -3,7 +3,6 @@
 
 pub(super) mod error_text;
 mod sections;
-pub(super) mod values;
 
 pub use sections::{
     Admission, Checksums, Escape, Footprint, HugePages, Limits, Nic, NicProfile, NicThread, Pool, Rdma,

@@ -10,7 +10,7 @@ mod verify;
 use crate::commands::{Signals, fail, print, print_json};
 use crate::log::ASKED_FOR;
 use crate::text;
-use bytesize::ByteSize;
+use crate::values;
 use processes::WorkDirectory;
 use run::{DemoError, Run};
 use std::path::{Path, PathBuf};
@@ -197,7 +197,7 @@ fn bytes_below(path: &Path) -> u64 {
 
 /// Reads a number of bytes from a command-line argument, with a unit or without, up to 1 TiB.
 fn size(text: &str) -> Result<u64, String> {
-    let bytes = text.parse::<ByteSize>().ok().map(|size| size.as_u64()).filter(|&bytes| bytes <= 1 << 40);
+    let bytes = values::parse_bytes(text).ok().filter(|&bytes| bytes <= 1 << 40);
     bytes.ok_or_else(|| "write bytes, as 268435456, 256MiB or 1GiB, at most 1TiB".to_owned())
 }
 
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(size("256MiB"), Ok(256 << 20));
         assert_eq!(size("1GB"), Ok(1_000_000_000));
         assert_eq!(size("17"), Ok(17));
-        for bad in ["", "MiB", "2TiB", "-1", "99999GiB", "2 parsecs"] {
+        for bad in ["", "MiB", "2TiB", "-1", "99999GiB", "2 parsecs", "1.5B"] {
             assert!(size(bad).is_err(), "{bad}");
         }
     }

@@ -1,7 +1,7 @@
 //! The section `[cache]` of the configuration.
 
 use super::CacheError;
-use crate::daemon::config::values;
+use crate::values;
 use jet_cat::plan::{Exclusiveness, Placement, Request};
 use jet_cat::resctrl::{DomainId, GroupName, GroupNameError, WayMask};
 use jet_cat::topology::Topology;

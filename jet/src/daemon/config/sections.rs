@@ -1,7 +1,8 @@
 //! The sections of the daemon's configuration. The defaults are the numbers that the Jet paper names, where
 //! it names any.
 
-use super::{SLAB_BYTES, values};
+use super::SLAB_BYTES;
+use crate::values;
 use jet_escape::EscapeConfig;
 use jet_fabric::limits::Profile;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

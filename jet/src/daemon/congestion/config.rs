@@ -1,7 +1,7 @@
 //! The section `[congestion]` of the configuration: settings of the NIC that are changed while the pool is in
 //! danger, and how far. By default only `soft` signals are sent, and the NIC stays untouched.
 
-use crate::daemon::config::values;
+use crate::values;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 

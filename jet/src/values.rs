@@ -43,6 +43,14 @@ pub fn milliseconds<'de, D: Deserializer<'de>, T: TryFrom<u64>>(from: D) -> Resu
 /// First letters of the units of sizes beyond the byte.
 const BINARY_OR_SI: [char; 12] = ['k', 'K', 'm', 'M', 'g', 'G', 't', 'T', 'p', 'P', 'e', 'E'];
 
+/// Parses a size that is written as in the configuration, in bytes.
+///
+/// # Errors
+/// A message for the user, if the text is no size or too large.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    Unit::Bytes.parse(text)
+}
+
 #[derive(Clone, Copy)]
 enum Unit {
     Bytes,
