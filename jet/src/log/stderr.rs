@@ -40,6 +40,11 @@ impl Stderr {
         self.left_out += lines;
     }
 
+    /// Whether lines were left out since the last one that was taken.
+    pub fn has_left_out(&self) -> bool {
+        self.left_out > 0
+    }
+
     /// Writes a text, or leaves it out and counts it. `loss` makes the line that tells of texts which were
     /// left out before this one.
     pub fn put(&mut self, to: BorrowedFd<'_>, text: &str, loss: impl FnOnce(u64) -> String) {

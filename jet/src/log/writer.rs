@@ -238,6 +238,8 @@ fn write_all(
             stderr(&mut |to| lines.write(to, form(), &item));
         }
         if stop {
+            lines.count_lost(form(), shared.lost.swap(0, Ordering::Relaxed));
+            stderr(&mut |to| lines.tell_lost(to, form()));
             // Sending fails if the program no longer waits.
             let _ = ends.send(());
             return;
@@ -273,6 +275,13 @@ impl Lines<'_> {
             Form::Json => json(program, &loss(lines)),
             Form::Auto | Form::Human | Form::Journald => human(program, &loss(lines)),
         });
+    }
+
+    /// Tells at the end of lines that were left out, if no later line could.
+    fn tell_lost(&mut self, to: BorrowedFd<'_>, form: Form) {
+        if self.stderr.has_left_out() {
+            self.put(to, form, "");
+        }
     }
 
     fn write(&mut self, to: BorrowedFd<'_>, form: Form, item: &Item) {
@@ -411,6 +420,34 @@ mod tests {
         let number = |line: &str| line.split(' ').nth(1).unwrap().parse::<usize>().unwrap();
         let numbers = said.lines().map(number);
         assert!(numbers.eq(0..8 * LINES), "{} lines", said.lines().count());
+    }
+
+    #[test]
+    fn lines_that_were_lost_last_are_told_at_the_end() {
+        let (mut reader, writer) = pipe().unwrap();
+        let (lines, stop) = Writer::start_on("jet", Form::Human, on(writer));
+        let queued = 2 * LINES;
+        for _ in 0..queued {
+            lines.put(record("y".repeat(4096)));
+        }
+        let reading = std::thread::spawn(move || {
+            let mut said = String::new();
+            reader.read_to_string(&mut said).unwrap();
+            said
+        });
+        // No queued line is left, most likely, that could tell of what is lost next.
+        lines.flush();
+        lines.shared.lost.fetch_add(7, Ordering::Relaxed);
+        drop((lines, stop));
+        let said = reading.join().unwrap();
+        let told = said
+            .lines()
+            .filter_map(|line| line.strip_suffix(" line(s) left out here, since the log took none"));
+        let told = told.map(|line| line.rsplit(' ').next().unwrap().parse::<usize>().unwrap());
+        // A line that was cut is shorter, and counts as left out.
+        let whole = "jet: ".len() + 4096;
+        let written = said.lines().filter(|line| line.len() == whole).count();
+        assert_eq!(told.sum::<usize>() + written, queued + 7);
     }
 
     #[test]
