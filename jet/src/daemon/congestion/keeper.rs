@@ -6,7 +6,7 @@
 
 use super::journal::{Journal, JournalError};
 use super::tool_lock::ToolLock;
-use super::{ActuatorKind, Congestion, CongestionConfig, Setting, Soft, Support, actuator};
+use super::{ActuatorKind, Congestion, CongestionConfig, Passive, Setting, Support, actuator};
 use jet_control::status::{ActuatorState, ActuatorStatus};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -108,7 +108,7 @@ impl ActuatorKeeper {
             ToolLock::take(&path, Duration::from_millis(config.tool_timeout_ms))
                 .map_err(|error| error.to_string())
         };
-        let mut held = vec![Held::new(Box::new(Soft { enabled: config.soft }), true)];
+        let mut held = vec![Held::new(Box::new(Passive::soft(config.soft)), true)];
         held.extend(config.actuators.iter().map(|&kind| Held::new(actuator(config, kind, &lock), true)));
         held.extend(others.into_iter().map(|actuator| Held::new(actuator, true)));
         for setting in &pending {

@@ -1,11 +1,11 @@
 //! Congestion actuators: settings (knobs) of the NIC, lowered while the pool is in danger and restored above
 //! the safety line (Jet §4.3, "Marking ECN").
 //!
-//! The signal that always works, [`Soft`], is a message that the receiver sends; as an actuator, it only has
-//! a row in the status. The other actuators change settings of a ConnectX NIC. Each actuator is optional, and
-//! probed before use. [`CongestionControl`] owns the actuators on a separate thread; the reactor tells that
-//! thread `on` or `off`, and never waits. Each change is recorded in a journal before it is made, so the next
-//! start undoes what a killed daemon left.
+//! The signal that always works, [`Passive::soft`], is a message that the receiver sends; as an actuator,
+//! it only has a row in the status. The other actuators change settings of a ConnectX NIC. Each actuator is
+//! optional, and probed before use. [`CongestionControl`] owns the actuators on a separate thread; the
+//! reactor tells that thread `on` or `off`, and never waits. Each change is recorded in a journal before it
+//! is made, so the next start undoes what a killed daemon left.
 
 mod config;
 mod control;
@@ -26,7 +26,7 @@ pub use files::FileKnobs;
 pub use journal::{JournalError, journal_path};
 pub use keeper::{Recovery, recover};
 pub use mstcongestion::Mstcongestion;
-pub use passive_actuators::{PcieCong, Soft};
+pub use passive_actuators::Passive;
 pub use tool::ToolError;
 
 use serde::{Deserialize, Serialize};
@@ -231,6 +231,6 @@ fn actuator(
         ActuatorKind::Mstcongestion => Box::new(Mstcongestion::new(config, lock.clone())),
         ActuatorKind::RoceNp => Box::new(FileKnobs::roce_np(config)),
         ActuatorKind::CcParams => Box::new(FileKnobs::cc_params(config)),
-        ActuatorKind::PcieCong => Box::new(PcieCong),
+        ActuatorKind::PcieCong => Box::new(Passive::pcie_cong()),
     }
 }
