@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <threads.h>
+#include <time.h>
 
 #define CHECK(condition) \
     do { \
@@ -25,6 +27,13 @@
             exit(1); \
         } \
     } while (0)
+
+/* Sleeps for a millisecond, with no handle in use: to call between two tries. Under valgrind one thread runs
+ * at a time, and the next one runs when it makes a system call. Without this sleep, all system calls of a
+ * thread may be within calls that use the handle: then every try of another thread finds it busy. */
+static inline void step_aside(void) {
+    thrd_sleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
 
 static inline const char *setting(const char *name) {
     const char *value = getenv(name);
