@@ -128,7 +128,7 @@ static int serve(jet_session *session, struct application *app) {
         app->stored.messages++;
         app->stored.bytes += message.bytes;
         if (app->stalls) {
-            /* As an application that is stuck: it has the first slice in its hands, and does not come for more. */
+            /* As an application that is stalled: it keeps the first slices, and takes no more. */
             while (count < STALLED_MAX && jet_message_next(session, &message, 0, &held[count]) == JET_OK) count++;
             continue;
         }

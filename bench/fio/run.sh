@@ -87,7 +87,7 @@ for fabric in ${fabrics[@]+"${fabrics[@]}"}; do
     tables=()
     for job in "${jobs[@]}"; do
         case $job in
-            stalled) start --stall stuck store ;;
+            stalled) start --stall stalled store ;;
             verify) start --verify verified ;;
             *) start store ;;
         esac

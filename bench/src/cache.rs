@@ -129,7 +129,7 @@ struct PoolFigures {
     cost_permille: f64,
 }
 
-fn look(mib: usize, antagonist: Option<&Region>) -> Result<PoolFigures, Box<dyn Error>> {
+fn measure_pool(mib: usize, antagonist: Option<&Region>) -> Result<PoolFigures, Box<dyn Error>> {
     let [other, own] = cores()?;
     let pool = Region::zeroed(mib << 20)?;
     let filled = Arc::new(AtomicU64::new(0));
@@ -156,7 +156,7 @@ fn pools(samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
         for (hammered, antagonist) in [None, Some(&memory)].into_iter().enumerate() {
             let mut seen = Vec::new();
             for (at, mib) in POOLS_MIB.into_iter().enumerate() {
-                let found = look(mib, antagonist)?;
+                let found = measure_pool(mib, antagonist)?;
                 shares[hammered][at].push(found.resident.share);
                 speeds[hammered][at].push(found.gigabytes_per_s);
                 costs.push(found.cost_permille);

@@ -29,12 +29,12 @@ const ESCAPE_MIB: f64 = 33.0;
 const BEYOND_MIB: f64 = 32.0;
 
 /// Time without a header on the wire after which idle senders and their daemon have nothing more to exchange.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(300);
+const QUIET_SPAN: Duration = Duration::from_millis(300);
 /// Time after which senders and daemon that still exchange headers fail the benchmark.
 const SETTLE_LIMIT: Duration = Duration::from_secs(120);
 
 /// Senders connected to one rig.
-pub struct Crowd {
+pub struct Connections {
     rig: Rig,
     active: Vec<(Sender, Vec<SendBuffer>)>,
     idle: Vec<Sender>,
@@ -42,7 +42,7 @@ pub struct Crowd {
     consumed: u64,
 }
 
-impl Crowd {
+impl Connections {
     /// Starts a daemon that listens over `fabric`, an application that reads, and `connected` senders, 32 of
     /// them active.
     ///
@@ -122,7 +122,7 @@ impl Crowd {
         self.rig.daemon_pid()
     }
 
-    /// Returns rows whose bounds must hold once all messages of the crowd have ended. Every sender is
+    /// Returns rows whose bounds must hold once all messages of the connections have ended. Every sender is
     /// connected, none was refused or cut off, and the daemon counts as many consumed messages as the senders
     /// do.
     ///
@@ -156,7 +156,7 @@ impl Crowd {
         Ok((nic.receives + nic.sends) as f64)
     }
 
-    /// Makes the active senders answer the daemon until no header is exchanged for [`BETWEEN_LOOKS`]. Returns
+    /// Makes the active senders answer the daemon until no header is exchanged for [`QUIET_SPAN`]. Returns
     /// the number of headers received and sent so far.
     ///
     /// # Errors
@@ -165,8 +165,8 @@ impl Crowd {
         let deadline = Instant::now() + SETTLE_LIMIT;
         let mut before = self.headers()?;
         while Instant::now() < deadline {
-            let look = Instant::now() + BETWEEN_LOOKS;
-            while Instant::now() < look {
+            let quiet_until = Instant::now() + QUIET_SPAN;
+            while Instant::now() < quiet_until {
                 self.active.iter_mut().for_each(|(sender, _)| drop(sender.poll()));
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -195,22 +195,22 @@ impl Crowd {
 pub fn run(run_size: RunSize) -> Result<Vec<Row>, Box<dyn Error>> {
     raise_descriptor_limit();
     let messages = run_size.of(SAMPLE_MESSAGES, SAMPLE_MESSAGES_BRIEF);
-    let mut few = Crowd::gather("shm", ACTIVE)?;
-    let mut many = Crowd::gather("shm", CONNECTED)?;
+    let mut few = Connections::gather("shm", ACTIVE)?;
+    let mut many = Connections::gather("shm", CONNECTED)?;
     few.send(messages / 4)?;
     many.send(messages / 4)?;
-    let (mut alone, mut crowded) = (Vec::new(), Vec::new());
+    let (mut alone, mut beside_idle) = (Vec::new(), Vec::new());
     for _ in 0..run_size.samples {
         few.answer();
         alone.push(few.send(messages)?);
         many.answer();
-        crowded.push(many.send(messages)?);
+        beside_idle.push(many.send(messages)?);
     }
     let base = median(&alone);
-    let ratios = crowded.iter().map(|rate| rate / base).collect();
+    let ratios = beside_idle.iter().map(|rate| rate / base).collect();
     let mut rows = vec![
         Row::new("connections", "32 connected, 32 active", "GB/s", alone, Bound::None),
-        Row::new("connections", "1000 connected, 32 active", "GB/s", crowded, Bound::None),
+        Row::new("connections", "1000 connected, 32 active", "GB/s", beside_idle, Bound::None),
         Row::new("connections", "1000 connected / 32 connected", "ratio", ratios, Bound::AtLeast(0.9)),
     ];
     rows.extend(many.counts("connections")?);
@@ -233,9 +233,9 @@ pub fn run(run_size: RunSize) -> Result<Vec<Row>, Box<dyn Error>> {
 /// # Errors
 /// An error of the rig or the system.
 pub fn idle(run_size: RunSize) -> Result<Vec<Row>, Box<dyn Error>> {
-    let mut crowd = Crowd::gather("shm", ACTIVE)?;
-    crowd.send(ACTIVE * 8)?;
-    let pid = crowd.rig.daemon_pid();
+    let mut connections = Connections::gather("shm", ACTIVE)?;
+    connections.send(ACTIVE * 8)?;
+    let pid = connections.rig.daemon_pid();
     if cpu_ns(pid)? == 0 {
         return Err("this kernel does not count the time that threads run (CONFIG_SCHED_INFO)".into());
     }
@@ -243,15 +243,15 @@ pub fn idle(run_size: RunSize) -> Result<Vec<Row>, Box<dyn Error>> {
     std::thread::sleep(Duration::from_secs(1));
     let deaf = cpu_percent(pid, run_size.samples)?;
     // Senders that poll answer the daemon; after that nothing is left to do.
-    let before = crowd.settle()?;
+    let before = connections.settle()?;
     let listening = cpu_percent(pid, run_size.samples)?;
-    let said = crowd.headers()? - before;
+    let said = connections.headers()? - before;
     let mut rows = vec![
         Row::new("idle", "a daemon with 32 idle senders, of a core", "%", listening, Bound::AtMost(2.0)),
         Row::new("idle", "the same, none of which listens, of a core", "%", deaf, Bound::AtMost(2.0)),
         Row::exact("idle", "headers that went while all was said", "headers", vec![said], Bound::AtMost(0.0)),
     ];
-    rows.extend(crowd.counts("idle")?);
+    rows.extend(connections.counts("idle")?);
     Ok(rows)
 }
 

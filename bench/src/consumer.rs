@@ -29,7 +29,7 @@ const HELD_MAX: usize = 1024;
 
 /// Way in which a consumer inspects the bytes of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Look {
+pub enum Reading {
     /// The consumer does not inspect the bytes.
     #[default]
     Nothing,
@@ -45,7 +45,7 @@ pub enum Look {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Behaviour {
     /// Inspection of each message's bytes.
-    pub look: Look,
+    pub reading: Reading,
     /// The consumer holds one slice in this many, and releases the others at once; 0: it holds none.
     pub hold_one_in: u32,
     /// Time for which a consumer holds a slice that it does not release at once.
@@ -134,14 +134,14 @@ impl Consumer {
     /// # Errors
     /// [`ReceiveError`]: the session is over.
     pub fn step(&mut self, now: Instant) -> Result<bool, ReceiveError> {
-        self.step_telling(now, &mut |_| {})
+        self.step_with(now, &mut |_| {})
     }
 
     /// Does the same as [`Self::step`], and calls `tell` for each message that has arrived whole.
     ///
     /// # Errors
     /// [`ReceiveError`]: the session is over.
-    pub fn step_telling(
+    pub fn step_with(
         &mut self,
         now: Instant,
         tell: &mut impl FnMut(&Message<'_>),
@@ -182,14 +182,14 @@ impl Consumer {
             match message.try_next() {
                 Ok(Poll::Ready(Some(slice))) => {
                     worked = true;
-                    match behaviour.look {
-                        Look::Nothing => {}
-                        Look::Read => *sum = sum.wrapping_add(read_all(&slice)),
-                        Look::FirstOfSlab => {
+                    match behaviour.reading {
+                        Reading::Nothing => {}
+                        Reading::Read => *sum = sum.wrapping_add(read_all(&slice)),
+                        Reading::FirstOfSlab => {
                             intact &=
                                 pattern::is_intact(Words::FirstOfSlab, sender, tag, slice.offset(), &slice);
                         }
-                        Look::Every => {
+                        Reading::Every => {
                             intact &= pattern::is_intact(Words::Every, sender, tag, slice.offset(), &slice);
                         }
                     }
@@ -267,7 +267,7 @@ pub struct ConsumerArgs {
     app: String,
     /// What the application does with the bytes of messages
     #[arg(long, value_enum, default_value_t)]
-    look: Look,
+    reading: Reading,
     /// Hold one slice in this many; 0: none
     #[arg(long, default_value_t = 0)]
     hold_one_in: u32,
@@ -283,9 +283,9 @@ pub struct ConsumerArgs {
 ///
 /// # Errors
 /// An error of the daemon or the system.
-pub fn live(args: &ConsumerArgs) -> Result<(), Box<dyn std::error::Error>> {
+pub fn run_role(args: &ConsumerArgs) -> Result<(), Box<dyn std::error::Error>> {
     let behaviour = Behaviour {
-        look: args.look,
+        reading: args.reading,
         hold_one_in: args.hold_one_in,
         hold: Duration::from_micros(args.hold_us),
         pace: Duration::from_micros(args.pace_us),

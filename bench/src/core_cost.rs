@@ -71,7 +71,7 @@ impl Commands for IdleEffectHandler {
     fn copy_slab(&mut self, _from: u32, _to: u32, _bytes: u32) -> Result<(), CopyFailed> {
         panic!("nothing is slow here");
     }
-    fn tell_standstill(&mut self, _session: SessionId, _standstill: Option<Standstill>) {}
+    fn report_standstill(&mut self, _session: SessionId, _standstill: Option<Standstill>) {}
     fn mark(&mut self, _on: bool) {
         panic!("nothing is slow here");
     }
@@ -121,7 +121,8 @@ impl Machine {
         receiver.start(0, &mut handler);
         let app = AppName::new("bench").expect("a valid name");
         let session = receiver.handle_session_opened(app, 0, false, None).expect("the first session");
-        let hello = Hello { versions: Versions::SPOKEN, features: 0, sender_id: 1, receive_entries: 64, app };
+        let hello =
+            Hello { versions: Versions::SUPPORTED, features: 0, sender_id: 1, receive_entries: 64, app };
         let peer = receiver.handle_hello(&hello).expect("the first peer").peer;
         receiver.handle_connected(peer, u32::MAX);
         receiver.flush(0, &mut handler);

@@ -135,7 +135,7 @@ enum Name {
 impl Name {
     /// Returns whether the command itself handles SIGINT and SIGTERM. Processes of a rig end with the process
     /// that started them.
-    fn hears_signals(&self) -> bool {
+    fn handles_signals(&self) -> bool {
         matches!(self, Self::Role(_) | Self::Load(_) | Self::Probe(_) | Self::Receive(_))
     }
 }
@@ -148,7 +148,7 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(code) => return code,
     };
-    if !args.name.hears_signals()
+    if !args.name.handles_signals()
         && let Err(error) = interrupt::watch()
     {
         tracing::error!("cannot wait for signals: {error}");
@@ -166,7 +166,7 @@ fn main() -> ExitCode {
 /// Runs the named benchmark and prints its rows.
 fn measure(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     if let Name::Role(role) = &args.name {
-        return Ok(rig::live(role));
+        return Ok(rig::run_role(role));
     }
     // Before anything is measured, so that a bad file is found at once.
     let baseline = args.baseline.as_deref().map(Baseline::read).transpose()?;

@@ -132,7 +132,7 @@ fn store_past_caches(_stretch: &mut [u64], _value: u64) {
 ///
 /// # Errors
 /// As of [`Hammer::new`].
-pub fn live(args: Args) -> Result<(), Box<dyn Error>> {
+pub fn run_role(args: Args) -> Result<(), Box<dyn Error>> {
     Hammer::new(args.kind, args.bytes)?.run(args.rate, None);
     Ok(())
 }

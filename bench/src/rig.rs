@@ -1,7 +1,7 @@
 //! A rig, the receiver that is measured: the daemon and an application as processes of their own, started
 //! from this binary.
 
-use crate::consumer::{self, ConsumerArgs, Look, Order, Report};
+use crate::consumer::{self, ConsumerArgs, Order, Reading, Report};
 use crate::membw;
 use crate::residency::conventional::{self, ConventionalArgs};
 use crate::residency::touched::{Marks, Touched};
@@ -237,14 +237,14 @@ impl ConsumerProcess {
     ///
     /// # Errors
     /// An error of the system, or that the application did not register.
-    pub fn start(rig: &Rig, app: &str, look: Look) -> io::Result<Self> {
-        let look = clap::ValueEnum::to_possible_value(&look).expect("no value is skipped");
+    pub fn start(rig: &Rig, app: &str, reading: Reading) -> io::Result<Self> {
+        let reading = clap::ValueEnum::to_possible_value(&reading).expect("no value is skipped");
         let mut command = role();
         command
             .arg("consumer")
             .arg("--control-socket")
             .arg(rig.control_socket())
-            .args(["--app", app, "--look", look.get_name()])
+            .args(["--app", app, "--reading", reading.get_name()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut child = command.spawn()?;
@@ -339,17 +339,17 @@ fn wait_until(child: &mut Child, mut ready: impl FnMut() -> bool) -> io::Result<
 }
 
 /// Runs this process in a role until the role ends.
-pub fn live(role: &Role) -> ExitCode {
+pub fn run_role(role: &Role) -> ExitCode {
     let result = match role {
         Role::Daemon(args) => return jet::daemon::run_from_args(args),
         Role::App { control_socket, read, core, touched } => {
             stay_on(*core).and_then(|()| application(control_socket.clone(), *read, touched.as_deref()))
         }
-        Role::Conventional(args) => stay_on(args.core).and_then(|()| conventional::live(args)),
-        Role::Membw { args, core } => stay_on(Some(*core)).and_then(|()| membw::live(*args)),
-        Role::Consumer(args) => consumer::live(args),
+        Role::Conventional(args) => stay_on(args.core).and_then(|()| conventional::run_role(args)),
+        Role::Membw { args, core } => stay_on(Some(*core)).and_then(|()| membw::run_role(*args)),
+        Role::Consumer(args) => consumer::run_role(args),
         #[cfg(feature = "verbs")]
-        Role::VerbsBare { address } => crate::verbs::live(*address),
+        Role::VerbsBare { address } => crate::verbs::run_role(*address),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const WAIT_MAX: Duration = Duration::from_secs(2);
 /// Time between two attempts to take the lock. The wait polls, since a thread that blocks in flock without a
 /// limit cannot be stopped.
-const LOOK: Duration = Duration::from_millis(20);
+const RETRY_EVERY: Duration = Duration::from_millis(20);
 
 /// Takes the lock of a file, waiting up to 2 s for another holder. Returns whether it was taken.
 pub(crate) fn lock_within(file: &File) -> io::Result<bool> {
@@ -24,7 +24,7 @@ pub(crate) fn lock_within(file: &File) -> io::Result<bool> {
         if Instant::now() >= deadline {
             return Ok(false);
         }
-        thread::sleep(LOOK);
+        thread::sleep(RETRY_EVERY);
     }
 }
 

@@ -71,13 +71,13 @@ struct Witness {
 }
 
 /// Lines that the witness times before a round's touches, and again after them.
-const LOOKS: usize = 64;
+const PROBES: usize = 64;
 /// Most lines of both looks together that memory may have served in an undisturbed round: a little over 2 of
 /// 100.
 const GONE_MAX: usize = 3;
 /// [`GONE_MAX`] as a share of both looks, by which a round's truth may be lower than assumed.
 #[allow(clippy::cast_precision_loss)] // small
-const GONE_SHARE_MAX: f64 = GONE_MAX as f64 / (2 * LOOKS) as f64;
+const GONE_SHARE_MAX: f64 = GONE_MAX as f64 / (2 * PROBES) as f64;
 
 impl Witness {
     fn new() -> Self {
@@ -85,7 +85,7 @@ impl Witness {
         let mut memory = Vec::new();
         for _ in 0..8 {
             flush(&witness.region, |_| true);
-            memory.extend((0..LOOKS).map(|_| witness.look()));
+            memory.extend((0..PROBES).map(|_| witness.probe()));
         }
         memory.sort_unstable();
         witness.memory_ticks = memory[memory.len() / 20];
@@ -93,7 +93,7 @@ impl Witness {
     }
 
     /// Times one line, in another page each time. Another line of the page is read before, to fill the TLB.
-    fn look(&mut self) -> u64 {
+    fn probe(&mut self) -> u64 {
         self.next = (self.next + 97) % self.region.pages();
         let page = self.region.base().wrapping_add(self.next * PAGE_BYTES);
         let line = page.wrapping_add(8 * LINE_BYTES);
@@ -111,7 +111,7 @@ impl Witness {
 
     /// Returns how many of some lines, which were written before, are no longer in the cache.
     fn gone(&mut self) -> usize {
-        (0..LOOKS).filter(|_| self.look() >= self.memory_ticks).count()
+        (0..PROBES).filter(|_| self.probe() >= self.memory_ticks).count()
     }
 }
 

@@ -18,7 +18,7 @@ use jet_wire::message::SmallHeader;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The bytes may be delivered.
-    Good,
+    Matches,
     /// A worker makes the checksum; its result is not there yet.
     Pending,
     /// The bytes cannot be read, because the hardware lost their memory.
@@ -73,7 +73,7 @@ impl Checks {
         let (message, read_bytes) = (reads[read].message, reads[read].bytes);
         let transfer = messages.transfer(message);
         if transfer.crc_expected.is_none() {
-            return Verdict::Good;
+            return Verdict::Matches;
         }
         self.checked_bytes += u64::from(read_bytes);
         if self.by == Checksums::Workers {
@@ -133,7 +133,7 @@ impl Checks {
         let is_last = entry.offset + u64::from(entry.bytes) == messages[entry.message].length;
         let transfer = messages.transfer(entry.message);
         let fits = !is_last || transfer.crc_expected == Some(transfer.crc);
-        if fits { Verdict::Good } else { Verdict::Wrong }
+        if fits { Verdict::Matches } else { Verdict::Wrong }
     }
 
     /// Returns the number of READs that workers are checking.

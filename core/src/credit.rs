@@ -37,8 +37,8 @@ pub(crate) enum Reachability {
     NotYet,
     /// The sender's connection is ending.
     NoMore,
-    /// The sender is connected. `may_hear`: whether one more SEND to it is possible now.
-    Stands { may_hear: bool },
+    /// The sender is connected. `may_send`: whether one more SEND to it is possible now.
+    Established { may_send: bool },
 }
 
 /// Result of a tick for one sender: what becomes of its credit.
@@ -139,7 +139,7 @@ impl Credit {
     /// Returns the limit to tell the sender. While a recall is under way, that is the recalled limit. With
     /// the limit before the recall, an acknowledgement that crosses the sender's answer would give back what
     /// the sender gave up.
-    pub fn limit_to_tell(&self, peer: u32) -> u64 {
+    pub fn limit_to_send(&self, peer: u32) -> u64 {
         let account = &self.accounts[peer as usize];
         if account.recalling { account.recall_limit } else { account.limit }
     }
@@ -226,7 +226,7 @@ impl Credit {
     /// acknowledgement is likely to carry credit along soon. If it did not wait, a sender of one message
     /// after the other would be sent an acknowledgement and a credit header for each message.
     #[inline]
-    pub fn wants(&self, peer: u32) -> bool {
+    pub fn needs_credit(&self, peer: u32) -> bool {
         let account = &self.accounts[peer as usize];
         let outstanding = account.outstanding();
         outstanding == 0 || outstanding * 2 < u64::from(account.target)
@@ -346,12 +346,12 @@ impl Credit {
             account.recall_ticks = account.recall_ticks.saturating_add(1);
             return if account.recall_ticks < RECALL_TICKS { Decay::Stays } else { Decay::Idle };
         }
-        let may_hear = match reachability {
+        let may_send = match reachability {
             // A sender that takes long to connect counts as one that does not answer.
             Reachability::NotYet if account.idle_ticks < RECALL_TICKS => return Decay::Stays,
             Reachability::NotYet => return Decay::Idle,
             Reachability::NoMore => return Decay::Stays,
-            Reachability::Stands { may_hear } => may_hear,
+            Reachability::Established { may_send } => may_send,
         };
         if account.idle_ticks < IDLE_TICKS {
             return Decay::Stays;
@@ -363,7 +363,7 @@ impl Credit {
             account.target = CREDIT_FLOOR;
             return Decay::Idle;
         }
-        if !may_hear {
+        if !may_send {
             return Decay::Stays;
         }
         // The answer itself is a SEND and uses one.

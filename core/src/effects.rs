@@ -205,7 +205,7 @@ pub trait Commands {
     fn close_session(&mut self, session: SessionId, end: SessionEnd);
 
     /// Tells the application that it holds all that it may, or (`None`) that the standstill is over.
-    fn tell_standstill(&mut self, session: SessionId, standstill: Option<Standstill>);
+    fn report_standstill(&mut self, session: SessionId, standstill: Option<Standstill>);
 
     /// Begins to copy a run. The driver answers with `handle_copied`. Both runs stay as they are until then.
     ///

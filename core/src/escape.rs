@@ -371,7 +371,7 @@ impl Escape {
 
     /// Continues an evaluation of Algorithm 1 until the caller has to do something, or the evaluation is
     /// over.
-    pub fn go_on(
+    pub fn continue_run(
         &mut self,
         now_ns: u64,
         stall_free_ns: u64,

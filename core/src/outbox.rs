@@ -25,10 +25,10 @@ pub(crate) enum Link {
     /// The connection is being made: nothing can be sent on it yet.
     Asked,
     /// The driver reported the connection as established.
-    Stands,
-    /// The connection is ending: nothing from its sender counts any more, and nothing is sent to it. `stood`:
-    /// whether the connection was established.
-    Leaving { stood: bool },
+    Established,
+    /// The connection is ending: nothing from its sender counts any more, and nothing is sent to it.
+    /// `was_established`: whether the connection was established before.
+    Leaving { was_established: bool },
 }
 
 /// The time of a turn, by two clocks. `stall_free_ns` is the clock that stands still while nobody calls the
@@ -56,7 +56,7 @@ struct PeerOutbox {
     /// The most SENDs to the peer that may be under way: no more than the receive entries that the peer has.
     sends_max: u32,
     /// Time when something was last sent to the peer.
-    spoken: TurnTime,
+    last_sent: TurnTime,
     /// Messages of the peer that have no end yet.
     unfinished: u32,
     ranges: [AckRange; ACK_RANGES_MAX],
@@ -74,7 +74,7 @@ impl PeerOutbox {
         signalled_ns: 0,
         sends_in_flight: 0,
         sends_max: 0,
-        spoken: TurnTime { now_ns: 0, stall_free_ns: 0 },
+        last_sent: TurnTime { now_ns: 0, stall_free_ns: 0 },
         unfinished: 0,
         ranges: [AckRange { first: 0, count: 0, status: AckStatus::Consumed }; ACK_RANGES_MAX],
         range_count: 0,
@@ -82,8 +82,8 @@ impl PeerOutbox {
     };
 
     #[inline]
-    fn may_hear(&self) -> bool {
-        self.link == Link::Stands && self.sends_in_flight < self.sends_max
+    fn may_send_to(&self) -> bool {
+        self.link == Link::Established && self.sends_in_flight < self.sends_max
     }
 
     /// Adds an end to the pending ranges, in the form that the peer's version knows. Returns `false` if they
@@ -151,23 +151,23 @@ impl Outbox {
 
     /// Returns the time of the receiver's last flush.
     #[inline]
-    pub fn spoke_ns(&self) -> u64 {
+    pub fn last_sent_ns(&self) -> u64 {
         self.turn_time.now_ns
     }
 
     /// Begins the state of a peer that was let in, with this version of the wire format.
     pub fn join(&mut self, peer: u32, sends_max: u32, signals: bool, version: u8) {
-        let spoken = self.turn_time;
+        let last_sent = self.turn_time;
         *self.of_peer_mut(peer) =
-            PeerOutbox { link: Link::Asked, version, sends_max, signals, spoken, ..PeerOutbox::GONE };
+            PeerOutbox { link: Link::Asked, version, sends_max, signals, last_sent, ..PeerOutbox::GONE };
     }
 
     /// Marks the peer's connection as established. The next flush looks at the peer.
-    pub fn stand(&mut self, peer: u32) {
+    pub fn mark_established(&mut self, peer: u32) {
         let outbox = self.of_peer_mut(peer);
         outbox.link = match outbox.link {
-            Link::Leaving { .. } => Link::Leaving { stood: true },
-            Link::Gone | Link::Asked | Link::Stands => Link::Stands,
+            Link::Leaving { .. } => Link::Leaving { was_established: true },
+            Link::Gone | Link::Asked | Link::Established => Link::Established,
         };
         self.mark_dirty(peer);
     }
@@ -176,12 +176,12 @@ impl Outbox {
     /// is so already, or there is no connection.
     pub fn leave(&mut self, peer: u32) -> bool {
         let outbox = self.of_peer_mut(peer);
-        let stood = match outbox.link {
+        let was_established = match outbox.link {
             Link::Gone | Link::Leaving { .. } => return false,
             Link::Asked => false,
-            Link::Stands => true,
+            Link::Established => true,
         };
-        outbox.link = Link::Leaving { stood };
+        outbox.link = Link::Leaving { was_established };
         true
     }
 
@@ -189,7 +189,7 @@ impl Outbox {
     pub fn drop_ends(&mut self, peer: u32, messages: &mut Messages) {
         while let Some(message) = self.of_peer_mut(peer).overflow.pop(messages) {
             messages.forget_sender(message);
-            messages.told(message);
+            messages.mark_acknowledged(message);
         }
     }
 
@@ -217,15 +217,15 @@ impl Outbox {
     /// Returns the version of the wire format in which the peer's headers are written. `None`: there is no
     /// connection, or it is ending, so that nothing from the peer counts.
     #[inline]
-    pub fn heard_in(&self, peer: u32) -> Option<u8> {
+    pub fn receive_version(&self, peer: u32) -> Option<u8> {
         let outbox = self.of_peer(peer);
-        matches!(outbox.link, Link::Asked | Link::Stands).then_some(outbox.version)
+        matches!(outbox.link, Link::Asked | Link::Established).then_some(outbox.version)
     }
 
     /// Returns whether the peer's connection is established and takes one more SEND.
     #[inline]
-    pub fn may_hear(&self, peer: u32) -> bool {
-        self.of_peer(peer).may_hear()
+    pub fn may_send_to(&self, peer: u32) -> bool {
+        self.of_peer(peer).may_send_to()
     }
 
     /// Marks the peer for the next flush. Code that every message passes through tests `dirty` itself first,
@@ -266,7 +266,7 @@ impl Outbox {
         // Ends that wait in the overflow list go first.
         let record = &mut messages[message];
         if outbox.overflow.len() == 0 && outbox.add_end(record.sequence, status) {
-            record.state.tell();
+            record.state.mark_acknowledged();
         } else {
             record.state = MessageState::Ended(status);
             outbox.overflow.push(messages, message);
@@ -294,7 +294,7 @@ impl Outbox {
         let outbox = self.of_peer_mut(peer);
         let (ranges, count) = (outbox.ranges, core::mem::take(&mut outbox.range_count));
         let header = AckHeader::encode(credit_limit, &ranges[..count]);
-        self.say(peer, &header, effects);
+        self.send(peer, &header, effects);
         let outbox = self.of_peer_mut(peer);
         while let Some(message) = outbox.overflow.head() {
             let record = &messages[message];
@@ -306,17 +306,17 @@ impl Outbox {
             }
             let popped = outbox.overflow.pop(messages);
             debug_assert_eq!(popped, Some(message), "the head is what is popped");
-            messages.told(message);
+            messages.mark_acknowledged(message);
         }
     }
 
-    /// Sends a header to a peer in the version of its connection. [`Self::may_hear`] must be true of the
+    /// Sends a header to a peer in the version of its connection. [`Self::may_send_to`] must be true of the
     /// peer.
-    pub fn say(&mut self, peer: u32, header: &HeaderBytes, effects: &mut impl Commands) {
-        let spoken = self.turn_time;
+    pub fn send(&mut self, peer: u32, header: &HeaderBytes, effects: &mut impl Commands) {
+        let last_sent = self.turn_time;
         let outbox = self.of_peer_mut(peer);
         outbox.sends_in_flight += 1;
-        outbox.spoken = spoken;
+        outbox.last_sent = last_sent;
         let mut header = *header;
         header.set_version(outbox.version);
         effects.send(PeerId(peer), &header);
@@ -339,9 +339,9 @@ impl Outbox {
     }
 
     /// Returns whether the peer may be sent something, and was sent nothing for the time of a heartbeat.
-    pub fn hears_nothing(&self, peer: u32, now_ns: u64) -> bool {
+    pub fn is_overdue(&self, peer: u32, now_ns: u64) -> bool {
         let outbox = self.of_peer(peer);
-        outbox.may_hear() && now_ns.saturating_sub(outbox.spoken.now_ns) >= self.heartbeat_ns
+        outbox.may_send_to() && now_ns.saturating_sub(outbox.last_sent.now_ns) >= self.heartbeat_ns
     }
 
     /// Returns whether the peer waits for the end of a message.
@@ -357,10 +357,10 @@ impl Outbox {
     /// Returns, of the unresponsive peers, the one with the most ends waiting in message records.
     pub fn most_unresponsive(&self, stall_free_ns: u64) -> Option<u32> {
         let is_unresponsive = |outbox: &PeerOutbox| {
-            matches!(outbox.link, Link::Asked | Link::Stands)
-                && !outbox.may_hear()
+            matches!(outbox.link, Link::Asked | Link::Established)
+                && !outbox.may_send_to()
                 && outbox.overflow.len() > 0
-                && stall_free_ns.saturating_sub(outbox.spoken.stall_free_ns) >= UNRESPONSIVE_NS
+                && stall_free_ns.saturating_sub(outbox.last_sent.stall_free_ns) >= UNRESPONSIVE_NS
         };
         (0u32..)
             .zip(self.peers.iter())
@@ -370,21 +370,21 @@ impl Outbox {
     }
 
     /// Returns whether every end was sent to its sender.
-    pub fn are_told(&self) -> bool {
-        let is_told = |outbox: &PeerOutbox| outbox.range_count == 0 && outbox.overflow.len() == 0;
-        self.peers.iter().all(|outbox| outbox.link == Link::Gone || is_told(outbox))
+    pub fn all_acknowledged(&self) -> bool {
+        let is_done = |outbox: &PeerOutbox| outbox.range_count == 0 && outbox.overflow.len() == 0;
+        self.peers.iter().all(|outbox| outbox.link == Link::Gone || is_done(outbox))
     }
 
     /// Returns whether the peer may be sent a congestion signal now.
     pub fn may_signal(&self, peer: u32, now_ns: u64) -> bool {
         let outbox = self.of_peer(peer);
-        outbox.signals && outbox.may_hear() && now_ns.saturating_sub(outbox.signalled_ns) >= SIGNAL_NS
+        outbox.signals && outbox.may_send_to() && now_ns.saturating_sub(outbox.signalled_ns) >= SIGNAL_NS
     }
 
     /// Sends a congestion signal to the peer.
     pub fn signal(&mut self, peer: u32, now_ns: u64, header: &HeaderBytes, effects: &mut impl Commands) {
         self.of_peer_mut(peer).signalled_ns = now_ns;
-        self.say(peer, header, effects);
+        self.send(peer, header, effects);
     }
 }
 

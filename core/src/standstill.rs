@@ -65,13 +65,13 @@ impl Standstills {
     }
 
     /// Returns whether the session's application was told of a standstill, and not yet that it is over.
-    pub fn was_told(&self, session: u32) -> bool {
+    pub fn was_reported(&self, session: u32) -> bool {
         self.sessions[session as usize].told > 0
     }
 
     /// Looks at an open session, and tells its application of a standstill that lasts, or that is over.
     /// `limit`: what the session has used up while more waits for it that is not on its way.
-    pub fn look(
+    pub fn check(
         &mut self,
         stall_free_ns: u64,
         session: u32,
@@ -81,11 +81,11 @@ impl Standstills {
     ) {
         let state = &mut self.sessions[session as usize];
         if limit.is_none() || state.progress != progress {
-            let was_told = state.told > 0;
+            let was_reported = state.told > 0;
             *state =
                 StandstillState { progress, since_ns: stall_free_ns, seen_ns: stall_free_ns, told: 0, limit };
-            if was_told {
-                effects.tell_standstill(SessionId(session), None);
+            if was_reported {
+                effects.report_standstill(SessionId(session), None);
             }
             return;
         }
@@ -96,7 +96,7 @@ impl Standstills {
         {
             let standstill = Standstill { limit, stage: StandstillStage::after(state.told) };
             state.told = state.told.saturating_add(1);
-            effects.tell_standstill(SessionId(session), Some(standstill));
+            effects.report_standstill(SessionId(session), Some(standstill));
         }
     }
 

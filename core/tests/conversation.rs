@@ -76,7 +76,7 @@ impl Commands for World {
     fn close_session(&mut self, _: SessionId, _: SessionEnd) {
         self.delivered.clear();
     }
-    fn tell_standstill(&mut self, _: SessionId, _: Option<Standstill>) {}
+    fn report_standstill(&mut self, _: SessionId, _: Option<Standstill>) {}
     fn begin_copy(&mut self, _: &EscapeCopy) -> Result<(), CopyRefused> {
         Err(CopyRefused::NoRoom)
     }
@@ -254,8 +254,8 @@ fn a_sender_without_a_version_in_common_is_told_what_the_receiver_speaks() {
     let hello = Hello { versions, features: 0, sender_id: 1, receive_entries: 64, app };
     talk.step("sender", "hello", &hello.encode());
     let refusal = Refusal::decode(&talk.world.said.pop_front().unwrap());
-    assert_eq!(refusal, Some(Refusal::Version(Versions::SPOKEN)));
+    assert_eq!(refusal, Some(Refusal::Version(Versions::SUPPORTED)));
     // The refused sender took no place: a sender with a common version still finds one.
-    talk.step("sender", "hello", &Hello { versions: Versions::SPOKEN, ..hello }.encode());
+    talk.step("sender", "hello", &Hello { versions: Versions::SUPPORTED, ..hello }.encode());
     assert!(talk.peer.is_some());
 }

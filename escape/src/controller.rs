@@ -15,7 +15,7 @@
 //! * A pressure line that was crossed downwards is crossed upwards only by the hysteresis above it.
 
 use crate::config::EscapeConfig;
-use crate::held::{Held, Look};
+use crate::held::{Held, Search};
 use crate::pressure::Pressure;
 use crate::session_set::SessionSet;
 use crate::turn::Turn;
@@ -286,13 +286,13 @@ impl Escape {
         }
         loop {
             let session = self.held.next_straggling(self.replace_from, &self.evaluation.done)?;
-            let look = self.held.oldest_straggler(session, &mut self.evaluation.nodes_left);
-            if look == Look::None {
+            let search = self.held.oldest_straggler(session, &mut self.evaluation.nodes_left);
+            if search == Search::None {
                 self.evaluation.done.set(session, true);
                 continue;
             }
             self.replace_from = session + 1;
-            let Look::Found { slot, slabs } = look else { return None };
+            let Search::Found { slot, slabs } = search else { return None };
             return Some((session, slot, slabs));
         }
     }
@@ -305,13 +305,13 @@ impl Escape {
         }
         loop {
             let session = self.held.next_slow(self.copy_from, &self.evaluation.done)?;
-            let (look, came_round) = self.held.next_to_copy(session, &mut self.evaluation.nodes_left);
+            let (search, came_round) = self.held.next_to_copy(session, &mut self.evaluation.nodes_left);
             self.evaluation.done.set(session, came_round);
-            if look == Look::None {
+            if search == Search::None {
                 continue;
             }
             self.copy_from = session + 1;
-            let Look::Found { slot, slabs } = look else { return None };
+            let Search::Found { slot, slabs } = search else { return None };
             return Some(Action::Copy { session, slot, slabs });
         }
     }

@@ -146,7 +146,7 @@ pub(crate) struct Held {
 
 /// Result of a search for a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum Search {
     Found {
         slot: u16,
         slabs: u32,
@@ -334,7 +334,7 @@ impl Held {
 
     fn count_session(&mut self, session: u32, now_ns: u64, nodes_max: u32) -> u32 {
         let record = &mut self.sessions[session as usize];
-        let (mut looked, mut passed) = (0, 0);
+        let (mut visited, mut passed) = (0, 0);
         let mut due_ns = NEVER;
         while record.due != record.tail {
             let run = record.run_at(record.due);
@@ -345,15 +345,15 @@ impl Held {
                 }
             }
             if passed == PASSED_PER_NODE {
-                (looked, passed) = (looked + 1, 0);
+                (visited, passed) = (visited + 1, 0);
             }
-            if looked >= nodes_max {
+            if visited >= nodes_max {
                 // The next call continues here.
                 due_ns = now_ns;
                 break;
             }
             if let Some((slot, node)) = run {
-                looked += 1;
+                visited += 1;
                 record.nodes[usize::from(slot)].state |= STRAGGLER;
                 record.straggler_slabs += u32::from(node.slabs);
             } else {
@@ -364,7 +364,7 @@ impl Held {
         }
         self.due_ns[session as usize] = due_ns;
         self.note_share(session);
-        looked
+        visited
     }
 
     /// Returns the next session that has stragglers and is not in `without`. The search begins at `from` and
@@ -384,21 +384,21 @@ impl Held {
     /// Returns a session's oldest straggler that is not being copied. Each entry that it looks at is taken
     /// off `nodes_left`.
     #[inline]
-    pub fn oldest_straggler(&mut self, session: u32, nodes_left: &mut u32) -> Look {
+    pub fn oldest_straggler(&mut self, session: u32, nodes_left: &mut u32) -> Search {
         let record = &mut self.sessions[session as usize];
         let mut head = record.head;
         let mut position = head;
-        let look = loop {
+        let search = loop {
             if position == record.due {
-                break Look::None;
+                break Search::None;
             }
             if *nodes_left == 0 {
-                break Look::Spent;
+                break Search::Spent;
             }
             *nodes_left -= 1;
             match record.run_at(position) {
                 Some((slot, node)) if node.state & COPYING == 0 => {
-                    break Look::Found { slot, slabs: u32::from(node.slabs) };
+                    break Search::Found { slot, slabs: u32::from(node.slabs) };
                 }
                 Some(_) => {}
                 // Released entries at the head are never looked at again.
@@ -408,19 +408,19 @@ impl Held {
             position = position.wrapping_add(1);
         };
         record.move_head(head);
-        look
+        search
     }
 
     /// Returns the next run of a session, from its cursor on, that is not being copied; the cursor moves past
     /// it. Also returns whether the cursor came round, so that every run of the session had its turn.
     #[inline]
-    pub fn next_to_copy(&mut self, session: u32, nodes_left: &mut u32) -> (Look, bool) {
+    pub fn next_to_copy(&mut self, session: u32, nodes_left: &mut u32) -> (Search, bool) {
         let record = &mut self.sessions[session as usize];
         let mut position = record.cursor;
-        let mut look = Look::None;
+        let mut search = Search::None;
         while position != record.tail {
             if *nodes_left == 0 {
-                look = Look::Spent;
+                search = Search::Spent;
                 break;
             }
             *nodes_left -= 1;
@@ -429,13 +429,13 @@ impl Held {
             if let Some((slot, node)) = record.run_at(here)
                 && node.state & COPYING == 0
             {
-                look = Look::Found { slot, slabs: u32::from(node.slabs) };
+                search = Search::Found { slot, slabs: u32::from(node.slabs) };
                 break;
             }
         }
         let came_round = position == record.tail;
         record.cursor = if came_round { record.head } else { position };
-        (look, came_round)
+        (search, came_round)
     }
 
     /// Notes that a run is being copied.

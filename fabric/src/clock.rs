@@ -48,13 +48,13 @@ impl CoarseClock {
     #[inline]
     pub fn turn(&mut self) -> u64 {
         self.turns += 1;
-        if self.turns >= TURNS { self.look() } else { self.now_ns }
+        if self.turns >= TURNS { self.read() } else { self.now_ns }
     }
 
     /// Reads the system's clock, and returns the time in nanoseconds. Meant for turns of the loop without
     /// work, and for the first turn after a sleep.
     #[inline]
-    pub fn look(&mut self) -> u64 {
+    pub fn read(&mut self) -> u64 {
         (self.now_ns, self.turns) = (self.clock.now_ns(), 0);
         self.now_ns
     }
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn a_busy_loop_looks_once_in_many_turns() {
         let mut clock = CoarseClock::start();
-        let looked = clock.look();
+        let looked = clock.read();
         for _ in 1..TURNS {
             assert_eq!((clock.turn(), clock.now_ns()), (looked, looked));
         }

@@ -77,7 +77,7 @@ impl Readiness {
 
     /// Fills the buffer with the descriptors that are ready now, and returns how many there are. It does not
     /// wait.
-    pub(crate) fn look(&self, ready: &mut Ready) -> usize {
+    pub(crate) fn poll(&self, ready: &mut Ready) -> usize {
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         match epoll::wait(&self.epoll, &mut ready[..], Some(&at_once)) {
             Ok(count) => count,

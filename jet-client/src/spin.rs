@@ -17,7 +17,7 @@ const VAIN_PER_TRIAL: u32 = 16;
 /// Looks between two readings of the clock. The thread yields after each reading, because the thread that it
 /// waits for may have only this core. Few looks, because a sender's looks are long: sixty-four of them take
 /// as long as several messages.
-const LOOKS_PER_READING: u32 = 16;
+const POLLS_PER_READING: u32 = 16;
 
 /// Default of the longest spin: longer than waking a thread takes.
 pub(crate) const SPIN_MAX: Duration = Duration::from_micros(50);
@@ -36,12 +36,12 @@ impl Spin {
         Self { budget: max, max, vain: 0 }
     }
 
-    /// Calls `look` again and again until it finds something. Stops when the budget is spent, or after `left`
+    /// Calls `poll` again and again until it finds something. Stops when the budget is spent, or after `left`
     /// where the wait has a limit.
     pub(crate) fn until<T>(
         &mut self,
         left: Option<Duration>,
-        mut look: impl FnMut() -> Option<T>,
+        mut poll: impl FnMut() -> Option<T>,
     ) -> Option<T> {
         if self.max.is_zero() {
             return None;
@@ -51,8 +51,8 @@ impl Spin {
         let start = Instant::now();
         let mut spent = Duration::ZERO;
         loop {
-            for _ in 0..LOOKS_PER_READING {
-                if let Some(found) = look() {
+            for _ in 0..POLLS_PER_READING {
+                if let Some(found) = poll() {
                     self.pays(spent);
                     return Some(found);
                 }

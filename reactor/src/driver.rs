@@ -9,7 +9,7 @@ use jet_fabric::nic::{Counters, Nic};
 /// Longest time in nanoseconds that peers may take to receive the farewell at the end of a drain.
 const FAREWELL_NS: u64 = 1_500_000_000;
 /// Nanoseconds between two looks at a drain's progress.
-const DRAIN_LOOK_NS: u64 = 5_000_000;
+const DRAIN_CHECK_NS: u64 = 5_000_000;
 
 /// Progress of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,7 +154,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
     /// limit.
     pub fn idle_span_ns(&self, now_ns: u64) -> Option<u64> {
         let tick_ns = self.receiver.next_tick_ns().map(|tick| tick.saturating_sub(now_ns).max(1));
-        let drain_ns = (self.drain != Drain::Not).then_some(DRAIN_LOOK_NS);
+        let drain_ns = (self.drain != Drain::Not).then_some(DRAIN_CHECK_NS);
         match (tick_ns, drain_ns) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),

@@ -134,8 +134,8 @@ impl<N: Nic, A: Application> Commands for EffectHandler<N, A> {
         self.sessions.close(session, end);
     }
 
-    fn tell_standstill(&mut self, session: SessionId, standstill: Option<Standstill>) {
-        self.sessions.tell_standstill(session, standstill);
+    fn report_standstill(&mut self, session: SessionId, standstill: Option<Standstill>) {
+        self.sessions.report_standstill(session, standstill);
     }
 
     fn begin_copy(&mut self, copy: &EscapeCopy) -> Result<(), CopyRefused> {

@@ -15,7 +15,7 @@ use jet_wire::message::{CreditHeader, HEADER_BYTES, HeaderBytes};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
 pub(crate) const PEER: PeerId = PeerId(0);
 
 /// An application that nobody wakes.
@@ -152,11 +152,11 @@ impl Pair {
 }
 
 fn until<T>(mut step: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_LIMIT;
     loop {
         if let Some(found) = step() {
             return found;
         }
-        assert!(Instant::now() < deadline, "nothing came in {PATIENCE:?}");
+        assert!(Instant::now() < deadline, "nothing came in {WAIT_LIMIT:?}");
     }
 }

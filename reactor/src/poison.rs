@@ -286,7 +286,7 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
             };
             if pieces.iter().any(is_touched) {
                 (*guard).found = page;
-                go_on(context, &*guard);
+                resume(context, &*guard);
                 return;
             }
         }
@@ -338,7 +338,7 @@ unsafe fn page_of(info: *const libc::siginfo_t) -> Poisoned {
 /// `context` is what the kernel passed to the handler, and the guard is that of the work that was
 /// interrupted.
 #[cfg(target_arch = "x86_64")]
-unsafe fn go_on(context: *mut c_void, guard: &Guard) {
+unsafe fn resume(context: *mut c_void, guard: &Guard) {
     /// Direction flag of x86-64. Every function may rely on it being clear, so that strings are copied
     /// upwards.
     const DIRECTION: i64 = 1 << 10;
@@ -351,7 +351,7 @@ unsafe fn go_on(context: *mut c_void, guard: &Guard) {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-unsafe fn go_on(_context: *mut c_void, _guard: &Guard) {}
+unsafe fn resume(_context: *mut c_void, _guard: &Guard) {}
 
 /// Lock for tests that take notes of lost pages, or leave some: the notes are one set for the process.
 #[cfg(test)]

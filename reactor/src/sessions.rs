@@ -136,7 +136,7 @@ impl<A: Application> Sessions<A> {
 
     /// Reports to an application that its session stands still, or (`None`) no longer does: by a notice in
     /// its segment, and by [`Application::stands_still`].
-    pub fn tell_standstill(&mut self, session: SessionId, standstill: Option<Standstill>) {
+    pub fn report_standstill(&mut self, session: SessionId, standstill: Option<Standstill>) {
         let Some(told) = self.sessions[session.0 as usize].as_mut() else { return };
         told.notices = told.notices.wrapping_add(1);
         let (number, releases) = (told.notices, told.segment.releases.taken());

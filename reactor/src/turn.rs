@@ -28,11 +28,11 @@ impl<N: Nic, A: Application> Driver<N, A> {
         // posted.
         let mut worked = self.handler.post_waiting_headers();
         worked |= self.poll_nic(now_ns);
-        worked |= self.tell_poisoned();
+        worked |= self.report_poisoned();
         worked |= self.poll_releases(now_ns);
         while let Some(done) = self.handler.workers.take_done() {
             // A lost page that was replaced under the job was noted before the job could continue.
-            self.tell_poisoned();
+            self.report_poisoned();
             match done {
                 Done::Copy { id } => self.receiver.handle_copied(now_ns, CopyId(id), true, &mut self.handler),
                 Done::Check { id, crc } => {
@@ -40,12 +40,12 @@ impl<N: Nic, A: Application> Driver<N, A> {
                 }
                 Done::CopyFailed { id, poisoned } => {
                     self.handler.memory.note_poisoned(poisoned);
-                    self.tell_poisoned();
+                    self.report_poisoned();
                     self.receiver.handle_copied(now_ns, CopyId(id), false, &mut self.handler);
                 }
                 Done::CheckFailed { id, poisoned } => {
                     self.handler.memory.note_poisoned(poisoned);
-                    self.tell_poisoned();
+                    self.report_poisoned();
                     self.receiver.handle_check_failed(now_ns, ReadId(id), &mut self.handler);
                 }
             }
@@ -59,7 +59,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
         if worked || due {
             // Before anything is posted, because released slabs may be among the lost ones. And before
             // deliveries are shown to applications.
-            self.tell_poisoned();
+            self.report_poisoned();
             self.handler.post_waiting_reads();
             self.receiver.flush(now_ns, &mut self.handler);
             self.repair(now_ns);
@@ -70,7 +70,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
 
     /// Reports memory that was lost to the receiver. Returns `false` if there was none.
     #[inline]
-    fn tell_poisoned(&mut self) -> bool {
+    fn report_poisoned(&mut self) -> bool {
         self.handler.memory.note_lost();
         let mut told = false;
         while let Some(run) = self.handler.memory.take_poisoned() {
@@ -85,7 +85,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
         let count = self.handler.nic.poll(now_ns, &mut completions);
         if count > 0 {
             // A software NIC notes a lost page before it fills the page that took its place.
-            self.tell_poisoned();
+            self.report_poisoned();
         }
         for completion in &completions[..count] {
             self.complete(now_ns, completion);

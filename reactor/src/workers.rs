@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, Thread};
 
 /// Number of looks at an empty queue before a worker sleeps. They take about as long as waking a worker.
-const LOOKS: u32 = 800;
+const POLLS: u32 = 800;
 /// The most threads: more sleeping threads could not be told apart.
 pub const WORKERS_MAX: usize = Sleepers::MAX;
 
@@ -240,7 +240,7 @@ impl Shared {
 
     fn work(&self, n: usize) {
         loop {
-            let mut looks = 0;
+            let mut polls = 0;
             let job = loop {
                 if let Some(job) = self.next_job() {
                     break job;
@@ -248,8 +248,8 @@ impl Shared {
                 if self.closing.load(Ordering::Acquire) {
                     return;
                 }
-                if looks < LOOKS {
-                    looks += 1;
+                if polls < POLLS {
+                    polls += 1;
                     std::hint::spin_loop();
                     continue;
                 }
@@ -259,7 +259,7 @@ impl Shared {
                     std::thread::park();
                 }
                 self.sleepers.is_up(n);
-                looks = 0;
+                polls = 0;
             };
             self.put_done(job.carry_out());
             self.ring();

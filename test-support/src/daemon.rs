@@ -1,7 +1,7 @@
 //! Starting a daemon from a test, and reading its status.
 
 use crate::process::Process;
-use crate::waiting::{LOOK, PATIENCE, until};
+use crate::waiting::{PAUSE, WAIT_LIMIT, until};
 use jet_control::ControlConnection;
 use jet_control::status::Status;
 use std::ffi::OsStr;
@@ -37,7 +37,7 @@ pub fn try_status(control: &Path) -> Option<Status> {
 /// Waits until the daemon `daemon` answers at its control socket, and returns its first status.
 ///
 /// # Panics
-/// If the process ends first, or does not answer within [`PATIENCE`].
+/// If the process ends first, or does not answer within [`WAIT_LIMIT`].
 #[track_caller]
 pub fn wait_answer(daemon: &Process, control: &Path) -> Status {
     until("the daemon to answer", || {
@@ -50,7 +50,7 @@ pub fn wait_answer(daemon: &Process, control: &Path) -> Status {
 /// look.
 ///
 /// # Panics
-/// If `wished` does not hold within [`PATIENCE`], or no daemon answers.
+/// If `wished` does not hold within [`WAIT_LIMIT`], or no daemon answers.
 #[track_caller]
 pub fn wait_status(
     control: &Path,
@@ -58,14 +58,14 @@ pub fn wait_status(
     mut meanwhile: impl FnMut(),
     wished: impl Fn(&Status) -> bool,
 ) -> Status {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_LIMIT;
     loop {
         meanwhile();
         let status = try_status(control).expect("the daemon answers");
         if wished(&status) {
             return status;
         }
-        assert!(Instant::now() < deadline, "waited {PATIENCE:?} for {what}: {status:#?}");
-        std::thread::sleep(LOOK);
+        assert!(Instant::now() < deadline, "waited {WAIT_LIMIT:?} for {what}: {status:#?}");
+        std::thread::sleep(PAUSE);
     }
 }

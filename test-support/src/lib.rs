@@ -2,7 +2,7 @@
 //! and the files, ports and devices that they use.
 //!
 //! The crate is for tests alone, so whatever fails here panics. Every wait is for a condition, and ends after
-//! [`waiting::PATIENCE`]. Nothing here changes the test process itself, because other tests run in it, too.
+//! [`waiting::WAIT_LIMIT`]. Nothing here changes the test process itself, because other tests run in it, too.
 
 pub mod daemon;
 pub mod device;

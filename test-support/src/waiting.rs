@@ -4,23 +4,23 @@ use std::time::{Duration, Instant};
 
 /// Longest time that a wait may take before the test fails. The demo over a lossy wire takes a minute in an
 /// emulated guest on a busy host.
-pub const PATIENCE: Duration = Duration::from_secs(180);
+pub const WAIT_LIMIT: Duration = Duration::from_secs(180);
 
 /// Pause between two looks at a condition.
-pub const LOOK: Duration = Duration::from_millis(2);
+pub const PAUSE: Duration = Duration::from_millis(2);
 
-/// Calls `look` again and again until it returns a value, for at most [`PATIENCE`].
+/// Calls `poll` again and again until it returns a value, for at most [`WAIT_LIMIT`].
 ///
 /// # Panics
-/// If `look` returned no value in that time. `what` names the condition in the message.
+/// If `poll` returned no value in that time. `what` names the condition in the message.
 #[track_caller]
-pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+pub fn until<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + WAIT_LIMIT;
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = poll() {
             return found;
         }
-        assert!(Instant::now() < deadline, "waited {PATIENCE:?} for {what}");
-        std::thread::sleep(LOOK);
+        assert!(Instant::now() < deadline, "waited {WAIT_LIMIT:?} for {what}");
+        std::thread::sleep(PAUSE);
     }
 }

@@ -7,7 +7,7 @@
 use super::feed::Depth;
 use super::load::{DaemonState, HEALTHY, Load, mebibytes, milliseconds};
 use super::{PartRows, Plan};
-use crate::consumer::{Behaviour, Look};
+use crate::consumer::{Behaviour, Reading};
 use crate::pattern::Words;
 use crate::report::{Bound, Row};
 use std::error::Error;
@@ -27,7 +27,7 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     for turn in 1..=plan.samples {
         plan.progress(&format!("burst: {turn} of {}", plan.samples));
         let mut load = Load::start(plan.fabric, plan.settings, 1, SENDERS, DEPTH, Words::Every)?;
-        let slow = Behaviour { look: Look::Every, pace: PACE, ..HEALTHY };
+        let slow = Behaviour { reading: Reading::Every, pace: PACE, ..HEALTHY };
         load.consumers.iter_mut().for_each(|consumer| consumer.behave(slow));
         let start = Instant::now();
         for feed in &mut load.feeds {

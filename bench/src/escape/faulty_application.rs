@@ -2,7 +2,7 @@
 
 use super::feed::{Depth, Feed};
 use super::load::Load;
-use crate::consumer::{Look, Order};
+use crate::consumer::{Order, Reading};
 use crate::pattern::Words;
 use crate::rig::{ConsumerProcess, Rig};
 use rustix::process::Signal;
@@ -68,8 +68,8 @@ impl FaultyApplication {
     pub fn start(rig: &Rig, depth: Depth) -> Result<Self, Box<dyn Error>> {
         // A name that was used again at once might still be the former application's.
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("fourth-{}", COUNT.fetch_add(1, Ordering::Relaxed));
-        let process = ConsumerProcess::start(rig, &name, Look::Every)?;
+        let name = format!("faulty-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let process = ConsumerProcess::start(rig, &name, Reading::Every)?;
         let depth = Depth { large: DEPTH_LARGE, ..depth };
         let feed = Feed::connect(rig.address()?, &name, depth, Words::Every)?;
         Ok(Self { name, process, feed })
@@ -111,7 +111,12 @@ impl FaultyApplication {
     ///
     /// # Errors
     /// An error of the load or the system.
-    pub fn go_on(mut self, load: &mut Load, stop: Stop, starved: bool) -> Result<Recovery, Box<dyn Error>> {
+    pub fn continue_reading(
+        mut self,
+        load: &mut Load,
+        stop: Stop,
+        starved: bool,
+    ) -> Result<Recovery, Box<dyn Error>> {
         if !starved {
             load.drain()?;
         }

@@ -1,9 +1,9 @@
 //! Part `kill`: one of four applications is killed at full load.
 //!
-//! Case A: three applications alone, for a second. Case B: the second that begins when the fourth, which ran
-//! beside them, is killed. Then the load rests. The slabs that the dead application held must be back in the
-//! pool when the quarantine is over, and not before: I/O that the application started may still be reading
-//! them. The dead application's messages must end.
+//! Case A: three applications alone, for a second. Case B: the second that begins when the faulty
+//! application, which ran beside them, is killed. Then the load rests. The slabs that the dead application
+//! held must be back in the pool when the quarantine is over, and not before: I/O that the application
+//! started may still be reading them. The dead application's messages must end.
 
 use super::faulty_application::FaultyApplication;
 use super::feed::Depth;
@@ -41,7 +41,7 @@ impl Quarantine {
 
     /// Notes how many slabs the daemon keeps in quarantine. An answer after the quarantine's end is left out,
     /// since the quarantine may be over.
-    fn look(&mut self, state: &DaemonState) {
+    fn note_quarantined(&mut self, state: &DaemonState) {
         if Instant::now() < self.end {
             // Slabs in the pool, and those that had been copied or replaced.
             let slabs = state.quarantined + state.memory_used;
@@ -81,7 +81,7 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
         load.drain()?;
         load.drain_other(&mut faulty.feed)?;
         // The messages have ended, so the daemon knows of the death.
-        let seen = load.until_whole(|state| quarantine.look(state))?;
+        let seen = load.until_whole(|state| quarantine.note_quarantined(state))?;
         let Some(kept) = quarantine.of_held(killed.held) else {
             // The load came to rest too late to see the quarantine: this turn does not count.
             missed += 1;
@@ -103,7 +103,7 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     let damaged = load.damaged() as f64;
     let mut part = PartRows { rows, name: "kill".to_owned() };
     part.timed("three alone", "GB/s", alone, Bound::None);
-    part.timed("three, in the second after the fourth's death", "GB/s", after, Bound::None);
+    part.timed("three, in the second after the faulty application's death", "GB/s", after, Bound::None);
     part.timed("after / alone", "ratio", ratios, Bound::None);
     part.exact("the dead one's messages that ended as gone", "messages", gone, Bound::AtLeast(1.0));
     let kept = "slabs in quarantine, the least before its end / held at the kill";

@@ -13,7 +13,7 @@
 //! affect the figures.
 
 use super::feed::{Depth, Feed, Latencies};
-use crate::consumer::{Behaviour, Consumer, Look};
+use crate::consumer::{Behaviour, Consumer, Reading};
 use crate::pattern::Words;
 use crate::rig::Rig;
 use jet_control::status::Status;
@@ -21,17 +21,17 @@ use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Time after which a wait fails the benchmark. This limit is so long that a busy machine's slowness is not
+/// Time after which a wait fails the benchmark. This limit is so long that delays of a busy machine are not
 /// mistaken for a hang.
 const LIMIT: Duration = Duration::from_secs(120);
 /// Number of status requests in a row over which a stopped application's slabs must not become fewer. After
 /// these the daemon has seen the application's last releases.
-const LOOKS: usize = 8;
+const CHECKS: usize = 8;
 /// Name of the daemon's thread that runs the reactor.
 const REACTOR: &str = "jet-reactor";
 /// Behaviour of the healthy applications.
 pub const HEALTHY: Behaviour =
-    Behaviour { look: Look::FirstOfSlab, hold_one_in: 0, hold: Duration::ZERO, pace: Duration::ZERO };
+    Behaviour { reading: Reading::FirstOfSlab, hold_one_in: 0, hold: Duration::ZERO, pace: Duration::ZERO };
 
 /// Figures of one span, a measured stretch of time, of the load.
 pub struct Measured {
@@ -93,7 +93,7 @@ impl Load {
         let rig = Rig::start_daemon(fabric, settings)?;
         let behaviour = match words {
             Words::FirstOfSlab => HEALTHY,
-            Words::Every => Behaviour { look: Look::Every, ..HEALTHY },
+            Words::Every => Behaviour { reading: Reading::Every, ..HEALTHY },
         };
         let mut load = Self { consumers: Vec::new(), feeds: Vec::new(), rig };
         for n in 0..applications {
@@ -205,14 +205,14 @@ impl Load {
     /// As of [`Self::drain`].
     pub fn until_held(&mut self, app: &str, other: &mut Feed) -> Result<u64, Box<dyn Error>> {
         let deadline = Instant::now() + LIMIT;
-        let mut looks = [0; LOOKS];
+        let mut checks = [0; CHECKS];
         loop {
-            looks.rotate_left(1);
+            checks.rotate_left(1);
             let status = self.rig.status()?;
             let own = status.session(app).ok_or_else(|| format!("{app} is not registered any more"))?;
-            looks[LOOKS - 1] = u64::from(own.held_slabs);
-            if looks[0] > 0 && looks.is_sorted() {
-                return Ok(looks[LOOKS - 1]);
+            checks[CHECKS - 1] = u64::from(own.held_slabs);
+            if checks[0] > 0 && checks.is_sorted() {
+                return Ok(checks[CHECKS - 1]);
             }
             self.turn(Some(&mut *other), None, true)?;
             if Instant::now() > deadline {
@@ -239,16 +239,16 @@ impl Load {
     }
 
     /// Waits until nothing of the pool is held and no escape memory is in use, and returns when that was
-    /// seen. Calls `look` with every state of the daemon, also the last. The load must be drained.
+    /// seen. Calls `check` with every state of the daemon, also the last. The load must be drained.
     ///
     /// # Errors
     /// As of [`Self::drain`].
-    pub fn until_whole(&mut self, mut look: impl FnMut(&DaemonState)) -> Result<Instant, Box<dyn Error>> {
+    pub fn until_whole(&mut self, mut check: impl FnMut(&DaemonState)) -> Result<Instant, Box<dyn Error>> {
         let deadline = Instant::now() + LIMIT;
         loop {
             let state = DaemonState::of(&self.rig)?;
             let seen = Instant::now();
-            look(&state);
+            check(&state);
             if state.whole && state.memory_used == 0 {
                 return Ok(seen);
             }

@@ -1,16 +1,17 @@
 //! Part `stall`: one of four applications stops reading for five seconds at full load.
 //!
-//! On one daemon the cases alternate. A: the fourth application is absent. B: the fourth lives and does not
-//! read. A again. B: SIGSTOP has stopped the fourth. On a second daemon with `escape.enabled = false`, in
-//! case C, the fourth does not read. A span of B or C begins just after the fourth has stopped, with all its
-//! messages in flight. So moving its backlog out of the pool is part of what is measured. Latency runs, at a
-//! sender, from the submission of a message to its end.
+//! On one daemon the cases alternate. A: the faulty application is absent. B: the faulty application lives
+//! and does not read. A again. B: SIGSTOP has stopped the faulty application. On a second daemon with
+//! `escape.enabled = false`, in case C, the faulty application does not read. A span of B or C begins just
+//! after the faulty application has stopped, with all its messages in flight. So moving its backlog out of
+//! the pool is part of what is measured. Latency runs, at a sender, from the submission of a message to its
+//! end.
 //!
-//! After the span the other applications rest, since at full load some of the pool is always held. The fourth
-//! continues and reads its backlog, of which every word is checked. In the end every message must be
-//! consumed, nothing of the pool held, and escape memory empty. Two rows give the time of this recovery. One,
-//! to which the bound applies, counts from the fourth's continuing. The other counts from the end of the
-//! fourth's last message, and so leaves out the reading of 16 MiB.
+//! After the span the other applications rest, since at full load some of the pool is always held. The faulty
+//! application continues and reads its backlog, of which every word is checked. In the end every message must
+//! be consumed, nothing of the pool held, and escape memory empty. Two rows give the time of this recovery.
+//! One, to which the bound applies, counts from the faulty application's continuing. The other counts from
+//! the end of the faulty application's last message, and so leaves out the reading of 16 MiB.
 
 use super::faulty_application::{FaultyApplication, Recovery, Stop};
 use super::feed::{Depth, Latencies};
@@ -21,12 +22,12 @@ use crate::report::{Bound, Row, median, pairwise};
 use std::error::Error;
 use std::time::Duration;
 
-/// Time for which the fourth application stops. This time is far longer than the straggler threshold (2 ms),
+/// Time for which the faulty application stops. This time is far longer than the straggler threshold (2 ms),
 /// so that escape does all that it can. Most of the span then shows the other applications after escape has
 /// acted.
 const STOPPED: Duration = Duration::from_secs(5);
 const STOPPED_BRIEF: Duration = Duration::from_millis(500);
-/// Length of the spans of case A (no fourth application) and case C (no escape). A span has so many messages
+/// Length of the spans of case A (no faulty application) and case C (no escape). A span has so many messages
 /// of 256 KiB that dozens of them lie beyond p99.9.
 const BASE: Duration = Duration::from_millis(1500);
 const BASE_BRIEF: Duration = Duration::from_millis(200);
@@ -42,7 +43,7 @@ struct Spans {
     stopped: Duration,
 }
 
-/// Samples of one way in which the fourth application stops.
+/// Samples of one way in which the faulty application stops.
 #[derive(Default)]
 struct Samples {
     absent: Figures,
@@ -125,7 +126,7 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Measures one span with the fourth application stopped, and its recovery. `starves`: the other applications
+/// Measures one span with the faulty application stopped, and its recovery. `starves`: the other applications
 /// get no message meanwhile.
 fn stopped(
     load: &mut Load,
@@ -143,7 +144,7 @@ fn stopped(
     #[allow(clippy::cast_precision_loss)] // some thousands
     samples.free.push(measured.daemon_state.free as f64);
     samples.memory.push(mebibytes(measured.daemon_state.memory_used));
-    samples.recoveries.push(faulty.go_on(load, stop, starves)?);
+    samples.recoveries.push(faulty.continue_reading(load, stop, starves)?);
     Ok(())
 }
 
@@ -152,10 +153,10 @@ fn comparison(what: &str, samples: &Samples, bounded: bool, rows: &mut Vec<Row>)
     let mut part = PartRows { rows, name: format!("stall, {what}") };
     let Samples { absent, stopped, recoveries, memory, free, waited } = samples;
     // One hiccup of the machine makes a p99.9, so each is compared with the median p99.9 of the spans with
-    // the fourth absent.
+    // the faulty application absent.
     let ratios = |of: &[f64], to: &[f64]| of.iter().map(|value| value / median(to)).collect::<Vec<f64>>();
-    part.timed("three, the fourth absent", "GB/s", absent.rate.clone(), Bound::None);
-    part.timed("three, the fourth stopped", "GB/s", stopped.rate.clone(), Bound::None);
+    part.timed("three, the faulty application absent", "GB/s", absent.rate.clone(), Bound::None);
+    part.timed("three, the faulty application stopped", "GB/s", stopped.rate.clone(), Bound::None);
     part.timed(
         "stopped / absent",
         "ratio",
@@ -191,13 +192,13 @@ fn comparison(what: &str, samples: &Samples, bounded: bool, rows: &mut Vec<Row>)
         recoveries.iter().map(|one| milliseconds(of(one))).collect::<Vec<f64>>()
     };
     part.exact(
-        "the fourth's messages, every word checked",
+        "the faulty application's messages, every word checked",
         "messages",
         count(|one| one.messages),
         Bound::AtLeast(backlog),
     );
     part.exact(
-        "the fourth's messages lost or damaged",
+        "the faulty application's messages lost or damaged",
         "messages",
         count(|one| one.damaged),
         Bound::AtMost(0.0),

@@ -8,7 +8,7 @@
 //!
 //! The processor time of the other host is not visible here: `jet-bench receive` prints it there.
 
-use super::run::{Outcome, PATIENCE, Run};
+use super::run::{Outcome, Run, STALL_LIMIT};
 use super::{explained, seconds, some_seconds, tag_of};
 use crate::processor_time;
 use crate::report::{Bound, Row};
@@ -154,7 +154,7 @@ pub fn run(samples: u32, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
             let name = format!("run {number} of {runs}: {name}");
             let (outcome, without_end, cpu) = one(args, cell, number, &name, warm_up, &signals)?;
             samples.add(cell, &outcome, without_end, cpu);
-            samples.tell(&name);
+            samples.log_last(&name);
             if let Some(signal) = outcome.interrupted {
                 crate::interrupt::note(signal);
                 break 'turns;
@@ -230,7 +230,7 @@ fn one(
             return Err(format!(
                 "{}: {without_end} messages have no end for {} s; does the application '{}' read?",
                 args.to,
-                PATIENCE.as_secs(),
+                STALL_LIMIT.as_secs(),
                 args.app
             ));
         }
@@ -278,7 +278,7 @@ impl Samples {
     }
 
     /// Logs the figures of the last run of the combination `name`.
-    fn tell(&self, name: &str) {
+    fn log_last(&self, name: &str) {
         let (Some(per_s), Some(gb_per_s)) = (self.per_s.last(), self.gb_per_s.last()) else { return };
         let [p50, p99, p999, max] =
             self.latency_us.each_ref().map(|all| all.last().copied().unwrap_or(f64::NAN));

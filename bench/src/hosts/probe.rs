@@ -11,7 +11,7 @@
 //! host's. The network alone cannot be measured this way.
 
 use super::load::{pin_thread, sender_options, us};
-use super::run::{PATIENCE, histogram};
+use super::run::{STALL_LIMIT, histogram};
 use super::{explained, seconds, some_seconds, tag_of};
 use crate::report::{Bound, Row};
 use crate::send_loop::{Measurement, Messages, Next, SendLoop};
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 /// Time for which the probe's sender polls for ends before it sleeps: in practice the sender never sleeps.
 const SPIN: Duration = Duration::from_secs(1);
 /// Time between two checks for signals to this process. A check is a system call.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const CHECK_EVERY: Duration = Duration::from_millis(20);
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
 
 /// Target and shape of the probe.
@@ -76,7 +76,7 @@ impl Measurement for OneMessage<'_> {
     }
 
     fn gives_up(&mut self) -> bool {
-        is_interrupted(self.signals) || self.start.elapsed() > PATIENCE
+        is_interrupted(self.signals) || self.start.elapsed() > STALL_LIMIT
     }
 }
 
@@ -115,7 +115,7 @@ impl<'a> Route<'a> {
         if message.latency_ns.is_none() && crate::interrupt::noted().is_none() {
             let Self { to, app, .. } = self;
             return Err(format!(
-                "{to}: a message has no end for {PATIENCE:?}; does the application '{app}' read?"
+                "{to}: a message has no end for {STALL_LIMIT:?}; does the application '{app}' read?"
             )
             .into());
         }
@@ -167,12 +167,12 @@ fn sample(
 ) -> Result<Sample, Box<dyn Error>> {
     let mut sample = Sample { far: histogram(), near: histogram(), differences_ns: Vec::new() };
     let start = Instant::now();
-    let mut looked = start;
+    let mut checked = start;
     let mut interrupted = is_interrupted(signals);
     loop {
         let now = Instant::now();
-        if now.duration_since(looked) >= LOOK_EVERY {
-            (looked, interrupted) = (now, is_interrupted(signals));
+        if now.duration_since(checked) >= CHECK_EVERY {
+            (checked, interrupted) = (now, is_interrupted(signals));
         }
         if now.duration_since(start) >= span || interrupted {
             break;

@@ -6,7 +6,7 @@
 
 use super::run_of;
 use super::runs::{Key, Runs, Spent};
-use crate::consumer::{Behaviour, Consumer, Look};
+use crate::consumer::{Behaviour, Consumer, Reading};
 use crate::processor_time::{self, ns_per_byte};
 use crate::report::{Bound, Row};
 use jet::commands::Signals;
@@ -23,9 +23,9 @@ use std::time::{Duration, Instant};
 const SPIN: Duration = Duration::from_micros(50);
 /// Time without a message after which the run counts as paused, and processor time is no longer counted for
 /// it.
-const SILENCE: Duration = Duration::from_millis(100);
+const IDLE_SPAN: Duration = Duration::from_millis(100);
 /// Time between two checks for signals to this process while messages arrive: a check is a system call.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const CHECK_EVERY: Duration = Duration::from_millis(20);
 
 /// The daemon and the application's name.
 #[derive(clap::Args)]
@@ -54,8 +54,8 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     let signals = Signals::new()?;
     let _pinning = args.core.map(super::load::pin_thread).transpose()?;
-    let look = if args.read { Look::Read } else { Look::Nothing };
-    let behaviour = Behaviour { look, ..Behaviour::default() };
+    let reading = if args.read { Reading::Read } else { Reading::Nothing };
+    let behaviour = Behaviour { reading, ..Behaviour::default() };
     let mut consumer = Consumer::register(&args.control_socket, &args.app, behaviour)?;
     let daemon = ControlConnection::connect(&args.control_socket).map_err(io::Error::other);
     let daemon = match daemon.and_then(|control| processor_time::daemon_of(&control)) {
@@ -95,18 +95,18 @@ fn serve<F: FnMut() -> io::Result<Spent>>(
     runs: &mut Runs<F>,
     signals: &Signals,
 ) -> Result<(), Box<dyn Error>> {
-    let mut looked = Instant::now();
+    let mut checked = Instant::now();
     let mut idle_since: Option<Instant> = None;
     loop {
         let now = Instant::now();
-        if now.duration_since(looked) >= LOOK_EVERY {
-            looked = now;
+        if now.duration_since(checked) >= CHECK_EVERY {
+            checked = now;
             if signals.take().is_some() {
                 return Ok(());
             }
         }
         let mut failed = Ok(());
-        let worked = consumer.step_telling(now, &mut |message| {
+        let worked = consumer.step_with(now, &mut |message| {
             let key = run_of(message.tag()).map(|run| Key { sender: message.sender(), run });
             if let Err(error) = runs.take(key, message.bytes(), now) {
                 failed = Err(error);
@@ -124,9 +124,9 @@ fn serve<F: FnMut() -> io::Result<Spent>>(
         if !consumer.session().prepare_sleep()? {
             continue;
         }
-        let silence = Timespec::try_from(SILENCE).expect("some milliseconds");
+        let idle_span = Timespec::try_from(IDLE_SPAN).expect("some milliseconds");
         let mut fds = [PollFd::new(signals, PollFlags::IN), PollFd::new(consumer.session(), PollFlags::IN)];
-        match poll(&mut fds, runs.is_open().then_some(&silence)) {
+        match poll(&mut fds, runs.is_open().then_some(&idle_span)) {
             Ok(0) => runs.close()?,
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(ReceiveError::Wait(error.into()).into()),

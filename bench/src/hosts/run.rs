@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 /// Longest latency that a histogram can hold, a minute in nanoseconds; longer ones count as a minute.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 /// Time between two checks for signals and for progress. A check is a system call.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const CHECK_EVERY: Duration = Duration::from_millis(20);
 /// Time between two log lines of a run's progress.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 /// Time without the end of any message after which the run is given up.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const STALL_LIMIT: Duration = Duration::from_secs(30);
 /// Time for which an interrupted run waits for the messages under way to end.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -35,7 +35,7 @@ pub struct Run<'a> {
     /// Messages that had ended when the run's time was up.
     ended_in_time: Option<u64>,
     /// Time of the last check for signals and for progress.
-    looked: Instant,
+    checked: Instant,
     /// Number of messages that had ended at the last check.
     ended_seen: u64,
     /// Time of the last check at which more messages had ended than at the check before.
@@ -86,7 +86,7 @@ impl<'a> Run<'a> {
             messages: *messages,
             ended: 0,
             ended_in_time: None,
-            looked: now,
+            checked: now,
             ended_seen: 0,
             heard: now,
             told: now,
@@ -121,11 +121,11 @@ impl<'a> Run<'a> {
     }
 
     /// Checks for signals and logs the progress, each if the time for it has come.
-    fn look(&mut self, now: Instant) {
-        if now.duration_since(self.looked) < LOOK_EVERY {
+    fn check_progress(&mut self, now: Instant) {
+        if now.duration_since(self.checked) < CHECK_EVERY {
             return;
         }
-        self.looked = now;
+        self.checked = now;
         if self.ended != self.ended_seen {
             (self.ended_seen, self.heard) = (self.ended, now);
         }
@@ -154,7 +154,7 @@ impl<'a> Run<'a> {
 impl Measurement for Run<'_> {
     fn next(&mut self, sent: u64) -> Next {
         let now = Instant::now();
-        self.look(now);
+        self.check_progress(now);
         if now.duration_since(self.start) >= self.span {
             self.ended_in_time.get_or_insert(self.ended);
             return Next::Never;
@@ -185,7 +185,7 @@ impl Measurement for Run<'_> {
     fn gives_up(&mut self) -> bool {
         let now = Instant::now();
         let interrupted = self.interrupted.is_some_and(|(since, _)| now.duration_since(since) > GRACE);
-        interrupted || now.duration_since(self.heard) > PATIENCE
+        interrupted || now.duration_since(self.heard) > STALL_LIMIT
     }
 }
 

@@ -36,7 +36,7 @@ use counted::Counted;
 use jet_cat::CpuSet;
 use picture::Picture;
 use receivers::{Receiver, StartedReceiver};
-use resident::Judge;
+use resident::CacheHitClassifier;
 use std::error::Error;
 use std::fs::File;
 use std::io::Write as _;
@@ -139,8 +139,8 @@ fn one_size(
         let _hammer = antagonist.map(|rate| MembwProcess::start(rate, OTHERS_CORE)).transpose()?;
         let setting = Setting { shape, antagonist, loads, spans };
         turns::warm_up(&mut receivers, spans)?;
-        let judge = calibrated()?;
-        turns::rounds(run_size.samples as usize, &setting, judge.as_ref(), &mut receivers, measured)?;
+        let classifier = calibrated()?;
+        turns::rounds(run_size.samples as usize, &setting, classifier.as_ref(), &mut receivers, measured)?;
         rows.extend(rows::of_setting(shape, antagonist, loads, measured));
     }
     if !shape.is_small() {
@@ -149,12 +149,14 @@ fn one_size(
     Ok(())
 }
 
-/// Calibrates the judge that tells cache hits from memory by time, on the processor where the receivers of
-/// this benchmark run. `None`: the two cannot be told apart on this machine; a log line says why, and the
+/// Calibrates the classifier that tells cache hits from memory by time, on the processor where the receivers
+/// of this benchmark run. `None`: the two cannot be told apart on this machine; a log line says why, and the
 /// results of the receivers lack the row `resident`.
-fn calibrated() -> std::io::Result<Option<Judge>> {
+fn calibrated() -> std::io::Result<Option<CacheHitClassifier>> {
     let _there = CpuSet::from_iter([RECEIVERS_CORE]).pin_thread()?;
-    Ok(Judge::calibrate().inspect_err(|error| tracing::warn!("resident is not told: {error}")).ok())
+    Ok(CacheHitClassifier::calibrate()
+        .inspect_err(|error| tracing::warn!("resident is not told: {error}"))
+        .ok())
 }
 
 /// Adds rows for how much of Jet's pool is in use, from status requests during a load.
@@ -166,7 +168,7 @@ fn used(
 ) -> Result<(), Box<dyn Error>> {
     let _here = CpuSet::from_iter([OTHERS_CORE]).pin_thread()?;
     for one in receivers.iter_mut().filter(|one| one.rig().is_some()) {
-        one.go_on()?;
+        one.continue_receivers()?;
         let used = one.used_mib(spans.turn)?;
         one.stop()?;
         let Some((mean, most)) = used else { continue };

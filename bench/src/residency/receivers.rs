@@ -200,7 +200,7 @@ impl StartedReceiver {
     ///
     /// # Errors
     /// A process ended.
-    pub fn go_on(&self) -> Result<(), Box<dyn Error>> {
+    pub fn continue_receivers(&self) -> Result<(), Box<dyn Error>> {
         for pid in self.pids() {
             kill_process(known(pid)?, Signal::CONT)?;
         }

@@ -77,12 +77,12 @@ fn address(maps: &str, called: &str) -> Option<usize> {
     usize::from_str_radix(found.split('-').next()?, 16).ok()
 }
 
-/// A judge that tells from the time of a memory access whether the line was in the cache.
-pub struct Judge {
+/// A classifier that tells from the time of a memory access whether the line was in the cache.
+pub struct CacheHitClassifier {
     calibration: Calibration,
 }
 
-impl Judge {
+impl CacheHitClassifier {
     /// Measures on this core how long an access to a line in the cache takes, and one to a line in memory.
     ///
     /// # Errors

@@ -34,7 +34,7 @@ const RECEIVE_ENTRIES: u16 = 64;
 /// sender.
 const SPIN: Duration = Duration::from_micros(50);
 /// Time without the end of any message after which the benchmark fails.
-const PATIENCE: Duration = Duration::from_secs(20);
+const STALL_LIMIT: Duration = Duration::from_secs(20);
 /// Id of a SEND that carries no message.
 const NO_MESSAGE: u64 = u64::MAX;
 /// Number of places in [`Connection::begun_ns`] for each message that may be under way. One place for each
@@ -170,7 +170,7 @@ impl Traffic {
         let app = AppName::new(APP)?;
         for at in 0..shape.connections {
             let hello = Hello {
-                versions: Versions::SPOKEN,
+                versions: Versions::SUPPORTED,
                 features: features::ALL,
                 sender_id: at as u64 + 1,
                 receive_entries: RECEIVE_ENTRIES,
@@ -190,12 +190,12 @@ impl Traffic {
                 begun_ns: vec![FREE; shape.depth * PLACES].into_boxed_slice(),
             });
         }
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + STALL_LIMIT;
         while !traffic.connections.iter().all(|connection| connection.is_accepted) {
             if Instant::now() > until {
                 return Err("the receiver did not accept every connection".into());
             }
-            traffic.look()?;
+            traffic.poll_nic()?;
             traffic.nic.flush();
             traffic.sleep()?;
         }
@@ -212,7 +212,7 @@ impl Traffic {
         loop {
             let goes_on = self.clock.elapsed() < span;
             let ended = self.ended;
-            self.look()?;
+            self.poll_nic()?;
             for at in 0..self.connections.len() {
                 self.submit(at, goes_on)?;
             }
@@ -254,7 +254,7 @@ impl Traffic {
                 worked = true;
             }
             let ended = self.ended;
-            self.look()?;
+            self.poll_nic()?;
             for at in 0..self.connections.len() {
                 self.submit(at, false)?;
             }
@@ -293,14 +293,14 @@ impl Traffic {
         }
     }
 
-    /// Returns for how long the loop has found nothing to do. Fails after [`PATIENCE`].
+    /// Returns for how long the loop has found nothing to do. Fails after [`STALL_LIMIT`].
     fn idle(&self, worked: bool, since: &mut Option<Instant>) -> Result<Duration, Box<dyn Error>> {
         if worked {
             *since = None;
             return Ok(Duration::ZERO);
         }
         let idle = since.get_or_insert_with(Instant::now).elapsed();
-        if idle > PATIENCE { Err("nothing ends any more".into()) } else { Ok(idle) }
+        if idle > STALL_LIMIT { Err("nothing ends any more".into()) } else { Ok(idle) }
     }
 
     fn now_ns(&self) -> u64 {
@@ -308,7 +308,7 @@ impl Traffic {
     }
 
     fn sleep(&mut self) -> Result<(), Box<dyn Error>> {
-        if self.nic.arm(self.nic_clock.look()) {
+        if self.nic.arm(self.nic_clock.read()) {
             let bound = Timespec { tv_sec: 1, tv_nsec: 0 };
             poll(&mut [PollFd::from_borrowed_fd(self.nic.wait_fd(), PollFlags::IN)], Some(&bound))?;
         }
@@ -322,7 +322,7 @@ impl Traffic {
     }
 
     /// Polls the NIC once, and handles the completions and events that have arrived.
-    fn look(&mut self) -> Result<(), Box<dyn Error>> {
+    fn poll_nic(&mut self) -> Result<(), Box<dyn Error>> {
         let now_ns = self.nic_clock.turn();
         let taken = self.nic.poll(now_ns, &mut self.completions);
         for at in 0..taken {

@@ -10,7 +10,7 @@ use super::bare::{self, Ring};
 use super::conventional::Most;
 use super::counted::Counted;
 use super::receivers::{Receiver, StartedReceiver};
-use super::resident::Judge;
+use super::resident::CacheHitClassifier;
 use super::traffic::{Shape, TurnFigures};
 use super::{OTHERS_CORE, RECEIVERS_CORE};
 use crate::report::median;
@@ -141,7 +141,7 @@ pub fn warm_up(receivers: &mut [StartedReceiver], spans: Spans) -> Result<(), Bo
     let _here = CpuSet::from_iter([OTHERS_CORE]).pin_thread()?;
     for one in receivers {
         let follows = one.receiver == Receiver::Following;
-        one.go_on()?;
+        one.continue_receivers()?;
         one.traffic.run(if follows { spans.warm_up_following } else { spans.warm_up })?;
         one.stop()?;
     }
@@ -156,14 +156,14 @@ pub fn warm_up(receivers: &mut [StartedReceiver], spans: Spans) -> Result<(), Bo
 pub fn rounds(
     rounds: usize,
     setting: &Setting<'_>,
-    judge: Option<&Judge>,
+    classifier: Option<&CacheHitClassifier>,
     receivers: &mut [StartedReceiver],
     measured: &mut Measured,
 ) -> Result<(), Box<dyn Error>> {
     let from = measured.turns.len();
     for round in 0..rounds {
         for (place, receiver) in Receiver::order(round).into_iter().enumerate() {
-            measured.turns.push(turn((round, place), receiver, None, setting, judge, receivers)?);
+            measured.turns.push(turn((round, place), receiver, None, setting, classifier, receivers)?);
         }
         bare_turn(round, setting, measured)?;
     }
@@ -173,7 +173,7 @@ pub fn rounds(
             let offered = Offered { percent, gigabytes_per_s: slowest * f64::from(percent) / 100.0 };
             // Each load has another order than the load before it.
             for (place, receiver) in Receiver::order(round + next).into_iter().enumerate() {
-                let turn = turn((round, place), receiver, Some(offered), setting, judge, receivers)?;
+                let turn = turn((round, place), receiver, Some(offered), setting, classifier, receivers)?;
                 measured.turns.push(turn);
             }
         }
@@ -196,14 +196,14 @@ fn turn(
     receiver: Receiver,
     offered: Option<Offered>,
     setting: &Setting<'_>,
-    judge: Option<&Judge>,
+    classifier: Option<&CacheHitClassifier>,
     receivers: &mut [StartedReceiver],
 ) -> Result<Turn, Box<dyn Error>> {
     let &Setting { shape, antagonist, spans, .. } = setting;
     let others_before = others_time(receiver, receivers)?;
     let one =
         receivers.iter_mut().find(|one| one.receiver == receiver).ok_or("a receiver that was not started")?;
-    one.go_on()?;
+    one.continue_receivers()?;
     let (figures, misses, most) = {
         let _here = CpuSet::from_iter([OTHERS_CORE]).pin_thread()?;
         load(one, offered, shape, round, 0, spans.settle)?;
@@ -217,10 +217,10 @@ fn turn(
     one.stop()?;
     let pages = one.watched.read_pages(&one.touched);
     let touched = one.touched.bytes();
-    let resident = match judge {
-        Some(judge) => {
+    let resident = match classifier {
+        Some(classifier) => {
             let _there = CpuSet::from_iter([RECEIVERS_CORE]).pin_thread()?;
-            judge.resident(&one.watched, &pages)?
+            classifier.resident(&one.watched, &pages)?
         }
         None => None,
     };

@@ -22,7 +22,7 @@ mod perftest;
 mod queues;
 mod syscalls;
 
-use crate::connections::Crowd;
+use crate::connections::Connections;
 use crate::consumer::{Behaviour, Consumer};
 use crate::e2e::Load;
 use crate::report::{Bound, Row, median, pairwise};
@@ -45,13 +45,13 @@ const BARE_READS: u64 = 256;
 /// Number of polls in which a NIC checks at most once for events of its connections. The check is a system
 /// call. This check follows 4096 polls that found nothing; a poll that found completions counts as sixteen of
 /// them.
-const LOOK_EVERY_POLLS: u64 = 4096 / 16;
+const CHECK_EVERY_POLLS: u64 = 4096 / 16;
 const CONNECTED: usize = 200;
 /// Size, in MiB, of the pool's part in which small messages arrive (Jet §4.1.1).
 const SRQ_SHARE_MIB: f64 = 4.0;
 /// Size of one slab in MiB.
 const SLAB_MIB: f64 = SLAB_BYTES as f64 / 1_048_576.0;
-const CROWD_MESSAGES: usize = 512;
+const SPAN_MESSAGES: usize = 512;
 const ACTIVE: usize = 32;
 /// Limit, in KiB, of the daemon's memory that the queues of one connection may take.
 const QUEUES_KIB_MAX: f64 = 24.0;
@@ -82,7 +82,7 @@ pub fn run(samples: u32, parts: &[String]) -> Result<Vec<Row>, Box<dyn Error>> {
         latency(&place, &fabric, samples, &mut rows)?;
     }
     if only("connections") {
-        crowd(&fabric, samples, &mut rows)?;
+        connections(&fabric, samples, &mut rows)?;
         completion_queues(address, &mut rows)?;
     }
     if only("counts") {
@@ -177,28 +177,28 @@ fn hand_over(samples: u32) -> Result<Vec<f64>, Box<dyn Error>> {
         .into())
 }
 
-fn crowd(fabric: &str, samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
+fn connections(fabric: &str, samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     crate::connections::raise_descriptor_limit();
-    let mut few = Crowd::gather(fabric, ACTIVE)?;
-    let mut many = Crowd::gather(fabric, CONNECTED)?;
-    few.send(CROWD_MESSAGES / 4)?;
-    many.send(CROWD_MESSAGES / 4)?;
-    let (mut alone, mut crowded) = (Vec::new(), Vec::new());
+    let mut few = Connections::gather(fabric, ACTIVE)?;
+    let mut many = Connections::gather(fabric, CONNECTED)?;
+    few.send(SPAN_MESSAGES / 4)?;
+    many.send(SPAN_MESSAGES / 4)?;
+    let (mut alone, mut beside_idle) = (Vec::new(), Vec::new());
     let (mut posted_few, mut posted_many) = (Vec::new(), Vec::new());
     for _ in 0..samples {
         few.answer();
-        alone.push(few.send(CROWD_MESSAGES)?);
+        alone.push(few.send(SPAN_MESSAGES)?);
         posted_few.push(posted_mib(&few)?);
         many.answer();
-        crowded.push(many.send(CROWD_MESSAGES)?);
+        beside_idle.push(many.send(SPAN_MESSAGES)?);
         posted_many.push(posted_mib(&many)?);
     }
-    let ratios = pairwise(&crowded, &alone);
+    let ratios = pairwise(&beside_idle, &alone);
     // Nothing arrives where nothing is posted. Without this bound a count that is always 0 would pass.
     let least = posted_many.clone();
     let memory = pairwise(&posted_many, &posted_few);
     rows.push(row("32 connected, 32 active", "GB/s", alone, Bound::None));
-    rows.push(row("200 connected, 32 active", "GB/s", crowded, Bound::None));
+    rows.push(row("200 connected, 32 active", "GB/s", beside_idle, Bound::None));
     rows.push(row("200 connected / 32 connected", "ratio", ratios, Bound::AtLeast(0.9)));
     rows.push(row("posted to the SRQ, 32 connected", "MiB", posted_few, Bound::None));
     rows.push(exact("posted to the SRQ, 200 connected", "MiB", posted_many, Bound::AtMost(SRQ_SHARE_MIB)));
@@ -239,8 +239,8 @@ fn completion_queues(address: IpAddr, rows: &mut Vec<Row>) -> Result<(), Box<dyn
 }
 
 /// Returns the memory that the daemon has posted to its SRQ now, in MiB.
-fn posted_mib(crowd: &Crowd) -> Result<f64, Box<dyn Error>> {
-    Ok(f64::from(crowd.status()?.pool.posted) * SLAB_MIB)
+fn posted_mib(connections: &Connections) -> Result<f64, Box<dyn Error>> {
+    Ok(f64::from(connections.status()?.pool.posted) * SLAB_MIB)
 }
 
 /// Adds rows for allocations and system calls per message. The system calls are counted in a process of this
@@ -269,7 +269,7 @@ fn counted(address: IpAddr, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
         // Soft-RoCE rings a doorbell by a system call, once for each chain; hardware by a store.
         row("doorbells by system call", counts.doorbells, chains);
         // Each end may be about to look when the count begins.
-        row("looks for connections' events", counts.looks, polls / LOOK_EVERY_POLLS + 2);
+        row("looks for connections' events", counts.looks, polls / CHECK_EVERY_POLLS + 2);
         row("other system calls", counts.others, 0);
     }
     let carried = bare::carry(address, BARE_SENDS, BARE_READS, || {})?;
@@ -317,7 +317,7 @@ impl Calls {
 ///
 /// # Errors
 /// An error of the NICs.
-pub fn live(address: IpAddr) -> Result<(), Box<dyn Error>> {
+pub fn run_role(address: IpAddr) -> Result<(), Box<dyn Error>> {
     let carried = bare::carry(address, BARE_SENDS, BARE_READS, syscalls::mark)?;
     jet::output::print(&format!("{}\n", serde_json::to_string(&[carried.send_polls, carried.read_polls])?));
     Ok(())

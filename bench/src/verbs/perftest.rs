@@ -25,7 +25,7 @@ pub enum Figure {
 }
 
 impl Figure {
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
             Self::Bandwidth => "bandwidth",
             Self::MessageRate => "message_rate",
@@ -48,7 +48,7 @@ pub fn run(place: &Place, program: &str, figure: Figure, options: &[&str]) -> io
         command
             .args(["-F", "-d", &place.device, "-x", &place.gid_index.to_string(), "-p", &port])
             .args(options)
-            .arg(format!("--output={}", figure.word()))
+            .arg(format!("--output={}", figure.as_str()))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());

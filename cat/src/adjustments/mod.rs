@@ -63,7 +63,7 @@ impl Record {
     }
 
     /// Reads all changed values and compares them with the record. Changes nothing.
-    fn look(&self, resctrl: &Resctrl) -> Result<Found<'_>, AdjustError> {
+    fn compare(&self, resctrl: &Resctrl) -> Result<Found<'_>, AdjustError> {
         let (mut throttled, mut misfits) = (Vec::new(), Vec::new());
         for throttle in self.throttles(resctrl) {
             throttled.push((throttle, throttle.to_be_put_back(resctrl, &mut misfits)?));
@@ -113,7 +113,7 @@ impl journals::Record for Record {
     }
 
     fn put_back(&self, resctrl: &Resctrl, journal: &Path) -> Result<bool, AdjustError> {
-        let Found { throttled, device_ways, misfits } = self.look(resctrl)?;
+        let Found { throttled, device_ways, misfits } = self.compare(resctrl)?;
         if !misfits.is_empty() {
             let journal = journal.display().to_string();
             return Err(AdjustError::Misfit { found: misfits.join("; "), journal });
@@ -130,7 +130,7 @@ impl journals::Record for Record {
     }
 
     fn put_back_what_fits(&self, resctrl: &Resctrl) -> Result<Vec<String>, AdjustError> {
-        let Found { throttled, device_ways, misfits: mut stays } = self.look(resctrl)?;
+        let Found { throttled, device_ways, misfits: mut stays } = self.compare(resctrl)?;
         DeviceWays::put_back_each_domain(resctrl, &device_ways, &mut stays);
         for (throttle, returns) in throttled {
             throttle.put_back_each_domain(resctrl, returns, &mut stays);

@@ -174,8 +174,8 @@ impl<'a> Rules<'a> {
             Placement::Away | Placement::Anywhere => 0,
         };
         let lost = |of_default: bool| {
-            let losers = self.found.holders.iter().filter(|holder| holder.name.is_default() == of_default);
-            let lost = losers
+            let holders = self.found.holders.iter().filter(|holder| holder.name.is_default() == of_default);
+            let lost = holders
                 .flat_map(|holder| self.of_resources(holder))
                 .map(|had| had.count() - kept_of(had, ways, self.found.is_sparse()).count());
             lost.sum()

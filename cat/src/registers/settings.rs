@@ -115,7 +115,7 @@ struct Found<'a> {
 
 impl Record {
     /// Reads all changed registers and compares them with the record. Changes nothing.
-    fn look(&self, driver: &Path) -> Result<Found<'_>, RegisterError> {
+    fn compare(&self, driver: &Path) -> Result<Found<'_>, RegisterError> {
         let (mut returns, mut misfits) = (Vec::new(), Vec::new());
         for change in &self.changes {
             let Change { cpu, register, before, after } = *change;
@@ -155,7 +155,7 @@ impl journals::Record for Record {
     }
 
     fn put_back(&self, driver: &PathBuf, journal: &Path) -> Result<bool, SettingError> {
-        let Found { returns, misfits } = self.look(driver)?;
+        let Found { returns, misfits } = self.compare(driver)?;
         if !misfits.is_empty() {
             let journal = journal.display().to_string();
             return Err(SettingError::Misfit { found: misfits.join("; "), journal });
@@ -165,7 +165,7 @@ impl journals::Record for Record {
     }
 
     fn put_back_what_fits(&self, driver: &PathBuf) -> Result<Vec<String>, SettingError> {
-        let Found { returns, misfits: mut stays } = self.look(driver)?;
+        let Found { returns, misfits: mut stays } = self.compare(driver)?;
         let refused = returns.iter().filter_map(|change| change.write(driver, change.before).err());
         stays.extend(refused.map(|error| error.to_string()));
         Ok(stays)

@@ -114,8 +114,8 @@ impl Expected<'_> {
             }
             Some(_) => {}
         }
-        let look = || Ok((group.mode()?, l3_ways(&group.schemata()?)));
-        let (mode, own) = match look() {
+        let read = || Ok((group.mode()?, l3_ways(&group.schemata()?)));
+        let (mode, own) = match read() {
             Ok(found) => found,
             Err(error) if AccessError::is_missing(&error) => return self.without_group(),
             Err(error) => return Err(error),

@@ -34,8 +34,8 @@ pub(super) struct Journal {
     pub inode: Option<u64>,
     /// Inode numbers of the folders of groups that lose ways. They tell these groups from later ones of the
     /// same names.
-    #[serde(default)]
-    pub losers: BTreeMap<GroupName, u64>,
+    #[serde(default, rename = "losers")]
+    pub changed_groups: BTreeMap<GroupName, u64>,
     #[serde(with = "crate::plan::as_schemata")]
     pub own: Ways,
     /// Changes of the groups that lose ways.
@@ -55,7 +55,7 @@ impl Journal {
             mount: resctrl.mount_number(),
             owner: Owner::this(),
             inode: None,
-            losers: plan.changes.iter().filter_map(inode).collect(),
+            changed_groups: plan.changes.iter().filter_map(inode).collect(),
             own: plan.own.clone(),
             losses: plan.changes.clone(),
             domains: plan.domains.iter().map(|planned| planned.domain).collect(),
@@ -64,7 +64,7 @@ impl Journal {
 
     /// Returns a group's ways of a domain before and after the reservation, or `None` where it lost none
     /// there.
-    pub fn made_of(
+    pub fn change_of(
         &self,
         group: &GroupName,
         resource: &Resource,
@@ -77,7 +77,7 @@ impl Journal {
 
     /// Drops the record of a group's loss in a domain, since another tool has set the group's ways there
     /// meanwhile. The group then keeps those ways, and gets none back there.
-    pub fn settle(&mut self, group: &GroupName, resource: &Resource, domain: DomainId) {
+    pub fn forget_change(&mut self, group: &GroupName, resource: &Resource, domain: DomainId) {
         let forget = |ways: &mut Ways| {
             ways.entry(resource.clone()).or_default().remove(&domain);
             ways.retain(|_, domains| !domains.is_empty());
@@ -91,14 +91,14 @@ impl Journal {
 
     /// Adds a loss of the group whose folder has this inode number. Where the group already has a recorded
     /// loss, its ways before the first one stay recorded.
-    pub fn lose(&mut self, loss: &Change, inode: Option<u64>) {
+    pub fn record_change(&mut self, loss: &Change, inode: Option<u64>) {
         let group = &loss.group;
-        if self.losers.get(group).copied() != inode {
+        if self.changed_groups.get(group).copied() != inode {
             // The recorded loss is of an earlier group of the same name.
             self.losses.retain(|other| other.group != *group);
         }
         if let Some(inode) = inode {
-            self.losers.insert(group.clone(), inode);
+            self.changed_groups.insert(group.clone(), inode);
         }
         let at = self.losses.iter().position(|other| other.group == *group).unwrap_or_else(|| {
             self.losses.push(Change { group: group.clone(), before: Ways::new(), after: Ways::new() });
@@ -207,7 +207,7 @@ mod tests {
             mount: Some(3),
             owner: Owner::this(),
             inode: Some(7),
-            losers: BTreeMap::new(),
+            changed_groups: BTreeMap::new(),
             own: ways(0xf),
             losses: vec![Change {
                 group: GroupName::default_group(),
@@ -238,20 +238,20 @@ mod tests {
     fn a_later_loss_leaves_what_was_before_the_first() {
         let ways = |domain, bits| Ways::from([(Resource::L3, BTreeMap::from([(domain, WayMask(bits))]))]);
         let mut journal = journal();
-        journal.losers.insert(GroupName::default_group(), 1);
+        journal.changed_groups.insert(GroupName::default_group(), 1);
         let lost = |domain, before, after| Change {
             group: GroupName::default_group(),
             before: ways(domain, before),
             after: ways(domain, after),
         };
         journal.losses[0].before = ways(0, 0xffff);
-        journal.lose(&lost(0, 0xfffff, 0xfff00), Some(1));
-        journal.lose(&lost(1, 0xfffff, 0xffff0), Some(1));
+        journal.record_change(&lost(0, 0xfffff, 0xfff00), Some(1));
+        journal.record_change(&lost(1, 0xfffff, 0xffff0), Some(1));
         let [loss] = &journal.losses[..] else { panic!("{journal:?}") };
         assert_eq!(loss.before[&Resource::L3], BTreeMap::from([(0, WayMask(0xffff)), (1, WayMask(0xfffff))]));
         assert_eq!(loss.after[&Resource::L3], BTreeMap::from([(0, WayMask(0xfff00)), (1, WayMask(0xffff0))]));
         // Of a group that was made anew no earlier ways are known.
-        journal.lose(&lost(1, 0xff, 0xf0), Some(2));
+        journal.record_change(&lost(1, 0xff, 0xf0), Some(2));
         assert_eq!(journal.losses, [lost(1, 0xff, 0xf0)]);
     }
 

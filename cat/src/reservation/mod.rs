@@ -34,9 +34,9 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longest wait for a free monitoring id. `DRAIN_LOOK` is the time between two attempts to get one.
+/// Longest wait for a free monitoring id. `DRAIN_RETRY_EVERY` is the time between two attempts to get one.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
-const DRAIN_LOOK: Duration = Duration::from_millis(50);
+const DRAIN_RETRY_EVERY: Duration = Duration::from_millis(50);
 
 /// Completed step of making or repairing a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -330,7 +330,9 @@ impl Reservation {
         let deadline = Instant::now() + DRAIN_MAX;
         loop {
             match self.resctrl.make(name) {
-                Err(error) if error.is_draining() && Instant::now() < deadline => thread::sleep(DRAIN_LOOK),
+                Err(error) if error.is_draining() && Instant::now() < deadline => {
+                    thread::sleep(DRAIN_RETRY_EVERY)
+                }
                 made => return made,
             }
         }

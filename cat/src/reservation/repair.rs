@@ -126,7 +126,7 @@ impl Reservation {
             let Some(&has) = holder.ways.get(resource).and_then(|of| of.get(&domain)) else { continue };
             // A group is expected to have its ways from before, those it was left with, or all, as the kernel
             // starts with. Another tool has set any other value.
-            let made = self.journal.made_of(&holder.name, resource, domain);
+            let made = self.journal.change_of(&holder.name, resource, domain);
             if made.is_some_and(|(before, after)| ![before, after, self.ways_all].contains(&has)) {
                 work.settled.push((holder.name.clone(), resource.clone(), domain));
             }
@@ -162,10 +162,10 @@ impl Reservation {
         let name = self.plan.group.clone();
         let resctrl = self.resctrl.clone();
         for (group, resource, domain) in &work.settled {
-            self.journal.settle(group, resource, *domain);
+            self.journal.forget_change(group, resource, *domain);
         }
         for loss in &work.losses {
-            self.journal.lose(loss, resctrl.group(&loss.group).inode());
+            self.journal.record_change(loss, resctrl.group(&loss.group).inode());
         }
         if is_removed {
             self.journal.inode = None;

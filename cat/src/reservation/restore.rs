@@ -276,8 +276,8 @@ fn ways_kept_for_one(
     let mut kept = Vec::new();
     for name in resctrl.groups()? {
         let group = resctrl.group(&name);
-        let look = || Ok((group.mode()?, l3_ways(&group.schemata()?)));
-        match look() {
+        let read = || Ok((group.mode()?, l3_ways(&group.schemata()?)));
+        match read() {
             Ok((Mode::Exclusive | Mode::PseudoLocked, ways)) if own != Some(&name) => kept.push((name, ways)),
             Ok(_) => {}
             // The group was removed meanwhile.
@@ -302,7 +302,7 @@ fn to_be_put_back(
     misfits: &mut Vec<String>,
 ) -> Result<Ways, RestoreError> {
     let inode = resctrl.group(&loss.group).inode();
-    if journal.losers.get(&loss.group).is_some_and(|made| Some(*made) != inode) {
+    if journal.changed_groups.get(&loss.group).is_some_and(|made| Some(*made) != inode) {
         // This is a later group of the same name.
         return Ok(Ways::new());
     }

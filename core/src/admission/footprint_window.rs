@@ -138,8 +138,8 @@ pub(crate) struct FootprintWindow {
     /// Time from which the present epoch's releases count; `None` until then.
     counts_since_ns: Option<u64>,
     bytes: u64,
-    looks: u64,
-    looks_with_more: u64,
+    checks: u64,
+    checks_with_more: u64,
 }
 
 impl FootprintWindow {
@@ -162,8 +162,8 @@ impl FootprintWindow {
             since_ns: 0,
             counts_since_ns: None,
             bytes: 0,
-            looks: 0,
-            looks_with_more: 0,
+            checks: 0,
+            checks_with_more: 0,
         };
         while !new.is_last(new.current) {
             new.current += 1;
@@ -239,17 +239,17 @@ impl FootprintWindow {
 
     /// Notes whether the load fills the window, after the grants of a turn were made; ends the epoch when it
     /// is over. `has_more_to_read`: something is left to read.
-    pub fn look(&mut self, now_ns: u64, has_more_to_read: bool) {
+    pub fn check(&mut self, now_ns: u64, has_more_to_read: bool) {
         let age_ns = now_ns.saturating_sub(self.since_ns);
         if age_ns < SETTLE_NS {
             return;
         }
         if self.counts_since_ns.is_none() {
             self.counts_since_ns = Some(now_ns);
-            (self.bytes, self.looks, self.looks_with_more) = (0, 0, 0);
+            (self.bytes, self.checks, self.checks_with_more) = (0, 0, 0);
         }
-        self.looks += 1;
-        self.looks_with_more += u64::from(has_more_to_read);
+        self.checks += 1;
+        self.checks_with_more += u64::from(has_more_to_read);
         if age_ns >= EPOCH_NS {
             self.end_epoch(now_ns);
         }
@@ -263,7 +263,7 @@ impl FootprintWindow {
             // to the window.
             return;
         }
-        if self.looks_with_more * 1000 < self.looks * STEADY_PERMILLE {
+        if self.checks_with_more * 1000 < self.checks * STEADY_PERMILLE {
             if self.trying {
                 // All that waits fits the candidate, or the load is not steady: neither speaks for the
                 // candidate.
@@ -272,7 +272,7 @@ impl FootprintWindow {
                 return;
             }
             // A load that is not steady says nothing about the current window. That window has another epoch.
-            if self.looks_with_more > 0 {
+            if self.checks_with_more > 0 {
                 self.bursts = (self.bursts + BURST).min(BURSTS_MAX);
             }
             if self.bursts >= BURSTS_MAX && !self.is_last(self.current) {

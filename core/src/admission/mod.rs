@@ -299,7 +299,7 @@ impl<P: GrantPolicy> Admission<P> {
         while let Some(message) = next {
             let following = messages[message].next;
             next = (following != NONE).then_some(following);
-            if !self.may_go_on(message, messages, pool, view) {
+            if !self.may_continue(message, messages, pool, view) {
                 self.suspend(messages[message].session, view);
                 self.defer_running(message, messages);
                 continue;
@@ -510,12 +510,12 @@ impl<P: GrantPolicy> Admission<P> {
 
     /// Lets the footprint window look at the load after the grants of a turn were made.
     #[inline]
-    pub fn look(&mut self, now_ns: u64) {
+    pub fn check_load(&mut self, now_ns: u64) {
         if let Some(following) = &mut self.following {
             // Messages that are deferred with their session are left to read, too.
             let has_more_to_read =
                 !self.reviewed.is_empty() || self.queues.iter().any(|queue| queue.head().is_some());
-            following.look(now_ns, has_more_to_read);
+            following.check(now_ns, has_more_to_read);
         }
     }
 

@@ -86,7 +86,13 @@ impl<P: GrantPolicy> Admission<P> {
     /// where its session is to be suspended, if the application gave back all that arrived of it. If it gave
     /// back less, its message needs room beyond the reserve, and gets no READ while the pool is in danger.
     #[inline(always)] // see the file's head
-    pub(super) fn may_go_on(&self, message: u32, messages: &Messages, pool: &Pool, view: &impl View) -> bool {
+    pub(super) fn may_continue(
+        &self,
+        message: u32,
+        messages: &Messages,
+        pool: &Pool,
+        view: &impl View,
+    ) -> bool {
         let record = &messages[message];
         let session = record.session;
         if view.oldest_incomplete(session) != Some(message) {
@@ -218,7 +224,7 @@ impl<P: GrantPolicy> Admission<P> {
         view: &impl View,
     ) -> Option<u32> {
         while let Some(message) = self.queues[class].waiting.head() {
-            if self.may_go_on(message, messages, pool, view) {
+            if self.may_continue(message, messages, pool, view) {
                 return Some(message);
             }
             self.suspend(messages[message].session, view);
@@ -337,7 +343,8 @@ impl<P: GrantPolicy> Admission<P> {
 
     fn requeue_awaited(&mut self, session: u32, messages: &mut Messages, pool: &Pool, view: &impl View) {
         let Some(awaited) = view.oldest_incomplete(session) else { return };
-        if messages[awaited].state != MessageState::Deferred || !self.may_go_on(awaited, messages, pool, view)
+        if messages[awaited].state != MessageState::Deferred
+            || !self.may_continue(awaited, messages, pool, view)
         {
             return;
         }

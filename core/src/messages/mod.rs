@@ -133,7 +133,7 @@ impl Message {
 
     /// Returns whether nobody wants what still arrives of the message.
     #[inline]
-    pub fn is_unwanted(&self) -> bool {
+    pub fn is_discarded(&self) -> bool {
         self.session == NONE || self.state.has_failed() || self.app_state.is_finished()
     }
 }
@@ -220,8 +220,8 @@ impl Messages {
 
     /// Notes that the message's end was handed on to its sender, or that there is no sender. Frees the record
     /// if nobody needs it any more.
-    pub fn told(&mut self, index: u32) {
-        self.records[index as usize].state.tell();
+    pub fn mark_acknowledged(&mut self, index: u32) {
+        self.records[index as usize].state.mark_acknowledged();
         self.free_if_settled(index);
     }
 
@@ -234,7 +234,7 @@ impl Messages {
     #[inline]
     pub fn free_if_settled(&mut self, index: u32) {
         let record = &self.records[index as usize];
-        if record.state.is_told() && !record.app_state.is_open() && record.reads == 0 {
+        if record.state.is_acknowledged() && !record.app_state.is_open() && record.reads == 0 {
             self.remove(index);
         }
     }

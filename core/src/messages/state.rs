@@ -32,7 +32,7 @@ pub(crate) enum MessageState {
     /// record kept it for a time.
     Failed,
     /// The end was handed on to the sender, or there is no sender. The application decided the end.
-    Told,
+    Acknowledged,
 }
 
 /// State of a message towards its application.
@@ -53,7 +53,7 @@ impl MessageState {
     /// Returns whether the message is in no queue and in no list, except its sender's pending ends.
     #[inline]
     pub fn is_settling(&self) -> bool {
-        matches!(self, Self::Settling | Self::Ending(_) | Self::Ended(_) | Self::Failed | Self::Told)
+        matches!(self, Self::Settling | Self::Ending(_) | Self::Ended(_) | Self::Failed | Self::Acknowledged)
     }
 
     /// Returns whether the receiver decided how the message ends, or the record keeps its end.
@@ -65,13 +65,13 @@ impl MessageState {
     /// Returns whether the message's end is decided, and counted.
     #[inline]
     pub fn is_over(&self) -> bool {
-        matches!(self, Self::Ended(_) | Self::Failed | Self::Told)
+        matches!(self, Self::Ended(_) | Self::Failed | Self::Acknowledged)
     }
 
     /// Returns whether the message's sender will hear nothing more of it.
     #[inline]
-    pub fn is_told(&self) -> bool {
-        matches!(self, Self::Failed | Self::Told)
+    pub fn is_acknowledged(&self) -> bool {
+        matches!(self, Self::Failed | Self::Acknowledged)
     }
 
     /// Decides that the message ends with `status`, unless its end was decided before. The message must be in
@@ -84,8 +84,8 @@ impl MessageState {
 
     /// Notes that the message's end was handed on to its sender, or that there is no sender.
     #[inline]
-    pub fn tell(&mut self) {
-        *self = if self.has_failed() { Self::Failed } else { Self::Told };
+    pub fn mark_acknowledged(&mut self) {
+        *self = if self.has_failed() { Self::Failed } else { Self::Acknowledged };
     }
 
     /// Ends a small message's wait for a slot; returns where the message lies.

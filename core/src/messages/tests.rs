@@ -9,12 +9,12 @@ fn what_was_decided_first_stays() {
     state.fail(AckStatus::Corrupt);
     state.fail(AckStatus::AppGone);
     assert_eq!(state, MessageState::Ending(AckStatus::Corrupt));
-    state.tell();
+    state.mark_acknowledged();
     state.fail(AckStatus::AppGone);
     assert_eq!(state, MessageState::Failed, "and it is known that the application did not decide it");
     let mut state = MessageState::Settling;
-    state.tell();
-    assert!(state.is_told() && !state.has_failed(), "{state:?}");
+    state.mark_acknowledged();
+    assert!(state.is_acknowledged() && !state.has_failed(), "{state:?}");
 }
 
 #[test]

@@ -25,7 +25,7 @@ impl<P: GrantPolicy> Receiver<P> {
     pub fn handle_receive(&mut self, now_ns: u64, arrival: Arrival<'_>, effects: &mut impl Effects) {
         let slab = self.srq.complete(arrival.entry);
         let peer = arrival.peer.0;
-        let Some(version) = self.outbox.heard_in(peer) else {
+        let Some(version) = self.outbox.receive_version(peer) else {
             self.give_small(slab);
             return;
         };

@@ -15,7 +15,7 @@ const SIGNAL_PERMILLE: u32 = 500;
 /// The most senders that are sent a congestion signal in one evaluation of Algorithm 1.
 const SIGNALS_MAX: usize = 64;
 /// The most senders looked at in one evaluation of Algorithm 1. The next evaluation continues with the rest.
-const LOOKS_MAX: usize = 4 * SIGNALS_MAX;
+const CHECKED_MAX: usize = 4 * SIGNALS_MAX;
 
 impl<P: GrantPolicy> Receiver<P> {
     /// Handles that the first `ready_slabs` slabs of escape memory are allocated and touched: they may be
@@ -49,7 +49,7 @@ impl<P: GrantPolicy> Receiver<P> {
         let (stall_free_ns, demand) = (self.stall_free_ns(now_ns), self.demand());
         loop {
             let tables = (&mut self.pool, &mut self.slots);
-            match self.escape.go_on(now_ns, stall_free_ns, demand, tables, effects) {
+            match self.escape.continue_run(now_ns, stall_free_ns, demand, tables, effects) {
                 Step::Mark => self.mark(now_ns, effects),
                 Step::Done => return,
             }
@@ -76,11 +76,11 @@ impl<P: GrantPolicy> Receiver<P> {
         if !self.config.signals {
             return;
         }
-        let mut looks = self.credit.active_count().min(LOOKS_MAX);
+        let mut checks = self.credit.active_count().min(CHECKED_MAX);
         let any_slow = self.escape.any_slow();
         let mut signalled = 0;
-        while looks > 0 && signalled < SIGNALS_MAX {
-            looks -= 1;
+        while checks > 0 && signalled < SIGNALS_MAX {
+            checks -= 1;
             self.signal_cursor =
                 if self.signal_cursor + 1 < self.credit.active_count() { self.signal_cursor + 1 } else { 0 };
             let Some(peer) = self.credit.active_at(self.signal_cursor) else { return };

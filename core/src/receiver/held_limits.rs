@@ -12,7 +12,7 @@ use jet_wire::segment::HeldLimit;
 
 impl<P: GrantPolicy> Receiver<P> {
     /// Looks whether an open session stands still.
-    pub(super) fn look_for_standstill(
+    pub(super) fn check_standstill(
         &mut self,
         now_ns: u64,
         session: u32,
@@ -20,7 +20,7 @@ impl<P: GrantPolicy> Receiver<P> {
         effects: &mut impl Effects,
     ) {
         let numbers_used = self.delivery.numbers_used(session);
-        if numbers_used == 0 && !self.standstills.was_told(session) {
+        if numbers_used == 0 && !self.standstills.was_reported(session) {
             // The session has nothing: this skips most of many sessions.
             return;
         }
@@ -33,7 +33,7 @@ impl<P: GrantPolicy> Receiver<P> {
         };
         let comes = self.delivery.promised_slots(session) > 0;
         let limit = if comes { None } else { self.limit_reached(session, most_held_slabs) };
-        self.standstills.look(self.stall_free_ns(now_ns), session, progress, limit, effects);
+        self.standstills.check(self.stall_free_ns(now_ns), session, progress, limit, effects);
     }
 
     /// Returns the limit that the session has reached, if it holds something and more waits for it.

@@ -153,7 +153,7 @@ impl<P: GrantPolicy> Receiver<P> {
                 self.outbox.leave(peer);
             }
         }
-        if ok && !self.messages[message].is_unwanted() {
+        if ok && !self.messages[message].is_discarded() {
             let verdict = self.checks.begin(read, &mut self.messages, &mut self.reads, effects);
             self.act_on(now_ns, read, verdict, effects);
             return;
@@ -175,7 +175,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.checks.end(read.0, crc, &mut self.reads);
         // The record outlives the loop, for each READ left in the list keeps its message's record.
         while let Some(next) = self.checks.next_checked(message, &mut self.messages, &self.reads) {
-            if self.messages[message].is_unwanted() {
+            if self.messages[message].is_discarded() {
                 self.drop_read_of(now_ns, next, effects);
                 continue;
             }
@@ -199,7 +199,7 @@ impl<P: GrantPolicy> Receiver<P> {
     fn act_on(&mut self, now_ns: u64, read: u32, verdict: Verdict, effects: &mut impl Effects) {
         let message = self.reads[read].message;
         match verdict {
-            Verdict::Good => self.deliver_read(now_ns, read, effects),
+            Verdict::Matches => self.deliver_read(now_ns, read, effects),
             Verdict::Pending => {}
             Verdict::Unreadable => {
                 self.end_unreadable(message, effects);

@@ -153,8 +153,8 @@ impl<P: GrantPolicy> Receiver<P> {
         if self.admission.has_work() {
             self.grant(now_ns, effects);
         }
-        self.admission.look(now_ns);
-        self.speak(effects);
+        self.admission.check_load(now_ns);
+        self.send_headers(effects);
         self.top_up(effects);
     }
 
@@ -201,7 +201,7 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Returns when Algorithm 1 is to be evaluated if nothing else happens.
     #[inline]
     fn next_idle_evaluation_ns(&self) -> Option<u64> {
-        self.escape.next_idle_evaluation_ns(self.outbox.spoke_ns(), self.admission.waits_for_room())
+        self.escape.next_idle_evaluation_ns(self.outbox.last_sent_ns(), self.admission.waits_for_room())
     }
 
     /// Handles a stall: the driver, or the whole machine, stood still for `span_ns` and calls late. What
@@ -238,9 +238,9 @@ impl<P: GrantPolicy> Receiver<P> {
         for session in self.registry.numbers() {
             if self.registry.is_open(session) {
                 self.releases.tick(session, span_ns);
-                self.look_for_standstill(now_ns, session, most_held_slabs, effects);
+                self.check_standstill(now_ns, session, most_held_slabs, effects);
             } else {
-                self.look_at_quarantine(now_ns, session);
+                self.check_quarantine(now_ns, session);
             }
         }
         self.decay_credit(effects);
@@ -249,7 +249,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.admission.set_straggler_slabs(|| self.escape.all_straggler_slabs());
         self.credit.retry_refused();
         self.part_with_the_unresponsive(now_ns, effects);
-        self.reassure(now_ns, effects);
+        self.send_heartbeats(now_ns, effects);
     }
 
     /// Begins to drain: every new message ends as `Draining`, and every new peer is refused. Messages that
@@ -265,13 +265,15 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// Returns whether every message has its end and every end was sent.
     pub fn is_drained(&self) -> bool {
-        let is_told = |message: u32| {
+        let is_acknowledged = |message: u32| {
             matches!(
                 self.messages[message].state,
-                MessageState::Free | MessageState::Failed | MessageState::Told
+                MessageState::Free | MessageState::Failed | MessageState::Acknowledged
             )
         };
-        self.reads.in_use() == 0 && self.messages.indices().all(is_told) && self.outbox.are_told()
+        self.reads.in_use() == 0
+            && self.messages.indices().all(is_acknowledged)
+            && self.outbox.all_acknowledged()
     }
 }
 

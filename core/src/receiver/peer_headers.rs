@@ -9,7 +9,7 @@ use jet_wire::message::{ByeHeader, ByeReason, CreditHeader};
 
 impl<P: GrantPolicy> Receiver<P> {
     /// Sends the ends and the credit that are due, to all peers that were marked for this flush.
-    pub(super) fn speak(&mut self, effects: &mut impl Effects) {
+    pub(super) fn send_headers(&mut self, effects: &mut impl Effects) {
         if self.credit.any_without_credit() {
             let room = self.credit_room();
             while let Some(peer) = self.credit.next_without_credit(room) {
@@ -17,23 +17,24 @@ impl<P: GrantPolicy> Receiver<P> {
             }
         }
         while let Some(peer) = self.outbox.next_dirty() {
-            self.speak_to(peer, effects);
+            self.send_headers_to(peer, effects);
         }
     }
 
     /// Sends a peer what is due: ends of its messages, and credit.
-    fn speak_to(&mut self, peer: u32, effects: &mut impl Effects) {
-        while self.outbox.may_hear(peer) {
+    fn send_headers_to(&mut self, peer: u32, effects: &mut impl Effects) {
+        while self.outbox.may_send_to(peer) {
             let has_ranges = self.outbox.has_ranges(peer);
-            let issued = if has_ranges || self.credit.wants(peer) { self.issue_credit(peer) } else { 0 };
+            let issued =
+                if has_ranges || self.credit.needs_credit(peer) { self.issue_credit(peer) } else { 0 };
             if has_ranges {
-                let limit = self.credit.limit_to_tell(peer);
+                let limit = self.credit.limit_to_send(peer);
                 self.outbox.acknowledge(peer, limit, &mut self.messages, effects);
                 continue;
             }
             if issued > 0 {
                 let header = CreditHeader::encode(self.credit.limit(peer), false);
-                self.outbox.say(peer, &header, effects);
+                self.outbox.send(peer, &header, effects);
             }
             return;
         }
@@ -100,16 +101,16 @@ impl<P: GrantPolicy> Receiver<P> {
         let mut position = 0;
         while let Some(peer) = self.credit.active_at(position) {
             let reachability = match self.outbox.link(peer) {
-                Link::Gone | Link::Asked | Link::Leaving { stood: false } => Reachability::NotYet,
-                Link::Leaving { stood: true } => Reachability::NoMore,
-                Link::Stands => Reachability::Stands { may_hear: self.outbox.may_hear(peer) },
+                Link::Gone | Link::Asked | Link::Leaving { was_established: false } => Reachability::NotYet,
+                Link::Leaving { was_established: true } => Reachability::NoMore,
+                Link::Established => Reachability::Established { may_send: self.outbox.may_send_to(peer) },
             };
             position += 1;
             match self.credit.decay(position - 1, reachability) {
                 Decay::Stays => {}
                 Decay::Asks => self.outbox.mark_dirty(peer),
                 Decay::Recalled { limit } => {
-                    self.outbox.say(peer, &CreditHeader::encode(limit, true), effects);
+                    self.outbox.send(peer, &CreditHeader::encode(limit, true), effects);
                 }
                 Decay::Idle => position -= 1,
             }
@@ -118,15 +119,15 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// Sends a sign of life to peers that wait and were sent nothing for the time of a heartbeat. The header
     /// repeats the credit that they know.
-    pub(super) fn reassure(&mut self, now_ns: u64, effects: &mut impl Effects) {
+    pub(super) fn send_heartbeats(&mut self, now_ns: u64, effects: &mut impl Effects) {
         if !self.outbox.is_heartbeat_due(now_ns) {
             return;
         }
         for peer in 0..self.config.peers_max {
             let waits = self.outbox.waits(peer) || self.credit.outstanding(peer) == 0;
-            if waits && self.outbox.hears_nothing(peer, now_ns) {
-                let header = CreditHeader::encode(self.credit.limit_to_tell(peer), false);
-                self.outbox.say(peer, &header, effects);
+            if waits && self.outbox.is_overdue(peer, now_ns) {
+                let header = CreditHeader::encode(self.credit.limit_to_send(peer), false);
+                self.outbox.send(peer, &header, effects);
             }
         }
     }

@@ -25,8 +25,8 @@ impl<P: GrantPolicy> Receiver<P> {
     /// # Errors
     /// [`Refusal`] is the answer to send.
     pub fn handle_hello(&mut self, hello: &Hello) -> Result<Joined, Refusal> {
-        let spoken = Versions::SPOKEN;
-        let version = spoken.agree(hello.versions).ok_or(Refusal::Version(spoken))?;
+        let supported = Versions::SUPPORTED;
+        let version = supported.agree(hello.versions).ok_or(Refusal::Version(supported))?;
         if self.draining {
             return Err(Refusal::Draining);
         }
@@ -40,7 +40,7 @@ impl<P: GrantPolicy> Receiver<P> {
         let credit_limit = self.credit.open(peer, room);
         let checks = if self.config.checksums == Checksums::Off { 0 } else { features::CRC32C };
         let welcome = Welcome {
-            versions: spoken.told_to(hello.versions),
+            versions: supported.announced_to(hello.versions),
             features: hello.features & (features::CONGESTION | checks),
             incarnation: self.incarnation,
             credit_limit,
@@ -55,7 +55,7 @@ impl<P: GrantPolicy> Receiver<P> {
     /// the connection takes at once, as its two NICs agreed. Further READs wait in admission.
     pub fn handle_connected(&mut self, peer: PeerId, reads_max: u32) {
         self.admission.set_reads_max(peer.0, reads_max);
-        self.outbox.stand(peer.0);
+        self.outbox.mark_established(peer.0);
     }
 
     /// Handles the loss of a connection. All its work requests must have been answered before. The slabs of

@@ -62,7 +62,7 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Ends a message of which some bytes cannot be read.
     #[cold]
     pub(super) fn end_unreadable(&mut self, message: u32, effects: &mut impl Effects) {
-        if self.messages[message].is_unwanted() || self.messages[message].state.is_over() {
+        if self.messages[message].is_discarded() || self.messages[message].state.is_over() {
             return;
         }
         self.unlink(message);

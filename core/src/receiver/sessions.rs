@@ -151,7 +151,7 @@ impl<P: GrantPolicy> Receiver<P> {
     }
 
     /// Ends a session's quarantine if it is time.
-    pub(super) fn look_at_quarantine(&mut self, now_ns: u64, index: u32) {
+    pub(super) fn check_quarantine(&mut self, now_ns: u64, index: u32) {
         // A copy may still be reading what the session held.
         if !self.quarantine.is_over(now_ns, index) || self.escape.is_copying(index) {
             return;

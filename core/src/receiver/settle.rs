@@ -40,7 +40,7 @@ impl<P: GrantPolicy> Receiver<P> {
                 }
             },
             MessageState::Ending(status) => self.end(message, status),
-            MessageState::Ended(_) | MessageState::Failed | MessageState::Told => {}
+            MessageState::Ended(_) | MessageState::Failed | MessageState::Acknowledged => {}
             MessageState::Free
             | MessageState::Waiting
             | MessageState::Deferred
@@ -66,7 +66,7 @@ impl<P: GrantPolicy> Receiver<P> {
         let record = &mut self.messages[message];
         let peer = record.peer;
         if peer == NONE {
-            record.state.tell();
+            record.state.mark_acknowledged();
             return;
         }
         if record.kind != Kind::Small {

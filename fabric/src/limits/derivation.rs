@@ -1,8 +1,8 @@
 //! Derives what a NIC keeps to from its device's attributes and its user's wishes.
 
 use super::attributes::DeviceAttributes;
+use super::requirements::{CompletionQueues, Requirements};
 use super::shape::{Shape, Work};
-use super::wants::{CompletionQueues, Wants};
 use crate::nic::Limits;
 use std::fmt;
 
@@ -105,42 +105,42 @@ impl NicLimits {
     ///
     /// # Errors
     /// [`LimitError`] names the attribute that is too low, and what to change.
-    pub fn derive(device: &DeviceAttributes, wants: &Wants) -> Result<Self, LimitError> {
-        srq(device, wants)?;
-        let qps = at_least("max_qp", device.max_qp, 1, "queue pair")?.min(wants.qps);
+    pub fn derive(device: &DeviceAttributes, requirements: &Requirements) -> Result<Self, LimitError> {
+        srq(device, requirements)?;
+        let qps = at_least("max_qp", device.max_qp, 1, "queue pair")?.min(requirements.qps);
         let sges = at_least("max_sge", device.max_sge, 1, "scatter entry of a work request")?;
         let scatter_of_reads = u32::try_from(device.max_sge_rd).unwrap_or(0).max(1);
-        let reads_answered_per_qp = reads_answered(device, wants)?;
-        let reads_made = reads_made(device, wants)?;
+        let reads_answered_per_qp = reads_answered(device, requirements)?;
+        let reads_made = reads_made(device, requirements)?;
 
-        let needed = 1 + reads_made.min(1) + wants.probes_per_qp;
+        let needed = 1 + reads_made.min(1) + requirements.probes_per_qp;
         let mut queue = at_least("max_qp_wr", device.max_qp_wr, needed, "work requests on a queue pair")?;
         let places = at_least("max_cqe", device.max_cqe, needed, "completions in a queue")?;
-        if wants.completion_queues == CompletionQueues::Apart {
+        if requirements.completion_queues == CompletionQueues::Apart {
             queue = queue.min(places);
         }
-        let for_user = queue - wants.probes_per_qp;
-        let kept_for_sends = wants.sends_per_qp.min(for_user / 2).max(1);
+        let for_user = queue - requirements.probes_per_qp;
+        let kept_for_sends = requirements.sends_per_qp.min(for_user / 2).max(1);
         let reads_per_qp = reads_made.min(for_user - kept_for_sends);
-        let sends_per_qp = wants.sends_per_qp.min(for_user - reads_per_qp);
-        let send_queue = sends_per_qp + reads_per_qp + wants.probes_per_qp;
+        let sends_per_qp = requirements.sends_per_qp.min(for_user - reads_per_qp);
+        let send_queue = sends_per_qp + reads_per_qp + requirements.probes_per_qp;
         // Places beyond what all QPs together can have under way are not needed.
-        let reads = wants.reads.min(qps.saturating_mul(reads_per_qp));
-        let shares = match wants.completion_queues {
-            CompletionQueues::One => Shares::of_one(device, wants, qps, reads, sends_per_qp)?,
+        let reads = requirements.reads.min(qps.saturating_mul(reads_per_qp));
+        let shares = match requirements.completion_queues {
+            CompletionQueues::One => Shares::of_one(device, requirements, qps, reads, sends_per_qp)?,
             CompletionQueues::Apart => {
-                let own = sends_per_qp + wants.probes_per_qp;
+                let own = sends_per_qp + requirements.probes_per_qp;
                 let work = Work { own, reads: reads_per_qp, reads_of_all: reads };
-                Shares::of_many(device, wants, qps, &work)?
+                Shares::of_many(device, requirements, qps, &work)?
             }
         };
         Ok(Self {
             reported: Limits {
-                scatter_max: wants.scatter.min(scatter_of_reads).min(sges),
+                scatter_max: requirements.scatter.min(scatter_of_reads).min(sges),
                 reads_per_qp_max: reads_per_qp,
                 reads_max: reads,
                 sends_per_qp_max: sends_per_qp,
-                srq_entries_max: wants.srq_entries,
+                srq_entries_max: requirements.srq_entries,
                 inline_bytes_max: jet_wire::SLAB_BYTES_U32,
                 qps_max: shares.shape.connections,
                 numa_node: None,
@@ -157,7 +157,7 @@ impl NicLimits {
 }
 
 /// Checks that the SRQ can hold all wanted entries, of two stretches each (header and slab).
-fn srq(device: &DeviceAttributes, wants: &Wants) -> Result<(), LimitError> {
+fn srq(device: &DeviceAttributes, requirements: &Requirements) -> Result<(), LimitError> {
     at_least("max_srq", device.max_srq, 1, "shared receive queue (SRQ)")?;
     at_least(
         "max_srq_sge",
@@ -166,13 +166,13 @@ fn srq(device: &DeviceAttributes, wants: &Wants) -> Result<(), LimitError> {
         "scatter entries of an SRQ entry, a header and a slab",
     )?;
     let entries = at_least("max_srq_wr", device.max_srq_wr, 1, "SRQ entry")?;
-    if entries >= wants.srq_entries {
+    if entries >= requirements.srq_entries {
         return Ok(());
     }
     Err(LimitError {
         attribute: "max_srq_wr",
         has: device.max_srq_wr,
-        needed: wants.srq_entries.into(),
+        needed: requirements.srq_entries.into(),
         what: "SRQ entries",
         remedy: Remedy::FewerSrqEntries { entries },
     })
@@ -180,8 +180,8 @@ fn srq(device: &DeviceAttributes, wants: &Wants) -> Result<(), LimitError> {
 
 /// Returns how many READs one QP may make at once: at most as many as the user wants, and as the device
 /// allows.
-fn reads_made(device: &DeviceAttributes, wants: &Wants) -> Result<u32, LimitError> {
-    let wanted = wants.reads_per_qp.min(wants.reads);
+fn reads_made(device: &DeviceAttributes, requirements: &Requirements) -> Result<u32, LimitError> {
+    let wanted = requirements.reads_per_qp.min(requirements.reads);
     if wanted == 0 {
         return Ok(0);
     }
@@ -191,14 +191,14 @@ fn reads_made(device: &DeviceAttributes, wants: &Wants) -> Result<u32, LimitErro
 }
 
 /// Returns how many READs of a peer one QP answers at once.
-fn reads_answered(device: &DeviceAttributes, wants: &Wants) -> Result<u32, LimitError> {
-    if wants.reads_answered_per_qp == 0 {
+fn reads_answered(device: &DeviceAttributes, requirements: &Requirements) -> Result<u32, LimitError> {
+    if requirements.reads_answered_per_qp == 0 {
         return Ok(0);
     }
     let answered = at_least("max_qp_rd_atom", device.max_qp_rd_atom, 1, "READ that a queue pair answers")?;
     // The device's total is not divided among QPs: the end that answers READs has one connection, or a few.
     let altogether = u32::try_from(device.max_res_rd_atom).ok().filter(|all| *all > 0).unwrap_or(u32::MAX);
-    Ok(answered.min(altogether).min(wants.reads_answered_per_qp))
+    Ok(answered.min(altogether).min(requirements.reads_answered_per_qp))
 }
 
 /// Division of the completion queues' places among SENDs, completions and connections.
@@ -220,16 +220,16 @@ impl Shares {
     /// probes. Otherwise a QP whose peer takes no SENDs would keep the other QPs waiting.
     fn of_one(
         device: &DeviceAttributes,
-        wants: &Wants,
+        requirements: &Requirements,
         qps: u32,
         reads: u32,
         sends_per_qp: u32,
     ) -> Result<Self, LimitError> {
-        let least = wants.probes_per_qp + 1;
-        let fixed = wants.srq_entries.saturating_add(reads);
+        let least = requirements.probes_per_qp + 1;
+        let fixed = requirements.srq_entries.saturating_add(reads);
         let places = u32::try_from(device.max_cqe).unwrap_or(0);
         let left = places.saturating_sub(fixed);
-        let asked = wants.sends.saturating_add(qps.saturating_mul(wants.probes_per_qp));
+        let asked = requirements.sends.saturating_add(qps.saturating_mul(requirements.probes_per_qp));
         if left < least {
             let needed = u64::from(fixed) + u64::from(least);
             // The remedy leaves room for SENDs, too: with only the last place free there would be one
@@ -241,10 +241,11 @@ impl Shares {
             };
             return Err(too_few_places(device, needed, remedy));
         }
-        let fit = if asked <= left { qps } else { (left / (wants.probes_per_qp + sends_per_qp)).max(1) };
+        let fit =
+            if asked <= left { qps } else { (left / (requirements.probes_per_qp + sends_per_qp)).max(1) };
         let qps = qps.min(fit);
-        let probes = qps * wants.probes_per_qp;
-        let sends = wants.sends.min(left - probes);
+        let probes = qps * requirements.probes_per_qp;
+        let sends = requirements.sends.min(left - probes);
         let completions = fixed + probes + sends;
         let shape = Shape { connections: qps, seats: qps, places: completions, queues: 1 };
         Ok(Self { sends, completions, shape })
@@ -254,15 +255,20 @@ impl Shares {
     ///
     /// One queue is for SRQ entries. QPs share the other queues: as many QPs as find places there for all
     /// their work.
-    fn of_many(device: &DeviceAttributes, wants: &Wants, qps: u32, work: &Work) -> Result<Self, LimitError> {
+    fn of_many(
+        device: &DeviceAttributes,
+        requirements: &Requirements,
+        qps: u32,
+        work: &Work,
+    ) -> Result<Self, LimitError> {
         let queues = at_least("max_cq", device.max_cq, 2, "completion queues")?;
         let places = u32::try_from(device.max_cqe).unwrap_or(0);
-        if places < wants.srq_entries {
+        if places < requirements.srq_entries {
             let remedy = Remedy::FewerSrqEntries { entries: places };
-            return Err(too_few_places(device, wants.srq_entries.into(), remedy));
+            return Err(too_few_places(device, requirements.srq_entries.into(), remedy));
         }
         let shape = Shape::of(work, qps, queues - 1, places);
-        Ok(Self { sends: wants.sends, completions: wants.srq_entries, shape })
+        Ok(Self { sends: requirements.sends, completions: requirements.srq_entries, shape })
     }
 }
 
@@ -271,7 +277,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const DAEMON: Wants = Wants::SOFTWARE_DAEMON;
+    const DAEMON: Requirements = Requirements::SOFTWARE_DAEMON;
 
     fn attributes() -> impl Strategy<Value = DeviceAttributes> {
         // Most values are large enough for something, since one value that is too low gets the device
@@ -303,12 +309,12 @@ mod tests {
         })
     }
 
-    fn wants() -> impl Strategy<Value = Wants> {
+    fn requirements() -> impl Strategy<Value = Requirements> {
         let size = || prop_oneof![2 => Just(1), 6 => 1..64u32, 2 => 1..5000u32, 1 => Just(u32::MAX)];
         let some = (size(), size(), size(), prop_oneof![Just(0), 1..300u32], prop_oneof![Just(0), 1..300u32]);
         let queues = prop_oneof![Just(CompletionQueues::One), Just(CompletionQueues::Apart)];
         let rest = (size(), size(), 1..100u32, 0..2u32, queues);
-        (some, rest).prop_map(|(a, b)| Wants {
+        (some, rest).prop_map(|(a, b)| Requirements {
             qps: a.0,
             srq_entries: a.1,
             reads: a.2,
@@ -327,45 +333,47 @@ mod tests {
     }
 
     /// Checks that the derived limits exceed neither the device's limits nor the user's wishes.
-    fn keeps_to(device: &DeviceAttributes, wants: &Wants, limits: &NicLimits) {
+    fn keeps_to(device: &DeviceAttributes, requirements: &Requirements, limits: &NicLimits) {
         let reported = &limits.reported;
         assert!(within(reported.qps_max, device.max_qp) && reported.qps_max >= 1);
         assert!(within(limits.send_queue, device.max_qp_wr));
         assert!(
-            reported.sends_per_qp_max + reported.reads_per_qp_max + wants.probes_per_qp == limits.send_queue
+            reported.sends_per_qp_max + reported.reads_per_qp_max + requirements.probes_per_qp
+                == limits.send_queue
                 && reported.sends_per_qp_max >= 1
         );
         assert!(within(limits.send_sges, device.max_sge) && (1..=2).contains(&limits.send_sges));
         assert!(within(reported.scatter_max, device.max_sge) && reported.scatter_max >= 1);
         assert!(reported.scatter_max == 1 || within(reported.scatter_max, device.max_sge_rd));
         assert!(
-            reported.srq_entries_max == wants.srq_entries && within(wants.srq_entries, device.max_srq_wr)
+            reported.srq_entries_max == requirements.srq_entries
+                && within(requirements.srq_entries, device.max_srq_wr)
         );
         assert!(device.max_srq >= 1 && device.max_srq_sge >= 2);
         assert!(
             within(reported.reads_per_qp_max, device.max_qp_init_rd_atom) || reported.reads_per_qp_max == 0
         );
-        assert_eq!(reported.reads_per_qp_max == 0, wants.reads_per_qp == 0);
+        assert_eq!(reported.reads_per_qp_max == 0, requirements.reads_per_qp == 0);
         assert!(
             limits.reads_answered_per_qp == 0
                 || within(limits.reads_answered_per_qp, device.max_qp_rd_atom)
                     && (device.max_res_rd_atom <= 0
                         || within(limits.reads_answered_per_qp, device.max_res_rd_atom))
         );
-        assert_eq!(limits.reads_answered_per_qp == 0, wants.reads_answered_per_qp == 0);
+        assert_eq!(limits.reads_answered_per_qp == 0, requirements.reads_answered_per_qp == 0);
         assert!(device.max_inline_data.is_none_or(|most| limits.inline_data <= most));
         // All work that can be under way at once has a place.
         let posted = u64::from(reported.reads_max)
             + u64::from(limits.sends)
-            + u64::from(reported.qps_max) * u64::from(wants.probes_per_qp);
+            + u64::from(reported.qps_max) * u64::from(requirements.probes_per_qp);
         let all = u64::from(reported.srq_entries_max)
-            + if wants.completion_queues == CompletionQueues::One { posted } else { 0 };
+            + if requirements.completion_queues == CompletionQueues::One { posted } else { 0 };
         assert!(all <= u64::from(limits.completions) && within(limits.completions, device.max_cqe));
         // A QP whose SENDs are not taken leaves room for the other QPs, unless it is alone or the user asked
         // for less.
         let all_sends = u64::from(reported.qps_max) * u64::from(reported.sends_per_qp_max);
-        assert!(reported.qps_max == 1 || u64::from(limits.sends) >= all_sends.min(wants.sends.into()));
-        if wants.completion_queues == CompletionQueues::Apart {
+        assert!(reported.qps_max == 1 || u64::from(limits.sends) >= all_sends.min(requirements.sends.into()));
+        if requirements.completion_queues == CompletionQueues::Apart {
             let Shape { connections, seats, places, queues } = limits.shape;
             assert!(
                 connections == reported.qps_max
@@ -374,29 +382,31 @@ mod tests {
             assert!(within(places, device.max_cqe) && within(queues + 1, device.max_cq));
             let reads =
                 (u64::from(seats) * u64::from(reported.reads_per_qp_max)).min(reported.reads_max.into());
-            let own = u64::from(reported.sends_per_qp_max) + u64::from(wants.probes_per_qp);
+            let own = u64::from(reported.sends_per_qp_max) + u64::from(requirements.probes_per_qp);
             assert!(u64::from(seats) * own + reads <= places.into());
         }
         // No limit is higher than the user asked for.
         assert!(
-            reported.qps_max <= wants.qps && reported.reads_max <= wants.reads && limits.sends <= wants.sends
+            reported.qps_max <= requirements.qps
+                && reported.reads_max <= requirements.reads
+                && limits.sends <= requirements.sends
         );
         assert!(
-            reported.reads_per_qp_max <= wants.reads_per_qp
-                && reported.sends_per_qp_max <= wants.sends_per_qp
+            reported.reads_per_qp_max <= requirements.reads_per_qp
+                && reported.sends_per_qp_max <= requirements.sends_per_qp
         );
         assert!(
-            limits.reads_answered_per_qp <= wants.reads_answered_per_qp
-                && reported.scatter_max <= wants.scatter
+            limits.reads_answered_per_qp <= requirements.reads_answered_per_qp
+                && reported.scatter_max <= requirements.scatter
         );
         assert!(limits.sends >= 1);
     }
 
     proptest! {
         #[test]
-        fn no_limit_exceeds_the_devices(device in attributes(), wants in wants()) {
-            match NicLimits::derive(&device, &wants) {
-                Ok(limits) => keeps_to(&device, &wants, &limits),
+        fn no_limit_exceeds_the_devices(device in attributes(), requirements in requirements()) {
+            match NicLimits::derive(&device, &requirements) {
+                Ok(limits) => keeps_to(&device, &requirements, &limits),
                 Err(error) => {
                     let words = error.to_string();
                     prop_assert!(words.contains(error.attribute) && words.contains(&error.has.to_string()));
@@ -406,11 +416,11 @@ mod tests {
 
         #[test]
         fn a_device_that_keeps_to_a_profile_exceeds_neither(
-            device in attributes(), profile in attributes(), wants in wants()
+            device in attributes(), profile in attributes(), requirements in requirements()
         ) {
-            if let Ok(limits) = NicLimits::derive(&device.at_most(&profile), &wants) {
-                keeps_to(&device, &wants, &limits);
-                keeps_to(&profile, &wants, &limits);
+            if let Ok(limits) = NicLimits::derive(&device.at_most(&profile), &requirements) {
+                keeps_to(&device, &requirements, &limits);
+                keeps_to(&profile, &requirements, &limits);
             }
         }
     }
@@ -445,13 +455,14 @@ mod tests {
             ("max_srq_wr", |device, to| device.max_srq_wr = to),
             ("max_srq_sge", |device, to| device.max_srq_sge = to),
         ];
-        let wants = Wants { reads_answered_per_qp: 16, completion_queues: CompletionQueues::Apart, ..DAEMON };
+        let requirements =
+            Requirements { reads_answered_per_qp: 16, completion_queues: CompletionQueues::Apart, ..DAEMON };
         for (attribute, set) in needed {
             // The last value is what `u32::MAX` looks like in an `int`.
             for absurd in [0, i32::MIN, u32::MAX.cast_signed()] {
                 let mut device = DeviceAttributes::UNLIMITED;
                 set(&mut device, absurd);
-                let error = NicLimits::derive(&device, &wants).unwrap_err();
+                let error = NicLimits::derive(&device, &requirements).unwrap_err();
                 assert_eq!((error.attribute, error.has), (attribute, absurd));
                 let words = error.to_string();
                 assert!(words.contains(&format!("{attribute} of {absurd}")), "{words}");
@@ -460,12 +471,12 @@ mod tests {
         }
         // Attributes that some drivers leave at 0.
         let quiet = DeviceAttributes { max_sge_rd: 0, max_res_rd_atom: 0, ..DeviceAttributes::UNLIMITED };
-        let limits = NicLimits::derive(&quiet, &wants).unwrap();
+        let limits = NicLimits::derive(&quiet, &requirements).unwrap();
         assert_eq!((limits.reported.scatter_max, limits.reads_answered_per_qp), (1, 16));
         // A user without READs needs no device that makes them, and the same holds for answering READs.
         let idle =
             DeviceAttributes { max_qp_rd_atom: 0, max_qp_init_rd_atom: 0, ..DeviceAttributes::UNLIMITED };
-        let sends_only = Wants { reads_per_qp: 0, reads_answered_per_qp: 0, ..DAEMON };
+        let sends_only = Requirements { reads_per_qp: 0, reads_answered_per_qp: 0, ..DAEMON };
         assert_eq!(NicLimits::derive(&idle, &sends_only).unwrap().reported.reads_per_qp_max, 0);
     }
 
@@ -499,7 +510,7 @@ mod tests {
 
     #[test]
     fn queues_apart_take_as_many_connections_as_find_place_with_all_their_work() {
-        let apart = Wants::VERBS_DAEMON;
+        let apart = Requirements::VERBS_DAEMON;
         let few = DeviceAttributes { max_cq: 11, max_cqe: 1200, ..DeviceAttributes::UNLIMITED };
         let limits = NicLimits::derive(&few, &apart).unwrap();
         keeps_to(&few, &apart, &limits);

@@ -13,11 +13,11 @@ mod derivation;
 mod profile;
 #[cfg(test)]
 mod recorded;
+mod requirements;
 mod shape;
-mod wants;
 
 pub use attributes::DeviceAttributes;
 pub use derivation::{LimitError, NicLimits, Remedy};
 pub use profile::{Profile, ProfileError};
+pub use requirements::{CompletionQueues, Requirements};
 pub use shape::Shape;
-pub use wants::{CompletionQueues, Wants};

@@ -138,8 +138,8 @@ impl Profile {
     /// It takes one READ of one stretch at a time, one stretch in a SEND, and no inline data. It has two
     /// stretches in an SRQ entry, 64 SRQ entries, 16 work requests on a queue pair, and 64 queue pairs. Its
     /// completion queues just hold what these can have under way.
-    pub const MEAN: Self = Self {
-        name: "mean",
+    pub const SMALLEST: Self = Self {
+        name: "smallest",
         attributes: DeviceAttributes {
             max_qp: 64,
             max_qp_wr: 16,
@@ -158,7 +158,7 @@ impl Profile {
     };
 
     /// Profiles that have a name in the configuration.
-    pub const ALL: [Self; 5] = [Self::CONNECTX_6, Self::E810, Self::IONIC, Self::RXE, Self::MEAN];
+    pub const ALL: [Self; 5] = [Self::CONNECTX_6, Self::E810, Self::IONIC, Self::RXE, Self::SMALLEST];
 
     /// Makes a profile of a device that is not in [`Self::ALL`].
     pub const fn new(name: &'static str, attributes: DeviceAttributes) -> Self {
@@ -203,7 +203,7 @@ mod tests {
         }
         let error = "connectx-9".parse::<Profile>().unwrap_err().to_string();
         assert!(
-            error.contains("'connectx-9'") && error.contains("connectx-6, e810, ionic, rxe, mean"),
+            error.contains("'connectx-9'") && error.contains("connectx-6, e810, ionic, rxe, smallest"),
             "{error}"
         );
     }
@@ -239,8 +239,8 @@ mod tests {
                 line.split([' ', '\'']).next().unwrap().split(',').map(|pair| pair.split_once('=').unwrap());
             pairs.map(|(name, value)| (name.to_owned(), value.parse().ok())).collect::<Vec<_>>()
         };
-        let mean = of(Profile::MEAN.attributes()).map(|(name, value)| (name.to_owned(), value));
-        assert_eq!(named(Profile::MEAN), mean, "all of them");
+        let smallest = of(Profile::SMALLEST.attributes()).map(|(name, value)| (name.to_owned(), value));
+        assert_eq!(named(Profile::SMALLEST), smallest, "all of them");
         // Of other profiles the guest's device is lowered only where it has more.
         let connectx_6 = of(Profile::CONNECTX_6.attributes()).map(|(name, value)| (name.to_owned(), value));
         for pair in named(Profile::CONNECTX_6) {

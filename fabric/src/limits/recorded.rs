@@ -1,6 +1,6 @@
 //! Tests of what Jet does on devices that are not at hand, from attributes that real ones reported.
 
-use super::{DeviceAttributes, LimitError, NicLimits, Profile, Remedy, Wants};
+use super::{DeviceAttributes, LimitError, NicLimits, Profile, Remedy, Requirements};
 
 /// ConnectX-3 (part 4099, firmware 2.33.5100, two ports), from `ibv_devinfo -v` in a user's report. The
 /// device answers fewer READs than it makes.
@@ -80,7 +80,7 @@ fn shape(limits: &NicLimits) -> [u32; 3] {
 
 #[test]
 fn a_daemon_on_verbs_makes_as_many_reads_as_each_device_does_up_to_16() {
-    let daemon = |device: &DeviceAttributes| NicLimits::derive(device, &Wants::VERBS_DAEMON).unwrap();
+    let daemon = |device: &DeviceAttributes| NicLimits::derive(device, &Requirements::VERBS_DAEMON).unwrap();
     let (connectx, rxe) = (*Profile::CONNECTX_6.attributes(), *Profile::RXE.attributes());
     for device in [connectx, CONNECTX_6_INFINIBAND, CONNECTX_3, rxe, OLD_RXE] {
         let limits = daemon(&device);
@@ -94,7 +94,8 @@ fn a_daemon_on_verbs_makes_as_many_reads_as_each_device_does_up_to_16() {
 
 #[test]
 fn a_daemon_in_software_makes_as_many_reads_as_each_device_does() {
-    let daemon = |device: &DeviceAttributes| NicLimits::derive(device, &Wants::SOFTWARE_DAEMON).unwrap();
+    let daemon =
+        |device: &DeviceAttributes| NicLimits::derive(device, &Requirements::SOFTWARE_DAEMON).unwrap();
     for device in [*Profile::CONNECTX_6.attributes(), CONNECTX_6_INFINIBAND] {
         assert_eq!(summary(&daemon(&device)), [16, 30, 4624, 13, 29]);
     }
@@ -118,31 +119,34 @@ fn a_sender_answers_as_many_reads_as_its_device_does() {
         (CONNECTX_3, 16),
         (IONIC_WITH_SRQ, 16),
         (*Profile::RXE.attributes(), 128),
-        (*Profile::MEAN.attributes(), 1),
+        (*Profile::SMALLEST.attributes(), 1),
     ] {
-        for wants in [Wants::VERBS_SENDER, Wants::SOFTWARE_SENDER] {
-            assert_eq!(NicLimits::derive(&device, &wants).unwrap().reads_answered_per_qp, answers);
+        for requirements in [Requirements::VERBS_SENDER, Requirements::SOFTWARE_SENDER] {
+            assert_eq!(NicLimits::derive(&device, &requirements).unwrap().reads_answered_per_qp, answers);
         }
     }
 }
 
 #[test]
 fn a_senders_connection_has_a_completion_queue_to_itself() {
-    let limits = NicLimits::derive(Profile::CONNECTX_6.attributes(), &Wants::VERBS_SENDER).unwrap();
+    let limits = NicLimits::derive(Profile::CONNECTX_6.attributes(), &Requirements::VERBS_SENDER).unwrap();
     assert_eq!(summary(&limits), [0, 19, 4, 128, 129]);
     assert_eq!((limits.sends, limits.completions, shape(&limits)), (512, 64, [1, 129, 4]));
     // With few SENDs each, all four connections find place in one queue.
-    let mean = NicLimits::derive(Profile::MEAN.attributes(), &Wants::VERBS_SENDER).unwrap();
-    assert_eq!((summary(&mean), shape(&mean)), ([0, 1, 4, 15, 16], [7, 7 * 16, 1]));
+    let smallest = NicLimits::derive(Profile::SMALLEST.attributes(), &Requirements::VERBS_SENDER).unwrap();
+    assert_eq!((summary(&smallest), shape(&smallest)), ([0, 1, 4, 15, 16], [7, 7 * 16, 1]));
 }
 
 #[test]
 fn devices_without_an_srq_are_refused_in_words_to_daemons_and_senders() {
     for profile in [Profile::E810, Profile::IONIC] {
-        for wants in
-            [Wants::SOFTWARE_DAEMON, Wants::VERBS_DAEMON, Wants::SOFTWARE_SENDER, Wants::VERBS_SENDER]
-        {
-            let error = NicLimits::derive(profile.attributes(), &wants).unwrap_err();
+        for requirements in [
+            Requirements::SOFTWARE_DAEMON,
+            Requirements::VERBS_DAEMON,
+            Requirements::SOFTWARE_SENDER,
+            Requirements::VERBS_SENDER,
+        ] {
+            let error = NicLimits::derive(profile.attributes(), &requirements).unwrap_err();
             assert_eq!((error.attribute, error.has, error.remedy), ("max_srq", 0, Remedy::OtherDevice));
             let words = error.to_string();
             assert!(words.contains("shared receive queue") && words.contains("tcp: in its place"), "{words}");
@@ -150,17 +154,18 @@ fn devices_without_an_srq_are_refused_in_words_to_daemons_and_senders() {
     }
     // The other SRQ attributes do not matter where the device has no SRQ.
     let loud = DeviceAttributes { max_srq_wr: 32_768, max_srq_sge: 13, ..*Profile::E810.attributes() };
-    assert_eq!(NicLimits::derive(&loud, &Wants::VERBS_SENDER).unwrap_err().attribute, "max_srq");
+    assert_eq!(NicLimits::derive(&loud, &Requirements::VERBS_SENDER).unwrap_err().attribute, "max_srq");
 }
 
 #[test]
-fn the_mean_one_takes_a_small_daemon_and_says_how_small_a_large_one_would_have_to_be() {
-    let on_mean = |wants: Wants| NicLimits::derive(Profile::MEAN.attributes(), &wants);
-    let limits = on_mean(Wants { srq_entries: 64, ..Wants::SOFTWARE_DAEMON }).unwrap();
+fn the_smallest_one_takes_a_small_daemon_and_says_how_small_a_large_one_would_have_to_be() {
+    let on_smallest =
+        |requirements: Requirements| NicLimits::derive(Profile::SMALLEST.attributes(), &requirements);
+    let limits = on_smallest(Requirements { srq_entries: 64, ..Requirements::SOFTWARE_DAEMON }).unwrap();
     assert_eq!(summary(&limits), [1, 1, 64, 13, 14]);
     assert_eq!((limits.send_sges, limits.inline_data, limits.completions), (1, 0, 1023));
     assert_eq!((limits.reported.reads_max, limits.sends), (32, 1023 - 64 - 32));
-    let limits = on_mean(Wants { srq_entries: 64, ..Wants::VERBS_DAEMON }).unwrap();
+    let limits = on_smallest(Requirements { srq_entries: 64, ..Requirements::VERBS_DAEMON }).unwrap();
     assert_eq!(summary(&limits), [1, 1, 64, 13, 15]);
     // 64 connections on seven queues.
     assert_eq!(shape(&limits), [10, 10 * 14 + 10, 7]);
@@ -171,7 +176,7 @@ fn the_mean_one_takes_a_small_daemon_and_says_how_small_a_large_one_would_have_t
         what: "SRQ entries",
         remedy: Remedy::FewerSrqEntries { entries: 64 },
     };
-    for wants in [Wants::SOFTWARE_DAEMON, Wants::VERBS_DAEMON] {
-        assert_eq!(on_mean(wants).unwrap_err(), expected);
+    for requirements in [Requirements::SOFTWARE_DAEMON, Requirements::VERBS_DAEMON] {
+        assert_eq!(on_smallest(requirements).unwrap_err(), expected);
     }
 }

@@ -25,9 +25,9 @@ use std::time::Duration;
 /// Polls between two looks at the epoll while there is work.
 ///
 /// A system call costs as much as several messages, and new connections can wait a few hundred microseconds.
-const LOOK_EVERY_BUSY: u32 = 1024;
+const CHECK_EVERY_BUSY: u32 = 1024;
 /// Polls between two looks at the epoll while there is no work.
-const LOOK_EVERY_IDLE: u32 = 64;
+const CHECK_EVERY_IDLE: u32 = 64;
 
 /// NIC in software; see [`crate::soft`].
 ///
@@ -38,11 +38,11 @@ pub struct SoftNic {
     pub(super) shm: Shm,
     pub(super) tcp: Tcp,
     limits: NicLimits,
-    polls_since_look: u32,
+    polls_since_check: u32,
     /// Whether the last poll found work.
     worked: bool,
     /// Whether the next poll looks at the epoll first, since the user may have slept.
-    look_first: bool,
+    check_first: bool,
     /// Whether `poll` ran since the last `poll_event`. If not, `poll_event` makes the NIC work itself.
     polled: bool,
 }
@@ -75,9 +75,9 @@ impl SoftNic {
             shm: Shm::new(&options),
             tcp: Tcp::new(&options),
             limits,
-            polls_since_look: 0,
+            polls_since_check: 0,
             worked: false,
-            look_first: false,
+            check_first: false,
             polled: false,
         })
     }
@@ -107,11 +107,11 @@ impl SoftNic {
     fn progress(&mut self, now_ns: u64) {
         self.tables.deadlines.begin_poll(now_ns);
         self.polled = true;
-        self.polls_since_look = self.polls_since_look.saturating_add(1);
-        let look_every = if self.worked { LOOK_EVERY_BUSY } else { LOOK_EVERY_IDLE };
-        let bearable = self.shm.look_interval().min(self.tcp.look_interval());
-        if self.look_first || self.polls_since_look >= look_every.min(bearable) {
-            self.look();
+        self.polls_since_check = self.polls_since_check.saturating_add(1);
+        let check_every = if self.worked { CHECK_EVERY_BUSY } else { CHECK_EVERY_IDLE };
+        let bearable = self.shm.epoll_interval().min(self.tcp.epoll_interval());
+        if self.check_first || self.polls_since_check >= check_every.min(bearable) {
+            self.check_events();
         }
         self.flush();
         self.worked = self.shm.progress(&mut self.tables);
@@ -129,7 +129,7 @@ impl SoftNic {
     /// there is work.
     fn prepare_sleep(&mut self, now_ns: u64) -> bool {
         // A descriptor that is ready would wake the user at once.
-        if self.tables.has_news() || self.look() > 0 {
+        if self.tables.has_news() || self.check_events() > 0 {
             return false;
         }
         if !self.shm.arm(&mut self.tables) || !self.tcp.arm(&mut self.tables) || self.tables.has_news() {
@@ -144,10 +144,10 @@ impl SoftNic {
     }
 
     /// Asks the epoll once, tells the transports, and returns how many descriptors were ready.
-    fn look(&mut self) -> usize {
-        (self.look_first, self.polls_since_look) = (false, 0);
+    fn check_events(&mut self) -> usize {
+        (self.check_first, self.polls_since_check) = (false, 0);
         let mut ready = none_ready();
-        let count = self.tables.epoll.look(&mut ready);
+        let count = self.tables.epoll.poll(&mut ready);
         for event in &ready[..count] {
             match Token::from_u64(event.data.u64()) {
                 // The timer's only purpose is to wake the user; it is set anew before the next sleep.
@@ -350,7 +350,7 @@ impl Nic for SoftNic {
         self.tables.deadlines.begin_poll(now_ns);
         let may_sleep = self.prepare_sleep(now_ns);
         self.tables.deadlines.end_poll();
-        self.look_first |= may_sleep;
+        self.check_first |= may_sleep;
         may_sleep
     }
 }

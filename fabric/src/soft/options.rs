@@ -1,6 +1,6 @@
 //! Options with which a software NIC is built.
 
-use crate::limits::{CompletionQueues, DeviceAttributes, LimitError, NicLimits, Profile, Wants};
+use crate::limits::{CompletionQueues, DeviceAttributes, LimitError, NicLimits, Profile, Requirements};
 use std::time::Duration;
 
 /// Most scatter entries of one READ: a fragment of 256 KiB in slabs of 4 KiB (Jet §3.2).
@@ -139,8 +139,8 @@ impl Default for TcpOptions {
 
 impl SoftOptions {
     /// Returns what the NIC asks of its device.
-    pub fn wants(&self) -> Wants {
-        Wants {
+    pub fn requirements(&self) -> Requirements {
+        Requirements {
             qps: self.qps_max,
             srq_entries: self.srq_entries_max,
             reads: self.reads_max,
@@ -157,7 +157,7 @@ impl SoftOptions {
     /// Derives the limits that a NIC with these options keeps to.
     pub(super) fn limits(&self) -> Result<NicLimits, LimitError> {
         let device = self.profile.as_ref().map_or(&DeviceAttributes::UNLIMITED, Profile::attributes);
-        NicLimits::derive(device, &self.wants())
+        NicLimits::derive(device, &self.requirements())
     }
 
     /// Returns these options with every number lowered to the NIC's limits, for the sizes of its tables.

@@ -225,7 +225,7 @@ impl Threaded {
         self.replaced.iter_mut().find(|(replaced, _)| *replaced == qp).map(|(_, entry)| entry)
     }
 
-    fn live(&mut self, qp: Qp) -> Result<&mut QpEntry, PostError> {
+    fn live_entry(&mut self, qp: Qp) -> Result<&mut QpEntry, PostError> {
         self.entry(qp).filter(|entry| entry.state == QpState::Live).ok_or(PostError::Stale)
     }
 
@@ -434,7 +434,7 @@ impl Nic for Threaded {
     fn post_send(&mut self, qp: Qp, request: SendRequest<'_>) -> Result<(), PostError> {
         let (sends_of_qp_max, inline_max) = (self.limits.sends_per_qp_max, self.limits.inline_bytes_max);
         let full = self.sends == self.sends_max;
-        let entry = self.live(qp)?;
+        let entry = self.live_entry(qp)?;
         let mut post = Post { id: request.id, ..Post::of_qp(post_kind::SEND, qp) };
         let inline: &[u8] = match request.payload {
             Payload::None => &[],
@@ -457,13 +457,13 @@ impl Nic for Threaded {
             return Err(error);
         }
         self.sends += 1;
-        self.live(qp)?.sends += 1;
+        self.live_entry(qp)?.sends += 1;
         Ok(())
     }
 
     fn post_read(&mut self, qp: Qp, request: ReadRequest<'_>) -> Result<(), PostError> {
         let limits = self.limits;
-        let QpEntry { reads: reads_of_qp, reads_max: reads_of_qp_max, .. } = *self.live(qp)?;
+        let QpEntry { reads: reads_of_qp, reads_max: reads_of_qp_max, .. } = *self.live_entry(qp)?;
         let count = request.scatter.len();
         if reads_of_qp_max == Some(0) || count > limits.scatter_max as usize {
             return Err(PostError::Limit);
@@ -491,7 +491,7 @@ impl Nic for Threaded {
             self.push(Post::of_sges(more)).expect("there was room for every cell");
         }
         self.reads += 1;
-        self.live(qp)?.reads += 1;
+        self.live_entry(qp)?.reads += 1;
         Ok(())
     }
 

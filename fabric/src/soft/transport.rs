@@ -94,7 +94,7 @@ pub(crate) trait Transport: Sized + Send {
 
     /// Returns how many polls may pass between two looks at the epoll. Few where data comes through sockets,
     /// `u32::MAX` where no socket is open.
-    fn look_interval(&self) -> u32;
+    fn epoll_interval(&self) -> u32;
 
     /// Acts on a deadline of a connection, or of the listeners, that is over. It is no longer in
     /// [`Tables::deadlines`].

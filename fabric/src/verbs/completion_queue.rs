@@ -222,7 +222,7 @@ pub(super) struct CompletionQueue {
     /// Until it is taken the next completion raises it, so there is no need to ask again: the device forgets
     /// the request only when it raises the event.
     is_armed: bool,
-    is_dead: bool,
+    has_failed: bool,
 }
 
 impl CompletionQueue {
@@ -231,7 +231,7 @@ impl CompletionQueue {
         let on_demand =
             QueueOnDemand { made: Arc::new(OnceLock::new()), channel: Arc::clone(channel), entries };
         let cq = std::ptr::null_mut();
-        Self { on_demand, cq, places: 0, now: Mark::default(), is_armed: false, is_dead: false }
+        Self { on_demand, cq, places: 0, now: Mark::default(), is_armed: false, has_failed: false }
     }
 
     /// Makes a queue for so many completions at once.
@@ -274,7 +274,7 @@ impl CompletionQueue {
         debug_assert!(batch.is_empty(), "what was not looked at would be lost");
         // SAFETY: the batch has room for `BATCH` of them.
         let polled = unsafe { ibv_poll_cq(self.cq, BATCH_I32, batch.wcs.as_mut_ptr()) };
-        self.is_dead |= polled < 0;
+        self.has_failed |= polled < 0;
         let filled = usize::try_from(polled).unwrap_or(0);
         (batch.at, batch.filled) = (0, filled);
         self.now.taken += filled as u64;
@@ -283,8 +283,8 @@ impl CompletionQueue {
     }
 
     /// Whether the queue overran, or the device is gone. No completions come from it any more.
-    pub fn is_dead(&self) -> bool {
-        self.is_dead
+    pub fn has_failed(&self) -> bool {
+        self.has_failed
     }
 
     /// Returns the present moment in the queue's stream of completions.

@@ -291,7 +291,7 @@ impl ConnectionId {
     }
 
     /// Sets the ECE options that the next message tells the peer.
-    pub fn tell_ece(&self, mut ece: ibv_ece) {
+    pub fn set_ece(&self, mut ece: ibv_ece) {
         // SAFETY: as above.
         unsafe { rdma_set_local_ece(self.id, &mut ece) };
     }

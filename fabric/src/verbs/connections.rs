@@ -156,7 +156,7 @@ pub(super) struct Connection {
     /// READs that the peer makes and answers.
     pub peer_reads: ReadDepth,
     /// Private data that this end sends when it asks or accepts.
-    pub said: PrivateData,
+    pub private_data: PrivateData,
     /// Whether anything happened on the connection since the last look for probing.
     pub is_active: bool,
     /// Whether the connection is in the NIC's list of those that wait for something.
@@ -192,7 +192,7 @@ impl Connection {
             path: None,
             is_counted: false,
             peer_reads: ReadDepth::MOST,
-            said: PrivateData::new(&[]).expect("nothing is short enough"),
+            private_data: PrivateData::new(&[]).expect("nothing is short enough"),
             is_active: true,
             is_timed: false,
         }

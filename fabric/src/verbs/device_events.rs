@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeviceEvent {
     /// Event of a QP, by the QP's number.
-    Qp { number: u32, said: QpEvent },
+    Qp { number: u32, event: QpEvent },
     /// Few SRQ entries are left.
     SrqLimit,
     /// An SRQ or a completion queue failed.
@@ -19,7 +19,7 @@ pub(super) enum DeviceEvent {
     /// The device failed for good.
     DeviceFailed,
     /// Event of a port, by the port's number.
-    Port { number: u8, said: PortEvent },
+    Port { number: u8, event: PortEvent },
     /// Event that does not concern a NIC, by the library's number for it.
     Other(u32),
 }
@@ -69,11 +69,11 @@ pub(super) fn next(context: &Context) -> Option<DeviceEvent> {
             return None;
         }
         let RawEvent { element, kind } = raw.assume_init_read();
-        let of_qp = |said| DeviceEvent::Qp { number: (*element.cast::<ibv_qp>()).qp_num, said };
+        let of_qp = |event| DeviceEvent::Qp { number: (*element.cast::<ibv_qp>()).qp_num, event };
         // Events of ports have a number in place of a pointer.
-        let of_port = |said| {
+        let of_port = |event| {
             let number = u8::try_from(element.addr() & usize::from(u8::MAX)).expect("a byte");
-            DeviceEvent::Port { number, said }
+            DeviceEvent::Port { number, event }
         };
         let decoded = match kind {
             1..=3 => of_qp(QpEvent::Failed),

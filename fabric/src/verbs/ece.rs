@@ -12,7 +12,7 @@ use super::queue_pair::QueuePair;
 pub(super) fn offer(pair: &QueuePair, id: &ConnectionId) {
     let own = pair.ece();
     if own.vendor_id != 0 {
-        id.tell_ece(own);
+        id.set_ece(own);
     }
 }
 
@@ -40,6 +40,6 @@ pub(super) fn take_offer(pair: &QueuePair, id: &ConnectionId) {
 pub(super) fn answer(pair: &QueuePair, id: &ConnectionId) {
     let own = pair.ece();
     if own.vendor_id != 0 && id.peer_ece().vendor_id != 0 {
-        id.tell_ece(own);
+        id.set_ece(own);
     }
 }

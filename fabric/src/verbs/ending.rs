@@ -141,7 +141,7 @@ impl VerbsNic {
     }
 
     /// Acts on the connections whose deadline has passed.
-    pub(super) fn look_at_time(&mut self, now: Instant) {
+    pub(super) fn check_deadlines(&mut self, now: Instant) {
         let mut position = 0;
         while let Some(&index) = self.timed.get(position) {
             let (qp, connection) = self.connections.at(index);
@@ -164,15 +164,16 @@ impl VerbsNic {
                 }
                 State::Farewell if is_due => self.fail(qp, DisconnectReason::Local),
                 State::Draining => {
-                    let told = connection.took_last_entry;
+                    let took_last_entry = connection.took_last_entry;
                     if !connection.takes_no_more_entries
-                        && (told || connection.last_wqe_deadline.is_some_and(|deadline| now >= deadline))
+                        && (took_last_entry
+                            || connection.last_wqe_deadline.is_some_and(|deadline| now >= deadline))
                     {
                         connection.takes_no_more_entries = true;
                         let seat = connection.seat.expect("a connection with a queue pair has a place");
                         let moment = (self.receive_completions.now(), self.send_completions.now(seat));
                         connection.settles_after = moment;
-                        self.counters.last_wqe_missed += u64::from(!told);
+                        self.counters.last_wqe_missed += u64::from(!took_last_entry);
                     }
                 }
                 State::Resolving
@@ -186,25 +187,25 @@ impl VerbsNic {
     }
 
     /// Acts on an event of the device.
-    pub(super) fn device_said(&mut self, event: DeviceEvent) {
+    pub(super) fn handle_device_event(&mut self, event: DeviceEvent) {
         match event {
-            DeviceEvent::Qp { number, said } => self.qp_said(number, said),
+            DeviceEvent::Qp { number, event } => self.handle_qp_event(number, event),
             DeviceEvent::SrqLimit => {
                 self.counters.srq_limit_reached += 1;
                 self.receives.limit_was_reached();
             }
             // Without its SRQ or one of its completion queues this NIC cannot work.
             DeviceEvent::QueueFailed | DeviceEvent::DeviceFailed => self.device_is_gone(),
-            DeviceEvent::Port { number, said } => self.port_said(number, said),
+            DeviceEvent::Port { number, event } => self.handle_port_event(number, event),
             DeviceEvent::Other(_) => {}
         }
     }
 
-    fn qp_said(&mut self, number: u32, said: QpEvent) {
+    fn handle_qp_event(&mut self, number: u32, event: QpEvent) {
         let Some(index) = self.by_qp_number.get(number) else { return };
         let (qp, connection) = self.connections.at(index);
         let stands = matches!(connection.state, State::Connected | State::Farewell | State::Accepting);
-        match said {
+        match event {
             QpEvent::LastEntryTaken => {
                 connection.took_last_entry = true;
                 if stands {

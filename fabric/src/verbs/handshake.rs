@@ -67,7 +67,7 @@ impl VerbsNic {
         match begun {
             Ok(id) => {
                 let connection = self.connections.get_mut(qp).expect("it was just made");
-                (connection.id, connection.said) = (Some(id), *private_data);
+                (connection.id, connection.private_data) = (Some(id), *private_data);
                 self.wait_until(qp, later(self.options.handshake));
                 Ok(qp)
             }
@@ -188,7 +188,7 @@ impl VerbsNic {
             let connection = self.connections.get_mut(qp).expect("it was just seen");
             connection.state = State::Connecting;
             let terms = Terms {
-                private_data: connection.said,
+                private_data: connection.private_data,
                 qp_number,
                 reads,
                 retry: self.options.retry,
@@ -259,7 +259,7 @@ impl VerbsNic {
         }
         let parts = self.parts_for(qp);
         let connection = self.connections.get_mut(qp).expect("it was just seen");
-        (connection.said, connection.state) = (*private_data, State::Accepting);
+        (connection.private_data, connection.state) = (*private_data, State::Accepting);
         connection.reads_max = u32::from(wanted.reads.makes);
         connection.has_order = true;
         let id = connection.id.take().expect("a request has an identifier");
@@ -296,7 +296,7 @@ impl VerbsNic {
         let reads = self.reads_beside(peer_reads);
         let connection = self.connections.get_mut(qp).expect("it is back");
         let terms = Terms {
-            private_data: connection.said,
+            private_data: connection.private_data,
             qp_number: connection.qp_number.expect("it was just made"),
             reads,
             retry: self.options.retry,

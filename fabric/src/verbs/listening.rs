@@ -62,7 +62,7 @@ impl Listening {
             _ => asked,
         };
         let addresses = if asked.ip().is_unspecified() {
-            meant(asked.ip(), port.number, &port.addresses())
+            stood_for(asked.ip(), port.number, &port.addresses())
         } else {
             vec![asked.ip()]
         };
@@ -115,7 +115,7 @@ impl Listening {
     pub fn is_stale(&self, present: &[LocalAddress], all: bool) -> bool {
         let is_new = |address: &IpAddr| self.places.iter().all(|place| place.address != *address);
         let any_new = self.asked.ip().is_unspecified()
-            && meant(self.asked.ip(), self.port.number, present).iter().any(is_new);
+            && stood_for(self.asked.ip(), self.port.number, present).iter().any(is_new);
         any_new
             || self.places.iter().any(|place| {
                 let is_there = is_present(place.address, present);
@@ -128,7 +128,7 @@ impl Listening {
     /// `present` are the device's addresses now. With `all` it listens anew at each of them.
     pub fn renew(&mut self, present: &[LocalAddress], all: bool) {
         if self.asked.ip().is_unspecified() {
-            for address in meant(self.asked.ip(), self.port.number, present) {
+            for address in stood_for(self.asked.ip(), self.port.number, present) {
                 if self.places.iter().all(|place| place.address != address) {
                     let id = Err("it was just found".to_owned());
                     self.places.push(Place { address, id, is_there: false, is_learned: true });
@@ -180,7 +180,7 @@ impl VerbsNic {
             Ok(listening) => {
                 let real = listening.address();
                 self.listening.push(listening);
-                self.tell_listening();
+                self.update_listening();
                 Ok(Address::Rdma(real.to_string()))
             }
             Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => {
@@ -191,7 +191,7 @@ impl VerbsNic {
     }
 
     /// Updates the port's status after the set of addresses at which the NIC listens has changed.
-    pub(super) fn tell_listening(&mut self) {
+    pub(super) fn update_listening(&mut self) {
         if !self.listening.is_empty() {
             self.surveying.note_listening(Instant::now());
         }
@@ -204,7 +204,7 @@ impl VerbsNic {
     pub(super) fn end_listening(&mut self) {
         self.listening.clear();
         self.surveying.stop_listening();
-        self.tell_listening();
+        self.update_listening();
     }
 }
 
@@ -215,7 +215,7 @@ fn is_present(address: IpAddr, present: &[LocalAddress]) -> bool {
 }
 
 /// Returns those of the present addresses that an unspecified address stands for at a port.
-fn meant(all: IpAddr, port: u8, present: &[LocalAddress]) -> Vec<IpAddr> {
+fn stood_for(all: IpAddr, port: u8, present: &[LocalAddress]) -> Vec<IpAddr> {
     let mut addresses: Vec<IpAddr> = Vec::new();
     for found in present.iter().filter(|found| found.port == port) {
         if (all.is_ipv6() || found.address.is_ipv4()) && !addresses.contains(&found.address) {

@@ -91,9 +91,9 @@ use surveying::Surveying;
 
 /// Polls between two looks at the event channels, each of which is a system call. A sleeping user is woken by
 /// events at once.
-const LOOK_EVERY: u32 = 4096;
+const CHECK_EVERY: u32 = 4096;
 /// Polls between two looks at the event channels while a connection is being made or ended.
-const LOOK_EVERY_TIMED: u32 = 16;
+const CHECK_EVERY_TIMED: u32 = 16;
 /// Events of connections that are taken in one look, at most. Each takes some system calls.
 const EVENTS_AT_ONCE: u32 = 8;
 /// Number of empty polls that a poll with work counts for. Such a poll takes longer, and its messages share
@@ -143,8 +143,8 @@ pub struct VerbsNic {
     sends: u32,
     reads: u32,
     counters: Counters,
-    polls_since_look: u32,
-    look_first: bool,
+    polls_since_check: u32,
+    check_first: bool,
     polled: bool,
 }
 
@@ -182,7 +182,7 @@ impl VerbsNic {
         let watch = Arc::new(PortWatch::new(PortStatus::new(&port.device, port.number, &survey)));
         let says = device.attributes();
         let attributes = options.profile.map_or(says, |profile| says.at_most(profile.attributes()));
-        let device_limits = NicLimits::derive(&attributes, &options.wants())?;
+        let device_limits = NicLimits::derive(&attributes, &options.requirements())?;
         let limits = Limits { numa_node: device.numa_node(), ..device_limits.reported };
         let options = VerbsOptions { sends_max: device_limits.sends, ..options };
         let domain = Arc::new(Domain::new(&device)?);
@@ -224,7 +224,7 @@ impl VerbsNic {
             gathered: Gathered::new(limits.scatter_max.max(device_limits.send_sges) as usize),
             events: VecDeque::with_capacity(3 * limits.qps_max as usize),
             watch,
-            surveying: Surveying::after(&survey, options.look_every),
+            surveying: Surveying::after(&survey, options.survey_every),
             paths: Paths::default(),
             readiness,
             expanding: None,
@@ -236,8 +236,8 @@ impl VerbsNic {
             sends: 0,
             reads: 0,
             counters: Counters::default(),
-            polls_since_look: 0,
-            look_first: false,
+            polls_since_check: 0,
+            check_first: false,
             polled: false,
             options,
         })
@@ -269,38 +269,38 @@ impl VerbsNic {
     fn progress(&mut self) {
         self.polled = true;
         self.send_completions.awake();
-        self.polls_since_look = self.polls_since_look.saturating_add(1);
+        self.polls_since_check = self.polls_since_check.saturating_add(1);
         self.take_outcomes();
-        let every = if self.timed.is_empty() { LOOK_EVERY } else { LOOK_EVERY_TIMED };
-        if self.look_first || self.polls_since_look >= every {
-            self.look();
+        let every = if self.timed.is_empty() { CHECK_EVERY } else { CHECK_EVERY_TIMED };
+        if self.check_first || self.polls_since_check >= every {
+            self.check_events();
         }
         self.flush();
     }
 
     /// Takes what the event channels have, and returns how many descriptors were ready.
-    fn look(&mut self) -> usize {
-        (self.look_first, self.polls_since_look) = (false, 0);
-        let ready = self.readiness.look(&mut none_ready());
+    fn check_events(&mut self) -> usize {
+        (self.check_first, self.polls_since_check) = (false, 0);
+        let ready = self.readiness.poll(&mut none_ready());
         if ready > 0 {
             self.readiness.set_timer(None);
             self.set_up.clear();
             self.take_outcomes();
             self.take_completion_events();
             while let Some(event) = device_events::next(self.device.context()) {
-                self.device_said(event);
+                self.handle_device_event(event);
             }
             for taken in 1..=EVENTS_AT_ONCE {
                 let Some((context, event)) = connection_manager::next_event(&self.channel) else { break };
                 self.handle(context, event);
                 // Further events wait for the next poll, so that existing connections do not wait for all of
                 // them.
-                self.look_first = taken == EVENTS_AT_ONCE;
+                self.check_first = taken == EVENTS_AT_ONCE;
             }
         }
         let now = Instant::now();
         if !self.timed.is_empty() {
-            self.look_at_time(now);
+            self.check_deadlines(now);
         }
         if self.surveying.next().is_some_and(|next| now >= next) {
             self.begin_survey(false);
@@ -414,7 +414,7 @@ impl Nic for VerbsNic {
         self.progress();
         let polled = self.take_completions(completions);
         if polled > 0 {
-            self.polls_since_look = self.polls_since_look.saturating_add(POLL_WITH_WORK - 1);
+            self.polls_since_check = self.polls_since_check.saturating_add(POLL_WITH_WORK - 1);
         }
         polled
     }
@@ -433,7 +433,7 @@ impl Nic for VerbsNic {
 
     fn arm(&mut self, _now_ns: u64) -> bool {
         self.flush();
-        if self.has_news() || self.look() > 0 {
+        if self.has_news() || self.check_events() > 0 {
             return false;
         }
         // The look may have gathered probes.
@@ -448,7 +448,7 @@ impl Nic for VerbsNic {
         let probe = self.probing.next();
         let next = self.next_deadline().into_iter().chain(probe).chain(self.surveying.next()).min();
         self.readiness.set_timer(next.map(|at| at.saturating_duration_since(Instant::now())));
-        self.look_first = true;
+        self.check_first = true;
         true
     }
 }

@@ -1,6 +1,6 @@
 //! Options with which a NIC on verbs is built.
 
-use crate::limits::{CompletionQueues, Profile, Wants};
+use crate::limits::{CompletionQueues, Profile, Requirements};
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -121,7 +121,7 @@ pub struct VerbsOptions {
     /// s).
     ///
     /// Most devices do not report a new MTU. Changes that the device reports do not wait for such a look.
-    pub look_every: Duration,
+    pub survey_every: Duration,
     /// Time for which a QP in the error state may keep its work (default 1 s). After it the QP is destroyed
     /// all the same, and counted.
     pub drain: Duration,
@@ -168,7 +168,7 @@ impl VerbsOptions {
             farewell: Duration::from_secs(1),
             handshake: Duration::from_secs(20),
             keep_alive: Duration::from_secs(5),
-            look_every: Duration::from_secs(10),
+            survey_every: Duration::from_secs(10),
             drain: Duration::from_secs(1),
             last_wqe: Duration::from_millis(20),
         }
@@ -183,8 +183,8 @@ impl VerbsOptions {
     }
 
     /// Returns what the NIC asks of its device.
-    pub fn wants(&self) -> Wants {
-        Wants {
+    pub fn requirements(&self) -> Requirements {
+        Requirements {
             qps: self.qps_max,
             srq_entries: self.srq_entries_max,
             reads: self.reads_max,

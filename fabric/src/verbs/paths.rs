@@ -51,7 +51,7 @@ impl VerbsNic {
         if let Some(path) = connection.pair.as_ref().and_then(QueuePair::path) {
             connection.path = Some(path.bytes);
             self.paths.begin(path.bytes);
-            self.tell_paths();
+            self.update_paths();
             if self.surveying.is_news(path.standing) {
                 // The path's state of the port is already old, so it is not what is reported.
                 self.begin_survey(false);
@@ -67,11 +67,11 @@ impl VerbsNic {
         }
         if let Some(bytes) = connection.path.take() {
             self.paths.end(bytes);
-            self.tell_paths();
+            self.update_paths();
         }
     }
 
-    fn tell_paths(&self) {
+    fn update_paths(&self) {
         self.watch.update(|status| status.paths = self.paths.each());
     }
 }

@@ -71,7 +71,7 @@ impl VerbsNic {
             if looks_left == 0 {
                 return filled;
             }
-            if !self.look_in_turn() {
+            if !self.poll_in_turn() {
                 looks_left -= 1;
             }
         }
@@ -79,9 +79,9 @@ impl VerbsNic {
 
     /// Polls the queue whose turn it is. `true` where it may have more, and keeps its turn.
     #[inline]
-    fn look_in_turn(&mut self) -> bool {
+    fn poll_in_turn(&mut self) -> bool {
         let has_more = match self.turn.checked_sub(1) {
-            Some(position) => self.send_completions.look_at(position),
+            Some(position) => self.send_completions.poll_at(position),
             // Completions that are blocked are still in the batch.
             None if !self.arrivals.is_empty() => false,
             None => self.receive_completions.poll(&mut self.arrivals) && self.arrivals.was_full(),
@@ -154,7 +154,7 @@ impl VerbsNic {
                 Posted::Probe => {
                     if is_last {
                         self.expanding = None;
-                        self.look_at_end(qp, status);
+                        self.check_status(qp, status);
                         return filled;
                     }
                     continue;
@@ -180,7 +180,7 @@ impl VerbsNic {
             let says_farewell = connection.state == State::Farewell && connection.sends == 0;
             if is_last {
                 self.expanding = None;
-                self.look_at_end(qp, status);
+                self.check_status(qp, status);
             }
             if says_farewell {
                 self.fail(qp, DisconnectReason::Local);
@@ -194,7 +194,7 @@ impl VerbsNic {
 
     /// Ends the connection of work that did not succeed.
     #[inline]
-    fn look_at_end(&mut self, qp: Qp, status: Status) {
+    fn check_status(&mut self, qp: Qp, status: Status) {
         if let Some(reason) = reason_of(status) {
             self.fail(qp, reason);
         } else if status == Status::Flushed {
@@ -222,7 +222,7 @@ impl VerbsNic {
                 }
                 State::Connecting | State::Connected => {
                     // The event is on its way, or waits to be polled.
-                    self.look_first = true;
+                    self.check_first = true;
                     return Received::Blocked;
                 }
                 _ => {}
@@ -232,7 +232,7 @@ impl VerbsNic {
         // the reason. So it is shown first.
         if status != Status::Success
             && let Some(seat) = connection.seat
-            && self.send_completions.look_for(seat)
+            && self.send_completions.poll_of(seat)
         {
             return Received::Later;
         }
@@ -253,7 +253,7 @@ impl VerbsNic {
         } else {
             self.counters.flushed += u64::from(status == Status::Flushed);
             self.counters.protocol_errors += u64::from(status == Status::Length);
-            self.look_at_end(qp, status);
+            self.check_status(qp, status);
         }
         Received::Done(Completion { qp, work: Work::Receive { entry, payload_bytes }, status })
     }

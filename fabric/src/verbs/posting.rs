@@ -80,7 +80,10 @@ impl VerbsNic {
     #[inline]
     pub(super) fn give_gathered(&mut self) {
         self.receives.flush();
-        if self.receives.is_dead() || self.receive_completions.is_dead() || self.send_completions.is_dead() {
+        if self.receives.has_failed()
+            || self.receive_completions.has_failed()
+            || self.send_completions.has_failed()
+        {
             self.device_is_gone();
         }
         if self.gathered.connections.is_empty() {

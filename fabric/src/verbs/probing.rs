@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// Looks, one in each `keep_alive`, after which a connection is ended because its work does not end. There
 /// are more looks where the device sends a packet again for longer.
-const STALLED_LOOKS_MIN: u32 = 4;
+const STALLED_CHECKS_MIN: u32 = 4;
 /// Number of parts that connections are divided into.
 const PARTS: usize = 64;
 
@@ -28,7 +28,7 @@ pub(super) struct Probing {
     next: Instant,
     every: Duration,
     /// Number of looks after which a connection whose work does not end is ended.
-    stalled_looks: u32,
+    stalled_checks: u32,
 }
 
 impl Probing {
@@ -36,9 +36,9 @@ impl Probing {
     /// acknowledged.
     pub fn new(keep_alive: Duration, sent_again_for: Duration, now: Instant) -> Self {
         let every = (keep_alive / u32::try_from(PARTS).expect("parts are few")).max(EVERY_MIN);
-        let looks = sent_again_for.as_nanos().div_ceil(keep_alive.max(EVERY_MIN).as_nanos());
-        let stalled_looks = u32::try_from(looks).unwrap_or(u32::MAX).max(STALLED_LOOKS_MIN);
-        Self { standing: [0; PARTS], part: 0, next: now + every, every, stalled_looks }
+        let checks = sent_again_for.as_nanos().div_ceil(keep_alive.max(EVERY_MIN).as_nanos());
+        let stalled_checks = u32::try_from(checks).unwrap_or(u32::MAX).max(STALLED_CHECKS_MIN);
+        Self { standing: [0; PARTS], part: 0, next: now + every, every, stalled_checks }
     }
 
     /// Counts a connection that is ready.
@@ -108,7 +108,7 @@ impl VerbsNic {
         if !connection.is_idle() {
             // Such work might never end: its peer asked for endless retries, or answers no READ.
             connection.stalled = connection.stalled.saturating_add(1);
-            if connection.stalled >= self.probing.stalled_looks {
+            if connection.stalled >= self.probing.stalled_checks {
                 self.fail(qp, DisconnectReason::Transport(libc::ETIMEDOUT));
             }
             return;
@@ -151,14 +151,14 @@ mod tests {
 
     #[test]
     fn work_is_not_given_up_while_the_device_sends_it_again() {
-        let looks = |keep_alive, sent_again_for| {
-            Probing::new(keep_alive, sent_again_for, Instant::now()).stalled_looks
+        let checks = |keep_alive, sent_again_for| {
+            Probing::new(keep_alive, sent_again_for, Instant::now()).stalled_checks
         };
-        assert_eq!(looks(KEEP_ALIVE, Duration::from_secs(2)), 4);
-        assert_eq!(looks(KEEP_ALIVE, Duration::from_secs(20)), 4);
-        assert_eq!(looks(KEEP_ALIVE, Duration::from_secs(120)), 24);
-        assert_eq!(looks(KEEP_ALIVE, Duration::from_secs(121)), 25);
-        assert_eq!(looks(Duration::ZERO, Duration::from_secs(1 << 20)), u32::MAX);
+        assert_eq!(checks(KEEP_ALIVE, Duration::from_secs(2)), 4);
+        assert_eq!(checks(KEEP_ALIVE, Duration::from_secs(20)), 4);
+        assert_eq!(checks(KEEP_ALIVE, Duration::from_secs(120)), 24);
+        assert_eq!(checks(KEEP_ALIVE, Duration::from_secs(121)), 25);
+        assert_eq!(checks(Duration::ZERO, Duration::from_secs(1 << 20)), u32::MAX);
     }
 
     #[test]

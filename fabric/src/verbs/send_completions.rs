@@ -28,7 +28,7 @@ pub(super) struct SendCompletions {
     by_address: Vec<(usize, u32)>,
     /// Whether the NIC's user may be asleep. Work that begins then must ask its queue for an event.
     is_watched: bool,
-    is_dead: bool,
+    has_failed: bool,
     channel: Arc<CompletionChannel>,
 }
 
@@ -42,7 +42,7 @@ impl SendCompletions {
             batch: Batch::new(),
             by_address: Vec::with_capacity(room),
             is_watched: false,
-            is_dead: false,
+            has_failed: false,
             channel: Arc::clone(channel),
         }
     }
@@ -114,23 +114,23 @@ impl SendCompletions {
     /// Polls the queue at a position among those in use. The batch must be empty. `true` where the queue may
     /// have more.
     #[inline]
-    pub fn look_at(&mut self, position: usize) -> bool {
+    pub fn poll_at(&mut self, position: usize) -> bool {
         match self.seating.at(position) {
-            Some(queue) => self.look_into(queue) && self.batch.was_full(),
+            Some(queue) => self.poll_queue(queue) && self.batch.was_full(),
             None => false,
         }
     }
 
     /// Polls the queue of a connection. The batch must be empty. Returns whether anything came.
-    pub fn look_for(&mut self, seat: Seat) -> bool {
-        self.seating.is_busy(seat.0) && self.look_into(seat.0)
+    pub fn poll_of(&mut self, seat: Seat) -> bool {
+        self.seating.is_busy(seat.0) && self.poll_queue(seat.0)
     }
 
     #[inline]
-    fn look_into(&mut self, queue: u32) -> bool {
+    fn poll_queue(&mut self, queue: u32) -> bool {
         let queue = &mut self.queues[queue as usize];
         let any = queue.poll(&mut self.batch);
-        self.is_dead |= queue.is_dead();
+        self.has_failed |= queue.has_failed();
         any
     }
 
@@ -152,7 +152,7 @@ impl SendCompletions {
         while self.batch.is_empty()
             && let Some(queue) = self.seating.at(position)
         {
-            self.look_into(queue);
+            self.poll_queue(queue);
             position += 1;
         }
         !self.batch.is_empty()
@@ -183,8 +183,8 @@ impl SendCompletions {
     }
 
     /// Whether a queue overran, or the device is gone.
-    pub fn is_dead(&self) -> bool {
-        self.is_dead
+    pub fn has_failed(&self) -> bool {
+        self.has_failed
     }
 
     /// Returns the use of each queue that was made.

@@ -47,7 +47,7 @@ pub(super) struct SharedReceiveQueue {
     sges: Box<[[ibv_sge; SGES]]>,
     gathered: usize,
     limit: Limit,
-    is_dead: bool,
+    has_failed: bool,
     _domain: Arc<Domain>,
 }
 
@@ -72,7 +72,7 @@ impl SharedReceiveQueue {
             sges: vec![[ibv_sge { addr: 0, length: 0, lkey: 0 }; SGES]; BATCH].into(),
             gathered: 0,
             limit: Limit::default(),
-            is_dead: false,
+            has_failed: false,
             _domain: Arc::clone(domain),
         })
     }
@@ -112,13 +112,13 @@ impl SharedReceiveQueue {
         // copies both.
         let result = unsafe { ibv_post_srq_recv(self.srq, self.wrs.as_mut_ptr(), &mut bad) };
         // The NIC counts posted entries, so the queue is not full: only a dead device refuses.
-        self.is_dead |= result != 0;
+        self.has_failed |= result != 0;
         self.gathered = 0;
     }
 
     /// Whether the device refused an entry, which is then lost.
-    pub fn is_dead(&self) -> bool {
-        self.is_dead
+    pub fn has_failed(&self) -> bool {
+        self.has_failed
     }
 
     /// Asks the device for one event when only a few entries are left, if so many are posted now.

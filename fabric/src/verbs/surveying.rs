@@ -43,7 +43,7 @@ enum Listens {
 pub(super) struct Surveying {
     /// Time between two looks without an event of the device. Devices do not report some changes, such as a
     /// new MTU of the interface.
-    look_every: Duration,
+    survey_every: Duration,
     phase: Phase,
     /// Request for one more survey, made while one was under way. The value says whether that one listens
     /// anew everywhere.
@@ -58,9 +58,9 @@ pub(super) struct Surveying {
 
 impl Surveying {
     /// Makes a schedule that follows this survey.
-    pub fn after(survey: &Survey, look_every: Duration) -> Self {
+    pub fn after(survey: &Survey, survey_every: Duration) -> Self {
         let known = survey.standing.as_ref().ok().copied();
-        Self { look_every, phase: Phase::Over, again: None, next: None, all: false, known }
+        Self { survey_every, phase: Phase::Over, again: None, next: None, all: false, known }
     }
 
     /// Returns the time of the next survey, even without an event of the device.
@@ -75,7 +75,7 @@ impl Surveying {
 
     /// Notes that the NIC listens. From now on surveys regularly check whether it listens everywhere.
     pub fn note_listening(&mut self, now: Instant) {
-        self.next.get_or_insert(now + self.look_every);
+        self.next.get_or_insert(now + self.survey_every);
     }
 
     /// Notes that the NIC stops listening. Listeners that are with a survey must end, too.
@@ -137,7 +137,7 @@ impl Surveying {
             Listens::Nowhere => None,
             _ if self.all => Some(SETTLE),
             Listens::Lacking => Some(RENEW_EVERY),
-            Listens::Everywhere => Some(self.look_every),
+            Listens::Everywhere => Some(self.survey_every),
         };
         self.next = span.map(|span| now + span);
         self.again.take()
@@ -146,8 +146,8 @@ impl Surveying {
 
 impl VerbsNic {
     /// Acts on a device's event about a port.
-    pub(super) fn port_said(&mut self, number: u8, said: PortEvent) {
-        if said == PortEvent::Down && number == self.device.port().number {
+    pub(super) fn handle_port_event(&mut self, number: u8, event: PortEvent) {
+        if event == PortEvent::Down && number == self.device.port().number {
             self.watch.update(|status| {
                 status.downs += 1;
                 status.state = PortState::Down;
@@ -205,7 +205,7 @@ impl VerbsNic {
             _ => Listens::Everywhere,
         };
         let again = self.surveying.ended(Instant::now(), listens);
-        self.tell_listening();
+        self.update_listening();
         if let Some(all) = again {
             self.begin_survey(all);
         }
@@ -216,13 +216,13 @@ impl VerbsNic {
 mod tests {
     use super::*;
 
-    const LOOK_EVERY: Duration = Duration::from_secs(7);
+    const SURVEY_EVERY: Duration = Duration::from_secs(7);
     const STANDING: Standing =
         Standing { state: PortState::Active, packet_bytes_max: 4096, is_infiniband: false };
     const LONGER: Standing = Standing { packet_bytes_max: 1024, ..STANDING };
 
     fn surveying() -> Surveying {
-        Surveying::after(&Survey { standing: Ok(STANDING), addresses: Vec::new() }, LOOK_EVERY)
+        Surveying::after(&Survey { standing: Ok(STANDING), addresses: Vec::new() }, SURVEY_EVERY)
     }
 
     #[test]
@@ -247,13 +247,13 @@ mod tests {
             surveying.next()
         };
         assert_eq!(next(Listens::Nowhere), None);
-        assert_eq!(next(Listens::Everywhere), Some(now + LOOK_EVERY));
+        assert_eq!(next(Listens::Everywhere), Some(now + SURVEY_EVERY));
         assert_eq!(next(Listens::Lacking), Some(now + RENEW_EVERY));
         surveying.stop_scheduling();
         assert_eq!(surveying.next(), None, "nobody wants to know");
         surveying.note_listening(now);
         surveying.note_listening(now + SETTLE);
-        assert_eq!(surveying.next(), Some(now + LOOK_EVERY), "at one address more");
+        assert_eq!(surveying.next(), Some(now + SURVEY_EVERY), "at one address more");
     }
 
     #[test]

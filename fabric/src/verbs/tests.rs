@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Library's number for the event that the device failed for good.
 const DEVICE_FATAL: u32 = 8;
 /// Time after which a test fails; long enough for a machine that compiles meanwhile.
-const PATIENCE: Duration = Duration::from_secs(120);
+const WAIT_LIMIT: Duration = Duration::from_secs(120);
 
 fn address() -> Address {
     let ip: std::net::IpAddr = std::env::var("JET_RDMA_ADDRESS")
@@ -42,7 +42,7 @@ fn until<T>(
     what: &str,
     mut look: impl FnMut(&mut [VerbsNic; 2]) -> Option<T>,
 ) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_LIMIT;
     let nothing = Completion {
         qp: Qp { index: 0, generation: 0 },
         work: Work::Send { id: 0 },
@@ -55,7 +55,7 @@ fn until<T>(
         if let Some(found) = look(nics) {
             return found;
         }
-        assert!(Instant::now() < deadline, "waited {PATIENCE:?} for {what}");
+        assert!(Instant::now() < deadline, "waited {WAIT_LIMIT:?} for {what}");
     }
 }
 
@@ -154,11 +154,11 @@ fn each_end_sets_its_own_retries() {
 /// Guard of an injected device event, for the element with that number or address.
 ///
 /// The device's own events no longer arrive. When the guard is dropped, the injected ones do not either.
-struct Said {
+struct Injected {
     _writing: OwnedFd,
 }
 
-fn say(nic: &mut VerbsNic, kind: u32, element: u64) -> Said {
+fn inject_event(nic: &mut VerbsNic, kind: u32, element: u64) -> Injected {
     let (reading, writing) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).unwrap();
     let mut words = [0u8; 16];
     words[..8].copy_from_slice(&element.to_ne_bytes());
@@ -169,8 +169,8 @@ fn say(nic: &mut VerbsNic, kind: u32, element: u64) -> Said {
     let result = unsafe { libc::dup2(reading.as_raw_fd(), context.async_fd().as_raw_fd()) };
     assert_eq!(result, context.async_fd().as_raw_fd());
     nic.readiness.watch(context.async_fd()).unwrap();
-    nic.look();
-    Said { _writing: writing }
+    nic.check_events();
+    Injected { _writing: writing }
 }
 
 #[test]
@@ -180,10 +180,10 @@ fn a_device_that_failed_is_there_again_when_it_is_opened_at_the_same_place() {
     for _ in 0..64 {
         let mut nic = nic();
         let place = nic.device.context().as_ptr();
-        nic.look();
+        nic.check_events();
         assert_eq!(nic.poll_event(0), None, "a device that was just opened");
         nic.listen(&address()).expect("it listens");
-        let _said = say(&mut nic, DEVICE_FATAL, 0);
+        let _injected = inject_event(&mut nic, DEVICE_FATAL, 0);
         assert_eq!(nic.poll_event(0), Some(Event::Gone));
         if place == last {
             return;
@@ -197,17 +197,17 @@ fn a_device_that_failed_is_there_again_when_it_is_opened_at_the_same_place() {
 #[ignore = "needs an RDMA device, named by JET_RDMA_ADDRESS: docs/rdma.md"]
 fn an_interface_that_moved_is_looked_at_soon_though_the_next_look_is_far() {
     const HOUR: Duration = Duration::from_secs(3600);
-    let mut nic = VerbsNic::new(VerbsOptions { look_every: HOUR, ..options() }).expect("a NIC");
+    let mut nic = VerbsNic::new(VerbsOptions { survey_every: HOUR, ..options() }).expect("a NIC");
     nic.listen(&address()).expect("it listens");
     let is_far = |nic: &VerbsNic| nic.surveying.next().is_some_and(|next| next > Instant::now() + HOUR / 2);
     assert!(is_far(&nic));
     // Only bonded interfaces move, so RDMA CM's event is injected.
     nic.handle(0, CmEvent::AddressMoved);
     assert!(!is_far(&nic), "nobody heard it");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_LIMIT;
     while !is_far(&nic) {
-        nic.look();
-        assert!(Instant::now() < deadline, "no look in {PATIENCE:?}");
+        nic.check_events();
+        assert!(Instant::now() < deadline, "no look in {WAIT_LIMIT:?}");
     }
     let listening = nic.watch().status().listening;
     assert!(listening.len() == 1 && listening[0].is_there && listening[0].problem.is_none(), "{listening:?}");
@@ -233,11 +233,11 @@ impl Crowd {
         for _ in 0..size {
             self.nic.connect(address, &words).expect("a place in the table");
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_LIMIT;
         while self.stands < size {
             self.turn();
             assert_eq!(self.ended, 0, "a connection was refused, or lost");
-            assert!(Instant::now() < deadline, "{} of {size} stand after {PATIENCE:?}", self.stands);
+            assert!(Instant::now() < deadline, "{} of {size} stand after {WAIT_LIMIT:?}", self.stands);
         }
     }
 
@@ -273,7 +273,7 @@ fn a_thousand_come_at_once_and_go_at_once_and_none_of_their_calls_is_where_other
         // The connections end without a message, as in a process that exits.
         drop(crowd);
     });
-    let deadline = Instant::now() + 2 * PATIENCE;
+    let deadline = Instant::now() + 2 * WAIT_LIMIT;
     let before = set_up::SLOW_CALLS.get();
     let (mut asked, mut stood, mut ended) = (0, 0, 0);
     while ended < SIZE {

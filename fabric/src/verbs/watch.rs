@@ -1,7 +1,7 @@
 //! The status of a NIC's port, which any thread may read.
 //!
-//! The NIC updates it when the device reports a change, and every 10 s ([`super::VerbsOptions::look_every`])
-//! while it listens.
+//! The NIC updates it when the device reports a change, and every 10 s
+//! ([`super::VerbsOptions::survey_every`]) while it listens.
 
 use super::port::{PortState, Standing};
 use super::set_up::Survey;

@@ -185,7 +185,7 @@ pub fn a_killed_peer_flushes_what_is_in_flight(fabric: &dyn Fabric) {
     let mut world = World::new(fabric);
     let (bystander, _) = world.connect();
     let name = format!("{}::a_killed_peer_flushes_what_is_in_flight", fabric.name());
-    for patience in [1, 100, 1000] {
+    for enough in [1, 100, 1000] {
         world.server().received.clear();
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", &name, "--test-threads=1", "--include-ignored"])
@@ -199,7 +199,7 @@ pub fn a_killed_peer_flushes_what_is_in_flight(fabric: &dyn Fabric) {
             panic!("no request")
         };
         world.server().nic().accept(qp, &PrivateData::new(&[]).unwrap()).unwrap();
-        world.until("the child's messages", |ends| ends[SERVER].received.len() >= patience);
+        world.until("the child's messages", |ends| ends[SERVER].received.len() >= enough);
         let payload = world.server().received[0].payload.clone();
         let address = u64::from_le_bytes(payload[..8].try_into().unwrap());
         let key = u32::from_le_bytes(payload[8..].try_into().unwrap());

@@ -78,11 +78,11 @@ fn polled(options: SoftOptions) -> Box<dyn Nic> {
     Box::new(soft(options))
 }
 
-fabric_of_a_profile! { MEAN:
-    ShmMean, "shm_mean", polled, shm_address;
-    TcpMean, "tcp_mean", polled, tcp_address;
-    ShmThreadedMean, "shm_threaded_mean", on_a_thread, shm_address;
-    TcpThreadedMean, "tcp_threaded_mean", on_a_thread, tcp_address;
+fabric_of_a_profile! { SMALLEST:
+    ShmSmallest, "shm_smallest", polled, shm_address;
+    TcpSmallest, "tcp_smallest", polled, tcp_address;
+    ShmThreadedSmallest, "shm_threaded_smallest", on_a_thread, shm_address;
+    TcpThreadedSmallest, "tcp_threaded_smallest", on_a_thread, tcp_address;
 }
 
 fabric_of_a_profile! { CONNECTX_6:

@@ -111,10 +111,10 @@ conforms! {
     tcp: Tcp;
     shm_threaded: ShmThreaded;
     tcp_threaded: TcpThreaded;
-    shm_mean: ShmMean;
-    tcp_mean: TcpMean;
-    shm_threaded_mean: ShmThreadedMean;
-    tcp_threaded_mean: TcpThreadedMean;
+    shm_smallest: ShmSmallest;
+    tcp_smallest: TcpSmallest;
+    shm_threaded_smallest: ShmThreadedSmallest;
+    tcp_threaded_smallest: TcpThreadedSmallest;
     shm_connectx_6: ShmConnectX6;
     tcp_connectx_6: TcpConnectX6;
     shm_threaded_connectx_6: ShmThreadedConnectX6;
@@ -122,10 +122,10 @@ conforms! {
 }
 
 completes_as_a_device! {
-    shm_mean_order: ShmMean;
-    tcp_mean_order: TcpMean;
-    shm_threaded_mean_order: ShmThreadedMean;
-    tcp_threaded_mean_order: TcpThreadedMean;
+    shm_smallest_order: ShmSmallest;
+    tcp_smallest_order: TcpSmallest;
+    shm_threaded_smallest_order: ShmThreadedSmallest;
+    tcp_threaded_smallest_order: TcpThreadedSmallest;
     shm_connectx_6_order: ShmConnectX6;
     tcp_connectx_6_order: TcpConnectX6;
     shm_threaded_connectx_6_order: ShmThreadedConnectX6;

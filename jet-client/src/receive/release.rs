@@ -12,7 +12,7 @@ use jet_wire::segment::{Release, release_kind};
 /// nothing, before.
 const BATCH: u32 = 16;
 /// Number of looks at a full release ring between two checks whether the daemon still lives.
-const FULL_LOOKS_PER_CHECK: u32 = 256;
+const FULL_TRIES_PER_CHECK: u32 = 256;
 
 impl Session {
     /// Gives `count` slices of the run in slot `index` back, from slice `first` on.
@@ -142,7 +142,7 @@ impl Session {
     /// Writes an entry to the release ring. Where the ring is full, waits until the daemon has read entries,
     /// or is gone.
     fn write_release(&self, release: Release) {
-        let mut looks = 0u32;
+        let mut tries = 0u32;
         loop {
             // Once the session ended, nobody reads releases, and none are needed.
             if !self.is_well() {
@@ -155,9 +155,9 @@ impl Session {
             }
             self.publish();
             rustix::thread::sched_yield();
-            looks += 1;
-            if looks.is_multiple_of(FULL_LOOKS_PER_CHECK) {
-                self.look_at_daemon();
+            tries += 1;
+            if tries.is_multiple_of(FULL_TRIES_PER_CHECK) {
+                self.check_daemon();
             }
         }
     }

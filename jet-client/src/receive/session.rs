@@ -26,7 +26,7 @@ const SEGMENT_BYTES_MAX: u64 = 64 << 20;
 /// one huge page.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// Polls that find nothing between two checks whether the daemon still lives: a check is a system call.
-const POLLS_PER_LOOK: u32 = 4096;
+const POLLS_PER_CHECK: u32 = 4096;
 
 /// Options of a registration.
 #[derive(Clone, Debug)]
@@ -324,7 +324,7 @@ impl Session {
         };
         drop(end);
         self.deliveries_read.set(self.deliveries_read.get() + 1);
-        self.let_tasks_look();
+        self.wake_tasks();
         match accepted {
             Ok((_, _, Accepted::Stored)) => {}
             Ok((_, message, Accepted::Withdrawn)) => self.finish_drained(message),
@@ -346,12 +346,12 @@ impl Session {
         self.end.borrow_mut().deliveries.advance();
         let polls = self.polls_in_vain.get() + 1;
         // Where other tasks sleep, the sleeping word stays set and the doorbell is not cleared.
-        if polls < POLLS_PER_LOOK && (!self.asleep.get() || self.tasks_sleep()) {
+        if polls < POLLS_PER_CHECK && (!self.asleep.get() || self.tasks_sleep()) {
             self.polls_in_vain.set(polls);
             return Ok(());
         }
         self.clear_sleep();
-        self.look_at_daemon();
+        self.check_daemon();
         self.check()
     }
 
@@ -360,7 +360,7 @@ impl Session {
         if self.asleep.replace(false) {
             self.end.borrow_mut().deliveries.awake();
             if self.doorbell.clear() == Rung::Closed {
-                self.look_at_daemon();
+                self.check_daemon();
                 if self.is_well() {
                     self.set_health(Health::Gone);
                 }
@@ -387,7 +387,7 @@ impl Session {
                 self.wakened_notice.set(notice);
             }
             if !sleep || is_new {
-                self.let_tasks_look();
+                self.wake_tasks();
             }
         }
     }
@@ -402,14 +402,14 @@ impl Session {
 
     /// Wakes the tasks that sleep, so that they look themselves: something arrived, or the session is over.
     #[inline]
-    pub(super) fn let_tasks_look(&self) {
+    pub(super) fn wake_tasks(&self) {
         #[cfg(feature = "tokio")]
         if self.sleepers.any() {
             self.sleepers.wake();
         }
     }
 
-    pub(super) fn look_at_daemon(&self) {
+    pub(super) fn check_daemon(&self) {
         self.polls_in_vain.set(0);
         if !self.is_well() {
             return;
@@ -429,7 +429,7 @@ impl Session {
     /// already, so the descriptors would wake no other task.
     fn set_health(&self, health: Health) {
         self.health.set(health);
-        self.let_tasks_look();
+        self.wake_tasks();
     }
 
     #[inline]

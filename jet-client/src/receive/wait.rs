@@ -62,7 +62,7 @@ impl Session {
         self.asleep.set(sleep);
         if !sleep {
             // The sleeping word is not set any more, although other tasks may sleep on it: they have to look.
-            self.let_tasks_look();
+            self.wake_tasks();
         }
         Ok(sleep)
     }
@@ -104,20 +104,20 @@ impl Session {
         HoldsAll { limit: notice.limit, held_bytes: self.table.held_bytes() }
     }
 
-    /// Calls `look` until it finds something. Returns `None` where the time ran out.
+    /// Calls `poll` until it finds something. Returns `None` where the time ran out.
     pub(super) fn wait_for<T>(
         &self,
         timeout: Option<Duration>,
-        mut look: impl FnMut() -> Option<T>,
+        mut poll: impl FnMut() -> Option<T>,
     ) -> Result<Option<T>, ReceiveError> {
-        if let Some(found) = look() {
+        if let Some(found) = poll() {
             return Ok(Some(found));
         }
         let reported_before = self.reported_notice.get();
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if let Some(found) = self.spin_for(left, &mut look) {
+            if let Some(found) = self.spin_for(left, &mut poll) {
                 return Ok(Some(found));
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -129,7 +129,7 @@ impl Session {
                 self.stats.sleeps.set(self.stats.sleeps.get() + 1);
                 self.sleep(left)?;
             }
-            if let Some(found) = look() {
+            if let Some(found) = poll() {
                 return Ok(Some(found));
             }
         }
@@ -139,16 +139,16 @@ impl Session {
     #[cfg(feature = "tokio")]
     pub(super) async fn wait_for_async<T>(
         &self,
-        mut look: impl FnMut() -> Option<T>,
+        mut poll: impl FnMut() -> Option<T>,
     ) -> Result<T, ReceiveError> {
         use tokio::io::{Interest, unix::AsyncFd};
         let reported_before = self.reported_notice.get();
         loop {
             let read = self.deliveries_read.get();
-            if let Some(found) = look() {
+            if let Some(found) = poll() {
                 return Ok(found);
             }
-            if let Some(found) = self.spin_for(None, &mut look) {
+            if let Some(found) = self.spin_for(None, &mut poll) {
                 return Ok(found);
             }
             if self.deliveries_read.get() != read {
@@ -179,9 +179,9 @@ impl Session {
         }
     }
 
-    fn spin_for<T>(&self, left: Option<Duration>, look: impl FnMut() -> Option<T>) -> Option<T> {
+    fn spin_for<T>(&self, left: Option<Duration>, poll: impl FnMut() -> Option<T>) -> Option<T> {
         let mut spin = self.spin.get();
-        let found = spin.until(left, look);
+        let found = spin.until(left, poll);
         self.spin.set(spin);
         found
     }

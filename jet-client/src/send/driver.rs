@@ -123,7 +123,7 @@ impl Driver {
         }
         let app = AppName::new(&options.app)?;
         let hello = Hello {
-            versions: Versions::SPOKEN,
+            versions: Versions::SUPPORTED,
             features: features::ALL,
             sender_id,
             receive_entries: RECEIVE_ENTRIES,

@@ -105,17 +105,17 @@ fn nic_for(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use jet_fabric::limits::Wants;
+    use jet_fabric::limits::Requirements;
 
-    /// Tests of limits on devices that this host lacks use these constants (`Wants`). So the constants must
-    /// be what a sender really asks for.
+    /// Tests of limits on devices that this host lacks use these constants (`Requirements`). So the constants
+    /// must be what a sender really asks for.
     #[test]
     fn a_sender_wants_what_its_limits_were_derived_from() {
-        assert_eq!(software_options().wants(), Wants::SOFTWARE_SENDER);
+        assert_eq!(software_options().requirements(), Requirements::SOFTWARE_SENDER);
         #[cfg(feature = "verbs")]
         for source in [None, Some(std::net::Ipv4Addr::new(192, 0, 2, 1).into())] {
             let options = verbs_options("192.0.2.10:7450", source, RdmaOptions::default()).unwrap();
-            assert_eq!((options.source, options.wants()), (source, Wants::VERBS_SENDER));
+            assert_eq!((options.source, options.requirements()), (source, Requirements::VERBS_SENDER));
         }
     }
 

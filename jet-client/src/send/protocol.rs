@@ -182,7 +182,7 @@ impl Protocol {
         if !self.link.is_up() {
             return self.handle_stray_header();
         }
-        self.receiver_timeout.heard();
+        self.receiver_timeout.note_received();
         match parse_from_receiver(self.connection.version, header, payload_bytes) {
             Ok(FromReceiver::Ack(ack)) => {
                 self.connection.raise_limit(ack.credit_limit.get());
@@ -252,7 +252,7 @@ impl Protocol {
     pub fn handle_timeout(&mut self, now_ns: u64) {
         self.window.handle_timeout(now_ns);
         self.link.handle_timeout(now_ns);
-        if self.receiver_timeout.is_over(now_ns, self.waits_for_a_word()) {
+        if self.receiver_timeout.is_over(now_ns, self.waits_for_receiver()) {
             // The receiver may be stopped, or its host may hang. The next receiver that answers gets
             // everything again.
             self.stats.receiver_timeouts += 1;
@@ -268,14 +268,14 @@ impl Protocol {
 
     /// Returns the time of the next call of [`Self::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<u64> {
-        let receiver_timeout = self.receiver_timeout.poll_timeout().filter(|_| self.waits_for_a_word());
+        let receiver_timeout = self.receiver_timeout.poll_timeout().filter(|_| self.waits_for_receiver());
         let all =
             [self.window.poll_timeout(), self.link.poll_timeout(), self.next_retry_ns, receiver_timeout];
         all.into_iter().flatten().min()
     }
 
     /// Whether the sender waits for an end or for credit, which only the receiver can give.
-    fn waits_for_a_word(&self) -> bool {
+    fn waits_for_receiver(&self) -> bool {
         let queued = self.small.front().is_some() || self.large.front().is_some();
         self.link.may_send() && (self.sent > 0 || (queued && !self.connection.has_credit()))
     }

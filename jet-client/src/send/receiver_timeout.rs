@@ -8,7 +8,7 @@
 /// Looks in a row that found nothing before the receiver counts as gone. All but one of them cover the
 /// timeout, because the wait may have begun just before the first look. So the timeout is noticed when it is
 /// over, and at most a quarter of it later.
-const LOOKS: u8 = 9;
+const CHECKS: u8 = 9;
 
 /// Timeout for a receiver that sends nothing.
 #[derive(Clone, Copy, Debug)]
@@ -33,13 +33,13 @@ impl ReceiverTimeout {
             return Self::NEVER;
         }
         let least_ns = 3 * u64::from(heartbeat_ms) * 1_000_000;
-        let interval_ns = max_ns.max(least_ns).div_ceil(u64::from(LOOKS - 1));
+        let interval_ns = max_ns.max(least_ns).div_ceil(u64::from(CHECKS - 1));
         Self { interval_ns, next_look_ns: Some(now_ns.saturating_add(interval_ns)), heard: false, in_vain: 0 }
     }
 
     /// Notes that the receiver sent something.
     #[inline]
-    pub(super) fn heard(&mut self) {
+    pub(super) fn note_received(&mut self) {
         self.heard = true;
     }
 
@@ -51,7 +51,7 @@ impl ReceiverTimeout {
         }
         let heard = core::mem::take(&mut self.heard);
         self.in_vain = if waits && !heard { self.in_vain + 1 } else { 0 };
-        if self.in_vain >= LOOKS {
+        if self.in_vain >= CHECKS {
             *self = Self::NEVER;
             return true;
         }
@@ -87,7 +87,7 @@ mod tests {
         for last_word_ms in [0, 1, 124, 125, 126, 249] {
             let mut timeout = ReceiverTimeout::after(1000 * MS, 100, 0);
             assert_eq!(over_at(&mut timeout, last_word_ms * MS), None);
-            timeout.heard();
+            timeout.note_received();
             let at = over_at(&mut timeout, 10_000 * MS).unwrap() - last_word_ms * MS;
             assert!((1000 * MS..=1250 * MS).contains(&at), "{at} after {last_word_ms} ms");
             assert_eq!(timeout.poll_timeout(), None, "told once");
@@ -105,7 +105,7 @@ mod tests {
     fn a_word_now_and_then_is_enough() {
         let mut timeout = ReceiverTimeout::after(1000 * MS, 100, 0);
         for round in 1..100 {
-            timeout.heard();
+            timeout.note_received();
             assert_eq!(over_at(&mut timeout, round * 900 * MS), None, "round {round}");
         }
     }
@@ -124,7 +124,7 @@ mod tests {
     fn ones_own_absence_is_one_look() {
         let mut timeout = ReceiverTimeout::after(1000 * MS, 100, 0);
         assert!(!timeout.is_over(3_600_000 * MS, true));
-        timeout.heard();
+        timeout.note_received();
         assert_eq!(over_at(&mut timeout, 3_600_900 * MS), None);
     }
 }

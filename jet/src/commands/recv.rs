@@ -137,7 +137,7 @@ pub(super) fn run(args: Args) -> ExitCode {
     }
     if args.sweep {
         match receiving.parts().sweep() {
-            Ok(swept) => tell_swept(&swept),
+            Ok(swept) => log_swept(&swept),
             Err(error) => return fail(format_args!("cannot sweep {}: {error}", args.out.display())),
         }
     }
@@ -154,7 +154,7 @@ pub(super) fn run(args: Args) -> ExitCode {
             Err(error) => break Err(error.to_string()),
         };
         sessions += 1;
-        match receiving.serve(&session, signals.as_fd(), |receiving| notices.tell(receiving)) {
+        match receiving.serve(&session, signals.as_fd(), |receiving| notices.log(receiving)) {
             Ok(Served::Stopped) => break Ok("stopped"),
             Ok(Served::Enough) => break Ok("count"),
             Ok(Served::Idle) => break Ok("idle"),
@@ -177,7 +177,7 @@ pub(super) fn run(args: Args) -> ExitCode {
     }
 }
 
-fn tell_swept(swept: &Swept) {
+fn log_swept(swept: &Swept) {
     match swept.parts {
         1 => tracing::info!("removed 1 part"),
         parts => tracing::info!("removed {parts} parts"),
@@ -248,7 +248,7 @@ struct Notices {
 }
 
 impl Notices {
-    fn tell(&mut self, receiving: &mut Receiving) {
+    fn log(&mut self, receiving: &mut Receiving) {
         if !self.direct
             && let Some(error) = receiving.direct_refusal()
         {
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slowness_that_is_none_says_what_to_write() {
+    fn a_slow_option_that_is_none_says_what_to_write() {
         let refused = parse(&["--slow", "5ms/none"]).unwrap_err().to_string();
         assert!(refused.contains("write a whole number from 1, as 20ms/10"), "{refused}");
     }

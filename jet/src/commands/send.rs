@@ -172,7 +172,7 @@ pub(super) fn run(args: Args) -> ExitCode {
             tracing::info!(target: ASKED_FOR, "{} is left out: {what}", source.display());
         }
         Event::Skipped { .. } => {}
-        Event::Link(link) => tell_of_link(&args, link),
+        Event::Link(link) => log_link(&args, link),
         Event::Tick(sent) => progress.set(sent.bytes, format!("{} files", sent.files)),
     };
     let interrupted = std::cell::Cell::new(false);
@@ -195,7 +195,7 @@ pub(super) fn run(args: Args) -> ExitCode {
     }
 }
 
-fn tell_of_link(args: &Args, link: Link) {
+fn log_link(args: &Args, link: Link) {
     let Args { to, app, .. } = args;
     let retry_for_s = args.retry_for.as_secs_f64();
     match link {

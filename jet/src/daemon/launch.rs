@@ -306,7 +306,7 @@ pub fn verbs_options(config: &Config, listen: &str) -> Result<VerbsOptions, Daem
         tos: config.rdma.tos,
         ack_timeout: config.rdma.ack_timeout,
         retry: config.rdma.retry,
-        look_every: Duration::from_millis(config.rdma.look_ms),
+        survey_every: Duration::from_millis(config.rdma.look_ms),
         ..defaults
     })
 }
@@ -395,16 +395,20 @@ fn incarnation() -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use jet_fabric::limits::Wants;
+    use jet_fabric::limits::Requirements;
 
-    /// Tests elsewhere check devices against [`Wants::SOFTWARE_DAEMON`] and [`Wants::VERBS_DAEMON`], so these
-    /// must equal what a daemon with the default configuration wants.
+    /// Tests elsewhere check devices against [`Requirements::SOFTWARE_DAEMON`] and
+    /// [`Requirements::VERBS_DAEMON`], so these must equal what a daemon with the default configuration
+    /// wants.
     #[test]
     fn a_daemon_of_the_defaults_wants_what_its_limits_were_derived_from() {
         let config = Config::default();
-        assert_eq!(sizes(&config).wants(), Wants::SOFTWARE_DAEMON);
+        assert_eq!(sizes(&config).requirements(), Requirements::SOFTWARE_DAEMON);
         #[cfg(feature = "verbs")]
-        assert_eq!(verbs_options(&config, "192.0.2.10:7450").unwrap().wants(), Wants::VERBS_DAEMON);
+        assert_eq!(
+            verbs_options(&config, "192.0.2.10:7450").unwrap().requirements(),
+            Requirements::VERBS_DAEMON
+        );
     }
 
     #[cfg(feature = "verbs")]
@@ -413,7 +417,7 @@ mod tests {
         let mut config = Config::default();
         let of_nic = |config: &Config| {
             let options = verbs_options(config, "192.0.2.10:7450").unwrap();
-            (options.tos, options.ack_timeout, options.retry, options.look_every)
+            (options.tos, options.ack_timeout, options.retry, options.survey_every)
         };
         assert_eq!(of_nic(&config), (None, 16, 6, Duration::from_secs(10)));
         (config.rdma.tos, config.rdma.ack_timeout, config.rdma.retry) = (Some(104), 13, 4);
@@ -426,15 +430,15 @@ mod tests {
     fn what_a_device_leaves_of_what_was_asked_for_is_told() {
         use jet_fabric::limits::Profile;
         let told = |profile: Profile, srq_entries| {
-            let wants = Wants { srq_entries, ..Wants::VERBS_DAEMON };
-            what_it_has("mlx5_0", &NicLimits::derive(profile.attributes(), &wants).unwrap())
+            let requirements = Requirements { srq_entries, ..Requirements::VERBS_DAEMON };
+            what_it_has("mlx5_0", &NicLimits::derive(profile.attributes(), &requirements).unwrap())
         };
         assert_eq!(
             told(Profile::CONNECTX_6, 1024),
             "mlx5_0: 16 READs and 13 SENDs a connection, 19 scatter entries, 6 connections a completion queue"
         );
         assert_eq!(
-            told(Profile::MEAN, 64),
+            told(Profile::SMALLEST, 64),
             "mlx5_0: 1 READ and 13 SENDs a connection, 1 scatter entry, 10 connections a completion queue"
         );
     }

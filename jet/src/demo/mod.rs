@@ -126,9 +126,9 @@ fn demonstrate(args: &Args) -> Result<ExitCode, DemoError> {
         };
         rows.push(run.perform()?);
     }
-    let good = rows.iter().all(report::RunResult::is_good);
+    let passed = rows.iter().all(report::RunResult::has_passed);
     if args.json {
-        print_json(&serde_json::json!({ "ok": good, "runs": rows }));
+        print_json(&serde_json::json!({ "ok": passed, "runs": rows }));
     } else {
         print(&report::table(&rows));
     }
@@ -140,7 +140,7 @@ fn demonstrate(args: &Args) -> Result<ExitCode, DemoError> {
     if args.keep {
         tracing::info!("everything is kept in {}", work.path().display());
     }
-    if !good {
+    if !passed {
         return Ok(fail("not every file arrived as it was sent, or slabs are missing"));
     }
     if !args.json {

@@ -84,7 +84,7 @@ impl RunResult {
         }
     }
 
-    pub(super) fn is_good(&self) -> bool {
+    pub(super) fn has_passed(&self) -> bool {
         self.mismatches == 0 && self.pool_whole
     }
 }
@@ -163,6 +163,6 @@ mod tests {
         assert_eq!((row.files, row.bytes, row.refused, row.reads_high_water), (4, 20, 2, 9));
         assert_eq!((row.pool_high_water_bytes, row.post_nic_ns.p50), (8192, 7));
         assert!(row.latency_ns.p50 < 1100 && row.latency_ns.p99 > 8900, "{:?}", row.latency_ns);
-        assert!(row.is_good() && table(&[row]).contains("io_uring"));
+        assert!(row.has_passed() && table(&[row]).contains("io_uring"));
     }
 }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const APP: &str = "demo";
 /// Longest time that the demo waits for a process to be ready or to end, or for the pool to get all its slabs
 /// back.
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_LIMIT: Duration = Duration::from_secs(20);
 /// Time after which the run fails if no message was delivered or consumed.
 const STALL: Duration = Duration::from_secs(60);
 const TICK: Duration = Duration::from_millis(100);
@@ -73,12 +73,12 @@ pub(super) enum DemoError {
         words: String,
     },
     /// An event that the demo waited for did not happen in time.
-    #[error("{what} within {patience:?}; it said:\n{words}")]
+    #[error("{what} within {limit:?}; it said:\n{words}")]
     Late {
         /// Words that say what did not happen.
         what: String,
         /// Longest wait that was allowed.
-        patience: Duration,
+        limit: Duration,
         /// End of a process's log.
         words: String,
     },
@@ -237,7 +237,7 @@ impl Run<'_> {
             } else if moved.elapsed() > STALL {
                 return Err(DemoError::Late {
                     what: "nothing arrived any more".to_owned(),
-                    patience: STALL,
+                    limit: STALL,
                     words: daemon.log_end(),
                 });
             }
@@ -246,10 +246,10 @@ impl Run<'_> {
         }
     }
 
-    /// Waits until every slab is back in the daemon's pool, but at most [`PATIENCE`]. Returns the daemon's
+    /// Waits until every slab is back in the daemon's pool, but at most [`WAIT_LIMIT`]. Returns the daemon's
     /// last status.
     fn wait_until_whole(&self, control: &Path) -> Result<Status, DemoError> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_LIMIT;
         let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_MAX);
         loop {
             let status = ask(control).map_err(io::Error::other)?;
@@ -260,24 +260,24 @@ impl Run<'_> {
         }
     }
 
-    /// Calls `look` until it returns a value. Fails if [`PATIENCE`] is over, if one of the processes ends, or
-    /// if a signal arrives.
+    /// Calls `poll` until it returns a value. Fails if [`WAIT_LIMIT`] is over, if one of the processes ends,
+    /// or if a signal arrives.
     fn until<T>(
         &self,
         what: &str,
         processes: &mut [&mut Process],
-        mut look: impl FnMut() -> Option<T>,
+        mut poll: impl FnMut() -> Option<T>,
     ) -> Result<T, DemoError> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_LIMIT;
         let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_MAX);
         loop {
-            if let Some(found) = look() {
+            if let Some(found) = poll() {
                 return Ok(found);
             }
             self.check_alive(processes)?;
             if Instant::now() >= deadline {
                 let words = processes.first().map(|process| process.log_end()).unwrap_or_default();
-                return Err(DemoError::Late { what: what.to_owned(), patience: PATIENCE, words });
+                return Err(DemoError::Late { what: what.to_owned(), limit: WAIT_LIMIT, words });
             }
             self.pause(&mut backoff)?;
         }
@@ -307,11 +307,11 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Asks a process to end by calling `ask`, and waits until it has ended. Fails if [`PATIENCE`] is over,
+    /// Asks a process to end by calling `ask`, and waits until it has ended. Fails if [`WAIT_LIMIT`] is over,
     /// if the process ends with an error, or if a signal arrives.
     fn end(&self, process: &mut Process, ask: impl FnOnce(&Process)) -> Result<(), DemoError> {
         ask(process);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_LIMIT;
         loop {
             if let Some(status) = process.ended()? {
                 return if status.success() {
@@ -331,7 +331,7 @@ impl Run<'_> {
             if left.is_zero() {
                 return Err(DemoError::Late {
                     what: format!("the {} did not end", process.name),
-                    patience: PATIENCE,
+                    limit: WAIT_LIMIT,
                     words: process.log_end(),
                 });
             }

@@ -165,7 +165,7 @@ impl Parts {
 
     /// Begins a round of work: directories are looked up by their paths again, because others may have moved
     /// them.
-    pub fn look_anew(&mut self) {
+    pub fn forget_directories(&mut self) {
         self.directories.forget();
     }
 
@@ -182,7 +182,7 @@ impl Parts {
         hash: Option<Hash>,
     ) -> io::Result<()> {
         let known = self.ledgers.get(key);
-        if known.is_some() && known == self.look(key, path)? {
+        if known.is_some() && known == self.find_file(key, path)? {
             return Ok(());
         }
         self.forget(key);
@@ -225,7 +225,7 @@ impl Parts {
     /// # Panics
     /// Panics where all places for open parts are in use. The caller takes fewer messages at once.
     pub fn enter(&mut self, key: Key, path: RelativePath<'_>) -> Result<PartIndex, PartError> {
-        let found = self.look(key, path)?;
+        let found = self.find_file(key, path)?;
         let opened = self.by_key.get(&key).map(|&index| {
             let part = &self.parts[index];
             (index, part.identity.map(|identity| (identity, part.file_bytes)))
@@ -330,7 +330,7 @@ impl Parts {
             if self.began.elapsed() > sweep::ENDING_MAX {
                 return false;
             }
-            std::thread::sleep(sweep::ENDING_LOOK);
+            std::thread::sleep(sweep::ENDING_RETRY);
         }
     }
 
@@ -374,7 +374,7 @@ impl Parts {
     }
 
     /// Returns the identity and the length of the file that the part's name leads to now, if there is one.
-    fn look(&mut self, key: Key, path: RelativePath<'_>) -> io::Result<Option<(Identity, u64)>> {
+    fn find_file(&mut self, key: Key, path: RelativePath<'_>) -> io::Result<Option<(Identity, u64)>> {
         let mut name = path.split().0.map_or_else(Vec::new, |directory| directory.as_bytes().to_vec());
         if !name.is_empty() {
             name.push(b'/');

@@ -35,13 +35,13 @@ impl Bystanders {
     }
 
     #[track_caller]
-    fn go_on(&mut self) {
+    fn continue_traffic(&mut self) {
         self.traffic.iter_mut().for_each(Traffic::round);
     }
 
     #[track_caller]
     fn finish(mut self) {
-        self.go_on();
+        self.continue_traffic();
         let peers = u32::try_from(self.traffic.len()).expect("few");
         self.rig.wait_status("the bad peers to be gone", |status| status.peer_count == peers);
         self.rig.wait_whole();
@@ -144,7 +144,7 @@ fn headers_that_cannot_be_cost_their_sender_its_connection_and_nobody_else_anyth
             assert_eq!(peer.wait_ended(), Some(*reason), "{what} over {address}");
             assert_eq!(bystanders.rig.status().faults.peers, before + 1, "{what} over {address}");
         }
-        bystanders.go_on();
+        bystanders.continue_traffic();
     }
     bystanders.finish();
 }
@@ -193,7 +193,7 @@ fn memory_that_cannot_be_read_costs_its_sender_its_connection() {
                     bystanders.application.wait_reported("withdrawn", cut + 1);
                 }
             }
-            bystanders.go_on();
+            bystanders.continue_traffic();
         }
         bystanders.finish();
     }
@@ -220,7 +220,7 @@ fn more_sends_than_the_credit_cost_their_sender_its_connection() {
             let reason = peer.wait_ended();
             assert_eq!(reason, Some(ByeReason::CreditExceeded), "over {address} after {sequence}");
             assert_eq!(bystanders.rig.status().faults.peers, before + 1);
-            bystanders.go_on();
+            bystanders.continue_traffic();
         }
         bystanders.finish();
     }
@@ -246,8 +246,8 @@ fn first_words_that_cannot_be_are_refused() {
         (good[..HELLO_BYTES - 1].to_vec(), Refusal::Malformed),
         (changed(0, b'X'), Refusal::Malformed),
         (changed(4, 9), Refusal::Malformed),
-        (versions(9, 9), Refusal::Version(Versions::SPOKEN)),
-        (versions(3, 255), Refusal::Version(Versions::SPOKEN)),
+        (versions(9, 9), Refusal::Version(Versions::SUPPORTED)),
+        (versions(3, 255), Refusal::Version(Versions::SUPPORTED)),
         (versions(0, 2), Refusal::Malformed),
         (changed(53, 1), Refusal::Malformed),
         (changed(5, 0), Refusal::Malformed),
@@ -266,7 +266,7 @@ fn first_words_that_cannot_be_are_refused() {
             let mut peer = RawPeer::knock(&address, words, 4096);
             assert_eq!(peer.wait_refused(), Some(*refusal), "{words:?} over {address}");
         }
-        bystanders.go_on();
+        bystanders.continue_traffic();
     }
     bystanders.finish();
 }
@@ -316,7 +316,7 @@ fn strangers_are_cut_off(mut bystanders: Bystanders, random: &mut Random) {
         assert!(matches!(stranger.read(&mut bytes), Ok(0) | Err(_)), "{:?}", &said[..16]);
         counted(&bystanders, 2 * count + 2, &format!("shm {:?} to be counted", &said[..16]));
     }
-    bystanders.go_on();
+    bystanders.continue_traffic();
     assert!(matches!(silent.0.read(&mut bytes), Ok(0) | Err(_)));
     assert!(matches!(silent.1.read(&mut bytes), Ok(0) | Err(_)));
     assert!(matches!(halting.read(&mut bytes), Ok(0) | Err(_)));
@@ -383,7 +383,7 @@ fn cannot_be_delivered(checksums: &str) {
         let crc32c = Some(crc32c::crc32c(region));
         peer.send(&RequestHeader::encode(&RequestFields { sequence: 7, tag: 8, crc32c, ..good }), &[]);
         assert_eq!(peer.wait_end(7), AckStatus::Consumed);
-        bystanders.go_on();
+        bystanders.continue_traffic();
     }
     bystanders.finish();
 }
@@ -411,7 +411,7 @@ fn where_nobody_checks_a_wrong_checksum_is_delivered_and_senders_make_none() {
         let fields = RequestFields { sequence: 2, tag: 8, length: 600_000, address, key, crc32c, ..REQUEST };
         peer.send(&RequestHeader::encode(&fields), &[]);
         assert_eq!(peer.wait_end(2), AckStatus::Consumed);
-        bystanders.go_on();
+        bystanders.continue_traffic();
     }
     bystanders.finish();
 }

@@ -9,7 +9,7 @@ use crate::traffic::{Traffic, fits};
 use jet_client::receive::{Message, ReceiveError, RegisterOptions, Session, SliceError};
 use jet_client::send::RetryPolicy;
 use jet_fabric::Address;
-use jet_test_support::waiting::{PATIENCE, until};
+use jet_test_support::waiting::{WAIT_LIMIT, until};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::num::NonZeroU32;
@@ -130,7 +130,7 @@ impl Application {
             let (sender, sequence) = (message.sender(), message.sequence());
             self.say(&format!("begun {sender:016x} {sequence} {}", message.redelivered()));
             if self.keeps {
-                kept.push(message.next(Some(PATIENCE)).ok().flatten().map(|slice| slice.detach()));
+                kept.push(message.next(Some(WAIT_LIMIT)).ok().flatten().map(|slice| slice.detach()));
                 kept.push(None);
                 let _ = message.detach();
                 continue;

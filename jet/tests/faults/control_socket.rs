@@ -7,7 +7,7 @@ use crate::traffic::Traffic;
 use jet_control::frame::{FRAME_BYTES_MAX, FrameDecoder};
 use jet_control::protocol::PROTOCOL_VERSION;
 use jet_control::{ControlConnection, ControlRequest, ControlResponse, ErrorCode};
-use jet_test_support::waiting::{PATIENCE, until};
+use jet_test_support::waiting::{WAIT_LIMIT, until};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Sends bytes to the control socket, and returns the daemon's answer before it hung up, if there was one.
 fn say(control: &Path, bytes: &[u8]) -> Option<ControlResponse> {
     let mut stream = UnixStream::connect(control).expect("the daemon listens");
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
     // The daemon may hang up before it has read everything.
     let _ = stream.write_all(bytes);
     let mut heard = Vec::new();

@@ -6,7 +6,7 @@ use crate::rig::{Actor, Rig, nic_threads, random_for};
 use crate::traffic::Traffic;
 use jet_client::send::{AckStatus, RetryPolicy, Sender, SenderOptions};
 use jet_test_support::device::fabrics;
-use jet_test_support::waiting::PATIENCE;
+use jet_test_support::waiting::WAIT_LIMIT;
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
@@ -61,7 +61,7 @@ fn a_daemon_killed_under_load_loses_nothing() {
         let mut ledger = Ledger::default();
         let mut ended = HashSet::new();
         let (mut sent, mut kills) = (0, 0);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_LIMIT;
         while ended.len() < MESSAGES {
             while sent < MESSAGES && sent - ended.len() < 32 {
                 let bytes = if random.below(4) == 0 {

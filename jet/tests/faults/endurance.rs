@@ -158,7 +158,7 @@ impl Victim {
         self.stopped_steps = None;
     }
 
-    fn go_on(&mut self) {
+    fn continue_process(&mut self) {
         self.actor.process.signal(Signal::CONT);
         self.stopped_steps = None;
     }
@@ -166,7 +166,7 @@ impl Victim {
     /// Counts down one step, and continues the application at the last one.
     fn step(&mut self) {
         match &mut self.stopped_steps {
-            Some(0) => self.go_on(),
+            Some(0) => self.continue_process(),
             Some(steps) => *steps -= 1,
             None => {}
         }
@@ -201,7 +201,7 @@ fn what_must_happen(rig: &Rig, victims: &mut [Victim], random: &mut Random) -> D
     let before = copied();
     stopped.actor.process.pause();
     until("a backlog to be moved to memory", || (copied() > before).then_some(()));
-    stopped.go_on();
+    stopped.continue_process();
     let killed = &mut victims[random.size_below(APPS.len())];
     killed.actor.process.pause();
     rig.wait_status("it to hold something", |status| killed.held_slabs(status) > 0);
@@ -259,7 +259,7 @@ fn applications_stopped_and_killed_at_random_lose_nothing() {
                 what_happens(&rig, victim, &mut random, &mut done);
             }
         }
-        victims.iter_mut().filter(|victim| victim.stopped_steps.is_some()).for_each(Victim::go_on);
+        victims.iter_mut().filter(|victim| victim.stopped_steps.is_some()).for_each(Victim::continue_process);
         drop(stop_at_the_end);
         senders.into_iter().map(|sender| sender.join().expect("every message has its end")).collect()
     });

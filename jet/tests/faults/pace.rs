@@ -20,7 +20,7 @@ use jet_client::send::{AckStatus, Sender, SenderOptions};
 use jet_control::status::{SessionStatus, Status};
 use jet_fabric::Address;
 use jet_test_support::random::Random;
-use jet_test_support::waiting::PATIENCE;
+use jet_test_support::waiting::WAIT_LIMIT;
 use std::time::{Duration, Instant};
 
 /// Lowest pace beside over the pace alone that passes.
@@ -123,7 +123,7 @@ impl Sitter {
         so: fn(&Status) -> bool,
         fails: fn(&Status, usize) -> bool,
     ) -> Option<Vec<Duration>> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_LIMIT;
         let mut spans = Vec::new();
         loop {
             self.waiting.sender.flush();
@@ -135,7 +135,7 @@ impl Sitter {
             if fails(&status, spans.len()) {
                 return None;
             }
-            assert!(Instant::now() < deadline, "waited {PATIENCE:?} for {what}: {status:#?}");
+            assert!(Instant::now() < deadline, "waited {WAIT_LIMIT:?} for {what}: {status:#?}");
         }
     }
 
@@ -148,7 +148,7 @@ impl Sitter {
         stays: bool,
         mut make: impl FnMut() -> Self,
     ) -> (Self, Vec<Duration>) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_LIMIT;
         loop {
             let mut sitter = make();
             let never = |_: &Status, _| false;
@@ -162,7 +162,7 @@ impl Sitter {
             if let Some(rounds) = rounds {
                 return (sitter, rounds);
             }
-            assert!(Instant::now() < deadline, "it took what it was sent too late for {PATIENCE:?}");
+            assert!(Instant::now() < deadline, "it took what it was sent too late for {WAIT_LIMIT:?}");
             sitter.end(rig);
         }
     }
@@ -196,7 +196,7 @@ fn check_pace(name: &str, seed: u64, holding: Holding, has_memory: bool) {
         let (mut alone, mut beginning, mut beside) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..TURNS {
             alone.extend(rounds(&mut traffic, || {}));
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + WAIT_LIMIT;
             let (began, these) = loop {
                 let make = || Sitter::new(&rig, &address, holding, random.fork());
                 let (mut sitter, began) = Sitter::in_place(&rig, &mut traffic, holding, stays, make);

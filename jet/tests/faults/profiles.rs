@@ -5,7 +5,7 @@
 //! environment names, the profile applies beside the device's own limits.
 
 use crate::children::Role;
-use crate::rig::{Rig, SIZES_ON_MEAN, nic_threads, random_for};
+use crate::rig::{Rig, SIZES_ON_SMALLEST, nic_threads, random_for};
 use crate::traffic::Traffic;
 use jet_client::send::{AckStatus, SendConnectError, Sender, SenderOptions};
 use jet_fabric::Address;
@@ -24,8 +24,8 @@ const BYTES: usize = if cfg!(debug_assertions) { 128 << 20 } else { 1 << 30 };
 const MESSAGE_BYTES: usize = 8 << 20;
 
 /// Profile with the lowest limits, and the sizes with which a daemon runs on it.
-const MEAN: (Profile, &[&str]) = (Profile::MEAN, &SIZES_ON_MEAN);
-const DEVICES: [(Profile, &[&str]); 3] = [(Profile::CONNECTX_6, &[]), (Profile::RXE, &[]), MEAN];
+const SMALLEST: (Profile, &[&str]) = (Profile::SMALLEST, &SIZES_ON_SMALLEST);
+const DEVICES: [(Profile, &[&str]); 3] = [(Profile::CONNECTX_6, &[]), (Profile::RXE, &[]), SMALLEST];
 
 /// Starts a daemon with the profile and the sizes of a device.
 fn daemon_on((profile, sizes): (Profile, &[&str]), thread: &str) -> Rig {
@@ -135,16 +135,16 @@ fn nothing_hangs_on_the_mean_device_whatever_the_sizes() {
     // more or less.
     const EDGES: [usize; 12] =
         [0, 1, 4095, 4096, 4097, 8192, 262_143, 262_144, 262_145, 4 << 20, (4 << 20) + 1, 12 << 20];
-    let mut random = random_for("mean", 181);
+    let mut random = random_for("smallest", 181);
     for thread in nic_threads() {
-        let rig = daemon_on(MEAN, thread);
+        let rig = daemon_on(SMALLEST, thread);
         let application = rig.application(Role::Consumer, "store");
         for address in rig.fabrics() {
             std::thread::scope(|scope| {
                 for number in 0..SENDERS {
                     let (address, mut sizes, random) = (address.clone(), random.fork(), random.fork());
                     scope.spawn(move || {
-                        let sender = sender_on(Profile::MEAN, &address, "store");
+                        let sender = sender_on(Profile::SMALLEST, &address, "store");
                         let mut traffic =
                             Traffic::over(sender, random).with_tags_from(((number as u64) << 20) + 1);
                         let any = (0..MESSAGES).map(|_| {
@@ -197,7 +197,7 @@ fn messages_of_any_size_end_where_a_connection_takes_a_part_of_the_reads_that_on
 
 #[test]
 fn the_depth_that_two_nics_agreed_on_is_told() {
-    for (device, depth) in [(DEVICES[0], 16), (MEAN, 1)] {
+    for (device, depth) in [(DEVICES[0], 16), (SMALLEST, 1)] {
         let mut rig = daemon_on(device, nic_threads()[0]);
         for address in rig.fabrics() {
             let sender = sender_on(device.0, &address, "store");
@@ -219,12 +219,12 @@ fn the_depth_that_two_nics_agreed_on_is_told() {
 fn a_daemon_that_asks_too_much_of_a_device_says_of_what_and_which_key_to_lower() {
     let cases: [(&[&str], &[&str]); 6] = [
         (
-            &["nic.profile=mean"],
+            &["nic.profile=smallest"],
             &["max_srq_wr of 64", "needs 1024", "pool.srq_bytes to 262144", "pool.srq_reserve_entries to 16"],
         ),
         (
             &[
-                "nic.profile=mean",
+                "nic.profile=smallest",
                 "pool.srq_bytes=266240",
                 "limits.credit_per_peer=64",
                 "pool.srq_floor_bytes=262144",
@@ -243,7 +243,10 @@ fn a_daemon_that_asks_too_much_of_a_device_says_of_what_and_which_key_to_lower()
             ],
             &["max_srq_wr of 32767", "needs 32768", "pool.srq_bytes to 134213632"],
         ),
-        (&["nic.profile=connectx"], &["unknown profile 'connectx'", "connectx-6, e810, ionic, rxe, mean"]),
+        (
+            &["nic.profile=connectx"],
+            &["unknown profile 'connectx'", "connectx-6, e810, ionic, rxe, smallest"],
+        ),
     ];
     for (settings, words) in cases {
         let said = Rig::refusal(settings);
@@ -256,7 +259,7 @@ fn a_daemon_that_asks_too_much_of_a_device_says_of_what_and_which_key_to_lower()
 
 #[test]
 fn who_comes_beyond_a_devices_connections_is_told_so() {
-    let rig = daemon_on(MEAN, nic_threads()[0]);
+    let rig = daemon_on(SMALLEST, nic_threads()[0]);
     let _app = rig.application(Role::Consumer, "store");
     // Of 64 connections 8 are kept for telling further senders that there is no room.
     let mut senders: Vec<Sender> = Vec::new();

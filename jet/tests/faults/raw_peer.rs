@@ -7,7 +7,7 @@ use jet_fabric::nic::{
 };
 use jet_fabric::soft::{SoftNic, SoftOptions};
 use jet_fabric::{Address, Clock, Event, Nic, Qp};
-use jet_test_support::waiting::PATIENCE;
+use jet_test_support::waiting::WAIT_LIMIT;
 use jet_wire::message::hello::{AppName, Hello, Refusal, Welcome, features};
 use jet_wire::message::{
     AckStatus, ByeReason, FromReceiver, HEADER_BYTES, HeaderBytes, Versions, WIRE_VERSION,
@@ -40,7 +40,7 @@ pub struct RawPeer {
 /// Makes a correct hello.
 pub fn hello(app: &str) -> Hello {
     Hello {
-        versions: Versions::SPOKEN,
+        versions: Versions::SUPPORTED,
         features: features::ALL,
         sender_id: 0xbad,
         receive_entries: 64,
@@ -159,14 +159,14 @@ impl RawPeer {
     /// Lets the NIC work until `look` finds something, and sleeps on the NIC meanwhile.
     #[track_caller]
     fn until<T>(&mut self, what: &str, look: impl Fn(&Self) -> Option<T>) -> T {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_LIMIT;
         loop {
             self.turn();
             if let Some(found) = look(self) {
                 return found;
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero(), "waited {PATIENCE:?} for {what}");
+            assert!(!left.is_zero(), "waited {WAIT_LIMIT:?} for {what}");
             if self.nic.arm(self.clock.now_ns()) {
                 let left = Timespec::try_from(left).expect("short");
                 poll(&mut [PollFd::from_borrowed_fd(self.nic.wait_fd(), PollFlags::IN)], Some(&left))

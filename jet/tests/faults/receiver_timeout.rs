@@ -6,7 +6,7 @@ use crate::rig::{Rig, random_for};
 use crate::traffic::Traffic;
 use jet_client::send::{AckStatus, Sender, SenderOptions};
 use jet_fabric::Address;
-use jet_test_support::waiting::PATIENCE;
+use jet_test_support::waiting::WAIT_LIMIT;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
@@ -20,9 +20,9 @@ fn sender(address: &Address, receiver_timeout: Duration, reconnect_for: Duration
 /// Drives the sender until `wished` returns `true`.
 #[track_caller]
 fn drive(sender: &mut Sender, what: &str, mut wished: impl FnMut(&mut Sender) -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_LIMIT;
     while !wished(sender) {
-        assert!(Instant::now() < deadline, "waited {PATIENCE:?} for {what}: {:?}", sender.stats());
+        assert!(Instant::now() < deadline, "waited {WAIT_LIMIT:?} for {what}: {:?}", sender.stats());
         // Lets the sender work, and then waits for a moment.
         sender.flush();
         std::thread::sleep(Duration::from_millis(1));
@@ -34,7 +34,7 @@ fn an_application_that_takes_its_time_is_waited_for() {
     let rig = Rig::start(&[HEARTBEAT]);
     let _keeper = rig.application(Role::Keeper, "store");
     for address in rig.fabrics() {
-        let mut sender = sender(&address, Duration::from_secs(3), PATIENCE);
+        let mut sender = sender(&address, Duration::from_secs(3), WAIT_LIMIT);
         sender.send_small(0, &[], b"kept").expect("taken");
         // The receiver's signs of life are counted for twice as long as the sender would have waited without
         // one.
@@ -51,7 +51,7 @@ fn a_receiver_that_stands_still_is_left_and_found_again() {
     let mut rig = Rig::start(&[HEARTBEAT]);
     let _consumer = rig.application(Role::Consumer, "store");
     for address in rig.fabrics() {
-        let sender = sender(&address, Duration::from_secs(1), PATIENCE);
+        let sender = sender(&address, Duration::from_secs(1), WAIT_LIMIT);
         let mut traffic = Traffic::over(sender, random.fork());
         rig.daemon().pause();
         traffic.send(100).expect("taken");

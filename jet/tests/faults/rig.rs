@@ -10,7 +10,7 @@ use jet_test_support::folder::Folder;
 use jet_test_support::limits::limit;
 use jet_test_support::process::Process;
 use jet_test_support::random::Random;
-use jet_test_support::waiting::{PATIENCE, until};
+use jet_test_support::waiting::{WAIT_LIMIT, until};
 use rustix::process::Resource;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -61,12 +61,12 @@ pub fn nic_threads() -> &'static [&'static str] {
 /// device's limits, and has the sizes that the device takes.
 fn profile_settings() -> Vec<String> {
     let Ok(name) = std::env::var("JET_FAULTS_PROFILE") else { return Vec::new() };
-    let small: &[&str] = if name == "mean" { &SIZES_ON_MEAN } else { &[] };
+    let small: &[&str] = if name == "smallest" { &SIZES_ON_SMALLEST } else { &[] };
     std::iter::once(format!("nic.profile={name}")).chain(small.iter().map(|&text| text.to_owned())).collect()
 }
 
 /// Settings whose sizes fit a device that has 64 SRQ entries.
-pub const SIZES_ON_MEAN: [&str; 4] = [
+pub const SIZES_ON_SMALLEST: [&str; 4] = [
     "pool.srq_bytes=262144",
     "pool.srq_floor_bytes=262144",
     "pool.srq_reserve_entries=16",
@@ -238,8 +238,8 @@ impl Rig {
         SenderOptions {
             source: source_for(address),
             region_bytes: 1 << 20,
-            connect_timeout: PATIENCE,
-            reconnect_for: PATIENCE,
+            connect_timeout: WAIT_LIMIT,
+            reconnect_for: WAIT_LIMIT,
             ..SenderOptions::new(address.clone(), app)
         }
     }

@@ -5,7 +5,7 @@ use crate::rig::Rig;
 use jet_client::send::{AckStatus, Completion, SendError, Sender, Ticket};
 use jet_fabric::Address;
 use jet_test_support::random::Random;
-use jet_test_support::waiting::PATIENCE;
+use jet_test_support::waiting::WAIT_LIMIT;
 
 /// Returns the 8 bytes at `offset` (a multiple of 8) of the message with that tag.
 fn word(tag: u64, offset: u64) -> [u8; 8] {
@@ -70,7 +70,7 @@ impl Traffic {
     /// Waits for the next end of a message, and panics if there is none in time.
     #[track_caller]
     pub fn end(&mut self) -> Completion {
-        self.sender.wait(Some(PATIENCE)).expect("waiting works").expect("an end in time")
+        self.sender.wait(Some(WAIT_LIMIT)).expect("waiting works").expect("an end in time")
     }
 
     /// Waits for the next `count` ends.

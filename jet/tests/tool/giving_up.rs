@@ -4,7 +4,7 @@
 use crate::host::Host;
 use jet_client::receive::{RegisterOptions, Session};
 use jet_test_support::tree::{large_tree, snapshot, test_bytes};
-use jet_test_support::waiting::{PATIENCE, until};
+use jet_test_support::waiting::{WAIT_LIMIT, until};
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -91,7 +91,7 @@ fn what_is_consumed_after_a_signal_is_called_sent() {
             let Some(mut message) = session.receive(Some(Duration::from_millis(20))).unwrap() else {
                 continue;
             };
-            while message.next(Some(PATIENCE)).unwrap().is_some() {}
+            while message.next(Some(WAIT_LIMIT)).unwrap().is_some() {}
             if message.user_header()[1] == kind && !std::mem::replace(&mut given_up, true) {
                 send.signal(Signal::TERM);
                 until("it to be giving up", || send.stderr_text().contains("giving up").then_some(()));

@@ -6,7 +6,7 @@ use jet_test_support::device::{device_address, source_for};
 use jet_test_support::folder::Folder;
 use jet_test_support::port::Port;
 use jet_test_support::process::Process;
-use jet_test_support::waiting::{LOOK, until};
+use jet_test_support::waiting::{PAUSE, until};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -159,7 +159,7 @@ impl Host {
             if Instant::now() >= deadline {
                 return false;
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(PAUSE);
         }
         true
     }

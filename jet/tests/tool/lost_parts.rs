@@ -10,7 +10,7 @@ use jet::files::reject;
 use jet_client::send::{AckStatus, Sender, SenderOptions};
 use jet_test_support::process::Process;
 use jet_test_support::tree::{assert_same, odd_tree, test_bytes};
-use jet_test_support::waiting::{PATIENCE, until};
+use jet_test_support::waiting::{WAIT_LIMIT, until};
 use rustix::fs::{FlockOperation, flock};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -165,7 +165,7 @@ fn proof_of(content: &[u8]) -> Option<Proof> {
 
 fn end(sender: &mut Sender, header: FileHeader<'_>, payload: &[u8]) -> AckStatus {
     let ticket = sender.send_small(TAG, header.encode().as_ref(), payload).unwrap();
-    let completion = sender.wait(Some(PATIENCE)).unwrap().expect("an end");
+    let completion = sender.wait(Some(WAIT_LIMIT)).unwrap().expect("an end");
     assert_eq!(completion.ticket, ticket);
     completion.status
 }

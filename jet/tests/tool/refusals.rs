@@ -7,7 +7,7 @@ use jet::files::path::RelativePath;
 use jet::files::proof::{Hash, Sum};
 use jet::files::reject;
 use jet_client::send::{AckStatus, Sender, SenderOptions};
-use jet_test_support::waiting::PATIENCE;
+use jet_test_support::waiting::WAIT_LIMIT;
 use std::fs;
 
 /// Makes a header with any bytes as its path. The meaning of the last two fields depends on the kind.
@@ -26,7 +26,7 @@ fn header(kind: u8, path: &[u8], first: u64, second: u64) -> Vec<u8> {
 
 fn end(sender: &mut Sender, tag: u64, header: &[u8], payload: &[u8]) -> AckStatus {
     let ticket = sender.send_small(tag, header, payload).unwrap();
-    let completion = sender.wait(Some(PATIENCE)).unwrap().expect("an end");
+    let completion = sender.wait(Some(WAIT_LIMIT)).unwrap().expect("an end");
     assert_eq!(completion.ticket, ticket);
     completion.status
 }

@@ -4,7 +4,7 @@
 use crate::host::Host;
 use jet_client::receive::{RegisterOptions, Session};
 use jet_test_support::tree::test_bytes;
-use jet_test_support::waiting::{PATIENCE, until};
+use jet_test_support::waiting::{WAIT_LIMIT, until};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -52,7 +52,7 @@ fn a_file_that_changes_after_its_last_piece_was_read_is_sent_again() {
         let Some(mut message) = session.receive(Some(Duration::from_millis(20))).unwrap() else {
             continue;
         };
-        while message.next(Some(PATIENCE)).unwrap().is_some() {}
+        while message.next(Some(WAIT_LIMIT)).unwrap().is_some() {}
         kinds.push(message.user_header()[1]);
         piece_bytes += message.bytes();
         if piece_bytes == 30_000 {

@@ -15,7 +15,7 @@ use jet_test_support::disk::TinyDisk;
 use jet_test_support::process::Process;
 use jet_test_support::random::Random;
 use jet_test_support::tree::{Entry, snapshot, test_bytes};
-use jet_test_support::waiting::PATIENCE;
+use jet_test_support::waiting::WAIT_LIMIT;
 use rustix::process::Signal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -106,7 +106,7 @@ impl Storm {
         }
         // From here on nothing is killed, removed or full.
         self.empty_disk();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_LIMIT;
         while !self.sending.is_empty() {
             assert!(Instant::now() < deadline, "senders that do not end");
             std::thread::sleep(Duration::from_millis(5));

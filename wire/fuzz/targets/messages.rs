@@ -19,7 +19,7 @@ fn first_words(bytes: &[u8]) {
     match Welcome::decode(bytes) {
         Ok(welcome) => {
             assert_eq!(Welcome::decode(&welcome.encode()), Ok(welcome));
-            assert_eq!(Versions::SPOKEN.agree(welcome.versions), Some(welcome.agreed_version()));
+            assert_eq!(Versions::SUPPORTED.agree(welcome.versions), Some(welcome.agreed_version()));
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
@@ -60,7 +60,7 @@ fuzz_target!(|bytes: &[u8]| {
     first_words(bytes);
     let Ok(mut header) = HeaderBytes::from_front(bytes) else { return };
     let payload_bytes = bytes.len() - HEADER_BYTES;
-    for version in Versions::SPOKEN.lowest()..=Versions::SPOKEN.highest() {
+    for version in Versions::SUPPORTED.lowest()..=Versions::SUPPORTED.highest() {
         header.set_version(version);
         match parse_from_sender(version, &header, payload_bytes) {
             Ok(read) => check(version, &header, read.encode()),

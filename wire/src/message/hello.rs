@@ -193,7 +193,7 @@ impl core::fmt::Display for Refusal {
 }
 
 fn no_version_in_common(f: &mut core::fmt::Formatter<'_>, theirs: Versions) -> core::fmt::Result {
-    let ours = Versions::SPOKEN;
+    let ours = Versions::SUPPORTED;
     let older = if theirs.highest() < ours.lowest() { "the receiver's" } else { "this end's" };
     write!(
         f,
@@ -312,7 +312,7 @@ impl Welcome {
         let (raw, _) =
             RawWelcome::ref_from_prefix(bytes).map_err(|_| HelloError::Truncated { bytes: bytes.len() })?;
         let versions = check(raw.magic, raw.version_lowest, raw.version_highest)?;
-        if Versions::SPOKEN.agree(versions).is_none() {
+        if Versions::SUPPORTED.agree(versions).is_none() {
             return Err(HelloError::NoVersion { theirs: versions });
         }
         Ok(Self {
@@ -329,7 +329,7 @@ impl Welcome {
     /// Returns the version of the connection. It is version 1 for a welcome that was built, not read, with no
     /// version that this build speaks.
     pub fn agreed_version(&self) -> u8 {
-        Versions::SPOKEN.agree(self.versions).unwrap_or(FIRST_VERSION)
+        Versions::SUPPORTED.agree(self.versions).unwrap_or(FIRST_VERSION)
     }
 }
 

@@ -16,7 +16,7 @@ pub const WIRE_VERSION: u8 = 2;
 
 impl Versions {
     /// Versions that this build speaks.
-    pub const SPOKEN: Self = Self { lowest: FIRST_VERSION, highest: WIRE_VERSION };
+    pub const SUPPORTED: Self = Self { lowest: FIRST_VERSION, highest: WIRE_VERSION };
     /// Versions that the first builds speak.
     pub const FIRST: Self = Self { lowest: FIRST_VERSION, highest: FIRST_VERSION };
 
@@ -46,7 +46,7 @@ impl Versions {
     /// Returns the range that this end sends to one that speaks `other`. Builds of the first version send no
     /// range and ignore the byte for it. They get the answer that they have always got.
     #[must_use]
-    pub fn told_to(self, other: Self) -> Self {
+    pub fn announced_to(self, other: Self) -> Self {
         if other.highest == FIRST_VERSION && self.lowest == FIRST_VERSION { Self::FIRST } else { self }
     }
 
@@ -129,10 +129,10 @@ mod tests {
     #[test]
     fn the_first_builds_hear_what_they_always_heard() {
         let first = Versions::FIRST;
-        assert_eq!(versions(1, 9).told_to(first), first);
-        assert_eq!(versions(2, 9).told_to(first), versions(2, 9), "there is nothing in common to say");
-        assert_eq!(versions(1, 9).told_to(versions(1, 2)), versions(1, 9));
-        assert_eq!(Versions::SPOKEN.agree(first), Some(1), "this build speaks with them");
+        assert_eq!(versions(1, 9).announced_to(first), first);
+        assert_eq!(versions(2, 9).announced_to(first), versions(2, 9), "there is nothing in common to say");
+        assert_eq!(versions(1, 9).announced_to(versions(1, 2)), versions(1, 9));
+        assert_eq!(Versions::SUPPORTED.agree(first), Some(1), "this build speaks with them");
     }
 
     #[test]

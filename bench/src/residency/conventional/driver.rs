@@ -183,7 +183,7 @@ impl Driver {
             let since = *idle_since.get_or_insert_with(Instant::now);
             // The application gives messages back without a wake-up. So this thread stays awake while the
             // application has something.
-            if since.elapsed() > SPIN && self.shared.arrived.is_empty() && self.nic.arm(clock.look()) {
+            if since.elapsed() > SPIN && self.shared.arrived.is_empty() && self.nic.arm(clock.read()) {
                 let bound = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
                 poll(&mut [PollFd::from_borrowed_fd(self.nic.wait_fd(), PollFlags::IN)], Some(&bound))?;
                 idle_since = None;
@@ -222,7 +222,7 @@ impl Driver {
                     return Err("more connections than there are buffers for".into());
                 }
                 let welcome = Welcome {
-                    versions: Versions::SPOKEN,
+                    versions: Versions::SUPPORTED,
                     features: 0,
                     incarnation: 1,
                     credit_limit: u64::MAX,

@@ -125,7 +125,7 @@ struct Shared {
 ///
 /// # Errors
 /// An error of the NIC or the system.
-pub fn live(args: &ConventionalArgs) -> Result<(), Box<dyn Error>> {
+pub fn run_role(args: &ConventionalArgs) -> Result<(), Box<dyn Error>> {
     let counting = Arc::new(Counting::default());
     let answers = Arc::clone(&counting);
     std::thread::spawn(move || {

@@ -192,8 +192,8 @@ fn check(wanted: &Request, found: &Holdings, plan: &Plan) -> Result<(), TestCase
 /// loses only what is taken.
 fn loss(wanted: &Request, found: &Holdings, domain: DomainId, ways: u64) -> (u32, u32, u32) {
     let lost = |of_default: bool| {
-        let losers = found.holders.iter().filter(|holder| holder.name.is_default() == of_default);
-        losers.flat_map(|holder| holder.ways.values()).map(|had| (had[&domain].0 & ways).count_ones()).sum()
+        let holders = found.holders.iter().filter(|holder| holder.name.is_default() == of_default);
+        holders.flat_map(|holder| holder.ways.values()).map(|had| (had[&domain].0 & ways).count_ones()).sum()
     };
     let off_devices = (ways & !found.cache.shareable.0).count_ones();
     (if wanted.placement == Placement::Onto { off_devices } else { 0 }, lost(false), lost(true))

@@ -19,7 +19,7 @@ fn run(
         now_ns += TURN_NS;
         let window = footprint.window_bytes().unwrap_or(12 * MIB);
         footprint.released(rate(window) * TURN_NS / 1000);
-        footprint.look(now_ns, has_more_to_read);
+        footprint.check(now_ns, has_more_to_read);
     }
     now_ns
 }

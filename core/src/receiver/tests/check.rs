@@ -118,7 +118,7 @@ fn where_nobody_checks_senders_are_told_so_and_a_wrong_checksum_is_delivered() {
     let mut bench = Bench::new(Config { checksums: Checksums::Off, ..config() });
     let session = bench.open("disk");
     let hello = Hello {
-        versions: Versions::SPOKEN,
+        versions: Versions::SUPPORTED,
         features: features::ALL,
         sender_id: 1,
         receive_entries: 16,

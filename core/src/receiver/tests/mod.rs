@@ -7,11 +7,11 @@ mod escape;
 mod liveness;
 mod memory;
 mod model;
+mod peer_headers;
 mod poison;
 mod quarantine;
 mod records;
 mod scenarios;
-mod speaking;
 mod standstill;
 
 use super::*;
@@ -115,7 +115,7 @@ impl Commands for World {
         self.memory.close(session.0);
         self.closed.push((session.0, end));
     }
-    fn tell_standstill(&mut self, session: SessionId, standstill: Option<Standstill>) {
+    fn report_standstill(&mut self, session: SessionId, standstill: Option<Standstill>) {
         self.standstills.push((session.0, standstill));
     }
     fn begin_copy(&mut self, copy: &EscapeCopy) -> Result<(), CopyRefused> {
@@ -229,7 +229,7 @@ impl Bench {
     /// Lets a sender in whose connection is not established yet.
     fn ask(&mut self, app: &str) -> PeerId {
         let hello = Hello {
-            versions: Versions::SPOKEN,
+            versions: Versions::SUPPORTED,
             features: 2,
             sender_id: 42,
             receive_entries: 16,

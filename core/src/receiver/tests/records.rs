@@ -16,7 +16,7 @@ impl Late {
     /// share a range, for their sequence numbers are not consecutive.
     fn new(bench: &mut Bench) -> Self {
         let hello = Hello {
-            versions: Versions::SPOKEN,
+            versions: Versions::SUPPORTED,
             features: 0,
             sender_id: 1,
             receive_entries: 1,

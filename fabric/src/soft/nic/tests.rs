@@ -27,20 +27,20 @@ fn refusal(profile: Profile, srq_entries_max: u32) -> String {
 
 #[test]
 fn a_device_that_has_too_little_is_refused_by_what_it_lacks() {
-    let words = refusal(Profile::MEAN, 4096);
+    let words = refusal(Profile::SMALLEST, 4096);
     assert!(words.contains("max_srq_wr") && words.contains("64") && words.contains("4096"), "{words}");
     for without_srq in [Profile::E810, Profile::IONIC] {
         let words = refusal(without_srq, 64);
         assert!(words.contains("max_srq"), "{words}");
     }
-    let one_place = DeviceAttributes { max_srq_sge: 1, ..*Profile::MEAN.attributes() };
+    let one_place = DeviceAttributes { max_srq_sge: 1, ..*Profile::SMALLEST.attributes() };
     let words = refusal(Profile::new("one-place", one_place), 64);
     assert!(words.contains("max_srq_sge"), "{words}");
-    let no_reads = DeviceAttributes { max_qp_init_rd_atom: 0, ..*Profile::MEAN.attributes() };
+    let no_reads = DeviceAttributes { max_qp_init_rd_atom: 0, ..*Profile::SMALLEST.attributes() };
     let words = refusal(Profile::new("no-reads", no_reads), 64);
     assert!(words.contains("max_qp_init_rd_atom"), "{words}");
     for wrong in [i32::MIN, -1, 0] {
-        let senseless = DeviceAttributes { max_cqe: wrong, ..*Profile::MEAN.attributes() };
+        let senseless = DeviceAttributes { max_cqe: wrong, ..*Profile::SMALLEST.attributes() };
         let words = refusal(Profile::new("senseless", senseless), 64);
         assert!(words.contains("max_cqe"), "{words}");
     }
@@ -48,7 +48,7 @@ fn a_device_that_has_too_little_is_refused_by_what_it_lacks() {
 
 #[test]
 fn a_nic_has_no_more_than_its_profile() {
-    for profile in [Profile::MEAN, Profile::CONNECTX_6, Profile::RXE] {
+    for profile in [Profile::SMALLEST, Profile::CONNECTX_6, Profile::RXE] {
         let has = *profile.attributes();
         let mut nic = of(profile, 64).unwrap();
         let limits = nic.limits();
@@ -73,7 +73,7 @@ fn a_nic_has_no_more_than_its_profile() {
 
 #[test]
 fn a_nic_has_no_more_connections_than_its_profile_has_qps() {
-    let few = DeviceAttributes { max_qp: 3, ..*Profile::MEAN.attributes() };
+    let few = DeviceAttributes { max_qp: 3, ..*Profile::SMALLEST.attributes() };
     let mut nic = of(Profile::new("few", few), 64).unwrap();
     let max = nic.limits().qps_max;
     assert!((1..=3).contains(&max));
@@ -114,7 +114,7 @@ fn connected(profile: Profile) -> (SoftNic, SoftNic, Qp, tempfile::TempDir) {
 /// A READ completes even if the peer's user never polls, since its memory can be read all the same.
 #[test]
 fn a_read_waits_for_no_send_that_the_peers_user_does_not_look_at() {
-    for profile in [Profile::MEAN, Profile::CONNECTX_6] {
+    for profile in [Profile::SMALLEST, Profile::CONNECTX_6] {
         let (mut reader, mut read, qp, _place) = connected(profile);
         let memory = |bytes| Arc::new(SharedMemory::new("jet-test", bytes, false).unwrap());
         let remote = read.register(&memory(4096), Access::RemoteRead).unwrap();

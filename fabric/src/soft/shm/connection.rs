@@ -157,10 +157,10 @@ impl Connection {
         let outstanding = self.sends.len();
         let link = self.link();
         if outstanding > 0 {
-            link.want_room();
+            link.wait_for_room();
             // The next poll finds a broken index.
             if link.outgoing.unread().map_or(true, |unread| unread as usize != outstanding) {
-                link.room_unwanted();
+                link.stop_waiting_for_room();
                 return false;
             }
         }
@@ -171,7 +171,7 @@ impl Connection {
     pub(super) fn awake(&mut self) {
         let link = self.link();
         link.incoming.awake();
-        link.room_unwanted();
+        link.stop_waiting_for_room();
     }
 
     /// Returns how the connection ends here after the peer ended it, by the fault that the peer left in the
@@ -219,6 +219,6 @@ impl Connection {
     /// Sends the answer that refuses a connection request. Nothing follows on the socket.
     pub(super) fn reject(&mut self, tables: &Tables, private_data: &PrivateData) {
         // A socket that was never written to has room, and a peer that is gone needs no answer.
-        let _ = self.say(tables, Control::Reject(*private_data));
+        let _ = self.send_control(tables, Control::Reject(*private_data));
     }
 }

@@ -274,18 +274,18 @@ impl Link {
 
     /// Tells the other end that this end sleeps until its SENDs are taken. Look at the ring once more after
     /// this call.
-    pub(super) fn want_room(&self) {
+    pub(super) fn wait_for_room(&self) {
         self.words(self.side).room().sleeps();
     }
 
-    /// Withdraws [`Self::want_room`].
-    pub(super) fn room_unwanted(&self) {
+    /// Withdraws [`Self::wait_for_room`].
+    pub(super) fn stop_waiting_for_room(&self) {
         self.words(self.side).room().is_up();
     }
 
     /// Whether the other end sleeps until its SENDs are taken. To be asked after advancing past SENDs.
     #[inline]
-    pub(super) fn room_is_wanted(&self) -> bool {
+    pub(super) fn peer_waits_for_room(&self) -> bool {
         self.words(self.side.other()).room().must_be_woken()
     }
 }

@@ -49,7 +49,7 @@ const RECEIVES_PER_POLL: u32 = 128;
 /// behind a fragment.
 const READ_BYTES_PER_POLL: u32 = 64 << 10;
 /// Most polls between two looks at the sockets. A NIC without work looks more often.
-const LOOK_INTERVAL: u32 = 1024;
+const EPOLL_INTERVAL: u32 = 1024;
 /// Time until the next try after the system had no descriptor for a new connection.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// Connections taken in one look at a listener.
@@ -129,7 +129,7 @@ impl Shm {
                     self.insert(connection);
                     tables.deadlines.set(qp.index, Wait::Handshake, tables.options.handshake);
                     // A peer sends its request as soon as it has connected.
-                    self.look_at_socket(tables, qp.index);
+                    self.check_socket(tables, qp.index);
                 }
                 Err(_) => tables.qps.release(qp),
             }
@@ -148,14 +148,14 @@ impl Shm {
     }
 
     /// Takes the messages on a connection's socket, and acts on the outcome.
-    fn look_at_socket(&mut self, tables: &mut Tables, index: u32) {
+    fn check_socket(&mut self, tables: &mut Tables, index: u32) {
         let Some(connection) = &mut self.connections[index as usize] else { return };
         let qp = connection.qp;
         let before = tables.qps.get(qp).map(|entry| entry.state);
-        let looked = connection.listen_to_peer(tables);
+        let checked = connection.listen_to_peer(tables);
         let hung_up = connection.hung_up;
         let after = tables.qps.get(qp).expect("a connection's QP lives").state;
-        match (looked, after) {
+        match (checked, after) {
             (Err(end), _) => self.end(tables, index, end),
             // The peer refused the connection.
             (Ok(_), QpState::Ended) => self.end(tables, index, End::LOCAL),
@@ -334,12 +334,12 @@ impl Transport for Shm {
         let link = Link::make().map_err(system)?;
         let mut connection = Connection::new(tables, qp, socket, Some(link)).map_err(system)?;
         let reads_answered = tables.options.reads_answered_per_qp_max;
-        let said = connection
-            .say(tables, Control::Connect { private_data: *private_data, reads_answered })
+        let sent = connection
+            .send_control(tables, Control::Connect { private_data: *private_data, reads_answered })
             .and_then(|()| connection.announce_all(tables));
-        if said.is_err() {
+        if sent.is_err() {
             connection.unwatch(tables);
-            return Err(system(io::Error::other("the listener's socket does not take what is said")));
+            return Err(system(io::Error::other("the listener's socket does not take what is sent")));
         }
         self.insert(connection);
         tables.deadlines.set(qp.index, Wait::Handshake, tables.options.handshake);
@@ -353,10 +353,10 @@ impl Transport for Shm {
             return Err(PostError::Stale);
         };
         let reads_answered = tables.options.reads_answered_per_qp_max;
-        let said = connection
-            .say(tables, Control::Accept { private_data: *private_data, reads_answered })
+        let sent = connection
+            .send_control(tables, Control::Accept { private_data: *private_data, reads_answered })
             .and_then(|()| connection.announce_all(tables));
-        if let Err(end) = said {
+        if let Err(end) = sent {
             self.end(tables, qp.index, end);
             return Err(PostError::Stale);
         }
@@ -440,13 +440,13 @@ impl Transport for Shm {
 
     fn ready(&mut self, tables: &mut Tables, place: Place, _flags: EventFlags) {
         match place {
-            Place::Connection(index) => self.look_at_socket(tables, index),
+            Place::Connection(index) => self.check_socket(tables, index),
             Place::Listener(number) => self.accept_sockets(tables, number as usize),
         }
     }
 
-    fn look_interval(&self) -> u32 {
-        LOOK_INTERVAL
+    fn epoll_interval(&self) -> u32 {
+        EPOLL_INTERVAL
     }
 
     fn arm(&mut self, tables: &mut Tables) -> bool {

@@ -76,7 +76,7 @@ impl Input {
     }
 
     /// Returns how many bytes the body still needs.
-    pub(super) fn wanted(&self) -> usize {
+    pub(super) fn missing_bytes(&self) -> usize {
         match self.body {
             Body::None | Body::ReadWhole => 0,
             Body::Receive { payload_bytes, done, .. } => (HEADER + payload_bytes - done) as usize,

@@ -46,7 +46,7 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// Connections that have their turn in one call of `progress`.
 const TURNS_PER_POLL: usize = 16;
 /// Most polls between two looks at the epoll while sockets are open and nothing arrives.
-const LOOK_INTERVAL_MAX: u32 = 8;
+const EPOLL_INTERVAL_MAX: u32 = 8;
 
 const HUNG_UP: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
 
@@ -391,13 +391,13 @@ impl Transport for Tcp {
         });
     }
 
-    fn look_interval(&self) -> u32 {
+    fn epoll_interval(&self) -> u32 {
         if self.open == 0 {
             return u32::MAX;
         }
         // While connections have bytes to read, the others can wait a few polls. After empty polls a look
         // costs more than it finds.
-        if self.ready.is_empty() { (self.idle_polls / 4).clamp(1, LOOK_INTERVAL_MAX) } else { 4 }
+        if self.ready.is_empty() { (self.idle_polls / 4).clamp(1, EPOLL_INTERVAL_MAX) } else { 4 }
     }
 
     fn expire(&mut self, tables: &mut Tables, place: Place, wait: Wait) {

@@ -133,7 +133,7 @@ impl<N: Nic> NicThread<N> {
             if busy {
                 self.work.clock.turn();
                 idle.over(self.spin_max);
-            } else if idle.goes_on(self.work.clock.look()) {
+            } else if idle.goes_on(self.work.clock.read()) {
                 if idle.rounds.is_multiple_of(YIELD_INTERVAL) {
                     std::thread::yield_now();
                 } else {
@@ -142,7 +142,7 @@ impl<N: Nic> NicThread<N> {
             } else {
                 if self.sleep() {
                     idle.budget = (idle.budget / 2).max(SPIN_MIN).min(self.spin_max);
-                    self.work.clock.look();
+                    self.work.clock.read();
                 }
                 idle.since_ns = None;
             }

@@ -5,7 +5,7 @@ use jet_wire::message::{HEADER_BYTES, HeaderBytes};
 use std::time::{Duration, Instant};
 
 /// Time after which a test fails; long enough for a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 const HEADER: HeaderBytes = HeaderBytes([7; HEADER_BYTES]);
 
 fn options() -> SoftOptions {
@@ -45,9 +45,9 @@ impl Seen {
 }
 
 fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_LIMIT;
     while !done() {
-        assert!(Instant::now() < deadline, "still not after {PATIENCE:?}: {what}");
+        assert!(Instant::now() < deadline, "still not after {WAIT_LIMIT:?}: {what}");
         std::thread::yield_now();
     }
 }

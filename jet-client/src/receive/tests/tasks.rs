@@ -74,7 +74,7 @@ async fn slept(session: &Session, sleeps: u64) {
 
 /// Number of turns after which a runtime has looked several times at its descriptors: it does so every 61
 /// turns.
-const LOOKS: u32 = 4 * 61;
+const POLLS: u32 = 4 * 61;
 
 /// Makes a session with a message whose first half arrived and was given back.
 fn halfway() -> (Daemon, &'static Session, Message<'static>) {
@@ -129,7 +129,7 @@ fn a_task_that_polls_in_vain_takes_nobodys_wake_up() {
             assert!(session.try_receive().unwrap().is_none());
         }
         // The runtime gets to look at the descriptor that the task sleeps on.
-        for _ in 0..LOOKS {
+        for _ in 0..POLLS {
             tokio::task::yield_now().await;
         }
         deliver(&mut daemon, half(1, flags::LAST));

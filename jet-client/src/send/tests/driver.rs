@@ -46,7 +46,7 @@ fn connecting() -> (Driver, Arc<Mutex<Script>>) {
 
 /// Returns the event of an established connection without credit.
 fn connected(qp: Qp) -> Event {
-    connected_to(qp, Versions::SPOKEN)
+    connected_to(qp, Versions::SUPPORTED)
 }
 
 /// Returns the event of an established connection, to a receiver that speaks these versions.

@@ -104,7 +104,7 @@ impl Life {
     /// Accepts the device's attempt number `attempt` to connect, as the receiver.
     fn accept(&mut self, attempt: u16) {
         let welcome = Welcome {
-            versions: Versions::SPOKEN,
+            versions: Versions::SUPPORTED,
             features: 0,
             incarnation: 1,
             credit_limit: 8,

@@ -28,7 +28,7 @@ pub(super) fn options() -> ProtocolOptions {
 
 pub(super) fn welcome(credit_limit: u64, requests_max: u32) -> Welcome {
     Welcome {
-        versions: Versions::SPOKEN,
+        versions: Versions::SUPPORTED,
         features: 0,
         incarnation: 1,
         credit_limit,

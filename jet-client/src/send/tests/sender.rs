@@ -157,7 +157,7 @@ impl FakeReceiver {
             return self.nic.reject(qp, &PrivateData::new(&refusal.encode()).unwrap());
         }
         let welcome = Welcome {
-            versions: Versions::SPOKEN,
+            versions: Versions::SUPPORTED,
             features: self.features,
             incarnation: 1,
             credit_limit: 8,

@@ -70,7 +70,7 @@ pub enum Mode {
 
 impl Mode {
     /// Returns the word of `mstcongestion` for the mode.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Aggressive => "aggressive",
             Self::Dynamic => "dynamic",
@@ -244,7 +244,7 @@ mod tests {
         "#;
         let config = parse(text).unwrap();
         assert_eq!(config.actuators, ActuatorKind::ALL);
-        assert_eq!((config.mode.word(), config.min_time_between_cnps_us), ("dynamic", 1));
+        assert_eq!((config.mode.as_str(), config.min_time_between_cnps_us), ("dynamic", 1));
         assert_eq!(parse(&toml::to_string(&config).unwrap()).unwrap(), config);
     }
 

@@ -85,7 +85,7 @@ impl CongestionControl {
                 recovery.found - recovery.pending.len()
             );
         }
-        tell(&recovery.notes);
+        log_notes(&recovery.notes);
         let shared = Arc::new(Shared {
             wish: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -165,7 +165,7 @@ fn carry_out(shared: &Shared, mut keeper: ActuatorKeeper, mut pace: Pace) {
             // try.
             keeper.restore(&mut notes);
             keeper.publish(&shared.rows);
-            tell(&notes);
+            log_notes(&notes);
             return;
         }
         let wish = shared.wish.load(Ordering::Acquire);
@@ -182,14 +182,14 @@ fn carry_out(shared: &Shared, mut keeper: ActuatorKeeper, mut pace: Pace) {
                 }
                 pace.applied(Instant::now(), on);
                 keeper.publish(&shared.rows);
-                tell(&notes);
+                log_notes(&notes);
                 notes.clear();
             }
         }
     }
 }
 
-fn tell(notes: &[String]) {
+fn log_notes(notes: &[String]) {
     for note in notes {
         tracing::warn!("congestion: {note}");
     }

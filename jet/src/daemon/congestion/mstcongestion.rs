@@ -17,7 +17,7 @@ use std::time::Duration;
 const ACTION: &str = "action";
 const MODE: &str = "mode";
 const ACTIONS: [&str; 3] = ["disabled", "drop", "mark"];
-const MODES: [&str; 2] = [Mode::Aggressive.word(), Mode::Dynamic.word()];
+const MODES: [&str; 2] = [Mode::Aggressive.as_str(), Mode::Dynamic.as_str()];
 
 /// The actuator of the tool `mstcongestion`, for one NIC.
 pub struct Mstcongestion {
@@ -164,7 +164,7 @@ impl Congestion for Mstcongestion {
             lowered: lowered.into(),
         };
         // The mode comes first, so that marking begins in the wanted mode.
-        let both = [setting(MODE, mode, self.mode.word()), setting(ACTION, action, "mark")];
+        let both = [setting(MODE, mode, self.mode.as_str()), setting(ACTION, action, "mark")];
         Ok(both.into_iter().filter(|setting| setting.before != setting.lowered).collect())
     }
 

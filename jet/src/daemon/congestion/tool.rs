@@ -58,7 +58,7 @@ pub enum ToolError {
     },
     /// The process of an earlier run hangs in the kernel, where not even a kill ends it.
     #[error("process {pid} of an earlier run cannot be killed; nothing more is tried until it is gone")]
-    Stuck {
+    Unkillable {
         /// Number of the process that hangs.
         pid: u32,
     },
@@ -193,7 +193,7 @@ impl Tool {
     fn refuse_while_one_runs(&mut self) -> Result<(), ToolError> {
         let Some(child) = self.unended.as_mut() else { return Ok(()) };
         if !matches!(child.try_wait(), Ok(Some(_))) {
-            return Err(ToolError::Stuck { pid: child.id() });
+            return Err(ToolError::Unkillable { pid: child.id() });
         }
         self.unended = None;
         Ok(())

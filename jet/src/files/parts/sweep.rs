@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// kernel may finish that write after the process has ended.
 pub(super) const ENDING_MAX: Duration = Duration::from_secs(1);
 /// Span between two tries to take a lock: `flock` cannot wait with a time limit.
-pub(super) const ENDING_LOOK: Duration = Duration::from_millis(10);
+pub(super) const ENDING_RETRY: Duration = Duration::from_millis(10);
 
 /// Reason why a sweep removed no parts, or not all.
 #[derive(Debug, thiserror::Error)]
@@ -88,7 +88,7 @@ impl fmt::Display for NotLocked {
 fn lock_until(file: &OwnedFd, how: FlockOperation, deadline: Instant) -> Result<(), Errno> {
     loop {
         match flock(file, how) {
-            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(ENDING_LOOK),
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(ENDING_RETRY),
             result => return result,
         }
     }

@@ -72,7 +72,7 @@ fn write(parts: &mut Parts, index: PartIndex, bytes: &[u8], offset: u64) {
 
 /// Writes a piece of one block, from its arrival to its end, in a round of its own.
 fn piece(parts: &mut Parts, key: Key, name: &str, number: u64) -> Result<(), PartError> {
-    parts.look_anew();
+    parts.forget_directories();
     let index = parts.enter(key, path(name))?;
     let (bytes, sum) = block(number);
     write(parts, index, &bytes, number * BLOCK);
@@ -300,7 +300,7 @@ fn a_directory_that_is_moved_away_takes_no_file_with_it() {
     let index = parts.create((1, 2), path("d/one"), 1).unwrap();
     write(&mut parts, index, b"x", 0);
     fs::rename(out.path().join("d"), &archived).unwrap();
-    parts.look_anew();
+    parts.forget_directories();
     assert!(is_gone(piece(&mut parts, (1, 1), "d/file", 1)));
     // Both lie on one file system: the file goes to where its path leads now.
     assert!(parts.take_name(index).unwrap());

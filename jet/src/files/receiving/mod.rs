@@ -45,10 +45,10 @@ const DESCRIPTORS_OTHERS: usize = 64;
 /// work may need one more, for another directory that is synced.
 const DESCRIPTORS_PER_PART: usize = 3;
 /// Number of rounds without any work before the receiver sleeps.
-const LOOKS_BEFORE_SLEEP: u32 = 200;
+const POLLS_BEFORE_SLEEP: u32 = 200;
 /// Number of rounds of work between two looks at the stop signal, because a look is a system call. Without
 /// io_uring a round waits for each of its reads and writes, and every round looks at the stop signal.
-const ROUNDS_PER_STOP_LOOK: u32 = 64;
+const ROUNDS_PER_STOP_CHECK: u32 = 64;
 
 const _: () = assert!(JOBS_MAX < PARTS_OPEN_MAX);
 
@@ -222,10 +222,10 @@ impl Receiving {
         jobs: &mut Jobs<'s>,
         tell: &mut impl FnMut(&mut Self),
     ) -> Result<Served, ReceivingError> {
-        let (mut rounds, mut looks) = (0u32, 0u32);
+        let (mut rounds, mut polls) = (0u32, 0u32);
         loop {
             rounds += 1;
-            if rounds >= ROUNDS_PER_STOP_LOOK || self.disk.engine() == Engine::Pwrite {
+            if rounds >= ROUNDS_PER_STOP_CHECK || self.disk.engine() == Engine::Pwrite {
                 rounds = 0;
                 if is_readable(stop)? {
                     return Ok(Served::Stopped);
@@ -241,15 +241,15 @@ impl Receiving {
                 return Ok(Served::Enough);
             }
             if worked {
-                looks = 0;
+                polls = 0;
                 continue;
             }
-            looks += 1;
-            if looks < LOOKS_BEFORE_SLEEP {
+            polls += 1;
+            if polls < POLLS_BEFORE_SLEEP {
                 std::hint::spin_loop();
                 continue;
             }
-            looks = 0;
+            polls = 0;
             self.parts.close_unused();
             tell(self);
             let now = Instant::now();
@@ -272,7 +272,7 @@ impl Receiving {
                 Err(SleepError::Session(error)) => return Ok(Served::SessionEnded(error)),
                 Err(SleepError::System(error)) => return Err(ReceivingError::Wait(error)),
             }
-            rounds = ROUNDS_PER_STOP_LOOK;
+            rounds = ROUNDS_PER_STOP_CHECK;
         }
     }
 
@@ -281,7 +281,7 @@ impl Receiving {
     fn work<'s>(&mut self, session: &'s Session, jobs: &mut Jobs<'s>) -> Result<bool, RoundError> {
         let mut worked = false;
         let mut stopped = false;
-        self.parts.look_anew();
+        self.parts.forget_directories();
         if self.slow_schedule.is_on() {
             let now = Instant::now();
             if let Some(until) = self.slow_schedule.stopped_until(now) {
@@ -481,7 +481,7 @@ impl<'s> Jobs<'s> {
     }
 
     fn insert(&mut self, job: Job<'s>) -> usize {
-        assert!(!self.is_full(), "the caller looks whether there is room");
+        assert!(!self.is_full(), "the caller polls whether there is room");
         self.places.insert(job)
     }
 

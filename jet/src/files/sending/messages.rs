@@ -28,7 +28,9 @@ impl Sending<'_> {
             }
             if job.stage != Stage::Ending && job.may_be_there && !unheard {
                 match job.path_state {
-                    PathState::InHeader | PathState::Said => return self.send_word(id, Kind::Abandoned),
+                    PathState::InHeader | PathState::Said => {
+                        return self.send_without_payload(id, Kind::Abandoned);
+                    }
                     PathState::Unsaid if job.path_messages < PATH_MESSAGES_MAX => return self.send_path(id),
                     PathState::Unsaid | PathState::Saying => {}
                 }
@@ -46,11 +48,11 @@ impl Sending<'_> {
             (Stage::Unbegun, Some(content)) => {
                 let file_bytes = content.file_bytes();
                 let hash = self.options.proof;
-                return self.send_word(id, Kind::Begin { file_bytes, hash });
+                return self.send_without_payload(id, Kind::Begin { file_bytes, hash });
             }
             (_, None) => {
                 let mode = job.mode;
-                return self.send_word(id, Kind::Directory { mode });
+                return self.send_without_payload(id, Kind::Directory { mode });
             }
             (Stage::Bytes, Some(_)) => {}
         }
@@ -71,7 +73,7 @@ impl Sending<'_> {
             }
             let proof = job.content.as_ref().and_then(|content| content.proof());
             let mode = job.mode;
-            return self.send_word(id, Kind::Complete { mode, proof });
+            return self.send_without_payload(id, Kind::Complete { mode, proof });
         }
         self.end(id);
         Ok(SendOutcome::Waits)
@@ -102,7 +104,7 @@ impl Sending<'_> {
     }
 
     /// Sends a message without a payload.
-    fn send_word(&mut self, id: u64, kind: Kind) -> Result<SendOutcome, SendingError> {
+    fn send_without_payload(&mut self, id: u64, kind: Kind) -> Result<SendOutcome, SendingError> {
         let job = job_of(&mut self.jobs, id);
         let header = job.header(id, kind).encode();
         let ticket = match self.sender.send_small(TAG, header.as_ref(), &[]) {
@@ -144,7 +146,7 @@ impl Sending<'_> {
             job.abort = Some(error.into());
             return Ok(SendOutcome::Sent);
         }
-        self.send_word(id, hole_of(span))
+        self.send_without_payload(id, hole_of(span))
     }
 
     /// Sends a span of bytes.

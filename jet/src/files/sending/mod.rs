@@ -239,7 +239,7 @@ impl<'a> Sending<'a> {
             if self.in_flight.is_empty() {
                 break false;
             }
-            self.look_at_link();
+            self.check_link();
             if let Some(completion) = self.sender.wait(Some(TICK))? {
                 self.handle(completion);
             }
@@ -251,7 +251,7 @@ impl<'a> Sending<'a> {
         }
         assert!(self.jobs.is_empty(), "{} files have no end and nothing in flight", self.jobs.len());
         self.sent.seconds = began.elapsed().as_secs_f64();
-        self.look_at_checksums();
+        self.check_checksums();
         let protocol = self.sender.stats().protocol;
         self.sent.redelivered = protocol.redelivered;
         self.sent.retried = protocol.retried;
@@ -265,7 +265,7 @@ impl<'a> Sending<'a> {
         Ok(self.sent)
     }
 
-    fn look_at_checksums(&mut self) {
+    fn check_checksums(&mut self) {
         let before = std::mem::replace(&mut self.sent.unchecked, self.sender.stats().unchecked);
         if before == 0 && self.sent.unchecked > 0 {
             (self.tell)(Event::Link(Link::Unchecked));
@@ -273,8 +273,8 @@ impl<'a> Sending<'a> {
     }
 
     /// Reports changes of the connection while messages wait for their ends.
-    fn look_at_link(&mut self) {
-        self.look_at_checksums();
+    fn check_link(&mut self) {
+        self.check_checksums();
         if self.fatal.is_some() {
             return;
         }
@@ -284,7 +284,7 @@ impl<'a> Sending<'a> {
             retried: protocol.retried,
             consumed: self.sent.ends.consumed,
         };
-        self.watch.look(self.sender.is_connected(), counts, Instant::now(), |link| {
+        self.watch.check(self.sender.is_connected(), counts, Instant::now(), |link| {
             (self.tell)(Event::Link(link));
         });
     }

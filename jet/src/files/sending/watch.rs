@@ -32,7 +32,13 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Compares the sender's counts with those of the last look, and reports each change once.
-    pub(super) fn look(&mut self, connected: bool, counts: Counts, now: Instant, mut tell: impl FnMut(Link)) {
+    pub(super) fn check(
+        &mut self,
+        connected: bool,
+        counts: Counts,
+        now: Instant,
+        mut tell: impl FnMut(Link),
+    ) {
         // A connection that was lost and made again between two looks is reported as lost, too.
         let made_again = self.connections != 0 && counts.connections > self.connections;
         if (!connected || made_again) && !self.lost {
@@ -69,7 +75,7 @@ mod tests {
     fn seen(watch: &mut Watch, connected: bool, counts: (u64, u64, u64), at: Instant) -> Vec<Link> {
         let (connections, retried, consumed) = counts;
         let mut links = Vec::new();
-        watch.look(connected, Counts { connections, retried, consumed }, at, |link| links.push(link));
+        watch.check(connected, Counts { connections, retried, consumed }, at, |link| links.push(link));
         links
     }
 

@@ -4,7 +4,7 @@ use std::string::ToString;
 
 fn a_hello() -> Hello {
     Hello {
-        versions: Versions::SPOKEN,
+        versions: Versions::SUPPORTED,
         features: 3,
         sender_id: 1 << 60,
         receive_entries: 64,
@@ -13,7 +13,7 @@ fn a_hello() -> Hello {
 }
 
 const WELCOME: Welcome = Welcome {
-    versions: Versions::SPOKEN,
+    versions: Versions::SUPPORTED,
     features: 1,
     incarnation: 9,
     credit_limit: 32,
@@ -63,7 +63,7 @@ fn a_welcome_says_the_version_of_the_connection() {
 fn the_first_builds_read_the_first_words_of_those_that_speak_their_version_too() {
     assert_eq!(a_hello().encode()[4], 1);
     assert_eq!(WELCOME.encode()[4], 1);
-    assert_eq!(Refusal::Version(Versions::SPOKEN).encode()[5], 2);
+    assert_eq!(Refusal::Version(Versions::SUPPORTED).encode()[5], 2);
 }
 
 /// Checks where first words can be extended. They are sent before a version is agreed on, so they keep their
@@ -78,9 +78,9 @@ fn unknown_bytes_of_first_words_are_skipped_or_refused_as_the_rules_say() {
     let mut welcome = WELCOME.encode().to_vec();
     welcome.extend([0xa5; HELLO_BYTES - WELCOME_BYTES]);
     assert_eq!(Welcome::decode(&welcome), Ok(WELCOME), "skipped");
-    let mut refusal = Refusal::Version(Versions::SPOKEN).encode();
+    let mut refusal = Refusal::Version(Versions::SUPPORTED).encode();
     refusal[7] = 0xa5;
-    assert_eq!(Refusal::decode(&refusal), Some(Refusal::Version(Versions::SPOKEN)), "skipped");
+    assert_eq!(Refusal::decode(&refusal), Some(Refusal::Version(Versions::SUPPORTED)), "skipped");
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn bad_first_words_are_refused() {
 
 #[test]
 fn bad_refusals_are_none_and_other_versions_are_understood() {
-    let good = Refusal::Version(Versions::SPOKEN).encode();
+    let good = Refusal::Version(Versions::SUPPORTED).encode();
     assert_eq!(Refusal::decode(&good[..5]), None);
     assert_eq!(Refusal::decode(&[0; REFUSAL_BYTES]), None);
     for reason in [0, 5, 255] {

@@ -38,7 +38,7 @@ impl Connection {
             self.rnr_ends(tables);
             let link = self.link();
             link.incoming.advance();
-            if link.room_is_wanted() {
+            if link.peer_waits_for_room() {
                 ring(self.socket.as_fd());
             }
         }

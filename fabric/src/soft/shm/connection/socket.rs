@@ -21,7 +21,7 @@ const SOCKET_BURST: u32 = 64;
 const ANNOUNCEMENTS_PER_REGION: u32 = 8;
 
 /// Kinds of message that were taken from the socket.
-enum Heard {
+enum Handled {
     /// The peer rang the bell.
     Bell,
     /// A control message, which was carried out.
@@ -37,7 +37,11 @@ impl Connection {
     }
 
     /// Sends a control message, or queues it where the socket is full.
-    pub(in crate::soft::shm) fn say(&mut self, tables: &Tables, control: Control) -> Result<(), End> {
+    pub(in crate::soft::shm) fn send_control(
+        &mut self,
+        tables: &Tables,
+        control: Control,
+    ) -> Result<(), End> {
         // Twice the regions: each may be registered and taken back while the peer does not read.
         if self.outbox.len() > 2 * tables.options.regions_max as usize {
             return Err(End::PROTOCOL);
@@ -97,13 +101,13 @@ impl Connection {
     /// Announces that a region was registered or deregistered.
     pub(in crate::soft::shm) fn announce(&mut self, tables: &Tables, control: Control) -> Result<(), End> {
         self.announced = self.announced.wrapping_add(1);
-        let said = self.say(tables, control);
+        let sent = self.send_control(tables, control);
         let announced = self.announced;
         // Set after the message was sent or queued, so that a peer that reads the count can find the message.
         if let Some(link) = &self.link {
             link.set_announced(announced);
         }
-        said
+        sent
     }
 
     /// Announces every region that peers may read.
@@ -119,9 +123,9 @@ impl Connection {
         self.empty_outbox(tables)?;
         let mut rang = false;
         for _ in 0..SOCKET_BURST {
-            match self.hear(tables)? {
-                Some(Heard::Bell) => rang = true,
-                Some(Heard::Control) => {}
+            match self.receive_control(tables)? {
+                Some(Handled::Bell) => rang = true,
+                Some(Handled::Control) => {}
                 None => break,
             }
         }
@@ -129,12 +133,12 @@ impl Connection {
     }
 
     /// Takes one message from the socket, and carries out a control message. `None` where there are no more.
-    fn hear(&mut self, tables: &mut Tables) -> Result<Option<Heard>, End> {
+    fn receive_control(&mut self, tables: &mut Tables) -> Result<Option<Handled>, End> {
         match receive(&self.socket) {
-            Received::Bell => Ok(Some(Heard::Bell)),
+            Received::Bell => Ok(Some(Handled::Bell)),
             Received::Control(control, file) => {
                 self.carry_out(tables, control, file)?;
-                Ok(Some(Heard::Control))
+                Ok(Some(Handled::Control))
             }
             Received::Nothing => Ok(None),
             Received::Closed => {
@@ -223,7 +227,7 @@ impl Connection {
         self.empty_outbox(tables)?;
         // A bell that is taken here is not lost: the caller works on the connection, so it is hot.
         for _ in 0..ANNOUNCEMENTS_PER_REGION * tables.options.regions_max {
-            if is_reached(self.announcements_seen) || self.hear(tables)?.is_none() {
+            if is_reached(self.announcements_seen) || self.receive_control(tables)?.is_none() {
                 return Ok(());
             }
         }

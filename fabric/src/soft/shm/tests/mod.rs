@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time after which a test fails; long enough for a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 const ENTRY_BYTES: u64 = 4096;
 
 /// NIC with a pool, a header area, and all that was polled from it.
@@ -121,7 +121,7 @@ fn write_memory(memory: &SharedMemory, from: usize, bytes: &[u8]) {
 }
 
 fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_LIMIT;
     while !done() {
         assert!(Instant::now() < deadline, "this did not happen: {what}");
     }

@@ -203,7 +203,7 @@ impl Connection {
     fn take(&mut self, tables: &mut Tables, input: &[u8]) -> Result<usize, End> {
         let mut used = 0;
         loop {
-            let wanted = self.input.wanted();
+            let wanted = self.input.missing_bytes();
             if wanted > 0 {
                 let bytes = wanted.min(input.len() - used);
                 if bytes == 0 {

@@ -7,7 +7,8 @@ use crate::nic::PostError;
 
 #[test]
 fn a_registered_payload_leaves_as_it_was_at_the_post() {
-    let options = SoftOptions { profile: Some(Profile::MEAN), srq_entries_max: 64, ..SoftOptions::default() };
+    let options =
+        SoftOptions { profile: Some(Profile::SMALLEST), srq_entries_max: 64, ..SoftOptions::default() };
     let (mut server, mut client, _, at_client) = pair(options);
     let from = client.slab(3);
     for entry in 0..8 {
@@ -34,7 +35,8 @@ fn a_registered_payload_leaves_as_it_was_at_the_post() {
 
 #[test]
 fn what_is_not_registered_is_refused_at_the_post() {
-    let options = SoftOptions { profile: Some(Profile::MEAN), srq_entries_max: 64, ..SoftOptions::default() };
+    let options =
+        SoftOptions { profile: Some(Profile::SMALLEST), srq_entries_max: 64, ..SoftOptions::default() };
     let (_server, mut client, _, at_client) = pair(options);
     let beyond = Sge { offset: client.memory.bytes() as u64 - 10, bytes: 11, ..client.slab(0) };
     let request = SendRequest { id: 1, header: &HeaderBytes::ZERO, payload: Payload::Registered(beyond) };

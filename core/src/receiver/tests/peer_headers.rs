@@ -29,7 +29,7 @@ fn no_more_is_said_at_once_than_a_sender_has_receive_entries_for() {
     let mut bench = Bench::new(config());
     let session = bench.open("disk");
     let hello = Hello {
-        versions: Versions::SPOKEN,
+        versions: Versions::SUPPORTED,
         features: 0,
         sender_id: 1,
         receive_entries: 2,

@@ -12,7 +12,7 @@ pub enum CompletionQueues {
 
 /// Wishes of a NIC's user. The NIC accepts less where a field says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wants {
+pub struct Requirements {
     /// Connections. Fewer will do.
     pub qps: u32,
     /// SRQ entries. The NIC is not made with fewer.
@@ -40,7 +40,7 @@ pub struct Wants {
 ///
 /// Tests here derive limits from these constants for devices that are not at hand. Tests beside each user
 /// check that the constants are what that user asks for.
-impl Wants {
+impl Requirements {
     /// Wishes of a daemon with the default configuration, on a software NIC.
     ///
     /// 4 MiB of SRQ, 32 READs, 4,096 peers and an eighth more, 12 control messages and a farewell to each
