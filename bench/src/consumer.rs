@@ -137,14 +137,14 @@ impl Consumer {
         self.step_with(now, &mut |_| {})
     }
 
-    /// Does the same as [`Self::step`], and calls `tell` for each message that has arrived whole.
+    /// Does the same as [`Self::step`], and calls `whole` for each message that has arrived whole.
     ///
     /// # Errors
     /// [`ReceiveError`]: the session is over.
     pub fn step_with(
         &mut self,
         now: Instant,
-        tell: &mut impl FnMut(&Message<'_>),
+        whole: &mut impl FnMut(&Message<'_>),
     ) -> Result<bool, ReceiveError> {
         let mut worked = false;
         while self.held.front().is_some_and(|(due, _)| *due <= now) {
@@ -154,11 +154,11 @@ impl Consumer {
         }
         for _ in 0..STEP_MESSAGES {
             if !self.behaviour.pace.is_zero() && self.current.is_none() && now < self.next_message {
-                // A look for messages also publishes what was released. Here there is no such look.
+                // A poll for messages also publishes what was released. Here there is no such poll.
                 self.session.flush();
                 break;
             }
-            if !self.take(now, tell)? {
+            if !self.take(now, whole)? {
                 break;
             }
             worked = true;
@@ -167,7 +167,7 @@ impl Consumer {
     }
 
     /// Takes the slices of one message that have arrived. Returns `false` if there were none.
-    fn take(&mut self, now: Instant, tell: &mut impl FnMut(&Message<'_>)) -> Result<bool, ReceiveError> {
+    fn take(&mut self, now: Instant, whole: &mut impl FnMut(&Message<'_>)) -> Result<bool, ReceiveError> {
         let Self { session, behaviour, current, held, slices, taken, next_message, sum } = self;
         let (mut message, mut intact) = match current.take() {
             Some(Current { message, intact }) => (session.attach(message), intact),
@@ -207,7 +207,7 @@ impl Consumer {
                     taken.fingerprint = taken.fingerprint.wrapping_add(pattern::fingerprint(sender, tag));
                     taken.damaged += u64::from(!intact);
                     *next_message = now + behaviour.pace;
-                    tell(&message);
+                    whole(&message);
                     drop(message);
                     std::hint::black_box(&*sum);
                     return Ok(true);

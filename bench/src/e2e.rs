@@ -261,7 +261,7 @@ impl Load {
             #[allow(clippy::cast_precision_loss)] // far below 2^53
             arrived.push(start.elapsed().as_nanos() as f64);
             while end.is_none() {
-                // The application publishes what it released with its next look for messages.
+                // The application publishes what it released with its next poll for messages.
                 app.step(start)?;
                 end = sender.poll();
             }

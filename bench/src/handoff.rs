@@ -3,7 +3,7 @@
 //!
 //! Case A: a bare single-producer single-consumer ring, the least that a hand-over can be: one cell and one
 //! index each way. Case B: the session segment as the daemon and an application use it. A delivery writes the
-//! slot word and the 128-byte descriptor, publishes it, and looks whether the other end sleeps. A release
+//! slot word and the 128-byte descriptor, publishes it, and checks whether the other end sleeps. A release
 //! entry comes back. A figure is half a round trip; A and B alternate.
 //!
 //! The system calls that wake a sleeping end are not measured, nor other work on the two cores.

@@ -92,7 +92,7 @@ pub struct Row {
     pub unit: &'static str,
     /// Bound of the figure, in words; null: none.
     pub bound: Option<String>,
-    /// Whether the bound holds; null: not judged, because the run was brief.
+    /// Whether the bound holds; null: not checked, because the run was brief.
     pub holds: Option<bool>,
     /// Every sample of the figure.
     pub samples: Vec<f64>,

@@ -72,10 +72,10 @@ struct Witness {
 
 /// Lines that the witness times before a round's touches, and again after them.
 const PROBES: usize = 64;
-/// Most lines of both looks together that memory may have served in an undisturbed round: a little over 2 of
-/// 100.
+/// Most lines of both measurements together that memory may have served in an undisturbed round: a little
+/// over 2 of 100.
 const GONE_MAX: usize = 3;
-/// [`GONE_MAX`] as a share of both looks, by which a round's truth may be lower than assumed.
+/// [`GONE_MAX`] as a share of both measurements, by which a round's truth may be lower than assumed.
 #[allow(clippy::cast_precision_loss)] // small
 const GONE_SHARE_MAX: f64 = GONE_MAX as f64 / (2 * PROBES) as f64;
 

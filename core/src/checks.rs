@@ -117,8 +117,8 @@ impl Checks {
         Some(first)
     }
 
-    /// Adds the READ's CRC32C to that of its message, which has those of all READs before it; returns the
-    /// verdict.
+    /// Appends the READ's CRC32C to the checksum of its message so far. After the last READ, returns whether
+    /// the message's checksum fits.
     pub fn combine<S: Sums>(&mut self, read: u32, messages: &mut Messages, reads: &Reads) -> Verdict {
         let entry = &reads[read];
         let crc = entry.checked.expect("its check is over");
@@ -127,7 +127,8 @@ impl Checks {
         Self::verdict(read, messages, reads)
     }
 
-    /// Returns the verdict on a READ. The message's checksum must be made up to the end of this READ.
+    /// Returns whether a checked READ's bytes may be delivered. The message's checksum must include this
+    /// READ.
     fn verdict(read: u32, messages: &mut Messages, reads: &Reads) -> Verdict {
         let entry = &reads[read];
         let is_last = entry.offset + u64::from(entry.bytes) == messages[entry.message].length;

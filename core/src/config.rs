@@ -60,12 +60,12 @@ pub struct Config {
     /// small number, acknowledgements would wait for READs.
     pub control_sends_max: u32,
     /// Nanoseconds after which a peer that waits for something, and was sent nothing in that time, is sent a
-    /// sign of life.
+    /// heartbeat.
     pub heartbeat_ns: u64,
     /// Nanoseconds for which the slabs of an ended session stay unused at least: the application's own I/O
     /// may still be reading them.
     pub quarantine_ns: u64,
-    /// Nanoseconds between two ticks, in which the receiver looks at rates, credits and ages.
+    /// Nanoseconds between two ticks, in which the receiver updates rates, credits and ages.
     pub tick_ns: u64,
     /// Thresholds of pressure, and what is done under pressure (Jet §4.3).
     pub escape: EscapeConfig,

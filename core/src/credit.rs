@@ -305,7 +305,7 @@ impl Credit {
         Some(peer)
     }
 
-    /// Returns the active sender at a position. Ticks look at active senders only: the credit of idle ones
+    /// Returns the active sender at a position. Ticks concern active senders only: the credit of idle ones
     /// does not change, however many they are.
     pub fn active_at(&self, position: usize) -> Option<u32> {
         self.active.get(position).copied()

@@ -43,7 +43,7 @@ impl MemoryMeter {
     }
 }
 
-/// Slabs of a session's messages that escaped, by kind.
+/// Slabs of a session's messages that escape has moved or replaced, one count for each kind of action.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Escaped<N> {
     pub copied: N,
@@ -70,7 +70,7 @@ impl Escaped<u32> {
     }
 }
 
-/// Slabs of one session that escaped, and copies of its runs.
+/// Slabs of one session that escape has moved or replaced, and the copies of its runs that are under way.
 #[derive(Clone, Copy, Debug, Default)]
 struct SessionEscape {
     /// Slabs that escaped, of the runs that the session holds now and of what is being read for it.
@@ -258,13 +258,13 @@ impl Escape {
         self.algorithm.straggler_ns()
     }
 
-    /// Returns the slabs that escaped, of the runs that the session holds now.
+    /// Returns how many slabs of the runs that the session holds now were copied, replaced or spilled.
     #[inline]
     pub fn escaped(&self, session: u32) -> Escaped<u32> {
         self.sessions[session as usize].now
     }
 
-    /// Returns the slabs of the session that escaped, since it was opened.
+    /// Returns how many slabs of the session were copied, replaced or spilled since it was opened.
     pub fn escaped_so_far(&self, session: u32) -> Escaped<u64> {
         self.sessions[session as usize].so_far
     }

@@ -1,7 +1,7 @@
 //! Ends and signs of life for senders: how their messages ended, and that the receiver is there.
 //!
 //! A sender's ends wait as ranges of consecutive sequence numbers, as many as one header carries. Further
-//! ends wait in their messages' records. One list has all peers that the next flush is to look at.
+//! ends wait in their messages' records. One list has all peers to which the next flush is to send something.
 
 use crate::effects::{Commands, PeerId};
 use crate::messages::{MessageList, MessageState, Messages};
@@ -45,7 +45,7 @@ struct PeerOutbox {
     link: Link,
     /// Version of the wire format on the connection.
     version: u8,
-    /// Whether the peer is in the list of those that the next flush looks at.
+    /// Whether the peer is in the list of those to which the next flush sends what is due.
     dirty: bool,
     /// Whether the peer understands congestion signals.
     signals: bool,
@@ -108,13 +108,13 @@ impl PeerOutbox {
     }
 }
 
-/// Ends and signs of life for all peers.
+/// Pending headers to all peers: ends of messages, congestion signals, heartbeats.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     peers: Box<[PeerOutbox]>,
     dirty: Vec<u32>,
     heartbeat_ns: u64,
-    /// Time of the next look for peers that wait and were sent nothing for a heartbeat.
+    /// Time of the next search for peers that are due a heartbeat.
     next_heartbeat_ns: u64,
     /// Time of the receiver's last flush, by two clocks.
     turn_time: TurnTime,
@@ -122,7 +122,7 @@ pub(crate) struct Outbox {
 
 impl Outbox {
     /// Creates the state for `peers` peers. A peer that waits, and was sent nothing for `heartbeat_ns`, is to
-    /// be sent a sign of life.
+    /// be sent a heartbeat.
     pub fn new(peers: u32, heartbeat_ns: u64) -> Self {
         Self {
             peers: vec![PeerOutbox::GONE; peers as usize].into_boxed_slice(),
@@ -151,7 +151,7 @@ impl Outbox {
 
     /// Returns the time of the receiver's last flush.
     #[inline]
-    pub fn last_sent_ns(&self) -> u64 {
+    pub fn flushed_ns(&self) -> u64 {
         self.turn_time.now_ns
     }
 
@@ -162,7 +162,7 @@ impl Outbox {
             PeerOutbox { link: Link::Asked, version, sends_max, signals, last_sent, ..PeerOutbox::GONE };
     }
 
-    /// Marks the peer's connection as established. The next flush looks at the peer.
+    /// Marks the peer's connection as established. The next flush sends the peer what is due.
     pub fn mark_established(&mut self, peer: u32) {
         let outbox = self.of_peer_mut(peer);
         outbox.link = match outbox.link {
@@ -239,7 +239,7 @@ impl Outbox {
         }
     }
 
-    /// Takes the next peer to look at: the one that was marked last comes first.
+    /// Takes the next peer that was marked for the flush. The peer that was marked last comes first.
     #[inline]
     pub fn next_dirty(&mut self) -> Option<u32> {
         let peer = self.dirty.pop()?;
@@ -247,8 +247,8 @@ impl Outbox {
         Some(peer)
     }
 
-    /// Counts a message that arrived from the peer, which is to have its end. The next flush looks at the
-    /// peer.
+    /// Counts a message that arrived from the peer, and marks the peer for the next flush. The message's end
+    /// is to be sent to the peer.
     #[inline(always)] // on every message's way
     pub fn begin(&mut self, peer: u32) {
         let outbox = self.of_peer_mut(peer);
@@ -328,8 +328,8 @@ impl Outbox {
         outbox.sends_in_flight = outbox.sends_in_flight.saturating_sub(1);
     }
 
-    /// Returns whether it is time to look for peers that wait and were sent nothing for long. That is so once
-    /// per heartbeat.
+    /// Returns whether it is time to search for peers that wait and were sent nothing for long. That is so
+    /// once per heartbeat.
     pub fn is_heartbeat_due(&mut self, now_ns: u64) -> bool {
         let due = now_ns >= self.next_heartbeat_ns;
         if due {

@@ -35,7 +35,7 @@ struct StandstillState {
     progress: Progress,
     /// Begin of the standstill, by the clock that measures how long applications hold runs.
     since_ns: u64,
-    /// Time of the last look at the session, by the clock that measures how long applications hold runs.
+    /// Time of the last check of the session, by the clock that measures how long applications hold runs.
     seen_ns: u64,
     told: u16,
     limit: Option<HeldLimit>,
@@ -69,8 +69,8 @@ impl Standstills {
         self.sessions[session as usize].told > 0
     }
 
-    /// Looks at an open session, and tells its application of a standstill that lasts, or that is over.
-    /// `limit`: what the session has used up while more waits for it that is not on its way.
+    /// Checks an open session, and tells its application of a standstill that lasts or that is over. `limit`:
+    /// what the session has used up while more waits for it that is not on its way.
     pub fn check(
         &mut self,
         stall_free_ns: u64,
@@ -103,7 +103,7 @@ impl Standstills {
     /// Returns the session's standstill, if its application was told of one.
     pub fn stats(&self, session: u32) -> Option<StandstillStats> {
         let state = &self.sessions[session as usize];
-        // Up to the last look: a stall that is noted later is not part of the span.
+        // Up to the last check: a stall that is noted later is not part of the span.
         let span_ns = state.seen_ns.saturating_sub(state.since_ns);
         let told = state.limit.filter(|_| state.told > 0);
         told.map(|limit| StandstillStats { limit, span_ns })

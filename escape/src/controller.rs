@@ -6,7 +6,7 @@
 //!
 //! The paper leaves some points open. This module decides them as follows:
 //!
-//! * An evaluation takes at most [`ACTIONS_MAX`] actions and looks at most at [`NODES_MAX`] runs. The next
+//! * An evaluation takes at most [`ACTIONS_MAX`] actions and visits at most [`NODES_MAX`] runs. The next
 //!   evaluation continues where it stopped.
 //! * Sessions take turns, one run each, so none uses up MEM_ESC before another had a turn.
 //! * MEM_ESC counts as reached where the next straggler does not fit into the rest of it, or no memory was
@@ -28,7 +28,7 @@ use crate::turn::Turn;
 /// 64 of them are more than 200 Gbps bring in that time.
 pub const ACTIONS_MAX: u32 = 64;
 
-/// The most runs that one evaluation looks at to find its actions. That is one for each action, and as many
+/// The most runs that one evaluation visits to find its actions. That is one for each action, and as many
 /// that are being copied and skipped.
 pub const NODES_MAX: u32 = 2 * ACTIONS_MAX;
 

@@ -153,7 +153,7 @@ pub(crate) enum Search {
     },
     /// The session has no such run, or none left.
     None,
-    /// The search looked at as many entries as it may.
+    /// The search visited as many entries as it may.
     Spent,
 }
 
@@ -304,7 +304,7 @@ impl Held {
     }
 
     /// Counts the runs that have become stragglers, at most `nodes_max` of them; the next call counts the
-    /// others. Four entries of released runs count as one. Returns how many were looked at.
+    /// others. Four entries of released runs count as one. Returns how many were visited.
     #[inline]
     pub fn count(&mut self, now_ns: u64, nodes_max: u32) -> u32 {
         if now_ns < self.quiet_until_ns { 0 } else { self.count_due(now_ns, nodes_max) }
@@ -381,8 +381,8 @@ impl Held {
         self.slow.next(from, without)
     }
 
-    /// Returns a session's oldest straggler that is not being copied. Each entry that it looks at is taken
-    /// off `nodes_left`.
+    /// Returns a session's oldest straggler that is not being copied. Each entry that it visits is taken off
+    /// `nodes_left`.
     #[inline]
     pub fn oldest_straggler(&mut self, session: u32, nodes_left: &mut u32) -> Search {
         let record = &mut self.sessions[session as usize];
@@ -401,7 +401,7 @@ impl Held {
                     break Search::Found { slot, slabs: u32::from(node.slabs) };
                 }
                 Some(_) => {}
-                // Released entries at the head are never looked at again.
+                // Released entries at the head are never visited again.
                 None if position == head => head = head.wrapping_add(1),
                 None => {}
             }

@@ -396,7 +396,7 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Whether the error looks as if nobody listens at the address.
+    /// Whether the error suggests that nobody listens at the address.
     pub fn is_absence(&self) -> bool {
         const ABSENT: &str = "absent";
         matches!(self, Self::System { source, .. } if advice::of_socket(source, ABSENT) == ABSENT)

@@ -11,16 +11,16 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Descriptors that one call of [`Readiness::look`] reports, at most. The next call reports the rest.
+/// Descriptors that one call of [`Readiness::poll`] reports, at most. The next call reports the rest.
 pub(crate) const READY_MAX: usize = 64;
 
 /// Token of the epoll's own timer. Callers of [`Readiness::add`] must use other numbers.
 pub(crate) const TIMER: u64 = 0;
 
-/// Buffer for the ready descriptors that one call of [`Readiness::look`] finds.
+/// Buffer for the ready descriptors that one call of [`Readiness::poll`] finds.
 pub(crate) type Ready = [Event; READY_MAX];
 
-/// Makes an empty buffer for [`Readiness::look`].
+/// Makes an empty buffer for [`Readiness::poll`].
 pub(crate) fn none_ready() -> Ready {
     [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; READY_MAX]
 }
@@ -43,7 +43,7 @@ impl Readiness {
         Ok(this)
     }
 
-    /// Watches a descriptor until it is removed. [`Self::look`] reports the token when it finds the
+    /// Watches a descriptor until it is removed. [`Self::poll`] reports the token when it finds the
     /// descriptor ready.
     pub(crate) fn add(&self, fd: BorrowedFd<'_>, token: u64, flags: EventFlags) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token), flags)?)

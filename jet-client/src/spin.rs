@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 const BUDGET_MIN: Duration = Duration::from_micros(1);
 /// Number of waits in vain, one after another, of which one tries the longest spin.
 const VAIN_PER_TRIAL: u32 = 16;
-/// Looks between two readings of the clock. The thread yields after each reading, because the thread that it
-/// waits for may have only this core. Few looks, because a sender's looks are long: sixty-four of them take
+/// Polls between two readings of the clock. The thread yields after each reading, because the thread that it
+/// waits for may have only this core. Few polls, because a sender's polls are long: sixty-four of them take
 /// as long as several messages.
 const POLLS_PER_READING: u32 = 16;
 

@@ -8,7 +8,7 @@ use jet_fabric::nic::{Counters, Nic};
 
 /// Longest time in nanoseconds that peers may take to receive the farewell at the end of a drain.
 const FAREWELL_NS: u64 = 1_500_000_000;
-/// Nanoseconds between two looks at a drain's progress.
+/// Nanoseconds between two checks of a drain's progress.
 const DRAIN_CHECK_NS: u64 = 5_000_000;
 
 /// Progress of a drain.

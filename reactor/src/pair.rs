@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
 pub(crate) const PEER: PeerId = PeerId(0);
 
-/// An application that nobody wakes.
+/// An application of a test, which ignores that it is woken.
 pub(crate) struct Silent;
 
 impl Application for Silent {

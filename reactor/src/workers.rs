@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, Thread};
 
-/// Number of looks at an empty queue before a worker sleeps. They take about as long as waking a worker.
+/// Number of polls of an empty queue before a worker sleeps. They take about as long as waking a worker.
 const POLLS: u32 = 800;
 /// The most threads: more sleeping threads could not be told apart.
 pub const WORKERS_MAX: usize = Sleepers::MAX;

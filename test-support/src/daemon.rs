@@ -47,7 +47,7 @@ pub fn wait_answer(daemon: &Process, control: &Path) -> Status {
 }
 
 /// Waits until `wished` holds of the daemon's status, and returns that status. Calls `meanwhile` before each
-/// look.
+/// request.
 ///
 /// # Panics
 /// If `wished` does not hold within [`WAIT_LIMIT`], or no daemon answers.

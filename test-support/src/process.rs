@@ -89,8 +89,8 @@ impl Process {
 
     /// Whether the process has not ended yet. The call does not reap it: [`Self::wait`] still works.
     pub fn is_running(&self) -> bool {
-        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        !self.ended && waitid(WaitId::Pid(self.pid()), look).expect("a child").is_none()
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        !self.ended && waitid(WaitId::Pid(self.pid()), options).expect("a child").is_none()
     }
 
     /// Returns the process's standard error so far.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// emulated guest on a busy host.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(180);
 
-/// Pause between two looks at a condition.
+/// Pause between two checks of a condition.
 pub const PAUSE: Duration = Duration::from_millis(2);
 
 /// Calls `poll` again and again until it returns a value, for at most [`WAIT_LIMIT`].

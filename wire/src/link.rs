@@ -52,7 +52,7 @@ impl ConnectionWords {
     }
 
     /// Returns the word with which the end that writes these words sleeps until its SENDs are taken. The
-    /// other end looks at the word after it took some.
+    /// other end checks the word after it took some.
     #[inline]
     pub fn room(&self) -> &Sleeper {
         &self.room

@@ -3,7 +3,7 @@
 //! The capacity is a power of two, and the 32-bit indices run freely, each on cache lines of its own. Each
 //! end keeps its own index in private memory and never reads it back. So a peer that scribbles over the
 //! shared words can only make this end report [`RingError`]. A popped item is copied out once, word by word,
-//! before anything looks at it.
+//! before anything reads it.
 //!
 //! The pairs of orderings, by label:
 //! * *items*: the producer's Release store of `tail` in [`Producer::publish`] pairs with the consumer's
@@ -188,8 +188,7 @@ impl<T: Item> Producer<T> {
         Ok(())
     }
 
-    /// Looks at the consumer's index, and returns how many cells can be written before another look is
-    /// needed.
+    /// Reads the consumer's index, and returns how many cells can be written before it must be read again.
     ///
     /// # Errors
     /// [`RingError`] where the consumer's index is impossible.
@@ -229,7 +228,7 @@ impl<T: Item> Producer<T> {
         self.published
     }
 
-    /// Looks at the consumer's index, and returns how many shown items are not given back with
+    /// Reads the consumer's index, and returns how many shown items are not given back with
     /// [`Consumer::advance`] yet.
     ///
     /// # Errors
@@ -300,13 +299,14 @@ impl<T: Item> Consumer<T> {
         self.head
     }
 
-    /// Returns whether no item waits, by a fresh look at the producer's index.
+    /// Reads the producer's index, and returns whether no item waits.
     pub fn is_empty(&self) -> bool {
         self.head == self.tail && self.indices().tail.0.load(Ordering::Acquire) == self.head // label: items
     }
 
-    /// Announces that this end is about to sleep, and looks once more. Returns `true` if the ring is empty:
-    /// the producer will wake this end. Returns `false` if items arrived meanwhile: do not sleep.
+    /// Announces that this end is about to sleep, and then checks once more for items. Returns `true` if the
+    /// ring is empty: the producer will wake this end. Returns `false` if items arrived meanwhile: do not
+    /// sleep.
     pub fn prepare_sleep(&mut self) -> bool {
         self.indices().consumer.0.sleeps();
         if self.is_empty() {

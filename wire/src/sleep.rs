@@ -1,10 +1,10 @@
 //! Words by which a thread that is about to sleep and a thread that has work for it never miss each other.
 //!
-//! A thread that is about to sleep announces it, and then looks once more whether there is work. A thread
-//! that has work shows it, and then looks whether the other sleeps. Each has a `SeqCst` fence between its two
-//! steps (label *sleep*). So at least one of the two sees the other, whatever orderings the work itself is
-//! shown with. How a thread is woken (a doorbell, `unpark`) is up to the user. A wake-up must not be lost if
-//! it comes before the sleep.
+//! A thread that is about to sleep announces it, and then checks once more whether there is work. A thread
+//! that has work shows it, and then checks whether the other sleeps. Each has a `SeqCst` fence between its
+//! two steps (label *sleep*). So at least one of the two sees the other, whatever orderings the work itself
+//! is shown with. How a thread is woken (a doorbell, `unpark`) is up to the user. A wake-up must not be lost
+//! if it comes before the sleep.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -25,7 +25,7 @@ impl Sleeper {
         Self(AtomicU32::new(1))
     }
 
-    /// Announces that the sleeper is about to sleep and must be woken. It must look once more for work after
+    /// Announces that the sleeper is about to sleep and must be woken. It must check once more for work after
     /// this, and sleep only if there is none.
     #[inline]
     pub fn sleeps(&self) {
@@ -33,7 +33,7 @@ impl Sleeper {
         fence(Ordering::SeqCst); // label: sleep
     }
 
-    /// Takes the sleeper's announcement back, because it looks for work itself.
+    /// Withdraws the sleeper's announcement, because it searches for work itself.
     #[inline]
     pub fn is_up(&self) {
         self.0.store(0, Ordering::Relaxed);
@@ -61,7 +61,7 @@ impl Sleepers {
         Self(AtomicU64::new(0))
     }
 
-    /// Announces that sleeper `who` is about to sleep. It must look once more for work after this, and sleep
+    /// Announces that sleeper `who` is about to sleep. It must check once more for work after this, and sleep
     /// only if there is none.
     ///
     /// # Panics
@@ -71,7 +71,7 @@ impl Sleepers {
         fence(Ordering::SeqCst); // label: sleep
     }
 
-    /// Takes the announcement of sleeper `who` back, because it looks for work itself.
+    /// Withdraws the announcement of sleeper `who`, because it searches for work itself.
     ///
     /// # Panics
     /// Panics if `who` is [`Self::MAX`] or more.

@@ -38,7 +38,7 @@ pub struct Run<'a> {
     checked: Instant,
     /// Number of messages that had ended at the last check.
     ended_seen: u64,
-    /// Time of the last check at which more messages had ended than at the check before.
+    /// Time of the last check that found more messages ended than the check before.
     heard: Instant,
     /// Time at which progress was last logged.
     told: Instant,

@@ -268,7 +268,7 @@ fn counted(address: IpAddr, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
         };
         // Soft-RoCE rings a doorbell by a system call, once for each chain; hardware by a store.
         row("doorbells by system call", counts.doorbells, chains);
-        // Each end may be about to look when the count begins.
+        // Each end may be about to check for events when the count begins.
         row("looks for connections' events", counts.looks, polls / CHECK_EVERY_POLLS + 2);
         row("other system calls", counts.others, 0);
     }

@@ -237,7 +237,7 @@ impl Journals {
     }
 }
 
-/// Returns the identifier of the kernel's current start (`boot_id`).
+/// Returns the kernel's boot id, which changes with each boot.
 pub(crate) fn boot() -> Result<String, JournalError> {
     let path = Path::new("/proc/sys/kernel/random/boot_id");
     match fs::read_to_string(path) {

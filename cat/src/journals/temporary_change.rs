@@ -70,8 +70,8 @@ const VERSION: u32 = 1;
 #[derive(Debug, Serialize, Deserialize)]
 struct Head {
     version: u32,
-    /// Identifier of the kernel's start at which the journal was written. The kernel and the processor forget
-    /// the change when they restart.
+    /// The kernel's boot id when the journal was written. The kernel and the processor forget the change when
+    /// they restart.
     boot: String,
     owner: Owner,
 }

@@ -80,7 +80,7 @@ pub enum Placement {
     Anywhere,
 }
 
-/// Wish for exclusiveness: whether the kernel shall refuse the reserved ways to all other groups.
+/// Choice whether the kernel refuses the reserved ways to all other groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Exclusiveness {
@@ -106,7 +106,7 @@ pub struct Request {
     pub domains: Option<Vec<DomainId>>,
     /// Relation of the reserved ways to those that devices fill.
     pub placement: Placement,
-    /// Wish for an exclusive group.
+    /// Choice of an exclusive or a shareable group.
     pub exclusive: Exclusiveness,
     /// Fewest ways that the default group keeps in each domain.
     pub others_ways_min: u32,

@@ -16,8 +16,7 @@ const ENDING: &str = ".json";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Journal {
     pub version: u32,
-    /// Identifier of the kernel's start at which the journal was written. The kernel forgets all groups when
-    /// it restarts.
+    /// The kernel's boot id when the journal was written. A reboot deletes all groups.
     pub boot: String,
     pub group: GroupName,
     /// Whether the reservation stands: it outlives the process that made it, and is given back only on
@@ -75,7 +74,7 @@ impl Journal {
         Some((of(&loss.before)?, of(&loss.after)?))
     }
 
-    /// Drops the record of a group's loss in a domain, since another tool has set the group's ways there
+    /// Drops the record of a group's change in a domain, since another tool has set the group's ways there
     /// meanwhile. The group then keeps those ways, and gets none back there.
     pub fn forget_change(&mut self, group: &GroupName, resource: &Resource, domain: DomainId) {
         let forget = |ways: &mut Ways| {
@@ -89,8 +88,8 @@ impl Journal {
         self.losses.retain(|loss| !loss.before.is_empty());
     }
 
-    /// Adds a loss of the group whose folder has this inode number. Where the group already has a recorded
-    /// loss, its ways before the first one stay recorded.
+    /// Records that a group gives up ways. Its ways before the first recorded change are kept. `inode`: inode
+    /// number of the group's folder.
     pub fn record_change(&mut self, loss: &Change, inode: Option<u64>) {
         let group = &loss.group;
         if self.changed_groups.get(group).copied() != inode {

@@ -54,7 +54,7 @@ pub fn reserved(folder: &Path) -> Result<Vec<GroupName>, JournalError> {
     if folder.is_dir() { Journals::open(folder)?.groups() } else { Ok(Vec::new()) }
 }
 
-/// Puts back what processes left reserved when they ended. Standing reservations, which are to outlive their
+/// Undoes every reservation whose process has ended. Standing reservations, which are to outlive their
 /// process, stay.
 ///
 /// # Errors
@@ -66,7 +66,7 @@ pub fn recover(resctrl: &Resctrl, folder: &Path) -> Result<Vec<Leftover>, Journa
     recover_locked(resctrl, &journals, RecoveryScope::Gone)
 }
 
-/// Puts back reservations like [`recover`], including standing ones
+/// Undoes every reservation whose process has ended, and every standing one
 /// ([`Reservation::leave`](super::Reservation::leave)) that no process uses.
 ///
 /// # Errors
@@ -77,8 +77,8 @@ pub fn restore_all(resctrl: &Resctrl, folder: &Path) -> Result<Vec<Leftover>, Jo
     recover_locked(resctrl, &journals, RecoveryScope::Standing)
 }
 
-/// Puts back reservations like [`restore_all`], and leaves as it is what cannot be put back. The journals are
-/// removed, so nothing records the previous state any more.
+/// Undoes the same reservations as [`restore_all`], and leaves as they are the ways that cannot be put back.
+/// The journals are removed, so nothing records the previous state any more.
 ///
 /// # Errors
 /// [`JournalError`], as for [`recover`].
@@ -99,8 +99,7 @@ pub(super) enum RecoveryScope {
     Forget,
 }
 
-/// Puts back what processes left reserved, as far as `scope` says. The caller has the lock of the journals'
-/// folder.
+/// Undoes the reservations that `scope` selects. The caller has the lock of the journals' folder.
 pub(super) fn recover_locked(
     resctrl: &Resctrl,
     journals: &Journals,

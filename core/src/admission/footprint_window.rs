@@ -43,8 +43,8 @@ const REST_NS: u64 = 250_000_000;
 const REST_NS_MAX: u64 = 8_000_000_000;
 /// Number of rests of the longest span after which the search tries candidates of all sizes again.
 const RESTS_FAR: u32 = 16;
-/// Thousandths of an epoch's calls of `look` that must find something left to read, for the load to count as
-/// steady.
+/// Thousandths of an epoch's calls of [`FootprintWindow::check`] that must find something left to read, so
+/// that the load counts as steady.
 const STEADY_PERMILLE: u64 = 900;
 /// Weight of an epoch in which the load came in bursts: so many steady epochs cancel it.
 const BURST: u32 = 2;
@@ -237,7 +237,7 @@ impl FootprintWindow {
         self.bytes += bytes;
     }
 
-    /// Notes whether the load fills the window, after the grants of a turn were made; ends the epoch when it
+    /// Records, after the grants of a turn, whether the load fills the window. Ends the epoch when its time
     /// is over. `has_more_to_read`: something is left to read.
     pub fn check(&mut self, now_ns: u64, has_more_to_read: bool) {
         let age_ns = now_ns.saturating_sub(self.since_ns);
@@ -259,7 +259,7 @@ impl FootprintWindow {
         let span_ns = now_ns - self.counts_since_ns.take().unwrap_or(now_ns);
         let age_ns = now_ns - core::mem::replace(&mut self.since_ns, now_ns);
         if age_ns > 2 * EPOCH_NS || span_ns < EPOCH_NS / 2 {
-            // Nobody looked for a while: nothing arrived, or the machine did something else. Neither is due
+            // Nobody called for a while: nothing arrived, or the machine did something else. Neither is due
             // to the window.
             return;
         }

@@ -172,7 +172,7 @@ impl<P: GrantPolicy> Admission<P> {
                 return Some(grant);
             }
             if self.queues[class].head() != head {
-                // The head could not go on and was deferred: look again.
+                // The head could not continue and was deferred: try the next one.
                 continue;
             }
             // The policy's class waits for room that only running messages can give back: those of other
@@ -508,7 +508,7 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// Lets the footprint window look at the load after the grants of a turn were made.
+    /// Tells the footprint window, after the grants of a turn, whether something is left to read.
     #[inline]
     pub fn check_load(&mut self, now_ns: u64) {
         if let Some(following) = &mut self.following {
@@ -519,7 +519,7 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// Takes over the number of slabs that stragglers held at the last count.
+    /// Stores how many slabs stragglers hold now, where the footprint follows the load.
     pub fn set_straggler_slabs(&mut self, slabs: impl FnOnce() -> u32) {
         if self.following.is_some() {
             self.straggler_slabs = slabs();

@@ -7,7 +7,7 @@ use crate::config::CLASSES_MAX;
 pub struct QueueHead {
     /// Class of the message, 0 the most urgent.
     pub class: u8,
-    /// Time since when the message has waited for a READ, in nanoseconds.
+    /// Time at which the message began to wait for a READ, in nanoseconds of the driver's clock.
     pub since_ns: u64,
 }
 

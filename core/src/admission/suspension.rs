@@ -130,8 +130,8 @@ impl<P: GrantPolicy> Admission<P> {
             && !(view.takes_memory(session) && pool.memory_room() >= self.fragment_slabs())
     }
 
-    /// Returns whether the pool has no room that the session may use, whether or not sessions leave room to
-    /// others.
+    /// Returns whether the pool has too little room for the session's next fragment. With the rule that
+    /// sessions leave room to others, that room is subtracted.
     pub fn has_no_room_for(&self, session: u32, pool: &Pool, view: &impl View) -> bool {
         if self.limits.leaves_room {
             self.lacks_room(session, pool, view)
@@ -234,10 +234,10 @@ impl<P: GrantPolicy> Admission<P> {
         None
     }
 
-    /// Looks at the suspended sessions again. It resumes those that no longer have a reason to be suspended.
-    /// It puts back into the queues those messages that their applications have come to wait for. Deferred
-    /// messages go back a few at a time, so the cost of alternating suspensions does not depend on how many
-    /// wait. Returns whether senders that were refused credit may ask again.
+    /// Reviews the suspended sessions. Sessions without a reason to be suspended are resumed. Messages that
+    /// their applications have come to wait for return to the queues. Deferred messages go back a few at a
+    /// time, so the cost of alternating suspensions does not depend on how many wait. Returns whether senders
+    /// that were refused credit may ask again.
     pub fn review(
         &mut self,
         now_ns: u64,

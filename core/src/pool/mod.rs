@@ -170,8 +170,9 @@ impl Pool {
         (room + spare).min(self.free())
     }
 
-    /// Returns how far down the line between the shares may go: to what the SRQ share is about to need. Where
-    /// that leaves READs less than their floor, it may go to what the SRQ share uses.
+    /// Returns the fewest slabs that the line between the shares may leave to the SRQ share: what that share
+    /// is about to need. Where that leaves READs less than their floor, the line may leave only what the SRQ
+    /// share uses.
     fn line_at_least(&self, srq_needed: u32) -> u32 {
         let used = self.srq_used.max(self.srq_floor);
         let most = self.total.saturating_sub(self.read_used + self.quarantined + self.read_floor);

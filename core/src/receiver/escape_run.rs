@@ -14,7 +14,8 @@ use jet_wire::message::CongestionHeader;
 const SIGNAL_PERMILLE: u32 = 500;
 /// The most senders that are sent a congestion signal in one evaluation of Algorithm 1.
 const SIGNALS_MAX: usize = 64;
-/// The most senders looked at in one evaluation of Algorithm 1. The next evaluation continues with the rest.
+/// The most senders that one evaluation of Algorithm 1 checks for a congestion signal. The next evaluation
+/// continues with the rest.
 const CHECKED_MAX: usize = 4 * SIGNALS_MAX;
 
 impl<P: GrantPolicy> Receiver<P> {

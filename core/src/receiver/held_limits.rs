@@ -11,7 +11,7 @@ use crate::standstill::Progress;
 use jet_wire::segment::HeldLimit;
 
 impl<P: GrantPolicy> Receiver<P> {
-    /// Looks whether an open session stands still.
+    /// Checks whether an open session stands still: it holds all that it may while more waits.
     pub(super) fn check_standstill(
         &mut self,
         now_ns: u64,

@@ -190,8 +190,8 @@ impl<P: GrantPolicy> Receiver<P> {
         let message = self.reads[read.0].message;
         assert!(message != NONE, "{read:?} was checked but is not");
         self.end_unreadable(message, effects);
-        // The message is unwanted now, so no checksum of it is looked at. READs before this one in the
-        // message still wait for their checks.
+        // The rest of the message is discarded now, so none of its checksums matters. READs before this one
+        // in the message still wait for their checks.
         self.handle_checked(now_ns, read, 0, effects);
     }
 

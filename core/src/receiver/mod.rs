@@ -52,7 +52,7 @@ pub struct Receiver<P: GrantPolicy = StrictWithAging> {
     last_tick_ns: u64,
     /// Nanoseconds altogether in which the driver did not call though a call was due.
     stalled_ns: u64,
-    /// Position, in the list of active senders, of the last one looked at for a congestion signal.
+    /// Position, in the list of active senders, of the last one checked for a congestion signal.
     signal_cursor: usize,
     stats: Stats,
     pool: Pool,
@@ -158,7 +158,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.top_up(effects);
     }
 
-    /// Looks again at the sessions that are suspended.
+    /// Reviews the suspended sessions. Sessions without a reason to be suspended are resumed.
     fn review(&mut self, now_ns: u64) {
         let view = mechanisms_of!(self);
         let is_open = |session: u32| self.registry.is_open(session);
@@ -201,11 +201,11 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Returns when Algorithm 1 is to be evaluated if nothing else happens.
     #[inline]
     fn next_idle_evaluation_ns(&self) -> Option<u64> {
-        self.escape.next_idle_evaluation_ns(self.outbox.last_sent_ns(), self.admission.waits_for_room())
+        self.escape.next_idle_evaluation_ns(self.outbox.flushed_ns(), self.admission.waits_for_room())
     }
 
     /// Handles a stall: the driver, or the whole machine, stood still for `span_ns` and calls late. What
-    /// applications hold does not count as older by that time, for nobody looked whether they gave anything
+    /// applications hold does not count as older by that time, for nobody checked whether they gave anything
     /// back, or could have. To be called before anything else in a turn, with at most the time since the
     /// previous turn.
     pub fn handle_stall(&mut self, span_ns: u64) {
@@ -248,7 +248,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.escape.tick(now_ns, stall_free_ns(now_ns, self.stalled_ns), &self.pool);
         self.admission.set_straggler_slabs(|| self.escape.all_straggler_slabs());
         self.credit.retry_refused();
-        self.part_with_the_unresponsive(now_ns, effects);
+        self.disconnect_unresponsive(now_ns, effects);
         self.send_heartbeats(now_ns, effects);
     }
 

@@ -1,4 +1,4 @@
-//! Headers sent to peers: ends and credit after each batch, a word to peers that wait, and farewells.
+//! Headers sent to peers: ends and credit after each batch, heartbeats to peers that wait, and farewells.
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
@@ -117,7 +117,7 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// Sends a sign of life to peers that wait and were sent nothing for the time of a heartbeat. The header
+    /// Sends a heartbeat to each peer that waits and was sent nothing for `limits.heartbeat_ms`. The header
     /// repeats the credit that they know.
     pub(super) fn send_heartbeats(&mut self, now_ns: u64, effects: &mut impl Effects) {
         if !self.outbox.is_heartbeat_due(now_ns) {

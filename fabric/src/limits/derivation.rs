@@ -101,7 +101,7 @@ fn at_least(attribute: &'static str, has: i32, needed: u32, what: &'static str) 
 }
 
 impl NicLimits {
-    /// Derives the limits of a NIC on a device with these attributes, for a user with these wishes.
+    /// Derives the limits of a NIC on a device with these attributes, for a user with these requirements.
     ///
     /// # Errors
     /// [`LimitError`] names the attribute that is too low, and what to change.
@@ -332,7 +332,7 @@ mod tests {
         u32::try_from(limit).is_ok_and(|limit| value <= limit)
     }
 
-    /// Checks that the derived limits exceed neither the device's limits nor the user's wishes.
+    /// Checks that the derived limits exceed neither the device's limits nor the user's requirements.
     fn keeps_to(device: &DeviceAttributes, requirements: &Requirements, limits: &NicLimits) {
         let reported = &limits.reported;
         assert!(within(reported.qps_max, device.max_qp) && reported.qps_max >= 1);

@@ -1,4 +1,4 @@
-//! Wishes of a NIC's user: what the NIC should get from its device.
+//! Requirements of a NIC's user: what the NIC should get from its device.
 
 /// Number and use of a NIC's completion queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub enum CompletionQueues {
     Apart,
 }
 
-/// Wishes of a NIC's user. The NIC accepts less where a field says so.
+/// Requirements of a NIC's user. The NIC accepts less where a field says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Requirements {
     /// Connections. Fewer will do.
@@ -36,12 +36,12 @@ pub struct Requirements {
     pub completion_queues: CompletionQueues,
 }
 
-/// Wishes of Jet's own NIC users.
+/// Requirements of Jet's daemon and sender.
 ///
 /// Tests here derive limits from these constants for devices that are not at hand. Tests beside each user
 /// check that the constants are what that user asks for.
 impl Requirements {
-    /// Wishes of a daemon with the default configuration, on a software NIC.
+    /// Requirements of a daemon with the default configuration, on a software NIC.
     ///
     /// 4 MiB of SRQ, 32 READs, 4,096 peers and an eighth more, 12 control messages and a farewell to each
     /// peer.
@@ -58,7 +58,7 @@ impl Requirements {
         completion_queues: CompletionQueues::One,
     };
 
-    /// Wishes of a daemon with the default configuration, on verbs.
+    /// Requirements of a daemon with the default configuration, on verbs.
     pub const VERBS_DAEMON: Self = Self {
         reads_per_qp: 16,
         scatter: 19,
@@ -66,7 +66,7 @@ impl Requirements {
         completion_queues: CompletionQueues::Apart,
         ..Self::SOFTWARE_DAEMON
     };
-    /// Wishes of a sender on a software NIC: one connection, a few that come or go, and 64 SRQ entries.
+    /// Requirements of a sender on a software NIC: one connection, a few that come or go, and 64 SRQ entries.
     pub const SOFTWARE_SENDER: Self = Self {
         qps: 4,
         srq_entries: 64,
@@ -78,7 +78,7 @@ impl Requirements {
         ..Self::SOFTWARE_DAEMON
     };
 
-    /// Wishes of a sender on verbs.
+    /// Requirements of a sender on verbs.
     pub const VERBS_SENDER: Self = Self {
         reads_answered_per_qp: 255,
         sends: 512,

@@ -107,7 +107,7 @@ impl<T: Item> HeapConsumer<T> {
         self.end.advance();
     }
 
-    /// Announces that this end is about to sleep, and looks for items once more. `false` where there are
+    /// Announces that this end is about to sleep, and checks once more for items. `false` where there are
     /// items by now.
     pub fn prepare_sleep(&mut self) -> bool {
         self.end.prepare_sleep()

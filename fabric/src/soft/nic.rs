@@ -22,11 +22,11 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Polls between two looks at the epoll while there is work.
+/// Polls between two checks of the epoll while there is work.
 ///
 /// A system call costs as much as several messages, and new connections can wait a few hundred microseconds.
 const CHECK_EVERY_BUSY: u32 = 1024;
-/// Polls between two looks at the epoll while there is no work.
+/// Polls between two checks of the epoll while there is no work.
 const CHECK_EVERY_IDLE: u32 = 64;
 
 /// NIC in software; see [`crate::soft`].
@@ -41,7 +41,7 @@ pub struct SoftNic {
     polls_since_check: u32,
     /// Whether the last poll found work.
     worked: bool,
-    /// Whether the next poll looks at the epoll first, since the user may have slept.
+    /// Whether the next poll checks the epoll first, since the user may have slept.
     check_first: bool,
     /// Whether `poll` ran since the last `poll_event`. If not, `poll_event` makes the NIC work itself.
     polled: bool,

@@ -310,8 +310,8 @@ impl Threaded {
     }
 }
 
-/// Returns the cells of the post ring: enough for all that may be posted before the thread looks. There are
-/// at most as many SENDs as send buffers.
+/// Returns the cells of the post ring: enough for all that may be posted before the thread takes posts again.
+/// There are at most as many SENDs as send buffers.
 fn post_cells(limits: &Limits, send_buffers: u32) -> u32 {
     let read_cells = Post::read_cells(limits.scatter_max as usize);
     let reads = limits.reads_max.saturating_mul(u32::try_from(read_cells).unwrap_or(u32::MAX));
@@ -566,8 +566,8 @@ impl Nic for Threaded {
         self.flush();
         self.assert_alive();
         self.bell.clear();
-        // The word says "sleeping" before the last look at events: the thread first shows an event, then
-        // looks at the word.
+        // The word says "sleeping" before the last check for events: the thread first shows an event, then
+        // reads the word.
         if !self.completions.prepare_sleep() {
             return false;
         }

@@ -92,7 +92,7 @@ pub(crate) trait Transport: Sized + Send {
     /// Acts on a ready descriptor that this transport gave to [`Tables::epoll`].
     fn ready(&mut self, tables: &mut Tables, place: Place, flags: EventFlags);
 
-    /// Returns how many polls may pass between two looks at the epoll. Few where data comes through sockets,
+    /// Returns how many polls may pass between two checks of the epoll. Few where data comes through sockets,
     /// `u32::MAX` where no socket is open.
     fn epoll_interval(&self) -> u32;
 

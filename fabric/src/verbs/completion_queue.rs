@@ -77,7 +77,7 @@ impl Drop for CompletionChannel {
     }
 }
 
-/// Completions that were taken from a queue and not looked at yet.
+/// Completions that were taken from a queue and not handled yet.
 pub(super) struct Batch {
     wcs: [ibv_wc; BATCH],
     at: usize,
@@ -122,7 +122,7 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// Whether all that was in a queue of so many places at this moment was looked at by `now`.
+    /// Whether all that was in a queue of so many places at this moment was handled by `now`.
     ///
     /// That is so once the queue was found empty, or once so many completions were taken that a whole batch
     /// lies behind the last of them.
@@ -292,7 +292,7 @@ impl CompletionQueue {
         self.now
     }
 
-    /// Whether all that was in the queue at a moment was looked at since.
+    /// Whether all that was in the queue at a moment was handled since.
     pub fn has_passed(&self, mark: Mark) -> bool {
         mark.is_passed(self.now, self.places)
     }

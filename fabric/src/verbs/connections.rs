@@ -145,7 +145,7 @@ pub(super) struct Connection {
     ///
     /// They were taken when the QP took its last SRQ entry, or was destroyed with work left.
     pub settles_after: (Mark, Mark),
-    /// Number of looks in a row that found the connection with work that does not end.
+    /// Number of checks in a row that found the connection with work that does not end.
     pub stalled: u32,
     /// Whether the device said that the QP takes no SRQ entry any more.
     pub took_last_entry: bool,
@@ -157,7 +157,7 @@ pub(super) struct Connection {
     pub peer_reads: ReadDepth,
     /// Private data that this end sends when it asks or accepts.
     pub private_data: PrivateData,
-    /// Whether anything happened on the connection since the last look for probing.
+    /// Whether anything happened on the connection since the last check for probing.
     pub is_active: bool,
     /// Whether the connection is in the NIC's list of those that wait for something.
     pub is_timed: bool,

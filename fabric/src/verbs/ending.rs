@@ -283,7 +283,7 @@ impl VerbsNic {
             let (arrived, sent) = connection.settles_after;
             let seat = connection.seat.expect("a connection with a queue pair has a place");
             let is_due = connection.deadline.is_some_and(|deadline| now >= deadline);
-            // Completions and SRQ entries of the connection would be lost if they had not been looked at yet.
+            // Completions and SRQ entries of the connection would be lost if they had not been handled yet.
             let is_settled = self.receive_completions.has_passed(arrived)
                 && (is_idle || self.send_completions.has_passed(seat, sent));
             match state {

@@ -42,7 +42,7 @@ struct Place {
     /// Identifier that listens, or in words the reason why none could be made anew. The next survey tries
     /// again.
     id: Result<ConnectionId, String>,
-    /// Whether the port had the address at the last look.
+    /// Whether the port had the address at the last survey.
     is_there: bool,
     /// Whether the address appeared after listening began. Such a place is removed when its address
     /// disappears.
@@ -208,7 +208,7 @@ impl VerbsNic {
     }
 }
 
-/// Whether the device has an address. A link-local address is not looked for, and counts as present.
+/// Whether the device has an address. A link-local address is not searched for, and counts as present.
 fn is_present(address: IpAddr, present: &[LocalAddress]) -> bool {
     let is_link_local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
     is_link_local || present.iter().any(|found| found.address == address)

@@ -89,15 +89,15 @@ use std::sync::Arc;
 use std::time::Instant;
 use surveying::Surveying;
 
-/// Polls between two looks at the event channels, each of which is a system call. A sleeping user is woken by
-/// events at once.
+/// Polls between two checks of the event channels, each of which is a system call. A sleeping user is woken
+/// by events at once.
 const CHECK_EVERY: u32 = 4096;
-/// Polls between two looks at the event channels while a connection is being made or ended.
+/// Polls between two checks of the event channels while a connection is being made or ended.
 const CHECK_EVERY_TIMED: u32 = 16;
-/// Events of connections that are taken in one look, at most. Each takes some system calls.
+/// Events of connections that are taken in one check, at most. Each takes some system calls.
 const EVENTS_AT_ONCE: u32 = 8;
 /// Number of empty polls that a poll with work counts for. Such a poll takes longer, and its messages share
-/// the cost of the look's system calls.
+/// the cost of the check's system calls.
 const POLL_WITH_WORK: u32 = 16;
 
 /// NIC on verbs; see the module's documentation.
@@ -264,7 +264,7 @@ impl VerbsNic {
         Arc::clone(&self.watch)
     }
 
-    /// Looks at the event channels now and then, gives the device the gathered requests, and ends waits that
+    /// Checks the event channels now and then, gives the device the gathered requests, and ends waits that
     /// took too long.
     fn progress(&mut self) {
         self.polled = true;
@@ -436,7 +436,7 @@ impl Nic for VerbsNic {
         if self.has_news() || self.check_events() > 0 {
             return false;
         }
-        // The look may have gathered probes.
+        // The check may have gathered probes.
         self.flush();
         self.receives.arm_limit(self.receives_posted, Instant::now());
         self.receive_completions.request_event();

@@ -110,17 +110,17 @@ pub struct VerbsOptions {
     /// Time in which a connection must be set up (default 20 s: RDMA CM sends a lost request again after 4.3
     /// s).
     pub handshake: Duration,
-    /// Span in which each connection is looked at once (default 5 s).
+    /// Span in which each connection is checked once (default 5 s).
     ///
-    /// A connection on which nothing happened since the last look is probed with a WRITE of no bytes. The
+    /// A connection on which nothing happened since the last check is probed with a WRITE of no bytes. The
     /// message of a peer that went may have been lost, and RC has no other way to notice. Work that does not
     /// end for four such spans ends its connection. That happens not before the device had time for its
     /// retries (`ack_timeout`, `retry`).
     pub keep_alive: Duration,
-    /// Time between two looks at the port without an event of the device, while the NIC listens (default 10
+    /// Time between two surveys of the port without an event of the device, while the NIC listens (default 10
     /// s).
     ///
-    /// Most devices do not report a new MTU. Changes that the device reports do not wait for such a look.
+    /// Most devices do not report a new MTU. Changes that the device reports do not wait for such a survey.
     pub survey_every: Duration,
     /// Time for which a QP in the error state may keep its work (default 1 s). After it the QP is destroyed
     /// all the same, and counted.

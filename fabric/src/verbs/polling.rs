@@ -19,7 +19,7 @@ pub(super) struct Expansion {
     pub others: Status,
 }
 
-/// Result of looking at an SRQ entry's completion.
+/// Result of handling an SRQ entry's completion.
 enum Received {
     Done(Completion),
     /// The user must first hear that the connection is ready.

@@ -1,6 +1,6 @@
 //! Probing of connections, to find out whether silent peers are still there.
 //!
-//! Each connection is looked at once in every span of `keep_alive`, a part of all connections at a time.
+//! Each connection is checked once in every span of `keep_alive`, a part of all connections at a time.
 //! Probing all at once would send thousands of packets in one burst, and bring as many completions.
 
 use super::VerbsNic;
@@ -9,16 +9,16 @@ use super::gather::Verb;
 use crate::nic::DisconnectReason;
 use std::time::{Duration, Instant};
 
-/// Looks, one in each `keep_alive`, after which a connection is ended because its work does not end. There
-/// are more looks where the device sends a packet again for longer.
+/// Checks, one in each `keep_alive`, after which a connection is ended because its work does not end. There
+/// are more checks where the device sends a packet again for longer.
 const STALLED_CHECKS_MIN: u32 = 4;
 /// Number of parts that connections are divided into.
 const PARTS: usize = 64;
 
-/// Shortest time between the looks at two parts.
+/// Shortest time between the checks of two parts.
 const EVERY_MIN: Duration = Duration::from_micros(1);
 
-/// Schedule of the looks at connections.
+/// Schedule of the checks of connections.
 #[derive(Debug)]
 pub(super) struct Probing {
     /// Number of ready connections in each part.
@@ -27,7 +27,7 @@ pub(super) struct Probing {
     part: usize,
     next: Instant,
     every: Duration,
-    /// Number of looks after which a connection whose work does not end is ended.
+    /// Number of checks after which a connection whose work does not end is ended.
     stalled_checks: u32,
 }
 
@@ -67,7 +67,7 @@ impl Probing {
         let part = (self.part + ahead) % PARTS;
         self.next += self.spans(ahead + 1);
         if late >= self.spans(PARTS) {
-            // Nobody looked for a whole span: the missed looks are not made up for.
+            // Nobody checked for a whole span: the missed checks are not made up for.
             self.next += late;
         }
         self.part = (part + 1) % PARTS;
@@ -85,7 +85,7 @@ fn part_of(index: u32) -> usize {
 }
 
 impl VerbsNic {
-    /// Looks at the connections of each part whose time has come.
+    /// Checks the connections of each part whose time has come.
     pub(super) fn probe_silent(&mut self, now: Instant) {
         while let Some(part) = self.probing.take_due(now) {
             for index in self.connections.indices().skip(part).step_by(PARTS) {
@@ -94,7 +94,7 @@ impl VerbsNic {
         }
     }
 
-    /// Probes a connection on which nothing happened since the last look.
+    /// Probes a connection on which nothing happened since the last check.
     fn probe(&mut self, index: u32) {
         if self.gathered.is_full() {
             self.give_gathered();

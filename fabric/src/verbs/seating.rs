@@ -179,7 +179,7 @@ mod tests {
                 }
             }
             prop_assert!(made as usize <= most.div_ceil(seats as usize), "{} queues for {}", made, most);
-            // One look at each queue leaves those to which completions may come, each once.
+            // One poll of each queue leaves those to which completions may come, each once.
             let mut position = 0;
             let mut seen = Vec::new();
             while let Some(queue) = seating.at(position) {

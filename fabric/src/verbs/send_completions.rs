@@ -22,7 +22,7 @@ pub(super) struct SendCompletions {
     shape: Shape,
     queues: Vec<CompletionQueue>,
     seating: Seating,
-    /// Completions that were taken from one queue and not looked at yet.
+    /// Completions that were taken from one queue and not handled yet.
     batch: Batch,
     /// Queues by their address in ascending order, since an event names its queue by address.
     by_address: Vec<(usize, u32)>,
@@ -85,7 +85,7 @@ impl SendCompletions {
         self.queue(seat).now()
     }
 
-    /// Whether all that was in a connection's queue at a moment was looked at since.
+    /// Whether all that was in a connection's queue at a moment was handled since.
     pub fn has_passed(&self, seat: Seat, mark: Mark) -> bool {
         self.queue(seat).has_passed(mark)
     }
@@ -146,7 +146,7 @@ impl SendCompletions {
         self.batch.pass();
     }
 
-    /// Whether anything completed that was not looked at.
+    /// Whether anything completed that was not handled.
     pub fn has_news(&mut self) -> bool {
         let mut position = 0;
         while self.batch.is_empty()

@@ -1,4 +1,4 @@
-//! Surveys of the NIC's port: looks at its state and addresses when the device reports a change.
+//! Surveys of the NIC's port: readings of its state and addresses, made when the device reports a change.
 //! [`super::PortWatch`] makes the result readable.
 
 use super::VerbsNic;
@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 /// Time between two attempts to listen at an address that is present and at which listening failed.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
-/// Time from the first report that an interface moved to the look at the port. Each identifier that is bound
-/// to the interface reports it.
+/// Time from the first report that an interface moved to the survey of the port. Each identifier that is
+/// bound to the interface reports it.
 const SETTLE: Duration = Duration::from_millis(100);
 
 /// Phase of a survey.
@@ -20,7 +20,7 @@ const SETTLE: Duration = Duration::from_millis(100);
 enum Phase {
     /// No survey is under way.
     Over,
-    /// The survey looks at the port. With `all` the NIC then listens anew at each present address.
+    /// The survey reads the port. With `all` the NIC then listens anew at each present address.
     Looking { all: bool },
     /// The NIC's listeners are with the survey, which makes them listen anew. With `stops` they must end
     /// afterwards.
@@ -41,7 +41,7 @@ enum Listens {
 /// Schedule of the surveys.
 #[derive(Debug)]
 pub(super) struct Surveying {
-    /// Time between two looks without an event of the device. Devices do not report some changes, such as a
+    /// Time between two surveys without an event of the device. Devices do not report some changes, such as a
     /// new MTU of the interface.
     survey_every: Duration,
     phase: Phase,
@@ -171,7 +171,7 @@ impl VerbsNic {
         }
     }
 
-    /// Continues after the survey has looked at the port.
+    /// Continues after the survey has read the port's state.
     pub(super) fn surveyed(&mut self, survey: Survey) {
         let all = self.surveying.found(&survey.standing);
         let before = self.watch.status().addresses;

@@ -36,11 +36,11 @@ fn nic() -> VerbsNic {
     VerbsNic::new(options()).expect("a NIC")
 }
 
-/// Polls both NICs until `look` returns something.
+/// Polls both NICs until `check` returns something.
 fn until<T>(
     nics: &mut [VerbsNic; 2],
     what: &str,
-    mut look: impl FnMut(&mut [VerbsNic; 2]) -> Option<T>,
+    mut check: impl FnMut(&mut [VerbsNic; 2]) -> Option<T>,
 ) -> T {
     let deadline = Instant::now() + WAIT_LIMIT;
     let nothing = Completion {
@@ -52,7 +52,7 @@ fn until<T>(
         for nic in nics.iter_mut() {
             nic.poll(0, &mut [nothing; 16]);
         }
-        if let Some(found) = look(nics) {
+        if let Some(found) = check(nics) {
             return found;
         }
         assert!(Instant::now() < deadline, "waited {WAIT_LIMIT:?} for {what}");
@@ -207,7 +207,7 @@ fn an_interface_that_moved_is_looked_at_soon_though_the_next_look_is_far() {
     let deadline = Instant::now() + WAIT_LIMIT;
     while !is_far(&nic) {
         nic.check_events();
-        assert!(Instant::now() < deadline, "no look in {WAIT_LIMIT:?}");
+        assert!(Instant::now() < deadline, "no check in {WAIT_LIMIT:?}");
     }
     let listening = nic.watch().status().listening;
     assert!(listening.len() == 1 && listening[0].is_there && listening[0].problem.is_none(), "{listening:?}");

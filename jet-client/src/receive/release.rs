@@ -11,7 +11,7 @@ use jet_wire::segment::{Release, release_kind};
 /// Release entries that are shown to the daemon together, unless the application waits, or a poll finds
 /// nothing, before.
 const BATCH: u32 = 16;
-/// Number of looks at a full release ring between two checks whether the daemon still lives.
+/// Number of tries on a full release ring between two checks whether the daemon still lives.
 const FULL_TRIES_PER_CHECK: u32 = 256;
 
 impl Session {

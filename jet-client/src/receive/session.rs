@@ -400,7 +400,7 @@ impl Session {
         false
     }
 
-    /// Wakes the tasks that sleep, so that they look themselves: something arrived, or the session is over.
+    /// Wakes the tasks that sleep, so that they poll themselves: something arrived, or the session is over.
     #[inline]
     pub(super) fn wake_tasks(&self) {
         #[cfg(feature = "tokio")]

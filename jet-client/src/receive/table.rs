@@ -270,7 +270,7 @@ impl Table {
         Ok(Accepted::Withdrawn)
     }
 
-    /// Returns the bytes of all slabs that were delivered and not released. Looks at every slot.
+    /// Returns the bytes of all slabs that were delivered and not released. Reads every slot.
     #[cold]
     pub(super) fn held_bytes(&self) -> u64 {
         let held = self.slots.iter().filter(|slot| slot.state.get() != SlotState::Free);

@@ -2,7 +2,7 @@
 //!
 //! They share the session's sleeping word, its doorbell and its ring. A task that reads a delivery may have
 //! read what another task waits for. A task that clears the doorbell may have cleared it for another one. So
-//! the sleeping tasks are woken then, and look themselves.
+//! the sleeping tasks are woken then, and poll themselves.
 
 use super::session::Session;
 use std::cell::{Cell, RefCell};
@@ -27,7 +27,7 @@ impl SleepingTasks {
         self.any.get()
     }
 
-    /// Wakes all tasks. Each task learns from [`Sleep::is_over`] that it has to look.
+    /// Wakes all tasks. Each task learns from [`Sleep::is_over`] that it has to poll.
     #[cold]
     pub(super) fn wake(&self) {
         self.any.set(false);

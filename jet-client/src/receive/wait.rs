@@ -61,7 +61,7 @@ impl Session {
         };
         self.asleep.set(sleep);
         if !sleep {
-            // The sleeping word is not set any more, although other tasks may sleep on it: they have to look.
+            // The sleeping word is not set any more, although other tasks may sleep on it: they have to poll.
             self.wake_tasks();
         }
         Ok(sleep)

@@ -194,8 +194,8 @@ impl Driver {
     pub fn drive(&mut self, now_ns: u64) {
         let idle_ns = now_ns.saturating_sub(std::mem::replace(&mut self.driven_ns, now_ns));
         if idle_ns > RARE_DRIVE_NS && !matches!(self.address, Address::Rdma(_)) {
-            // A software NIC looks at its sockets once in many polls, and at the first poll after it was
-            // armed. The result does not matter: the poll that follows sees what is there.
+            // A software NIC checks its sockets once in many polls, and at the first poll after it was armed.
+            // The result does not matter: the poll that follows sees what is there.
             let _ = self.nic.arm(now_ns);
         }
         self.take_completions(now_ns);

@@ -3,22 +3,22 @@
 //!
 //! A receiver sends a heartbeat at intervals to the senders that wait for it. The timeout is counted in
 //! looks, not in time. So a sender that was stopped for a while does not mistake its own absence for the
-//! receiver's: however long it was away, that is one look.
+//! receiver's: however long it was away, that is one check.
 
-/// Looks in a row that found nothing before the receiver counts as gone. All but one of them cover the
-/// timeout, because the wait may have begun just before the first look. So the timeout is noticed when it is
+/// Checks in a row that found nothing before the receiver counts as gone. All but one of them cover the
+/// timeout, because the wait may have begun just before the first check. So the timeout is noticed when it is
 /// over, and at most a quarter of it later.
 const CHECKS: u8 = 9;
 
 /// Timeout for a receiver that sends nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReceiverTimeout {
-    /// Nanoseconds between two looks whether the receiver sent something.
+    /// Nanoseconds between two checks whether the receiver sent something.
     interval_ns: u64,
-    /// Time of the next look; none: there are no looks.
+    /// Time of the next check; `None`: there are no checks.
     next_look_ns: Option<u64>,
     heard: bool,
-    /// Looks in a row at which the sender waited for the receiver, and nothing had arrived.
+    /// Checks in a row at which the sender waited for the receiver, and nothing had arrived.
     in_vain: u8,
 }
 
@@ -43,8 +43,8 @@ impl ReceiverTimeout {
         self.heard = true;
     }
 
-    /// Looks, if a look is due. `waits` says whether the sender waits for something that only the receiver
-    /// can send. Returns `true`, once, when the timeout is over.
+    /// Checks whether the timeout is over, if a check is due. `waits` says whether the sender waits for
+    /// something that only the receiver can send. Returns `true`, once, when the timeout is over.
     pub(super) fn is_over(&mut self, now_ns: u64, waits: bool) -> bool {
         if self.next_look_ns.is_none_or(|at| now_ns < at) {
             return false;
@@ -59,7 +59,7 @@ impl ReceiverTimeout {
         false
     }
 
-    /// Returns the time of the next look.
+    /// Returns the time of the next check.
     pub(super) fn poll_timeout(&self) -> Option<u64> {
         self.next_look_ns
     }
@@ -71,7 +71,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Looks whenever a look is due, until the timeout is over or `until_ns` is reached. Returns the time
+    /// Checks whenever a check is due, until the timeout is over or `until_ns` is reached. Returns the time
     /// when it was over.
     fn over_at(timeout: &mut ReceiverTimeout, until_ns: u64) -> Option<u64> {
         while let Some(at) = timeout.poll_timeout().filter(|at| *at <= until_ns) {

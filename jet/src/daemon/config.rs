@@ -279,7 +279,7 @@ impl Config {
     }
 
     /// Checks that the numbers of `[rdma]` fit into the bits that RDMA packets have for them. Checks
-    /// `rdma.look_ms`, the time between two looks at the port, too.
+    /// `rdma.look_ms`, the time between two surveys of the port, too.
     fn check_rdma(&self) -> Result<(), ConfigError> {
         let Rdma { ack_timeout, retry, look_ms, .. } = self.rdma;
         for (key, found, min, max, why) in [

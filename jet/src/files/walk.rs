@@ -63,7 +63,7 @@ pub enum WalkError {
 /// Error in a path from which a walk is to begin.
 #[derive(Debug, thiserror::Error)]
 pub enum RootError {
-    /// The system cannot look at the path, for example because nothing is there.
+    /// The system cannot read the path's properties, for example because nothing is there.
     #[error("{}: {source}", path.display())]
     Unreachable {
         /// Path that was given.

@@ -156,13 +156,13 @@ impl RawPeer {
         self.nic.flush();
     }
 
-    /// Lets the NIC work until `look` finds something, and sleeps on the NIC meanwhile.
+    /// Lets the NIC work until `find` finds something, and sleeps on the NIC meanwhile.
     #[track_caller]
-    fn until<T>(&mut self, what: &str, look: impl Fn(&Self) -> Option<T>) -> T {
+    fn until<T>(&mut self, what: &str, find: impl Fn(&Self) -> Option<T>) -> T {
         let deadline = Instant::now() + WAIT_LIMIT;
         loop {
             self.turn();
-            if let Some(found) = look(self) {
+            if let Some(found) = find(self) {
                 return found;
             }
             let left = deadline.saturating_duration_since(Instant::now());

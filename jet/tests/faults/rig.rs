@@ -271,7 +271,7 @@ impl Rig {
         self.wait_status_while(|| {}, what, wished)
     }
 
-    /// Waits like [`Self::wait_status`], and calls `meanwhile` before each look.
+    /// Waits like [`Self::wait_status`], and calls `meanwhile` before each request.
     #[track_caller]
     pub fn wait_status_while(
         &self,

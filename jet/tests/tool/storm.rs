@@ -101,7 +101,7 @@ impl Storm {
                 self.send();
             }
             std::thread::sleep(Duration::from_millis(1 + self.random.below(120)));
-            self.look();
+            self.check_progress();
             self.strike();
         }
         // From here on nothing is killed, removed or full.
@@ -110,7 +110,7 @@ impl Storm {
         while !self.sending.is_empty() {
             assert!(Instant::now() < deadline, "senders that do not end");
             std::thread::sleep(Duration::from_millis(5));
-            self.look();
+            self.check_progress();
         }
         self.host.wait_whole();
         self.check_named(Path::new(""));
@@ -146,7 +146,7 @@ impl Storm {
     }
 
     /// Judges the senders that ended, and starts a new receiver if it ended without being killed.
-    fn look(&mut self) {
+    fn check_progress(&mut self) {
         if !self.recv.is_running() {
             let said = self.recv.stderr_text();
             // A killed receiver's locks end a moment after it. A full disk has no room for a directory.

@@ -85,7 +85,8 @@ impl core::fmt::Debug for AppName {
     }
 }
 
-/// A sender's first words when it connects.
+/// Message with which a sender asks for a connection: its versions, its identity, and the application it
+/// sends to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// Versions of the wire format that the sender speaks.
@@ -113,8 +114,8 @@ struct RawHello {
     app: [u8; APP_NAME_MAX],
     /// Highest version that the sender speaks; 0: the same as the lowest.
     version_highest: u8,
-    /// Zero. A reader refuses anything else: a later version may use the byte for something that must be
-    /// understood.
+    /// Byte that is zero in this version. A reader refuses anything else: a later version may use the byte
+    /// for something that must be understood.
     understood: u8,
     /// Bytes that are skipped, whatever they are.
     skipped: [u8; 2],
@@ -122,7 +123,7 @@ struct RawHello {
 
 const _: () = assert!(size_of::<RawHello>() == HELLO_BYTES);
 
-/// A receiver's answer when it accepts.
+/// Answer of a receiver that accepts a connection: its versions, and what the sender may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
     /// Versions of the wire format that the receiver speaks. This build speaks at least one of them, too.

@@ -20,7 +20,7 @@ pub struct SmallHeader {
     pub crc32c: U32,
     /// Number that the sender gave this message; the acknowledgement names it.
     pub sequence: U64,
-    /// Word of the sending program, delivered unchanged.
+    /// Number that the sending program chose, delivered unchanged.
     pub tag: U64,
     /// User header of the sending program, in the first `count` bytes.
     pub user_header: [u8; SMALL_USER_HEADER_MAX],
@@ -38,7 +38,7 @@ pub struct RequestHeader {
     pub key: U32,
     /// Number that the sender gave this message.
     pub sequence: U64,
-    /// Word of the sending program, delivered unchanged.
+    /// Number that the sending program chose, delivered unchanged.
     pub tag: U64,
     /// Bytes of the message, at least 1.
     pub length: U64,
@@ -61,7 +61,7 @@ const _: () = assert!(size_of::<RequestHeader>() == HEADER_BYTES);
 pub struct SmallFields<'a> {
     /// Number that the sender gave the message.
     pub sequence: u64,
-    /// Word of the sending program.
+    /// Number that the sending program chose.
     pub tag: u64,
     /// Payload bytes, at most [`SLAB_BYTES`].
     pub payload_bytes: u32,
@@ -78,7 +78,7 @@ pub struct SmallFields<'a> {
 pub struct RequestFields<'a> {
     /// Number that the sender gave the message.
     pub sequence: u64,
-    /// Word of the sending program.
+    /// Number that the sending program chose.
     pub tag: u64,
     /// Bytes of the message.
     pub length: u64,

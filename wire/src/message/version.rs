@@ -50,7 +50,7 @@ impl Versions {
         if other.highest == FIRST_VERSION && self.lowest == FIRST_VERSION { Self::FIRST } else { self }
     }
 
-    /// Decodes a range from the two bytes of first words. 0 for the highest stands for the lowest.
+    /// Decodes a range from its two bytes in a hello or a welcome. 0 for the highest stands for the lowest.
     pub(super) fn from_bytes(lowest: u8, highest: u8) -> Option<Self> {
         Self::new(lowest, if highest == 0 { lowest } else { highest })
     }

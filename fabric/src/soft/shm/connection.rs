@@ -25,9 +25,9 @@ use std::os::fd::{AsFd, OwnedFd};
 /// End of a connection: the reason told at this end, and the fault told to the other end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct End {
-    /// Reason that the user of this end hears.
+    /// Reason that is reported to the user of this end.
     pub(super) reason: DisconnectReason,
-    /// Fault that the other end hears.
+    /// Fault that is reported to the other end.
     pub(super) fault: Fault,
 }
 
@@ -35,7 +35,7 @@ impl End {
     pub(super) const PROTOCOL: Self = Self { reason: DisconnectReason::Protocol, fault: Fault::Protocol };
     pub(super) const LOCAL: Self = Self { reason: DisconnectReason::Local, fault: Fault::Closed };
 
-    /// End because nothing was heard from the peer in time.
+    /// End because nothing arrived from the peer in time.
     pub(super) const TIMEOUT: Self =
         Self { reason: DisconnectReason::Transport(libc::ETIMEDOUT), fault: Fault::Closed };
 
@@ -96,7 +96,7 @@ pub(super) struct Connection {
     pub(super) hung_up: bool,
     /// Whether the connection is in the list of those with SENDs to show to the peer.
     pub(super) dirty: bool,
-    /// Whether the connection is in the list of those that every poll looks at.
+    /// Whether the connection is in the list of those that every poll visits.
     pub(super) hot: bool,
     /// Whether the connection is in the queue of those with outstanding READs.
     pub(super) reading: bool,

@@ -72,7 +72,7 @@ pub(super) enum Control {
 /// Outcome of taking a message from the socket.
 #[derive(Debug)]
 pub(super) enum Received {
-    /// The peer rang the bell: look at the link.
+    /// The peer rang the bell: there is something in the link.
     Bell,
     /// A control message, with the memory file where its kind has one.
     Control(Control, Option<OwnedFd>),

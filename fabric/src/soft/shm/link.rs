@@ -105,7 +105,7 @@ impl Fault {
     }
 }
 
-/// The two ends of a link.
+/// The two ends of a link, the shared memory of a connection over `shm:`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     /// End that made the link.
@@ -272,7 +272,7 @@ impl Link {
         self.words(self.side.other()).announced()
     }
 
-    /// Tells the other end that this end sleeps until its SENDs are taken. Look at the ring once more after
+    /// Tells the other end that this end sleeps until its SENDs are taken. Check the ring once more after
     /// this call.
     pub(super) fn wait_for_room(&self) {
         self.words(self.side).room().sleeps();

@@ -2,7 +2,7 @@
 //! files that the reading end maps.
 //!
 //! A connection is a Unix socket and a [`link`]. The socket carries memory files, announcements of regions,
-//! and doorbells ([`control`]). A connection with recent work is *hot*: every poll looks at its rings. A
+//! and doorbells ([`control`]). A connection with recent work is *hot*: every poll reads its rings. A
 //! connection without recent work is *cold*: its peer rings the bell, and the epoll reports that. So a NIC
 //! with a thousand connections costs only as much as the busy ones among them.
 
@@ -48,11 +48,11 @@ const RECEIVES_PER_POLL: u32 = 128;
 /// That is enough for the copy to run at full speed. It takes about 6 us, short enough that SENDs do not wait
 /// behind a fragment.
 const READ_BYTES_PER_POLL: u32 = 64 << 10;
-/// Most polls between two looks at the sockets. A NIC without work looks more often.
+/// Most polls between two checks of the sockets. A NIC without work checks more often.
 const EPOLL_INTERVAL: u32 = 1024;
 /// Time until the next try after the system had no descriptor for a new connection.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
-/// Connections taken in one look at a listener.
+/// Connections accepted in one check of a listener.
 const ACCEPT_BURST: u32 = 64;
 
 /// Transport over `shm:`: its listeners and connections.
@@ -60,7 +60,7 @@ pub(crate) struct Shm {
     listeners: Vec<Listener>,
     /// Connections by their QP's index.
     connections: Vec<Option<Box<Connection>>>,
-    /// Indices of the connections that every poll looks at.
+    /// Indices of the hot connections: every poll visits them.
     hot: Vec<u32>,
     /// Indices of the connections with SENDs to show to their peers.
     dirty: Vec<u32>,
@@ -82,7 +82,7 @@ impl Shm {
         *place = Some(Box::new(connection));
     }
 
-    /// Makes a connection hot: every poll looks at it from now on.
+    /// Makes a connection hot: every poll visits it from now on.
     fn make_hot(&mut self, index: u32) {
         let Some(connection) = &mut self.connections[index as usize] else { return };
         connection.idle_polls = 0;

@@ -242,7 +242,7 @@ impl Tables {
         Some(event)
     }
 
-    /// Whether the user has something to poll.
+    /// Whether completions or events wait for the user's poll.
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
         !self.completions.is_empty() || !self.events.is_empty()

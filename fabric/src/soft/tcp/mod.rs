@@ -45,7 +45,7 @@ const ACCEPT_BURST: usize = 32;
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// Connections that have their turn in one call of `progress`.
 const TURNS_PER_POLL: usize = 16;
-/// Most polls between two looks at the epoll while sockets are open and nothing arrives.
+/// Most polls between two checks of the epoll while sockets are open and nothing arrives.
 const EPOLL_INTERVAL_MAX: u32 = 8;
 
 const HUNG_UP: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);

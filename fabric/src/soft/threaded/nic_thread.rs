@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
 
-/// Posts taken in before the next look at completions.
+/// Posts taken in before completions are polled again.
 const POSTS_PER_ROUND: usize = 256;
 /// Completions taken in one call.
 const BATCH: usize = 64;
@@ -149,7 +149,7 @@ impl<N: Nic> NicThread<N> {
         }
     }
 
-    /// Looks at all queues once. Returns whether there was work.
+    /// Does one round: takes posts, slow calls and completions. Returns whether there was work.
     fn round(&mut self) -> bool {
         self.work.round += 1;
         let mut busy = false;

@@ -37,7 +37,7 @@ pub(super) enum Order {
     Refuse { qp: Option<Qp>, id: ConnectionId, words: PrivateData },
     /// Destroys the connection's QP and identifier.
     LetGo { qp: Qp, id: Option<ConnectionId>, pair: Option<QueuePair> },
-    /// Looks at the port's state and addresses.
+    /// Reads the port's state and addresses.
     Survey { port: Port },
     /// Listens anew at addresses that are back. With `all`, at each address that is present.
     Renew { listening: Vec<Listening>, present: Vec<LocalAddress>, all: bool },

@@ -250,7 +250,7 @@ pub struct Rdma {
     pub ack_timeout: u8,
     /// Number of times that a packet is sent again before the connection ends.
     pub retry: u8,
-    /// Time in milliseconds between two looks at the port's state while the device reports no change.
+    /// Time in milliseconds between two surveys of the port's state while the device reports no change.
     #[serde(deserialize_with = "values::milliseconds")]
     pub look_ms: u64,
 }

@@ -11,9 +11,9 @@ const RETRY_MAX: Duration = Duration::from_secs(10);
 pub(super) enum Step {
     /// Lower the NIC's settings (`true`), or restore them (`false`).
     Apply(bool),
-    /// Look for the next step again after this time, or at a new wish of the reactor.
+    /// Ask for the next step again after this time, or at a new wish of the reactor.
     Wait(Duration),
-    /// Look for the next step again at a new wish of the reactor.
+    /// Ask for the next step again at a new wish of the reactor.
     Rest,
 }
 

@@ -1,6 +1,6 @@
 //! Ending tools that have outlived their daemon. The tool of a killed daemon may still change a knob after
-//! the next daemon has looked at that knob. Every tool therefore inherits a lock as its standard input. The
-//! next daemon kills each process that has this lock as its standard input.
+//! the next daemon has read that knob. Every tool therefore inherits a lock as its standard input. The next
+//! daemon kills each process that has this lock as its standard input.
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;

@@ -66,7 +66,7 @@ pub struct Reactor<N: Nic> {
     /// Time in nanoseconds that the reactor spins before it sleeps, at present. The time adapts to the load,
     /// up to `spin_ns_max`.
     spin_ns: u64,
-    /// Latest time at which the reactor should look for work again. A later look counts as a stall.
+    /// Latest time at which the reactor should poll for work again. A later poll counts as a stall.
     due_ns: Option<u64>,
 }
 
@@ -194,7 +194,7 @@ const TURN_NS_MAX: u64 = 1_000_000;
 /// Unit in nanoseconds to which epoll rounds up the length of a sleep.
 const SLEEP_UNIT_NS: u64 = 1_000_000;
 
-/// Returns the latest time at which the reactor should look for work again, after a sleep of at most
+/// Returns the latest time at which the reactor should poll for work again, after a sleep of at most
 /// `sleep_ns`.
 fn due_ns(now_ns: u64, sleep_ns: u64) -> u64 {
     let sleep_ns = sleep_ns.checked_next_multiple_of(SLEEP_UNIT_NS).unwrap_or(u64::MAX);

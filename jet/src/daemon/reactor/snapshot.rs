@@ -10,7 +10,7 @@ use jet_core::{PeerId, PeerStats, QuarantineStats, Receiver, SessionId, SessionS
 use jet_fabric::nic::{Counters, Nic};
 use tokio::sync::oneshot;
 
-/// Limit of the session numbers, and of the sender numbers, that one turn of the reactor looks at for a
+/// Limit of the session numbers, and of the sender numbers, that one turn of the reactor visits for a
 /// snapshot. Most of the possible numbers are unused.
 const NUMBERS: u32 = 512;
 /// Limit of the sessions that one turn of the reactor copies to a snapshot. Copying one takes about half a
@@ -60,7 +60,7 @@ impl Snapshot {
 pub(super) struct Filling {
     snapshot: Box<Snapshot>,
     reply: oneshot::Sender<Box<Snapshot>>,
-    /// Number of the next session to look at; `peer` is the number of the next sender.
+    /// Number of the next session to copy; `peer` is the number of the next sender.
     session: u32,
     peer: u32,
 }

@@ -28,7 +28,7 @@ pub(super) struct Directories {
     identity: Identity,
     replaced: u64,
     /// Whether the receiver's directory was looked up in this round of work.
-    looked: bool,
+    root_opened: bool,
     /// Path and descriptor of the directory that was asked for last in this round of work.
     last: Option<(Vec<u8>, Rc<OwnedFd>)>,
     /// Directories whose names in their parents were synced.
@@ -60,7 +60,7 @@ impl Directories {
             root: Rc::new(root),
             identity,
             replaced: 0,
-            looked: false,
+            root_opened: false,
             last: None,
             synced_names: SyncedNames::default(),
             sync,
@@ -79,19 +79,19 @@ impl Directories {
 
     /// Ends a round: every directory is looked up again.
     pub(super) fn forget(&mut self) {
-        self.looked = false;
+        self.root_opened = false;
         self.last = None;
     }
 
     /// Returns the directory that `--out` leads to in this round. Makes it if it does not exist.
     pub(super) fn root(&mut self) -> io::Result<Rc<OwnedFd>> {
-        if self.looked {
+        if self.root_opened {
             return Ok(Rc::clone(&self.root));
         }
         self.last = None;
         match rustix::fs::stat(&self.out) {
             Ok(stat) if Identity::of(&stat) == self.identity => {
-                self.looked = true;
+                self.root_opened = true;
                 return Ok(Rc::clone(&self.root));
             }
             Ok(_) | Err(Errno::NOENT) => {}
@@ -108,7 +108,7 @@ impl Directories {
         (self.root, self.identity) = (Rc::new(root), identity);
         self.synced_names.clear();
         self.replaced += 1;
-        self.looked = true;
+        self.root_opened = true;
         Ok(Rc::clone(&self.root))
     }
 

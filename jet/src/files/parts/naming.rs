@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 
-/// Result of looking for a file that is to take its name.
+/// Result of searching for a file that is to take its name.
 #[derive(Debug)]
 pub enum Found {
     /// The part has all of the file and can be named. The part stays in use until [`Parts::leave`].
@@ -29,7 +29,7 @@ pub enum Found {
 }
 
 impl Parts {
-    /// Looks for a file whose pieces were all consumed, by this receiver or by one before it.
+    /// Searches for a file whose pieces were all consumed, by this receiver or by one before it.
     ///
     /// # Errors
     /// The error of the system call that failed.

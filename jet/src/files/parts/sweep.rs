@@ -286,7 +286,7 @@ mod tests {
             parts(&out).map(drop)
         });
         let stat = format!("/proc/self/task/{}/stat", hear.recv().unwrap());
-        // The starting thread sleeps between two looks, and nowhere else.
+        // The starting thread sleeps between two checks, and nowhere else.
         let sleeps = || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S "));
         while !starting.is_finished() && !sleeps() {
             std::thread::yield_now();

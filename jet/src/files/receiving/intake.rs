@@ -278,7 +278,7 @@ impl Receiving {
         )))
     }
 
-    /// Looks for a file that is to take its name, and returns its part, if it has one, and the job's first
+    /// Searches for a file that is to take its name, and returns its part, if it has one, and the job's first
     /// step.
     fn find(
         &mut self,

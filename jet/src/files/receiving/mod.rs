@@ -46,8 +46,8 @@ const DESCRIPTORS_OTHERS: usize = 64;
 const DESCRIPTORS_PER_PART: usize = 3;
 /// Number of rounds without any work before the receiver sleeps.
 const POLLS_BEFORE_SLEEP: u32 = 200;
-/// Number of rounds of work between two looks at the stop signal, because a look is a system call. Without
-/// io_uring a round waits for each of its reads and writes, and every round looks at the stop signal.
+/// Number of rounds of work between two checks of the stop signal, because a check is a system call. Without
+/// io_uring a round waits for each of its reads and writes, and every round checks the stop signal.
 const ROUNDS_PER_STOP_CHECK: u32 = 64;
 
 const _: () = assert!(JOBS_MAX < PARTS_OPEN_MAX);

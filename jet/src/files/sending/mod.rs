@@ -37,7 +37,7 @@ const PATH_MESSAGES_MAX: u32 = 32;
 const CHANGES_MAX: u32 = 4;
 /// Limit of the attempts to send a file of which the receiver loses parts.
 const LOSSES_MAX: u32 = 32;
-/// Span between two looks at the stop signal, and between two progress events.
+/// Span between two checks of the stop signal, and between two progress events.
 const TICK: Duration = Duration::from_millis(200);
 /// Longest time that disconnecting may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -301,8 +301,8 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Does one piece of work, if there is any: sends a message, or looks at the next file. Returns `false`
-    /// if there was nothing to do.
+    /// Does one piece of work, if there is any: sends a message, or opens the next file. Returns `false` if
+    /// there was nothing to do.
     fn step(&mut self) -> Result<bool, SendingError> {
         if self.in_flight.len() >= MESSAGES_MAX as usize {
             return Ok(false);

@@ -18,20 +18,20 @@ pub(super) struct Counts {
     pub consumed: u64,
 }
 
-/// Counts and events that were seen up to the last look.
+/// Counts and events that were seen up to the last check.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     connections: u64,
     lost: bool,
     refused: bool,
     consumed: u64,
-    /// Time, and count of retried messages, of the last look at which messages had been consumed or none had
+    /// Time, and count of retried messages, of the last check at which messages had been consumed or none had
     /// been refused.
     moved: Option<(Instant, u64)>,
 }
 
 impl Watch {
-    /// Compares the sender's counts with those of the last look, and reports each change once.
+    /// Compares the sender's counts with those of the last check, and reports each change once.
     pub(super) fn check(
         &mut self,
         connected: bool,
@@ -39,7 +39,7 @@ impl Watch {
         now: Instant,
         mut tell: impl FnMut(Link),
     ) {
-        // A connection that was lost and made again between two looks is reported as lost, too.
+        // A connection that was lost and made again between two checks is reported as lost, too.
         let made_again = self.connections != 0 && counts.connections > self.connections;
         if (!connected || made_again) && !self.lost {
             self.lost = true;

@@ -71,7 +71,7 @@ impl Connection {
             match sent {
                 Ok(true) => drop(self.outbox.pop_front()),
                 Ok(false) => break,
-                // The other end is closed. The next look at the socket finds that, and what the other end
+                // The other end is closed. The next check of the socket finds that, and what the other end
                 // sent before.
                 Err(error)
                     if matches!(
