@@ -196,7 +196,7 @@ static void *run(void *argument) {
 }
 
 /* What came to an application, on a line. Whether all of it was as it should be. */
-static int tell(const struct application *app) {
+static int print_totals(const struct application *app) {
     printf("%s: %" PRIu64 " messages, %" PRIu64 " bytes", app->name, app->stored.messages, app->stored.bytes);
     if (verify) printf(", %" PRIu64 " wrong", app->wrong);
     if (app->disk) {
@@ -279,7 +279,7 @@ int main(int count, char **arguments) {
         }
     for (int i = 0; i < names; i++) {
         pthread_join(apps[i].thread, NULL);
-        failed |= !tell(&apps[i]);
+        failed |= !print_totals(&apps[i]);
         if (apps[i].disk) disk_close(apps[i].disk);
     }
     return failed;

@@ -13,7 +13,7 @@ const LATENCY_NS_MAX: u64 = 60_000_000_000;
 /// Time between two checks for signals and for progress. A check is a system call.
 const CHECK_EVERY: Duration = Duration::from_millis(20);
 /// Time between two log lines of a run's progress.
-const TELL_EVERY: Duration = Duration::from_secs(5);
+const LOG_EVERY: Duration = Duration::from_secs(5);
 /// Time without the end of any message after which the run is given up.
 pub const STALL_LIMIT: Duration = Duration::from_secs(30);
 /// Time for which an interrupted run waits for the messages under way to end.
@@ -39,9 +39,9 @@ pub struct Run<'a> {
     /// Number of messages that had ended at the last check.
     ended_seen: u64,
     /// Time of the last check that found more messages ended than the check before.
-    heard: Instant,
+    progressed: Instant,
     /// Time at which progress was last logged.
-    told: Instant,
+    logged: Instant,
     signals: &'a Signals,
     /// Time of the signal that interrupted the run, and its number.
     interrupted: Option<(Instant, u8)>,
@@ -88,8 +88,8 @@ impl<'a> Run<'a> {
             ended_in_time: None,
             checked: now,
             ended_seen: 0,
-            heard: now,
-            told: now,
+            progressed: now,
+            logged: now,
             signals,
             interrupted: None,
             name,
@@ -127,7 +127,7 @@ impl<'a> Run<'a> {
         }
         self.checked = now;
         if self.ended != self.ended_seen {
-            (self.ended_seen, self.heard) = (self.ended, now);
+            (self.ended_seen, self.progressed) = (self.ended, now);
         }
         if self.interrupted.is_none()
             && let Some(number) = self.signals.take()
@@ -136,8 +136,8 @@ impl<'a> Run<'a> {
             tracing::info!("ending with what was measured so far; once more to leave at once");
             self.signals.let_the_next_end();
         }
-        if now.duration_since(self.told) >= TELL_EVERY {
-            self.told = now;
+        if now.duration_since(self.logged) >= LOG_EVERY {
+            self.logged = now;
             #[allow(clippy::cast_precision_loss)] // gigabytes
             let gigabytes = (self.ended * self.messages.bytes as u64) as f64 / 1e9;
             tracing::info!(
@@ -185,7 +185,7 @@ impl Measurement for Run<'_> {
     fn gives_up(&mut self) -> bool {
         let now = Instant::now();
         let interrupted = self.interrupted.is_some_and(|(since, _)| now.duration_since(since) > GRACE);
-        interrupted || now.duration_since(self.heard) > STALL_LIMIT
+        interrupted || now.duration_since(self.progressed) > STALL_LIMIT
     }
 }
 
