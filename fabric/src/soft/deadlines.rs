@@ -17,6 +17,8 @@ pub(crate) enum Wait {
     Farewell,
     /// Bytes of a READ must arrive.
     ReadAnswer,
+    /// The rest of a SEND must arrive.
+    SendRest,
     /// The system must have a descriptor for the next connection.
     Accept,
 }

@@ -120,6 +120,11 @@ pub struct TcpOptions {
     /// count, however late this NIC is polled. Time in which the peer cannot answer counts, even if the peer
     /// only lacks SRQ entries.
     pub read_timeout: Duration,
+    /// Time from the first bytes of a SEND until all of it must have arrived (default 10 s). After it the QP
+    /// fails with [`crate::nic::DisconnectReason::Transport`]`(ETIMEDOUT)`.
+    ///
+    /// While a READ of this end is outstanding on the connection, `read_timeout` applies instead.
+    pub send_timeout: Duration,
     /// Bytes of the kernel's send buffer. `None` lets the kernel choose.
     pub send_buffer_bytes: Option<usize>,
     /// Bytes of the kernel's receive buffer. `None` lets the kernel choose.
@@ -131,6 +136,7 @@ impl Default for TcpOptions {
         Self {
             peer_timeout: Duration::from_secs(10),
             read_timeout: Duration::from_secs(10),
+            send_timeout: Duration::from_secs(10),
             send_buffer_bytes: None,
             receive_buffer_bytes: None,
         }
@@ -189,6 +195,9 @@ impl SoftOptions {
         }
         if self.regions_max > 1 << REGION_INDEX_BITS {
             return Some(format!("regions_max is {}, the most is 4096", self.regions_max));
+        }
+        if self.tcp.send_timeout.is_zero() {
+            return Some("tcp.send_timeout is 0: no SEND could arrive; the default is 10 s".to_owned());
         }
         if self.tcp.read_timeout.is_zero() {
             return Some("tcp.read_timeout is 0: no READ could be answered; the default is 10 s".to_owned());

@@ -433,7 +433,7 @@ impl Transport for Shm {
         let end = match wait {
             Wait::Rnr => End::work(Status::RnrExhausted, Fault::RnrExhausted),
             Wait::Farewell => End::LOCAL,
-            Wait::Handshake | Wait::ReadAnswer | Wait::Accept => End::TIMEOUT,
+            Wait::Handshake | Wait::ReadAnswer | Wait::SendRest | Wait::Accept => End::TIMEOUT,
         };
         self.end(tables, index, end);
     }

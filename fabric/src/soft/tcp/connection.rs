@@ -118,6 +118,8 @@ pub(super) struct Connection {
     reads_watched: bool,
     /// Whether bytes of a READ arrived since the deadline was set.
     pub(super) reads_moved: bool,
+    /// Number of the SEND whose rest has a deadline, in the order of arrival.
+    cut_send_watched: Option<u64>,
     sends: VecDeque<PostedSend>,
     sends_completed: u64,
     bytes_pushed: u64,
@@ -149,6 +151,7 @@ impl Connection {
             peer_done: false,
             reads_watched: false,
             reads_moved: false,
+            cut_send_watched: None,
             sends: VecDeque::with_capacity(SENDS_PER_QP_MAX as usize),
             sends_completed: 0,
             bytes_pushed: 0,
@@ -179,7 +182,7 @@ impl Connection {
         (self.blocked, self.broken, self.peer_done) = (false, None, false);
         (self.sends_completed, self.bytes_pushed, self.received, self.acknowledged) = (0, 0, 0, 0);
         (self.reads_asked, self.reads_completed, self.served_next, self.peer_answers) = (0, 0, 0, 0);
-        (self.reads_watched, self.reads_moved) = (false, false);
+        (self.reads_watched, self.reads_moved, self.cut_send_watched) = (false, false, None);
     }
 
     /// Returns the connection's socket.
@@ -232,6 +235,7 @@ impl Connection {
     ) -> Result<(), End> {
         match wait {
             Wait::ReadAnswer => self.read_timed_out(tables, staging),
+            Wait::SendRest => self.cut_send_timed_out(tables, staging),
             Wait::Rnr => {
                 self.rnr_exhausted(tables);
                 self.write(tables)
@@ -284,7 +288,7 @@ impl Connection {
         tables.deadlines.set(self.qp.index, Wait::Farewell, tables.options.farewell);
         tables.qps.set_state(self.qp, QpState::Closing);
         self.served.clear();
-        self.input.abandon(self.qp, tables);
+        self.input.abandon();
         let end = End::of(reason);
         self.flush_reads(tables, &end);
         if !keep_sends {
@@ -306,7 +310,7 @@ impl Connection {
             Phase::Closing { reason } => reason,
             _ => end.reason,
         };
-        self.input.abandon(self.qp, tables);
+        self.input.abandon();
         self.flush_sends(tables, end);
         self.flush_reads(tables, end);
         if matches!(self.phase, Phase::Handshake) {

@@ -1,9 +1,6 @@
 //! State of a connection's reading side between two reads: the frame whose bytes arrive, and bytes that could
 //! not be used yet.
 
-use super::frame::HEADER;
-use crate::nic::{Qp, Sge, SrqEntry, Status};
-use crate::soft::tables::Tables;
 
 /// Bytes of the staging buffer: some 280 messages of 64 bytes in one read.
 pub(super) const STAGING_BYTES: usize = 64 << 10;
@@ -18,8 +15,6 @@ pub(super) const RECEIVE_BYTES_PER_TURN: usize = 256 << 10;
 pub(super) enum Body {
     /// No body: a header is next.
     None,
-    /// A SEND, which fills an SRQ entry that was popped.
-    Receive { entry: SrqEntry, payload_bytes: u32, done: u32 },
     /// A piece of the answer to this end's oldest READ.
     Read { left: u32 },
     /// A piece that has arrived in full; a `ReadEnd` or a `ReadError` is next.
@@ -41,6 +36,8 @@ pub(super) struct Input {
     pub(super) hung_up: bool,
     /// Whether a SEND waits for an SRQ entry. Nothing is read meanwhile.
     pub(super) rnr: bool,
+    /// Whether `carried` begins with a SEND whose rest has not arrived.
+    pub(super) cut_send: bool,
 }
 
 impl Input {
@@ -52,23 +49,19 @@ impl Input {
             readable: false,
             hung_up: false,
             rnr: false,
+            cut_send: false,
         }
     }
 
     pub(super) fn clear(&mut self) {
         self.carried.clear();
         (self.body, self.carried_from) = (Body::None, 0);
-        (self.readable, self.hung_up, self.rnr) = (false, false, false);
+        (self.readable, self.hung_up, self.rnr, self.cut_send) = (false, false, false, false);
     }
 
-    /// Gives up the SRQ entry or the READ that an arriving frame was to fill. The rest of the frame's bytes
-    /// is discarded.
-    pub(super) fn abandon(&mut self, qp: Qp, tables: &mut Tables) {
+    /// Gives up the READ that an arriving frame was to fill. The rest of the frame's bytes is discarded.
+    pub(super) fn abandon(&mut self) {
         self.body = match self.body {
-            Body::Receive { entry, payload_bytes, done } => {
-                tables.complete_receive(qp, entry.id, 0, Status::Flushed);
-                Body::Discard { left: HEADER + payload_bytes - done }
-            }
             Body::Read { left } => Body::Discard { left },
             Body::ReadWhole => Body::None,
             body => body,
@@ -79,19 +72,7 @@ impl Input {
     pub(super) fn missing_bytes(&self) -> usize {
         match self.body {
             Body::None | Body::ReadWhole => 0,
-            Body::Receive { payload_bytes, done, .. } => (HEADER + payload_bytes - done) as usize,
             Body::Read { left } | Body::Discard { left } => left as usize,
         }
     }
-}
-
-/// Returns the next stretch of an SRQ entry that a SEND has filled up to `done`. `None` where it is full.
-pub(super) fn receive_stretch(entry: &SrqEntry, payload_bytes: u32, done: u32) -> Option<Sge> {
-    if done < HEADER {
-        let header = entry.header;
-        return Some(Sge { offset: header.offset + u64::from(done), bytes: HEADER - done, ..header });
-    }
-    let landed = done - HEADER;
-    let slab = entry.payload.filter(|_| landed < payload_bytes)?;
-    Some(Sge { offset: slab.offset + u64::from(landed), bytes: payload_bytes - landed, ..slab })
 }

@@ -111,6 +111,7 @@ impl Tcp {
         }
         self.pending += usize::from(connection.is_pending());
         connection.watch_reads(tables);
+        connection.watch_cut_send(tables);
         if connection.waits_for_entry() {
             if !std::mem::replace(&mut slot.is_waiting, true) {
                 self.waiting.push_back(index);

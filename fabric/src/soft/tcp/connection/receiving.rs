@@ -1,9 +1,12 @@
 //! Reading from a connection's stream: frames that may be cut anywhere, and their bytes, straight into slabs.
 //!
-//! The system call that reads the bytes of a begun frame puts them into their final places. What follows the
-//! frame goes through a staging buffer that all connections share. So many small SENDs come with one read,
-//! and the next header comes with a large READ's tail. Staged bytes that cannot be used yet are kept by the
-//! connection until they can: a part of a header, or SENDs without an SRQ entry.
+//! The system call that reads the bytes of a begun piece of a READ puts them into their final places. All else
+//! goes through a staging buffer that all connections share. So many small SENDs come with one read, and the
+//! next header comes with a large READ's tail. Staged bytes that cannot be used yet are kept by the connection
+//! until they can: a part of a frame, or SENDs without an SRQ entry.
+//!
+//! A SEND takes an SRQ entry only when all of it is here. The entries are shared by all connections, so a peer
+//! that begins SENDs and does not end them takes nothing from the others.
 
 use super::{Connection, End, Phase, Served};
 use crate::nic::{DisconnectReason, Event, PRIVATE_DATA_MAX, PrivateData, Sge, Status};
@@ -11,15 +14,14 @@ use crate::soft::deadlines::Wait;
 use crate::soft::options::SCATTER_MAX;
 use crate::soft::tables::Tables;
 use crate::soft::tables::qps::QpState;
-use crate::soft::tcp::frame::{FRAME_BYTES, Fault, Frame, HEADER};
-use crate::soft::tcp::input::{
-    Body, RECEIVE_BYTES_PER_TURN, STAGED_WITH_READS, STAGING_BYTES, receive_stretch,
-};
+use crate::soft::tcp::frame::{FRAME_BYTES, Fault, Frame, HEADER, SEND_BYTES_MAX};
+use crate::soft::tcp::input::{Body, RECEIVE_BYTES_PER_TURN, STAGED_WITH_READS, STAGING_BYTES};
 use crate::soft::tcp::socket::{self, IoOutcome, IoVec};
 
-/// Longest unfinished frame that is kept between two reads: a handshake with its private data.
-const CARRIED_PART_MAX: usize = FRAME_BYTES + PRIVATE_DATA_MAX;
-/// Most stretches of one read: a READ's scatter list, or an SRQ entry's two, and the staging buffer.
+/// Length of the longest frame of which a part is kept between two reads: a SEND.
+const CARRIED_FRAME_MAX: usize = FRAME_BYTES + SEND_BYTES_MAX as usize;
+const _: () = assert!(PRIVATE_DATA_MAX <= SEND_BYTES_MAX as usize, "no frame of a handshake is longer");
+/// Most stretches of one read: a READ's scatter list, and the staging buffer.
 const STRETCHES_MAX: usize = SCATTER_MAX + 1;
 
 impl Connection {
@@ -91,17 +93,6 @@ impl Connection {
         };
         match self.input.body {
             Body::None | Body::ReadWhole | Body::Discard { .. } => {}
-            Body::Receive { entry, payload_bytes, done } => {
-                let mut filled = done;
-                while let Some(stretch) = receive_stretch(&entry, payload_bytes, filled) {
-                    let Some(base) = tables.regions.translate(stretch) else {
-                        return Err(self.entry_lost(tables));
-                    };
-                    add(base, stretch.bytes as usize);
-                    filled += stretch.bytes;
-                }
-                direct = (filled - done) as usize;
-            }
             Body::Read { left } => {
                 let (slot, _) = self.read_answered().expect("a body has its READ");
                 let mut walk = *tables.reads.get(slot);
@@ -142,19 +133,10 @@ impl Connection {
         let arrived = &staging[..part + bytes.saturating_sub(direct)];
         let used = self.take(tables, arrived)?;
         let left = &arrived[used..];
-        assert!(self.input.rnr || left.len() < CARRIED_PART_MAX, "only a part of a frame is left");
+        assert!(self.input.rnr || left.len() < CARRIED_FRAME_MAX, "only a part of a frame is left");
         self.input.carried.extend_from_slice(left);
         self.input.carried_from = 0;
         Ok(outcome)
-    }
-
-    /// Ends the connection, and completes the SRQ entry whose memory was deregistered while a SEND arrived in
-    /// it.
-    fn entry_lost(&mut self, tables: &mut Tables) -> End {
-        if let Body::Receive { entry, .. } = std::mem::replace(&mut self.input.body, Body::None) {
-            tables.complete_receive(self.qp, entry.id, 0, Status::LocalProtection);
-        }
-        End::of(DisconnectReason::WorkRequest(Status::LocalProtection))
     }
 
     /// Makes the end of a connection whose READ was to fill memory that was deregistered.
@@ -169,16 +151,6 @@ impl Connection {
         let bytes = u32::try_from(bytes).expect("bodies are short");
         match &mut self.input.body {
             Body::None | Body::ReadWhole => {}
-            Body::Receive { entry, payload_bytes, done } => {
-                *done += bytes;
-                if *done == HEADER + *payload_bytes {
-                    let (entry, payload_bytes) = (entry.id, *payload_bytes);
-                    self.input.body = Body::None;
-                    self.received += 1;
-                    tables.counters.bytes_in += u64::from(payload_bytes);
-                    tables.complete_receive(self.qp, entry, payload_bytes, Status::Success);
-                }
-            }
             Body::Read { left } => {
                 *left -= bytes;
                 let whole = *left == 0;
@@ -202,6 +174,7 @@ impl Connection {
     /// Uses staged bytes, and returns how many. The rest is a part of a frame, or waits for an SRQ entry.
     fn take(&mut self, tables: &mut Tables, input: &[u8]) -> Result<usize, End> {
         let mut used = 0;
+        self.input.cut_send = false;
         loop {
             let wanted = self.input.missing_bytes();
             if wanted > 0 {
@@ -228,7 +201,6 @@ impl Connection {
         while !bytes.is_empty() {
             let most = u32::try_from(bytes.len()).expect("staged bytes are few");
             let stretch = match self.input.body {
-                Body::Receive { entry, payload_bytes, done } => receive_stretch(&entry, payload_bytes, done),
                 Body::Read { .. } => {
                     let (slot, _) = self.read_answered().expect("a body has its READ");
                     tables.reads.get(slot).next_stretch(most)
@@ -241,12 +213,7 @@ impl Connection {
             };
             let stretch = stretch.expect("a body has a place for its bytes");
             let stretch = Sge { bytes: stretch.bytes.min(most), ..stretch };
-            let Some(base) = tables.regions.translate(stretch) else {
-                return Err(match self.input.body {
-                    Body::Receive { .. } => self.entry_lost(tables),
-                    _ => Self::scatter_lost(),
-                });
-            };
+            let Some(base) = tables.regions.translate(stretch) else { return Err(Self::scatter_lost()) };
             let (now, later) = bytes.split_at(stretch.bytes as usize);
             // SAFETY: `translate` says that `stretch` lies within registered memory, which stays mapped while
             // it is in the table and is no part of the staging buffer; nobody holds references into it.
@@ -261,7 +228,7 @@ impl Connection {
     /// wait.
     fn act(&mut self, tables: &mut Tables, frame: Frame, behind: &[u8]) -> Result<Option<usize>, End> {
         match (&self.phase, frame) {
-            (Phase::Connected, frame) => self.act_connected(tables, frame),
+            (Phase::Connected, frame) => self.act_connected(tables, frame, behind),
             (Phase::Closing { .. }, frame) => self.act_closing(tables, frame).map(Some),
             (Phase::Handshake, Frame::Connect { private_bytes, reads_answered }) => {
                 let Some((used, private_data)) = private(behind, private_bytes) else { return Ok(None) };
@@ -295,14 +262,19 @@ impl Connection {
         }
     }
 
-    fn act_connected(&mut self, tables: &mut Tables, frame: Frame) -> Result<Option<usize>, End> {
+    fn act_connected(
+        &mut self,
+        tables: &mut Tables,
+        frame: Frame,
+        behind: &[u8],
+    ) -> Result<Option<usize>, End> {
         // After a piece only the frame may follow that says whether the piece counts.
         if matches!(self.input.body, Body::ReadWhole) {
             self.act_read_whole(tables, frame)?;
             return Ok(Some(0));
         }
         match frame {
-            Frame::Send { payload_bytes } => return Ok(self.act_send(tables, payload_bytes).then_some(0)),
+            Frame::Send { payload_bytes } => return self.act_send(tables, payload_bytes, behind),
             Frame::SendAck { taken } => self.acknowledge(tables, taken)?,
             Frame::SendError { taken, fault } => return Err(self.send_failed(tables, taken, fault)),
             Frame::ReadRequest { id, address, key, bytes } => {
@@ -366,25 +338,82 @@ impl Connection {
         }
     }
 
-    /// Begins to receive a SEND. `false` where it must wait for an SRQ entry.
-    fn act_send(&mut self, tables: &mut Tables, payload_bytes: u32) -> bool {
+    /// Receives a SEND that has arrived in full. Returns the bytes behind its header, or `None` where the SEND
+    /// must wait for its rest, or for an SRQ entry.
+    fn act_send(
+        &mut self,
+        tables: &mut Tables,
+        payload_bytes: u32,
+        behind: &[u8],
+    ) -> Result<Option<usize>, End> {
+        let Some(whole) = behind.get(..(HEADER + payload_bytes) as usize) else {
+            self.input.cut_send = true;
+            return Ok(None);
+        };
         let Some(entry) = tables.srq.pop() else {
             tables.counters.rnr += 1;
             self.input.rnr = true;
             if let Some(timeout) = tables.options.rnr_timeout {
                 tables.deadlines.set(self.qp.index, Wait::Rnr, timeout);
             }
-            return false;
+            return Ok(None);
         };
         if payload_bytes > entry.payload.map_or(0, |slab| slab.bytes) {
             tables.complete_receive(self.qp, entry.id, 0, Status::Length);
             let last = Frame::SendError { taken: self.received, fault: Fault::Length };
             self.fail(tables, Some(last), Status::Length);
-            self.input.body = Body::Discard { left: HEADER + payload_bytes };
-            return true;
+            return Ok(Some(whole.len()));
         }
-        self.input.body = Body::Receive { entry, payload_bytes, done: 0 };
-        true
+        let (header, payload) = whole.split_at(HEADER as usize);
+        let header_place = Sge { bytes: HEADER, ..entry.header };
+        let payload_place = entry.payload.map(|slab| Sge { bytes: payload_bytes, ..slab });
+        let parts = [(Some(header_place), header), (payload_place, payload)];
+        for (place, bytes) in parts.into_iter().filter(|(_, bytes)| !bytes.is_empty()) {
+            let Some(base) = place.and_then(|place| tables.regions.translate(place)) else {
+                // The entry's memory was deregistered.
+                tables.complete_receive(self.qp, entry.id, 0, Status::LocalProtection);
+                return Err(End::of(DisconnectReason::WorkRequest(Status::LocalProtection)));
+            };
+            // SAFETY: `translate` says that the place lies within registered memory, which stays mapped while
+            // it is in the table and is no part of the staging buffer; nobody holds references into it.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), base, bytes.len()) };
+        }
+        self.received += 1;
+        tables.counters.bytes_in += u64::from(payload_bytes);
+        tables.complete_receive(self.qp, entry.id, payload_bytes, Status::Success);
+        Ok(Some(whole.len()))
+    }
+
+    /// Sets or clears the deadline by which the rest of a SEND must arrive. To be called after any work, and
+    /// after [`Self::watch_reads`]: while a READ is outstanding, the READ's deadline is the only one.
+    pub(in crate::soft::tcp) fn watch_cut_send(&mut self, tables: &mut Tables) {
+        let waits = self.input.cut_send && matches!(self.phase, Phase::Connected) && !self.reads_watched;
+        let watched = waits.then_some(self.received);
+        // The deadline counts from the SEND's first bytes: further bytes of the same SEND do not move it.
+        if std::mem::replace(&mut self.cut_send_watched, watched) == watched {
+            return;
+        }
+        if waits {
+            tables.deadlines.set(self.qp.index, Wait::SendRest, tables.options.tcp.send_timeout);
+        } else {
+            tables.deadlines.clear_if(self.qp.index, Wait::SendRest);
+        }
+    }
+
+    /// Ends the connection after the rest of a SEND did not arrive in time, unless the kernel has it.
+    pub(super) fn cut_send_timed_out(
+        &mut self,
+        tables: &mut Tables,
+        staging: &mut [u8; STAGING_BYTES],
+    ) -> Result<(), End> {
+        let before = self.received;
+        self.input.readable = true;
+        self.receive(tables, staging)?;
+        self.cut_send_watched = None;
+        if self.received == before && self.input.cut_send {
+            return Err(End::of(DisconnectReason::Transport(libc::ETIMEDOUT)));
+        }
+        Ok(())
     }
 
     /// Ends the connection after a SEND has waited for an SRQ entry for too long.

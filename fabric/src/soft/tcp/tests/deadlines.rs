@@ -90,6 +90,58 @@ fn a_send_that_finds_no_entry_in_time_ends_both_qps() {
 }
 
 #[test]
+fn the_rest_of_a_send_must_arrive_in_time_and_single_bytes_do_not_move_that_time() {
+    let tcp = TcpOptions { send_timeout: Duration::from_secs(4), ..TcpOptions::default() };
+    let (mut server, address) = listening(SoftOptions { tcp, ..SoftOptions::default() });
+    let (mut stream, qp) = raw_connected(&mut server, &address);
+    server.post_srq(0);
+    let mut send = Frame::Send { payload_bytes: 100 }.to_bytes().to_vec();
+    send.resize(FRAME_BYTES + HEADER_BYTES + 100, 7);
+    let (begin, rest) = send.split_at(FRAME_BYTES + 8);
+    let waits = |server: &Host| server.nic.tables.deadlines.wait_at(qp.index) == Some(Wait::SendRest);
+    // The rest arrives when the time is over, but before the NIC looks: it counts.
+    stream.write_all(begin).unwrap();
+    until(&mut [&mut server], "begun", |ends| waits(ends[0]));
+    stream.write_all(rest).unwrap();
+    stream.write_all(begin).unwrap();
+    server.now_ns = 4 * SECOND_NS;
+    until(&mut [&mut server], "the first", |ends| ends[0].completions.len() == 1);
+    // The second SEND has a deadline of its own, and its single bytes do not move it.
+    until(&mut [&mut server], "begun again", |ends| waits(ends[0]));
+    let (single, last) = rest.split_at(2);
+    for (byte, second) in single.iter().zip(5..) {
+        stream.write_all(&[*byte]).unwrap();
+        for _ in 0..200 {
+            turn_at(&mut server, second * SECOND_NS);
+        }
+    }
+    turn_at(&mut server, 8 * SECOND_NS - 1);
+    assert!(waits(&server) && server.ended().is_none());
+    turn_at(&mut server, 8 * SECOND_NS);
+    assert_eq!(server.ended(), Some(DisconnectReason::Transport(libc::ETIMEDOUT)));
+    assert_eq!(server.completions.len(), 1);
+    // The peer is gone or not: what it still writes reaches nobody.
+    let _ = stream.write_all(last);
+    still_serves(&mut server, &address);
+}
+
+#[test]
+fn a_send_that_is_whole_has_no_deadline_for_its_rest() {
+    let (mut server, address) = listening(SoftOptions::default());
+    let (mut stream, _) = raw_connected(&mut server, &address);
+    server.post_srq(0);
+    let mut send = Frame::Send { payload_bytes: 0 }.to_bytes().to_vec();
+    send.resize(FRAME_BYTES + HEADER_BYTES, 7);
+    for part in send.chunks(50) {
+        stream.write_all(part).unwrap();
+        server.turn();
+    }
+    until(&mut [&mut server], "a SEND", |ends| ends[0].completions.len() == 1);
+    turn_at(&mut server, u64::MAX / 2);
+    assert_eq!((server.ended(), server.nic.tables.deadlines.wait_at(0)), (None, None));
+}
+
+#[test]
 fn a_farewell_that_nobody_takes_ends_in_time_with_everything_flushed() {
     let options = SoftOptions { farewell: Duration::from_secs(1), ..narrow() };
     let (mut server, mut client, at_server, at_client) = pair(options);
