@@ -85,10 +85,12 @@ impl<N: Nic, A: Application> EffectHandler<N, A> {
         posting.waiting_reads(&mut context);
     }
 
-    /// Posts headers that the NIC had no room for. Returns `true` while some still wait.
+    /// Posts headers that the NIC had no room for. Returns `true` if it posted some, and while the driver is
+    /// to try again without being woken.
     #[inline]
     pub fn post_waiting_headers(&mut self) -> bool {
-        self.posting.waiting_headers(&mut self.nic)
+        let (posting, mut context) = self.posting();
+        posting.waiting_headers(&mut context)
     }
 
     /// Shows applications what was delivered, wakes those that sleep, and rings the NIC's doorbell.

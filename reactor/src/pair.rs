@@ -6,6 +6,7 @@ use crate::memory::{EscapeRegion, PoolMemory};
 use crate::workers::Workers;
 use jet_core::pool::Run;
 use jet_core::{Commands, PeerId, ReadId, Remote, SessionEnd, Standstill};
+use jet_fabric::Address;
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{
     Access, Completion, Event, MemoryKey, Nic, PrivateData, Qp, Sge, SrqEntry, Status, Work,
@@ -37,6 +38,7 @@ pub(crate) struct Pair {
     taken: (Arc<SharedMemory>, MemoryKey),
     pub(crate) config: jet_core::Config,
     pub(crate) qp: Qp,
+    address: Address,
     /// Start of the time that the NICs are polled with. A connection that ends waits for its peer only for a
     /// limited time, so the time must advance.
     began: Instant,
@@ -61,7 +63,7 @@ impl Pair {
     /// is to be any.
     pub(crate) fn with(config: jet_core::Config, pool_bytes: usize, escape_bytes: Option<usize>) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let address = format!("shm:{}", folder.path().join("nic.sock").display()).parse().unwrap();
+        let address = format!("shm:{}", folder.path().join("nic.sock").display()).parse::<Address>().unwrap();
         let one = SoftOptions { reads_per_qp_max: 1, sends_per_qp_max: 1, ..SoftOptions::default() };
         let mut nic = SoftNic::new(one).unwrap();
         nic.listen(&address).unwrap();
@@ -72,21 +74,7 @@ impl Pair {
         let headers = Arc::new(SharedMemory::new("test-taken", 4096, false).unwrap());
         let headers_key = sender.register(&headers, Access::LocalWrite).unwrap();
         let taken = (headers, headers_key);
-        let nothing = PrivateData::new(&[]).unwrap();
-        sender.connect(&address, &nothing).unwrap();
-        let qp = until(|| {
-            sender.poll(0, &mut []);
-            nic.poll(0, &mut []);
-            let _ = sender.poll_event(0);
-            match nic.poll_event(0) {
-                Some(Event::ConnectRequest { qp, .. }) => {
-                    nic.accept(qp, &nothing).unwrap();
-                    None
-                }
-                Some(Event::Connected { qp, .. }) => Some(qp),
-                _ => None,
-            }
-        });
+        let qp = connect(&mut sender, &mut nic, &address);
         let mapped = |name, bytes| Arc::new(SharedMemory::new(name, bytes, false).unwrap());
         let pool = mapped("test-pool", pool_bytes);
         let headers = mapped("test-headers", config.srq_slabs as usize * HEADER_BYTES);
@@ -102,11 +90,23 @@ impl Pair {
         let parts = Parts { nic, pool, escape, workers, congestion: Box::new(|_| ()) };
         let mut handler = EffectHandler::new(parts, &config);
         handler.peers.bind(qp, PEER);
-        Self { handler, sender, remote, taken, config, qp, began: Instant::now(), _folder: folder }
+        Self { handler, sender, remote, taken, config, qp, address, began: Instant::now(), _folder: folder }
+    }
+
+    /// Connects a second sender's NIC, as this peer.
+    pub(crate) fn join(&mut self, peer: PeerId) -> SoftNic {
+        let mut sender = SoftNic::new(SoftOptions::default()).unwrap();
+        let qp = connect(&mut sender, &mut self.handler.nic, &self.address);
+        self.handler.peers.bind(qp, peer);
+        sender
     }
 
     pub(crate) fn read(&mut self, id: u32, slab: u32) {
-        self.handler.post_read(PEER, ReadId(id), self.remote, 4096, &[Run { first: slab, count: 1 }]);
+        self.read_of(PEER, id, slab);
+    }
+
+    pub(crate) fn read_of(&mut self, peer: PeerId, id: u32, slab: u32) {
+        self.handler.post_read(peer, ReadId(id), self.remote, 4096, &[Run { first: slab, count: 1 }]);
     }
 
     /// Makes the handler send a header that gives this credit. The credit identifies the header.
@@ -141,7 +141,10 @@ impl Pair {
                 let [Completion { work, status, .. }] = completions;
                 return match work {
                     Work::Read { id } => Some(Seen::Read(id, status)),
-                    Work::Send { .. } => Some(Seen::Sent(status)),
+                    Work::Send { id } => {
+                        handler.peers.send_completed(PeerId(u32::try_from(id).unwrap()));
+                        Some(Seen::Sent(status))
+                    }
                     _ => None,
                 };
             }
@@ -149,6 +152,25 @@ impl Pair {
                 .then_some(Seen::Disconnected)
         })
     }
+}
+
+/// Connects a sender's NIC. Returns the QP at the other end.
+fn connect(sender: &mut SoftNic, nic: &mut SoftNic, address: &Address) -> Qp {
+    let nothing = PrivateData::new(&[]).unwrap();
+    sender.connect(address, &nothing).unwrap();
+    until(|| {
+        sender.poll(0, &mut []);
+        nic.poll(0, &mut []);
+        let _ = sender.poll_event(0);
+        match nic.poll_event(0) {
+            Some(Event::ConnectRequest { qp, .. }) => {
+                nic.accept(qp, &nothing).unwrap();
+                None
+            }
+            Some(Event::Connected { qp, .. }) => Some(qp),
+            _ => None,
+        }
+    })
 }
 
 fn until<T>(mut step: impl FnMut() -> Option<T>) -> T {

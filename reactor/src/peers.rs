@@ -3,9 +3,16 @@
 use jet_core::PeerId;
 use jet_fabric::nic::Qp;
 
+/// A peer's queue pair, and the SENDs that were posted to it and have not completed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bound {
+    qp: Option<Qp>,
+    sends: u32,
+}
+
 /// Peers and their queue pairs.
 pub(crate) struct Peers {
-    qps: Box<[Option<Qp>]>,
+    bound: Box<[Bound]>,
     /// Peer by the QP's index, with the QP's generation.
     peers: Box<[Option<(u32, PeerId)>]>,
 }
@@ -13,7 +20,10 @@ pub(crate) struct Peers {
 impl Peers {
     /// Makes a table without bound queue pairs.
     pub fn new(peers_max: u32, qps_max: u32) -> Self {
-        Self { qps: vec![None; peers_max as usize].into(), peers: vec![None; qps_max as usize].into() }
+        Self {
+            bound: vec![Bound::default(); peers_max as usize].into(),
+            peers: vec![None; qps_max as usize].into(),
+        }
     }
 
     /// Returns the peer of a QP.
@@ -26,25 +36,42 @@ impl Peers {
     /// Returns the QP of a peer.
     #[inline]
     pub fn qp(&self, peer: PeerId) -> Option<Qp> {
-        self.qps[peer.0 as usize]
+        self.bound[peer.0 as usize].qp
+    }
+
+    /// Counts a SEND to the peer that was posted.
+    #[inline]
+    pub fn send_posted(&mut self, peer: PeerId) {
+        self.bound[peer.0 as usize].sends += 1;
+    }
+
+    /// Counts a SEND to the peer that completed.
+    #[inline]
+    pub fn send_completed(&mut self, peer: PeerId) {
+        self.bound[peer.0 as usize].sends -= 1;
+    }
+
+    /// Returns how many SENDs to the peer are under way.
+    pub fn sends(&self, peer: PeerId) -> u32 {
+        self.bound[peer.0 as usize].sends
     }
 
     /// Binds a QP to a peer.
     pub fn bind(&mut self, qp: Qp, peer: PeerId) {
         self.peers[qp.index as usize] = Some((qp.generation, peer));
-        self.qps[peer.0 as usize] = Some(qp);
+        self.bound[peer.0 as usize] = Bound { qp: Some(qp), sends: 0 };
     }
 
     /// Unbinds a QP that is gone, and returns its peer.
     pub fn unbind(&mut self, qp: Qp) -> Option<PeerId> {
         let peer = self.peer(qp)?;
         self.peers[qp.index as usize] = None;
-        self.qps[peer.0 as usize] = None;
+        self.bound[peer.0 as usize].qp = None;
         Some(peer)
     }
 
     /// Returns the number of peers that are bound to a QP.
     pub fn bound(&self) -> usize {
-        self.qps.iter().flatten().count()
+        self.bound.iter().filter(|bound| bound.qp.is_some()).count()
     }
 }

@@ -10,6 +10,10 @@ use jet_wire::SLAB_BYTES_U32;
 use jet_wire::message::HeaderBytes;
 use std::collections::VecDeque;
 
+mod waiting_headers;
+
+use waiting_headers::WaitingHeaders;
+
 /// A READ to be posted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Read<'a> {
@@ -45,14 +49,6 @@ impl WaitingRead {
     }
 }
 
-/// A header that the NIC had no room for.
-#[derive(Clone, Copy, Debug)]
-struct WaitingHeader {
-    qp: Qp,
-    peer: PeerId,
-    header: HeaderBytes,
-}
-
 /// Outcome of an attempt to post a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Posted {
@@ -66,7 +62,7 @@ enum Posted {
 /// The NIC that takes requests, and the tables from which requests take queue pairs and memory keys.
 pub(crate) struct PostingContext<'a, N: Nic> {
     pub nic: &'a mut N,
-    pub peers: &'a Peers,
+    pub peers: &'a mut Peers,
     pub memory: &'a Memory,
 }
 
@@ -76,9 +72,11 @@ pub(crate) struct Posting {
     unposted: Vec<ReadId>,
     /// READs that the NIC had no room for, in their order. There are at most as many as READs in flight.
     reads: VecDeque<WaitingRead>,
-    /// Headers that the NIC had no room for, in their order. Their number is bounded by the SENDs that each
-    /// peer may have under way.
-    headers: VecDeque<WaitingHeader>,
+    /// Peers that the NIC has no room for, in one pass over the READs that wait.
+    full: Vec<PeerId>,
+    /// Headers that the NIC had no room for. Their number is bounded by the SENDs that each peer may have
+    /// under way.
+    headers: WaitingHeaders,
     scatter: Vec<Sge>,
 }
 
@@ -88,14 +86,15 @@ impl Posting {
         Self {
             unposted: Vec::with_capacity(config.reads_max as usize),
             reads: VecDeque::with_capacity(config.reads_max as usize),
-            headers: VecDeque::with_capacity((config.peers_max * config.sends_per_peer_max()) as usize),
+            full: Vec::with_capacity(config.reads_max as usize),
+            headers: WaitingHeaders::new(config.peers_max, config.sends_per_peer_max()),
             scatter: Vec::with_capacity(config.scatter_max as usize),
         }
     }
 
-    /// Posts a READ, now or when the NIC has room. READs that wait already go first.
+    /// Posts a READ, now or when the NIC has room. READs of the same peer that wait already go first.
     pub fn read<N: Nic>(&mut self, read: Read<'_>, context: &mut PostingContext<'_, N>) {
-        if !self.reads.is_empty() {
+        if self.reads.iter().any(|waiting| waiting.peer == read.peer) {
             self.reads.push_back(WaitingRead::new(read));
             return;
         }
@@ -106,22 +105,37 @@ impl Posting {
         }
     }
 
-    /// Posts READs that the NIC had no room for. Outstanding READs wake the driver when they end.
+    /// Posts READs that the NIC had no room for. A peer whose queue pair is full holds up no other peer's
+    /// READs. Outstanding READs wake the driver when they end.
     #[inline]
     pub fn waiting_reads<N: Nic>(&mut self, context: &mut PostingContext<'_, N>) {
-        let Self { reads, scatter, unposted, .. } = self;
-        while let Some(waiting) = reads.front() {
-            match read_now(waiting.read(), scatter, context) {
-                Posted::NoRoom => return,
-                Posted::Refused => unposted.push(waiting.id),
-                Posted::Done => {}
-            }
-            reads.pop_front();
+        if !self.reads.is_empty() {
+            self.retry_reads(context);
         }
     }
 
-    /// Gives up the waiting READs of a peer whose connection is over: none of them will be posted.
-    pub fn give_up_reads(&mut self, peer: PeerId) {
+    #[cold]
+    fn retry_reads<N: Nic>(&mut self, context: &mut PostingContext<'_, N>) {
+        let Self { reads, full, scatter, unposted, .. } = self;
+        full.clear();
+        reads.retain(|waiting| {
+            if full.contains(&waiting.peer) {
+                return true;
+            }
+            match read_now(waiting.read(), scatter, context) {
+                Posted::NoRoom => {
+                    full.push(waiting.peer);
+                    return true;
+                }
+                Posted::Refused => unposted.push(waiting.id),
+                Posted::Done => {}
+            }
+            false
+        });
+    }
+
+    /// Gives up what waits for a peer whose connection is over: none of it will be posted.
+    pub fn give_up(&mut self, peer: PeerId) {
         let unposted = &mut self.unposted;
         self.reads.retain(|waiting| {
             if waiting.peer == peer {
@@ -129,6 +143,7 @@ impl Posting {
             }
             waiting.peer != peer
         });
+        self.headers.drop_of(peer);
     }
 
     /// Takes a READ that could not be posted.
@@ -137,8 +152,8 @@ impl Posting {
         self.unposted.pop()
     }
 
-    /// Posts a header, now or when the NIC has room. Headers that wait already go first, so that a peer's
-    /// headers keep their order.
+    /// Posts a header, now or when the NIC has room. Headers of the same peer that wait already go first, so
+    /// that a peer's headers keep their order.
     #[inline]
     pub fn header<N: Nic>(
         &mut self,
@@ -147,21 +162,18 @@ impl Posting {
         context: &mut PostingContext<'_, N>,
     ) {
         let Some(qp) = context.peers.qp(peer) else { return };
-        if !self.headers.is_empty() || header_now(context.nic, qp, peer, header) == Posted::NoRoom {
-            self.headers.push_back(WaitingHeader { qp, peer, header: *header });
+        if self.headers.any_of(peer) || header_now(context, qp, peer, header) == Posted::NoRoom {
+            self.headers.push(peer, qp, header);
         }
     }
 
-    /// Posts headers that the NIC had no room for. Returns `true` while some still wait.
+    /// Posts headers that the NIC had no room for. Returns `true` if it posted some, and while the driver is
+    /// to try again without being woken. Where a peer has SENDs under way, their completions wake the driver.
+    /// Where it has none, the NIC is behind with its work, and nothing wakes anybody.
     #[inline]
-    pub fn waiting_headers<N: Nic>(&mut self, nic: &mut N) -> bool {
-        while let Some(waiting) = self.headers.front() {
-            if header_now(nic, waiting.qp, waiting.peer, &waiting.header) == Posted::NoRoom {
-                return true;
-            }
-            self.headers.pop_front();
-        }
-        false
+    pub fn waiting_headers<N: Nic>(&mut self, context: &mut PostingContext<'_, N>) -> bool {
+        let any = self.headers.retry(|peer, qp, header| header_now(context, qp, peer, header));
+        any || self.headers.any_for(|peer| context.peers.sends(peer) == 0)
     }
 }
 
@@ -179,10 +191,18 @@ fn read_now<N: Nic>(read: Read<'_>, scatter: &mut Vec<Sge>, context: &mut Postin
     after_posting(context.nic, qp, result)
 }
 
-fn header_now<N: Nic>(nic: &mut N, qp: Qp, peer: PeerId, header: &HeaderBytes) -> Posted {
+fn header_now<N: Nic>(
+    context: &mut PostingContext<'_, N>,
+    qp: Qp,
+    peer: PeerId,
+    header: &HeaderBytes,
+) -> Posted {
     let request = SendRequest { id: u64::from(peer.0), header, payload: Payload::None };
-    let result = nic.post_send(qp, request);
-    after_posting(nic, qp, result)
+    let result = context.nic.post_send(qp, request);
+    if result.is_ok() {
+        context.peers.send_posted(peer);
+    }
+    after_posting(context.nic, qp, result)
 }
 
 /// Decides the fate of a request from the NIC's result. Where the request cannot be posted for good, ends its

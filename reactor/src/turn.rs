@@ -24,8 +24,6 @@ impl<N: Nic, A: Application> Driver<N, A> {
     /// after the applications' releases were taken, because an application that is gone wrote them before it
     /// went.
     pub fn turn(&mut self, now_ns: u64, others: impl FnOnce(&mut Self) -> bool) -> bool {
-        // Headers that wait for room in the NIC count as work: the driver must not sleep before they are
-        // posted.
         let mut worked = self.handler.post_waiting_headers();
         worked |= self.poll_nic(now_ns);
         worked |= self.report_poisoned();
@@ -122,6 +120,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
             }
             Work::Send { .. } => {
                 if let Some(peer) = self.handler.peers.peer(completion.qp) {
+                    self.handler.peers.send_completed(peer);
                     self.receiver.handle_sent(peer);
                 }
             }
@@ -140,7 +139,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
             Event::Rejected { qp, .. } | Event::Disconnected { qp, .. } => {
                 if let Some(peer) = self.handler.peers.unbind(qp) {
                     tracing::debug!(peer = peer.0, "a sender's connection ended");
-                    self.handler.posting.give_up_reads(peer);
+                    self.handler.posting.give_up(peer);
                     self.fail_unposted_reads(now_ns);
                     self.receiver.handle_peer_lost(peer, &mut self.handler);
                 }

@@ -22,8 +22,8 @@ const NEVER: [&str; 15] = [
 ];
 /// Dependencies that the crate may have. `tracing` is for events about connections, none about messages; its
 /// caller's log decides what becomes of them. Where nobody listens, an event costs one load.
-const USES: [&str; 7] =
-    ["crc32c", "crossbeam-queue", "jet-core", "jet-fabric", "jet-wire", "libc", "tracing"];
+const USES: [&str; 8] =
+    ["crc32c", "crossbeam-queue", "jet-core", "jet-fabric", "jet-wire", "libc", "slab", "tracing"];
 
 fn folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -2,7 +2,7 @@
 
 use crate::pair::{PEER, Pair, Seen};
 use jet_core::pool::Run;
-use jet_core::{Commands, ReadId};
+use jet_core::{Commands, PeerId, ReadId};
 use jet_fabric::nic::{Nic, Status};
 use jet_wire::message::CreditHeader;
 
@@ -34,7 +34,7 @@ fn reads_that_wait_for_a_connection_that_ended_are_given_back() {
     pair.handler.nic.disconnect(pair.qp);
     while pair.next() != Seen::Disconnected {}
     pair.handler.peers.unbind(pair.qp);
-    pair.handler.posting.give_up_reads(PEER);
+    pair.handler.posting.give_up(PEER);
     let mut given: Vec<_> = std::iter::from_fn(|| pair.handler.posting.take_unposted()).collect();
     given.sort_by_key(|read| read.0);
     assert_eq!(given, [ReadId(1), ReadId(2)]);
@@ -44,7 +44,8 @@ fn reads_that_wait_for_a_connection_that_ended_are_given_back() {
 fn headers_that_the_nic_has_no_room_for_wait_and_are_sent_in_their_turn() {
     let mut pair = Pair::new();
     (0..3).for_each(|credit| pair.send(credit));
-    assert!(pair.handler.post_waiting_headers(), "the first is under way, and the connection takes one");
+    // The connection takes one SEND at a time. When the first completes, that wakes the driver.
+    assert!(!pair.handler.post_waiting_headers());
     for entry in 0..4 {
         pair.take(entry);
         assert_eq!(pair.next(), Seen::Sent(Status::Success));
@@ -52,7 +53,7 @@ fn headers_that_the_nic_has_no_room_for_wait_and_are_sent_in_their_turn() {
             // The NIC has room now, but headers that wait already go first.
             pair.send(3);
         }
-        assert_eq!(pair.handler.post_waiting_headers(), entry < 2, "whether any still waits");
+        assert_eq!(pair.handler.post_waiting_headers(), entry < 3, "whether another was posted");
     }
     for entry in 0..4 {
         assert_eq!(pair.took(entry).0, CreditHeader::encode(entry as u64, false).0, "in their order");
@@ -63,12 +64,46 @@ fn headers_that_the_nic_has_no_room_for_wait_and_are_sent_in_their_turn() {
 fn headers_that_wait_for_a_connection_that_ended_are_given_back() {
     let mut pair = Pair::new();
     (0..3).for_each(|credit| pair.send(credit));
-    assert!(pair.handler.post_waiting_headers());
+    assert!(!pair.handler.post_waiting_headers());
     pair.handler.nic.disconnect(pair.qp);
     while pair.next() != Seen::Disconnected {}
     pair.handler.peers.unbind(pair.qp);
-    // These headers would keep the headers of all other connections waiting.
-    assert!(!pair.handler.post_waiting_headers());
-    pair.send(3);
-    assert!(!pair.handler.post_waiting_headers(), "there is nobody to send to");
+    pair.handler.posting.give_up(PEER);
+    // The next sender at this place gets none of them.
+    let mut sender = pair.join(PEER);
+    assert!(!pair.handler.post_waiting_headers(), "nothing waits");
+    assert_eq!(pair.handler.peers.sends(PEER), 0);
+    sender.poll(0, &mut []);
+}
+
+/// A second peer.
+const OTHER: PeerId = PeerId(1);
+
+#[test]
+fn a_peer_whose_queue_is_full_holds_up_no_other() {
+    let mut pair = Pair::new();
+    // The first peer takes nothing: one of its headers is under way, and two wait.
+    (0..3).for_each(|credit| pair.send(credit));
+    let other = pair.join(OTHER);
+    pair.handler.send(OTHER, &CreditHeader::encode(9, false));
+    assert_eq!(pair.handler.peers.sends(OTHER), 1, "posted at once");
+    // READs, too: the first peer's connection takes one at a time.
+    (0..2).for_each(|id| pair.read(id, id));
+    pair.read_of(OTHER, 2, 2);
+    pair.handler.post_waiting_reads();
+    let mut ended: Vec<_> = (0..2).map(|_| pair.next()).collect();
+    ended.sort_by_key(|seen| matches!(seen, Seen::Read(2, _)));
+    assert_eq!(ended[0], Seen::Read(0, Status::Success));
+    assert!(matches!(ended[1], Seen::Read(2, _)), "{ended:?}");
+    drop(other);
+}
+
+#[test]
+fn a_nic_that_is_behind_keeps_the_driver_awake() {
+    let mut pair = Pair::new();
+    (0..2).for_each(|credit| pair.send(credit));
+    assert!(!pair.handler.post_waiting_headers(), "the SEND under way wakes the driver");
+    // As where the NIC's thread has taken none of the requests before: no SEND of the peer is under way.
+    pair.handler.peers.send_completed(PEER);
+    assert!(pair.handler.post_waiting_headers());
 }

@@ -1,7 +1,6 @@
 //! State of a connection's reading side between two reads: the frame whose bytes arrive, and bytes that could
 //! not be used yet.
 
-
 /// Bytes of the staging buffer: some 280 messages of 64 bytes in one read.
 pub(super) const STAGING_BYTES: usize = 64 << 10;
 /// Bytes that one read puts into the staging buffer while READs are outstanding, at most. More of an answer's
