@@ -10,7 +10,11 @@ use jet_wire::segment::{Release, release_kind};
 
 /// Release entries that are shown to the daemon together, unless the application waits, or a poll finds
 /// nothing, before.
-const BATCH: u32 = 16;
+const ENTRIES: u32 = 16;
+/// Number of slabs in written entries from which on the entries are shown to the daemon. The daemon counts
+/// slabs that it was not shown as held by the application. With the entry that is held back, these slabs are
+/// two fragments at most.
+const SLABS: u32 = 64;
 /// Number of tries on a full release ring between two checks whether the daemon still lives.
 const FULL_TRIES_PER_CHECK: u32 = 256;
 
@@ -131,9 +135,10 @@ impl Session {
     fn push_release(&self, release: Release) {
         if let Some(held) = self.held_release.replace(Some(release)) {
             self.write_release(held);
-            let unpublished = self.unpublished.get() + 1;
-            self.unpublished.set(unpublished);
-            if unpublished >= BATCH {
+            let (entries, slabs) = self.unpublished.get();
+            let (entries, slabs) = (entries + 1, slabs + u32::from(held.count));
+            self.unpublished.set((entries, slabs));
+            if entries >= ENTRIES || slabs >= SLABS {
                 self.publish();
             }
         }
@@ -163,7 +168,7 @@ impl Session {
     }
 
     fn publish(&self) {
-        self.unpublished.set(0);
+        self.unpublished.set((0, 0));
         let wake = {
             let mut end = self.end.borrow_mut();
             // The delivery ring's cells are freed first. A slot that the daemon knows to be free may be used
@@ -216,7 +221,7 @@ impl Session {
         if let Some(held) = self.held_release.take() {
             self.write_release(held);
             self.publish();
-        } else if self.unpublished.get() > 0 {
+        } else if self.unpublished.get().0 > 0 {
             self.publish();
         }
     }

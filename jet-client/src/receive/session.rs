@@ -98,8 +98,8 @@ pub struct Session {
     pub(super) end: RefCell<AppEnd>,
     /// Newest release entry, which is held back because it may still grow.
     pub(super) held_release: Cell<Option<Release>>,
-    /// Release entries written to the ring since the daemon was last shown entries.
-    pub(super) unpublished: Cell<u32>,
+    /// Release entries, and their slabs, written to the ring since the daemon was last shown entries.
+    pub(super) unpublished: Cell<(u32, u32)>,
     pub(super) doorbell: Doorbell,
     pub(super) stats: Counts,
     pub(super) spin: Cell<Spin>,
@@ -249,7 +249,7 @@ impl Session {
             table: Table::new(end.shape()),
             end: RefCell::new(end),
             held_release: Cell::new(None),
-            unpublished: Cell::new(0),
+            unpublished: Cell::new((0, 0)),
             doorbell,
             stats: Counts::default(),
             spin: Cell::new(Spin::new(spin_max)),

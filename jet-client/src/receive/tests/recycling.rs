@@ -1,6 +1,6 @@
 //! Tests that every slab comes back once and every message ends once, whatever an application does.
 
-use super::{Daemon, MESSAGES, Run, SLOTS, check_slice, pair};
+use super::{Daemon, LONG, MESSAGES, POOL_SLABS, Run, SLOTS, check_slice, pair, slices};
 use crate::receive::Slice;
 use jet_wire::SLAB_BYTES_U32;
 use jet_wire::segment::{delivery_flags as flags, release_kind};
@@ -129,4 +129,25 @@ proptest! {
         prop_assert_eq!(owed, [0; SLOTS as usize]);
         prop_assert_eq!(finished, [true; MESSAGES as usize]);
     }
+}
+
+#[test]
+fn a_fragment_that_was_given_back_is_shown_without_a_wait() {
+    let (mut daemon, session) = pair(Duration::ZERO);
+    // Half a fragment each.
+    let bytes = POOL_SLABS * SLAB_BYTES_U32;
+    for (slot, flag) in (0..4).zip([flags::FIRST, 0, 0, flags::LAST]) {
+        let offset = u64::from(slot * bytes);
+        let message_bytes = u64::from(4 * bytes);
+        daemon.deliver(Run { slot, message: 0, offset, bytes, message_bytes, slab: 0, flags: flag });
+    }
+    let mut message = session.try_receive().unwrap().unwrap();
+    let mut give_back = || drop(message.next(LONG).unwrap().unwrap());
+    give_back();
+    give_back();
+    assert_eq!(daemon.releases(), [], "the newest entry is held back, and the other one is half a fragment");
+    give_back();
+    assert_eq!(daemon.releases(), [slices(0, 0, 32), slices(1, 0, 32)]);
+    give_back();
+    assert_eq!(daemon.releases(), []);
 }
