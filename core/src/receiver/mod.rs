@@ -190,6 +190,8 @@ impl<P: GrantPolicy> Receiver<P> {
         let is_measured =
             |session: u32| self.registry.is_open(session) && self.releases.bytes_per_ms(session) > 0;
         let restless = self.credit.total() > 0
+            // Ticks let senders ask again whose sessions withheld credit.
+            || !self.credit.refused().is_empty()
             || self.messages.in_use() > 0
             // Slabs that a living process may still read come back when it lets go: no tick ends that.
             || self.quarantine.passes()

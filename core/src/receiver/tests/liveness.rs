@@ -338,3 +338,44 @@ fn who_gives_back_in_any_order_gets_everything() {
         }
     }
 }
+
+/// Checks that a sender whose session held too much gets credit again once the session has given everything
+/// back, though the driver calls only when a call is due, and all others are gone.
+#[test]
+fn who_was_refused_credit_gets_some_though_nothing_else_happens() {
+    // Numbers for all messages, so that none waits for one.
+    let mut bench = bench(Config { session_messages: 128, ..config() });
+    let mut crowd = Crowd::new();
+    let session = bench.open("disk");
+    let (waits, fills) = (bench.join("disk"), bench.join("disk"));
+    let (mut fillers, mut held) = (BTreeSet::new(), Vec::new());
+    // The application keeps what one sender sends, and gives back what the other one sends.
+    while !bench.receiver.credit.refused().contains(&waits.0) {
+        if crowd.small(&mut bench, fills) {
+            fillers.insert(crowd.sequence);
+        }
+        let sent = crowd.small(&mut bench, waits);
+        crowd.turn(&mut bench);
+        while let Some((delivery, _)) = bench.delivery(session) {
+            if fillers.contains(&delivery.sequence) {
+                held.push(delivery);
+            } else {
+                bench.release(session, &delivery, true, 0);
+            }
+        }
+        crowd.turn(&mut bench);
+        assert!(sent || bench.receiver.credit.refused().contains(&waits.0), "{:?}", bench.receiver.stats());
+        bench.receiver.credit.retry_refused();
+        bench.flush();
+    }
+    bench.receiver.handle_peer_lost(fills, &mut bench.world);
+    bench.flush();
+    held.extend(core::iter::from_fn(|| bench.delivery(session)).map(|(delivery, _)| delivery));
+    held.iter().for_each(|delivery| bench.release(session, delivery, true, 0));
+    crowd.turn(&mut bench);
+    while !crowd.may_send(&bench, waits) {
+        bench.now_ns = bench.receiver.next_tick_ns().expect("a sender waits, so a tick is due");
+        bench.receiver.handle_tick(bench.now_ns, &mut bench.world);
+        crowd.turn(&mut bench);
+    }
+}
