@@ -1,12 +1,12 @@
 //! Reading from a connection's stream: frames that may be cut anywhere, and their bytes, straight into slabs.
 //!
-//! The system call that reads the bytes of a begun piece of a READ puts them into their final places. All else
-//! goes through a staging buffer that all connections share. So many small SENDs come with one read, and the
-//! next header comes with a large READ's tail. Staged bytes that cannot be used yet are kept by the connection
-//! until they can: a part of a frame, or SENDs without an SRQ entry.
+//! The system call that reads the bytes of a begun piece of a READ puts them into their final places. All
+//! else goes through a staging buffer that all connections share. So many small SENDs come with one read, and
+//! the next header comes with a large READ's tail. Staged bytes that cannot be used yet are kept by the
+//! connection until they can: a part of a frame, or SENDs without an SRQ entry.
 //!
-//! A SEND takes an SRQ entry only when all of it is here. The entries are shared by all connections, so a peer
-//! that begins SENDs and does not end them takes nothing from the others.
+//! A SEND takes an SRQ entry only when all of it is here. The entries are shared by all connections, so a
+//! peer that begins SENDs and does not end them takes nothing from the others.
 
 use super::{Connection, End, Phase, Served};
 use crate::nic::{DisconnectReason, Event, PRIVATE_DATA_MAX, PrivateData, Sge, Status};
@@ -338,8 +338,8 @@ impl Connection {
         }
     }
 
-    /// Receives a SEND that has arrived in full. Returns the bytes behind its header, or `None` where the SEND
-    /// must wait for its rest, or for an SRQ entry.
+    /// Receives a SEND that has arrived in full. Returns the bytes behind its header, or `None` where the
+    /// SEND must wait for its rest, or for an SRQ entry.
     fn act_send(
         &mut self,
         tables: &mut Tables,
