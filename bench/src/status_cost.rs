@@ -216,7 +216,7 @@ fn times(control: &Path, count: usize) -> Result<Vec<f64>, Box<dyn Error>> {
     (0..count)
         .map(|_| {
             let before = Instant::now();
-            ControlConnection::connect(control)?.status_in_short()?;
+            ControlConnection::connect(control)?.first_page()?;
             Ok(milliseconds(before))
         })
         .collect()

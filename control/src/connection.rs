@@ -6,6 +6,7 @@ pub use status::StatusError;
 
 use crate::frame::{FrameDecoder, FrameError, encode_frame};
 use crate::protocol::{ControlRequest, ControlResponse, ErrorCode};
+use bytes::BytesMut;
 use jet_fabric::advice::{self, advised};
 use jet_fabric::unix::{receive_with_fds, send_with_fds};
 use std::io;
@@ -75,12 +76,12 @@ impl ControlConnection {
     pub fn connect(path: &Path) -> Result<Self, ControlError> {
         let stream = UnixStream::connect(path)
             .map_err(|source| ControlError::Connect { path: path.to_owned(), source })?;
-        Ok(Self::over(stream, ANSWER_TIMEOUT)?)
+        Ok(Self::from_stream(stream, ANSWER_TIMEOUT)?)
     }
 
     /// Makes a connection of a stream that is connected already. A request waits `timeout` for its answer.
     #[doc(hidden)]
-    pub fn over(stream: UnixStream, timeout: Duration) -> io::Result<Self> {
+    pub fn from_stream(stream: UnixStream, timeout: Duration) -> io::Result<Self> {
         stream.set_read_timeout(Some(timeout))?;
         stream.set_write_timeout(Some(timeout))?;
         Ok(Self { stream, decoder: FrameDecoder::default(), timeout })
@@ -94,18 +95,27 @@ impl ControlConnection {
         &mut self,
         request: &ControlRequest,
     ) -> Result<(ControlResponse, Vec<OwnedFd>), ControlError> {
+        let (json, fds) = self.exchange(request)?;
+        let response = serde_json::from_slice(&json).map_err(FrameError::Json)?;
+        Ok((response, fds))
+    }
+
+    /// Sends a request like [`Self::request`], and returns the JSON text of its answer.
+    fn exchange(&mut self, request: &ControlRequest) -> Result<(BytesMut, Vec<OwnedFd>), ControlError> {
         let frame = encode_frame(request)?;
         let mut left = &frame[..];
         while !left.is_empty() {
             match send_with_fds(self.stream.as_fd(), left, &[]) {
                 Ok(taken) => left = &left[taken..],
+                // A daemon that hung up may have said why.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
                 Err(error) => self.retry_or(error)?,
             }
         }
         let mut fds = Vec::new();
         loop {
-            if let Some(response) = self.decoder.next_frame()? {
-                return Ok((response, fds));
+            if let Some(json) = self.decoder.next_json()? {
+                return Ok((json, fds));
             }
             let mut bytes = [0; 4096];
             match receive_with_fds(self.stream.as_fd(), &mut bytes) {
@@ -200,7 +210,7 @@ mod tests {
             let answer = encode_frame(&draining).unwrap();
             assert_eq!(send_with_fds(far.as_fd(), &answer, &[far.as_fd()]).unwrap(), answer.len());
         });
-        let mut connection = ControlConnection::over(near, ANSWER_TIMEOUT).unwrap();
+        let mut connection = ControlConnection::from_stream(near, ANSWER_TIMEOUT).unwrap();
         let (answer, fds) = connection.request(&ControlRequest::Status).unwrap();
         daemon.join().unwrap();
         assert!(matches!(answer, ControlResponse::Draining { deadline_ms: 1, .. }), "{answer:?}");

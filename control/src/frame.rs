@@ -85,11 +85,22 @@ impl FrameDecoder {
     /// # Errors
     /// [`FrameError`], which is always the other end's fault. The stream cannot be read any further.
     pub fn next_frame<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
+        let json = self.next_json()?;
+        json.map(|json| serde_json::from_slice(&json)).transpose().map_err(FrameError::Json)
+    }
+
+    /// Returns the JSON text of the next frame, if the frame is complete.
+    ///
+    /// # Errors
+    /// [`FrameError::TooLong`]. The stream cannot be read any further.
+    pub fn next_json(&mut self) -> Result<Option<BytesMut>, FrameError> {
         self.midway |= !self.arrived.is_empty();
         let decoded = self.codec.decode(&mut self.arrived);
-        let Some(json) = decoded.map_err(|error| too_long(&self.codec, &error))? else { return Ok(None) };
-        self.midway = !self.arrived.is_empty();
-        Ok(Some(serde_json::from_slice(&json)?))
+        let json = decoded.map_err(|error| too_long(&self.codec, &error))?;
+        if json.is_some() {
+            self.midway = !self.arrived.is_empty();
+        }
+        Ok(json)
     }
 
     /// Whether a frame has begun and not ended: a hang-up now cuts it off.

@@ -18,9 +18,11 @@
 //! * A request that the daemon does not know is refused ([`protocol::ErrorCode::BadRequest`]).
 //! * An option that must not be lost silently is repeated in the answer. An older daemon leaves it out of its
 //!   answer, and so the client notices.
+//! * The client names its version when it registers, the daemon with its status. Each end refuses another
+//!   version, and says which versions the two ends speak and which end to update.
 //!
-//! A change that does not fit these rules takes another version. `tests/versions.rs` has a recorded exchange
-//! of each version.
+//! A change that does not fit these rules takes another version. `tests/recorded/` has a recorded exchange of
+//! each version since 3.
 //!
 //! What this crate does *not* do: it decides nothing, and takes no part in passing messages.
 

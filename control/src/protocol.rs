@@ -10,12 +10,13 @@
 
 use crate::status::{Rows, RowsFrom, Status};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Path where the daemon listens unless its configuration (`control_socket`) says otherwise.
 pub const CONTROL_SOCKET: &str = "/run/jet/jetd.sock";
-/// Version of this protocol, sent in [`ControlRequest::Register`]. Ends of one version understand each other
-/// ([versions](crate#versions)).
-pub const PROTOCOL_VERSION: u32 = 4;
+/// Version of this protocol, sent in [`ControlRequest::Register`] and in [`Status`]. Ends of one version
+/// understand each other ([versions](crate#versions)).
+pub const PROTOCOL_VERSION: u32 = 5;
 
 /// Request of a client on the control socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,7 +74,11 @@ pub enum ControlResponse {
         /// Size of the session segment, in bytes.
         segment_bytes: u64,
         /// Number that changes with every start of the daemon.
-        incarnation: u64,
+        incarnation: Incarnation,
+        /// Admission class of the application's messages, as requested.
+        class: u8,
+        /// Whether the application's messages take escape memory instead of waiting, as requested.
+        memory_instead_of_waiting: bool,
     },
     /// The daemon's state and counters, with the first of its rows.
     Status {
@@ -98,6 +103,49 @@ pub enum ControlResponse {
     },
 }
 
+/// Number that changes with every start of the daemon. In JSON it is hexadecimal text, because many readers of
+/// JSON have exact numbers only up to 2^53.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Incarnation(pub u64);
+
+impl fmt::Display for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl From<Incarnation> for String {
+    fn from(incarnation: Incarnation) -> Self {
+        incarnation.to_string()
+    }
+}
+
+impl TryFrom<String> for Incarnation {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let number = u64::from_str_radix(&text, 16);
+        number
+            .map(Self)
+            .map_err(|error| format!("the incarnation {text:?} is no hexadecimal number: {error}"))
+    }
+}
+
+/// Describes that the two ends speak different versions of the control protocol, and says which end to
+/// update. `daemon` is `None` where the daemon names no version: only daemons before version 5 name none.
+pub fn version_mismatch(client: u32, daemon: Option<u32>) -> String {
+    let older = match daemon {
+        Some(daemon) if daemon > client => "the program that asked",
+        _ => "the daemon",
+    };
+    let daemon = daemon.map_or_else(|| "one before 5".to_owned(), |daemon| daemon.to_string());
+    format!(
+        "the daemon speaks version {daemon} of the control protocol, and the program that asked version \
+         {client}: update {older}, so that both are the same build of Jet"
+    )
+}
+
 /// Reason for which the daemon refuses a request or ends a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -110,6 +158,8 @@ pub enum ErrorCode {
     NameTaken,
     /// The configuration allows no further session.
     TooManySessions,
+    /// All control connections that the daemon takes at once are in use.
+    TooManyConnections,
     /// A session of the same process was ended for a fault, and the slabs that it held are not back yet.
     Quarantined,
     /// The daemon drains, and takes nothing new.

@@ -20,6 +20,7 @@ pub use rows::{
     PeerStatus, PostNicStatus, QuarantineStatus, Rows, RowsFrom, SessionStatus, StandstillStatus,
 };
 
+use crate::protocol::Incarnation;
 use serde::{Deserialize, Serialize};
 
 /// Defines an enum whose variants are words in JSON. A word that is not among them is read as `Unknown`: a
@@ -58,13 +59,14 @@ use words;
 /// Status of the daemon as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
+    /// The daemon's [`PROTOCOL_VERSION`](crate::protocol::PROTOCOL_VERSION).
+    pub protocol: u32,
     /// Version of the daemon.
     pub version: String,
     /// Process id of the daemon.
     pub pid: u32,
-    /// Number that changes with every start of the daemon. Hexadecimal text, because many readers of JSON
-    /// have exact numbers only up to 2^53.
-    pub incarnation: String,
+    /// Number that changes with every start of the daemon.
+    pub incarnation: Incarnation,
     /// Milliseconds since the daemon's start.
     pub uptime_ms: u64,
     /// Whether the daemon drains: it takes nothing new.
@@ -98,7 +100,6 @@ pub struct Status {
     /// Number of all registered applications.
     pub session_count: u32,
     /// Number of all sessions that are over and whose slabs are not back.
-    #[serde(default)]
     pub quarantined_count: u32,
     /// Number of all connected senders.
     pub peer_count: u32,
@@ -235,6 +236,46 @@ pub struct NicStatus {
     pub drains_given_up: u64,
     /// Connections for which the device never reported that they take no SRQ entry any more.
     pub last_wqe_missed: u64,
+}
+
+impl FaultStatus {
+    /// Returns each count with its name.
+    pub fn counts(&self) -> [(&'static str, u64); 3] {
+        // Naming each field makes the compiler report a new one that is not listed.
+        let Self { peers, unresponsive_peers, sessions } = *self;
+        [("peers", peers), ("unresponsive_peers", unresponsive_peers), ("sessions", sessions)]
+    }
+}
+
+impl NicStatus {
+    /// Returns each count with its name.
+    pub fn counts(&self) -> [(&'static str, u64); 10] {
+        // Naming each field makes the compiler report a new one that is not listed.
+        let Self {
+            receives,
+            sends,
+            reads,
+            bytes_in,
+            rnr,
+            flushed,
+            protocol_errors,
+            srq_limit_reached,
+            drains_given_up,
+            last_wqe_missed,
+        } = *self;
+        [
+            ("receives", receives),
+            ("sends", sends),
+            ("reads", reads),
+            ("bytes_in", bytes_in),
+            ("rnr", rnr),
+            ("flushed", flushed),
+            ("protocol_errors", protocol_errors),
+            ("srq_limit_reached", srq_limit_reached),
+            ("drains_given_up", drains_given_up),
+            ("last_wqe_missed", last_wqe_missed),
+        ]
+    }
 }
 
 impl Status {

@@ -1,8 +1,10 @@
 //! Reading the daemon's status, which may take several frames.
 
 use super::{ControlConnection, ControlError};
-use crate::protocol::{ControlRequest, ControlResponse};
+use crate::frame::FrameError;
+use crate::protocol::{ControlRequest, ControlResponse, PROTOCOL_VERSION, version_mismatch};
 use crate::status::{Rows, Status};
+use serde::Deserialize;
 
 /// Reason why a client got no status.
 #[derive(Debug, thiserror::Error)]
@@ -13,11 +15,50 @@ pub enum StatusError {
     /// The daemon refused the request, or its answer is not a status. The text says which.
     #[error("the daemon gives no status: {0}")]
     Refused(String),
+    /// The daemon speaks another version of the control protocol.
+    #[error("{}", version_mismatch(PROTOCOL_VERSION, *.daemon))]
+    Version {
+        /// Version that the daemon named. Daemons before version 5 name none.
+        daemon: Option<u32>,
+    },
+}
+
+/// Part of a [`ControlResponse`] that can be read whatever version of the protocol the daemon speaks.
+#[derive(Deserialize)]
+struct AnyVersion {
+    status: Option<StatusOfAnyVersion>,
+}
+
+#[derive(Deserialize)]
+struct StatusOfAnyVersion {
+    status: NamedVersion,
+}
+
+#[derive(Deserialize)]
+struct NamedVersion {
+    protocol: Option<u32>,
+}
+
+/// Reads the answer to a request for the status.
+fn read_status(json: &[u8]) -> Result<Status, StatusError> {
+    // Check the version first. A status of another version may be unreadable, and where it can be read, its
+    // fields may mean something else.
+    if let Ok(AnyVersion { status: Some(StatusOfAnyVersion { status: NamedVersion { protocol } }) }) =
+        serde_json::from_slice(json)
+        && protocol != Some(PROTOCOL_VERSION)
+    {
+        return Err(StatusError::Version { daemon: protocol });
+    }
+    match serde_json::from_slice(json).map_err(|error| ControlError::from(FrameError::from(error)))? {
+        ControlResponse::Status { status } => Ok(*status),
+        ControlResponse::Error { message, .. } => Err(StatusError::Refused(message)),
+        _ => Err(StatusError::other_answer()),
+    }
 }
 
 impl StatusError {
     fn other_answer() -> Self {
-        Self::Refused("it answers another question; use the same build of Jet at both ends".to_owned())
+        Self::Refused("its answer has another type; use the same build of Jet at both ends".to_owned())
     }
 }
 
@@ -27,12 +68,8 @@ impl ControlConnection {
     ///
     /// # Errors
     /// [`StatusError`].
-    pub fn status_in_short(&mut self) -> Result<Status, StatusError> {
-        match self.request(&ControlRequest::Status)?.0 {
-            ControlResponse::Status { status } => Ok(*status),
-            ControlResponse::Error { message, .. } => Err(StatusError::Refused(message)),
-            _ => Err(StatusError::other_answer()),
-        }
+    pub fn first_page(&mut self) -> Result<Status, StatusError> {
+        read_status(&self.exchange(&ControlRequest::Status)?.0)
     }
 
     /// Asks for the daemon's state and counters with all rows, in as many frames as they take. Rows of later
@@ -41,7 +78,7 @@ impl ControlConnection {
     /// # Errors
     /// [`StatusError`].
     pub fn status(&mut self) -> Result<Status, StatusError> {
-        let mut status = self.status_in_short()?;
+        let mut status = self.first_page()?;
         while let Some(from) = status.rows.rest.take().filter(|rest| !rest.is_nothing()) {
             let more = match self.request(&ControlRequest::StatusRows { from })?.0 {
                 ControlResponse::StatusRows(rows) => rows,
@@ -49,7 +86,7 @@ impl ControlConnection {
                 _ => return Err(StatusError::other_answer()),
             };
             if more.rest.is_some_and(|rest| !rest.is_after(from)) {
-                return Err(StatusError::Refused("it tells the same rows again and again".to_owned()));
+                return Err(StatusError::Refused("its pages of rows do not advance".to_owned()));
             }
             status.rows.append(more);
         }
@@ -97,7 +134,7 @@ mod tests {
             }
             asked
         });
-        let status = ControlConnection::over(near, ANSWER_TIMEOUT).unwrap().status();
+        let status = ControlConnection::from_stream(near, ANSWER_TIMEOUT).unwrap().status();
         (status, daemon.join().unwrap())
     }
 
@@ -119,7 +156,8 @@ mod tests {
     #[test]
     fn a_status_is_put_together_from_all_its_frames() {
         let rest = |session, peer| Some(RowsFrom { session, peer });
-        let first = Status { pid: 5, rows: rows(&[1], &[10], rest(Some(7), Some(8))), ..Default::default() };
+        let empty = Status { protocol: PROTOCOL_VERSION, pid: 5, ..Default::default() };
+        let first = Status { rows: rows(&[1], &[10], rest(Some(7), Some(8))), ..empty.clone() };
         let first = ControlResponse::Status { status: Box::new(first) };
         let answers = vec![
             first.clone(),
@@ -128,12 +166,42 @@ mod tests {
         ];
         let (status, asked) = status_of(answers);
         let all = rows(&[1, 2, 3, 4], &[10, 11], None);
-        assert_eq!(status.unwrap(), Status { pid: 5, rows: all, ..Default::default() });
+        assert_eq!(status.unwrap(), Status { rows: all, ..empty });
         let from = |session, peer| ControlRequest::StatusRows { from: RowsFrom { session, peer } };
         assert_eq!(asked, [ControlRequest::Status, from(Some(7), Some(8)), from(Some(9), None)]);
         // The daemon names the same rows again: the client must not ask for ever.
         let again = ControlResponse::StatusRows(rows(&[1], &[], rest(Some(7), None)));
         let (status, _) = status_of(vec![first, again]);
         assert!(matches!(status, Err(StatusError::Refused(_))), "{status:?}");
+    }
+
+    #[test]
+    fn a_status_of_another_version_is_refused_with_both_versions_and_the_end_to_update() {
+        // The fields that a newer version has are not those that this build reads.
+        let of = |status: serde_json::Value| serde_json::json!({"status": {"status": status}}).to_string();
+        let newer = of(serde_json::json!({"protocol": PROTOCOL_VERSION + 1, "slabs": [1]}));
+        let older = of(serde_json::json!({"version": "0.1.0", "pid": 7}));
+        let same = of(serde_json::json!({"protocol": PROTOCOL_VERSION, "pid": 7}));
+        let text = |json: &str| read_status(json.as_bytes()).unwrap_err().to_string();
+        let both = format!(
+            "the daemon speaks version {} of the control protocol, and the program that asked version {}",
+            PROTOCOL_VERSION + 1,
+            PROTOCOL_VERSION
+        );
+        let update = |end: &str| format!("update {end}, so that");
+        assert!(text(&newer).contains(&both) && text(&newer).contains(&update("the program that asked")));
+        let before = format!(
+            "one before 5 of the control protocol, and the program that asked version {PROTOCOL_VERSION}"
+        );
+        assert!(
+            text(&older).contains(&before) && text(&older).contains(&update("the daemon")),
+            "{}",
+            text(&older)
+        );
+        assert!(text(&same).contains("missing field"), "{}", text(&same));
+        // A whole status of another version may mean something else, so it is not read either.
+        let whole = Status { protocol: PROTOCOL_VERSION - 1, ..Default::default() };
+        let whole = serde_json::to_value(whole).unwrap();
+        assert!(matches!(read_status(of(whole).as_bytes()), Err(StatusError::Version { daemon: Some(_) })));
     }
 }

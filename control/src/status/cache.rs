@@ -20,6 +20,9 @@ words! {
 /// The pool's place in the last-level cache.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CacheStatus {
+    /// Milliseconds since the values of this section were read. The daemon reads them about every second; it
+    /// is longer while the kernel does not answer.
+    pub age_ms: u64,
     /// Value of the configuration key `cache.reserve`.
     pub reserve: Reserve,
     /// Part of the cache that is reserved now.
@@ -66,7 +69,7 @@ pub struct CacheDomainStatus {
     pub bytes: Option<u64>,
     /// Size of the group's lines in the cache, where the processor counts them.
     pub occupancy: Option<Occupancy>,
-    /// Bytes a second to and from memory for the group's threads, since this status was last requested.
+    /// Bytes a second to and from memory for the group's threads, over the last second or so.
     pub memory_bytes_per_s: Option<u64>,
 }
 

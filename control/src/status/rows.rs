@@ -9,12 +9,11 @@ pub struct Rows {
     /// Rows of the registered applications.
     pub sessions: Vec<SessionStatus>,
     /// Sessions that are over, and the slabs that they still hold.
-    #[serde(default)]
     pub quarantined: Vec<QuarantineStatus>,
     /// Rows of the connected senders.
     pub peers: Vec<PeerStatus>,
     /// Rows that follow in further pages. None where these rows are complete.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub rest: Option<RowsFrom>,
 }
 

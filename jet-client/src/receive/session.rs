@@ -194,13 +194,28 @@ impl Session {
             memory_instead_of_waiting: options.memory_instead_of_waiting,
         };
         let (response, mut fds) = control.request(&request)?;
-        let (number, slab_bytes, pool_bytes, pool_slabs, escape_bytes) = match response {
+        let (number, slab_bytes, pool_bytes, pool_slabs, escape_bytes, class, takes_memory) = match response {
             ControlResponse::Registered {
-                session, slab_bytes, pool_bytes, pool_slabs, escape_bytes, ..
-            } => (session, slab_bytes, pool_bytes, pool_slabs, escape_bytes),
+                session,
+                slab_bytes,
+                pool_bytes,
+                pool_slabs,
+                escape_bytes,
+                class,
+                memory_instead_of_waiting,
+                ..
+            } => {
+                (session, slab_bytes, pool_bytes, pool_slabs, escape_bytes, class, memory_instead_of_waiting)
+            }
             ControlResponse::Error { code, message } => return Err(RegisterError::Refused { code, message }),
-            _ => return Err(RegisterError::Answer("it answers another question")),
+            _ => return Err(RegisterError::Answer("it has another type")),
         };
+        if class != options.class {
+            return Err(RegisterError::Answer("it registered another admission class"));
+        }
+        if takes_memory != options.memory_instead_of_waiting {
+            return Err(RegisterError::Answer("it registered another memory_instead_of_waiting"));
+        }
         if slab_bytes != SLAB_BYTES_U32 {
             return Err(RegisterError::Answer("its slabs are not 4096 bytes"));
         }

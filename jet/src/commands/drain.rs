@@ -40,7 +40,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok((ControlResponse::Error { message, .. }, _)) => fail(message),
-        Ok(_) => fail("the daemon answered another question; use the same build of Jet at both ends"),
+        Ok(_) => fail("the daemon's answer has another type; use the same build of Jet at both ends"),
         Err(error) => fail(error),
     }
 }

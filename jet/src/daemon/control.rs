@@ -1,13 +1,16 @@
 //! Serving the control socket, where applications register and tools send requests. Messages never pass
 //! through this socket.
 
+#[cfg(test)]
+mod tests;
+
 use super::cache::CacheControl;
 use super::drain::{Asked, Drain};
 use super::peer_process::PeerProcess;
 use super::reactor::{Command, Commands, LocalApplication, NewSession, OpenSessionError};
-use super::status::Board;
+use super::status::StatusCache;
 use jet_control::frame::{FrameDecoder, FrameError, encode_frame};
-use jet_control::protocol::PROTOCOL_VERSION;
+use jet_control::protocol::{Incarnation, PROTOCOL_VERSION, version_mismatch};
 use jet_control::{ControlRequest, ControlResponse, ErrorCode};
 use jet_core::{OpenError, ProcessId, SessionEnd, Standstill, StandstillStage};
 use jet_fabric::advice::advised;
@@ -42,7 +45,7 @@ pub struct ControlContext {
     /// Control of the last-level cache, which threads of applications may join.
     pub cache: Arc<CacheControl>,
     /// Source of answers about the daemon's status.
-    pub board: Board,
+    pub status: StatusCache,
     /// Random number of this run of the daemon; each start draws another.
     pub incarnation: u64,
     /// The deadline of the daemon's drain, which requests for a drain set.
@@ -71,7 +74,7 @@ pub async fn serve(context: Arc<ControlContext>, mut stream: UnixStream) {
                 register(&context, stream, protocol, &app, class, memory_instead_of_waiting).await;
                 return;
             }
-            ControlRequest::Status => match context.board.now().await {
+            ControlRequest::Status => match context.status.encoded().await {
                 // The status is a ready frame: it is encoded once for all clients that ask at the same time.
                 Some(frame) => {
                     if write_in_time(&stream, &frame, &[]).await.is_err() {
@@ -82,7 +85,7 @@ pub async fn serve(context: Arc<ControlContext>, mut stream: UnixStream) {
                 None => stopping(),
             },
             ControlRequest::StatusRows { from } => {
-                context.board.rows(from).await.map_or_else(stopping, ControlResponse::StatusRows)
+                context.status.rows(from).await.map_or_else(stopping, ControlResponse::StatusRows)
             }
             ControlRequest::Drain { deadline_ms } => {
                 let Asked { left, again } = context.drain.ask(deadline_ms.map(Duration::from_millis));
@@ -151,6 +154,21 @@ async fn write(stream: &UnixStream, frame: &[u8], fds: &[BorrowedFd<'_>]) -> io:
     Ok(())
 }
 
+/// Tells a client that all control connections are in use. Never waits: what does not fit the socket's buffer
+/// is left out.
+pub fn refuse_connection(stream: &UnixStream, sessions_max: u32, tools_max: usize) {
+    let all = sessions_max as usize + tools_max;
+    tracing::warn!("more than {all} control connections; one is refused");
+    let text = format!(
+        "all {all} control connections of the daemon are in use: {sessions_max} for applications \
+         (limits.sessions), and {tools_max} beside them; end some of the programs that hold them, or try again"
+    );
+    if let Ok(frame) = encode_frame(&refusal(ErrorCode::TooManyConnections, text)) {
+        // The client may have hung up.
+        let _ = send_with_fds(stream.as_fd(), &frame, &[]);
+    }
+}
+
 fn stopping() -> ControlResponse {
     refusal(ErrorCode::Internal, "the daemon is stopping".into())
 }
@@ -164,12 +182,6 @@ async fn register(
     class: u8,
     takes_memory: bool,
 ) {
-    if takes_memory && !context.gives_memory {
-        let text = "this daemon has no memory to give instead of waiting (escape.memory_bytes = 0, \
-                    escape.enabled = false, or it could not be had); register without";
-        let _ = answer(&stream, &refusal(ErrorCode::BadRequest, text.into()), &[]).await;
-        return;
-    }
     let prepared = match prepare(context, &stream, protocol, app, class, takes_memory) {
         Ok(prepared) => prepared,
         Err((code, message)) => {
@@ -194,7 +206,10 @@ async fn register(
             let _ = answer(&stream, &refusal(code, error.to_string()), &[]).await;
             return;
         }
-        Err(_) => return,
+        Err(_) => {
+            let _ = answer(&stream, &stopping(), &[]).await;
+            return;
+        }
     };
     let registered = ControlResponse::Registered {
         session: ticket.session.0,
@@ -203,7 +218,9 @@ async fn register(
         pool_slabs: context.pool_slabs,
         escape_bytes: context.escape.as_ref().map_or(0, |memory| memory.bytes() as u64),
         segment_bytes: memory.bytes() as u64,
-        incarnation: context.incarnation,
+        incarnation: Incarnation(context.incarnation),
+        class,
+        memory_instead_of_waiting: takes_memory,
     };
     let mut fds = vec![context.pool.as_fd(), memory.as_fd(), bell.as_fd()];
     fds.extend(context.escape.as_ref().map(|memory| memory.as_fd()));
@@ -249,13 +266,13 @@ async fn serve_registered(
             // The application itself was told at the first stage. The log line is for a standstill that
             // lasts.
             if let Some(Standstill { limit, stage: StandstillStage::Lasting }) = standing {
-                application.complain_of(limit);
+                application.log_standstill(limit);
             }
         }
         std::future::pending().await
     };
     let end = tokio::select! {
-        closed = application.heard_from() => {
+        closed = application.closed_or_sent() => {
             if closed {
                 return;
             }
@@ -268,18 +285,17 @@ async fn serve_registered(
     };
     match end {
         Ok(SessionEnd::Release { error, held_slabs }) => {
-            application.complain_of_fault(&error.to_string(), held_slabs);
+            application.log_fault(&error.to_string(), held_slabs);
             let _ = answer(application.stream, &refusal(ErrorCode::BadRequest, error.to_string()), &[]).await;
         }
         Ok(SessionEnd::Ended { held_slabs }) => {
-            application
-                .complain_of_fault("it spoke on its control connection after it registered", held_slabs);
+            application.log_fault("it spoke on its control connection after it registered", held_slabs);
         }
         Ok(SessionEnd::Gone) => {}
         // The reactor has ended.
         Err(_) => return,
     }
-    while !application.heard_from().await {}
+    while !application.closed_or_sent().await {}
 }
 
 /// Returns when the process has ended. If there is no descriptor of the process, this function never returns.
@@ -298,7 +314,7 @@ async fn died(process: Option<OwnedFd>) {
 impl Application<'_> {
     /// Waits until the application sends something (returns `false`) or closes its end of the connection
     /// (returns `true`). Bytes that the application sends are dropped.
-    async fn heard_from(&self) -> bool {
+    async fn closed_or_sent(&self) -> bool {
         let mut bytes = [0; 4096];
         loop {
             if self.stream.readable().await.is_err() {
@@ -316,7 +332,7 @@ impl Application<'_> {
 
     /// Logs that the session was ended for a fault of its application. The application may live on, and its
     /// slabs stay unavailable for all other sessions.
-    fn complain_of_fault(&self, what: &str, held_slabs: u32) {
+    fn log_fault(&self, what: &str, held_slabs: u32) {
         let (application, process) = (self.name, self.process_id);
         let bytes = u64::from(held_slabs) * jet_wire::SLAB_BYTES as u64;
         if held_slabs == 0 {
@@ -331,7 +347,7 @@ impl Application<'_> {
         );
     }
 
-    fn complain_of(&self, limit: HeldLimit) {
+    fn log_standstill(&self, limit: HeldLimit) {
         tracing::warn!(
             application = self.name,
             process = self.process_id,
@@ -360,9 +376,14 @@ fn prepare(
     takes_memory: bool,
 ) -> Result<Prepared, (ErrorCode, String)> {
     if protocol != PROTOCOL_VERSION {
-        let text =
-            format!("protocol {protocol}, this daemon speaks {PROTOCOL_VERSION}; use the same build of Jet");
-        return Err((ErrorCode::Version, text));
+        // Checked before everything else: a client of another version may mean something else by its other
+        // fields.
+        return Err((ErrorCode::Version, version_mismatch(protocol, Some(PROTOCOL_VERSION))));
+    }
+    if takes_memory && !context.gives_memory {
+        let text = "this daemon has no memory to give instead of waiting (escape.memory_bytes = 0, \
+                    escape.enabled = false, or it could not be had); register without";
+        return Err((ErrorCode::BadRequest, text.to_owned()));
     }
     let app = AppName::new(app).map_err(|error| (ErrorCode::BadRequest, error.to_string()))?;
     let internal = |error: io::Error| {

@@ -21,7 +21,7 @@ use crate::log;
 use crate::output::print;
 use cache::CacheError;
 use congestion::CongestionControl;
-use control::ControlContext;
+use control::{ControlContext, refuse_connection};
 use control_socket::RemoveOnDrop;
 use drain::{Asked, Drain};
 use jet_fabric::advice::{Advised, advised};
@@ -32,7 +32,7 @@ use jet_fabric::verbs::VerbsError;
 use launch::Launch;
 use rdma::RdmaLogger;
 use reactor::{Command, Commands};
-use status::{Board, Sources};
+use status::{Sources, StatusCache};
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -159,7 +159,7 @@ pub enum DaemonError {
     #[error(transparent)]
     Run(#[from] reactor::RunError),
     /// The reactor ended before it was told to, without a reason. The daemon's last log lines may say more.
-    #[error("the reactor stopped unexpectedly; its last words are above")]
+    #[error("the reactor stopped unexpectedly; the log lines before this one say why")]
     Reactor,
 }
 
@@ -220,15 +220,15 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
         .enable_all()
         .build()
         .map_err(system("cannot start the control plane"))?;
-    runtime.block_on(govern(config))
+    runtime.block_on(run_control_plane(config))
 }
 
 /// Limit of control connections beyond one for each session. These further connections are for tools.
-const TOOL_CONNECTIONS_MAX: usize = 128;
+const TOOL_CONNECTIONS_MAX: usize = 256;
 
 /// Runs the control plane: starts the reactor, serves the control socket, and ends both when the daemon
 /// stops.
-async fn govern(config: &Config) -> Result<(), DaemonError> {
+async fn run_control_plane(config: &Config) -> Result<(), DaemonError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(system("cannot watch for SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(system("cannot watch for SIGINT"))?;
     let mut hangup = signal(SignalKind::hangup()).map_err(system("cannot watch for SIGHUP"))?;
@@ -256,17 +256,17 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
         cache: Arc::clone(&started.cache),
         shape: config.segment_shape(),
         incarnation: started.about.incarnation,
-        board: Board::start(Sources {
+        status: StatusCache::start(Sources {
             commands: Arc::clone(&commands),
             about: started.about,
             congestion: congestion.view(),
-            cache: Arc::clone(&started.cache),
+            cache: started.cache.view(),
             rdma: started.rdma.clone(),
         }),
         drain: Arc::clone(&drain),
     });
     let mut rdma = RdmaLogger::new(started.rdma);
-    rdma.news().iter().for_each(|line| tracing::info!("{line}"));
+    rdma.changes().iter().for_each(|line| tracing::info!("{line}"));
     started.cache.warm(&context.pool, config.reactor.cpu);
     let connections_max = config.limits.sessions as usize + TOOL_CONNECTIONS_MAX;
     let connections = Arc::new(Semaphore::new(connections_max));
@@ -284,8 +284,7 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
                             });
                         }
                         // Closing at once is better than letting all clients wait behind a crowd.
-                        Err(_) => tracing::warn!("more than {connections_max} control connections; one is \
-                            refused"),
+                        Err(_) => refuse_connection(&stream, config.limits.sessions, TOOL_CONNECTIONS_MAX),
                     },
                     Err(error) => {
                         // Most likely no descriptors are left: let open connections finish first.
@@ -294,7 +293,7 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
                     }
                 }
             }
-            () = rdma.changed() => rdma.news().iter().for_each(|line| tracing::info!("{line}")),
+            () = rdma.changed() => rdma.changes().iter().for_each(|line| tracing::info!("{line}")),
             _ = terminate.recv() => log_repeated_drain("SIGTERM", drain.ask(None)),
             _ = hangup.recv() => log_repeated_drain("SIGHUP", drain.ask(None)),
             _ = interrupt.recv() => {

@@ -82,7 +82,7 @@ fn advice(status: &RdmaStatus) -> Option<String> {
 }
 
 /// Returns the first log lines about the RDMA port: its state, its addresses, and advice on longer packets.
-fn first_words(now: &RdmaStatus) -> Vec<String> {
+fn first_lines(now: &RdmaStatus) -> Vec<String> {
     let RdmaStatus { device, port, link, state, packet_bytes_max, .. } = now;
     let at: Vec<&str> = now.listening.iter().map(|at| at.address.as_str()).collect();
     let mut lines = vec![format!(
@@ -96,7 +96,7 @@ fn first_words(now: &RdmaStatus) -> Vec<String> {
 
 /// Returns log lines about addresses on which the daemon began to listen, stopped listening, or cannot
 /// listen.
-fn news_of_listening(name: &str, before: &RdmaStatus, now: &RdmaStatus) -> Vec<String> {
+fn changes_of_listening(name: &str, before: &RdmaStatus, now: &RdmaStatus) -> Vec<String> {
     let away = |address: &str| {
         format!(
             "{address} is no address of {name} any more; nobody comes by it until it is back (ip address)"
@@ -127,7 +127,7 @@ fn news_of_listening(name: &str, before: &RdmaStatus, now: &RdmaStatus) -> Vec<S
 
 /// Returns log lines about changes that a peer alone can cause. The caller limits how often these lines are
 /// logged, since a peer can repeat the changes at will.
-fn news_of_peers(name: &str, before: &RdmaStatus, now: &RdmaStatus) -> Vec<String> {
+fn changes_by_peers(name: &str, before: &RdmaStatus, now: &RdmaStatus) -> Vec<String> {
     let mut lines = Vec::new();
     let refused = now.refused_for_packets.saturating_sub(before.refused_for_packets);
     if refused > 0 {
@@ -160,7 +160,7 @@ fn news_of_peers(name: &str, before: &RdmaStatus, now: &RdmaStatus) -> Vec<Strin
 
 /// Returns log lines about changes between two states of the RDMA port, except changes that a peer alone can
 /// cause.
-fn news(before: &RdmaStatus, now: &RdmaStatus) -> Vec<String> {
+fn changes(before: &RdmaStatus, now: &RdmaStatus) -> Vec<String> {
     let name = format!("{} port {}", now.device, now.port);
     let mut lines = Vec::new();
     let went_down = now.downs > before.downs;
@@ -175,7 +175,7 @@ fn news(before: &RdmaStatus, now: &RdmaStatus) -> Vec<String> {
             PortState::Unknown => format!("{name} does not say how it stands; see dmesg"),
         });
     }
-    lines.extend(news_of_listening(&name, before, now));
+    lines.extend(changes_of_listening(&name, before, now));
     if now.packet_bytes_max != before.packet_bytes_max && now.packet_bytes_max > 0 {
         lines.push(format!("{name} takes packets of up to {} bytes now", now.packet_bytes_max));
         lines.extend(advice(now));
@@ -239,19 +239,19 @@ impl RdmaLogger {
 
     /// Returns log lines about what has changed at the RDMA port since the last call. The first call
     /// describes the port.
-    pub fn news(&mut self) -> Vec<String> {
+    pub fn changes(&mut self) -> Vec<String> {
         let Some(now) = self.view.status() else { return Vec::new() };
-        self.say(now, Instant::now())
+        self.lines_since(now, Instant::now())
     }
 
-    fn say(&mut self, now: RdmaStatus, at: Instant) -> Vec<String> {
+    fn lines_since(&mut self, now: RdmaStatus, at: Instant) -> Vec<String> {
         let mut lines = match &self.said {
-            None => first_words(&now),
-            Some(before) => news(before, &now),
+            None => first_lines(&now),
+            Some(before) => changes(before, &now),
         };
         let (next, before) = self.about_peers.get_or_insert_with(|| (at, now.clone()));
         if at >= *next {
-            let of_peers = news_of_peers(&format!("{} port {}", now.device, now.port), before, &now);
+            let of_peers = changes_by_peers(&format!("{} port {}", now.device, now.port), before, &now);
             if !of_peers.is_empty() {
                 (*next, *before) = (at + ABOUT_PEERS_EVERY, now.clone());
                 lines.extend(of_peers);
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_small_mtu_is_told_with_what_to_change() {
-        let said = first_words(&small_packets());
+        let said = first_lines(&small_packets());
         assert_eq!(said.len(), 2, "{said:?}");
         assert!(
             said[0].contains("mlx5_0 port 1 (RoCE) is active, with packets of up to 1024 bytes"),
@@ -309,36 +309,38 @@ mod tests {
         assert!(said[0].contains("listening on 10.0.0.1:7450"), "{said:?}");
         assert!(said[1].contains("takes 5 packets"), "{said:?}");
         assert!(said[1].contains("ip link set dev eth0 mtu 4200"), "{said:?}");
-        assert_eq!(first_words(&status()).len(), 1);
-        let of_infiniband = first_words(&RdmaStatus { link: LinkLayer::InfiniBand, ..small_packets() });
+        assert_eq!(first_lines(&status()).len(), 1);
+        let of_infiniband = first_lines(&RdmaStatus { link: LinkLayer::InfiniBand, ..small_packets() });
         assert!(of_infiniband[1].contains("partitions.conf"), "{of_infiniband:?}");
     }
 
     #[test]
     fn only_what_changed_is_said() {
-        assert_eq!(news(&status(), &status()), [""; 0]);
-        let said = |now: RdmaStatus| news(&status(), &now).join("\n");
+        assert_eq!(changes(&status(), &status()), [""; 0]);
+        let said = |now: RdmaStatus| changes(&status(), &now).join("\n");
         assert!(said(RdmaStatus { state: PortState::Down, downs: 1, ..status() }).contains("is down"));
         // The port went down and came up between two looks.
         assert!(said(RdmaStatus { downs: 1, ..status() }).contains("was down, and is active again"));
         let away = || vec![RdmaListening { is_there: false, ..listening_at("10.0.0.1:7450") }];
         assert!(said(RdmaStatus { listening: away(), ..status() }).contains("10.0.0.1:7450 is no address"));
-        let back = news(&RdmaStatus { listening: away(), ..status() }, &status());
+        let back = changes(&RdmaStatus { listening: away(), ..status() }, &status());
         assert_eq!(back, ["listening on 10.0.0.1:7450 again"]);
         let problem = Some("Address already in use".to_owned());
         let not_there = || vec![RdmaListening { problem: problem.clone(), ..listening_at("10.0.0.1:7450") }];
         let taken = said(RdmaStatus { listening: not_there(), ..status() });
         assert!(taken.contains("cannot listen on 10.0.0.1:7450: Address already in use"), "{taken}");
         let still = RdmaStatus { listening: not_there(), ..status() };
-        assert_eq!(news(&still, &still), [""; 0]);
-        assert_eq!(news(&still, &status()), ["listening on 10.0.0.1:7450 again"]);
+        assert_eq!(changes(&still, &still), [""; 0]);
+        assert_eq!(changes(&still, &status()), ["listening on 10.0.0.1:7450 again"]);
         let one_more = || vec![listening_at("10.0.0.1:7450"), listening_at("10.0.0.2:7450")];
         let more = RdmaStatus { listening: one_more(), ..status() };
-        assert_eq!(news(&status(), &more), ["listening on 10.0.0.2:7450, too"]);
+        assert_eq!(changes(&status(), &more), ["listening on 10.0.0.2:7450, too"]);
         assert!(
-            news(&more, &status()).join("").contains("10.0.0.2:7450 is no address of mlx5_0 port 1 any more")
+            changes(&more, &status())
+                .join("")
+                .contains("10.0.0.2:7450 is no address of mlx5_0 port 1 any more")
         );
-        let smaller = news(&status(), &small_packets());
+        let smaller = changes(&status(), &small_packets());
         assert!(smaller[0].contains("packets of up to 1024 bytes now"), "{smaller:?}");
         assert!(smaller[1].contains("takes 5 packets"), "{smaller:?}");
     }
@@ -349,16 +351,16 @@ mod tests {
             |times| RdmaStatus { refused_for_packets: times, refused_packet_bytes: 8192, ..status() };
         let mut logger = RdmaLogger::new(RdmaView::default());
         let start = Instant::now();
-        assert_eq!(logger.say(status(), start).len(), 1);
-        let first = logger.say(refused(1), start).join("");
+        assert_eq!(logger.lines_since(status(), start).len(), 1);
+        let first = logger.lines_since(refused(1), start).join("");
         assert!(
             first.contains("a sender was refused: packets of 8192 bytes") && first.contains("same MTU"),
             "{first}"
         );
         for times in 2..100 {
-            assert_eq!(logger.say(refused(times), start + ABOUT_PEERS_EVERY / 2), [""; 0]);
+            assert_eq!(logger.lines_since(refused(times), start + ABOUT_PEERS_EVERY / 2), [""; 0]);
         }
-        let later = logger.say(refused(100), start + ABOUT_PEERS_EVERY);
+        let later = logger.lines_since(refused(100), start + ABOUT_PEERS_EVERY);
         assert_eq!(later.len(), 1, "{later:?}");
         assert!(later[0].contains("senders were refused 99 times: packets of 8192"), "{later:?}");
     }
@@ -367,11 +369,11 @@ mod tests {
     fn a_sender_with_smaller_packets_is_told_once() {
         let path = |packet_bytes, connections| RdmaPath { packet_bytes, connections };
         let with = |paths: Vec<RdmaPath>| RdmaStatus { paths, ..status() };
-        let news = |before: &RdmaStatus, now: &RdmaStatus| news_of_peers("mlx5_0 port 1", before, now);
-        let said = news(&with(vec![path(4096, 3)]), &with(vec![path(1024, 1), path(4096, 3)]));
+        let lines = |before: &RdmaStatus, now: &RdmaStatus| changes_by_peers("mlx5_0 port 1", before, now);
+        let said = lines(&with(vec![path(4096, 3)]), &with(vec![path(1024, 1), path(4096, 3)]));
         assert_eq!(said.len(), 1, "{said:?}");
         assert!(said[0].contains("up to 1024 bytes, where mlx5_0 port 1 takes 4096"), "{said:?}");
-        let more = news(&with(vec![path(1024, 1)]), &with(vec![path(1024, 2), path(4096, 1)]));
+        let more = lines(&with(vec![path(1024, 1)]), &with(vec![path(1024, 2), path(4096, 1)]));
         assert_eq!(more, [""; 0]);
     }
 }

@@ -1,12 +1,13 @@
 //! The answers to `jet status`: made from the reactor's snapshots, and shared by all clients that ask at the
 //! same time.
 
-mod board;
 mod rows;
+mod status_cache;
 
-pub use board::{Board, Sources};
+pub use status_cache::{Sources, StatusCache};
 
 use super::reactor::Snapshot;
+use jet_control::protocol::{Incarnation, PROTOCOL_VERSION};
 use jet_control::status::{
     Checksums, CopiedStatus, EscapeMemoryStatus, EscapeStatus, EscapedStatus, FaultStatus, MessageStatus,
     NicStatus, Pages, PoolStatus, Pressure, ReadStatus, Rows, Status,
@@ -43,9 +44,10 @@ fn status(about: &About, snapshot: &Snapshot, rows: Rows) -> Status {
     // copying.
     let count = |rows: usize| u32::try_from(rows).unwrap_or(u32::MAX);
     Status {
+        protocol: PROTOCOL_VERSION,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
-        incarnation: format!("{:016x}", about.incarnation),
+        incarnation: Incarnation(about.incarnation),
         uptime_ms: snapshot.uptime_ns / 1_000_000,
         draining: snapshot.draining,
         listen: about.listen.clone(),

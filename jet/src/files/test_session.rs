@@ -40,7 +40,7 @@ pub(super) fn session(slabs: u32) -> (DaemonSide, Session) {
         doorbell: owned(near_bell.as_fd()),
         escape: None,
     };
-    let control = ControlConnection::over(near, ANSWER_TIMEOUT).unwrap();
+    let control = ControlConnection::from_stream(near, ANSWER_TIMEOUT).unwrap();
     let session = Session::assemble(control, parts, Duration::ZERO).unwrap();
     (DaemonSide { end, pool, _segment: segment, _control: far, _doorbell: far_bell }, session)
 }

@@ -193,8 +193,9 @@ fn bandwidth_of_others_is_limited_where_configured_and_given_back() {
     assert_eq!(cache(&status).reservation.domains[0].ways.as_deref(), Some("1f"), "{status:#?}");
     // Another tool takes ways from the pool, and the status shows it.
     std::fs::write(Path::new(ROOT).join("jet/schemata"), "L3:0=3\n").expect("within its own");
-    let status = rig.status();
-    assert_eq!(cache(&status).reservation.domains[0].ways.as_deref(), Some("3"), "{status:#?}");
+    let status = rig.wait_status("the status to show it", |status| {
+        cache(status).reservation.domains[0].ways.as_deref() == Some("3")
+    });
     assert_eq!(cache(&status).reservation.domains[0].reserved, "1f", "{status:#?}");
     assert_eq!(cache(&status).reservation.domains[0].bytes, Some(2 * 2816 * 1024), "{status:#?}");
     rig.kill_daemon();

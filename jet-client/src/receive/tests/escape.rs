@@ -153,7 +153,11 @@ fn escape_memory_is_checked_as_the_pool_is() {
             doorbell: owned(&bell),
             escape: Some((escape, escape_bytes)),
         };
-        Session::assemble(ControlConnection::over(near, ANSWER_TIMEOUT).unwrap(), parts, Duration::ZERO)
+        Session::assemble(
+            ControlConnection::from_stream(near, ANSWER_TIMEOUT).unwrap(),
+            parts,
+            Duration::ZERO,
+        )
     };
     let four = 4 * SLAB_BYTES as u64;
     let refused = assemble(owned(&memory(4)), four + 1).map(drop);

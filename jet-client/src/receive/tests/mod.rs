@@ -91,7 +91,7 @@ fn pair_with_escape(spin_max: Duration, escape_slabs: usize) -> (Daemon, Session
         doorbell: owned(&near_bell),
         escape: escape.as_ref().map(|memory| (owned(memory), memory.bytes() as u64)),
     };
-    let control = ControlConnection::over(near, ANSWER_TIMEOUT).unwrap();
+    let control = ControlConnection::from_stream(near, ANSWER_TIMEOUT).unwrap();
     let session = Session::assemble(control, parts, spin_max).unwrap();
     (Daemon { end, doorbell: far_bell, control: far, pool, escape, _segment: segment }, session)
 }

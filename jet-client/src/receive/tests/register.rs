@@ -2,7 +2,7 @@
 
 use crate::receive::{RegisterError, RegisterOptions, Session};
 use jet_control::frame::{FrameDecoder, encode_frame};
-use jet_control::protocol::PROTOCOL_VERSION;
+use jet_control::protocol::{Incarnation, PROTOCOL_VERSION};
 use jet_control::{ControlRequest, ControlResponse, ErrorCode};
 use jet_fabric::memory::MapError;
 use jet_fabric::unix::{receive_with_fds, send_with_fds};
@@ -43,7 +43,9 @@ fn registered(escape_bytes: u64) -> ControlResponse {
         pool_slabs: 2,
         escape_bytes,
         segment_bytes: 4096,
-        incarnation: 1,
+        incarnation: Incarnation(1),
+        class: 2,
+        memory_instead_of_waiting: false,
     }
 }
 
@@ -94,6 +96,25 @@ fn what_is_passed_is_memory_or_the_answer_is_refused() {
     let daemon = answer_each(listener, vec![(registered(0), 3), (registered(4096), 4)]);
     for _ in 0..2 {
         assert!(matches!(Session::register(&options), Err(RegisterError::Map(MapError::NotSealed))));
+    }
+    daemon.join().unwrap();
+}
+
+#[test]
+fn options_that_the_daemon_does_not_repeat_are_noticed() {
+    let (_folder, listener, options) = socket();
+    let mut another_class = registered(0);
+    let mut memory = registered(0);
+    if let ControlResponse::Registered { class, .. } = &mut another_class {
+        *class = 0;
+    }
+    if let ControlResponse::Registered { memory_instead_of_waiting, .. } = &mut memory {
+        *memory_instead_of_waiting = true;
+    }
+    let daemon = answer_each(listener, vec![(another_class, 3), (memory, 3)]);
+    for option in ["admission class", "memory_instead_of_waiting"] {
+        let refused = Session::register(&options).unwrap_err();
+        assert!(matches!(refused, RegisterError::Answer(text) if text.contains(option)), "{refused}");
     }
     daemon.join().unwrap();
 }

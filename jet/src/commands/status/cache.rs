@@ -5,6 +5,7 @@ use jet_control::status::{
     AdjustmentsStatus, CacheDomainStatus, CacheStatus, CountersStatus, RegistersStatus, ReservationStatus,
     SettingStatus, WarmerStatus,
 };
+use std::time::Duration;
 
 /// Returns rows on the part of the last-level cache that is reserved, and on how much of the pool is in the
 /// cache.
@@ -14,6 +15,7 @@ pub(super) fn rows(cache: &CacheStatus) -> Vec<(&'static str, String)> {
     rows.extend(registers(&cache.registers).map(|line| ("  registers", line)));
     rows.extend(adjustments(&cache.adjustments).map(|line| ("  adjusted", line)));
     rows.extend(counted(&cache.counters).map(|line| ("  counted", line)));
+    rows.push(("  as of", format!("{:.1} s ago", Duration::from_millis(cache.age_ms).as_secs_f64())));
     rows
 }
 
@@ -129,6 +131,7 @@ mod tests {
 
     fn nothing() -> CacheStatus {
         CacheStatus {
+            age_ms: 400,
             reserve: Reserve::Auto,
             reservation: ReservationStatus::default(),
             registers: RegistersStatus::default(),
@@ -140,13 +143,19 @@ mod tests {
 
     #[test]
     fn where_nothing_is_reserved_it_says_why() {
-        let off =
-            ["cache|none reserved (cache.reserve = \"off\")", "  resident|not measured (cache.warm = false)"];
+        let off = [
+            "cache|none reserved (cache.reserve = \"off\")",
+            "  resident|not measured (cache.warm = false)",
+            "  as of|0.4 s ago",
+        ];
         assert_eq!(rows_of(rows(&nothing())), off);
         let reservation = ReservationStatus { reason: Some("no resctrl".to_owned()), ..Default::default() };
         let failed = WarmerStatus::Failed { error: "too busy".to_owned() };
         let without = CacheStatus { reservation, warmer: failed, ..nothing() };
-        assert_eq!(rows_of(rows(&without)), ["cache|none reserved: no resctrl", "  resident|too busy"]);
+        assert_eq!(
+            rows_of(rows(&without)),
+            ["cache|none reserved: no resctrl", "  resident|too busy", "  as of|0.4 s ago"]
+        );
     }
 
     #[test]
@@ -199,6 +208,7 @@ mod tests {
                 "  registers|set, and somebody has changed them",
                 "  adjusted|bandwidth of others 10, ways of devices 3, which another tool has changed",
                 "  counted|200 accesses of the reactor, 25.0 % missed",
+                "  as of|0.4 s ago",
             ]
         );
     }

@@ -37,7 +37,7 @@ pub(super) struct Args {
 
 /// Asks a daemon for its status, with only the first page of rows.
 pub(crate) fn ask(control_socket: &Path) -> Result<Status, StatusError> {
-    ControlConnection::connect(control_socket)?.status_in_short()
+    ControlConnection::connect(control_socket)?.first_page()
 }
 
 /// Asks a daemon for its status, with all rows.

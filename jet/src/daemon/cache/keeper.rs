@@ -36,7 +36,7 @@ enum Deviation {
     Unseen(String),
     /// A thread of the daemon is no longer in the reservation's resctrl group: it is in another tool's
     /// `group`, or (`None`) in the default group.
-    Astray { thread: i32, name: String, group: Option<String> },
+    Misplaced { thread: i32, name: String, group: Option<String> },
 }
 
 impl Deviation {
@@ -49,7 +49,7 @@ impl Deviation {
             Self::Fault(_) => true,
             Self::Lost(_) => true,
             Self::Unseen(_) => false,
-            Self::Astray { group, .. } => group.is_none(),
+            Self::Misplaced { group, .. } => group.is_none(),
         }
     }
 }
@@ -60,14 +60,14 @@ impl fmt::Display for Deviation {
             Self::Fault(fault) => fault.fmt(f),
             Self::Lost(reason) => write!(f, "it is not made again: {reason}"),
             Self::Unseen(error) => write!(f, "it cannot be looked at: {error}"),
-            Self::Astray { thread, name, group: Some(group) } => {
+            Self::Misplaced { thread, name, group: Some(group) } => {
                 write!(
                     f,
                     "the thread {name} ({thread}) was moved to the group '{group}' of another tool, and \
                      stays there"
                 )
             }
-            Self::Astray { thread, name, group: None } => {
+            Self::Misplaced { thread, name, group: None } => {
                 write!(f, "the thread {name} ({thread}) was moved out of the group by another tool")
             }
         }
@@ -87,7 +87,7 @@ impl RepairPacing {
 
     /// Notes that the reservation needs no repair. If the last repair was [`PAUSE_MAX`] ago or more, the next
     /// pause is [`PAUSE_FIRST`] again.
-    fn calm(&mut self, now: Instant) {
+    fn reset_pacing(&mut self, now: Instant) {
         if self.last.is_some_and(|last| now - last >= PAUSE_MAX) {
             *self = Self::NEW;
         }
@@ -128,7 +128,7 @@ struct KeeperState {
     again: AtomicU64,
     /// Deviations at the last check.
     told: Mutex<Vec<Deviation>>,
-    /// Last answer to a request for the reservation's status.
+    /// Reservation's status as it was last read.
     last: Mutex<ReservationStatus>,
 }
 
@@ -228,7 +228,7 @@ impl KeeperState {
         let deviations = self.deviations(reservation);
         self.tell(&deviations);
         if !deviations.iter().any(Deviation::may_be_repaired) {
-            pacing.calm(Instant::now());
+            pacing.reset_pacing(Instant::now());
         } else if pacing.tries(Instant::now(), &deviations)
             && let Some(mut reservation) = slot.take()
         {
@@ -251,9 +251,9 @@ impl KeeperState {
         };
         let mut deviations: Vec<_> = faults.into_iter().map(Deviation::Fault).collect();
         let class = held.class();
-        // If the group is gone, no thread counts as astray.
-        for thread in self.own_threads.astray(&class).unwrap_or_default() {
-            deviations.push(Deviation::Astray {
+        // If the group is gone, no thread counts as misplaced.
+        for thread in self.own_threads.misplaced(&class).unwrap_or_default() {
+            deviations.push(Deviation::Misplaced {
                 thread,
                 name: name_of(thread),
                 group: class.other_group_of(thread),
@@ -295,7 +295,7 @@ impl KeeperState {
             tell(&format!("the reserved cache is not made again for now: {error}"));
         }
         let is_repaired = |one: &Deviation| {
-            !matches!(one, Deviation::Astray { .. }) && one.may_be_repaired() && !left.contains(one)
+            !matches!(one, Deviation::Misplaced { .. }) && one.may_be_repaired() && !left.contains(one)
         };
         if let Setting::Set(held) = reservation
             && deviations.iter().any(is_repaired)
@@ -336,12 +336,12 @@ impl KeeperState {
     /// Moves the daemon's threads that have left the CAT class back into it, except those in another tool's
     /// group. Returns the number of threads moved.
     fn bring_back(&self, class: &Class) -> usize {
-        let astray = self.own_threads.astray(class).unwrap_or_default();
+        let misplaced = self.own_threads.misplaced(class).unwrap_or_default();
         // The next check looks again at threads that another tool has taken, or that have ended.
-        astray.into_iter().filter(|thread| class.add_thread(*thread).is_ok()).count()
+        misplaced.into_iter().filter(|thread| class.add_thread(*thread).is_ok()).count()
     }
 
-    /// Builds the reservation's status, and keeps it for requests during a repair.
+    /// Builds the reservation's status, and keeps it for readings during a repair.
     fn answer(&self, reservation: &Setting<Reservation>) -> ReservationStatus {
         let held = reservation.get();
         let deviations = if self.wanted.is_some() { self.deviations(reservation) } else { Vec::new() };
@@ -367,15 +367,15 @@ fn tell(what: &str) {
 mod tests {
     use super::*;
 
-    fn astray(thread: i32) -> Deviation {
-        Deviation::Astray { thread, name: "a".to_owned(), group: None }
+    fn misplaced(thread: i32) -> Deviation {
+        Deviation::Misplaced { thread, name: "a".to_owned(), group: None }
     }
 
     #[test]
     fn what_does_not_last_is_tried_more_and_more_rarely() {
         let start = Instant::now();
         let mut pacing = RepairPacing::NEW;
-        let deviations = [astray(1)];
+        let deviations = [misplaced(1)];
         let mut now = start;
         let mut tries = Vec::new();
         // Another tool undoes each repair at once, for an hour.
@@ -389,7 +389,7 @@ mod tests {
         assert_eq!(tries.len(), 15, "{tries:?}");
         assert!(tries.windows(2).all(|two| two[1] - two[0] <= PAUSE_MAX.as_secs()), "{tries:?}");
         // After the longest pause without a repair, the pause is the first one again.
-        pacing.calm(now + PAUSE_MAX);
+        pacing.reset_pacing(now + PAUSE_MAX);
         assert!(pacing.tries(now + PAUSE_MAX, &deviations));
         assert!(pacing.tries(now + PAUSE_MAX + PAUSE_FIRST, &deviations));
     }
@@ -398,10 +398,10 @@ mod tests {
     fn what_others_made_better_is_tried_at_once() {
         let now = Instant::now();
         let mut pacing = RepairPacing::NEW;
-        assert!(pacing.tries(now, &[astray(1), astray(2)]));
-        assert!(!pacing.tries(now, &[astray(1), astray(2)]));
-        assert!(!pacing.tries(now, &[astray(3)]), "something else is no improvement");
-        assert!(pacing.tries(now, &[astray(2)]));
-        assert!(!pacing.tries(now, &[astray(2)]));
+        assert!(pacing.tries(now, &[misplaced(1), misplaced(2)]));
+        assert!(!pacing.tries(now, &[misplaced(1), misplaced(2)]));
+        assert!(!pacing.tries(now, &[misplaced(3)]), "something else is no improvement");
+        assert!(pacing.tries(now, &[misplaced(2)]));
+        assert!(!pacing.tries(now, &[misplaced(2)]));
     }
 }

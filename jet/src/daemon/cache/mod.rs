@@ -3,6 +3,7 @@
 
 mod config;
 mod keeper;
+pub(crate) mod published;
 mod recovery;
 mod setting;
 mod status;
@@ -10,6 +11,7 @@ mod threads;
 mod warm;
 
 pub use config::{CacheConfig, CacheConfigError, DEFAULT_GROUP, DeviceWays, Prefetchers, Reserve};
+pub use published::CacheView;
 pub use recovery::{Recovered, RecoveryScope, recover};
 
 use jet_cat::CpuSet;
@@ -23,6 +25,7 @@ use jet_cat::topology::{Topology, TopologyError};
 use jet_control::status::{CacheStatus, RegistersStatus};
 use jet_fabric::memory::SharedMemory;
 use keeper::ReservationKeeper;
+use published::StatusPublisher;
 use setting::Setting;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -99,8 +102,16 @@ fn key_of(error: &ReserveError) -> &'static str {
     }
 }
 
-/// Everything that the daemon changes about the cache. Dropping it undoes all changes.
+/// Control of the pool's place in the last-level cache. Dropping it undoes all changes of the cache.
 pub struct CacheControl {
+    /// The thread that reads the status. This field is before `changes`, so that the thread has ended when the
+    /// changes are undone.
+    publisher: StatusPublisher,
+    changes: Arc<CacheChanges>,
+}
+
+/// Everything that the daemon changes about the cache. Dropping it undoes all changes.
+struct CacheChanges {
     config: CacheConfig,
     reservation: ReservationKeeper,
     /// Processors of the reserved caches; `None` if every cache is reserved, or none.
@@ -125,20 +136,80 @@ impl CacheControl {
         numa_node: Option<u32>,
         cores: &[usize],
     ) -> Result<Self, CacheError> {
-        let mut control = Self {
+        let changes = Arc::new(CacheChanges::make(config, pool_bytes, numa_node, cores)?);
+        let read = Arc::clone(&changes);
+        Ok(Self { publisher: StatusPublisher::start(move || read.status()), changes })
+    }
+
+    /// Runs `make` inside the reservation's CAT class and on the processors of the reserved caches. Threads
+    /// that `make` starts inherit both.
+    pub fn inside<T>(&self, make: impl FnOnce() -> T) -> T {
+        self.changes.inside(make)
+    }
+
+    /// Starts the warmer, which keeps the pool in the cache and measures how much of it is there; returns at
+    /// once. The warmer runs on core `cpu` if the reactor is pinned there, since data in another core's
+    /// private cache looks like memory.
+    pub fn warm(&self, pool: &Arc<SharedMemory>, cpu: Option<usize>) {
+        let changes = &self.changes;
+        if changes.config.warm {
+            changes.inside(|| changes.warm.start(pool, changes.config.warm_permille, cpu));
+        }
+    }
+
+    /// Moves an application's threads into the reservation's CAT class until the returned value is dropped,
+    /// if `cache.applications` is set. Threads that the application starts later inherit the class.
+    pub fn application(&self, process: i32) -> Option<Application<'_>> {
+        let changes = &*self.changes;
+        if changes.config.applications { changes.reservation.application(process) } else { None }
+    }
+
+    /// Starts to count hits and misses of the calling thread in the last-level cache, where the processor
+    /// can.
+    pub fn count_this_thread(&self) {
+        if !self.changes.config.counters {
+            return;
+        }
+        let counting = CacheCounters::of_this_thread().and_then(|mut counters| {
+            counters.start()?;
+            Ok(counters)
+        });
+        *locked(&self.changes.counters) = match counting {
+            Ok(counters) => Setting::Set(counters),
+            // Most virtual machines have no counters: the status shows that, and the log does not.
+            Err(error) => Setting::Failed(error.to_string()),
+        };
+        self.publisher.refresh();
+    }
+
+    /// Returns the cache's status as a thread of its own publishes it.
+    pub fn view(&self) -> CacheView {
+        self.publisher.view()
+    }
+}
+
+impl CacheChanges {
+    /// Makes the changes that `config` asks for, see [`CacheControl::start`].
+    fn make(
+        config: &CacheConfig,
+        pool_bytes: u64,
+        numa_node: Option<u32>,
+        cores: &[usize],
+    ) -> Result<Self, CacheError> {
+        let mut changes = Self {
             config: config.clone(),
             reservation: ReservationKeeper::default(),
             cpus: None,
             registers: Setting::Left,
             adjustments: Setting::Left,
             counters: Mutex::default(),
-            warm: Warm::default(),
+            warm: Warm::new(config.warm),
         };
         recover_own(config);
         // If a later step ends the start, dropping undoes the earlier ones.
         let required = config.reserve == Reserve::Require;
         let registers = set_registers(config, numa_node, cores);
-        control.registers = Setting::of("the processor's registers stay as they are", registers, required)?;
+        changes.registers = Setting::of("the processor's registers stay as they are", registers, required)?;
         if required && !config.throttle.is_empty() {
             // Check before any cache is taken: impossible limits are found by reading alone.
             let wanted = adjustments::Wanted { bandwidth: config.throttled()?, ..Default::default() };
@@ -146,8 +217,8 @@ impl CacheControl {
         }
         let reserved = reserve(config, pool_bytes, numa_node);
         let reserved = Setting::of("no cache is reserved", reserved, required)?;
-        control.reservation = ReservationKeeper::holding(reserved, &config.journals);
-        control.cpus = control.reservation.with(|reservation| {
+        changes.reservation = ReservationKeeper::holding(reserved, &config.journals);
+        changes.cpus = changes.reservation.with(|reservation| {
             let reservation = reservation?;
             tracing::info!("cache reserved: {}", reservation.plan());
             if let Some(reason) = reservation.not_exclusive() {
@@ -155,21 +226,19 @@ impl CacheControl {
             }
             cpus_near(reservation)
         });
-        match check_cores(control.cpus.as_ref(), cores) {
+        match check_cores(changes.cpus.as_ref(), cores) {
             Err(error) if required => return Err(error),
             Err(error) => tracing::warn!("{error}"),
             Ok(()) => {}
         }
-        let adjusted = control.reservation.with(|reservation| adjust(config, numa_node, reservation));
+        let adjusted = changes.reservation.with(|reservation| adjust(config, numa_node, reservation));
         let failed = "bandwidth of groups and ways of devices stay as they are";
-        control.adjustments = Setting::of(failed, adjusted, required)?;
-        control.reservation.watch();
-        Ok(control)
+        changes.adjustments = Setting::of(failed, adjusted, required)?;
+        changes.reservation.watch();
+        Ok(changes)
     }
 
-    /// Runs `make` inside the reservation's CAT class and on the processors of the reserved caches. Threads
-    /// that `make` starts inherit both.
-    pub fn inside<T>(&self, make: impl FnOnce() -> T) -> T {
+    fn inside<T>(&self, make: impl FnOnce() -> T) -> T {
         self.reservation.inside(|| {
             let pinning = self.cpus.as_ref().map(CpuSet::pin_thread).transpose();
             if let Err(error) = &pinning {
@@ -179,42 +248,11 @@ impl CacheControl {
         })
     }
 
-    /// Starts the warmer, which keeps the pool in the cache and measures how much of it is there; returns at
-    /// once. The warmer runs on core `cpu` if the reactor is pinned there, since data in another core's
-    /// private cache looks like memory.
-    pub fn warm(&self, pool: &Arc<SharedMemory>, cpu: Option<usize>) {
-        if self.config.warm {
-            self.inside(|| self.warm.start(pool, self.config.warm_permille, cpu));
-        }
-    }
-
-    /// Moves an application's threads into the reservation's CAT class until the returned value is dropped,
-    /// if `cache.applications` is set. Threads that the application starts later inherit the class.
-    pub fn application(&self, process: i32) -> Option<Application<'_>> {
-        if self.config.applications { self.reservation.application(process) } else { None }
-    }
-
-    /// Starts to count hits and misses of the calling thread in the last-level cache, where the processor
-    /// can.
-    pub fn count_this_thread(&self) {
-        if !self.config.counters {
-            return;
-        }
-        let counting = CacheCounters::of_this_thread().and_then(|mut counters| {
-            counters.start()?;
-            Ok(counters)
-        });
-        *locked(&self.counters) = match counting {
-            Ok(counters) => Setting::Set(counters),
-            // Most virtual machines have no counters: the status shows that, and the log does not.
-            Err(error) => Setting::Failed(error.to_string()),
-        };
-    }
-
-    /// Returns the cache's status: the reservation, its use, and how much of the pool is in the cache. Reads
-    /// files of the kernel.
-    pub fn status(&self) -> CacheStatus {
+    /// Reads the cache's status: the reservation, its use, and how much of the pool is in the cache. Reads
+    /// files of the kernel, and so may block.
+    fn status(&self) -> CacheStatus {
         CacheStatus {
+            age_ms: 0,
             reserve: status::reserve(self.config.reserve),
             reservation: self.reservation.status(),
             registers: RegistersStatus {
@@ -228,7 +266,7 @@ impl CacheControl {
     }
 }
 
-impl Drop for CacheControl {
+impl Drop for CacheChanges {
     /// Undoes all changes of the cache in reverse order, since devices may fill ways that are reserved.
     fn drop(&mut self) {
         self.adjustments.undo("bandwidth of groups and ways of devices are", Adjustments::restore);

@@ -76,7 +76,7 @@ fn occupancy(count: Count) -> Occupancy {
     }
 }
 
-/// Memory traffic in bytes, as counted at the last request for the status, and the time of that request.
+/// Memory traffic in bytes, as counted at the last reading of the status, and the time of that reading.
 #[derive(Default)]
 pub(super) struct Bandwidth {
     last: BTreeMap<DomainId, (Instant, u64)>,

@@ -21,7 +21,7 @@ impl OwnThreads {
     /// Runs `make` with the calling thread in the CAT class, so that threads which `make` starts inherit the
     /// class. Afterwards the calling thread leaves the class.
     pub fn make<T>(&self, class: &Class, make: impl FnOnce() -> T) -> T {
-        // Held until the end: otherwise [`astray`](Self::astray) would take the calling thread for one that
+        // Held until the end: otherwise [`misplaced`](Self::misplaced) would take the calling thread for one that
         // belongs to the class.
         let mut inside = locked(&self.0);
         let before = own_threads();
@@ -39,7 +39,7 @@ impl OwnThreads {
     ///
     /// # Errors
     /// Returns an error if the list of the threads in the class cannot be read.
-    pub fn astray(&self, class: &Class) -> Result<Vec<i32>, AccessError> {
+    pub fn misplaced(&self, class: &Class) -> Result<Vec<i32>, AccessError> {
         let mut inside = locked(&self.0);
         let own = own_threads();
         let found: BTreeSet<i32> =

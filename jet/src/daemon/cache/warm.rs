@@ -11,9 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// State of the warmer.
-#[derive(Default)]
 enum State {
-    #[default]
     Off,
     Calibrating,
     Running(WarmerThread),
@@ -21,7 +19,6 @@ enum State {
 }
 
 /// The warmer of a pool.
-#[derive(Default)]
 pub(super) struct Warm {
     state: Arc<Mutex<State>>,
     /// Channel whose drop ends the thread that tries to start the warmer.
@@ -38,11 +35,16 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Warm {
+    /// Creates the warmer, which [`Self::start`] starts if it is `wanted`.
+    pub fn new(wanted: bool) -> Self {
+        let state = if wanted { State::Calibrating } else { State::Off };
+        Self { state: Arc::new(Mutex::new(state)), stop: Mutex::default() }
+    }
+
     pub fn start(&self, pool: &Arc<SharedMemory>, budget_permille: u32, cpu: Option<usize>) {
         let (pool, state) = (Arc::clone(pool), Arc::clone(&self.state));
         let (stop, stopped) = channel();
         *locked(&self.stop) = Some(stop);
-        *locked(&state) = State::Calibrating;
         let begin = move || {
             let mut backoff = Backoff::new(RETRY_FIRST, RETRY_MAX);
             let mut told = false;

@@ -28,7 +28,7 @@ impl Orders {
             any = true;
         }
         if let Some(filling) = self.filling.take() {
-            self.filling = filling.go_on(now_ns, driver, self.escape_error.as_ref());
+            self.filling = filling.continue_filling(now_ns, driver, self.escape_error.as_ref());
             any = true;
         }
         any

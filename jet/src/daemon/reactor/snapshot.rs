@@ -75,7 +75,7 @@ impl Filling {
 
     /// Copies as many rows to the snapshot as one turn of the reactor may. Returns `Some` while rows are
     /// left. After the last row, copies the totals and sends the snapshot to the control plane.
-    pub fn go_on<N: Nic>(
+    pub fn continue_filling<N: Nic>(
         mut self,
         now_ns: u64,
         driver: &Driver<N>,

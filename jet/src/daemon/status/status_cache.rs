@@ -1,11 +1,12 @@
 //! One snapshot for all clients that ask for the status at the same time.
 //!
-//! Each answer shows a state of the daemon after the client's request. A snapshot is begun at most every
+//! Each answer shows a state of the daemon after the client's request. Only its section on the cache may be
+//! older, and names its age: a thread of its own reads that from the kernel. A snapshot is begun at most every
 //! [`GAP`], however often clients ask, so their requests hardly slow messages down.
 
 use super::rows::{FIRST, FURTHER};
 use super::{About, status};
-use crate::daemon::cache::CacheControl;
+use crate::daemon::cache::CacheView;
 use crate::daemon::congestion::CongestionView;
 use crate::daemon::rdma::RdmaView;
 use crate::daemon::reactor::{Command, Commands, Snapshot};
@@ -35,8 +36,8 @@ pub struct Sources {
     pub about: About,
     /// State of the congestion actuators.
     pub congestion: CongestionView,
-    /// Control of the pool's place in the last-level cache.
-    pub cache: Arc<CacheControl>,
+    /// Status of the pool's place in the last-level cache.
+    pub cache: CacheView,
     /// State of the RDMA port.
     pub rdma: RdmaView,
 }
@@ -59,24 +60,24 @@ impl Answer {
 type Reply = oneshot::Sender<Arc<Answer>>;
 
 /// The queue of requests for the status, and the newest answer.
-pub struct Board {
+pub struct StatusCache {
     asks: mpsc::Sender<Reply>,
     newest: Arc<Mutex<Option<Arc<Answer>>>>,
 }
 
-impl Board {
-    /// Starts the task that asks the reactor for snapshots on behalf of all clients. The task ends when the
-    /// board is dropped or the reactor is gone.
+impl StatusCache {
+    /// Starts the task that asks the reactor for snapshots on behalf of all clients. The task ends when this
+    /// value is dropped or the reactor is gone.
     pub fn start(sources: Sources) -> Self {
         let (asks, asked) = mpsc::channel(ASKS);
         let newest = Arc::new(Mutex::new(None));
-        tokio::spawn(tell(sources, asked, Arc::clone(&newest)));
+        tokio::spawn(answer_requests(sources, asked, Arc::clone(&newest)));
         Self { asks, newest }
     }
 
     /// Returns the encoded answer to a request for the status, made after this call; `None` if the daemon is
     /// stopping. A client that takes the frame slowly holds the frame alone, not the snapshot.
-    pub async fn now(&self) -> Option<Bytes> {
+    pub async fn encoded(&self) -> Option<Bytes> {
         self.answer().await.map(|answer| answer.frame.clone())
     }
 
@@ -102,7 +103,11 @@ fn newest(newest: &Mutex<Option<Arc<Answer>>>) -> MutexGuard<'_, Option<Arc<Answ
 }
 
 /// Collects waiting requests, gets one snapshot for all of them, and answers each request with that snapshot.
-async fn tell(sources: Sources, mut asked: mpsc::Receiver<Reply>, board: Arc<Mutex<Option<Arc<Answer>>>>) {
+async fn answer_requests(
+    sources: Sources,
+    mut asked: mpsc::Receiver<Reply>,
+    kept: Arc<Mutex<Option<Arc<Answer>>>>,
+) {
     let room = || Snapshot::with_room(sources.about.sessions_max, sources.about.peers_max);
     let mut empty = room();
     let mut begun: Option<Instant> = None;
@@ -120,7 +125,7 @@ async fn tell(sources: Sources, mut asked: mpsc::Receiver<Reply>, board: Arc<Mut
         // The reactor is gone. Dropping the requests tells their clients.
         let Ok(snapshot) = filled.await else { return };
         let answer = Arc::new(Answer { frame: sources.frame(&snapshot), snapshot, begun: at });
-        let before = newest(&board).replace(Arc::clone(&answer));
+        let before = newest(&kept).replace(Arc::clone(&answer));
         for reply in waiting {
             // The client may have stopped waiting.
             let _ = reply.send(Arc::clone(&answer));

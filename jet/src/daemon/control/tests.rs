@@ -1,0 +1,195 @@
+//! Tests of the control socket over a reactor that only answers commands.
+
+use super::{ControlContext, refuse_connection, serve};
+use crate::daemon::cache::published::standing_still;
+use crate::daemon::cache::{CacheConfig, CacheControl, CacheView, Reserve};
+use crate::daemon::config::Config;
+use crate::daemon::congestion::{CongestionConfig, CongestionControl};
+use crate::daemon::drain::Drain;
+use crate::daemon::rdma::RdmaView;
+use crate::daemon::reactor::{Command, CommandInbox, Commands, OpenSessionError};
+use crate::daemon::status::{About, Sources, StatusCache};
+use jet_control::connection::ANSWER_TIMEOUT;
+use jet_control::protocol::{Incarnation, PROTOCOL_VERSION};
+use jet_control::status::Pages;
+use jet_control::{ControlConnection, ControlRequest, ControlResponse, ErrorCode};
+use jet_core::{Checksums, OpenError};
+use jet_fabric::memory::SharedMemory;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A control plane without a daemon around it.
+struct ControlPlane {
+    context: Arc<ControlContext>,
+    /// The reactor's end of the queue of commands; `None` once the reactor is gone.
+    inbox: Option<CommandInbox>,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl ControlPlane {
+    /// Starts a control plane whose status has this view of the cache, or that of a cache without changes.
+    fn start(folder: &Path, view: Option<CacheView>) -> Self {
+        // One thread runs everything, as in the daemon: whatever blocks holds up all clients.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let inside = runtime.enter();
+        let (commands, inbox) = Commands::new().expect("a queue");
+        let off = CacheConfig { reserve: Reserve::Off, warm: false, counters: false, ..Default::default() };
+        let cache = Arc::new(CacheControl::start(&off, 4096, None, &[]).expect("nothing to do"));
+        let socket = folder.join("jetd.sock");
+        let congestion =
+            CongestionControl::start(&CongestionConfig::default(), &socket).expect("no actuators");
+        let about = About {
+            incarnation: 7,
+            listen: Vec::new(),
+            pages: Pages::Small,
+            numa_node: None,
+            nic_thread: false,
+            checksums: Checksums::Off,
+            sessions_max: 4,
+            peers_max: 4,
+        };
+        let status = StatusCache::start(Sources {
+            commands: Arc::clone(&commands),
+            about,
+            congestion: congestion.view(),
+            cache: view.unwrap_or_else(|| cache.view()),
+            rdma: RdmaView::default(),
+        });
+        let context = Arc::new(ControlContext {
+            commands,
+            pool: Arc::new(SharedMemory::new("test-pool", 4096, false).expect("memory")),
+            pool_slabs: 1,
+            escape: None,
+            gives_memory: false,
+            shape: Config::default().segment_shape(),
+            cache,
+            status,
+            incarnation: 7,
+            drain: Arc::new(Drain::new(Duration::ZERO)),
+        });
+        drop(inside);
+        Self { context, inbox: Some(inbox), runtime }
+    }
+
+    fn client(&self) -> ControlConnection {
+        let (near, far) = UnixStream::pair().expect("a pair of sockets");
+        far.set_nonblocking(true).expect("a socket");
+        let _inside = self.runtime.enter();
+        let far = tokio::net::UnixStream::from_std(far).expect("a socket");
+        self.runtime.spawn(serve(Arc::clone(&self.context), far));
+        ControlConnection::from_stream(near, ANSWER_TIMEOUT).expect("a connection")
+    }
+
+    /// Runs the control plane until `clients` has ended, which runs on a thread of its own. Meanwhile the
+    /// reactor answers snapshots as they are, and refuses every registration.
+    fn run<T: Send + 'static>(&self, clients: impl FnOnce() -> T + Send + 'static) -> T {
+        let clients = std::thread::spawn(clients);
+        self.runtime.block_on(async {
+            while !clients.is_finished() {
+                while let Some(command) = self.inbox.as_ref().and_then(CommandInbox::take) {
+                    answer_command(command);
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+        clients.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+fn register(protocol: u32, memory_instead_of_waiting: bool) -> ControlRequest {
+    ControlRequest::Register { protocol, app: "store".to_owned(), class: 0, memory_instead_of_waiting }
+}
+
+/// Sends a request that must be refused, and returns the reason.
+#[track_caller]
+fn refused(client: &mut ControlConnection, request: &ControlRequest) -> (ErrorCode, String) {
+    match client.request(request).expect("an answer").0 {
+        ControlResponse::Error { code, message } => (code, message),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn answer_command(command: Command) {
+    match command {
+        Command::Snapshot { snapshot, reply } => drop(reply.send(snapshot)),
+        Command::Open { reply, .. } => {
+            drop(reply.send(Err(OpenSessionError::Receiver(OpenError::NameTaken))));
+        }
+        _ => panic!("nobody asked for it"),
+    }
+}
+
+#[test]
+fn a_cache_that_cannot_be_read_holds_up_neither_the_status_nor_registrations() {
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("fifo");
+    let publisher = standing_still::publisher(&fifo);
+    let plane = ControlPlane::start(folder.path(), Some(publisher.view()));
+    let (mut tool, mut application) = (plane.client(), plane.client());
+    let ages = plane.run(move || {
+        let mut ages = Vec::new();
+        for _ in 0..20 {
+            let status = tool.status().expect("a status");
+            assert_eq!((status.protocol, status.incarnation), (PROTOCOL_VERSION, Incarnation(7)));
+            let cache = status.cache.expect("every daemon has it");
+            assert_eq!(cache.reservation.reason.as_deref(), Some("before"));
+            ages.push(cache.age_ms);
+        }
+        let refusal = refused(&mut application, &register(PROTOCOL_VERSION, false));
+        assert_eq!(refusal.0, ErrorCode::NameTaken, "{refusal:?}");
+        ages
+    });
+    assert!(ages.is_sorted() && ages.last() > Some(&300), "25 ms lie between two: {ages:?}");
+    drop(std::fs::OpenOptions::new().write(true).open(&fifo).unwrap());
+}
+
+#[test]
+fn a_client_of_another_version_is_refused_for_its_version_whatever_else_it_asks() {
+    let folder = tempfile::tempdir().unwrap();
+    let plane = ControlPlane::start(folder.path(), None);
+    for (protocol, end) in
+        [(PROTOCOL_VERSION - 1, "update the program that asked"), (PROTOCOL_VERSION + 1, "update the daemon")]
+    {
+        // This daemon has no memory to give either.
+        let mut client = plane.client();
+        let (code, text) = plane.run(move || refused(&mut client, &register(protocol, true)));
+        assert_eq!(code, ErrorCode::Version, "{text}");
+        for part in [format!("version {protocol}:"), format!("version {PROTOCOL_VERSION} of"), end.to_owned()]
+        {
+            assert!(text.contains(&part), "{part}: {text}");
+        }
+    }
+    let mut client = plane.client();
+    let (code, text) = plane.run(move || refused(&mut client, &register(PROTOCOL_VERSION, true)));
+    assert!(code == ErrorCode::BadRequest && text.contains("no memory to give"), "{code:?} {text}");
+}
+
+#[test]
+fn who_registers_while_the_daemon_stops_is_told_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut plane = ControlPlane::start(folder.path(), None);
+    let mut client = plane.client();
+    // The reactor ends, and takes the queue of commands with it.
+    plane.inbox = None;
+    let (code, text) = plane.run(move || refused(&mut client, &register(PROTOCOL_VERSION, false)));
+    assert!(code == ErrorCode::Internal && text.contains("the daemon is stopping"), "{code:?} {text}");
+}
+
+#[test]
+fn who_finds_no_free_connection_is_told_the_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let plane = ControlPlane::start(folder.path(), None);
+    let (near, far) = UnixStream::pair().unwrap();
+    far.set_nonblocking(true).unwrap();
+    let _inside = plane.runtime.enter();
+    refuse_connection(&tokio::net::UnixStream::from_std(far).unwrap(), 64, 256);
+    // The daemon has hung up before the client sends its request.
+    let mut client = ControlConnection::from_stream(near, ANSWER_TIMEOUT).unwrap();
+    let (code, text) = refused(&mut client, &ControlRequest::Status);
+    assert_eq!(code, ErrorCode::TooManyConnections, "{text}");
+    for part in ["all 320 control connections", "64 for applications (limits.sessions)", "256 beside them"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
