@@ -103,8 +103,8 @@ pub enum ControlResponse {
     },
 }
 
-/// Number that changes with every start of the daemon. In JSON it is hexadecimal text, because many readers of
-/// JSON have exact numbers only up to 2^53.
+/// Number that changes with every start of the daemon. In JSON it is hexadecimal text, because many readers
+/// of JSON have exact numbers only up to 2^53.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Incarnation(pub u64);

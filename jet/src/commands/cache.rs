@@ -5,10 +5,12 @@ use crate::daemon::cache::{CacheError, DEFAULT_GROUP, Recovered, RecoveryScope, 
 use crate::daemon::{ConfigError, DaemonArgs};
 use crate::text;
 use jet_cat::plan::Plan;
-use jet_cat::resctrl::{AccessError, GroupName, Line, Mode, Resctrl, Resource};
+use jet_cat::resctrl::{AccessError, DomainId, GroupName, Line, Mode, Resctrl, Resource};
 use jet_cat::reservation::{Reservation, preview, reserved};
-use jet_cat::topology::Topology;
+use jet_cat::topology::{Domain, Inclusion, Topology};
+use serde::Serialize;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 /// Shows, plans, makes and gives back reservations of the last-level cache.
@@ -105,60 +107,87 @@ pub(super) fn run(args: &Args) -> ExitCode {
     }
 }
 
+/// What `jet cache show` prints (docs/json.md).
+#[derive(Serialize)]
+struct Shown {
+    inclusion: Inclusion,
+    domains: Vec<ShownDomain>,
+    groups: Vec<ShownGroup>,
+    /// Reason why there are no groups, if they cannot be read.
+    error: Option<String>,
+}
+
+/// A last-level cache of this host.
+#[derive(Serialize)]
+struct ShownDomain {
+    domain: DomainId,
+    bytes: u64,
+    ways: u32,
+    line_bytes: u32,
+    cpus: String,
+}
+
+/// A resctrl group.
+#[derive(Serialize)]
+struct ShownGroup {
+    /// Name that the configuration uses for the group.
+    group: String,
+    mode: &'static str,
+    exclusive: bool,
+    /// Ways of the last-level caches, as in a schemata.
+    ways: String,
+    /// Memory bandwidth in each domain, where the processor can limit it.
+    bandwidth: Option<BTreeMap<DomainId, u64>>,
+}
+
 fn show(as_json: bool) -> Result<(), Failure> {
     let topology = Topology::of_host()?;
-    let groups = groups();
+    let (groups, error) = match groups() {
+        Ok(groups) => (groups, None),
+        Err(error) => (Vec::new(), Some(error.to_string())),
+    };
+    let domain = |domain: &Domain| ShownDomain {
+        domain: domain.id,
+        bytes: domain.bytes,
+        ways: domain.ways,
+        line_bytes: domain.line_bytes,
+        cpus: domain.cpus.to_string(),
+    };
+    let domains = topology.domains.iter().map(domain).collect();
+    let shown = Shown { inclusion: topology.inclusion, domains, groups, error };
     if as_json {
-        let domains = topology.domains.iter().map(|domain| {
-            json!({
-                "domain": domain.id,
-                "bytes": domain.bytes,
-                "ways": domain.ways,
-                "line_bytes": domain.line_bytes,
-                "cpus": domain.cpus.to_string(),
-            })
-        });
-        let (groups, error) = match groups {
-            Ok(groups) => (groups, None),
-            Err(error) => (Vec::new(), Some(error.to_string())),
-        };
-        print_json(&json!({
-            "inclusion": topology.inclusion,
-            "domains": domains.collect::<Vec<_>>(),
-            "groups": groups,
-            "error": error,
-        }));
-        return Ok(());
+        print_json(&shown);
+    } else {
+        print(&page(&shown));
     }
-    let rows: Vec<Vec<String>> = topology
-        .domains
-        .iter()
-        .map(|domain| {
-            let ways = domain.ways.to_string();
-            vec![domain.id.to_string(), text::bytes(domain.bytes), ways, domain.cpus.to_string()]
-        })
-        .collect();
-    print(&text::table(&["domain", "size", "ways", "processors"], &rows));
-    match groups {
-        Ok(groups) => {
-            let word = |group: &Value, key: &str| group[key].as_str().unwrap_or("?").to_owned();
-            let bandwidth = |group: &Value| {
-                let domains = group["bandwidth"].as_object().into_iter().flatten();
-                domains.map(|(domain, value)| format!("{domain}={value}")).collect::<Vec<_>>().join(";")
-            };
-            let row = |group: &Value| {
-                let words = ["group", "mode", "ways"].map(|key| word(group, key));
-                words.into_iter().chain([bandwidth(group)]).collect()
-            };
-            let rows: Vec<Vec<String>> = groups.iter().map(row).collect();
-            print(&text::table(&["group", "mode", "ways", "bandwidth"], &rows));
-            Ok(())
-        }
-        Err(error) => {
-            print(&format!("{error}\n"));
-            Ok(())
-        }
+    Ok(())
+}
+
+/// Formats what `jet cache show` prints for people.
+fn page(shown: &Shown) -> String {
+    let domain = |domain: &ShownDomain| {
+        vec![
+            domain.domain.to_string(),
+            text::bytes(domain.bytes),
+            domain.ways.to_string(),
+            domain.cpus.clone(),
+        ]
+    };
+    let domains: Vec<_> = shown.domains.iter().map(domain).collect();
+    let mut page = text::table(&["domain", "size", "ways", "processors"], &domains);
+    if let Some(error) = &shown.error {
+        page.push_str(error);
+        page.push('\n');
+        return page;
     }
+    let group = |group: &ShownGroup| {
+        let limits = group.bandwidth.iter().flatten().map(|(domain, value)| format!("{domain}={value}"));
+        let bandwidth = limits.collect::<Vec<_>>().join(";");
+        vec![group.group.clone(), group.mode.to_owned(), group.ways.clone(), bandwidth]
+    };
+    let groups: Vec<_> = shown.groups.iter().map(group).collect();
+    page.push_str(&text::table(&["group", "mode", "ways", "bandwidth"], &groups));
+    page
 }
 
 /// Returns the name that the configuration uses for a resctrl group: for the default group,
@@ -167,16 +196,15 @@ fn name_of(group: &GroupName) -> String {
     if group.is_default() { DEFAULT_GROUP.to_owned() } else { group.to_string() }
 }
 
-/// Returns a JSON object for each resctrl group: its name, mode, ways of the last-level cache, and memory
-/// bandwidth.
-fn groups() -> Result<Vec<Value>, Failure> {
+/// Reads all resctrl groups.
+fn groups() -> Result<Vec<ShownGroup>, Failure> {
     let resctrl = Resctrl::find()?;
     let mut names = vec![GroupName::default_group()];
     names.extend(resctrl.groups()?);
     let mut groups = Vec::new();
     for name in names {
         let group = resctrl.group(&name);
-        let read = || -> Result<Value, AccessError> {
+        let read = || -> Result<ShownGroup, AccessError> {
             let schemata = group.schemata()?;
             let ways = jet_cat::plan::schemata(&jet_cat::plan::l3_ways(&schemata)).to_string();
             let bandwidth = match schemata.line(&Resource::MemoryBandwidth) {
@@ -184,13 +212,13 @@ fn groups() -> Result<Vec<Value>, Failure> {
                 _ => None,
             };
             let mode = group.mode()?;
-            Ok(json!({
-                "group": name_of(&name),
-                "mode": mode.word(),
-                "exclusive": mode == Mode::Exclusive,
-                "ways": ways.trim_end().replace('\n', " "),
-                "bandwidth": bandwidth,
-            }))
+            Ok(ShownGroup {
+                group: name_of(&name),
+                mode: mode.word(),
+                exclusive: mode == Mode::Exclusive,
+                ways: ways.trim_end().replace('\n', " "),
+                bandwidth,
+            })
         };
         match read() {
             Ok(group) => groups.push(group),

@@ -154,8 +154,8 @@ async fn write(stream: &UnixStream, frame: &[u8], fds: &[BorrowedFd<'_>]) -> io:
     Ok(())
 }
 
-/// Tells a client that all control connections are in use. Never waits: what does not fit the socket's buffer
-/// is left out.
+/// Tells a client that all control connections are in use. Never waits: what does not fit the socket's
+/// buffer is left out.
 pub fn refuse_connection(stream: &UnixStream, sessions_max: u32, tools_max: usize) {
     let all = sessions_max as usize + tools_max;
     tracing::warn!("more than {all} control connections; one is refused");

@@ -55,6 +55,35 @@ impl EndCounts {
         } += 1;
     }
 
+    /// Returns each count with its name.
+    pub fn counts(&self) -> [(&'static str, u64); 10] {
+        // Named one by one: a new end has to be added here, too.
+        let Self {
+            consumed,
+            rejected,
+            busy,
+            no_app,
+            denied,
+            too_large,
+            corrupt,
+            app_gone,
+            draining,
+            peer_lost,
+        } = *self;
+        [
+            ("consumed", consumed),
+            ("rejected", rejected),
+            ("busy", busy),
+            ("no_app", no_app),
+            ("denied", denied),
+            ("too_large", too_large),
+            ("corrupt", corrupt),
+            ("app_gone", app_gone),
+            ("draining", draining),
+            ("peer_lost", peer_lost),
+        ]
+    }
+
     /// Returns the number of messages that ended otherwise than consumed.
     pub fn refused(&self) -> u64 {
         // Named one by one: a new end has to be added here, too.

@@ -5,8 +5,6 @@ use crate::text;
 use jet_control::status::{
     MessageStatus, PeerStatus, PoolStatus, QuarantineStatus, ReadStatus, SessionStatus, Status,
 };
-use serde::Serialize;
-use serde_json::Value;
 use std::time::Duration;
 
 /// Limit of rows that a table of the page lists. The first page of rows, which a daemon sends with its
@@ -30,9 +28,9 @@ pub(super) fn page(status: &Status) -> String {
     rows.extend(status.cache.iter().flat_map(cache::rows));
     rows.extend(status.rdma.iter().flat_map(rdma::rows));
     rows.extend([
-        ("ends", counts(&status.ends)),
-        ("faults", counts(&status.faults)),
-        ("nic", counts(&status.nic)),
+        ("ends", counts(status.ends.counts())),
+        ("faults", counts(status.faults.counts())),
+        ("nic", counts(status.nic.counts())),
     ]);
     out.push_str(&text::rows(&rows));
     let listed = &status.rows;
@@ -156,11 +154,10 @@ fn messages(messages: &MessageStatus) -> String {
 }
 
 /// Returns the counts that are not zero, each with its name, as one text.
-fn counts(counts: &impl Serialize) -> String {
-    let Ok(Value::Object(counts)) = serde_json::to_value(counts) else { return "none".to_owned() };
+fn counts(counts: impl IntoIterator<Item = (&'static str, u64)>) -> String {
     let counts: Vec<_> = counts
-        .iter()
-        .filter(|(_, count)| count.as_u64() != Some(0))
+        .into_iter()
+        .filter(|&(_, count)| count > 0)
         .map(|(name, count)| format!("{} {count}", name.replace('_', " ")))
         .collect();
     if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }

@@ -104,8 +104,8 @@ fn key_of(error: &ReserveError) -> &'static str {
 
 /// Control of the pool's place in the last-level cache. Dropping it undoes all changes of the cache.
 pub struct CacheControl {
-    /// The thread that reads the status. This field is before `changes`, so that the thread has ended when the
-    /// changes are undone.
+    /// The thread that reads the status. This field is before `changes`, so that the thread has ended when
+    /// the changes are undone.
     publisher: StatusPublisher,
     changes: Arc<CacheChanges>,
 }

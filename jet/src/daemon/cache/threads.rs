@@ -21,8 +21,8 @@ impl OwnThreads {
     /// Runs `make` with the calling thread in the CAT class, so that threads which `make` starts inherit the
     /// class. Afterwards the calling thread leaves the class.
     pub fn make<T>(&self, class: &Class, make: impl FnOnce() -> T) -> T {
-        // Held until the end: otherwise [`misplaced`](Self::misplaced) would take the calling thread for one that
-        // belongs to the class.
+        // Held until the end: otherwise [`misplaced`](Self::misplaced) would take the calling thread for one
+        // that belongs to the class.
         let mut inside = locked(&self.0);
         let before = own_threads();
         let added = class.add_thread(own_thread());

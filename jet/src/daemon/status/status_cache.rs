@@ -1,8 +1,8 @@
 //! One snapshot for all clients that ask for the status at the same time.
 //!
 //! Each answer shows a state of the daemon after the client's request. Only its section on the cache may be
-//! older, and names its age: a thread of its own reads that from the kernel. A snapshot is begun at most every
-//! [`GAP`], however often clients ask, so their requests hardly slow messages down.
+//! older, and names its age: a thread of its own reads that section from the kernel. A snapshot is begun at
+//! most every [`GAP`], however often clients ask, so their requests hardly slow messages down.
 
 use super::rows::{FIRST, FURTHER};
 use super::{About, status};
