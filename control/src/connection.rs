@@ -220,6 +220,18 @@ mod tests {
     }
 
     #[test]
+    fn a_daemon_that_hung_up_before_it_was_asked_may_have_said_why() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let refusal = ControlResponse::Error { code: ErrorCode::TooManyConnections, message: "full".into() };
+        let frame = encode_frame(&refusal).unwrap();
+        assert_eq!(send_with_fds(far.as_fd(), &frame, &[]).unwrap(), frame.len());
+        drop(far);
+        let mut connection = ControlConnection::from_stream(near, ANSWER_TIMEOUT).unwrap();
+        assert_eq!(connection.request(&ControlRequest::Status).unwrap().0, refusal);
+        assert!(matches!(connection.request(&ControlRequest::Status), Err(ControlError::Closed)));
+    }
+
+    #[test]
     fn nobody_listening_says_what_to_start() {
         let error = ControlConnection::connect(Path::new("/nonexistent/jetd.sock")).unwrap_err();
         assert!(error.to_string().contains("is jetd running"), "{error}");

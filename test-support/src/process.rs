@@ -4,7 +4,7 @@ use crate::waiting::until;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, kill_process, set_parent_process_death_signal, waitid,
 };
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -105,25 +105,26 @@ impl Process {
 
     /// Returns the process's standard output, parsed as one JSON value.
     #[track_caller]
-    pub fn printed(&self) -> Value {
+    pub fn printed<T: DeserializeOwned>(&self) -> T {
         let bytes = self.printed_bytes();
         serde_json::from_slice(&bytes).unwrap_or_else(|error| {
             panic!("{error}: {:?}\n{}", String::from_utf8_lossy(&bytes), self.stderr_text())
         })
     }
 
-    /// Waits for the process's end, which must be a success, and returns its standard output as JSON.
+    /// Waits for the process's end, which must be a success, and returns its standard output, parsed as one
+    /// JSON value.
     #[track_caller]
-    pub fn succeed(mut self) -> Value {
+    pub fn succeed<T: DeserializeOwned>(mut self) -> T {
         let status = self.wait();
         assert!(status.success(), "{status}: {}", self.stderr_text());
         self.printed()
     }
 
-    /// Asks the process to end (SIGTERM), which it must do successfully, and returns its standard output as
-    /// JSON.
+    /// Asks the process to end (SIGTERM), which it must do successfully, and returns its standard output,
+    /// parsed as one JSON value.
     #[track_caller]
-    pub fn stop(self) -> Value {
+    pub fn stop<T: DeserializeOwned>(self) -> T {
         self.signal(Signal::TERM);
         self.succeed()
     }

@@ -2,6 +2,7 @@
 
 use super::{fail, print, print_json, seconds};
 use jet_control::{CONTROL_SOCKET, ControlConnection, ControlRequest, ControlResponse};
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -22,6 +23,17 @@ pub(super) struct Args {
     json: bool,
 }
 
+/// Report that `jet drain --json` prints (docs/json.md).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainReport {
+    /// Always `true`: the daemon drains.
+    pub draining: bool,
+    /// Milliseconds after which the daemon stops even if messages are unfinished.
+    pub deadline_ms: u64,
+    /// Whether the daemon drained already before this request.
+    pub again: bool,
+}
+
 pub(super) fn run(args: &Args) -> ExitCode {
     let deadline_ms = args.deadline.map(|deadline| u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX));
     let answer = ControlConnection::connect(&args.control_socket)
@@ -29,9 +41,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     match answer {
         Ok((ControlResponse::Draining { deadline_ms, again }, _)) => {
             if args.json {
-                print_json(
-                    &serde_json::json!({ "draining": true, "deadline_ms": deadline_ms, "again": again }),
-                );
+                print_json(&DrainReport { draining: true, deadline_ms, again });
             } else {
                 let already = if again { " already" } else { "" };
                 let seconds = Duration::from_millis(deadline_ms).as_secs_f64();

@@ -14,6 +14,7 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
 pub(crate) use crate::output::{print, print_json};
+pub use drain::DrainReport;
 pub(crate) use signals::wait_readable;
 pub use signals::{Signals, ignore_file_size_signal};
 

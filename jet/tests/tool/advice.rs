@@ -1,6 +1,8 @@
 //! Tests of the tool's advice when something is refused: it names what would help, and nothing else.
 
 use crate::host::Host;
+use jet::files::receiving::ReceiveReport;
+use jet::files::sending::SendReport;
 use jet_client::send::{Sender, SenderOptions};
 use jet_test_support::limits::limit;
 use jet_test_support::tree::large_tree;
@@ -149,15 +151,14 @@ fn one_signal_is_enough_for_a_sender_whose_application_stands_still() {
     host.wait_held();
     send.signal(Signal::TERM);
     assert_eq!(send.wait().code(), Some(1));
-    let sent = send.printed();
-    let number = |name: &str| sent[name].as_u64().unwrap();
-    assert_eq!(number("files"), 0, "{sent}");
-    assert_eq!(number("failed") + number("not_tried"), number("total"), "{sent}");
-    assert_eq!(sent["stopped"], "interrupted");
+    let sent: SendReport = send.printed();
+    assert_eq!(sent.files, 0, "{sent:?}");
+    assert_eq!(sent.failed + sent.not_tried, sent.total, "{sent:?}");
+    assert_eq!(sent.stopped.as_deref(), Some("interrupted"));
     assert!(send.stderr_text().contains("at the latest"), "{}", send.stderr_text());
     recv.signal(Signal::CONT);
     host.wait_whole();
-    recv.stop();
+    recv.stop::<ReceiveReport>();
 }
 
 #[test]

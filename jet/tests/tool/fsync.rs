@@ -4,6 +4,8 @@
 use crate::host::Host;
 use crate::parts::is_part;
 use crate::syncs::Syncs;
+use jet::files::receiving::ReceiveReport;
+use jet::files::sending::SendReport;
 use jet_test_support::limits::{limit, limit_within};
 use jet_test_support::tree::{assert_same, test_bytes};
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
@@ -31,9 +33,9 @@ fn a_file_and_all_names_above_it_are_synced_before_it_is_called_sent() {
     let _daemon = host.daemon();
     let mut syncs = None;
     let recv = host.recv_with(&out, WATCHED, |command| syncs = Some(Syncs::watch(command, |_| None)));
-    host.send(&[&sent], PIECES).succeed();
+    host.send(&[&sent], PIECES).succeed::<SendReport>();
     assert_same(&sent, &out.join("tree"));
-    recv.stop();
+    recv.stop::<ReceiveReport>();
     let synced = syncs.unwrap().all();
     let dir = fs::canonicalize(host.folder.path()).unwrap();
     let first = ["made/with", "made", ""].map(|path| dir.join(path).components().collect::<PathBuf>());
@@ -78,7 +80,7 @@ fn what_stands_in_a_directory_that_cannot_be_synced_is_not_called_sent() {
             said.matches("was not sent: cannot be written at the receiver: EIO").count() >= not_sent,
             "{said}"
         );
-        recv.stop();
+        recv.stop::<ReceiveReport>();
     }
 }
 
@@ -91,8 +93,8 @@ fn an_out_that_is_made_again_is_synced_in_its_parent() {
     let mut syncs = None;
     let recv = host.recv_with(&out, WATCHED, |command| syncs = Some(Syncs::watch(command, |_| None)));
     fs::remove_dir_all(host.path("made")).unwrap();
-    host.send(&[&sent], &[]).succeed();
-    recv.stop();
+    host.send(&[&sent], &[]).succeed::<SendReport>();
+    recv.stop::<ReceiveReport>();
     let synced = syncs.unwrap().all();
     let dir = fs::canonicalize(host.folder.path()).unwrap();
     for above in [dir.join("made"), dir] {
@@ -116,10 +118,10 @@ fn many_files_deep_in_a_new_tree_are_sent_with_the_descriptors_that_there_are() 
             let recv = host.recv_with(&out, options, |command| {
                 limit(command, Resource::Nofile, descriptors);
             });
-            let sent_back = host.send(&[&sent], &[]).succeed();
-            assert_eq!((&sent_back["files"], &sent_back["failed"]), (&300.into(), &0.into()), "{sent_back}");
+            let sent_back: SendReport = host.send(&[&sent], &[]).succeed();
+            assert_eq!((sent_back.files, sent_back.failed), (300, 0), "{sent_back:?}");
             assert_same(&sent, &out.join("tree"));
-            recv.stop();
+            recv.stop::<ReceiveReport>();
             fs::remove_dir_all(&out).unwrap();
         }
     }
@@ -134,5 +136,5 @@ fn a_receiver_takes_the_descriptors_that_it_may_have() {
         host.recv_with(&host.path("out"), &[], |command| limit_within(command, Resource::Nofile, 256, hard));
     let same = Rlimit { current: Some(hard), maximum: Some(hard) };
     assert_eq!(prlimit(Some(recv.pid()), Resource::Nofile, same).unwrap(), same);
-    recv.stop();
+    recv.stop::<ReceiveReport>();
 }

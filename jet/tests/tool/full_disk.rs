@@ -2,6 +2,8 @@
 //! no slab is lost.
 
 use crate::host::Host;
+use jet::files::receiving::ReceiveReport;
+use jet::files::sending::SendReport;
 use jet_test_support::device::fabrics;
 use jet_test_support::disk::TinyDisk;
 use jet_test_support::limits;
@@ -35,8 +37,8 @@ fn large_files_are_rejected(fabric: &str, limit: Limit) {
     });
     let mut send = host.send(&[&tree], &["--piece-bytes", "4194304"]);
     assert_eq!(send.wait().code(), Some(1), "{}", send.stderr_text());
-    let (said, sent) = (send.stderr_text(), send.printed());
-    assert_eq!((&sent["files"], &sent["failed"]), (&1.into(), &2.into()), "{said}");
+    let (said, sent) = (send.stderr_text(), send.printed::<SendReport>());
+    assert_eq!((sent.files, sent.failed), (1, 2), "{said}");
     for name in ["b large", "c pieces"] {
         let line = said.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{name}: {said}"));
         assert!(line.contains(errno), "{line}");
@@ -48,11 +50,11 @@ fn large_files_are_rejected(fabric: &str, limit: Limit) {
     let after = host.path("after");
     fs::create_dir_all(&after).unwrap();
     fs::write(after.join("file"), test_bytes(5, 50_000)).unwrap();
-    host.send(&[&after], &[]).succeed();
+    host.send(&[&after], &[]).succeed::<SendReport>();
     assert_same(&after, &out.join("after"));
     host.wait_whole();
-    let received = recv.stop();
-    assert!(received["rejected"].as_u64() >= Some(2), "{received}");
+    let received: ReceiveReport = recv.stop();
+    assert!(received.received.rejected >= 2, "{received:?}");
 }
 
 #[test]

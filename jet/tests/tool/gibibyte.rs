@@ -2,6 +2,8 @@
 //! of process is killed once on the way. Everything arrives byte for byte.
 
 use crate::host::Host;
+use jet::files::receiving::ReceiveReport;
+use jet::files::sending::SendReport;
 use jet_test_support::device::fabrics;
 use jet_test_support::process::Process;
 use jet_test_support::tree::{assert_same, large_tree, odd_tree};
@@ -62,9 +64,9 @@ fn a_gibibyte_over(fabric: &str) {
     recv.signal(Signal::CONT);
     supply.senders.into_iter().for_each(complete);
     host.wait_whole();
-    recv.stop();
+    recv.stop::<ReceiveReport>();
     // The killed sender's last pieces lie in parts that nobody will complete.
-    host.recv(&out, &["--sweep"]).stop();
+    host.recv(&out, &["--sweep"]).stop::<ReceiveReport>();
     for tree in &trees {
         assert_same(tree, &out.join(tree.file_name().expect("a name")));
     }
@@ -74,8 +76,8 @@ fn a_gibibyte_over(fabric: &str) {
 /// Checks that a sender that ended has sent everything.
 #[track_caller]
 fn complete(sender: Process) {
-    let sent = sender.succeed();
-    assert_eq!(sent["failed"].as_u64(), Some(0), "{sent}");
+    let sent: SendReport = sender.succeed();
+    assert_eq!(sent.failed, 0, "{sent:?}");
 }
 
 /// One sender for each tree. On a busy machine all may have ended before the test looks, and then they send

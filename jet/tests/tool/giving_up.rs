@@ -2,6 +2,8 @@
 //! correctly.
 
 use crate::host::Host;
+use jet::files::receiving::ReceiveReport;
+use jet::files::sending::SendReport;
 use jet_client::receive::{RegisterOptions, Session};
 use jet_test_support::tree::{large_tree, snapshot, test_bytes};
 use jet_test_support::waiting::{WAIT_LIMIT, until};
@@ -35,10 +37,10 @@ fn a_path_that_the_next_receiver_takes_no_more_ends_the_file() {
     let _daemon = host.daemon_with(&["read.message_bytes_max=100"]);
     let recv = host.recv(&out, &[]);
     assert_eq!(send.wait().code(), Some(1));
-    let (said, sent) = (send.stderr_text(), send.printed());
-    assert_eq!((&sent["files"], &sent["failed"]), (&0.into(), &1.into()), "{sent}");
+    let (said, sent) = (send.stderr_text(), send.printed::<SendReport>());
+    assert_eq!((sent.files, sent.failed), (0, 1), "{sent:?}");
     assert!(said.contains("read.message_bytes_max"), "{said}");
-    recv.stop();
+    recv.stop::<ReceiveReport>();
 }
 
 #[test]
@@ -57,8 +59,8 @@ fn what_arrives_after_a_signal_is_called_sent() {
     until("it to be giving up", || send.stderr_text().contains("giving up").then_some(()));
     recv.signal(Signal::CONT);
     assert_eq!(send.wait().code(), Some(1));
-    let sent = send.printed();
-    assert_eq!((&sent["files"], &sent["failed"]), (&101.into(), &0.into()), "{sent}");
+    let sent: SendReport = send.printed();
+    assert_eq!((sent.files, sent.failed), (101, 0), "{sent:?}");
     for directory in ["small", "large"] {
         let modes_aside = |root: &std::path::Path| {
             let files = snapshot(root).into_iter();
@@ -66,7 +68,7 @@ fn what_arrives_after_a_signal_is_called_sent() {
         };
         assert_eq!(modes_aside(&tree.join(directory)), modes_aside(&out.join(directory)));
     }
-    recv.stop();
+    recv.stop::<ReceiveReport>();
 }
 
 /// Covers each message that ends a file or a directory and is consumed after the signal.
@@ -99,8 +101,8 @@ fn what_is_consumed_after_a_signal_is_called_sent() {
             message.consume();
         }
         assert_eq!(send.wait().code(), Some(1));
-        let sent = send.printed();
-        let ends = ["files", "directories", "failed"].map(|name| sent[name].as_u64().unwrap());
-        assert_eq!(ends, [files, directories, 0], "kind {kind}: {sent}");
+        let sent: SendReport = send.printed();
+        let ends = [sent.files, sent.directories, sent.failed];
+        assert_eq!(ends, [files, directories, 0], "kind {kind}: {sent:?}");
     }
 }

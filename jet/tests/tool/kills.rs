@@ -5,6 +5,8 @@
 
 use crate::host::Host;
 use crate::parts::is_part;
+use jet::files::receiving::ReceiveReport;
+use jet::files::sending::SendReport;
 use jet_test_support::device::fabrics;
 use jet_test_support::tree::{assert_same, large_tree, odd_tree};
 use jet_test_support::waiting::until;
@@ -41,11 +43,11 @@ fn a_receiver_killed_with_slabs_in_its_hands_is_followed_by_another() {
         });
         second.kill();
         let third = host.recv(&out, &[]);
-        let sent = send.succeed();
-        assert!(sent["retried"].as_u64() > Some(0), "{sent}");
+        let sent: SendReport = send.succeed();
+        assert!(sent.retried > 0, "{sent:?}");
         assert_same(&tree, &out.join("tree"));
         host.wait_whole();
-        third.stop();
+        third.stop::<ReceiveReport>();
     }
 }
 
@@ -63,14 +65,14 @@ fn a_sender_killed_in_the_middle_costs_nobody_else_and_is_run_again() {
         host.wait_held();
         killed.kill();
         recv.signal(Signal::CONT);
-        others.succeed();
+        others.succeed::<SendReport>();
         assert_same(&other, &out.join("other"));
         host.wait_whole();
-        host.send(&[&tree], PIECES).succeed();
+        host.send(&[&tree], PIECES).succeed::<SendReport>();
         host.wait_whole();
-        recv.stop();
+        recv.stop::<ReceiveReport>();
         // The killed sender left only parts, and they can be swept.
-        host.recv(&out, &["--sweep"]).stop();
+        host.recv(&out, &["--sweep"]).stop::<ReceiveReport>();
         assert_same(&tree, &out.join("tree"));
     }
 }
@@ -88,15 +90,15 @@ fn a_daemon_killed_under_load_is_followed_by_another_and_what_comes_again_is_mar
         daemon.kill();
         let _next = host.daemon();
         recv.signal(Signal::CONT);
-        let sent = send.succeed();
-        assert!(sent["redelivered"].as_u64() > Some(0), "{sent}");
+        let sent: SendReport = send.succeed();
+        assert!(sent.redelivered > 0, "{sent:?}");
         assert_same(&tree, &out.join("tree"));
         host.wait_whole();
         let status = host.status().unwrap();
         assert!(status.messages.redelivered > 0, "{status:?}");
-        let received = recv.stop();
-        assert_eq!(received["sessions"], 2, "{received}");
-        assert!(received["redelivered"].as_u64() > Some(0), "{received}");
+        let received: ReceiveReport = recv.stop();
+        assert_eq!(received.sessions, 2, "{received:?}");
+        assert!(received.received.redelivered > 0, "{received:?}");
     }
 }
 
@@ -117,6 +119,6 @@ fn an_interrupted_sender_leaves_no_parts() {
     assert_eq!(send.wait().code(), Some(1));
     assert!(send.stderr_text().contains("giving up"), "{}", send.stderr_text());
     host.wait_whole();
-    recv.stop();
+    recv.stop::<ReceiveReport>();
     assert_eq!(parts(), 0);
 }

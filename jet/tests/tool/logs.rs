@@ -2,6 +2,9 @@
 //! process, delays it, or costs a transfer.
 
 use crate::host::Host;
+use jet::commands::DrainReport;
+use jet::files::receiving::ReceiveReport;
+use jet::files::sending::SendReport;
 use jet_control::protocol::PROTOCOL_VERSION;
 use jet_control::{ControlConnection, ControlRequest, ControlResponse};
 use jet_test_support::limits::limit;
@@ -118,14 +121,14 @@ fn a_daemon_whose_log_takes_nothing_starts_serves_and_drains() {
         let recv = host.recv(&out, &[]);
         // While it serves, the daemon logs whose session it ended, and why.
         let rude = speak_after_registering(&host);
-        host.send(&[&tree], &[]).succeed();
+        host.send(&[&tree], &[]).succeed::<SendReport>();
         assert_same(&tree, &out.join("tree"));
-        recv.stop();
+        recv.stop::<ReceiveReport>();
         drop(rude);
         let control = host.control();
         let os = OsStr::new;
         let drain = host.start(&[os("drain"), os("--control-socket"), control.as_os_str(), os("--json")]);
-        assert_eq!(drain.succeed()["draining"], true, "{}", log.name());
+        assert!(drain.succeed::<DrainReport>().draining, "{}", log.name());
         assert_eq!(daemon.wait().code(), Some(0), "{}", log.name());
         let (mut next, _log) = self::daemon(&host, &log);
         next.signal(Signal::TERM);
@@ -152,11 +155,11 @@ fn a_receiver_whose_log_takes_nothing_loses_no_transfer() {
         recv.signal(Signal::CONT);
         let _next = host.daemon();
         assert_eq!(send.wait().code(), Some(1), "{}", log.name());
-        let sent = send.printed();
-        assert_eq!((&sent["files"], &sent["failed"]), (&11.into(), &1.into()), "{}: {sent}", log.name());
+        let sent: SendReport = send.printed();
+        assert_eq!((sent.files, sent.failed), (11, 1), "{}: {sent:?}", log.name());
         assert_eq!(fs::read(tree.join("000")).unwrap(), fs::read(out.join("tree/000")).unwrap());
         assert!(recv.is_running(), "{}", log.name());
-        recv.stop();
+        recv.stop::<ReceiveReport>();
     }
 }
 
@@ -173,10 +176,10 @@ fn a_sender_whose_log_takes_nothing_sends_all_the_same() {
         // The sender has already logged that there is no daemon.
         let _daemon = host.daemon();
         let recv = host.recv(&out, &[]);
-        let sent = send.succeed();
-        assert_eq!(sent["files"], 20, "{}: {sent}", log.name());
+        let sent: SendReport = send.succeed();
+        assert_eq!(sent.files, 20, "{}: {sent:?}", log.name());
         assert_same(&tree, &out.join("tree"));
-        recv.stop();
+        recv.stop::<ReceiveReport>();
     }
 }
 
@@ -293,7 +296,7 @@ fn who_connects_and_leaves_is_logged_with_its_fields_at_the_level_debug() {
     let (tree, out) = (host.path("tree"), host.path("out"));
     large_tree(&tree, 1, 1 << 16);
     let _recv = host.recv(&out, &[]);
-    host.send(&[&tree], &[]).succeed();
+    host.send(&[&tree], &[]).succeed::<SendReport>();
     let lines = until("the line about the end", || {
         let lines = objects(&daemon.stderr_text());
         lines.iter().any(|line| line["message"] == "a sender's connection ended").then_some(lines)

@@ -6,7 +6,9 @@ use crate::parts::is_part;
 use jet::files::header::{FileHeader, Kind, PathField, TAG};
 use jet::files::path::RelativePath;
 use jet::files::proof::{Hash, Proof, Sum};
+use jet::files::receiving::ReceiveReport;
 use jet::files::reject;
+use jet::files::sending::SendReport;
 use jet_client::send::{AckStatus, Sender, SenderOptions};
 use jet_test_support::process::Process;
 use jet_test_support::tree::{assert_same, odd_tree, test_bytes};
@@ -55,9 +57,9 @@ fn killed_in_the_middle(host: &Host, proof: &str) -> Process {
 }
 
 fn arrives(host: &Host, send: Process, out: &Path, again: bool) {
-    let sent = send.succeed();
+    let sent: SendReport = send.succeed();
     assert!(fs::read(out.join("file")).unwrap() == test_bytes(1, FILE_BYTES), "called sent, and differs");
-    assert_eq!(sent["sent_again"].as_u64() > Some(0), again, "{sent}");
+    assert_eq!(sent.sent_again > 0, again, "{sent:?}");
     host.wait_whole();
     assert_eq!(parts_below(out), Vec::<PathBuf>::new());
 }
@@ -70,7 +72,7 @@ fn a_receiver_that_sweeps_in_the_middle_of_a_file_gets_all_of_it_again() {
         let send = killed_in_the_middle(&host, proof);
         let recv = host.recv(&host.path("out"), &["--sweep"]);
         arrives(&host, send, &host.path("out"), true);
-        recv.stop();
+        recv.stop::<ReceiveReport>();
     }
 }
 
@@ -81,7 +83,7 @@ fn a_receiver_with_another_out_in_the_middle_of_a_file_gets_all_of_it() {
     let send = killed_in_the_middle(&host, "fast");
     let recv = host.recv(&host.path("other"), &[]);
     arrives(&host, send, &host.path("other"), true);
-    recv.stop();
+    recv.stop::<ReceiveReport>();
 }
 
 #[test]
@@ -92,7 +94,7 @@ fn a_part_that_was_removed_while_nobody_ran_is_sent_again() {
     parts_below(&host.path("out")).iter().for_each(|part| fs::remove_file(part).unwrap());
     let recv = host.recv(&host.path("out"), &[]);
     arrives(&host, send, &host.path("out"), true);
-    recv.stop();
+    recv.stop::<ReceiveReport>();
 }
 
 #[test]
@@ -106,8 +108,8 @@ fn a_part_that_is_removed_under_a_receiver_is_sent_again() {
     wait_begun(&out);
     parts_below(&out).iter().for_each(|part| fs::remove_file(part).unwrap());
     arrives(&host, send, &out, true);
-    let received = recv.stop();
-    assert!(received["lost"].as_u64() > Some(0), "{received}");
+    let received: ReceiveReport = recv.stop();
+    assert!(received.received.lost > 0, "{received:?}");
 }
 
 #[test]
@@ -124,8 +126,8 @@ fn what_a_killed_receiver_wrote_is_read_again_before_it_is_believed() {
         let recv = host.recv(&host.path("out"), &[]);
         // Without a proof nobody can know what is in the part.
         arrives(&host, send, &host.path("out"), damaged || proof == "off");
-        let received = recv.stop();
-        assert_eq!(received["proven"], u64::from(!damaged && proof != "off"), "{received}");
+        let received: ReceiveReport = recv.stop();
+        assert_eq!(received.received.proven, u64::from(!damaged && proof != "off"), "{received:?}");
     }
 }
 
@@ -154,7 +156,7 @@ fn a_part_whose_sender_is_dead_is_not_kept_open() {
         let below = |path: &PathBuf| path.starts_with(&root) && *path != root;
         (!opened(&recv).iter().any(below)).then_some(())
     });
-    recv.stop();
+    recv.stop::<ReceiveReport>();
 }
 
 fn proof_of(content: &[u8]) -> Option<Proof> {
@@ -212,7 +214,7 @@ fn a_file_that_has_its_name_already_is_proven_and_no_other_is_taken_for_it() {
         assert_eq!(end(&mut sender, header(complete(&content), path), b""), gone);
         drop(sender);
         host.wait_whole();
-        recv.stop();
+        recv.stop::<ReceiveReport>();
     }
 }
 
@@ -235,8 +237,8 @@ fn a_file_that_is_written_while_it_is_sent_is_sent_again_and_refused_when_that_g
     wait_begun(&out);
     write(1 << 20);
     write(FILE_BYTES as u64 - 4096);
-    let sent = send.succeed();
-    assert_eq!(sent["sent_again"], 1, "{sent}");
+    let sent: SendReport = send.succeed();
+    assert_eq!(sent.sent_again, 1, "{sent:?}");
     assert!(fs::read(&file).unwrap() == fs::read(out.join("file")).unwrap(), "torn");
     assert_eq!(parts_below(&out), Vec::<PathBuf>::new());
     // A file that is written to without end is refused, and nothing of it is left.
@@ -251,7 +253,7 @@ fn a_file_that_is_written_while_it_is_sent_is_sent_again_and_refused_when_that_g
     assert!(!out.join("file").exists());
     assert_eq!(parts_below(&out), Vec::<PathBuf>::new());
     host.wait_whole();
-    recv.stop();
+    recv.stop::<ReceiveReport>();
 }
 
 #[test]
@@ -266,12 +268,12 @@ fn a_file_of_a_long_path_that_changes_while_its_receiver_is_away_is_sent_again_a
     recv.kill();
     fs::write(&file, test_bytes(2, FILE_BYTES)).unwrap();
     let recv = host.recv(&out, &[]);
-    let sent = send.succeed();
-    assert!(sent["sent_again"].as_u64() > Some(0), "{sent}");
+    let sent: SendReport = send.succeed();
+    assert!(sent.sent_again > 0, "{sent:?}");
     assert!(fs::read(out.join("n".repeat(100))).unwrap() == test_bytes(2, FILE_BYTES), "torn");
     assert_eq!(parts_below(&out), Vec::<PathBuf>::new());
     host.wait_whole();
-    recv.stop();
+    recv.stop::<ReceiveReport>();
 }
 
 #[test]
@@ -283,9 +285,9 @@ fn files_and_trees_arrive_with_every_proof() {
         let _daemon = host.daemon();
         let recv = host.recv(&out, &[]);
         let send = host.send(&[&tree], &["--proof", proof, "--piece-bytes", "65536"]);
-        assert_eq!(send.succeed()["proof"], proof);
+        assert_eq!(send.succeed::<SendReport>().proof, proof);
         assert_same(&tree, &out.join("tree"));
         host.wait_whole();
-        recv.stop();
+        recv.stop::<ReceiveReport>();
     }
 }

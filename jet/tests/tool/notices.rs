@@ -1,6 +1,8 @@
 //! Tests of what the tool reports when something is wrong, and of its exit codes.
 
 use crate::host::Host;
+use jet::files::receiving::ReceiveReport;
+use jet::files::sending::SendReport;
 use jet_control::status::Checksums;
 use jet_test_support::tree::{assert_same, large_tree};
 use jet_test_support::waiting::until;
@@ -40,9 +42,9 @@ fn a_sweep_leaves_the_parts_of_a_receiver_that_lives() {
     assert!(refused.stderr_text().contains("another receiver uses it"), "{}", refused.stderr_text());
     assert!(left.exists());
     recv.signal(Signal::CONT);
-    send.succeed();
+    send.succeed::<SendReport>();
     assert_same(&tree, &out.join("tree"));
-    recv.stop();
+    recv.stop::<ReceiveReport>();
     let mut swept = sweep();
     assert_eq!(swept.wait().code(), Some(0), "{}", swept.stderr_text());
     assert!(swept.stderr_text().contains("removed 1 part\n"), "{}", swept.stderr_text());
@@ -65,12 +67,12 @@ fn a_daemon_that_goes_is_told_by_both_ends_and_so_is_the_next() {
     until("the receiver to notice", || recv.stderr_text().contains("the daemon is gone").then_some(()));
     let _next = host.daemon();
     until("the connection to be told", || send.stderr_text().contains("is back").then_some(()));
-    send.succeed();
+    send.succeed::<SendReport>();
     until("the receiver to tell", || recv.stderr_text().contains("registered as store").then_some(()));
     let said = recv.stderr_text();
     assert_eq!(said.matches("registering again as soon as one runs").count(), 1, "{said}");
     assert!(!said.contains("trying again"), "{said}");
-    recv.stop();
+    recv.stop::<ReceiveReport>();
 }
 
 #[test]
@@ -84,8 +86,8 @@ fn an_application_that_is_away_is_told_while_it_is_waited_for() {
         send.stderr_text().contains("no application 'store' is registered").then_some(())
     });
     let recv = host.recv(&out, &[]);
-    send.succeed();
-    recv.stop();
+    send.succeed::<SendReport>();
+    recv.stop::<ReceiveReport>();
 }
 
 #[test]
@@ -96,15 +98,10 @@ fn what_was_never_tried_is_counted() {
     let _daemon = host.daemon();
     let mut send = host.send(&[&tree], &["--retry-for", "0"]);
     assert_eq!(send.wait().code(), Some(1));
-    let sent = send.printed();
-    let number = |name: &str| sent[name].as_u64().unwrap();
-    assert!(number("not_tried") > 0, "{sent}");
-    assert_eq!(
-        number("files") + number("directories") + number("failed") + number("not_tried"),
-        501,
-        "{sent}"
-    );
-    assert_eq!(number("total"), 501, "{sent}");
+    let sent: SendReport = send.printed();
+    assert!(sent.not_tried > 0, "{sent:?}");
+    assert_eq!(sent.files + sent.directories + sent.failed + sent.not_tried, 501, "{sent:?}");
+    assert_eq!(sent.total, 501, "{sent:?}");
 }
 
 #[test]
@@ -182,9 +179,9 @@ fn checksums_that_the_next_daemon_checks_none_of_are_told_and_counted() {
     let next = host.daemon_with(&["read.checksums=off"]);
     until("it to be told", || send.stderr_text().contains("what is sent goes without").then_some(()));
     assert_eq!(host.status().unwrap().reads.checksums, Checksums::Off);
-    let sent = send.succeed();
-    assert!(sent["unchecked"].as_u64() > Some(0), "{sent}");
+    let sent: SendReport = send.succeed();
+    assert!(sent.unchecked > 0, "{sent:?}");
     assert_same(&tree, &out.join("tree"));
-    recv.stop();
+    recv.stop::<ReceiveReport>();
     drop(next);
 }

@@ -2,6 +2,8 @@
 //! then. Also tests of the room that they take on the disk.
 
 use crate::host::Host;
+use jet::files::receiving::ReceiveReport;
+use jet::files::sending::SendReport;
 use jet_test_support::process::Process;
 use jet_test_support::tree::{assert_same, large_tree, snapshot, test_bytes};
 use jet_test_support::waiting::until;
@@ -25,7 +27,7 @@ fn a_directory_that_was_moved_away_receives_nothing_and_its_place_does() {
     let _daemon = host.daemon();
     let recv = host.recv(&out, &[]);
     let pieces = ["--piece-bytes", "1048576"];
-    host.send(&[&sent], &pieces).succeed();
+    host.send(&[&sent], &pieces).succeed::<SendReport>();
     fs::rename(out.join("tree"), &archive).unwrap();
     let archived = snapshot(&archive);
     for made_anew in [true, false] {
@@ -35,11 +37,11 @@ fn a_directory_that_was_moved_away_receives_nothing_and_its_place_does() {
         if made_anew {
             fs::create_dir_all(out.join("tree/d")).unwrap();
         }
-        host.send(&[&sent], &pieces).succeed();
+        host.send(&[&sent], &pieces).succeed::<SendReport>();
         assert_same(&sent, &out.join("tree"));
         assert!(snapshot(&archive) == archived, "what was archived was written to");
     }
-    recv.stop();
+    recv.stop::<ReceiveReport>();
 }
 
 #[test]
@@ -49,13 +51,13 @@ fn an_out_that_is_removed_and_made_again_goes_on_receiving() {
     tree(&sent, 10);
     let _daemon = host.daemon();
     let recv = host.recv(&out, &[]);
-    host.send(&[&sent], &[]).succeed();
+    host.send(&[&sent], &[]).succeed::<SendReport>();
     for made_anew in [true, false] {
         fs::remove_dir_all(&out).unwrap();
         if made_anew {
             fs::create_dir(&out).unwrap();
         }
-        host.send(&[&sent], &[]).succeed();
+        host.send(&[&sent], &[]).succeed::<SendReport>();
         assert_same(&sent, &out.join("tree"));
     }
     // The receiver logs the new directory when it has nothing else to do.
@@ -65,7 +67,7 @@ fn an_out_that_is_removed_and_made_again_goes_on_receiving() {
     // The new directory is kept from other receivers' sweeps, too.
     let mut sweep = host.recv_unwatched(&out, &["--sweep"], |_| {});
     assert_eq!(sweep.wait().code(), Some(1));
-    recv.stop();
+    recv.stop::<ReceiveReport>();
 }
 
 #[test]
@@ -77,11 +79,11 @@ fn a_tree_of_empty_directories_that_was_removed_is_there_when_it_is_sent_again()
     let _daemon = host.daemon();
     let recv = host.recv(&out, &[]);
     for _ in 0..2 {
-        host.send(&[&sent], &[]).succeed();
+        host.send(&[&sent], &[]).succeed::<SendReport>();
         assert_same(&sent, &out.join("tree"));
         fs::remove_dir_all(out.join("tree")).unwrap();
     }
-    recv.stop();
+    recv.stop::<ReceiveReport>();
 }
 
 /// Length of the shortest hole that stays a hole, in bytes. Shorter ones are sent as zeros.
@@ -128,9 +130,9 @@ fn holes_stay_holes() {
     let _daemon = host.daemon();
     for options in [&[][..], &["--no-direct", "--no-io-uring"]] {
         let recv = host.recv(&out, options);
-        let sent_back = host.send(&[&sent], &["--piece-bytes", "1048576"]).succeed();
-        let holes = sent_back["hole_bytes"].as_u64().unwrap();
-        assert!(holes > (1 << 40) + (240 << 20), "{sent_back}");
+        let sent_back: SendReport = host.send(&[&sent], &["--piece-bytes", "1048576"]).succeed();
+        let holes = sent_back.hole_bytes;
+        assert!(holes > (1 << 40) + (240 << 20), "{sent_back:?}");
         for entry in fs::read_dir(&sent).unwrap() {
             let (before, name) = (entry.as_ref().unwrap().path(), entry.unwrap().file_name());
             let after = out.join("tree").join(&name);
@@ -147,7 +149,7 @@ fn holes_stay_holes() {
                 assert!(fs::read(&before).unwrap() == fs::read(&after).unwrap(), "{name:?} differs");
             }
         }
-        recv.stop();
+        recv.stop::<ReceiveReport>();
         fs::remove_dir_all(&out).unwrap();
     }
 }
@@ -163,10 +165,10 @@ fn a_receiver_of_short_messages_is_sent_short_pieces() {
         let recv = host.recv(&out, &[]);
         let send = host.send(&[&sent], &[]);
         until_said(&send, &format!("at most {max} bytes"));
-        let sent_back = send.succeed();
-        assert_eq!((&sent_back["files"], &sent_back["failed"]), (&4.into(), &0.into()), "{sent_back}");
+        let sent_back: SendReport = send.succeed();
+        assert_eq!((sent_back.files, sent_back.failed), (4, 0), "{sent_back:?}");
         assert_same(&sent, &out.join("tree"));
-        recv.stop();
+        recv.stop::<ReceiveReport>();
         daemon.kill();
         fs::remove_dir_all(&out).unwrap();
     }
@@ -176,10 +178,10 @@ fn a_receiver_of_short_messages_is_sent_short_pieces() {
     let recv = host.recv(&out, &[]);
     let mut send = host.send(&[&sent], &[]);
     assert_eq!(send.wait().code(), Some(1));
-    let (said, sent_back) = (send.stderr_text(), send.printed());
-    assert_eq!((&sent_back["files"], &sent_back["failed"]), (&1.into(), &3.into()), "{sent_back}");
+    let (said, sent_back) = (send.stderr_text(), send.printed::<SendReport>());
+    assert_eq!((sent_back.files, sent_back.failed), (1, 3), "{sent_back:?}");
     assert!(said.contains("read.message_bytes_max") && said.contains("--piece-bytes"), "{said}");
-    recv.stop();
+    recv.stop::<ReceiveReport>();
 }
 
 fn until_said(jet: &Process, what: &str) {

@@ -5,6 +5,7 @@ use crate::host::Host;
 use jet::files::header::{FileHeader, Kind, PathField, TAG};
 use jet::files::path::RelativePath;
 use jet::files::proof::{Hash, Sum};
+use jet::files::receiving::ReceiveReport;
 use jet::files::reject;
 use jet_client::send::{AckStatus, Sender, SenderOptions};
 use jet_test_support::waiting::WAIT_LIMIT;
@@ -122,7 +123,7 @@ fn a_hand_written_sender_gets_nothing_outside_and_an_answer_to_everything() {
     assert_eq!(fs::read_dir(host.folder.path()).unwrap().count(), before, "something was made outside");
     drop(sender);
     host.wait_whole();
-    recv.stop();
+    recv.stop::<ReceiveReport>();
 }
 
 #[test]

@@ -1,32 +1,32 @@
 //! Tests of trees that are sent through daemon, receiver and sender as separate processes.
 
 use crate::host::Host;
+use jet::files::receiving::ReceiveReport;
+use jet::files::sending::SendReport;
 use jet_test_support::tree::{assert_same, odd_tree};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use std::fs;
 use std::os::unix::process::CommandExt;
 
-fn round_trip(
-    fabric: &str,
-    recv_options: &[&str],
-    send_options: &[&str],
-) -> (serde_json::Value, serde_json::Value) {
+fn round_trip(fabric: &str, recv_options: &[&str], send_options: &[&str]) -> (SendReport, ReceiveReport) {
     let host = Host::new(fabric);
     let (tree, out) = (host.path("tree"), host.path("out"));
     odd_tree(&tree);
     let _daemon = host.daemon();
     let recv = host.recv(&out, recv_options);
-    let sent = host.send(&[&tree], send_options).succeed();
-    assert_eq!(sent["failed"], 0, "{sent}");
-    assert_eq!(sent["skipped"], 1, "{sent}");
+    let sent: SendReport = host.send(&[&tree], send_options).succeed();
+    assert_eq!(sent.failed, 0, "{sent:?}");
+    assert_eq!(sent.skipped, 1, "{sent:?}");
     assert_same(&tree, &out.join("tree"));
     host.wait_whole();
-    let received = recv.stop();
-    assert_eq!(received["bytes"], sent["bytes"], "{received}");
-    assert_eq!(received["files"], sent["files"], "{received}");
-    assert_eq!(received["directories"], sent["directories"], "{received}");
-    assert_eq!(received["rejected"], 0, "{received}");
-    let all = received["bytes_direct"].as_u64().unwrap() + received["bytes_buffered"].as_u64().unwrap();
-    assert_eq!(received["bytes"], all, "{received}");
+    let received: ReceiveReport = recv.stop();
+    assert_eq!(received.received.bytes, sent.bytes, "{received:?}");
+    assert_eq!(received.received.files, sent.files, "{received:?}");
+    assert_eq!(received.received.directories, sent.directories, "{received:?}");
+    assert_eq!(received.received.rejected, 0, "{received:?}");
+    let all = received.received.bytes_direct + received.received.bytes_buffered;
+    assert_eq!(received.received.bytes, all, "{received:?}");
     (sent, received)
 }
 
@@ -43,7 +43,7 @@ fn an_odd_tree_arrives_over_tcp() {
 #[test]
 fn small_pieces_and_one_at_a_time_make_the_same_tree() {
     let (sent, _) = round_trip("shm", &["--depth", "2"], &["--piece-bytes", "65536", "--in-flight", "1"]);
-    assert!(sent["messages"].as_u64() > Some(300), "{sent}");
+    assert!(sent.messages > 300, "{sent:?}");
 }
 
 #[test]
@@ -54,14 +54,14 @@ fn as_many_pieces_as_may_be_in_flight_make_the_same_tree() {
 #[test]
 fn what_is_synced_is_the_same_tree() {
     let (_, received) = round_trip("tcp", &["--fsync"], &["--piece-bytes", "1000000"]);
-    assert_eq!(received["fsync"], true);
+    assert_eq!(received.fsync, true);
 }
 
 #[test]
 fn without_io_uring_and_o_direct_it_is_the_same_tree() {
     let (_, received) = round_trip("shm", &["--no-io-uring", "--no-direct"], &["--piece-bytes", "100000"]);
-    assert_eq!(received["engine"], "pwrite");
-    assert_eq!(received["bytes_direct"], 0);
+    assert_eq!(received.engine, "pwrite");
+    assert_eq!(received.received.bytes_direct, 0);
 }
 
 /// Makes io_uring_setup fail with EPERM in this process, as containers do.
@@ -99,12 +99,12 @@ fn where_io_uring_is_forbidden_pwrite_takes_its_place_and_it_is_said() {
         // SAFETY: two system calls between fork and exec, no allocation.
         unsafe { command.pre_exec(forbid_io_uring) };
     });
-    host.send(&[&tree], &[]).succeed();
+    host.send(&[&tree], &[]).succeed::<SendReport>();
     assert_same(&tree, &out.join("tree"));
     assert!(recv.stderr_text().contains("no io_uring"), "{}", recv.stderr_text());
-    let received = recv.stop();
-    assert_eq!(received["engine"], "pwrite");
-    assert!(received["io_uring_refused"].is_string(), "{received}");
+    let received: ReceiveReport = recv.stop();
+    assert_eq!(received.engine, "pwrite");
+    assert!(received.io_uring_refused.is_some(), "{received:?}");
 }
 
 #[test]
@@ -117,12 +117,13 @@ fn a_receiver_leaves_after_the_files_that_were_asked_for() {
     }
     let _daemon = host.daemon();
     let recv = host.recv(&host.path("out"), &["--count", "3"]);
-    host.send(&[&tree.join("a"), &tree.join("b"), &tree.join("c")], &[]).succeed();
-    let received = recv.succeed();
-    assert_eq!((&received["files"], &received["ended"]), (&3.into(), &"count".into()));
+    host.send(&[&tree.join("a"), &tree.join("b"), &tree.join("c")], &[]).succeed::<SendReport>();
+    let received: ReceiveReport = recv.succeed();
+    assert_eq!((received.received.files, received.ended.as_str()), (3, "count"));
     assert_same(&tree, &host.path("out"));
-    let idle = host.recv_unwatched(&host.path("out"), &["--until-idle", "0.05"], |_| {}).succeed();
-    assert_eq!((&idle["files"], &idle["ended"]), (&0.into(), &"idle".into()));
+    let idle: ReceiveReport =
+        host.recv_unwatched(&host.path("out"), &["--until-idle", "0.05"], |_| {}).succeed();
+    assert_eq!((idle.received.files, idle.ended.as_str()), (0, "idle"));
 }
 
 #[test]
@@ -136,10 +137,17 @@ fn files_that_cannot_be_sent_are_named_and_the_others_go_on() {
     let _recv = host.recv(&host.path("out"), &[]);
     let mut send = host.send(&[&tree], &[]);
     assert_eq!(send.wait().code(), Some(1));
-    let sent = send.printed();
-    assert_eq!((&sent["files"], &sent["failed"]), (&1.into(), &1.into()), "{sent}");
+    let sent: SendReport = send.printed();
+    assert_eq!((sent.files, sent.failed), (1, 1), "{sent:?}");
     assert!(send.stderr_text().contains("rename the file"), "{}", send.stderr_text());
     assert_eq!(fs::read(host.path("out/tree/good")).unwrap(), b"good");
+}
+
+/// What `jet demo --json` prints, as far as it is looked at here.
+#[derive(Debug, Deserialize)]
+struct Shown {
+    ok: bool,
+    runs: Vec<IgnoredAny>,
 }
 
 #[test]
@@ -156,8 +164,7 @@ fn the_demo_checks_itself_and_cleans_up() {
         work.as_os_str(),
         os("--json"),
     ]);
-    let shown = demo.succeed();
-    assert_eq!(shown["ok"], true, "{shown}");
-    assert_eq!(shown["runs"].as_array().map(Vec::len), Some(2), "{shown}");
+    let shown: Shown = demo.succeed();
+    assert!(shown.ok && shown.runs.len() == 2, "{shown:?}");
     assert_eq!(fs::read_dir(&work).unwrap().count(), 0);
 }

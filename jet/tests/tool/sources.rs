@@ -2,6 +2,8 @@
 //! arrived as it is.
 
 use crate::host::Host;
+use jet::files::receiving::ReceiveReport;
+use jet::files::sending::SendReport;
 use jet_client::receive::{RegisterOptions, Session};
 use jet_test_support::tree::test_bytes;
 use jet_test_support::waiting::{WAIT_LIMIT, until};
@@ -26,10 +28,10 @@ fn a_sparse_file_that_is_filled_before_there_is_a_receiver_is_sent_as_it_is_then
         file.write_all_at(&test_bytes(at, 1 << 20), at << 20).unwrap();
     }
     let recv = host.recv(&out, &[]);
-    let sent = send.succeed();
+    let sent: SendReport = send.succeed();
     assert!(fs::read(&path).unwrap() == fs::read(out.join("file")).unwrap(), "called sent, and differs");
-    assert_eq!((&sent["sent_again"], &sent["files"]), (&1.into(), &1.into()), "{sent}");
-    recv.stop();
+    assert_eq!((sent.sent_again, sent.files), (1, 1), "{sent:?}");
+    recv.stop::<ReceiveReport>();
 }
 
 /// Covers a file that is written to while its last piece is in flight. No check of a later piece can show the
@@ -64,9 +66,9 @@ fn a_file_that_changes_after_its_last_piece_was_read_is_sent_again() {
         }
         message.consume();
     }
-    let sent = send.succeed();
+    let sent: SendReport = send.succeed();
     let count = |wanted| kinds.iter().filter(|&&kind| kind == wanted).count();
-    assert_eq!((count(BEGIN), count(COMPLETE), &sent["sent_again"]), (2, 1, &1.into()), "{kinds:?} {sent}");
+    assert_eq!((count(BEGIN), count(COMPLETE), sent.sent_again), (2, 1, 1), "{kinds:?} {sent:?}");
 }
 
 #[test]
@@ -79,7 +81,7 @@ fn a_file_that_says_it_is_empty_and_is_not_is_refused() {
     assert_eq!(send.wait().code(), Some(1));
     assert!(send.stderr_text().contains("write what it holds to another file"), "{}", send.stderr_text());
     assert!(!out.join("cpuinfo").exists());
-    recv.stop();
+    recv.stop::<ReceiveReport>();
 }
 
 /// Sends a file directly in `.`, whose path has one component, like that of a file that is named on the
@@ -103,5 +105,5 @@ fn a_link_that_takes_a_files_place_while_it_is_sent_is_not_followed() {
     assert_eq!(send.wait().code(), Some(1));
     assert!(send.stderr_text().contains("is a symbolic link now"), "{}", send.stderr_text());
     assert!(!out.join("file").exists());
-    recv.stop();
+    recv.stop::<ReceiveReport>();
 }

@@ -11,6 +11,7 @@
 
 use crate::host::Host;
 use crate::parts::{is_part, snapshot_named};
+use jet::files::sending::{Failure, SendReport};
 use jet_test_support::disk::TinyDisk;
 use jet_test_support::process::Process;
 use jet_test_support::random::Random;
@@ -174,19 +175,19 @@ impl Storm {
         let said = sending.jet.stderr_text();
         assert!(matches!(code, Some(0 | 1)), "{code:?}: {said}");
         self.check_named(Path::new(&sending.name));
-        let printed = sending.jet.printed();
+        let printed: SendReport = sending.jet.printed();
         let there: Vec<_> = sending.outs.iter().map(|out| there(out, sending)).collect();
         let everything = BTreeSet::from_iter(sending.content.keys().map(|name| name_of(name)));
         let anywhere: BTreeSet<_> = there.iter().flatten().cloned().collect();
-        let failed = self.failed(sending, &printed["failures"]);
+        let failed = self.failed(sending, &printed.failures);
         let missing = everything.difference(&anywhere);
         let unexplained: Vec<_> = missing.filter(|path| !failed.contains(*path)).collect();
-        let not_tried = printed["not_tried"].as_u64().unwrap();
+        let not_tried = printed.not_tried;
         assert!(
             unexplained.len() as u64 <= not_tried,
             "not called failed, and these differ: {unexplained:?}\n{said}"
         );
-        assert_eq!(code == Some(0), failed.is_empty() && not_tried == 0, "{printed}");
+        assert_eq!(code == Some(0), failed.is_empty() && not_tried == 0, "{printed:?}");
         // A file that was named in one directory and had no room in another is rightly reported as failed,
         // and is there.
         let right: Vec<_> =
@@ -194,15 +195,14 @@ impl Storm {
         assert!(right.is_empty(), "called failed, and these are there: {right:?}\n{said}");
         self.seen.elsewhere += failed.intersection(&anywhere).count() as u64;
         self.seen.sent += u64::from(code == Some(0));
-        self.seen.sent_again += printed["sent_again"].as_u64().unwrap();
+        self.seen.sent_again += printed.sent_again;
     }
 
     /// Returns the files that a sender reported as failed, and checks that the storm explains each reason.
-    fn failed(&mut self, sending: &Sending, failures: &serde_json::Value) -> BTreeSet<String> {
-        let failures = failures.as_array().unwrap();
+    fn failed(&mut self, sending: &Sending, failures: &[Failure]) -> BTreeSet<String> {
         let mut failed = BTreeSet::new();
         for failure in failures {
-            let (path, error) = (failure["path"].as_str().unwrap(), failure["error"].as_str().unwrap());
+            let Failure { path, error } = failure;
             // A receiver is never away for as long as senders wait, so only a full disk explains a failure.
             assert!(
                 self.disk && error.contains("ENOSPC"),

@@ -16,7 +16,7 @@ use jet_control::{ControlConnection, ControlRequest, ControlResponse, ErrorCode}
 use jet_core::{Checksums, OpenError};
 use jet_fabric::memory::SharedMemory;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -121,6 +121,16 @@ fn answer_command(command: Command) {
     }
 }
 
+/// Guard that lets a reading of the cache go on when dropped, also where the test fails.
+struct LetGoOn(PathBuf);
+
+impl Drop for LetGoOn {
+    fn drop(&mut self) {
+        // Opening it for both does not wait for a reader.
+        drop(std::fs::OpenOptions::new().read(true).write(true).open(&self.0));
+    }
+}
+
 #[test]
 fn a_cache_that_cannot_be_read_holds_up_neither_the_status_nor_registrations() {
     let folder = tempfile::tempdir().unwrap();
@@ -129,6 +139,7 @@ fn a_cache_that_cannot_be_read_holds_up_neither_the_status_nor_registrations() {
     let plane = ControlPlane::start(folder.path(), Some(publisher.view()));
     let (mut tool, mut application) = (plane.client(), plane.client());
     let ages = plane.run(move || {
+        let _let_go_on = LetGoOn(fifo);
         let mut ages = Vec::new();
         for _ in 0..20 {
             let status = tool.status().expect("a status");
@@ -142,7 +153,6 @@ fn a_cache_that_cannot_be_read_holds_up_neither_the_status_nor_registrations() {
         ages
     });
     assert!(ages.is_sorted() && ages.last() > Some(&300), "25 ms lie between two: {ages:?}");
-    drop(std::fs::OpenOptions::new().write(true).open(&fifo).unwrap());
 }
 
 #[test]
