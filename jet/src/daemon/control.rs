@@ -161,7 +161,8 @@ pub fn refuse_connection(stream: &UnixStream, sessions_max: u32, tools_max: usiz
     tracing::warn!("more than {all} control connections; one is refused");
     let text = format!(
         "all {all} control connections of the daemon are in use: {sessions_max} for applications \
-         (limits.sessions), and {tools_max} beside them; end some of the programs that hold them, or try again"
+         (limits.sessions), and {tools_max} beside them; end some of the programs that hold them, or try \
+         again"
     );
     if let Ok(frame) = encode_frame(&refusal(ErrorCode::TooManyConnections, text)) {
         // The client may have hung up.
