@@ -54,7 +54,7 @@ fn as_many_pieces_as_may_be_in_flight_make_the_same_tree() {
 #[test]
 fn what_is_synced_is_the_same_tree() {
     let (_, received) = round_trip("tcp", &["--fsync"], &["--piece-bytes", "1000000"]);
-    assert_eq!(received.fsync, true);
+    assert!(received.fsync);
 }
 
 #[test]
