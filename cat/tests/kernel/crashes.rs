@@ -84,13 +84,10 @@ fn after_an_end_between_any_two_steps_the_next_start_finds_everything_as_before(
 fn a_hundred_starts_each_killed_somewhere_leave_nothing() {
     let mounted = Mounted::new();
     let before = mounted.picture();
-    let mut seed = 0x2545_f491_4f6c_dd1du64;
+    let mut random = fastrand::Rng::with_seed(1);
     for turn in 0..100 {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
         // What the previous process left is put back by the start of this one.
-        let step = STEPS.get(usize::try_from(seed % 8).unwrap()).copied();
+        let step = STEPS.get(random.usize(..8)).copied();
         crash_after(&mounted, step);
         if turn % 10 == 9 {
             for left in recover(&mounted.resctrl, mounted.folder()).unwrap() {

@@ -509,19 +509,3 @@ pub fn connect(ends: &mut [End], client: usize, server: usize, address: &Address
     assert!(qp == theirs && says(&private_data, b""), "{qp:?} {private_data:?}");
     (ours, theirs)
 }
-
-/// Small generator of pseudo-random numbers, the same for the same seed.
-pub struct Numbers(u64);
-
-impl Numbers {
-    pub fn new(seed: u64) -> Self {
-        Self(seed | 1)
-    }
-
-    pub fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from((self.0 >> 16) % bound as u64).unwrap()
-    }
-}

@@ -38,7 +38,7 @@ pub fn a_send_completes_after_the_reads_before_it(fabric: &dyn Fabric) {
 }
 
 pub fn no_send_completes_before_what_was_posted_before_it(fabric: &dyn Fabric) {
-    let mut numbers = Numbers::new(18);
+    let mut numbers = fastrand::Rng::with_seed(18);
     let mut world = World::new(fabric);
     let qps: Vec<_> = (0..3).map(|_| world.connect()).collect();
     let (mut number, mut posted) = (0, 0);
@@ -46,11 +46,11 @@ pub fn no_send_completes_before_what_was_posted_before_it(fabric: &dyn Fabric) {
     while posted < 300 {
         assert!(Instant::now() < give_up, "{posted} found room");
         number += 1;
-        let (_, theirs) = qps[numbers.below(qps.len())];
+        let (_, theirs) = qps[numbers.usize(..qps.len())];
         let (address, key) = world.client().source_address(0);
-        let bytes = 1 + numbers.below(200_000);
+        let bytes = 1 + numbers.usize(..200_000);
         let area = world.server().read_area(0, bytes);
-        let done = if numbers.below(3) == 0 {
+        let done = if numbers.usize(..3) == 0 {
             world.server().try_read(theirs, address, key, &[area])
         } else {
             world.server().try_send(theirs, &header(number), Payload::Inline(&source_bytes(0, bytes % 300)))
@@ -60,7 +60,7 @@ pub fn no_send_completes_before_what_was_posted_before_it(fabric: &dyn Fabric) {
             Err(PostError::QueueFull) => {}
             Err(error) => panic!("{error}"),
         }
-        let end = numbers.below(2);
+        let end = numbers.usize(..2);
         world.ends[end].step();
     }
     world.settle();

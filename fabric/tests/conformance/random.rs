@@ -27,19 +27,19 @@ pub fn random_traffic_arrives_as_it_was_sent(fabric: &dyn Fabric) {
             u64::from(now.subsec_nanos())
         });
     println!("JET_CONFORMANCE_SEED={seed}");
-    let mut numbers = Numbers::new(seed);
+    let mut numbers = fastrand::Rng::with_seed(seed);
     let mut world = World::new(fabric);
     let mut pairs: Vec<Pair> = (0..6).map(|_| new_pair(&mut world)).collect();
     let mut running: HashMap<(usize, u64), Running> = HashMap::new();
     for _ in 0..1500 {
-        let (end, pair) = (numbers.below(2), numbers.below(pairs.len()));
-        match numbers.below(100) {
+        let (end, pair) = (numbers.usize(..2), numbers.usize(..pairs.len()));
+        match numbers.usize(..100) {
             0 => end_pair(&mut world, &mut pairs, pair, end, &mut running),
             1..60 => send(&mut world, &mut pairs[pair], end, &mut numbers),
             _ => read(&mut world, &pairs[pair], end, &mut numbers, &mut running),
         }
-        if numbers.below(3) > 0 {
-            let end = numbers.below(2);
+        if numbers.usize(..3) > 0 {
+            let end = numbers.usize(..2);
             world.ends[end].step();
             check_reads(&mut world, end, &mut running);
         }
@@ -67,11 +67,11 @@ fn new_pair(world: &mut World) -> Pair {
     Pair { qps: [server, client], sent: [Vec::new(), Vec::new()] }
 }
 
-fn send(world: &mut World, pair: &mut Pair, end: usize, numbers: &mut Numbers) {
-    let (from, bytes) = (numbers.below(SOURCE_BYTES - SLAB), numbers.below(SLAB + 1));
-    let bytes = if numbers.below(2) == 0 { bytes % 128 } else { bytes };
+fn send(world: &mut World, pair: &mut Pair, end: usize, numbers: &mut fastrand::Rng) {
+    let (from, bytes) = (numbers.usize(..SOURCE_BYTES - SLAB), numbers.usize(..SLAB + 1));
+    let bytes = if numbers.usize(..2) == 0 { bytes % 128 } else { bytes };
     let (inline, area) = (source_bytes(from, bytes), world.ends[end].source_area(from, bytes));
-    let registered = numbers.below(2) == 0;
+    let registered = numbers.usize(..2) == 0;
     let payload = if registered { Payload::Registered(area) } else { Payload::Inline(&inline) };
     let number = pair.sent[end].len() as u64;
     match world.ends[end].try_send(pair.qps[end], &header(number), payload) {
@@ -85,7 +85,7 @@ fn read(
     world: &mut World,
     pair: &Pair,
     end: usize,
-    numbers: &mut Numbers,
+    numbers: &mut fastrand::Rng,
     running: &mut HashMap<(usize, u64), Running>,
 ) {
     // Four READs at once have a quarter of the area each.
@@ -94,17 +94,17 @@ fn read(
     }) else {
         return;
     };
-    let pieces = 1 + numbers.below(world.ends[end].nic().limits().scatter_max.min(32) as usize);
+    let pieces = 1 + numbers.usize(..world.ends[end].nic().limits().scatter_max.min(32) as usize);
     let mut at = quarter * QUARTER;
     let stretches: Vec<_> = (0..pieces)
         .map(|_| {
-            let (gap, bytes) = (numbers.below(64), 1 + numbers.below(QUARTER / pieces - 64));
+            let (gap, bytes) = (numbers.usize(..64), 1 + numbers.usize(..QUARTER / pieces - 64));
             at += gap + bytes;
             (at - bytes, bytes)
         })
         .collect();
     let bytes: usize = stretches.iter().map(|(_, bytes)| bytes).sum();
-    let from = numbers.below(SOURCE_BYTES - bytes + 1);
+    let from = numbers.usize(..SOURCE_BYTES - bytes + 1);
     let (address, key) = world.ends[1 - end].source_address(from as u64);
     let scatter: Vec<_> =
         stretches.iter().map(|&(offset, bytes)| world.ends[end].read_area(offset, bytes)).collect();

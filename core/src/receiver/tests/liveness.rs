@@ -262,13 +262,8 @@ fn shuffles(config: Config, messages: usize, seed: u64, keep: usize) {
     let (app, other) = (bench.open("shuffle"), bench.open("other"));
     let peers = [bench.join("shuffle"), bench.join("shuffle")];
     let beside = bench.join("other");
-    let mut random = seed | 1;
-    let mut below = move |bound: usize| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        usize::try_from(random >> 20).unwrap() % bound
-    };
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut below = move |bound: usize| random.usize(..bound);
     let mut requested = 0;
     let mut left = BTreeMap::<u32, u64>::new();
     let mut held = Vec::<Delivery>::new();
