@@ -176,6 +176,12 @@ pub struct Completion {
     pub status: Status,
 }
 
+impl Completion {
+    /// Value for places in which [`Nic::poll`] has not put a completion yet.
+    pub const UNUSED: Self =
+        Self { qp: Qp { index: 0, generation: 0 }, work: Work::Send { id: 0 }, status: Status::Flushed };
+}
+
 /// Most bytes of private data that a connection request or its answer carries in Jet.
 pub const PRIVATE_DATA_MAX: usize = 56;
 

@@ -146,11 +146,6 @@ impl Traffic {
         let source_key = nic.register(&source, Access::RemoteRead)?;
         let headers = Arc::new(SharedMemory::new("jet-headers", entries as usize * HEADER_BYTES, false)?);
         let headers_key = nic.register(&headers, Access::LocalWrite)?;
-        let nothing = Completion {
-            qp: Qp { index: 0, generation: 0 },
-            work: Work::Send { id: 0 },
-            status: Status::Flushed,
-        };
         let mut traffic = Self {
             nic,
             shape,
@@ -158,7 +153,7 @@ impl Traffic {
             headers,
             headers_key,
             connections: Vec::with_capacity(shape.connections),
-            completions: vec![nothing; 64].into_boxed_slice(),
+            completions: vec![Completion::UNUSED; 64].into_boxed_slice(),
             clock: Instant::now(),
             nic_clock: CoarseClock::start(),
             latencies: Histogram::new_with_bounds(100, 60_000_000_000, 3)?,

@@ -49,11 +49,6 @@ impl End {
         let slabs = Arc::new(SharedMemory::new("bench-slabs", AREA_BYTES as usize, false)?);
         let headers = nic.register(&headers, Access::LocalWrite)?;
         let slabs = nic.register(&slabs, Access::LocalWrite)?;
-        let nothing = Completion {
-            qp: Qp { index: 0, generation: 0 },
-            work: Work::Send { id: 0 },
-            status: Status::Flushed,
-        };
         let mut end = Self {
             nic,
             clock: CoarseClock::start(),
@@ -61,7 +56,7 @@ impl End {
             connected: 0,
             headers,
             slabs,
-            completions: [nothing; 64],
+            completions: [Completion::UNUSED; 64],
             sent: 0,
             received: 0,
             read: 0,

@@ -43,14 +43,9 @@ fn until<T>(
     mut check: impl FnMut(&mut [VerbsNic; 2]) -> Option<T>,
 ) -> T {
     let deadline = Instant::now() + WAIT_LIMIT;
-    let nothing = Completion {
-        qp: Qp { index: 0, generation: 0 },
-        work: Work::Send { id: 0 },
-        status: Status::Flushed,
-    };
     loop {
         for nic in nics.iter_mut() {
-            nic.poll(0, &mut [nothing; 16]);
+            nic.poll(0, &mut [Completion::UNUSED; 16]);
         }
         if let Some(found) = check(nics) {
             return found;
@@ -242,12 +237,7 @@ impl Crowd {
     }
 
     fn turn(&mut self) {
-        let unused = Completion {
-            qp: Qp { index: 0, generation: 0 },
-            work: Work::Send { id: 0 },
-            status: Status::Flushed,
-        };
-        self.nic.poll(0, &mut [unused; 16]);
+        self.nic.poll(0, &mut [Completion::UNUSED; 16]);
         while let Some(event) = self.nic.poll_event(0) {
             match event {
                 Event::Connected { .. } => self.stands += 1,
@@ -277,12 +267,7 @@ fn a_thousand_come_at_once_and_go_at_once_and_none_of_their_calls_is_where_other
     let before = set_up::SLOW_CALLS.get();
     let (mut asked, mut stood, mut ended) = (0, 0, 0);
     while ended < SIZE {
-        let unused = Completion {
-            qp: Qp { index: 0, generation: 0 },
-            work: Work::Send { id: 0 },
-            status: Status::Flushed,
-        };
-        server.poll(0, &mut [unused; 16]);
+        server.poll(0, &mut [Completion::UNUSED; 16]);
         while let Some(event) = server.poll_event(0) {
             match event {
                 Event::ConnectRequest { qp, .. } => {

@@ -147,11 +147,6 @@ impl Driver {
             retry: options.retry,
             ..ProtocolOptions::default()
         });
-        let unused = Completion {
-            qp: Qp { index: 0, generation: 0 },
-            work: Work::Send { id: 0 },
-            status: Status::Flushed,
-        };
         let mut driver = Self {
             nic,
             protocol,
@@ -172,7 +167,7 @@ impl Driver {
             early: Vec::with_capacity(usize::from(RECEIVE_ENTRIES)),
             unflushed: 0,
             inline_bytes_max,
-            completions: vec![unused; BATCH].into_boxed_slice(),
+            completions: vec![Completion::UNUSED; BATCH].into_boxed_slice(),
             failure: None,
             driven_ns: 0,
         };

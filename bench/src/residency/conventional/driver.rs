@@ -150,12 +150,7 @@ impl Driver {
     /// # Errors
     /// An error of the NIC or the system.
     pub fn run(&mut self, application: &std::thread::Thread) -> Result<(), Box<dyn Error>> {
-        let nothing = Completion {
-            qp: Qp { index: 0, generation: 0 },
-            work: Work::Send { id: 0 },
-            status: Status::Flushed,
-        };
-        let mut completions = [nothing; 64];
+        let mut completions = [Completion::UNUSED; 64];
         let mut idle_since = None;
         let mut clock = CoarseClock::start();
         loop {

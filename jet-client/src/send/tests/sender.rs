@@ -115,12 +115,7 @@ fn start_with(
 
 impl FakeReceiver {
     fn run(&mut self, stop: &AtomicBool) {
-        let nothing = NicCompletion {
-            qp: Qp { index: 0, generation: 0 },
-            work: Work::Send { id: 0 },
-            status: Status::Flushed,
-        };
-        let mut completions = [nothing; 16];
+        let mut completions = [NicCompletion::UNUSED; 16];
         let clock = Clock::start();
         while !stop.load(Ordering::Relaxed) {
             let now_ns = clock.now_ns();

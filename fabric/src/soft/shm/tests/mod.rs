@@ -79,12 +79,7 @@ impl Host {
     }
 
     fn turn(&mut self) {
-        let none = Completion {
-            qp: Qp { index: 0, generation: 0 },
-            work: Work::Send { id: 0 },
-            status: Status::Flushed,
-        };
-        let mut found = [none; 16];
+        let mut found = [Completion::UNUSED; 16];
         let count = self.nic.poll(self.now_ns, &mut found);
         self.completions.extend_from_slice(&found[..count]);
         self.events.extend(self.nic.poll_event(self.now_ns));
