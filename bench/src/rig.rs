@@ -5,18 +5,17 @@ use crate::consumer::{self, ConsumerArgs, Order, Reading, Report};
 use crate::membw;
 use crate::residency::conventional::{self, ConventionalArgs};
 use crate::residency::touched::{Marks, Touched};
+use jet::child_process::{ChildProcess, this_program};
 use jet::daemon::DaemonArgs;
 use jet_cat::CpuSet;
 use jet_client::receive::{RegisterOptions, Session};
 use jet_control::ControlConnection;
 use jet_control::status::Status;
 use jet_fabric::Address;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 /// Name under which a rig's application registers.
@@ -72,9 +71,10 @@ pub fn reads_max() -> u32 {
 
 /// A daemon, and possibly an application. Both processes end when the rig is dropped.
 pub struct Rig {
+    // In the order in which they end: an application first, and the folder once nobody uses it.
+    app: Option<ChildProcess>,
+    daemon: ChildProcess,
     directory: tempfile::TempDir,
-    daemon: Child,
-    app: Option<Child>,
 }
 
 impl Rig {
@@ -100,8 +100,8 @@ impl Rig {
         touched: Option<&Touched>,
     ) -> io::Result<Self> {
         let mut rig = Self::start_daemon(fabric, settings)?;
-        let mut app = role();
-        app.arg("app").arg("--control-socket").arg(rig.control_socket());
+        let mut app = role("app")?;
+        app.arg("--control-socket").arg(rig.control_socket());
         if read {
             app.arg("--read");
         }
@@ -111,7 +111,7 @@ impl Rig {
         if let Some(touched) = touched {
             app.arg("--touched").arg(touched.path());
         }
-        let mut app = app.spawn()?;
+        let mut app = ChildProcess::start(app)?;
         let up = wait_until(&mut app, || rig.status().is_ok_and(|status| status.session_count > 0));
         rig.app = Some(app);
         up.map(|()| rig)
@@ -130,9 +130,8 @@ impl Rig {
             address if address.starts_with("rdma:") => address.to_owned(),
             _ => format!("shm:{}", directory.path().join("nic.sock").display()),
         };
-        let mut daemon = role();
+        let mut daemon = role("daemon")?;
         daemon
-            .arg("daemon")
             .arg("--listen")
             .arg(listen)
             .arg("--control-socket")
@@ -141,7 +140,7 @@ impl Rig {
         for setting in settings {
             daemon.arg("--set").arg(setting);
         }
-        let mut rig = Self { directory, daemon: daemon.spawn()?, app: None };
+        let mut rig = Self { app: None, daemon: ChildProcess::start(daemon)?, directory };
         let up = wait_until(&mut rig.daemon, || ControlConnection::connect(&socket).is_ok());
         match up {
             Ok(()) => Ok(rig),
@@ -184,50 +183,30 @@ impl Rig {
 
     /// Returns the application's process id, if there is an application.
     pub fn app_pid(&self) -> Option<u32> {
-        self.app.as_ref().map(Child::id)
+        self.app.as_ref().map(ChildProcess::id)
+    }
+
+    /// Returns the processes of the rig, the daemon's first.
+    pub fn processes(&self) -> impl Iterator<Item = &ChildProcess> {
+        std::iter::once(&self.daemon).chain(&self.app)
     }
 }
 
-impl Drop for Rig {
-    fn drop(&mut self) {
-        for child in self.app.iter_mut().chain([&mut self.daemon]) {
-            // A child that ended early has already failed to answer.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-/// A process that takes memory bandwidth. The process ends when this handle is dropped.
-pub struct MembwProcess {
-    child: Child,
-}
-
-impl MembwProcess {
-    /// Starts a process that takes `rate` GB/s on a core.
-    ///
-    /// # Errors
-    /// An error of the system.
-    pub fn start(rate: f64, core: u32) -> io::Result<Self> {
-        let mut command = role();
-        let child =
-            command.arg("membw").args([&format!("--rate={rate}"), &format!("--core={core}")]).spawn()?;
-        Ok(Self { child })
-    }
-}
-
-impl Drop for MembwProcess {
-    fn drop(&mut self) {
-        // Errors do not matter: the process may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Starts a process that takes `rate` GB/s of memory bandwidth on a core.
+///
+/// # Errors
+/// An error of the system.
+pub fn start_membw(rate: f64, core: u32) -> io::Result<ChildProcess> {
+    let mut command = role("membw")?;
+    command.args([format!("--rate={rate}"), format!("--core={core}")]);
+    ChildProcess::start(command)
 }
 
 /// An application as a process of its own, which stops reading on order. The process ends when this handle is
 /// dropped.
 pub struct ConsumerProcess {
-    child: Child,
+    /// The application's process.
+    pub child: ChildProcess,
     orders: ChildStdin,
     reports: ChildStdout,
 }
@@ -239,16 +218,15 @@ impl ConsumerProcess {
     /// An error of the system, or that the application did not register.
     pub fn start(rig: &Rig, app: &str, reading: Reading) -> io::Result<Self> {
         let reading = clap::ValueEnum::to_possible_value(&reading).expect("no value is skipped");
-        let mut command = role();
+        let mut command = role("consumer")?;
         command
-            .arg("consumer")
             .arg("--control-socket")
             .arg(rig.control_socket())
             .args(["--app", app, "--reading", reading.get_name()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        let mut child = command.spawn()?;
-        let (Some(orders), Some(reports)) = (child.stdin.take(), child.stdout.take()) else {
+        let mut child = ChildProcess::start(command)?;
+        let (Some(orders), Some(reports)) = (child.take_stdin(), child.take_stdout()) else {
             unreachable!("both are pipes");
         };
         let mut process = Self { child, orders, reports };
@@ -266,65 +244,23 @@ impl ConsumerProcess {
         self.orders.write_all(&line)?;
         consumer::read_report(&mut self.reports)
     }
-
-    /// Sends a signal to the application's process.
-    ///
-    /// # Errors
-    /// An error of the system.
-    pub fn signal(&self, signal: Signal) -> io::Result<()> {
-        Ok(kill_process(Pid::from_child(&self.child), signal)?)
-    }
-
-    /// Waits until a signal has stopped the application's process, which runs on for a moment after the
-    /// signal was sent.
-    ///
-    /// # Errors
-    /// An error of the system, or that the process ended.
-    pub fn wait_until_stopped(&self) -> io::Result<()> {
-        let asked = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-        let status = waitid(WaitId::Pid(Pid::from_child(&self.child)), asked)?;
-        match status {
-            Some(status) if status.stopped() => Ok(()),
-            _ => Err(io::Error::other("an application ended where it was to be stopped")),
-        }
-    }
-
-    /// Waits until the application's process has ended.
-    ///
-    /// # Errors
-    /// An error of the system.
-    pub fn wait(&mut self) -> io::Result<()> {
-        self.child.wait().map(drop)
-    }
 }
 
-impl Drop for ConsumerProcess {
-    fn drop(&mut self) {
-        // Ends a stopped process, too. One that ended early has already failed to answer.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Returns a command that runs this binary in a role, without standard input and output. The caller adds the
+/// role's arguments.
+///
+/// # Errors
+/// An error of the system.
+pub fn role(name: &str) -> io::Result<Command> {
+    let mut command = this_program()?;
+    command.args(["role", name]).stdout(Stdio::null());
+    Ok(command)
 }
 
-/// Returns a command that runs this binary in a role, to which the caller adds the role's arguments. The new
-/// process ends when this process does.
-pub fn role() -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into()));
-    command.arg("role").stdin(Stdio::null()).stdout(Stdio::null());
-    // SAFETY: both calls are async-signal-safe and touch nothing of the parent.
-    unsafe {
-        command.pre_exec(|| {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            Ok(())
-        });
-    }
-    command
-}
-
-fn wait_until(child: &mut Child, mut ready: impl FnMut() -> bool) -> io::Result<()> {
+fn wait_until(child: &mut ChildProcess, mut ready: impl FnMut() -> bool) -> io::Result<()> {
     let deadline = Instant::now() + START_LIMIT;
     while !ready() {
-        if let Some(status) = child.try_wait()? {
+        if let Some(status) = child.ended()? {
             return Err(io::Error::other(format!("a process of the rig ended at its start: {status}")));
         }
         if Instant::now() > deadline {

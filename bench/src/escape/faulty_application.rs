@@ -83,7 +83,7 @@ impl FaultyApplication {
         load.run(BEFORE, Some(&mut self.feed))?;
         match stop {
             Stop::NotReading => self.process.order(Order::Stop).map(drop)?,
-            Stop::Signal => self.process.signal(Signal::STOP)?,
+            Stop::Signal => self.process.child.signal(Signal::STOP)?,
         }
         Ok(())
     }
@@ -96,12 +96,11 @@ impl FaultyApplication {
     /// An error of the load or the system.
     pub fn run_and_kill(&mut self, load: &mut Load) -> Result<Killed, Box<dyn Error>> {
         load.run(BEFORE, Some(&mut self.feed))?;
-        self.process.signal(Signal::STOP)?;
-        self.process.wait_until_stopped()?;
+        self.process.child.stop()?;
         let held = load.until_held(&self.name, &mut self.feed)?;
-        self.process.signal(Signal::KILL)?;
+        self.process.child.signal(Signal::KILL)?;
         let at = Instant::now();
-        self.process.wait()?;
+        self.process.child.wait()?;
         Ok(Killed { at, held })
     }
 
@@ -123,7 +122,7 @@ impl FaultyApplication {
         let start = Instant::now();
         match stop {
             Stop::NotReading => self.process.order(Order::Go).map(drop)?,
-            Stop::Signal => self.process.signal(Signal::CONT)?,
+            Stop::Signal => self.process.child.signal(Signal::CONT)?,
         }
         let read = load.drain_other(&mut self.feed)?;
         load.drain()?;

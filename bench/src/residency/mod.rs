@@ -31,7 +31,7 @@ mod turns;
 
 use crate::provenance::Run;
 use crate::report::{Bound, Row, RunSize};
-use crate::rig::MembwProcess;
+use crate::rig::start_membw;
 use counted::Counted;
 use jet_cat::CpuSet;
 use picture::Picture;
@@ -136,7 +136,7 @@ fn one_size(
     let (spans, loads) = run_size.of((Spans::FULL, &LOADS[..]), (Spans::BRIEF, &BRIEF_LOADS[..]));
     // Loads are offered beside the antagonist only, where the tail's bound applies.
     for (antagonist, loads) in [(None, &[][..]), (Some(args.antagonist), loads)] {
-        let _hammer = antagonist.map(|rate| MembwProcess::start(rate, OTHERS_CORE)).transpose()?;
+        let _hammer = antagonist.map(|rate| start_membw(rate, OTHERS_CORE)).transpose()?;
         let setting = Setting { shape, antagonist, loads, spans };
         turns::warm_up(&mut receivers, spans)?;
         let classifier = calibrated()?;

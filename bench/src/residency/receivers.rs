@@ -16,8 +16,9 @@ use super::touched::Touched;
 use super::traffic::{Shape, Traffic};
 use crate::processor_time;
 use crate::rig::{Rig, reads_max};
+use jet::child_process::ChildProcess;
 use jet_wire::SLAB_BYTES;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use rustix::process::Signal;
 use std::error::Error;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -161,9 +162,12 @@ impl StartedReceiver {
         }
     }
 
-    fn pids(&self) -> Vec<u32> {
-        let application = self.rig().and_then(Rig::app_pid);
-        [self.driving_pid()].into_iter().chain(application).collect()
+    /// Returns the receiver's processes, the one that drives the NIC first.
+    fn children(&self) -> Vec<&ChildProcess> {
+        match &self.processes {
+            Processes::Jet(rig) => rig.processes().collect(),
+            Processes::Conventional(process) => vec![process.child()],
+        }
     }
 
     /// Returns the most READs and the most bytes of buffers in use at once since the last call. `None`: the
@@ -183,15 +187,8 @@ impl StartedReceiver {
     /// # Errors
     /// A process ended.
     pub fn stop(&self) -> Result<(), Box<dyn Error>> {
-        for pid in self.pids() {
-            kill_process(known(pid)?, Signal::STOP)?;
-        }
-        for pid in self.pids() {
-            let asked = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-            let status = waitid(WaitId::Pid(known(pid)?), asked)?;
-            if !status.is_some_and(|status| status.stopped()) {
-                return Err(format!("{}: a process of it ended", self.receiver.name()).into());
-            }
+        for child in self.children() {
+            child.stop().map_err(|error| format!("{}: {error}", self.receiver.name()))?;
         }
         Ok(())
     }
@@ -201,8 +198,8 @@ impl StartedReceiver {
     /// # Errors
     /// A process ended.
     pub fn continue_receivers(&self) -> Result<(), Box<dyn Error>> {
-        for pid in self.pids() {
-            kill_process(known(pid)?, Signal::CONT)?;
+        for child in self.children() {
+            child.signal(Signal::CONT)?;
         }
         Ok(())
     }
@@ -212,7 +209,7 @@ impl StartedReceiver {
     /// # Errors
     /// One of them ended.
     pub fn processor_time(&self) -> io::Result<Duration> {
-        self.pids().into_iter().map(processor_time::of).sum()
+        self.children().into_iter().map(|child| processor_time::of(child.id())).sum()
     }
 
     /// Returns how many MiB of the pool are in use for large messages while the senders run a closed loop:
@@ -246,10 +243,6 @@ impl StartedReceiver {
         let mib = |slabs: f64| slabs * SLAB_BYTES as f64 / 1_048_576.0;
         Ok(Some((mib(mean), mib(most))))
     }
-}
-
-fn known(pid: u32) -> io::Result<Pid> {
-    i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
 #[cfg(test)]

@@ -26,13 +26,13 @@ use crate::connections::Connections;
 use crate::consumer::{Behaviour, Consumer};
 use crate::e2e::Load;
 use crate::report::{Bound, Row, median, pairwise};
-use crate::rig::Rig;
+use crate::rig::{Rig, role};
 use jet_wire::SLAB_BYTES;
 use perftest::{Figure, Place};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::net::IpAddr;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 const LARGE: usize = 256 << 10;
 /// Number of large messages of a sample: they take seconds on an emulated processor, and a tenth of a second
@@ -166,15 +166,30 @@ fn hand_over(samples: u32) -> Result<Vec<f64>, Box<dyn Error>> {
     let output = command.args(["handoff", "--json", "--samples", &samples.to_string()]).output()?;
     let rows = String::from_utf8(output.stdout)?;
     for line in rows.lines() {
-        let row: serde_json::Value = serde_json::from_str(line)?;
-        if row["metric"] == "session segment, one way" {
-            let samples = row["samples"].as_array().ok_or("a row has samples")?;
-            return Ok(samples.iter().filter_map(|span_ns| Some(span_ns.as_f64()? / 1e3)).collect());
+        // The first line tells of the run.
+        if let Line::Row { metric, samples } = serde_json::from_str(line)?
+            && metric == "session segment, one way"
+        {
+            return Ok(samples.iter().map(|span_ns| span_ns / 1e3).collect());
         }
     }
     let (status, words) = (output.status, String::from_utf8_lossy(&output.stderr));
     Err(format!("jet-bench handoff printed no row \"session segment, one way\" ({status}): {words}{rows}")
         .into())
+}
+
+/// Line that `jet-bench --json` prints, with what [`hand_over`] needs of it.
+#[derive(serde::Deserialize)]
+#[serde(untagged)]
+enum Line {
+    Row {
+        metric: String,
+        samples: Vec<f64>,
+    },
+    Run {
+        #[serde(rename = "run")]
+        _run: serde::de::IgnoredAny,
+    },
 }
 
 fn connections(fabric: &str, samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
@@ -246,8 +261,8 @@ fn posted_mib(connections: &Connections) -> Result<f64, Box<dyn Error>> {
 /// Adds rows for allocations and system calls per message. The system calls are counted in a process of this
 /// binary that does nothing else.
 fn counted(address: IpAddr, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(["role", "verbs-bare", &address.to_string()]).stdin(Stdio::null());
+    let mut command = role("verbs-bare")?;
+    command.arg(address.to_string());
     let (counts, said) = syscalls::count(&mut command)?;
     let [send_polls, read_polls]: [u64; 2] = serde_json::from_str(&said)?;
     // The intervals: before the first mark, between two marks, SENDs, READs, after the last mark.

@@ -1,9 +1,9 @@
 //! Runs the programs of perftest with server and client on this host, and takes one figure from each run.
 
-use std::io::{self, Read};
+use jet::child_process::ChildProcess;
+use std::io;
 use std::net::IpAddr;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The RDMA device and address on which perftest's server and client run.
@@ -52,24 +52,19 @@ pub fn run(place: &Place, program: &str, figure: Figure, options: &[&str]) -> io
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        // SAFETY: `prctl` is async-signal-safe and touches nothing of the parent.
-        unsafe {
-            command.pre_exec(|| {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                Ok(())
-            });
-        }
         command
     };
     let missing = |error: io::Error| {
         io::Error::new(error.kind(), format!("{program}: {error}; install it (Debian's package perftest)"))
     };
-    let mut server = Ended(command().spawn().map_err(missing)?);
-    wait_listening(&mut server.0, &port)?;
-    let mut client = Ended(command().arg(place.address.to_string()).spawn().map_err(missing)?);
+    let mut server = ChildProcess::start(command()).map_err(missing)?;
+    wait_listening(&mut server, &port)?;
+    let mut client = command();
+    client.arg(place.address.to_string());
+    let mut client = ChildProcess::start(client).map_err(missing)?;
     let deadline = Instant::now() + RUN_LIMIT;
     let status = loop {
-        if let Some(status) = client.0.try_wait()? {
+        if let Some(status) = client.ended()? {
             break status;
         }
         if Instant::now() > deadline {
@@ -77,27 +72,15 @@ pub fn run(place: &Place, program: &str, figure: Figure, options: &[&str]) -> io
         }
         std::thread::sleep(Duration::from_millis(5));
     };
-    let said = |from: Option<&mut dyn Read>| {
-        let mut text = String::new();
-        from.map(|from| from.read_to_string(&mut text)).transpose().map(|_| text)
+    let (Some(out), Some(errors)) = (client.take_stdout(), client.take_stderr()) else {
+        unreachable!("both are pipes");
     };
-    let out = said(client.0.stdout.as_mut().map(|out| out as &mut dyn Read))?;
-    let errors = said(client.0.stderr.as_mut().map(|out| out as &mut dyn Read))?;
+    let (out, errors) = (io::read_to_string(out)?, io::read_to_string(errors)?);
     // The last line that is a number.
     let number = out.lines().rev().find_map(|line| line.trim().parse().ok());
     number.filter(|_| status.success()).ok_or_else(|| {
         io::Error::other(format!("{program} {} ended with {status}: {out}{errors}", options.join(" ")))
     })
-}
-
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        // A program that has ended needs no signal.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 fn free_port() -> io::Result<u16> {
@@ -106,7 +89,7 @@ fn free_port() -> io::Result<u16> {
 
 /// Waits until perftest's server listens, as the kernel's table of sockets shows. A trial connection is no
 /// way to find out, since the server takes only one connection.
-fn wait_listening(server: &mut Child, port: &str) -> io::Result<()> {
+fn wait_listening(server: &mut ChildProcess, port: &str) -> io::Result<()> {
     let port = port.parse::<u16>().map_err(io::Error::other)?;
     let listening = format!(":{port:04X} ");
     let deadline = Instant::now() + START_LIMIT;
@@ -122,7 +105,7 @@ fn wait_listening(server: &mut Child, port: &str) -> io::Result<()> {
         if found {
             return Ok(());
         }
-        if let Some(status) = server.try_wait()? {
+        if let Some(status) = server.ended()? {
             return Err(io::Error::other(format!("perftest's server ended with {status}")));
         }
         if Instant::now() > deadline {

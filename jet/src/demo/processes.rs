@@ -1,24 +1,22 @@
 //! Processes of the demo: this same program, started again with other arguments. Each process ends before the
 //! demo does, or with it.
 
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use crate::child_process::{ChildProcess, this_program};
+use rustix::process::Signal;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::ExitStatus;
 
 /// Limit of the bytes that are shown of the end of a process's log.
 const LOG_SHOWN_BYTES: usize = 2000;
 
-/// Process of the demo, with its pidfd. Dropping it kills the process.
+/// Process of the demo, with the files that take its output. Dropping it kills the process.
 #[derive(Debug)]
 pub(super) struct Process {
     pub name: String,
-    child: Child,
-    /// Descriptor that is readable when the process has ended.
-    pidfd: OwnedFd,
+    child: ChildProcess,
     out: PathBuf,
     log: PathBuf,
     ended: Option<ExitStatus>,
@@ -29,35 +27,16 @@ impl Process {
     /// standard error to `NAME.log`.
     pub(super) fn start(work: &Path, name: &str, arguments: &[&std::ffi::OsStr]) -> io::Result<Self> {
         let (out, log) = (work.join(format!("{name}.out")), work.join(format!("{name}.log")));
-        let parent = rustix::process::getpid();
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(arguments).stdin(Stdio::null()).stdout(File::create(&out)?).stderr(File::create(&log)?);
-        // SAFETY: the closure, which runs between fork and exec, makes system calls only. It allocates
-        // nothing and takes no lock.
-        unsafe {
-            command.pre_exec(move || {
-                rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-                // The parent may have ended before the signal was set.
-                if rustix::process::getppid() == Some(parent) {
-                    Ok(())
-                } else {
-                    Err(io::ErrorKind::BrokenPipe.into())
-                }
-            });
-        }
-        let mut child = command.spawn()?;
-        let pid = Pid::from_child(&child);
-        let pidfd = pidfd_open(pid, PidfdFlags::empty()).inspect_err(|_| {
-            let _ = child.kill();
-            let _ = child.wait();
-        })?;
-        Ok(Self { name: name.to_owned(), child, pidfd, out, log, ended: None })
+        let mut command = this_program()?;
+        command.args(arguments).stdout(File::create(&out)?).stderr(File::create(&log)?);
+        let child = ChildProcess::start(command)?;
+        Ok(Self { name: name.to_owned(), child, out, log, ended: None })
     }
 
     /// Returns the exit status of the process if it has ended.
     pub(super) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         if self.ended.is_none() {
-            self.ended = self.child.try_wait()?;
+            self.ended = self.child.ended()?;
         }
         Ok(self.ended)
     }
@@ -70,7 +49,7 @@ impl Process {
     /// Asks the process to end, by SIGTERM.
     pub(super) fn terminate(&self) {
         // A process that is gone already needs no signal.
-        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let _ = self.child.signal(Signal::TERM);
     }
 
     /// Reads the JSON object that the process printed.
@@ -88,16 +67,7 @@ impl Process {
 
 impl AsFd for Process {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.pidfd.as_fd()
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        if self.ended.is_none() {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
+        self.child.as_fd()
     }
 }
 

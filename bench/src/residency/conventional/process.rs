@@ -5,17 +5,19 @@ use crate::residency::touched::Touched;
 use crate::residency::traffic::Shape;
 use crate::rig::role;
 use clap::ValueEnum;
+use jet::child_process::ChildProcess;
 use jet_fabric::Address;
 use std::io::{self, BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::process::{ChildStdin, ChildStdout, Stdio};
 
 /// The process of a conventional receiver. The process ends when this handle is dropped.
 pub struct ConventionalProcess {
-    _directory: tempfile::TempDir,
-    address: Address,
-    child: Child,
+    child: ChildProcess,
     questions: ChildStdin,
     answers: BufReader<ChildStdout>,
+    address: Address,
+    // Below the process, and so removed after its end.
+    _directory: tempfile::TempDir,
 }
 
 impl ConventionalProcess {
@@ -33,8 +35,8 @@ impl ConventionalProcess {
         let directory = crate::interrupt::folder()?;
         let path = directory.path().join("nic.sock");
         let buffers = buffers.to_possible_value().expect("no value is skipped");
-        let mut command = role();
-        command.arg("conventional").args(["--listen", &format!("shm:{}", path.display())]);
+        let mut command = role("conventional")?;
+        command.args(["--listen", &format!("shm:{}", path.display())]);
         command.args(["--buffers", buffers.get_name()]);
         for (name, value) in [
             ("--connections", shape.connections),
@@ -48,13 +50,14 @@ impl ConventionalProcess {
             command.arg("--reads-max").arg(reads.to_string());
         }
         command.arg("--touched").arg(touched.path());
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let (Some(questions), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = ChildProcess::start(command)?;
+        let (Some(questions), Some(answers)) = (child.take_stdin(), child.take_stdout()) else {
             unreachable!("both are pipes");
         };
         let answers = BufReader::new(answers);
         let address = Address::Shm(path);
-        let mut process = Self { _directory: directory, address, child, questions, answers };
+        let mut process = Self { child, questions, answers, address, _directory: directory };
         // The first line that it prints is its address.
         let mut line = String::new();
         process.answers.read_line(&mut line)?;
@@ -81,16 +84,13 @@ impl ConventionalProcess {
         self.child.id()
     }
 
+    /// Returns the process itself.
+    pub fn child(&self) -> &ChildProcess {
+        &self.child
+    }
+
     /// Returns the address that senders connect to.
     pub fn address(&self) -> &Address {
         &self.address
-    }
-}
-
-impl Drop for ConventionalProcess {
-    fn drop(&mut self) {
-        // Errors do not matter: the process may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
