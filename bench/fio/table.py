@@ -8,10 +8,16 @@ HEADER = ["job", "senders", "GB/s", "IOPS", "p50 us", "p99 us", "p99.9 us", "err
 
 def row(job, common):
     write = job["write"]
+    # fio leaves out the percentiles where there was no write, and those that its option percentile_list does not name.
     percentile = write["clat_ns"].get("percentile", {})
     us = [f"{percentile[key] / 1000:.0f}" if key in percentile else "-" for key in ("50.000000", "99.000000", "99.900000")]
-    senders = {**common, **job.get("job options", {})}.get("numjobs", "1")
-    errors = str(job.get("total_err", 0)) if job.get("error", 0) == 0 else f"{job['error']} (errno)"
+    # fio lists the options that were given, and counts errors only where a job goes on after them.
+    options = {**common, **job.get("job options", {})}
+    senders = options.get("numjobs", "1")
+    if job["error"]:
+        errors = f"{job['error']} (errno)"
+    else:
+        errors = "0" if options.get("continue_on_error", "none") == "none" else str(job["total_err"])
     return [job["jobname"], senders, f"{write['bw_bytes'] / 1e9:.2f}", f"{write['iops']:.0f}", *us, errors]
 
 

@@ -57,8 +57,8 @@ def main(arguments):
         found = []
         for name in arguments[1:]:
             with open(name, encoding="utf-8") as file:
-                # Rows only: what jet-bench prints begins with the run that they are of.
-                found += [line for line in map(json.loads, file) if "bench" in line]
+                # What jet-bench prints begins with the run that the rows are of.
+                found += [line for line in map(json.loads, file) if "run" not in line]
         return table(found)
     as_json, brief = ("--json" in arguments[:2], "--brief" in arguments[:2])
     name, directory = arguments[as_json + brief:]
