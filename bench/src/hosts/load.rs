@@ -8,19 +8,19 @@
 //!
 //! The processor time of the other host is not visible here: `jet-bench receive` prints it there.
 
-use super::run::{Outcome, Run, STALL_LIMIT};
-use super::{explained, seconds, some_seconds, tag_of};
+use super::run::{Outcome, STALL_LIMIT, Run};
+use super::{Target, explained, span_above_zero, tag_of};
 use crate::processor_time;
 use crate::report::{Bound, Row};
 use crate::schedule::{Arrivals, Schedule};
 use crate::send_loop::{Messages, SendLoop};
 use hdrhistogram::Histogram;
 use jet::commands::Signals;
+use jet::values::parse_span_or_seconds;
 use jet_cat::CpuSet;
 use jet_client::send::SenderOptions;
 use jet_fabric::Address;
 use std::error::Error;
-use std::net::IpAddr;
 use std::time::Duration;
 
 /// Limit, in bytes, of the buffers for the messages of one run on this host. More is refused as a mistake.
@@ -43,15 +43,8 @@ then here:
 
 Ctrl-C ends the run and prints what was measured so far; the exit code is then 130.")]
 pub struct Args {
-    /// Where the daemon listens: tcp:host:port, rdma:host:port or shm:/path
-    #[arg(long, value_name = "ADDR")]
-    to: Address,
-    /// The address of this host that an rdma: connection leaves from, and so its device
-    #[arg(long, value_name = "IP")]
-    from: Option<IpAddr>,
-    /// Name of the application behind that daemon
-    #[arg(long, value_name = "NAME", default_value = crate::rig::APP)]
-    app: String,
+    #[command(flatten)]
+    target: Target,
     /// Bytes of a message, several as 4096,262144; up to 4096 they are copied and sent at once, more are READ
     /// by the receiver
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "262144",
@@ -68,11 +61,12 @@ pub struct Args {
     /// How the messages of an open loop are spread over time
     #[arg(long, value_enum, default_value = "poisson", requires = "rate")]
     arrivals: Arrivals,
-    /// Seconds of a run
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = some_seconds)]
+    /// Length of a run, in seconds or as 500ms
+    #[arg(long, value_name = "SPAN", default_value = "10", value_parser = span_above_zero)]
     runtime: Duration,
-    /// Seconds before each run that are not counted [default: an eighth of the run, 1 at most]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    /// Time before each run that is not counted, in seconds or as 500ms [default: an eighth of the run, 1s at
+    /// most]
+    #[arg(long, value_name = "SPAN", value_parser = parse_span_or_seconds)]
     warm_up: Option<Duration>,
     /// Messages carry a CRC32C; who checks it is the daemon's read.checksums
     #[arg(long)]
@@ -210,10 +204,10 @@ fn one(
     signals: &Signals,
 ) -> Result<(Outcome, usize, Duration), Box<dyn Error>> {
     let options = SenderOptions {
-        source: args.from,
+        source: args.target.from,
         crc: args.crc,
         spin_max: Duration::from_micros(args.spin_us),
-        ..sender_options(&args.to, &args.app, cell.bytes, cell.depth)
+        ..sender_options(&args.target.to, &args.target.app, cell.bytes, cell.depth)
     };
     let mut messages = Messages { bytes: cell.bytes, depth: cell.depth, tag: 0, class: args.class };
     let buffers = if messages.are_small() { 0 } else { cell.depth };
@@ -224,14 +218,16 @@ fn one(
         messages.tag = tag_of(run);
         let schedule = cell.rate.map(|rate| Schedule::new(rate, args.arrivals, u64::from(run)));
         let mut measurement = Run::begin(name, span, schedule, &messages, signals);
-        sends.run(&messages, &mut measurement).map_err(|error| explained(error, &args.to, &args.app))?;
+        sends
+            .run(&messages, &mut measurement)
+            .map_err(|error| explained(error, &args.target.to, &args.target.app))?;
         let (outcome, without_end) = (measurement.finish(), sends.in_flight());
         if without_end > 0 && outcome.interrupted.is_none() {
             return Err(format!(
                 "{}: {without_end} messages have no end for {} s; does the application '{}' read?",
-                args.to,
+                args.target.to,
                 STALL_LIMIT.as_secs(),
-                args.app
+                args.target.app
             ));
         }
         Ok((outcome, without_end))

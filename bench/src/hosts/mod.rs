@@ -12,8 +12,10 @@ mod run;
 mod runs;
 
 use crate::send_loop::LoopError;
+use jet::values::parse_span_or_seconds;
 use jet_client::send::AckStatus;
 use jet_fabric::Address;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// Run number in the tags of messages that belong to no run. These messages are sent first, to fill caches
@@ -34,19 +36,24 @@ fn run_of(tag: u64) -> Option<u32> {
     (tag >> 32 == u64::from(TAG_MARK) && run != WARM_UP).then_some(run)
 }
 
-/// Parses seconds of a command line: decimals are allowed, up to a day.
-fn seconds(text: &str) -> Result<Duration, String> {
-    const DAY_S: f64 = 86_400.0;
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.0..=DAY_S).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("write seconds, as 10 or 0.5".to_owned()),
-    }
+/// Receiver on another host to which messages are sent.
+#[derive(clap::Args)]
+struct Target {
+    /// Where the daemon listens: tcp:host:port, rdma:host:port or shm:/path
+    #[arg(long, value_name = "ADDR")]
+    to: Address,
+    /// The address of this host that an rdma: connection leaves from, and so its device
+    #[arg(long, value_name = "IP")]
+    from: Option<IpAddr>,
+    /// Name of the application behind that daemon
+    #[arg(long, value_name = "NAME", default_value = crate::rig::APP)]
+    app: String,
 }
 
-/// Parses seconds of a command line, which must be above zero.
-fn some_seconds(text: &str) -> Result<Duration, String> {
-    let span = seconds(text)?;
-    if span.is_zero() { Err("write seconds above zero, as 10 or 0.5".to_owned()) } else { Ok(span) }
+/// Parses a span of time of a command line, which must be above zero.
+fn span_above_zero(text: &str) -> Result<Duration, String> {
+    let span = parse_span_or_seconds(text)?;
+    if span.is_zero() { Err("write a span above zero, as 10 or 500ms".to_owned()) } else { Ok(span) }
 }
 
 /// Describes an error of a load or probe, and says what to start or to change on which host.
@@ -71,13 +78,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_have_decimals_and_an_end() {
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        assert_eq!(seconds("0"), Ok(Duration::ZERO));
-        for bad in ["", "-1", "NaN", "1e9", "5s"] {
-            assert!(seconds(bad).is_err(), "{bad}");
+    fn the_length_of_a_run_is_above_zero() {
+        assert_eq!(span_above_zero("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(span_above_zero("2ms"), Ok(Duration::from_millis(2)));
+        for bad in ["0", "0ms", "-1", "2 parsecs"] {
+            assert!(span_above_zero(bad).is_err(), "{bad}");
         }
-        assert!(some_seconds("0").is_err());
     }
 
     #[test]

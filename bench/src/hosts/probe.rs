@@ -12,15 +12,15 @@
 
 use super::load::{pin_thread, sender_options, us};
 use super::run::{STALL_LIMIT, histogram};
-use super::{explained, seconds, some_seconds, tag_of};
+use super::{Target, explained, span_above_zero, tag_of};
 use crate::report::{Bound, Row};
 use crate::send_loop::{Measurement, Messages, Next, SendLoop};
 use hdrhistogram::Histogram;
 use jet::commands::Signals;
+use jet::values::parse_span_or_seconds;
 use jet_client::send::{Completion, SenderOptions};
 use jet_fabric::Address;
 use std::error::Error;
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// Time for which the probe's sender polls for ends before it sleeps: in practice the sender never sleeps.
@@ -32,27 +32,20 @@ const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.99
 /// Target and shape of the probe.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Where the daemon listens: tcp:host:port, rdma:host:port or shm:/path
-    #[arg(long, value_name = "ADDR")]
-    to: Address,
-    /// The address of this host that an rdma: connection leaves from, and so its device
-    #[arg(long, value_name = "IP")]
-    from: Option<IpAddr>,
-    /// Name of the application behind that daemon, and behind the daemon of --loopback
-    #[arg(long, value_name = "NAME", default_value = crate::rig::APP)]
-    app: String,
-    /// A daemon of this host with an application of the same name: each message over the wire is followed by
-    /// one to this daemon, and the difference is noted
+    #[command(flatten)]
+    target: Target,
+    /// A daemon of this host with an application of the same name (--app): each message over the wire is
+    /// followed by one to this daemon, and the difference is noted
     #[arg(long, value_name = "ADDR")]
     loopback: Option<Address>,
     /// Bytes of a message
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     bytes: u32,
-    /// Seconds of a sample
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = some_seconds)]
+    /// Length of a sample, in seconds or as 500ms
+    #[arg(long, value_name = "SPAN", default_value = "10", value_parser = span_above_zero)]
     runtime: Duration,
-    /// Seconds before each sample that are not counted
-    #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = seconds)]
+    /// Time before each sample that is not counted, in seconds or as 500ms
+    #[arg(long, value_name = "SPAN", default_value = "0.5", value_parser = parse_span_or_seconds)]
     warm_up: Duration,
     /// The core that the sending thread stays on; the thread polls for ends all the time
     #[arg(long, visible_alias = "cpu")]
@@ -99,11 +92,12 @@ struct Route<'a> {
 impl<'a> Route<'a> {
     fn connect(to: &'a Address, args: &'a Args) -> Result<Self, Box<dyn Error>> {
         let messages = Messages { bytes: args.bytes as usize, depth: 1, tag: 0, class: 0 };
-        let options = SenderOptions { spin_max: SPIN, ..sender_options(to, &args.app, messages.bytes, 1) };
-        let source = args.from.filter(|_| matches!(to, Address::Rdma(_)));
+        let options =
+            SenderOptions { spin_max: SPIN, ..sender_options(to, &args.target.app, messages.bytes, 1) };
+        let source = args.target.from.filter(|_| matches!(to, Address::Rdma(_)));
         let buffers = usize::from(!messages.are_small());
         let sends = SendLoop::connect(SenderOptions { source, ..options }, messages.bytes, buffers)?;
-        Ok(Self { to, app: &args.app, sends, messages })
+        Ok(Self { to, app: &args.target.app, sends, messages })
     }
 
     /// Sends one message over this route. Returns nanoseconds from its submission to its end; `None`: a
@@ -137,7 +131,7 @@ struct Sample {
 /// An error of a daemon, an application or the system.
 pub fn run(samples: u32, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     let signals = Signals::new()?;
-    let mut far = Route::connect(&args.to, args)?;
+    let mut far = Route::connect(&args.target.to, args)?;
     let mut near = args.loopback.as_ref().map(|to| Route::connect(to, args)).transpose()?;
     let _pinning = args.core.map(pin_thread).transpose()?;
     let mut seen = Vec::new();

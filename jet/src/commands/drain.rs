@@ -1,6 +1,7 @@
 //! Subcommand `jet drain`: lets this host's daemon finish the messages that it has, and then stop.
 
-use super::{fail, print, print_json, seconds};
+use super::{fail, print, print_json};
+use crate::values::parse_span_or_seconds;
 use jet_control::{CONTROL_SOCKET, ControlConnection, ControlRequest, ControlResponse};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -14,9 +15,9 @@ pub(super) struct Args {
     /// The daemon's control socket.
     #[arg(long, value_name = "PATH", default_value = CONTROL_SOCKET)]
     control_socket: PathBuf,
-    /// Seconds after which the daemon stops anyway [default: its shutdown.drain_ms; if it drains already, the
-    /// deadline that it has].
-    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    /// Time after which the daemon stops anyway, in seconds or as 500ms [default: its shutdown.drain_ms; if
+    /// it drains already, the deadline that it has].
+    #[arg(long, value_name = "SPAN", value_parser = parse_span_or_seconds)]
     deadline: Option<Duration>,
     /// Print one JSON object (fields: docs/json.md).
     #[arg(long)]

@@ -82,15 +82,6 @@ pub(crate) fn class(text: &str) -> Result<u8, String> {
     class.ok_or_else(|| format!("write a class from 0, the most urgent, to {}", jet_core::CLASSES_MAX - 1))
 }
 
-/// Reads a number of seconds from a command-line argument. Decimals are allowed; the maximum is 366 days.
-pub(crate) fn seconds(text: &str) -> Result<std::time::Duration, String> {
-    const YEAR_S: f64 = 366.0 * 86_400.0;
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.0..=YEAR_S).contains(&seconds) => Ok(std::time::Duration::from_secs_f64(seconds)),
-        _ => Err("write seconds, as 30 or 0.5".to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,13 +115,5 @@ mod tests {
     fn the_tool_says_what_it_does_and_not_what_the_crate_is() {
         let help = Cli::command().render_help().to_string();
         assert!(help.starts_with("Receives from remote hosts by RDMA"), "{help}");
-    }
-
-    #[test]
-    fn seconds_have_decimals_and_an_end() {
-        assert_eq!(seconds("0.5"), Ok(std::time::Duration::from_millis(500)));
-        for bad in ["", "-1", "NaN", "inf", "1e99", "5s"] {
-            assert!(seconds(bad).is_err(), "{bad}");
-        }
     }
 }

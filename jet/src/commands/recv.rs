@@ -1,11 +1,12 @@
 //! Subcommand `jet recv`: receives files as an application of this host's daemon.
 
-use super::{Signals, fail, print, print_json, seconds};
+use super::{Signals, fail, print, print_json};
 use crate::backoff::Backoff;
 use crate::files::parts::Swept;
 use crate::files::receiving::{Options, ReceiveReport, Received, Receiving, Served, Slow};
 use crate::log::ASKED_FOR;
 use crate::text;
+use crate::values::parse_span_or_seconds;
 use jet_client::receive::{ReceiveError, RegisterError, RegisterOptions, Session};
 use jet_control::{CONTROL_SOCKET, ErrorCode};
 use jet_wire::message::hello::AppName;
@@ -90,12 +91,12 @@ pub(super) struct Args {
     /// End after this many files.
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// End when nothing has arrived for this long.
-    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    /// End when nothing has arrived for this long, in seconds or as 500ms.
+    #[arg(long, value_name = "SPAN", value_parser = parse_span_or_seconds)]
     until_idle: Option<Duration>,
-    /// How long to wait for a daemon that is away, or for another receiver of this name that is just ending
-    /// [default: 10 at the start, later without end].
-    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    /// How long to wait for a daemon that is away, or for another receiver of this name that is just ending,
+    /// in seconds or as 500ms [default: 10s at the start, later without end].
+    #[arg(long, value_name = "SPAN", value_parser = parse_span_or_seconds)]
     daemon_timeout: Option<Duration>,
     /// Print one JSON object at the end (fields: docs/json.md).
     #[arg(long)]

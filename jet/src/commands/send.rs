@@ -1,6 +1,6 @@
 //! Subcommand `jet send`: sends files and directories to an application behind a daemon.
 
-use super::{Signals, fail, print, print_json, seconds};
+use super::{Signals, fail, print, print_json};
 use crate::backoff::Backoff;
 use crate::files::proof::{BLOCK_BYTES, Hash};
 use crate::files::sending::{Event, GIVE_UP_MAX, Link, MESSAGES_MAX, Options, Sending, Sent};
@@ -8,6 +8,7 @@ use crate::files::walk::Walk;
 use crate::log::ASKED_FOR;
 use crate::progress::{self, Progress};
 use crate::text;
+use crate::values::parse_span_or_seconds;
 use jet_client::send::{RetryPolicy, SendConnectError, Sender, SenderOptions};
 use jet_fabric::Address;
 use std::net::IpAddr;
@@ -54,8 +55,8 @@ pub(super) struct Args {
     /// The files and directories to send.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// How long to try again if the receiver is away or busy.
-    #[arg(long, value_name = "SECS", default_value = "30", value_parser = seconds)]
+    /// How long to try again if the receiver is away or busy, in seconds or as 500ms.
+    #[arg(long, value_name = "SPAN", default_value = "30", value_parser = parse_span_or_seconds)]
     retry_for: Duration,
     /// Limit of large pieces in flight; each takes --piece-bytes of memory.
     #[arg(long, value_name = "N", default_value_t = 4,

@@ -5,7 +5,8 @@ mod page;
 mod pressure;
 mod rdma;
 
-use super::{fail, print, print_json, seconds};
+use super::{fail, print, print_json};
+use crate::values::parse_span_or_seconds;
 use jet_control::connection::StatusError;
 use jet_control::status::Status;
 use jet_control::{CONTROL_SOCKET, ControlConnection};
@@ -30,8 +31,8 @@ pub(super) struct Args {
     /// Print one JSON object (fields: docs/json.md).
     #[arg(long)]
     json: bool,
-    /// Wait until every slab of the pool is free or posted, for at most this long.
-    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    /// Wait until every slab of the pool is free or posted, for at most this long, in seconds or as 500ms.
+    #[arg(long, value_name = "SPAN", value_parser = parse_span_or_seconds)]
     wait_whole: Option<Duration>,
 }
 

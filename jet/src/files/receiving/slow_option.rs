@@ -1,6 +1,7 @@
 //! Option that makes a receiver slow on purpose. The option serves to try what slow storage and a stopped
 //! application do to other applications.
 
+use crate::values::{self, SpanError};
 use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
@@ -44,12 +45,9 @@ pub struct Stop {
 /// Error in the text of a [`Slow`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SlowError {
-    /// The text of a span is no whole number with a unit.
-    #[error("'{text}' is no span; write a whole number and its unit, us, ms or s, as 5ms")]
-    Span {
-        /// Text in place of the span.
-        text: String,
-    },
+    /// The text of a span is no span, or no whole number of microseconds.
+    #[error("{0}; write a number and its unit, as 5ms")]
+    Span(SpanError),
     /// The span is zero or longer than 3600 s.
     #[error("a span of '{text}' is out of range; write 1us to 3600s")]
     SpanRange {
@@ -115,23 +113,13 @@ impl Stop {
 }
 
 fn parse_span(text: &str, least_us: u64) -> Result<Duration, SlowError> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let unit_us = match unit {
-        "us" => 1,
-        "ms" => 1_000,
-        "s" => 1_000_000,
-        _ => return Err(SlowError::Span { text: text.to_owned() }),
-    };
-    if number.is_empty() {
-        return Err(SlowError::Span { text: text.to_owned() });
-    }
-    let span_us = number.parse().ok().and_then(|number: u64| number.checked_mul(unit_us));
-    span_us
-        .filter(|&span_us| span_us >= least_us)
-        .map(Duration::from_micros)
-        .filter(|&span| span <= SPAN_MAX)
-        .ok_or_else(|| SlowError::SpanRange { text: text.to_owned() })
+    let out_of_range = || SlowError::SpanRange { text: text.to_owned() };
+    let span_us = values::parse_microseconds(text).map_err(|error| match error {
+        SpanError::TooLong(_) => out_of_range(),
+        error => SlowError::Span(error),
+    })?;
+    let span = Duration::from_micros(span_us);
+    if span_us >= least_us && span <= SPAN_MAX { Ok(span) } else { Err(out_of_range()) }
 }
 
 /// Writes the option in the form in which it is read.
@@ -206,22 +194,30 @@ mod tests {
         assert_eq!(either_order, "20ms/10,stop:3s@10s".parse().unwrap());
         // One slice in one is every slice.
         assert_eq!("5ms/1".parse::<Slow>().unwrap().to_string(), "5ms");
-        assert_eq!("1000us".parse::<Slow>().unwrap().to_string(), "1ms");
+        for (text, written) in [
+            ("1000us", "1ms"),
+            ("5 ms", "5ms"),
+            ("1.5s", "1500ms"),
+            ("5m", "300s"),
+            ("1500000ns/2,stop:1min 30s@0s", "1500us/2,stop:90s@0s"),
+        ] {
+            assert_eq!(text.parse::<Slow>().unwrap().to_string(), written);
+        }
     }
 
     #[test]
     fn what_is_wrong_is_said_with_what_to_write() {
-        let span = |text: &str| SlowError::Span { text: text.into() };
+        let span = |text: &str| SlowError::Span(SpanError::NoSpan(text.into()));
         let range = |text: &str| SlowError::SpanRange { text: text.into() };
         let share = |text: &str| SlowError::Share { text: text.into() };
         for (text, error) in [
             ("", span("")),
             ("5", span("5")),
             ("ms", span("ms")),
-            ("1.5s", span("1.5s")),
             ("-1s", span("-1s")),
-            ("5 ms", span("5 ms")),
-            ("5m", span("5m")),
+            ("2 parsecs", span("2 parsecs")),
+            ("5M", SlowError::Span(SpanError::LongUnit("5M".into()))),
+            ("1500ns", SlowError::Span(SpanError::NotWhole { text: "1500ns".into(), units: "microseconds" })),
             ("0ms", range("0ms")),
             ("3601s", range("3601s")),
             ("18446744073709551615s", range("18446744073709551615s")),
