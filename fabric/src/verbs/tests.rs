@@ -6,7 +6,7 @@
 use super::connection_manager::CmEvent;
 use super::{VerbsNic, VerbsOptions, set_up};
 use crate::address::Address;
-use crate::nic::{Completion, Event, Nic, PostError, PrivateData, Qp, ReadRequest, Status, Work};
+use crate::nic::{Completion, Event, Nic, PostError, PrivateData, Qp, ReadRequest};
 use rdma_sys::{ibv_access_flags, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_query_qp};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::os::fd::{AsRawFd, OwnedFd};
