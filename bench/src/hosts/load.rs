@@ -8,7 +8,7 @@
 //!
 //! The processor time of the other host is not visible here: `jet-bench receive` prints it there.
 
-use super::run::{Outcome, STALL_LIMIT, Run};
+use super::run::{Outcome, Run, STALL_LIMIT};
 use super::{Target, explained, span_above_zero, tag_of};
 use crate::processor_time;
 use crate::report::{Bound, Row};
