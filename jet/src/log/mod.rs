@@ -5,7 +5,7 @@
 //! journal that does not answer. Only lines that a user asked for wait a second for a slow reader
 //! ([`ASKED_FOR`]). Lines of one kind (one place in the source) that come too often are left out
 //! and counted. Lines that the log does not take are left out and counted, too. No function of this module
-//! panics.
+//! panics. Panics of any thread are log lines.
 //!
 //! * [`start`] starts the log, at the beginning of `main`.
 //! * [`Form`] selects lines for people, JSON, or the journal's own protocol.
@@ -15,6 +15,7 @@
 mod form;
 mod journal;
 mod limit;
+mod panics;
 mod record;
 mod stderr;
 mod writer;
@@ -105,7 +106,8 @@ pub struct Logging {
     _stop: Option<Stop>,
 }
 
-/// Starts the log of a program, with [`LogConfig::default`]. A second log in the same process writes nothing.
+/// Starts the log of a program, with [`LogConfig::default`]. Panics are logged from now on, at every level of
+/// the log, in place of the text that Rust writes. A second log in the same process writes nothing.
 pub fn start(program: &'static str) -> Logging {
     let (writer, stop) = Writer::start(program, Form::Auto.found(io::stderr().as_fd()));
     let (filter, level) = reload::Layer::new(LogConfig::default().level.0);
@@ -113,6 +115,7 @@ pub fn start(program: &'static str) -> Logging {
     if layers.try_init().is_err() {
         return Logging { _stop: None };
     }
+    panics::log_all(writer.clone());
     let _ = HANDLE.set(Handle { level, writer });
     Logging { _stop: Some(stop) }
 }

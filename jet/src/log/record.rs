@@ -1,15 +1,18 @@
 //! Turning `tracing` events into records, which own their message and fields.
 
 use super::ASKED_FOR;
-use super::limit::{Decision, Kind};
+use super::limit::{Kind, Place};
 use super::writer::Writer;
 use serde_json::Value;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::Context;
+
+/// Name of the field that tells apart the kinds of lines which one place in the source logs.
+const KIND: &str = "kind";
 
 /// A log line before it is written.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,6 +23,14 @@ pub(super) struct Record {
     pub fields: Vec<(&'static str, Value)>,
     /// Number of lines of the same kind that were left out before this one.
     pub left_out: u64,
+}
+
+impl Record {
+    /// Makes an error without fields, of this time.
+    pub fn error(message: String) -> Self {
+        let (level, time) = (Level::ERROR, SystemTime::now());
+        Self { time, level, message, fields: Vec::new(), left_out: 0 }
+    }
 }
 
 /// The layer of `tracing` that takes events, limits each kind of them, and gives records to the writer.
@@ -42,22 +53,18 @@ impl<S: Subscriber> tracing_subscriber::Layer<S> for Layer {
         if is_asked_for {
             event.record(&mut parts);
         } else {
-            let mut subject = Subject(None);
-            event.record(&mut subject);
-            let kind = Kind { place: metadata.callsite(), subject: subject.0 };
-            let limit = self.writer.limit();
-            match limit.ask(&kind, Instant::now()) {
-                Decision::Say { left_out: before } => left_out = before,
-                Decision::LeaveOut { first } => {
-                    if first {
-                        // The thread has to tell of it if no later line does.
-                        self.writer.wake();
-                    }
-                    return;
-                }
+            let mut names = Names::default();
+            event.record(&mut names);
+            let kind = Kind {
+                place: Place::Source(metadata.callsite(), names.kind),
+                subject: names.application.or(names.peer),
+            };
+            match self.writer.admit(&kind) {
+                Some(before) => left_out = before,
+                None => return,
             }
             event.record(&mut parts);
-            limit.note(&kind, *metadata.level(), &parts.message);
+            self.writer.limit().note(&kind, *metadata.level(), &parts.message);
         }
         let record = Record {
             time: SystemTime::now(),
@@ -70,29 +77,41 @@ impl<S: Subscriber> tracing_subscriber::Layer<S> for Layer {
     }
 }
 
-/// Hash of the application or the peer that an event names in its fields.
-struct Subject(Option<u64>);
+/// Hashes of what an event names in its fields, by which its lines are limited.
+#[derive(Default)]
+struct Names {
+    /// Kind of the line, where one place in the source logs several. Only the limits use this field.
+    kind: Option<u64>,
+    /// The application counts rather than the peer: its senders get a new number with each connection.
+    application: Option<u64>,
+    peer: Option<u64>,
+}
 
-impl Subject {
-    fn is_named(field: &Field) -> bool {
-        ["application", "peer"].contains(&field.name())
+impl Names {
+    fn named(&mut self, field: &Field) -> Option<&mut Option<u64>> {
+        match field.name() {
+            KIND => Some(&mut self.kind),
+            "application" => Some(&mut self.application),
+            "peer" => Some(&mut self.peer),
+            _ => None,
+        }
     }
 }
 
-impl Visit for Subject {
+impl Visit for Names {
     fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {}
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        if Self::is_named(field) && self.0.is_none() {
+        if let Some(named) = self.named(field) {
             let mut hasher = DefaultHasher::new();
             value.hash(&mut hasher);
-            self.0 = Some(hasher.finish());
+            *named = Some(hasher.finish());
         }
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        if Self::is_named(field) && self.0.is_none() {
-            self.0 = Some(value);
+        if let Some(named) = self.named(field) {
+            *named = Some(value);
         }
     }
 }
@@ -105,7 +124,9 @@ struct Parts {
 
 impl Parts {
     fn add(&mut self, field: &Field, value: Value) {
-        self.fields.push((field.name(), value));
+        if field.name() != KIND {
+            self.fields.push((field.name(), value));
+        }
     }
 }
 

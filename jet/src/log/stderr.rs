@@ -35,6 +35,9 @@ impl Stderr {
     /// State before the first line.
     pub const NONE: Self = Self { left_out: 0, timed_out: false, midway: false, reopened: None };
 
+    /// State in which no line waits: not even the first.
+    pub const AT_ONCE: Self = Self { timed_out: true, ..Self::NONE };
+
     /// Counts lines that were lost before they came here.
     pub fn left_out(&mut self, lines: u64) {
         self.left_out += lines;
@@ -96,6 +99,16 @@ fn reopen(to: BorrowedFd<'_>) -> Option<OwnedFd> {
     // Opening fails if another user owns the pipe, or its reader is gone. Then the descriptor is used as it
     // is.
     rustix::fs::open(format!("/proc/self/fd/{}", to.as_raw_fd()), flags, Mode::empty()).ok()
+}
+
+/// Makes standard error of this process one that never blocks, if it is a pipe or a terminal. Other processes
+/// that share it are not affected. For a process that is about to end, whose last words are not the log's.
+pub(super) fn never_block() {
+    let stderr = std::io::stderr();
+    if let Some(reopened) = reopen(stderr.as_fd()) {
+        // Fails for no descriptor that is open.
+        let _ = rustix::stdio::dup2_stderr(&reopened);
+    }
 }
 
 fn write_at_once(to: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {

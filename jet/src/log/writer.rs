@@ -1,17 +1,19 @@
 //! The thread that writes log lines.
 
-use super::form::{Form, escaped, human, json};
+use super::form::{Form, escaped, human, json, needs_time};
 use super::journal::Journal;
-use super::limit::{Limit, Untold};
+use super::limit::{Decision, Kind, Limit, Unreported};
+use super::panics;
 use super::record::Record;
 use super::stderr::Stderr;
 use crossbeam_queue::ArrayQueue;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::Thread;
+use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant, SystemTime};
 use tracing::Level;
 
@@ -26,6 +28,12 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// one.
 const LAST_WAIT: Duration = Duration::from_secs(10);
 
+/// Most panics of the thread after which it goes on.
+const PANICS_MAX: u32 = 8;
+
+/// Calls its argument with standard error, or with what a test has in its place.
+type WithStderr = dyn Fn(&mut dyn FnMut(BorrowedFd<'_>)) + Send + Sync;
+
 enum Item {
     Line(Record),
     /// Text for the last line of the terminal; empty to remove it.
@@ -35,6 +43,12 @@ enum Item {
 }
 
 struct Shared {
+    program: &'static str,
+    stderr: Box<WithStderr>,
+    /// Whether lines for people begin with their time.
+    has_time: bool,
+    /// Whether the thread runs: it takes what is queued.
+    is_running: AtomicBool,
     items: ArrayQueue<Item>,
     /// Number of lines that found no room in the queue.
     lost: AtomicU64,
@@ -63,6 +77,17 @@ impl Shared {
         self.items.push(item)
     }
 
+    fn form(&self) -> Form {
+        *self.form.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a line on the calling thread, without waiting: it is lost if standard error does not take it at
+    /// once. For errors that no thread writes.
+    fn write_at_once(&self, record: Record) {
+        let mut lines = Lines::new(self, Stderr::AT_ONCE);
+        (self.stderr)(&mut |to| lines.write(to, self.form(), &Item::Line(record.clone())));
+    }
+
     /// Tells those that wait for room that an item was taken.
     fn note_taken(&self) {
         self.taken.fetch_add(1, Ordering::Relaxed);
@@ -89,22 +114,39 @@ pub(super) struct Stop {
 }
 
 impl Writer {
-    /// Starts the thread. If the system starts none, lines are lost.
+    /// Starts the thread. If the system starts none, the reason is written at once. Errors are then written
+    /// by the threads that log them, without waiting, and all other lines are lost.
     pub fn start(program: &'static str, form: Form) -> (Self, Stop) {
-        Self::start_on(program, form, |write| write(io::stderr().as_fd()))
+        let has_time = needs_time(io::stderr().as_fd());
+        Self::start_with(program, form, has_time, |write| write(io::stderr().as_fd()), spawn)
     }
 
-    /// Starts the thread like [`Self::start`], with a standard error that a test provides.
-    fn start_on(
+    /// Starts the thread like [`Self::start`], with a standard error that a test provides, and without times.
+    #[cfg(test)]
+    pub fn start_on(
         program: &'static str,
         form: Form,
-        stderr: impl Fn(&mut dyn FnMut(BorrowedFd<'_>)) + Send + 'static,
+        stderr: impl Fn(&mut dyn FnMut(BorrowedFd<'_>)) + Send + Sync + 'static,
+    ) -> (Self, Stop) {
+        Self::start_with(program, form, false, stderr, spawn)
+    }
+
+    fn start_with(
+        program: &'static str,
+        form: Form,
+        has_time: bool,
+        stderr: impl Fn(&mut dyn FnMut(BorrowedFd<'_>)) + Send + Sync + 'static,
+        spawn: impl FnOnce(Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>>,
     ) -> (Self, Stop) {
         let shared = Arc::new(Shared {
+            program,
+            stderr: Box::new(stderr),
+            has_time,
+            is_running: AtomicBool::new(true),
             items: ArrayQueue::new(LINES),
             lost: AtomicU64::new(0),
             form: Mutex::new(form),
-            limit: Limit::default(),
+            limit: Limit::new(),
             stop: AtomicBool::new(false),
             taken: AtomicU64::new(0),
             stalled: AtomicBool::new(false),
@@ -113,22 +155,57 @@ impl Writer {
         });
         let (ends, done) = sync_channel(1);
         let of_thread = Arc::clone(&shared);
-        let run = move || write_all(program, &of_thread, stderr, &ends);
-        let thread = std::thread::Builder::new().name("jet-log".to_owned()).spawn(run);
-        let thread = thread.ok().map(|thread| thread.thread().clone());
+        let thread = match spawn(Box::new(move || run(&of_thread, &ends))) {
+            Ok(thread) => Some(thread.thread().clone()),
+            Err(error) => {
+                shared.is_running.store(false, Ordering::Release);
+                shared.write_at_once(Record::error(format!(
+                    "the log's thread cannot be started ({error}): only errors are logged"
+                )));
+                None
+            }
+        };
         let writer = Self { shared: Arc::clone(&shared), thread: thread.clone() };
         (writer, Stop { shared, thread, done })
     }
 
+    /// Decides whether a line of a kind is written. Returns how many lines of the kind were left out before
+    /// it, or counts it and returns `None`.
+    pub fn admit(&self, kind: &Kind) -> Option<u64> {
+        match self.shared.limit.decide(kind, Instant::now()) {
+            Decision::Write { left_out } => return Some(left_out),
+            // The thread has to report it if no later line does.
+            Decision::LeaveOut { first: true } => self.wake(),
+            Decision::LeaveOut { first: false } => {}
+            Decision::Lose => _ = self.shared.lost.fetch_add(1, Ordering::Relaxed),
+        }
+        None
+    }
+
     /// Queues a line, or counts it as lost if the queue is full.
     pub fn put(&self, record: Record) {
+        if !self.shared.is_running.load(Ordering::Acquire) {
+            return self.put_without_thread(record);
+        }
         self.count_lost(self.shared.push(Item::Line(record)));
         self.wake();
+    }
+
+    /// Writes an error at once, and counts any other line as lost.
+    fn put_without_thread(&self, record: Record) {
+        if record.level == Level::ERROR {
+            self.shared.write_at_once(record);
+        } else {
+            self.count_lost(Err(Item::Line(record)));
+        }
     }
 
     /// Queues a line like [`Self::put`], and waits for room if it has to: as long as lines are taken, and at
     /// most [`PATIENCE`] if none is. For threads that may wait.
     pub fn put_in_time(&self, record: Record) {
+        if !self.shared.is_running.load(Ordering::Acquire) {
+            return self.put_without_thread(record);
+        }
         self.count_lost(self.push_in_time(Item::Line(record)));
         self.wake();
     }
@@ -172,7 +249,8 @@ impl Writer {
                 (seen, since) = (taken, Instant::now());
             }
             let left = PATIENCE.saturating_sub(since.elapsed());
-            if left.is_zero() || self.thread.is_none() || shared.stalled.load(Ordering::Relaxed) {
+            let is_running = shared.is_running.load(Ordering::Acquire);
+            if left.is_zero() || !is_running || shared.stalled.load(Ordering::Relaxed) {
                 shared.stalled.store(true, Ordering::Relaxed);
                 return Err(item);
             }
@@ -215,33 +293,45 @@ impl Drop for Stop {
     }
 }
 
-fn write_all(
-    program: &str,
-    shared: &Shared,
-    stderr: impl Fn(&mut dyn FnMut(BorrowedFd<'_>)),
-    ends: &SyncSender<()>,
-) {
-    let mut lines = Lines { program, stderr: Stderr::NONE, journal: None, progress: String::new() };
+fn spawn(run: Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name("jet-log".to_owned()).spawn(run)
+}
+
+/// Runs the thread. After a panic of its own, which is in the queue then, the thread goes on.
+fn run(shared: &Shared, ends: &SyncSender<()>) {
+    panics::never_wait_on_this_thread();
+    for _ in 0..=PANICS_MAX {
+        if catch_unwind(AssertUnwindSafe(|| write_all(shared))).is_ok() {
+            break;
+        }
+    }
+    shared.is_running.store(false, Ordering::Release);
+    // Sending fails if the program no longer waits.
+    let _ = ends.send(());
+}
+
+/// Writes what is queued until the stop.
+fn write_all(shared: &Shared) {
+    let mut lines = Lines::new(shared, Stderr::NONE);
+    let stderr = &shared.stderr;
     loop {
         // Read the stop flag first: lines that were queued before the stop are then in the queue.
         let stop = shared.stop.load(Ordering::Acquire);
-        let form = || *shared.form.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(item) = shared.items.pop() {
-            lines.count_lost(form(), shared.lost.swap(0, Ordering::Relaxed));
-            stderr(&mut |to| lines.write(to, form(), &item));
+            lines.count_lost(shared.form(), shared.lost.swap(0, Ordering::Relaxed));
+            stderr(&mut |to| lines.write(to, shared.form(), &item));
             shared.note_taken();
         }
-        let (untold, again) = shared.limit.take_untold(Instant::now(), stop);
-        for Untold { level, message, left_out } in untold {
+        let (unreported, again) = shared.limit.take_unreported(Instant::now(), stop);
+        for Unreported { level, message, left_out } in unreported {
             let time = SystemTime::now();
-            let item = Item::Line(Record { time, level, message, fields: Vec::new(), left_out });
-            stderr(&mut |to| lines.write(to, form(), &item));
+            let record = Record { time, level, message: message.to_string(), fields: Vec::new(), left_out };
+            let item = Item::Line(record);
+            stderr(&mut |to| lines.write(to, shared.form(), &item));
         }
         if stop {
-            lines.count_lost(form(), shared.lost.swap(0, Ordering::Relaxed));
-            stderr(&mut |to| lines.tell_lost(to, form()));
-            // Sending fails if the program no longer waits.
-            let _ = ends.send(());
+            lines.count_lost(shared.form(), shared.lost.swap(0, Ordering::Relaxed));
+            stderr(&mut |to| lines.tell_lost(to, shared.form()));
             return;
         }
         match again {
@@ -251,13 +341,21 @@ fn write_all(
     }
 }
 
-/// Everything that the thread writes with, and the text that it shows.
+/// Everything that a thread writes with, and the text that it shows.
 struct Lines<'a> {
     program: &'a str,
+    has_time: bool,
     stderr: Stderr,
     journal: Option<Journal>,
     /// Text on the last line of the terminal.
     progress: String,
+}
+
+impl<'a> Lines<'a> {
+    fn new(shared: &'a Shared, stderr: Stderr) -> Self {
+        let Shared { program, has_time, .. } = *shared;
+        Self { program, has_time, stderr, journal: None, progress: String::new() }
+    }
 }
 
 impl Lines<'_> {
@@ -270,10 +368,10 @@ impl Lines<'_> {
 
     /// Writes a text to standard error, behind a line that tells of those that were left out before it.
     fn put(&mut self, to: BorrowedFd<'_>, form: Form, text: &str) {
-        let program = self.program;
+        let (program, has_time) = (self.program, self.has_time);
         self.stderr.put(to, text, |lines| match form {
             Form::Json => json(program, &loss(lines)),
-            Form::Auto | Form::Human | Form::Journald => human(program, &loss(lines)),
+            Form::Auto | Form::Human | Form::Journald => human(program, &loss(lines), has_time),
         });
     }
 
@@ -301,7 +399,7 @@ impl Lines<'_> {
                 let line = match form {
                     Form::Json => json(self.program, record),
                     // Also if the journal does not take the line: its stream, or a terminal, may.
-                    Form::Auto | Form::Human | Form::Journald => human(self.program, record),
+                    Form::Auto | Form::Human | Form::Journald => human(self.program, record, self.has_time),
                 };
                 if self.progress.is_empty() {
                     self.put(to, form, &line);
@@ -340,7 +438,9 @@ mod tests {
         Record { time: SystemTime::now(), level: Level::INFO, message, fields: Vec::new(), left_out: 0 }
     }
 
-    fn on(to: impl AsFd + Send + 'static) -> impl Fn(&mut dyn FnMut(BorrowedFd<'_>)) + Send + 'static {
+    fn on(
+        to: impl AsFd + Send + Sync + 'static,
+    ) -> impl Fn(&mut dyn FnMut(BorrowedFd<'_>)) + Send + Sync + 'static {
         move |write| write(to.as_fd())
     }
 
@@ -476,6 +576,28 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn without_a_thread_the_reason_and_errors_are_written_at_once_and_nothing_waits() {
+        let (reader, writer) = pipe().unwrap();
+        let spawn = |_| Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        let (lines, stop) = Writer::start_with("jetd", Form::Human, false, on(writer), spawn);
+        lines.put(record("left out".to_owned()));
+        lines.put(Record::error("bad".to_owned()));
+        let before = Instant::now();
+        // More than a pipe holds, and nobody reads.
+        for _ in 0..1000 {
+            lines.put_in_time(Record::error("y".repeat(4096)));
+        }
+        lines.flush();
+        // Each line that waited would take a second.
+        assert!(before.elapsed() < Duration::from_secs(60), "{:?}", before.elapsed());
+        drop((lines, stop));
+        let said = io::read_to_string(reader).unwrap();
+        let first = "jetd: error: the log's thread cannot be started (Resource temporarily unavailable \
+            (os error 11)): only errors are logged\njetd: error: bad\njetd: error: yyy";
+        assert!(said.starts_with(first), "{said:.200}");
     }
 
     #[test]

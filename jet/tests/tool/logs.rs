@@ -21,7 +21,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
 /// Log that takes nothing.
-enum Dead {
+pub enum Dead {
     /// The log's reader is gone.
     NoReader,
     /// The log's disk is full.
@@ -33,11 +33,11 @@ enum Dead {
 }
 
 impl Dead {
-    const ALL: [Self; 4] = [Self::NoReader, Self::FullDisk, Self::Stopped, Self::TooLong];
+    pub const ALL: [Self; 4] = [Self::NoReader, Self::FullDisk, Self::Stopped, Self::TooLong];
     /// Limit of a file's length in bytes. It is larger than the daemon's memory files.
     const FILE_BYTES_MAX: u64 = 1 << 30;
 
-    fn name(&self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         match self {
             Self::NoReader => "no reader",
             Self::FullDisk => "full disk",
@@ -48,7 +48,7 @@ impl Dead {
 
     /// Makes the log the command's standard error. The caller keeps the returned reader while the process
     /// runs.
-    fn prepare(&self, host: &Host, command: &mut Command) -> Option<PipeReader> {
+    pub fn prepare(&self, host: &Host, command: &mut Command) -> Option<PipeReader> {
         let (reader, mut writer) = pipe().unwrap();
         match self {
             Self::NoReader => {
@@ -246,7 +246,7 @@ fn names_with_control_characters_reach_no_terminal_as_they_are() {
 }
 
 /// Parses a daemon's log lines as JSON objects.
-fn objects(said: &str) -> Vec<Value> {
+pub fn objects(said: &str) -> Vec<Value> {
     said.lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
         .collect()
@@ -283,7 +283,12 @@ fn the_tool_writes_lines_of_the_level_and_in_the_form_that_are_asked_for() {
     assert_eq!(quiet.stderr_text(), "");
     let mut plain = host.send(&[&tree], &["--verbose", "--log-form", "human"]);
     assert!(plain.wait().success());
-    assert!(plain.stderr_text().starts_with("jet: "), "{}", plain.stderr_text());
+    // The log is a file, which notes no times by itself.
+    let said = plain.stderr_text();
+    let (time, text) = said.split_once(' ').expect("a time, and a text");
+    assert!(text.starts_with("jet: "), "{said}");
+    let time = humantime::parse_rfc3339(time).unwrap_or_else(|error| panic!("{error}: {said}"));
+    assert!(time.elapsed().is_ok_and(|elapsed| elapsed.as_secs() < 600), "{said}");
     // Slow on purpose: the receiver says so at its start.
     let lines = objects(&recv.stderr_text());
     assert!(lines.iter().any(|line| line["level"] == "info" && line["program"] == "jet"), "{lines:?}");
@@ -315,6 +320,28 @@ fn less_important_lines_are_left_out_where_that_is_asked_for() {
         Some(daemon.stderr_text()).filter(|said| said.contains("(application rude"))
     });
     assert!(!said.contains("listening on"), "{said}");
+}
+
+/// Checks that a daemon tells why it does not start where no thread can be started: not even the log's.
+#[test]
+fn a_daemon_that_can_start_no_thread_says_so() {
+    let host = Host::new("shm");
+    let os = OsStr::new;
+    let control = host.control();
+    let arguments =
+        [os("daemon"), os("--listen"), os(host.address()), os("--control-socket"), control.as_os_str()];
+    // Each thread wants a stack that no machine has.
+    let mut daemon =
+        host.start_with(&arguments, |command| _ = command.env("RUST_MIN_STACK", (1u64 << 60).to_string()));
+    assert_eq!(daemon.wait().code(), Some(1));
+    let said = daemon.stderr_text();
+    let mut lines = said.lines();
+    let first = lines.next().unwrap_or_default();
+    assert!(
+        first.contains("jetd: error: the log's thread cannot be started (Resource temporarily"),
+        "{said}"
+    );
+    assert!(lines.next().is_some_and(|line| line.contains("jetd: error: cannot start")), "{said}");
 }
 
 /// Checks that the log limits a line which everybody who may connect can cause again and again.

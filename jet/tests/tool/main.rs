@@ -14,6 +14,7 @@ mod kills;
 mod logs;
 mod lost_parts;
 mod notices;
+mod panics;
 mod parts;
 mod places;
 mod receiver_slow_on_purpose;

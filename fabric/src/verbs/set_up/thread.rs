@@ -113,7 +113,7 @@ impl SetUpThread {
         let thread = self.thread.as_ref().expect("it runs until this is dropped");
         assert!(
             !thread.is_finished(),
-            "the thread for set-up stopped unexpectedly; its last words are above"
+            "the thread for set-up stopped unexpectedly; the log lines before this one say why"
         );
         let lane = Lane::of(&order) as usize;
         self.shared.orders[lane].push(order).expect("there is a place for each connection");
@@ -204,7 +204,7 @@ impl Drop for SetUpThread {
         self.shared.ends.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // A thread that panicked has printed that.
+            // The log has the panic.
             let _ = thread.join();
         }
         // Objects of orders and outcomes are dropped before what they were made of.
