@@ -12,7 +12,7 @@ use jet_core::{
 };
 use jet_wire::message::Versions;
 use jet_wire::message::hello::{AppName, Hello};
-use jet_wire::message::{HeaderBytes, RequestFields, RequestHeader, SmallFields, SmallHeader};
+use jet_wire::message::{ByeReason, HeaderBytes, RequestFields, RequestHeader, SmallFields, SmallHeader};
 use jet_wire::segment::{Delivery, Release, release_kind};
 use std::hint::black_box;
 use std::time::Instant;
@@ -51,8 +51,8 @@ impl Commands for IdleEffectHandler {
         self.acknowledged += 1;
         self.sent.push(peer);
     }
-    fn disconnect(&mut self, peer: PeerId) {
-        panic!("peer {} was cut off", peer.0);
+    fn disconnect(&mut self, peer: PeerId, reason: ByeReason, _message: Option<u64>) {
+        panic!("peer {} was cut off: {reason:?}", peer.0);
     }
     fn deliver(&mut self, _session: SessionId, delivery: &Delivery, user_header: &[u8]) {
         black_box((delivery, user_header));

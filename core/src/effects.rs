@@ -1,7 +1,7 @@
 //! Effects: what the receiver asks of its driver.
 
 use crate::pool::Run;
-use jet_wire::message::HeaderBytes;
+use jet_wire::message::{ByeReason, HeaderBytes};
 use jet_wire::segment::{Delivery, HeldLimit};
 
 /// A connected sender: an index below `Config::peers_max`. Another sender may get the index after the loss of
@@ -194,8 +194,9 @@ pub trait Commands {
     /// SENDs a header to the peer. The driver answers with `handle_sent` when its NIC has taken the header.
     fn send(&mut self, peer: PeerId, header: &HeaderBytes);
 
-    /// Ends the connection after what was sent on it before. The driver answers with `handle_peer_lost`.
-    fn disconnect(&mut self, peer: PeerId);
+    /// Ends the connection after what was sent on it before. The driver answers with `handle_peer_lost`. For
+    /// [`ByeReason::BadMemory`], `message` is the sequence number of the message that could not be read.
+    fn disconnect(&mut self, peer: PeerId, reason: ByeReason, message: Option<u64>);
 
     /// Publishes the slot and appends the descriptor to the session's delivery ring. `user_header` is the
     /// whole header; one that does not fit the descriptor goes to the message's header cell first.

@@ -11,7 +11,7 @@ use jet_core::{
 use jet_escape::EscapeConfig;
 
 use jet_wire::message::hello::{AppName, Hello, Refusal};
-use jet_wire::message::{HeaderBytes, Versions, WIRE_VERSION};
+use jet_wire::message::{ByeReason, HeaderBytes, Versions, WIRE_VERSION};
 use jet_wire::segment::{Delivery, Release, delivery_kind, release_kind};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -65,7 +65,7 @@ impl Commands for World {
     fn send(&mut self, _: PeerId, header: &HeaderBytes) {
         self.said.push_back(header.0.to_vec());
     }
-    fn disconnect(&mut self, _: PeerId) {
+    fn disconnect(&mut self, _: PeerId, _: ByeReason, _: Option<u64>) {
         self.disconnected = true;
     }
     fn deliver(&mut self, _: SessionId, delivery: &Delivery, _: &[u8]) {

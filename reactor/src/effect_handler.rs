@@ -14,7 +14,7 @@ use jet_core::{
     SessionId, Standstill, Sums,
 };
 use jet_fabric::nic::{Nic, SrqEntry};
-use jet_wire::message::HeaderBytes;
+use jet_wire::message::{ByeReason, HeaderBytes};
 use jet_wire::segment::Delivery;
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 
@@ -101,6 +101,20 @@ impl<N: Nic, A: Application> EffectHandler<N, A> {
     }
 }
 
+/// Returns what a sender that is cut off for this reason has done; `None` for a sender without a fault.
+fn fault_of(reason: ByeReason) -> Option<&'static str> {
+    match reason {
+        ByeReason::Draining => None,
+        ByeReason::Malformed => Some("it sent a header that cannot be read"),
+        ByeReason::Version => Some("it sent a header of another version than the two ends agreed on"),
+        ByeReason::CreditExceeded => Some("it sent more messages than its credit allows"),
+        ByeReason::BadMemory => Some("its memory cannot be read: the key or the length is wrong"),
+        ByeReason::Unresponsive => {
+            Some("it took no acknowledgement for long, while there was no room for other messages")
+        }
+    }
+}
+
 impl<N: Nic, A: Application> Commands for EffectHandler<N, A> {
     fn post_srq(&mut self, entry: u32, slab: u32) {
         let header = self.memory.header_sge(entry);
@@ -121,7 +135,16 @@ impl<N: Nic, A: Application> Commands for EffectHandler<N, A> {
         posting.header(peer, header, &mut context);
     }
 
-    fn disconnect(&mut self, peer: PeerId) {
+    fn disconnect(&mut self, peer: PeerId, reason: ByeReason, message: Option<u64>) {
+        if let Some(words) = fault_of(reason) {
+            tracing::warn!(
+                peer = peer.0,
+                application = self.peers.application(peer),
+                message_id = message,
+                reason = ?reason,
+                "a sender is cut off: {words}"
+            );
+        }
         if let Some(qp) = self.peers.qp(peer) {
             self.nic.disconnect(qp);
         }

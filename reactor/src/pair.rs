@@ -12,6 +12,7 @@ use jet_fabric::nic::{
     Access, Completion, Event, MemoryKey, Nic, PrivateData, Qp, Sge, SrqEntry, Status, Work,
 };
 use jet_fabric::soft::{SoftNic, SoftOptions};
+use jet_wire::message::hello::AppName;
 use jet_wire::message::{CreditHeader, HEADER_BYTES, HeaderBytes};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -89,7 +90,7 @@ impl Pair {
         let pool = PoolMemory { pool, headers, pool_key, headers_key };
         let parts = Parts { nic, pool, escape, workers, congestion: Box::new(|_| ()) };
         let mut handler = EffectHandler::new(parts, &config);
-        handler.peers.bind(qp, PEER);
+        handler.peers.bind(qp, PEER, AppName::new("store").unwrap());
         Self { handler, sender, remote, taken, config, qp, address, began: Instant::now(), _folder: folder }
     }
 
@@ -97,7 +98,7 @@ impl Pair {
     pub(crate) fn join(&mut self, peer: PeerId) -> SoftNic {
         let mut sender = SoftNic::new(SoftOptions::default()).unwrap();
         let qp = connect(&mut sender, &mut self.handler.nic, &self.address);
-        self.handler.peers.bind(qp, peer);
+        self.handler.peers.bind(qp, peer, AppName::new("store").unwrap());
         sender
     }
 

@@ -2,6 +2,7 @@
 
 use jet_core::PeerId;
 use jet_fabric::nic::Qp;
+use jet_wire::message::hello::AppName;
 
 /// A peer's queue pair, and the SENDs that were posted to it and have not completed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -13,6 +14,8 @@ struct Bound {
 /// Peers and their queue pairs.
 pub(crate) struct Peers {
     bound: Box<[Bound]>,
+    /// Application to which a bound peer sends.
+    applications: Box<[Option<AppName>]>,
     /// Peer by the QP's index, with the QP's generation.
     peers: Box<[Option<(u32, PeerId)>]>,
 }
@@ -22,6 +25,7 @@ impl Peers {
     pub fn new(peers_max: u32, qps_max: u32) -> Self {
         Self {
             bound: vec![Bound::default(); peers_max as usize].into(),
+            applications: vec![None; peers_max as usize].into(),
             peers: vec![None; qps_max as usize].into(),
         }
     }
@@ -56,13 +60,20 @@ impl Peers {
         self.bound[peer.0 as usize].sends
     }
 
-    /// Binds a QP to a peer.
-    pub fn bind(&mut self, qp: Qp, peer: PeerId) {
+    /// Returns the name of the application to which a peer sends; none before the
+    /// first peer of that number.
+    pub fn application(&self, peer: PeerId) -> Option<&str> {
+        self.applications[peer.0 as usize].as_ref().map(AppName::as_str)
+    }
+
+    /// Binds a QP to a peer that sends to an application.
+    pub fn bind(&mut self, qp: Qp, peer: PeerId, application: AppName) {
+        self.applications[peer.0 as usize] = Some(application);
         self.peers[qp.index as usize] = Some((qp.generation, peer));
         self.bound[peer.0 as usize] = Bound { qp: Some(qp), sends: 0 };
     }
 
-    /// Unbinds a QP that is gone, and returns its peer.
+    /// Unbinds a QP that is gone, and returns its peer. The peer's application stays until the next peer.
     pub fn unbind(&mut self, qp: Qp) -> Option<PeerId> {
         let peer = self.peer(qp)?;
         self.peers[qp.index as usize] = None;

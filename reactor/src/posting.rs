@@ -188,7 +188,7 @@ fn read_now<N: Nic>(read: Read<'_>, scatter: &mut Vec<Sge>, context: &mut Postin
     }
     let Remote { address, key } = read.remote;
     let result = context.nic.post_read(qp, ReadRequest { id: u64::from(read.id.0), address, key, scatter });
-    after_posting(context.nic, qp, result)
+    after_posting(context.nic, qp, read.peer, result)
 }
 
 fn header_now<N: Nic>(
@@ -202,19 +202,23 @@ fn header_now<N: Nic>(
     if result.is_ok() {
         context.peers.send_posted(peer);
     }
-    after_posting(context.nic, qp, result)
+    after_posting(context.nic, qp, peer, result)
 }
 
 /// Decides the fate of a request from the NIC's result. Where the request cannot be posted for good, ends its
 /// connection.
-fn after_posting<N: Nic>(nic: &mut N, qp: Qp, result: Result<(), PostError>) -> Posted {
+fn after_posting<N: Nic>(nic: &mut N, qp: Qp, peer: PeerId, result: Result<(), PostError>) -> Posted {
     match result {
         Ok(()) => Posted::Done,
         Err(PostError::QueueFull) => Posted::NoRoom,
         // The connection's end is on its way. The receiver learns of the failed READs before that.
         Err(PostError::Stale) => Posted::Refused,
         // A connection on which a request cannot be posted would keep its sender waiting for ever.
-        Err(PostError::LocalProtection | PostError::Limit) => {
+        Err(error @ (PostError::LocalProtection | PostError::Limit)) => {
+            tracing::warn!(
+                peer = peer.0,
+                "a sender is disconnected, since the NIC takes no request to it: {error}"
+            );
             nic.disconnect(qp);
             Posted::Refused
         }

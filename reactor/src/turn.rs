@@ -138,7 +138,8 @@ impl<N: Nic, A: Application> Driver<N, A> {
             }
             Event::Rejected { qp, .. } | Event::Disconnected { qp, .. } => {
                 if let Some(peer) = self.handler.peers.unbind(qp) {
-                    tracing::debug!(peer = peer.0, "a sender's connection ended");
+                    let application = self.handler.peers.application(peer);
+                    tracing::debug!(peer = peer.0, application, "a sender's connection ended");
                     self.handler.posting.give_up(peer);
                     self.fail_unposted_reads(now_ns);
                     self.receiver.handle_peer_lost(peer, &mut self.handler);
@@ -157,7 +158,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
                     Ok(joined) => tracing::debug!(peer = joined.peer.0, application, "a sender connects"),
                     Err(refusal) => tracing::debug!(application, "a sender is refused: {refusal}"),
                 }
-                joined
+                joined.map(|joined| (joined, hello.app))
             }
             Err(error) => {
                 tracing::debug!("a connection is refused: {error}");
@@ -165,8 +166,8 @@ impl<N: Nic, A: Application> Driver<N, A> {
             }
         };
         match joined {
-            Ok(joined) => {
-                self.handler.peers.bind(qp, joined.peer);
+            Ok((joined, application)) => {
+                self.handler.peers.bind(qp, joined.peer, application);
                 let answer = PrivateData::new(&joined.welcome.encode()).expect("a welcome fits private data");
                 if self.handler.nic.accept(qp, &answer).is_err() {
                     self.handler.peers.unbind(qp);

@@ -287,7 +287,7 @@ impl Drop for Workers {
         }
         for (_, joins) in &mut self.threads {
             if let Some(joins) = joins.take() {
-                // A thread that panicked has printed its panic.
+                // The log has the panic of a thread that panicked.
                 let _ = joins.join();
             }
         }

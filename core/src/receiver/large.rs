@@ -147,7 +147,8 @@ impl<P: GrantPolicy> Receiver<P> {
         if peer != NONE {
             self.admission.read_ended(peer);
             if refused {
-                self.expel(peer, ByeReason::BadMemory, effects);
+                let sequence = self.messages[message].sequence;
+                self.expel_for(peer, ByeReason::BadMemory, Some(sequence), effects);
             } else if !ok {
                 // The connection is ending, so nothing can be sent on it.
                 self.outbox.leave(peer);

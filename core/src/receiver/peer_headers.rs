@@ -134,6 +134,18 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// Sends a peer a farewell and ends its connection; the driver reports the loss.
     pub(super) fn expel(&mut self, peer: u32, reason: ByeReason, effects: &mut impl Effects) {
+        self.expel_for(peer, reason, None, effects);
+    }
+
+    /// Expels a peer like [`Self::expel`]. `message` is the sequence number of the message that is the
+    /// reason.
+    pub(super) fn expel_for(
+        &mut self,
+        peer: u32,
+        reason: ByeReason,
+        message: Option<u64>,
+        effects: &mut impl Effects,
+    ) {
         if !self.outbox.leave(peer) {
             return;
         }
@@ -142,7 +154,7 @@ impl<P: GrantPolicy> Receiver<P> {
         let mut header = ByeHeader::encode(reason);
         header.set_version(self.outbox.version(peer));
         effects.send(PeerId(peer), &header);
-        effects.disconnect(PeerId(peer));
+        effects.disconnect(PeerId(peer), reason, message);
     }
 
     /// Sends a farewell to every peer, at the end of a drain.

@@ -223,6 +223,15 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     runtime.block_on(run_control_plane(config))
 }
 
+/// Logs lines about the RDMA port. The first word of such a line stands for its kind: what happened to the
+/// port, to an address or to a sender.
+fn log_rdma(lines: &[String]) {
+    for line in lines {
+        let kind = line.split(' ').next();
+        tracing::info!(kind, "{line}");
+    }
+}
+
 /// Limit of control connections beyond one for each session. These further connections are for tools.
 const TOOL_CONNECTIONS_MAX: usize = 256;
 
@@ -266,7 +275,7 @@ async fn run_control_plane(config: &Config) -> Result<(), DaemonError> {
         drain: Arc::clone(&drain),
     });
     let mut rdma = RdmaLogger::new(started.rdma);
-    rdma.changes().iter().for_each(|line| tracing::info!("{line}"));
+    log_rdma(&rdma.changes());
     started.cache.warm(&context.pool, config.reactor.cpu);
     let connections_max = config.limits.sessions as usize + TOOL_CONNECTIONS_MAX;
     let connections = Arc::new(Semaphore::new(connections_max));
@@ -293,7 +302,7 @@ async fn run_control_plane(config: &Config) -> Result<(), DaemonError> {
                     }
                 }
             }
-            () = rdma.changed() => rdma.changes().iter().for_each(|line| tracing::info!("{line}")),
+            () = rdma.changed() => log_rdma(&rdma.changes()),
             _ = terminate.recv() => log_repeated_drain("SIGTERM", drain.ask(None)),
             _ = hangup.recv() => log_repeated_drain("SIGHUP", drain.ask(None)),
             _ = interrupt.recv() => {

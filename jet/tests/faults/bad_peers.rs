@@ -8,11 +8,13 @@ use jet_client::send::{AckStatus, RetryPolicy, SendError, Sender, SenderOptions}
 use jet_control::status::Status;
 use jet_fabric::Address;
 use jet_test_support::random::Random;
+use jet_test_support::waiting::until;
 use jet_wire::message::hello::{HELLO_BYTES, Refusal};
 use jet_wire::message::{
     AckHeader, ByeReason, CreditReturn, HeaderBytes, RequestFields, RequestHeader, SmallFields, SmallHeader,
     Versions, WIRE_VERSION,
 };
+use serde_json::Value;
 use std::io::{Read, Write};
 
 /// Correct application and senders over both fabrics. They must not notice the faulty ones.
@@ -147,6 +149,32 @@ fn headers_that_cannot_be_cost_their_sender_its_connection_and_nobody_else_anyth
         bystanders.continue_traffic();
     }
     bystanders.finish();
+}
+
+#[test]
+fn a_sender_that_is_cut_off_is_named_in_the_log() {
+    let mut rig = Rig::start(&["log.form=json"]);
+    let address = &rig.fabrics()[0];
+    let line_of = |rig: &mut Rig, reason: &str| {
+        until("the line about it", || {
+            let said = rig.daemon().stderr_text();
+            let whole = said.rfind('\n').map_or("", |end| &said[..end]);
+            let lines = whole.lines().map(|line| serde_json::from_str::<Value>(line).expect("an object"));
+            lines.into_iter().find(|line| line["reason"] == reason)
+        })
+    };
+    let mut rude = RawPeer::connect(address, "rude", 4096);
+    rude.send(&HeaderBytes::ZERO, &[]);
+    rude.wait_ended();
+    let line = line_of(&mut rig, "Version");
+    assert_eq!((&line["level"], &line["application"]), (&"warn".into(), &"rude".into()), "{line}");
+    assert!(line["peer"].is_u64() && line["message_id"].is_null(), "{line}");
+    let _application = rig.application(Role::Consumer, "store");
+    let mut wrong = RawPeer::connect(address, "store", 4096);
+    wrong.send(&RequestHeader::encode(&RequestFields { sequence: 1, key: 0, ..REQUEST }), &[]);
+    wrong.wait_ended();
+    let line = line_of(&mut rig, "BadMemory");
+    assert_eq!((&line["message_id"], &line["application"]), (&1.into(), &"store".into()), "{line}");
 }
 
 #[test]

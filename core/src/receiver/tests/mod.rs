@@ -28,8 +28,8 @@ use alloc::vec::Vec;
 use jet_escape::{EscapeConfig, Thresholds};
 use jet_wire::message::hello::{AppName, Hello};
 use jet_wire::message::{
-    AckStatus, FromReceiver, HeaderBytes, RequestFields, RequestHeader, SmallFields, SmallHeader, Versions,
-    parse_from_receiver,
+    AckStatus, ByeReason, FromReceiver, HeaderBytes, RequestFields, RequestHeader, SmallFields, SmallHeader,
+    Versions, parse_from_receiver,
 };
 use jet_wire::segment::{Delivery, Release, delivery_flags, delivery_kind, release_kind};
 use memory::Memory;
@@ -101,7 +101,7 @@ impl Commands for World {
             FromReceiver::Bye(_) => self.byes.push(peer.0),
         }
     }
-    fn disconnect(&mut self, peer: PeerId) {
+    fn disconnect(&mut self, peer: PeerId, _: ByeReason, _: Option<u64>) {
         self.disconnects.push(peer.0);
     }
     fn deliver(&mut self, session: SessionId, delivery: &Delivery, user_header: &[u8]) {

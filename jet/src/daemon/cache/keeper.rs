@@ -40,6 +40,16 @@ enum Deviation {
 }
 
 impl Deviation {
+    /// Returns the kind of the deviation, by which its log lines are limited.
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Fault(_) => "fault",
+            Self::Lost(_) => "lost",
+            Self::Unseen(_) => "unseen",
+            Self::Astray { .. } => "astray",
+        }
+    }
+
     /// Whether a repair of the reservation may remove the deviation.
     fn may_be_repaired(&self) -> bool {
         match self {
@@ -167,7 +177,7 @@ impl ReservationKeeper {
         let state = Arc::clone(&self.state);
         match std::thread::Builder::new().name("jet-cache".to_owned()).spawn(move || state.watch(&stopped)) {
             Ok(thread) => (self.stop, self.thread) = (Some(stop), Some(thread)),
-            Err(error) => tell(&format!("what is reserved of the cache is not looked after: {error}")),
+            Err(error) => tracing::warn!("what is reserved of the cache is not looked after: {error}"),
         }
     }
 
@@ -201,7 +211,7 @@ impl ReservationKeeper {
     pub fn end(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has printed its message.
+            // The log has the panic of a thread that panicked.
             let _ = thread.join();
         }
         if let Some(reservation) = &mut *locked(&self.state.reservation) {
@@ -266,7 +276,7 @@ impl KeeperState {
     fn tell(&self, deviations: &[Deviation]) {
         let mut told = locked(&self.told);
         for one in deviations.iter().filter(|one| !told.contains(one)) {
-            tell(&format!("the reserved cache: {one}"));
+            tracing::warn!(kind = one.kind(), "the reserved cache: {one}");
         }
         deviations.clone_into(&mut told);
     }
@@ -292,7 +302,7 @@ impl KeeperState {
         if let Err(error) = repaired
             && !left.iter().any(|one| matches!(one, Deviation::Lost(_)))
         {
-            tell(&format!("the reserved cache is not made again for now: {error}"));
+            tracing::warn!("the reserved cache is not made again for now: {error}");
         }
         let is_repaired = |one: &Deviation| {
             !matches!(one, Deviation::Misplaced { .. }) && one.may_be_repaired() && !left.contains(one)
@@ -301,11 +311,11 @@ impl KeeperState {
             && deviations.iter().any(is_repaired)
         {
             self.again.fetch_add(1, Ordering::Relaxed);
-            tell(format!("cache reserved again: {}", held.plan()).trim_end());
+            tracing::warn!("{}", format!("cache reserved again: {}", held.plan()).trim_end());
             self.applications.join_again(&held.class());
         }
         if back > 0 {
-            tell(&format!("threads back in the reserved cache's group: {back}"));
+            tracing::warn!("threads back in the reserved cache's group: {back}");
         }
         self.tell(&left);
     }
@@ -356,11 +366,6 @@ impl KeeperState {
         locked(&self.last).clone_from(&status);
         status
     }
-}
-
-/// Writes a warning to the log.
-fn tell(what: &str) {
-    tracing::warn!("{what}");
 }
 
 #[cfg(test)]

@@ -108,7 +108,10 @@ fn join(class: &Class, process: i32) {
         for thread in new {
             threads.insert(thread);
             if let Err(error) = class.add_thread(thread) {
-                tracing::warn!("an application's thread is not in the reserved cache's class: {error}");
+                tracing::warn!(
+                    process,
+                    "an application's thread is not in the reserved cache's class: {error}"
+                );
             }
         }
     }

@@ -191,6 +191,8 @@ fn carry_out(shared: &Shared, mut keeper: ActuatorKeeper, mut pace: Pace) {
 
 fn log_notes(notes: &[String]) {
     for note in notes {
-        tracing::warn!("congestion: {note}");
+        // A note about an actuator begins with its name: the notes of each are limited on their own.
+        let actuator = note.split(':').next();
+        tracing::warn!(kind = actuator, "congestion: {note}");
     }
 }
