@@ -164,3 +164,50 @@ impl Visit for Parts {
         self.add(field, value.into());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::form::Form;
+    use super::*;
+    use std::io::{pipe, read_to_string};
+    use std::os::fd::AsFd;
+    use tracing_subscriber::layer::SubscriberExt;
+
+    /// Returns the lines that are written of what `log` logs.
+    fn lines(log: impl FnOnce()) -> Vec<String> {
+        let (reader, to) = pipe().unwrap();
+        let (writer, stop) = Writer::start_on("jetd", Form::Json, move |write| write(to.as_fd()));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(Layer::new(writer)), log);
+        drop(stop);
+        let said = read_to_string(reader).unwrap();
+        said.lines().filter(|line| !line.contains("left_out")).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn lines_about_an_application_are_its_own_whichever_peer_they_name() {
+        let come_again = |application, peers: u64| {
+            for peer in 0..peers {
+                tracing::warn!(peer, application, "a sender comes");
+            }
+        };
+        let lines = lines(|| {
+            come_again("store", 100);
+            come_again("other", 3);
+        });
+        let about = |application| lines.iter().filter(|line| line.contains(application)).count();
+        assert_eq!((about("store"), about("other")), (8, 3));
+    }
+
+    #[test]
+    fn kinds_of_one_place_are_limited_apart_and_are_no_field() {
+        let lines = lines(|| {
+            for kind in ["one", "two"] {
+                for _ in 0..40 {
+                    tracing::warn!(kind, "something of a kind");
+                }
+            }
+        });
+        assert_eq!(lines.len(), 64);
+        assert!(!lines[0].contains("kind\":"), "{}", lines[0]);
+    }
+}
