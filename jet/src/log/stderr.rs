@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Longest time that a line waits for a slow reader. After a line has waited in vain, later lines do not wait
 /// until one is taken.
-const PATIENCE: Duration = Duration::from_secs(1);
+const WAIT_LIMIT: Duration = Duration::from_secs(1);
 /// Bytes that a pipe takes either completely or not at all (`PIPE_BUF`).
 const CHUNK_BYTES: usize = 4096;
 /// Pause before writing again after another process took the room.
@@ -59,7 +59,7 @@ impl Stderr {
             whole.push_str(&loss(self.left_out));
         }
         whole.push_str(text);
-        let deadline = (!self.timed_out).then(|| Instant::now() + PATIENCE);
+        let deadline = (!self.timed_out).then(|| Instant::now() + WAIT_LIMIT);
         self.reopened = self.reopened.take().or_else(|| reopen(to));
         let to = self.reopened.as_ref().map_or(to, AsFd::as_fd);
         match write_within(to, whole.as_bytes(), deadline) {
@@ -102,7 +102,7 @@ fn reopen(to: BorrowedFd<'_>) -> Option<OwnedFd> {
 }
 
 /// Makes standard error of this process one that never blocks, if it is a pipe or a terminal. Other processes
-/// that share it are not affected. For a process that is about to end, whose last words are not the log's.
+/// that share it are not affected. For a process that is about to end, and prints its last lines past the log.
 pub(super) fn never_block() {
     let stderr = std::io::stderr();
     if let Some(reopened) = reopen(stderr.as_fd()) {
@@ -191,7 +191,7 @@ mod tests {
             lines.put(writer.as_fd(), &line, loss);
         }
         // Each line that waited would take a second.
-        assert!(before.elapsed() < 100 * PATIENCE, "{:?}", before.elapsed());
+        assert!(before.elapsed() < 100 * WAIT_LIMIT, "{:?}", before.elapsed());
         assert_eq!(lines.left_out, 1001);
         let mut room = vec![0; 4 * CHUNK_BYTES];
         reader.read_exact(&mut room).unwrap();
@@ -237,7 +237,7 @@ mod tests {
     fn outcome<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
         let (done, told) = std::sync::mpsc::channel();
         std::thread::spawn(move || done.send(work()));
-        told.recv_timeout(60 * PATIENCE).expect("it comes back")
+        told.recv_timeout(60 * WAIT_LIMIT).expect("it comes back")
     }
 
     #[test]

@@ -23,7 +23,7 @@ const LINES: usize = 1024;
 const RESERVE: usize = 128;
 /// Longest time that a program waits, for room in the queue or for the queue to be written, while no line is
 /// taken.
-const PATIENCE: Duration = Duration::from_secs(1);
+const WAIT_LIMIT: Duration = Duration::from_secs(1);
 /// Longest time that a program waits at its end until its last lines are written, if they are taken one by
 /// one.
 const LAST_WAIT: Duration = Duration::from_secs(10);
@@ -201,7 +201,7 @@ impl Writer {
     }
 
     /// Queues a line like [`Self::put`], and waits for room if it has to: as long as lines are taken, and at
-    /// most [`PATIENCE`] if none is. For threads that may wait.
+    /// most [`WAIT_LIMIT`] if none is. For threads that may wait.
     pub fn put_in_time(&self, record: Record) {
         if !self.shared.is_running.load(Ordering::Acquire) {
             return self.put_without_thread(record);
@@ -219,12 +219,12 @@ impl Writer {
         self.wake();
     }
 
-    /// Waits until everything that was queued is written, at most [`PATIENCE`].
+    /// Waits until everything that was queued is written, at most [`WAIT_LIMIT`].
     pub fn flush(&self) {
         let (flushed, done) = sync_channel(1);
         if self.push_in_time(Item::Flush(flushed)).is_ok() {
             self.wake();
-            let _ = done.recv_timeout(PATIENCE);
+            let _ = done.recv_timeout(WAIT_LIMIT);
         }
     }
 
@@ -248,7 +248,7 @@ impl Writer {
             if taken != seen {
                 (seen, since) = (taken, Instant::now());
             }
-            let left = PATIENCE.saturating_sub(since.elapsed());
+            let left = WAIT_LIMIT.saturating_sub(since.elapsed());
             let is_running = shared.is_running.load(Ordering::Acquire);
             if left.is_zero() || !is_running || shared.stalled.load(Ordering::Relaxed) {
                 shared.stalled.store(true, Ordering::Relaxed);
@@ -283,7 +283,7 @@ impl Drop for Stop {
         thread.unpark();
         // The program ends whether everything is written or not, but not while lines are being taken.
         let (began, mut seen) = (Instant::now(), None);
-        while self.done.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+        while self.done.recv_timeout(WAIT_LIMIT) == Err(RecvTimeoutError::Timeout) {
             let taken = Some(self.shared.taken.load(Ordering::Relaxed));
             if taken == seen || began.elapsed() > LAST_WAIT {
                 return;

@@ -46,7 +46,7 @@ impl Deviation {
             Self::Fault(_) => "fault",
             Self::Lost(_) => "lost",
             Self::Unseen(_) => "unseen",
-            Self::Astray { .. } => "astray",
+            Self::Misplaced { .. } => "misplaced",
         }
     }
 
