@@ -102,7 +102,8 @@ fn reopen(to: BorrowedFd<'_>) -> Option<OwnedFd> {
 }
 
 /// Makes standard error of this process one that never blocks, if it is a pipe or a terminal. Other processes
-/// that share it are not affected. For a process that is about to end, and prints its last lines past the log.
+/// that share it are not affected. For a process that is about to end, and prints its last lines past the
+/// log.
 pub(super) fn never_block() {
     let stderr = std::io::stderr();
     if let Some(reopened) = reopen(stderr.as_fd()) {
