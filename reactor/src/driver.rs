@@ -139,7 +139,9 @@ impl<N: Nic, A: Application> Driver<N, A> {
         match self.drain {
             Drain::Not => false,
             Drain::Finishing { deadline_ns } => {
-                if now_ns >= deadline_ns || self.receiver.is_drained() {
+                // Headers that wait would be lost with their connections, and with them ends of messages.
+                let is_drained = self.receiver.is_drained() && !self.handler.posting.any_waiting_header();
+                if now_ns >= deadline_ns || is_drained {
                     self.receiver.disconnect_all(&mut self.handler);
                     self.handler.publish();
                     self.drain = Drain::Leaving { deadline_ns: now_ns + FAREWELL_NS };
@@ -165,7 +167,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
     /// something for the driver. Returns `false` where there is something already; then nobody has to wake
     /// the caller. [`Self::wake_up`] takes it back.
     pub fn prepare_sleep(&mut self, now_ns: u64) -> bool {
-        if !self.handler.sessions.prepare_sleep() {
+        if self.handler.must_try_again() || !self.handler.sessions.prepare_sleep() {
             return false;
         }
         let may_sleep = self.handler.workers.arm() && self.handler.nic.arm(now_ns);

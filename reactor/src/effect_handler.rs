@@ -85,12 +85,16 @@ impl<N: Nic, A: Application> EffectHandler<N, A> {
         posting.waiting_reads(&mut context);
     }
 
-    /// Posts headers that the NIC had no room for. Returns `true` if it posted some, and while the driver is
-    /// to try again without being woken.
+    /// Posts headers that the NIC had no room for. Returns `true` if it posted some.
     #[inline]
     pub fn post_waiting_headers(&mut self) -> bool {
         let (posting, mut context) = self.posting();
         posting.waiting_headers(&mut context)
+    }
+
+    /// Returns whether something waits for room in the NIC, and nothing will report that there is room.
+    pub fn must_try_again(&self) -> bool {
+        self.posting.must_try_again(&self.peers)
     }
 
     /// Shows applications what was delivered, wakes those that sleep, and rings the NIC's doorbell.

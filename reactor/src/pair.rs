@@ -141,7 +141,10 @@ impl Pair {
             if handler.nic.poll(now_ns, &mut completions) == 1 {
                 let [Completion { work, status, .. }] = completions;
                 return match work {
-                    Work::Read { id } => Some(Seen::Read(id, status)),
+                    Work::Read { id } => {
+                        handler.posting.read_completed();
+                        Some(Seen::Read(id, status))
+                    }
                     Work::Send { id } => {
                         handler.peers.send_completed(PeerId(u32::try_from(id).unwrap()));
                         Some(Seen::Sent(status))

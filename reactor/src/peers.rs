@@ -52,7 +52,9 @@ impl Peers {
     /// Counts a SEND to the peer that completed.
     #[inline]
     pub fn send_completed(&mut self, peer: PeerId) {
-        self.bound[peer.0 as usize].sends -= 1;
+        let sends = &mut self.bound[peer.0 as usize].sends;
+        debug_assert!(*sends > 0, "a SEND completes once");
+        *sends = sends.saturating_sub(1);
     }
 
     /// Returns how many SENDs to the peer are under way.

@@ -72,6 +72,8 @@ pub(crate) struct Posting {
     unposted: Vec<ReadId>,
     /// READs that the NIC had no room for, in their order. There are at most as many as READs in flight.
     reads: VecDeque<WaitingRead>,
+    /// READs that were posted and have not completed.
+    reads_posted: u32,
     /// Peers that the NIC has no room for, in one pass over the READs that wait.
     full: Vec<PeerId>,
     /// Headers that the NIC had no room for. Their number is bounded by the SENDs that each peer may have
@@ -86,6 +88,7 @@ impl Posting {
         Self {
             unposted: Vec::with_capacity(config.reads_max as usize),
             reads: VecDeque::with_capacity(config.reads_max as usize),
+            reads_posted: 0,
             full: Vec::with_capacity(config.reads_max as usize),
             headers: WaitingHeaders::new(config.peers_max, config.sends_per_peer_max()),
             scatter: Vec::with_capacity(config.scatter_max as usize),
@@ -99,14 +102,14 @@ impl Posting {
             return;
         }
         match read_now(read, &mut self.scatter, context) {
-            Posted::Done => {}
+            Posted::Done => self.reads_posted += 1,
             Posted::NoRoom => self.reads.push_back(WaitingRead::new(read)),
             Posted::Refused => self.unposted.push(read.id),
         }
     }
 
     /// Posts READs that the NIC had no room for. A peer whose queue pair is full holds up no other peer's
-    /// READs. Outstanding READs wake the driver when they end.
+    /// READs.
     #[inline]
     pub fn waiting_reads<N: Nic>(&mut self, context: &mut PostingContext<'_, N>) {
         if !self.reads.is_empty() {
@@ -116,7 +119,7 @@ impl Posting {
 
     #[cold]
     fn retry_reads<N: Nic>(&mut self, context: &mut PostingContext<'_, N>) {
-        let Self { reads, full, scatter, unposted, .. } = self;
+        let Self { reads, reads_posted, full, scatter, unposted, .. } = self;
         full.clear();
         reads.retain(|waiting| {
             if full.contains(&waiting.peer) {
@@ -128,7 +131,7 @@ impl Posting {
                     return true;
                 }
                 Posted::Refused => unposted.push(waiting.id),
-                Posted::Done => {}
+                Posted::Done => *reads_posted += 1,
             }
             false
         });
@@ -167,13 +170,30 @@ impl Posting {
         }
     }
 
-    /// Posts headers that the NIC had no room for. Returns `true` if it posted some, and while the driver is
-    /// to try again without being woken. Where a peer has SENDs under way, their completions wake the driver.
-    /// Where it has none, the NIC is behind with its work, and nothing wakes anybody.
+    /// Posts headers that the NIC had no room for. Returns `true` if it posted some.
     #[inline]
     pub fn waiting_headers<N: Nic>(&mut self, context: &mut PostingContext<'_, N>) -> bool {
-        let any = self.headers.retry(|peer, qp, header| header_now(context, qp, peer, header));
-        any || self.headers.any_for(|peer| context.peers.sends(peer) == 0)
+        self.headers.retry(|peer, qp, header| header_now(context, qp, peer, header))
+    }
+
+    /// Returns whether headers wait for room in the NIC.
+    pub fn any_waiting_header(&self) -> bool {
+        self.headers.any()
+    }
+
+    /// Returns whether the driver is to try again without being woken. Where a peer has SENDs under way,
+    /// their completions wake the driver; so do those of READs. Where there are none, the NIC is behind with
+    /// its work, and nothing wakes anybody.
+    pub fn must_try_again(&self, peers: &Peers) -> bool {
+        (!self.reads.is_empty() && self.reads_posted == 0)
+            || self.headers.any_for(|peer| peers.sends(peer) == 0)
+    }
+
+    /// Counts the completion of a READ that was posted.
+    #[inline]
+    pub fn read_completed(&mut self) {
+        debug_assert!(self.reads_posted > 0, "a READ completes once");
+        self.reads_posted = self.reads_posted.saturating_sub(1);
     }
 }
 

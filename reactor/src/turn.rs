@@ -24,8 +24,9 @@ impl<N: Nic, A: Application> Driver<N, A> {
     /// after the applications' releases were taken, because an application that is gone wrote them before it
     /// went.
     pub fn turn(&mut self, now_ns: u64, others: impl FnOnce(&mut Self) -> bool) -> bool {
-        let mut worked = self.handler.post_waiting_headers();
-        worked |= self.poll_nic(now_ns);
+        let mut worked = self.poll_nic(now_ns);
+        // What waits has its turn before new headers, which might take the room that completions gave back.
+        worked |= self.handler.post_waiting_headers();
         worked |= self.report_poisoned();
         worked |= self.poll_releases(now_ns);
         while let Some(done) = self.handler.workers.take_done() {
@@ -114,6 +115,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
                 self.receiver.handle_receive(now_ns, arrival, &mut self.handler);
             }
             Work::Read { id } => {
+                self.handler.posting.read_completed();
                 let refused = completion.status == Status::RemoteAccess;
                 let read = ReadId(u32::try_from(id).expect("a READ's id is its index"));
                 self.receiver.handle_read_done(now_ns, read, ok, refused, &mut self.handler);

@@ -96,6 +96,8 @@ enum Manner {
 
 struct World {
     manner: Manner,
+    /// Whether the sender has no turns.
+    sender_sleeps: bool,
     driver: Driver<SoftNic, Polling>,
     ticket: SessionTicket,
     sender: SenderDriver,
@@ -140,6 +142,11 @@ fn byte(tag: u64, at: usize) -> u8 {
 
 impl World {
     fn new(manner: Manner) -> Self {
+        Self::with(manner, SoftOptions::default())
+    }
+
+    /// Makes a world whose driver has a NIC of these sizes.
+    fn with(manner: Manner, options: SoftOptions) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let address = format!("shm:{}", folder.path().join("nic.sock").display()).parse().unwrap();
         let config = Config {
@@ -149,7 +156,7 @@ impl World {
             session_messages: MESSAGES,
             ..Config::default()
         };
-        let mut nic = SoftNic::new(SoftOptions::default()).unwrap();
+        let mut nic = SoftNic::new(options).unwrap();
         let pool = mapped("test-pool", config.pool_slabs as usize * SLAB_BYTES);
         let headers = mapped("test-headers", config.srq_slabs as usize * HEADER_BYTES);
         let pool_key = nic.register(&pool, Access::LocalWrite).unwrap();
@@ -171,7 +178,19 @@ impl World {
         let nic = Box::new(SoftNic::new(SoftOptions::default()).unwrap());
         let sender = SenderDriver::new(&options, 7, nic, Box::new(NoOther)).unwrap();
         let whole = vec![0; LARGE_BYTES];
-        Self { manner, driver, ticket, sender, app, pool, log, whole, _segment: segment, _folder: folder }
+        Self {
+            manner,
+            sender_sleeps: false,
+            driver,
+            ticket,
+            sender,
+            app,
+            pool,
+            log,
+            whole,
+            _segment: segment,
+            _folder: folder,
+        }
     }
 
     /// Returns the made-up time, which never goes back.
@@ -192,7 +211,9 @@ impl World {
                 self.app.deliveries.advance();
             }
             self.app.releases.publish();
-            self.sender.drive(now_ns);
+            if !self.sender_sleeps {
+                self.sender.drive(now_ns);
+            }
             if wished(self) {
                 return;
             }
@@ -369,4 +390,31 @@ fn a_drain_waits_for_what_an_application_keeps_until_its_deadline_and_no_longer(
     assert!(after.contains(&world.now_ns()), "{} is not shortly after {deadline_ns}", world.now_ns());
     assert_eq!(world.sender.farewell(), Some(ByeReason::Draining));
     assert_eq!(world.sender.in_flight(), 1, "it has no end: it is sent again, to whoever comes next");
+}
+
+#[test]
+fn a_drain_waits_for_headers_that_the_nic_has_no_room_for() {
+    let mut world =
+        World::with(Manner::Honest, SoftOptions { sends_per_qp_max: 1, ..SoftOptions::default() });
+    world.until(|world| world.sender.is_connected());
+    for tag in 0..3 {
+        // Each message ends in a turn of its own, so each end goes with a header of its own.
+        world.sender_sleeps = false;
+        world.sender.send_small(world.now_ns(), tag, b"", &[byte(tag, 0)]).unwrap();
+        world.sender.drive(world.now_ns());
+        world.sender_sleeps = true;
+        let is_it = |(_, seen): &(u64, Seen)| matches!(seen, Seen::Delivered { tag: of, .. } if *of == tag);
+        world.until(|world| world.log.seen.borrow().iter().any(is_it));
+    }
+    world.driver.drain(world.now_ns() + 1_000_000_000);
+    let mut steps = 0;
+    world.until(|world| {
+        assert!(!world.driver.continue_drain(world.now_ns()));
+        steps += 1;
+        steps == 100
+    });
+    world.sender_sleeps = false;
+    world.until(|world| world.driver.continue_drain(world.now_ns()));
+    let ends: Vec<_> = std::iter::from_fn(|| world.sender.poll_end()).map(|end| end.status).collect();
+    assert_eq!(ends, [AckStatus::Consumed; 3]);
 }

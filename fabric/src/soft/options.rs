@@ -120,7 +120,7 @@ pub struct TcpOptions {
     /// count, however late this NIC is polled. Time in which the peer cannot answer counts, even if the peer
     /// only lacks SRQ entries.
     pub read_timeout: Duration,
-    /// Time from the first bytes of a SEND until all of it must have arrived (default 10 s). After it the QP
+    /// Time from the frame header of a SEND until all of it must have arrived (default 10 s). After it the QP
     /// fails with [`crate::nic::DisconnectReason::Transport`]`(ETIMEDOUT)`.
     ///
     /// While a READ of this end is outstanding on the connection, `read_timeout` applies instead.

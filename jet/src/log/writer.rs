@@ -424,7 +424,7 @@ impl Lines<'_> {
 
 /// Line that tells how many lines the log did not take.
 fn loss(lines: u64) -> Record {
-    let message = format!("{lines} line(s) left out here, since the log took none");
+    let message = format!("{lines} line(s) left out, because they came faster than the log took them");
     Record { time: SystemTime::now(), level: Level::WARN, message, fields: Vec::new(), left_out: 0 }
 }
 
@@ -540,9 +540,9 @@ mod tests {
         lines.shared.lost.fetch_add(7, Ordering::Relaxed);
         drop((lines, stop));
         let said = reading.join().unwrap();
-        let told = said
-            .lines()
-            .filter_map(|line| line.strip_suffix(" line(s) left out here, since the log took none"));
+        let told = said.lines().filter_map(|line| {
+            line.strip_suffix(" line(s) left out, because they came faster than the log took them")
+        });
         let told = told.map(|line| line.rsplit(' ').next().unwrap().parse::<usize>().unwrap());
         // A line that was cut is shorter, and counts as left out.
         let whole = "jet: ".len() + 4096;

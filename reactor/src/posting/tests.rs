@@ -102,8 +102,13 @@ fn a_peer_whose_queue_is_full_holds_up_no_other() {
 fn a_nic_that_is_behind_keeps_the_driver_awake() {
     let mut pair = Pair::new();
     (0..2).for_each(|credit| pair.send(credit));
-    assert!(!pair.handler.post_waiting_headers(), "the SEND under way wakes the driver");
+    assert!(!pair.handler.must_try_again(), "the SEND under way wakes the driver");
     // As where the NIC's thread has taken none of the requests before: no SEND of the peer is under way.
     pair.handler.peers.send_completed(PEER);
-    assert!(pair.handler.post_waiting_headers());
+    assert!(pair.handler.must_try_again());
+    let mut pair = Pair::new();
+    (0..2).for_each(|id| pair.read(id, id));
+    assert!(!pair.handler.must_try_again(), "the READ under way wakes the driver");
+    pair.handler.posting.read_completed();
+    assert!(pair.handler.must_try_again());
 }

@@ -100,10 +100,14 @@ impl WaitingHeaders {
         any
     }
 
-    /// Returns whether headers of a peer wait for whom `is_idle` holds, among those that are tried next.
-    #[inline]
+    /// Returns whether headers of any peer wait.
+    pub fn any(&self) -> bool {
+        !self.peers.is_empty()
+    }
+
+    /// Returns whether headers of a peer wait for whom `is_idle` holds.
     pub fn any_for(&self, is_idle: impl Fn(PeerId) -> bool) -> bool {
-        self.peers.iter().take(PEERS_PER_TURN).any(|&peer| is_idle(peer))
+        self.peers.iter().any(|&peer| is_idle(peer))
     }
 
     /// Drops the waiting headers of a peer whose connection is over.

@@ -154,17 +154,23 @@ impl Connection {
     /// Prepares for not being polled: the peer rings the bell from now on. `false` where there is work
     /// already.
     pub(super) fn prepare_sleep(&mut self) -> bool {
+        self.prepare_for_room() && self.link().incoming.prepare_sleep()
+    }
+
+    /// Makes the peer ring the bell when it takes SENDs of this end. `false` where it has taken some already.
+    pub(super) fn prepare_for_room(&mut self) -> bool {
         let outstanding = self.sends.len();
-        let link = self.link();
-        if outstanding > 0 {
-            link.wait_for_room();
-            // The next poll finds a broken index.
-            if link.outgoing.unread().map_or(true, |unread| unread as usize != outstanding) {
-                link.stop_waiting_for_room();
-                return false;
-            }
+        if outstanding == 0 {
+            return true;
         }
-        link.incoming.prepare_sleep()
+        let link = self.link();
+        link.wait_for_room();
+        // The next poll finds a broken index.
+        let all_wait = link.outgoing.unread().is_ok_and(|unread| unread as usize == outstanding);
+        if !all_wait {
+            link.stop_waiting_for_room();
+        }
+        all_wait
     }
 
     /// Withdraws [`Self::prepare_sleep`]: the peer need not ring any more.

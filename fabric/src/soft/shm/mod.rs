@@ -179,6 +179,10 @@ impl Shm {
         tables: &mut Tables,
         budget: &mut u32,
     ) -> Result<bool, End> {
+        if connection.waits_for_entry() {
+            // A poll that found nothing may have made the peer ring: see `arm`.
+            connection.link().stop_waiting_for_room();
+        }
         let received = connection.receive(tables, budget)?;
         let completed = connection.complete_sends(tables)?;
         if connection.hung_up && !received {
@@ -458,8 +462,8 @@ impl Transport for Shm {
             let connection = self.connections[index as usize].as_deref_mut().expect("what is hot exists");
             if Self::cool(connection) {
                 self.hot.swap_remove(place);
-            } else if connection.waits_for_entry() && !connection.hung_up {
-                // This connection has nothing to do until the user posts to the SRQ.
+            } else if connection.waits_for_entry() && !connection.hung_up && connection.prepare_for_room() {
+                // This connection has nothing to do until the user posts to the SRQ, or the peer takes SENDs.
                 place += 1;
             } else {
                 return false;

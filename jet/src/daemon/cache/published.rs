@@ -71,7 +71,7 @@ impl Drop for StatusPublisher {
     fn drop(&mut self) {
         self.requests = None;
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has printed its message.
+            // What a thread that panicked had to say is in the log.
             let _ = thread.join();
         }
     }

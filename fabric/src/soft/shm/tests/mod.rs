@@ -389,6 +389,31 @@ fn a_send_without_an_entry_waits_and_is_counted_once() {
 }
 
 #[test]
+fn who_sleeps_while_a_send_waits_for_an_entry_is_woken_when_its_own_sends_are_taken() {
+    let mut place = Place::new(SoftOptions::default());
+    let mut client = Host::new(SoftOptions::default());
+    let (ours, theirs) = place.connect(&mut client);
+    client.send(ours, 1, Payload::None).unwrap();
+    place.host.send(theirs, 2, Payload::None).unwrap();
+    until("both wait", || {
+        client.turn();
+        place.host.turn();
+        place.host.nic.counters().rnr == 1 && client.nic.counters().rnr == 1 && place.host.nic.arm(0)
+    });
+    client.post_entries(0..1);
+    until("woken", || {
+        client.turn();
+        let fd = place.host.nic.wait_fd();
+        let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+    });
+    until("completed", || {
+        place.host.turn();
+        place.host.statuses() == [(Work::Send { id: 2 }, Status::Success)]
+    });
+}
+
+#[test]
 fn a_send_longer_than_its_entry_ends_both_qps() {
     let mut place = Place::new(SoftOptions::default());
     let mut client = Host::new(SoftOptions::default());
