@@ -20,7 +20,7 @@ pub fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
 /// Reads a size in bytes for a key that may be left out.
 ///
 /// # Errors
-/// Fails like [`bytes`].
+/// Fails like [`bytes`](bytes()).
 pub fn bytes_if_any<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     bytes(from).map(Some)
 }
