@@ -6,6 +6,7 @@
 //! daemon also maps the senders' own regions. These regions count as the senders' memory, in a row of their
 //! own.
 
+use crate::processor_time::{self, ThreadTime};
 use crate::report::{Bound, Row, RunSize, median};
 use crate::resident_memory::Resident;
 use crate::rig::{APP, Rig};
@@ -33,7 +34,7 @@ const QUIET_SPAN: Duration = Duration::from_millis(300);
 /// Time after which senders and daemon that still exchange headers fail the benchmark.
 const SETTLE_LIMIT: Duration = Duration::from_secs(120);
 
-/// Senders connected to one rig.
+/// Senders connected to one daemon that is measured: some send, and the others are idle.
 pub struct Connections {
     rig: Rig,
     active: Vec<(Sender, Vec<SendBuffer>)>,
@@ -236,7 +237,7 @@ pub fn idle(run_size: RunSize) -> Result<Vec<Row>, Box<dyn Error>> {
     let mut connections = Connections::gather("shm", ACTIVE)?;
     connections.send(ACTIVE * 8)?;
     let pid = connections.rig.daemon_pid();
-    if cpu_ns(pid)? == 0 {
+    if processor_time::of_threads(pid, |_| true)?.is_zero() {
         return Err("this kernel does not count the time that threads run (CONFIG_SCHED_INFO)".into());
     }
     // Senders whose process does something else do not answer the daemon, which recalls credit.
@@ -258,24 +259,11 @@ pub fn idle(run_size: RunSize) -> Result<Vec<Row>, Box<dyn Error>> {
 /// Returns the share of a core that the process used in each of `seconds` seconds, in percent.
 fn cpu_percent(pid: u32, seconds: u32) -> std::io::Result<Vec<f64>> {
     let second = |_| {
-        let (start, before) = (Instant::now(), cpu_ns(pid)?);
+        let counter = ThreadTime::begin(pid, |_| true)?;
         std::thread::sleep(Duration::from_secs(1));
-        #[allow(clippy::cast_precision_loss)] // a second in nanoseconds
-        Ok((cpu_ns(pid)? - before) as f64 / start.elapsed().as_nanos() as f64 * 100.0)
+        counter.percent()
     };
     (0..seconds).map(second).collect()
-}
-
-/// Returns the time that the process's threads have run, in nanoseconds.
-fn cpu_ns(pid: u32) -> std::io::Result<u64> {
-    let mut total = 0;
-    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-        let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
-        let first = text.split_whitespace().next().and_then(|n| n.parse::<u64>().ok());
-        total +=
-            first.ok_or_else(|| std::io::Error::other(format!("a schedstat without numbers: {text:?}")))?;
-    }
-    Ok(total)
 }
 
 /// Raises the limit of open descriptors as far as allowed: a thousand senders in one process have five

@@ -14,6 +14,7 @@
 
 #[cfg(feature = "verbs")]
 use crate::consumer::Consumer;
+use crate::processor_time::{ThreadTime, is_beside_messages};
 use crate::report::{Bound, Row, RunSize, median};
 use crate::residency::touched::Touched;
 use crate::rig::{APP, Rig, read_all, reads_max};
@@ -65,10 +66,13 @@ fn shm(run_size: RunSize, settings: &[String], rows: &mut Vec<Row>) -> Result<()
     load.large(bytes / 8)?;
     load.small(messages / 8, SMALL_BYTES)?;
     let (mut limit, mut large, mut small) = (Vec::new(), Vec::new(), Vec::new());
+    let mut beside_messages = Vec::new();
     for _ in 0..run_size.samples {
         limit.push(copy_and_read(bytes));
+        let time = ThreadTime::begin(rig.daemon_pid(), is_beside_messages)?;
         large.push(load.large(bytes)?);
         small.push(load.small(messages, SMALL_BYTES)?);
+        beside_messages.push(time.percent()?);
     }
     let ratios = large.iter().map(|rate| rate / median(&limit)).collect();
     rows.push(Row::new("e2e", "shm: memcpy and read, one thread", "GB/s", limit, Bound::None));
@@ -81,6 +85,13 @@ fn shm(run_size: RunSize, settings: &[String], rows: &mut Vec<Row>) -> Result<()
         Bound::AtLeast(0.7),
     ));
     rows.push(Row::new("e2e", "shm: 64 B messages", "1/s", small, Bound::AtLeast(1e6)));
+    rows.push(Row::new(
+        "e2e",
+        "shm: log and control plane while messages flow, of a core",
+        "%",
+        beside_messages,
+        Bound::AtMost(1.0),
+    ));
     limits(&rig, &touched, "shm", bytes / 2, rows)
 }
 

@@ -7,7 +7,7 @@ use jet_control::ControlConnection;
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Returns the processor time that this process, with all its threads, has used so far.
 pub fn own() -> Duration {
@@ -62,6 +62,61 @@ pub fn of(pid: u32) -> io::Result<Duration> {
         unreachable!("no clock of a process is negative");
     };
     Ok(Duration::new(seconds, nanoseconds))
+}
+
+/// Returns the processor time that those threads of a process have used so far whose names `counts` accepts.
+/// Threads that ended do not count.
+///
+/// # Errors
+/// An error of `/proc`.
+pub fn of_threads(pid: u32, counts: impl Fn(&str) -> bool) -> io::Result<Duration> {
+    let mut total = Duration::ZERO;
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let folder = task?.path();
+        if !counts(std::fs::read_to_string(folder.join("comm"))?.trim_end()) {
+            continue;
+        }
+        let text = std::fs::read_to_string(folder.join("schedstat"))?;
+        let ran_ns = text.split_whitespace().next().and_then(|number| number.parse().ok());
+        total += Duration::from_nanos(
+            ran_ns.ok_or_else(|| io::Error::other(format!("a schedstat without numbers: {text:?}")))?,
+        );
+    }
+    Ok(total)
+}
+
+/// Returns whether a thread of this name is one of the daemon's that no message passes: the control plane,
+/// the log, and those that check and report.
+pub fn is_beside_messages(name: &str) -> bool {
+    !["jet-reactor", "jet-nic", "jet-worker", "jet-warmer"].iter().any(|mover| name.starts_with(mover))
+}
+
+/// Processor time of some threads of a process, from a beginning on.
+pub struct ThreadTime<F> {
+    pid: u32,
+    counts: F,
+    began: Instant,
+    before: Duration,
+}
+
+impl<F: Fn(&str) -> bool> ThreadTime<F> {
+    /// Begins to count.
+    ///
+    /// # Errors
+    /// An error of `/proc`.
+    pub fn begin(pid: u32, counts: F) -> io::Result<Self> {
+        let before = of_threads(pid, &counts)?;
+        Ok(Self { pid, counts, began: Instant::now(), before })
+    }
+
+    /// Returns the time since the beginning that the threads ran, in percent of a core.
+    ///
+    /// # Errors
+    /// An error of `/proc`.
+    pub fn percent(&self) -> io::Result<f64> {
+        let used = of_threads(self.pid, &self.counts)?.saturating_sub(self.before);
+        Ok(used.as_secs_f64() / self.began.elapsed().as_secs_f64() * 100.0)
+    }
 }
 
 /// Returns nanoseconds of processor time per byte, or NaN if `bytes` is 0.

@@ -6,6 +6,7 @@
 //! decode it.
 
 use crate::e2e::Load;
+use crate::processor_time::{ThreadTime, is_beside_messages};
 use crate::report::{Bound, Row, RunSize, median, pairwise};
 use crate::rig::{APP, Rig};
 use jet_client::send::{Sender, SenderOptions};
@@ -75,11 +76,14 @@ pub fn run(run_size: RunSize) -> Result<Vec<Row>, Box<dyn Error>> {
     for asking in Asking::ALL {
         let (mut alone, mut beside, mut asked) = (Vec::new(), Vec::new(), Vec::new());
         let (mut short, mut worst, mut all) = (Vec::new(), Vec::new(), Vec::new());
+        let mut answering = Vec::new();
         for _ in 0..run_size.samples {
             alone.push(load.large(bytes)?);
             let control = rig.control_socket();
             asked.push(while_asked(&control, asking, || {
+                let time = ThreadTime::begin(rig.daemon_pid(), is_beside_messages)?;
                 beside.push(load.large(bytes)?);
+                answering.push(time.percent()?);
                 Ok(())
             })?);
             // In a turn of its own: the thread that is timed asks more often than the others, and takes more
@@ -111,6 +115,7 @@ pub fn run(run_size: RunSize) -> Result<Vec<Row>, Box<dyn Error>> {
             row(&format!("the longest of {ANSWERS}, {words}"), "ms", worst, Bound::AtMost(ANSWER_MS)),
             row(&format!("all rows, {words}"), "ms", all, Bound::None),
             row(&format!("answers to the others, {words}"), "1/s", asked, Bound::None),
+            row(&format!("log and control plane, {words}, of a core"), "%", answering, Bound::None),
             row(&format!("256 KiB messages, {words}"), "GB/s", beside.clone(), Bound::None),
             row(
                 &format!("256 KiB messages, {words} / nobody asks"),

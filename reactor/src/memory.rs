@@ -178,7 +178,7 @@ impl Memory {
         self.poisoned.iter().any(|run| run.first <= slab && slab - run.first < run.count)
     }
 
-    /// Takes all notes of pages that were lost and replaced, whichever thread touched them.
+    /// Notes the slabs of each page that was lost and replaced since the last call, by whichever thread.
     #[inline]
     pub fn note_lost(&mut self) {
         while let Some(page) = take_lost() {

@@ -98,7 +98,8 @@ impl<A: Application> Sessions<A> {
         }
     }
 
-    /// Returns the word of a slot of an open session.
+    /// Returns the [`SlotWord`] of a session's slot, by which the application pins the slot's run. Returns
+    /// `None` where the session is closed, or has no such slot.
     #[inline]
     pub fn slot(&self, session: SessionId, slot: u32) -> Option<SlotWord<'_>> {
         self.sessions[session.0 as usize].as_ref().and_then(|session| session.segment.slot(slot))

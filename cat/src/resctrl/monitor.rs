@@ -22,7 +22,7 @@ pub enum Count {
 }
 
 impl Count {
-    /// Returns the number of bytes, or `None` where there is no count.
+    /// Returns the counted bytes, or `None` where the counter gave no count.
     pub fn bytes(self) -> Option<u64> {
         match self {
             Self::Bytes(bytes) => Some(bytes),

@@ -250,7 +250,7 @@ impl Device {
         Ok(device)
     }
 
-    /// Notes that the device was removed. It can leave once this `Device` is dropped.
+    /// Notes that the device was removed. The kernel finishes the removal once this `Device` is dropped.
     pub fn set_gone(&mut self) {
         self.gone = true;
     }

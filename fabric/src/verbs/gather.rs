@@ -134,7 +134,7 @@ impl Gathered {
         }
     }
 
-    /// Empties the buffer after all chains were given to the device.
+    /// Forgets all requests. Call it once every chain has been posted.
     pub fn clear(&mut self) {
         self.used = 0;
     }

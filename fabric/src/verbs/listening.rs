@@ -158,7 +158,7 @@ impl Listening {
         })
     }
 
-    /// Whether an address is present at which no identifier listens.
+    /// Whether the host has one of the addresses, and listening on it failed.
     pub fn is_lacking(&self) -> bool {
         self.places.iter().any(|place| place.is_there && place.id.is_err())
     }

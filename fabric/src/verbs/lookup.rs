@@ -11,7 +11,7 @@ pub(super) struct Lookup {
 const EMPTY: u32 = u32::MAX;
 
 impl Lookup {
-    /// Makes a table for so many entries at once.
+    /// Makes a table that holds up to `entries` entries.
     pub fn new(entries: usize) -> Self {
         Self { slots: vec![(0, EMPTY); (2 * entries.max(2)).next_power_of_two()].into(), used: 0 }
     }

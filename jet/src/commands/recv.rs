@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn class_memory_and_slowness_are_asked_for_and_otherwise_nothing() {
+    fn class_memory_and_the_slow_option_are_asked_for_and_otherwise_nothing() {
         let plain = parse(&[]).unwrap();
         assert_eq!((plain.class, plain.memory, plain.slow), (0, false, None));
         let args = parse(&["--class", "2", "--memory", "--slow", "5ms/10,stop:3s@10s"]).unwrap();

@@ -497,7 +497,11 @@ mod tests {
         lines.put(record("and this".to_owned()));
         drop((lines, stop));
         let said = reading.join().unwrap();
-        assert!(said.contains("left out here") && said.ends_with("jet: and this\n"), "{}", said.len());
+        assert!(
+            said.contains("left out, because they came faster") && said.ends_with("jet: and this\n"),
+            "{}",
+            said.len()
+        );
     }
 
     #[test]
@@ -567,7 +571,7 @@ mod tests {
             });
             drop((lines, stop));
             let said = reading.join().unwrap();
-            assert!(said.contains("left out here"), "{form:?}");
+            assert!(said.contains("left out, because they came faster"), "{form:?}");
             assert!(said.lines().any(|line| line.contains("bad")), "{form:?}");
             if form == Form::Json {
                 for line in said.lines() {

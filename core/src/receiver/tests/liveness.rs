@@ -215,7 +215,7 @@ fn hogs_leave_a_way(config: Config, hogs: usize, large_first: bool) {
 }
 
 #[test]
-fn who_sits_on_small_messages_does_not_silence_others() {
+fn who_sits_on_small_messages_does_not_stop_others() {
     let config = Config::default();
     for replace_slabs_max in [config.escape.replace_slabs_max, 0] {
         let config = Config { escape: EscapeConfig { replace_slabs_max, ..config.escape }, ..config };
@@ -228,7 +228,7 @@ fn who_sits_on_small_messages_does_not_silence_others() {
 }
 
 #[test]
-fn who_sits_on_a_small_pool_does_not_silence_others() {
+fn who_sits_on_a_small_pool_does_not_stop_others() {
     // In slabs: pool, SRQ share, its floor, its reserve, fragment.
     for (pool_slabs, srq_slabs, srq_floor_slabs, srq_reserve_entries, fragment) in [
         (8, 7, 2, 1, 8),

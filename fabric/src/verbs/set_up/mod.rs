@@ -177,7 +177,7 @@ impl SetUp {
         }
     }
 
-    /// Silences the descriptor, so that it becomes readable with the next outcome.
+    /// Reads the descriptor empty, so that it becomes readable with the next outcome.
     pub fn clear(&self) {
         if let Self::There(thread) = self {
             thread.clear();
