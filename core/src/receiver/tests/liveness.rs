@@ -368,7 +368,10 @@ fn who_was_refused_credit_gets_some_though_nothing_else_happens() {
     held.extend(core::iter::from_fn(|| bench.delivery(session)).map(|(delivery, _)| delivery));
     held.iter().for_each(|delivery| bench.release(session, delivery, true, 0));
     crowd.turn(&mut bench);
+    let mut ticks = 0;
     while !crowd.may_send(&bench, waits) {
+        ticks += 1;
+        assert!(ticks < 100, "ticks give it no credit: {:?}", bench.receiver.stats());
         bench.now_ns = bench.receiver.next_tick_ns().expect("a sender waits, so a tick is due");
         bench.receiver.handle_tick(bench.now_ns, &mut bench.world);
         crowd.turn(&mut bench);
