@@ -17,7 +17,7 @@ pub use pressure::{
 };
 pub use rdma::{LinkLayer, PortState, RdmaListening, RdmaPath, RdmaStatus};
 pub use rows::{
-    PeerStatus, PostNicStatus, QuarantineStatus, Rows, RowsFrom, SessionStatus, StandstillStatus,
+    PeerStatus, PostNicStatus, QuarantineStatus, Rows, RowsFrom, SessionStatus, ShareStatus, StandstillStatus,
 };
 
 use crate::protocol::Incarnation;
@@ -130,6 +130,20 @@ words! {
     }
 }
 
+words! {
+    /// What the READs of waiting messages wait for.
+    ReadsWaitFor {
+        /// No large message waits to be read.
+        Nothing = "nothing",
+        /// The pool has no room: applications have to give slabs back.
+        Room = "room",
+        /// READs or bytes in flight are all that there may be.
+        Window = "window",
+        /// The senders' own READs, whose windows are full.
+        Senders = "senders",
+    }
+}
+
 /// The pool, in slabs unless a name says otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PoolStatus {
@@ -184,6 +198,9 @@ pub struct ReadStatus {
     pub waiting: u32,
     /// Messages that are being read.
     pub running: u32,
+    /// What the next READ waits for.
+    #[serde(default)]
+    pub wait_for: ReadsWaitFor,
 }
 
 /// Counts of messages: those that are known now, and totals.
@@ -206,9 +223,13 @@ pub struct MessageStatus {
 pub struct FaultStatus {
     /// Senders that were cut off because they sent what they must not send.
     pub peers: u64,
-    /// Senders that were cut off because they took no acknowledgement for long, while `limits.messages` was
-    /// nearly used up.
+    /// Senders that were cut off because they took no acknowledgement, or delivered nothing, for long while
+    /// others waited because of it.
     pub unresponsive_peers: u64,
+    /// Senders that were cut off because their READs did not end for long, while others got nothing because
+    /// of them. They are among `unresponsive_peers`.
+    #[serde(default)]
+    pub stalled_peers: u64,
     /// Sessions that were ended because they released what they must not release.
     pub sessions: u64,
 }
@@ -240,10 +261,15 @@ pub struct NicStatus {
 
 impl FaultStatus {
     /// Returns each count with its name.
-    pub fn counts(&self) -> [(&'static str, u64); 3] {
+    pub fn counts(&self) -> [(&'static str, u64); 4] {
         // Naming each field makes the compiler report a new one that is not listed.
-        let Self { peers, unresponsive_peers, sessions } = *self;
-        [("peers", peers), ("unresponsive_peers", unresponsive_peers), ("sessions", sessions)]
+        let Self { peers, unresponsive_peers, stalled_peers, sessions } = *self;
+        [
+            ("peers", peers),
+            ("unresponsive_peers", unresponsive_peers),
+            ("stalled_peers", stalled_peers),
+            ("sessions", sessions),
+        ]
     }
 }
 

@@ -79,6 +79,26 @@ fn with_more(value: &Value) -> Value {
     }
 }
 
+/// Takes away the fields that this version got after its exchange was recorded. All of them have defaults.
+fn without_later_fields(mut frame: Value) -> Value {
+    match &mut frame {
+        Value::Array(values) => {
+            values.iter_mut().for_each(|value| *value = without_later_fields(value.take()))
+        }
+        Value::Object(fields) => {
+            // A sender's row; another struct has a `share`, too.
+            if fields.contains_key("reads_max") {
+                fields.remove("share");
+            }
+            fields.remove("stalled_peers");
+            fields.remove("wait_for");
+            fields.values_mut().for_each(|value| *value = without_later_fields(value.take()));
+        }
+        _ => {}
+    }
+    frame
+}
+
 #[test]
 fn what_an_older_build_of_this_version_says_is_understood_and_said_again_in_full() {
     let newest = RECORDED.last().map(|(version, _)| *version);
@@ -87,8 +107,7 @@ fn what_an_older_build_of_this_version_says_is_understood_and_said_again_in_full
         assert_eq!(written(&read::<ControlRequest>(&frame)), frame);
     }
     for frame in recorded("daemon") {
-        // A field that is added from now on, and has a default, has to be taken away from what is written.
-        assert_eq!(written(&read::<ControlResponse>(&frame)), frame);
+        assert_eq!(without_later_fields(written(&read::<ControlResponse>(&frame))), frame);
     }
 }
 

@@ -28,6 +28,9 @@ pub struct Config {
     pub reads_max: u32,
     /// The most bytes of READs in flight at once. The default is 8 MiB, as in Jet §4.1.2.
     pub in_flight_bytes: u64,
+    /// Percent of `reads_max` and `in_flight_bytes` that one peer may have at most. With 100 peers have no
+    /// shares: one of them may have everything in flight, and then a slow one holds up all others.
+    pub peer_share_percent: u32,
     /// Whether the use of the READ share is bounded by what the load is found to need. The bound leaves out
     /// the slabs of stragglers, which the escape counts.
     pub footprint_follows: bool,
@@ -59,6 +62,8 @@ pub struct Config {
     /// queue pair a SEND completes only after the READs posted before it, however long ago it arrived. With a
     /// small number, acknowledgements would wait for READs.
     pub control_sends_max: u32,
+    /// The most control messages to all peers together whose SENDs have not completed, at least one for each.
+    pub sends_max: u32,
     /// Nanoseconds after which a peer that waits for something, and was sent nothing in that time, is sent a
     /// heartbeat.
     pub heartbeat_ns: u64,
@@ -103,6 +108,7 @@ impl Default for Config {
             fragment_bytes: 256 << 10,
             reads_max: 32,
             in_flight_bytes: 8 << 20,
+            peer_share_percent: 75,
             footprint_follows: false,
             checksums: Checksums::Inline,
             scatter_max: 64,
@@ -117,6 +123,7 @@ impl Default for Config {
             session_slots: 1024,
             session_messages: 1024,
             control_sends_max: 12,
+            sends_max: 8 * 4096 + 64,
             heartbeat_ns: 5_000_000_000,
             quarantine_ns: 1_000_000_000,
             tick_ns: 10_000_000,
@@ -210,6 +217,7 @@ impl Config {
         }
         range("reads_max", u64::from(self.reads_max), 1, 4096)?;
         range("in_flight_bytes", self.in_flight_bytes, fragment, pool * 4096)?;
+        range("peer_share_percent", u64::from(self.peer_share_percent), 1, 100)?;
         range("scatter_max", u64::from(self.scatter_max), 1, 1 << 16)?;
         range("message_bytes_max", self.message_bytes_max, 1, 1 << 40)?;
         range("classes", u64::from(self.classes), 1, CLASSES_MAX as u64)?;
@@ -224,6 +232,7 @@ impl Config {
         range("session_slots", u64::from(self.session_slots), 128, 1 << 15)?;
         range("session_messages", u64::from(self.session_messages), 1, 1 << 15)?;
         range("control_sends_max", u64::from(self.control_sends_max), 1, 64)?;
+        range("sends_max", u64::from(self.sends_max), u64::from(self.peers_max), u64::from(u32::MAX))?;
         // A peer is told the span in milliseconds, in 16 bits.
         range("heartbeat_ns", self.heartbeat_ns, 10_000_000, 60_000_000_000)?;
         range("tick_ns", self.tick_ns, 100_000, 1_000_000_000)?;

@@ -65,6 +65,8 @@ struct Account {
     target: u32,
     /// Whether the sender's outstanding credit counts in the budget, because it sent lately.
     active: bool,
+    /// Whether the sender is gone.
+    closed: bool,
     /// Whether a recall down to `recall_limit` is under way. The sender gets no new credit until it answers.
     recalling: bool,
     /// Whether the sender waits in a list of those without credit.
@@ -168,14 +170,17 @@ impl Credit {
         limit
     }
 
-    /// Closes the account of a sender that is gone.
-    pub fn close(&mut self, peer: u32) {
-        let account = core::mem::take(self.account_mut(peer));
-        if account.active {
-            self.outstanding -= account.outstanding();
+    /// Closes the accounts of senders that are gone.
+    pub fn close(&mut self, peers: &[u32]) {
+        for &peer in peers {
+            let closed = Account { closed: true, ..Account::default() };
+            let account = core::mem::replace(self.account_mut(peer), closed);
+            if account.active {
+                self.outstanding -= account.outstanding();
+            }
         }
         for list in [&mut self.without_credit, &mut self.refused, &mut self.active] {
-            list.retain(|&listed| listed != peer);
+            list.retain(|&listed| !self.accounts[listed as usize].closed);
         }
     }
 

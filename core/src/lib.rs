@@ -39,6 +39,7 @@ mod slots;
 mod srq;
 mod standstill;
 mod stats;
+mod time;
 
 pub use admission::{GrantPolicy, QueueHead, StrictWithAging};
 pub use config::{CLASSES_MAX, Checksums, Config, ConfigError, FRAGMENT_SLABS_MAX};
@@ -48,4 +49,6 @@ pub use effects::{
 };
 pub use histogram::Histogram;
 pub use receiver::{Arrival, Joined, OpenError, Receiver};
-pub use stats::{EscapeStats, PeerStats, QuarantineStats, SessionStats, StandstillStats, Stats};
+pub use stats::{
+    EscapeStats, PeerStats, QuarantineStats, ReadsWaitFor, SessionStats, ShareStats, StandstillStats, Stats,
+};

@@ -5,6 +5,7 @@
 
 use crate::effects::{Commands, PeerId};
 use crate::messages::{MessageList, MessageState, Messages};
+use crate::time::TurnTime;
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -29,14 +30,8 @@ pub(crate) enum Link {
     /// The connection is ending: nothing from its sender counts any more, and nothing is sent to it.
     /// `was_established`: whether the connection was established before.
     Leaving { was_established: bool },
-}
-
-/// The time of a turn, by two clocks. `stall_free_ns` is the clock that stands still while nobody calls the
-/// receiver.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct TurnTime {
-    pub now_ns: u64,
-    pub stall_free_ns: u64,
+    /// The connection is gone. What it leaves behind is forgotten at the next flush.
+    Lost,
 }
 
 /// The state of what was sent to one peer, and of what is still to be sent to it.
@@ -81,9 +76,13 @@ impl PeerOutbox {
         overflow: MessageList::EMPTY,
     };
 
+    /// Returns whether the peer takes one more SEND. `left`: SENDs beyond the first of each peer that are
+    /// left for all of them. A peer has no more of these than it leaves to the others. Its first SEND is
+    /// always possible, so that a peer which waits has one under way whose end it hears of.
     #[inline]
-    fn may_send_to(&self) -> bool {
-        self.link == Link::Established && self.sends_in_flight < self.sends_max
+    fn may_send_to(&self, left: u32) -> bool {
+        let own = self.sends_in_flight;
+        self.link == Link::Established && own < self.sends_max && (own == 0 || own - 1 < left)
     }
 
     /// Adds an end to the pending ranges, in the form that the peer's version knows. Returns `false` if they
@@ -113,6 +112,8 @@ impl PeerOutbox {
 pub(crate) struct Outbox {
     peers: Box<[PeerOutbox]>,
     dirty: Vec<u32>,
+    /// SENDs beyond the first of each peer that may still be under way, for all peers together.
+    sends_left: u32,
     heartbeat_ns: u64,
     /// Time of the next search for peers that are due a heartbeat.
     next_heartbeat_ns: u64,
@@ -121,12 +122,13 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Creates the state for `peers` peers. A peer that waits, and was sent nothing for `heartbeat_ns`, is to
-    /// be sent a heartbeat.
-    pub fn new(peers: u32, heartbeat_ns: u64) -> Self {
+    /// Creates the state for `peers` peers, to which together at most `sends_max` SENDs may be under way. A
+    /// peer that waits, and was sent nothing for `heartbeat_ns`, is to be sent a heartbeat.
+    pub fn new(peers: u32, sends_max: u32, heartbeat_ns: u64) -> Self {
         Self {
             peers: vec![PeerOutbox::GONE; peers as usize].into_boxed_slice(),
             dirty: Vec::with_capacity(peers as usize),
+            sends_left: sends_max.saturating_sub(peers),
             heartbeat_ns,
             next_heartbeat_ns: 0,
             turn_time: TurnTime::default(),
@@ -167,6 +169,7 @@ impl Outbox {
         let outbox = self.of_peer_mut(peer);
         outbox.link = match outbox.link {
             Link::Leaving { .. } => Link::Leaving { was_established: true },
+            Link::Lost => Link::Lost,
             Link::Gone | Link::Asked | Link::Established => Link::Established,
         };
         self.mark_dirty(peer);
@@ -177,7 +180,7 @@ impl Outbox {
     pub fn leave(&mut self, peer: u32) -> bool {
         let outbox = self.of_peer_mut(peer);
         let was_established = match outbox.link {
-            Link::Gone | Link::Leaving { .. } => return false,
+            Link::Gone | Link::Lost | Link::Leaving { .. } => return false,
             Link::Asked => false,
             Link::Established => true,
         };
@@ -193,10 +196,23 @@ impl Outbox {
         }
     }
 
-    /// Frees the peer's index for another sender.
-    pub fn forget(&mut self, peer: u32) {
-        *self.of_peer_mut(peer) = PeerOutbox::GONE;
-        self.dirty.retain(|&dirty| dirty != peer);
+    /// Notes that the peer's connection is gone. Returns `false` if it was before.
+    pub fn lose(&mut self, peer: u32) -> bool {
+        let outbox = self.of_peer_mut(peer);
+        let was_connected = !matches!(outbox.link, Link::Gone | Link::Lost);
+        if was_connected {
+            outbox.link = Link::Lost;
+        }
+        was_connected
+    }
+
+    /// Frees the indices of lost peers for other senders.
+    pub fn forget(&mut self, peers: &[u32]) {
+        self.dirty.retain(|&dirty| self.peers[dirty as usize].link != Link::Lost);
+        for &peer in peers {
+            let gone = core::mem::replace(self.of_peer_mut(peer), PeerOutbox::GONE);
+            self.sends_left += gone.sends_in_flight.saturating_sub(1);
+        }
     }
 
     /// Returns the state of the peer's connection.
@@ -206,7 +222,12 @@ impl Outbox {
 
     /// Returns whether the peer has a connection, established or not.
     pub fn is_connected(&self, peer: u32) -> bool {
-        self.of_peer(peer).link != Link::Gone
+        !matches!(self.of_peer(peer).link, Link::Gone | Link::Lost)
+    }
+
+    /// Returns whether the peer's connection is gone, and something of it is left.
+    pub fn is_lost(&self, peer: u32) -> bool {
+        self.of_peer(peer).link == Link::Lost
     }
 
     /// Returns the version of the wire format on the peer's connection.
@@ -225,7 +246,7 @@ impl Outbox {
     /// Returns whether the peer's connection is established and takes one more SEND.
     #[inline]
     pub fn may_send_to(&self, peer: u32) -> bool {
-        self.of_peer(peer).may_send_to()
+        self.of_peer(peer).may_send_to(self.sends_left)
     }
 
     /// Marks the peer for the next flush. Code that every message passes through tests `dirty` itself first,
@@ -316,16 +337,21 @@ impl Outbox {
         let last_sent = self.turn_time;
         let outbox = self.of_peer_mut(peer);
         outbox.sends_in_flight += 1;
+        let is_first = outbox.sends_in_flight == 1;
         outbox.last_sent = last_sent;
         let mut header = *header;
         header.set_version(outbox.version);
+        self.sends_left -= u32::from(!is_first);
         effects.send(PeerId(peer), &header);
     }
 
     /// Counts a SEND to the peer that the NIC has completed.
     pub fn sent(&mut self, peer: u32) {
         let outbox = self.of_peer_mut(peer);
-        outbox.sends_in_flight = outbox.sends_in_flight.saturating_sub(1);
+        // A farewell is not counted.
+        let Some(left) = outbox.sends_in_flight.checked_sub(1) else { return };
+        outbox.sends_in_flight = left;
+        self.sends_left += u32::from(left > 0);
     }
 
     /// Returns whether it is time to search for peers that wait and were sent nothing for long. That is so
@@ -341,7 +367,7 @@ impl Outbox {
     /// Returns whether the peer may be sent something, and was sent nothing for the time of a heartbeat.
     pub fn is_overdue(&self, peer: u32, now_ns: u64) -> bool {
         let outbox = self.of_peer(peer);
-        outbox.may_send_to() && now_ns.saturating_sub(outbox.last_sent.now_ns) >= self.heartbeat_ns
+        self.may_send_to(peer) && now_ns.saturating_sub(outbox.last_sent.now_ns) >= self.heartbeat_ns
     }
 
     /// Returns whether the peer waits for the end of a message.
@@ -358,7 +384,7 @@ impl Outbox {
     pub fn most_unresponsive(&self, stall_free_ns: u64) -> Option<u32> {
         let is_unresponsive = |outbox: &PeerOutbox| {
             matches!(outbox.link, Link::Asked | Link::Established)
-                && !outbox.may_send_to()
+                && !outbox.may_send_to(self.sends_left)
                 && outbox.overflow.len() > 0
                 && stall_free_ns.saturating_sub(outbox.last_sent.stall_free_ns) >= UNRESPONSIVE_NS
         };
@@ -378,7 +404,7 @@ impl Outbox {
     /// Returns whether the peer may be sent a congestion signal now.
     pub fn may_signal(&self, peer: u32, now_ns: u64) -> bool {
         let outbox = self.of_peer(peer);
-        outbox.signals && outbox.may_send_to() && now_ns.saturating_sub(outbox.signalled_ns) >= SIGNAL_NS
+        outbox.signals && self.may_send_to(peer) && now_ns.saturating_sub(outbox.signalled_ns) >= SIGNAL_NS
     }
 
     /// Sends a congestion signal to the peer.

@@ -15,6 +15,8 @@ pub(crate) struct Read {
     pub bytes: u32,
     pub runs: [Run; FRAGMENT_SLABS_MAX as usize],
     pub run_count: usize,
+    /// Time of the posting, by the clock that stands still while nobody calls the receiver.
+    pub posted_ns: u64,
     /// Number of the READ's runs that were delivered already.
     pub delivered: usize,
     /// Share that the READ's slabs count in: the READ share, or escape memory.
@@ -42,6 +44,7 @@ impl Reads {
             bytes: 0,
             runs: [Run::default(); FRAGMENT_SLABS_MAX as usize],
             run_count: 0,
+            posted_ns: 0,
             delivered: 0,
             share: Share::Read,
             in_flight: false,

@@ -3,6 +3,7 @@
 use crate::effects::ProcessId;
 use crate::index::NONE;
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 use jet_wire::message::hello::AppName;
@@ -61,6 +62,9 @@ pub(crate) enum OpenRefused {
 #[derive(Debug)]
 pub(crate) struct Registry {
     apps: Box<[App]>,
+    /// Index of each application that has users, by name.
+    by_name: BTreeMap<AppName, u32>,
+    free_apps: Vec<u32>,
     senders: Box<[Sender]>,
     free_senders: Vec<u32>,
     sessions: Box<[Session]>,
@@ -72,6 +76,8 @@ impl Registry {
     pub fn new(senders: u32, sessions: u32) -> Self {
         Self {
             apps: vec![NOBODY; (senders + sessions) as usize].into_boxed_slice(),
+            by_name: BTreeMap::new(),
+            free_apps: (0..senders + sessions).rev().collect(),
             senders: vec![Sender { identity: 0, app: NONE }; senders as usize].into_boxed_slice(),
             free_senders: (0..senders).rev().collect(),
             sessions: vec![Session::Free; sessions as usize].into_boxed_slice(),
@@ -197,21 +203,27 @@ impl Registry {
     /// Finds an application by name, or adds it, and counts one more user of the name. `None`: there is no
     /// room for it.
     fn use_app(&mut self, name: AppName) -> Option<u32> {
-        let known = self.apps.iter().position(|app| app.name == Some(name));
-        let index = known.or_else(|| self.apps.iter().position(|app| app.name.is_none()))?;
-        let app = &mut self.apps[index];
-        if app.name.is_none() {
-            *app = App { name: Some(name), ..NOBODY };
-        }
-        app.users += 1;
-        u32::try_from(index).ok()
+        let index = match self.by_name.get(&name) {
+            Some(&known) => known,
+            None => {
+                let free = self.free_apps.pop()?;
+                self.by_name.insert(name, free);
+                self.apps[free as usize] = App { name: Some(name), ..NOBODY };
+                free
+            }
+        };
+        self.apps[index as usize].users += 1;
+        Some(index)
     }
 
     fn drop_app(&mut self, index: u32) {
         let app = &mut self.apps[index as usize];
         app.users -= 1;
-        if app.users == 0 {
-            app.name = None;
+        if app.users == 0
+            && let Some(name) = app.name.take()
+        {
+            self.by_name.remove(&name);
+            self.free_apps.push(index);
         }
     }
 }

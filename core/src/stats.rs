@@ -45,6 +45,8 @@ pub struct Stats {
     pub waiting: u32,
     /// Messages that are being read.
     pub running: u32,
+    /// What the next READ waits for.
+    pub reads_wait_for: ReadsWaitFor,
     /// Messages that the receiver has records of.
     pub messages: u32,
     /// Senders that are connected.
@@ -61,9 +63,11 @@ pub struct Stats {
     pub redelivered: u64,
     /// Peers that were disconnected because what they sent broke the rules.
     pub peer_faults: u64,
-    /// Peers that were disconnected because they took nothing for long, while records of messages were
-    /// scarce.
+    /// Peers that were disconnected because they took or delivered nothing for long, while others waited
+    /// because of it.
     pub unresponsive_peers: u64,
+    /// Of these, peers whose READs did not end for long while others got nothing because of them.
+    pub stalled_peers: u64,
     /// Sessions that were ended because they released what they must not.
     pub session_faults: u64,
     /// Ends of messages, by kind.
@@ -199,6 +203,41 @@ pub struct SessionStats {
     pub standstill: Option<StandstillStats>,
 }
 
+/// What the READs of waiting messages wait for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadsWaitFor {
+    /// No large message waits to be read.
+    #[default]
+    Nothing,
+    /// The pool has no room: applications have to give slabs back.
+    Room,
+    /// READs or bytes in flight are all that there may be.
+    Window,
+    /// The senders' own READs, whose windows are full.
+    Senders,
+}
+
+/// State of one peer's share of READs and bytes in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShareStats {
+    /// READs of the peer's memory in flight.
+    pub reads: u32,
+    /// The most READs that the peer's connection takes at once; 0 until it is established.
+    pub reads_max: u32,
+    /// Bytes of READs in flight.
+    pub in_flight_bytes: u64,
+    /// The most bytes of READs in flight that the peer may have now.
+    pub window_bytes: u64,
+    /// Rate at which the peer delivered lately, while READs were in flight; 0 before the first one ended.
+    pub bytes_per_ms: u64,
+    /// Nanoseconds from a READ's posting to its end, as a moving average; 0 before the first one ended.
+    pub usual_ns: u64,
+    /// Nanoseconds since a READ of the peer ended, while others are in flight; 0 without any.
+    pub silent_ns: u64,
+    /// Whether the peer counts as slow: it delivered nothing yet, takes long for a READ, or has stalled.
+    pub slow: bool,
+}
+
 /// Statistics of one sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerStats {
@@ -212,6 +251,6 @@ pub struct PeerStats {
     pub credit: u64,
     /// Messages of the sender that have no end yet.
     pub unfinished: u32,
-    /// READs that the sender's connection takes at once; 0 until the connection is established.
-    pub reads_max: u32,
+    /// The sender's share of READs and bytes in flight.
+    pub share: ShareStats,
 }

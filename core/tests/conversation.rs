@@ -129,7 +129,7 @@ impl Talk {
             ("sender", "hello") => self.hello(bytes),
             ("sender", "leaves") => {
                 let peer = self.peer.take().expect("a sender is connected");
-                self.receiver.handle_peer_lost(peer, &mut self.world);
+                self.receiver.handle_peer_lost(peer);
             }
             ("sender", _) => self.header(bytes),
             ("nic", _) => {
@@ -162,10 +162,10 @@ impl Talk {
     /// Answers a connection's first words as the daemon does.
     fn hello(&mut self, bytes: &[u8]) {
         let joined = Hello::decode(bytes).map_err(|_| Refusal::Malformed);
-        match joined.and_then(|hello| self.receiver.handle_hello(&hello)) {
+        match joined.and_then(|hello| self.receiver.handle_hello(&hello, &mut self.world)) {
             Ok(joined) => {
                 self.world.said.push_back(joined.welcome.encode().to_vec());
-                self.receiver.handle_connected(joined.peer, 1);
+                self.receiver.handle_connected(self.now_ns, joined.peer, 1);
                 self.peer = Some(joined.peer);
             }
             Err(refusal) => self.world.said.push_back(refusal.encode().to_vec()),

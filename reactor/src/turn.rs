@@ -135,7 +135,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
             Event::ConnectRequest { qp, private_data } => self.answer_connect_request(qp, &private_data),
             Event::Connected { qp, reads_max, .. } => {
                 if let Some(peer) = self.handler.peers.peer(qp) {
-                    self.receiver.handle_connected(peer, reads_max);
+                    self.receiver.handle_connected(now_ns, peer, reads_max);
                 }
             }
             Event::Rejected { qp, .. } | Event::Disconnected { qp, .. } => {
@@ -144,7 +144,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
                     tracing::debug!(peer = peer.0, application, "a sender's connection ended");
                     self.handler.posting.give_up(peer);
                     self.fail_unposted_reads(now_ns);
-                    self.receiver.handle_peer_lost(peer, &mut self.handler);
+                    self.receiver.handle_peer_lost(peer);
                 }
             }
             Event::Gone => self.nic_is_gone = true,
@@ -154,7 +154,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
     fn answer_connect_request(&mut self, qp: Qp, private_data: &PrivateData) {
         let joined = match Hello::decode(private_data.as_slice()) {
             Ok(hello) => {
-                let joined = self.receiver.handle_hello(&hello);
+                let joined = self.receiver.handle_hello(&hello, &mut self.handler);
                 let application = hello.app.as_str();
                 match &joined {
                     Ok(joined) => tracing::debug!(peer = joined.peer.0, application, "a sender connects"),
@@ -173,7 +173,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
                 let answer = PrivateData::new(&joined.welcome.encode()).expect("a welcome fits private data");
                 if self.handler.nic.accept(qp, &answer).is_err() {
                     self.handler.peers.unbind(qp);
-                    self.receiver.handle_peer_lost(joined.peer, &mut self.handler);
+                    self.receiver.handle_peer_lost(joined.peer);
                 }
             }
             Err(refusal) => {

@@ -146,6 +146,29 @@ pub struct PeerStatus {
     pub unfinished: u32,
     /// READs that the connection takes at once, as the two NICs agreed. 0 until the connection is set up.
     pub reads_max: u32,
+    /// What the sender has in flight, and what it may have. `None` from a daemon that does not tell it.
+    #[serde(default)]
+    pub share: Option<ShareStatus>,
+}
+
+/// Share of READs and bytes in flight that one sender has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShareStatus {
+    /// READs of the sender's memory in flight.
+    pub reads: u32,
+    /// Bytes of these READs.
+    pub in_flight_bytes: u64,
+    /// The most bytes that the sender may have in flight now.
+    pub window_bytes: u64,
+    /// Bytes in a second that the sender delivered lately, while READs were in flight. 0: none ended yet.
+    pub bytes_per_s: u64,
+    /// Microseconds that a READ of the sender usually takes. 0: none ended yet.
+    pub usual_us: u64,
+    /// Milliseconds for which no READ of the sender ended although some are in flight.
+    pub silent_ms: u64,
+    /// Whether the sender counts as slow: nothing of it has arrived yet, its READs take long, or it stopped
+    /// delivering.
+    pub slow: bool,
 }
 
 #[cfg(test)]

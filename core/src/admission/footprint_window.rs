@@ -363,16 +363,14 @@ impl FootprintWindow {
     }
 }
 
-/// Returns the expected cache footprint of a message (Jet §3.2, §4): its session's throughput times post-NIC
-/// time. That is at most the message's length, and at least one fragment of it. A message of a session that
-/// was not measured yet counts in full.
-pub(super) fn footprint_bytes(length: u64, fragment_bytes: u32, bytes_per_ms: u64, post_nic_ns: u64) -> u64 {
-    let least = length.min(u64::from(fragment_bytes));
+/// Returns the cache footprint that a session was measured to have (Jet §3.2, §4): its throughput times its
+/// post-NIC time. `None`: it was not measured yet.
+pub(super) fn measured_footprint_bytes(bytes_per_ms: u64, post_nic_ns: u64) -> Option<u64> {
     if bytes_per_ms == 0 || post_nic_ns == 0 {
-        return length;
+        return None;
     }
     let expected = u128::from(bytes_per_ms) * u128::from(post_nic_ns) / 1_000_000;
-    u64::try_from(expected).unwrap_or(u64::MAX).clamp(least, length)
+    Some(u64::try_from(expected).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! Admission: decides which message is read next, and how much of it (Jet §3.2 step 2, §4.1.2). No other
 //! module decides that.
 //!
-//! Large messages wait in queues by class. A message is admitted when its footprint fits the pool and the
-//! concurrency window has room. Then it takes turns with the other running messages of its class, one
-//! fragment each. The result is a [`Grant`]: which message, from which share, how many slabs. The receiver
-//! posts the READ.
+//! Large messages wait in queues by class and peer. A message is admitted when its footprint fits the pool
+//! and the concurrency window has room. Then it is read, a fragment at a time: the peers of a class take
+//! turns (`turns`), and so do the messages of a peer. What a peer may have in flight is its share (`shares`).
+//! The result is a [`Grant`]: which message, from which share of the pool, how many slabs. The receiver posts
+//! the READ.
 //!
 //! Parts of several messages arrive side by side. An application may take its messages one after the other.
 //! Then it waits for the next part of the message that began to arrive first, while parts of later messages
@@ -13,12 +14,19 @@
 //! application reads what arrives through the reserve and gives it back, so one reserve of slabs serves all
 //! sessions. READs need no reserve, for each of them ends without the application.
 //!
-//! Two places alone say what a peer, a session or later a tenant may have. They are [`Admission::next`],
-//! which hands out turns, and the [`View`] passed to it, which says what a session holds.
+//! Three places alone say what a peer, a session or later a tenant may have: `shares` (READs and bytes in
+//! flight), `requests` (records of messages), and the [`View`] passed to [`Admission::next`], which says what
+//! a session holds.
 
+mod footprint;
 mod footprint_window;
+mod peers;
 mod policy;
+mod reading;
+mod requests;
+mod shares;
 mod suspension;
+mod turns;
 mod view;
 
 pub(crate) use footprint_window::FootprintWindow;
@@ -27,15 +35,19 @@ pub(crate) use view::View;
 
 use crate::config::{CLASSES_MAX, Config};
 use crate::index::NONE;
-use crate::messages::{MessageList, MessageState, Messages};
+use crate::messages::{MessageState, Messages};
 use crate::pool::{Pool, Share};
+use crate::stats::ReadsWaitFor;
+use crate::time::TurnTime;
 use alloc::boxed::Box;
-use alloc::vec;
 use alloc::vec::Vec;
-use footprint_window::footprint_bytes;
 use jet_escape::Pressure;
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
+use reading::{Out, Reading};
+use requests::Requests;
+use shares::{InFlight, Shares, Turn};
 use suspension::Suspension;
+use turns::{ClassQueue, Ring};
 
 /// Permission to read one fragment of a message.
 #[derive(Clone, Copy, Debug)]
@@ -49,39 +61,11 @@ pub(crate) struct Grant {
     pub bytes: u32,
 }
 
-/// Messages of one class: those that wait for admission, and those that are being read.
-#[derive(Clone, Copy, Debug)]
-struct ClassQueue {
-    waiting: MessageList,
-    running: MessageList,
-}
-
-impl ClassQueue {
-    const EMPTY: Self = Self { waiting: MessageList::EMPTY, running: MessageList::EMPTY };
-
-    /// Returns the message whose turn it is: the first running one, else the first waiting one.
-    fn head(&self) -> Option<u32> {
-        self.running.head().or_else(|| self.waiting.head())
-    }
-}
-
-/// READs and requests of one sender that are under way.
-#[derive(Clone, Copy, Debug, Default)]
-struct Connection {
-    /// READs of the sender's memory that are in flight.
-    reads: u32,
-    /// The most READs that the sender's connection takes at once.
-    reads_max: u32,
-    /// Requests of the sender for large messages that have no end yet.
-    requests: u32,
-}
-
 /// Limits from the configuration.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     reads_max: u32,
     fragment_bytes: u32,
-    in_flight_bytes: u64,
     srq_floor_slabs: u32,
     /// Whether a session that holds more than half of the pool leaves an eighth of the pool to the others.
     leaves_room: bool,
@@ -92,23 +76,33 @@ struct Limits {
 pub(crate) struct Admission<P> {
     policy: P,
     limits: Limits,
-    queues: [ClassQueue; CLASSES_MAX],
-    /// Number of messages that are being read.
-    running: u32,
-    /// Bytes of the pool that the messages being read are expected to take up.
-    footprint_bytes: u64,
+    /// Messages by class.
+    queues: Box<[ClassQueue]>,
+    shares: Shares,
+    requests: Requests,
+    /// Messages that are being read.
+    reading: Reading,
+    /// Peers that are out of turn because slow peers have all that they may have, in the order of their
+    /// return.
+    after_slow: Ring,
+    /// Bytes of READs in flight, and of those being checked.
     in_flight_bytes: u64,
+    /// Time when a peer with nothing in flight last got a READ, or began to wait for those of slow peers.
+    newcomer_ns: u64,
+    /// Time when a READ was last posted.
+    posted_ns: u64,
     /// Footprint window that bounds the READ share's use; `None` where the configuration does not let it
     /// follow the load.
     following: Option<FootprintWindow>,
     /// Slabs that stragglers held at the last count.
     straggler_slabs: u32,
-    connections: Box<[Connection]>,
     suspensions: Box<[Suspension]>,
     /// Sessions that are suspended, or still have deferred messages.
     reviewed: Vec<u32>,
     /// Whether a session is suspended because the pool has no room for what waits.
     waits_for_room: bool,
+    /// What the next READ waits for.
+    waits_for: ReadsWaitFor,
 }
 
 impl<P: GrantPolicy> Admission<P> {
@@ -118,25 +112,29 @@ impl<P: GrantPolicy> Admission<P> {
             let least = 2 * u64::from(config.fragment_bytes);
             FootprintWindow::new(least, u64::from(config.pool_slabs) * SLAB_BYTES as u64)
         });
+        let peers = config.peers_max;
         Self {
             policy,
             limits: Limits {
                 reads_max: config.reads_max,
                 fragment_bytes: config.fragment_bytes,
-                in_flight_bytes: config.in_flight_bytes,
                 srq_floor_slabs: config.srq_floor_slabs,
                 leaves_room: config.escape.enabled,
             },
-            queues: [ClassQueue::EMPTY; CLASSES_MAX],
-            running: 0,
-            footprint_bytes: 0,
+            queues: (0..config.classes).map(|_| ClassQueue::new(peers)).collect(),
+            shares: Shares::new(config),
+            requests: Requests::new(peers, config.sessions_max),
+            reading: Reading::new(peers),
+            after_slow: Ring::new(peers),
             in_flight_bytes: 0,
+            newcomer_ns: 0,
+            posted_ns: 0,
             following,
             straggler_slabs: 0,
-            connections: vec![Connection::default(); config.peers_max as usize].into_boxed_slice(),
             suspensions: (0..config.sessions_max).map(|_| Suspension::default()).collect(),
             reviewed: Vec::with_capacity(config.sessions_max as usize),
             waits_for_room: false,
+            waits_for: ReadsWaitFor::Nothing,
         }
     }
 
@@ -148,146 +146,205 @@ impl<P: GrantPolicy> Admission<P> {
     /// Returns whether any message waits for admission or is being read.
     #[inline]
     pub fn has_work(&self) -> bool {
-        self.running > 0 || self.queues.iter().any(|queue| queue.waiting.len() > 0)
+        self.reading.messages() > 0 || self.queues.iter().any(|queue| queue.waiting() > 0)
     }
 
     /// Decides the next grant, class by class as the policy says; `None` when no message can be read now.
     pub fn next(
         &mut self,
-        now_ns: u64,
+        time: TurnTime,
+        reads_in_use: u32,
+        (messages, pool): (&mut Messages, &mut Pool),
+        view: &impl View,
+    ) -> Option<Grant> {
+        // Peers that waited for READs of slow peers return to their turns one by one, while there is room.
+        self.waits_for = ReadsWaitFor::Senders;
+        let mut returns = self.shares.slow_room();
+        self.return_slow(&mut returns, time);
+        loop {
+            let grant = self.next_in_turn(time, reads_in_use, (messages, pool), view);
+            if grant.is_some() || !self.return_slow(&mut returns, time) {
+                return grant;
+            }
+        }
+    }
+
+    /// Lets one peer that waited for READs of slow peers take turns again.
+    fn return_slow(&mut self, returns: &mut u32, time: TurnTime) -> bool {
+        if *returns == 0 || self.reading.in_turn() >= self.limits.reads_max {
+            return false;
+        }
+        let Some(peer) = self.after_slow.pop() else { return false };
+        *returns -= 1;
+        if self.reading.out(peer) == Some(Out::Slow) {
+            self.return_to_turns(peer, time.now_ns);
+        }
+        true
+    }
+
+    fn next_in_turn(
+        &mut self,
+        time: TurnTime,
         reads_in_use: u32,
         (messages, pool): (&mut Messages, &mut Pool),
         view: &impl View,
     ) -> Option<Grant> {
         loop {
-            let heads = self.queue_heads(messages);
-            let class = usize::from(self.policy.next_class(&heads, now_ns)?);
-            let head = self.queues[class].head();
+            let heads = self.queue_heads();
+            let class = usize::from(self.policy.next_class(&heads, time.now_ns)?);
             // New messages are admitted first, while the concurrency window has room. So 32 short ones run
             // side by side, and one long one does not hold the others up.
-            if self.admit(class, messages, pool, view) {
-                continue;
-            }
-            if let Some(grant) = self.turn(class, reads_in_use, messages, pool, view) {
+            while self.admit(class, time, messages, pool, view) {}
+            if let Some(grant) = self.turn(class, time, reads_in_use, (messages, pool), view) {
                 return Some(grant);
             }
-            if self.queues[class].head() != head {
-                // The head could not continue and was deferred: try the next one.
-                continue;
+            if self.queues[class].has_head(|peer| self.reading.is_out(peer)) {
+                // The policy's class waits for room that only running messages can give back: those of other
+                // classes go on.
+                return (0..self.queues.len())
+                    .filter(|&other| other != class)
+                    .find_map(|other| self.turn(other, time, reads_in_use, (messages, pool), view));
             }
-            // The policy's class waits for room that only running messages can give back: those of other
-            // classes go on.
-            return (0..CLASSES_MAX)
-                .filter(|&other| other != class)
-                .find_map(|other| self.turn(other, reads_in_use, messages, pool, view));
+            // Every peer of the class went out of turn: another class may go on.
         }
     }
 
-    fn queue_heads(&self, messages: &Messages) -> [Option<QueueHead>; CLASSES_MAX] {
+    /// Returns the classes that have something to read, and since when each of them was granted nothing.
+    fn queue_heads(&mut self) -> [Option<QueueHead>; CLASSES_MAX] {
         let mut heads = [None; CLASSES_MAX];
-        for (class, head) in (0u8..).zip(heads.iter_mut()) {
-            let queue = &self.queues[usize::from(class)];
-            *head = queue.head().map(|message| QueueHead { class, since_ns: messages[message].since_ns });
+        for ((class, head), queue) in (0u8..).zip(heads.iter_mut()).zip(self.queues.iter_mut()) {
+            let has_head = queue.has_head(|peer| self.reading.is_out(peer));
+            *head = has_head.then_some(QueueHead { class, since_ns: queue.since_ns });
         }
         heads
     }
 
-    /// Admits the head of the class's queue if its footprint fits and the concurrency window has room (fewer
-    /// than `reads_max` messages are being read). Returns whether it did.
-    fn admit(&mut self, class: usize, messages: &mut Messages, pool: &Pool, view: &impl View) -> bool {
-        let is_oldest = |message: u32, messages: &Messages| {
-            view.oldest_incomplete(messages[message].session) == Some(message)
-        };
-        let is_full = self.running >= self.limits.reads_max;
-        let Some(head) = self.queues[class].waiting.head() else { return false };
-        if is_full && !is_oldest(head, messages) {
+    /// Admits the class's next message if its footprint fits and the concurrency window has room: fewer than
+    /// `reads_max` messages are being read, not counting those of peers out of turn. A class of which none is
+    /// being read has the next one admitted whatever the others take up, for their messages may be endless.
+    /// Returns whether one was admitted.
+    fn admit(
+        &mut self,
+        class: usize,
+        time: TurnTime,
+        messages: &mut Messages,
+        pool: &Pool,
+        view: &impl View,
+    ) -> bool {
+        let Some((peer, message)) = self.first_waiting(class, messages, pool, view) else { return false };
+        let has_turn = self.queues[class].next_turn(|peer| self.reading.is_out(peer)).is_some();
+        if self.reading.in_turn() >= self.limits.reads_max && has_turn {
             return false;
         }
-        let Some(message) = self.first_waiting(class, messages, pool, view) else { return false };
-        // A message that began to arrive was admitted before. The running ones may wait for what only its end
-        // gives back.
-        let goes_on = is_oldest(message, messages);
-        if is_full && !goes_on {
+        let footprint = self.first_footprint(message, messages, pool, view);
+        let fits = !self.reading.has_counted(class)
+            || self.reading.footprint_bytes() + footprint <= self.footprint_room(pool);
+        let session = messages[message].session;
+        if !fits && (!view.takes_memory(session) || pool.memory_room() < self.fragment_slabs()) {
+            self.waits_for = ReadsWaitFor::Room;
             return false;
         }
-        let record = &messages[message];
-        let session = record.session;
-        let mut footprint = footprint_bytes(
-            record.length,
-            self.limits.fragment_bytes,
-            view.bytes_per_ms(session),
-            view.post_nic_ns(session),
-        );
-        let fits =
-            self.running == 0 || goes_on || self.footprint_bytes + footprint <= self.footprint_room(pool);
-        if !fits {
-            if !view.takes_memory(session) || pool.memory_room() < self.fragment_slabs() {
-                return false;
-            }
-            // The message takes escape memory instead of waiting (Jet §5), so none of it will be in the
-            // cache.
-            footprint = 0;
-        }
-        self.pop_waiting(class, messages);
-        messages[message].state = MessageState::Running;
-        let transfer = messages.transfer(message);
-        transfer.running = true;
-        transfer.in_memory = !fits;
-        transfer.footprint_bytes = footprint;
-        self.footprint_bytes += footprint;
-        self.running += 1;
-        self.queues[class].running.push(messages, message);
+        self.pop_waiting(class, peer, messages);
+        // A message that takes escape memory instead of waiting (Jet §5) will not be in the cache at all.
+        self.begin_reading(message, !fits, if fits { footprint } else { 0 }, time.now_ns, messages);
         true
     }
 
-    /// Returns the bytes that the READ share can hold beside what delivered messages hold already.
-    fn footprint_room(&self, pool: &Pool) -> u64 {
-        let srq = pool.srq_used().max(self.limits.srq_floor_slabs);
-        let in_flight_slabs = u32::try_from(self.in_flight_bytes.div_ceil(SLAB_BYTES as u64)).unwrap_or(NONE);
-        let delivered = pool.read_used().saturating_sub(in_flight_slabs) + pool.quarantined();
-        u64::from(pool.total().saturating_sub(srq + delivered)) * SLAB_BYTES as u64
+    /// Makes a message one of those that are being read; it is in no list.
+    fn begin_reading(
+        &mut self,
+        message: u32,
+        in_memory: bool,
+        footprint_bytes: u64,
+        now_ns: u64,
+        messages: &mut Messages,
+    ) {
+        messages[message].state = MessageState::Running;
+        let (peer, class) = (messages[message].peer, messages[message].class());
+        let transfer = messages.transfer(message);
+        debug_assert!(!transfer.running, "message {message} is being read already");
+        transfer.running = true;
+        transfer.in_memory = in_memory;
+        self.reading.begin(peer, class);
+        self.set_footprint(message, footprint_bytes, messages);
+        self.queues[class].push_running(message, messages);
+        self.offer(class, peer, now_ns);
     }
 
-    /// Grants the next fragment of the class's message whose turn it is, if there is room for it.
+    /// Grants the next fragment of the class's peer whose turn it is, if there is room for it.
     fn turn(
         &mut self,
         class: usize,
+        time: TurnTime,
         reads_in_use: u32,
-        messages: &mut Messages,
-        pool: &mut Pool,
+        (messages, pool): (&mut Messages, &mut Pool),
         view: &impl View,
     ) -> Option<Grant> {
-        if self.queues[class].running.len() == 0 {
-            return None;
-        }
         // Beyond one fragment's slabs, another fragment's stay in reserve, and one session leaves more to the
         // others.
         let wanted = (2 * self.fragment_slabs()).max(self.room_left_by_most(pool));
         let room = pool.read_room(wanted, view.srq_needed());
-        let (message, share) = self.next_to_read(class, room, messages, pool, view)?;
-        let left = messages[message].length - messages.transfer(message).requested;
-        let bytes =
-            u32::try_from(left.min(u64::from(self.limits.fragment_bytes))).expect("at most a fragment");
-        if self.in_flight_bytes + u64::from(bytes) > self.limits.in_flight_bytes {
-            return None;
+        let in_flight = InFlight { reads: reads_in_use, bytes: self.in_flight_bytes };
+        // Each peer twice, for its turn may begin with the first visit.
+        for _ in 0..2 * self.queues[class].turns() {
+            let peer = self.queues[class].next_turn(|peer| self.reading.is_out(peer))?;
+            let Some((message, share)) = self.next_to_read(class, peer, room, messages, pool, view) else {
+                self.waits_for = ReadsWaitFor::Room;
+                self.queues[class].pass();
+                continue;
+            };
+            let left = messages[message].length - messages.transfer(message).requested;
+            let bytes =
+                u32::try_from(left.min(u64::from(self.limits.fragment_bytes))).expect("at most a fragment");
+            match self.shares.turn(peer, u64::from(bytes), time.stall_free_ns, in_flight) {
+                Turn::Now => {}
+                Turn::AfterOwn => {
+                    self.reading.leave_turns(peer, Out::Own);
+                    continue;
+                }
+                Turn::AfterSlow => {
+                    self.reading.leave_turns(peer, Out::Slow);
+                    if self.after_slow.head().is_none() {
+                        self.newcomer_ns = time.stall_free_ns;
+                    }
+                    self.after_slow.push(peer);
+                    continue;
+                }
+                Turn::AfterAny => {
+                    self.waits_for = ReadsWaitFor::Window;
+                    self.queues[class].pass();
+                    continue;
+                }
+            }
+            let slabs = bytes.div_ceil(SLAB_BYTES_U32);
+            let room = if share == Share::Spilled { pool.memory_room() } else { room };
+            // A shorter fragment is better than none, but only where nothing else under way will give room
+            // back.
+            if room < slabs && (room == 0 || reads_in_use > 0) {
+                self.waits_for = ReadsWaitFor::Room;
+                return None;
+            }
+            if !self.queues[class].may_use(peer, bytes, self.limits.fragment_bytes) {
+                continue;
+            }
+            if !messages.transfer(message).in_memory {
+                let footprint = self.next_footprint(message, messages, pool);
+                self.set_footprint(message, footprint, messages);
+            }
+            // Each run will need a slot.
+            let slots = view.slots_left(messages[message].session);
+            return Some(Grant { message, share, slabs: slabs.min(room).min(slots), bytes });
         }
-        let slabs = bytes.div_ceil(SLAB_BYTES_U32);
-        let room = if share == Share::Spilled { pool.memory_room() } else { room };
-        // A shorter fragment is better than none, but only where nothing else under way will give room back.
-        if room < slabs && (room == 0 || reads_in_use > 0) {
-            return None;
-        }
-        // Each run will need a slot.
-        let slots = view.slots_left(messages[message].session);
-        Some(Grant { message, share, slabs: slabs.min(room).min(slots), bytes })
+        None
     }
 
-    /// Returns the class's running message whose turn it is, and the share of its fragment: the cache, or
-    /// escape memory for a session that takes it instead of waiting (Jet §5). Messages that may not go on now
-    /// are deferred, and their sessions suspended.
+    /// Returns the peer's message of the class that is to be read next, and the share of its fragment: the
+    /// cache, or escape memory for a session that takes it instead of waiting (Jet §5). Messages that may not
+    /// go on now are deferred, and their sessions suspended.
     fn next_to_read(
         &mut self,
         class: usize,
+        peer: u32,
         room: u32,
         messages: &mut Messages,
         pool: &Pool,
@@ -295,18 +352,13 @@ impl<P: GrantPolicy> Admission<P> {
     ) -> Option<(u32, Share)> {
         let pressed = view.pressure() != Pressure::Ok;
         let within_window = self.is_within_window(pool);
-        let mut next = self.queues[class].running.head();
+        let mut next = self.queues[class].first_running(peer);
         while let Some(message) = next {
             let following = messages[message].next;
             next = (following != NONE).then_some(following);
             if !self.may_continue(message, messages, pool, view) {
                 self.suspend(messages[message].session, view);
                 self.defer_running(message, messages);
-                continue;
-            }
-            // As many READs as the connection takes are in flight: the next one that ends makes room.
-            let connection = &self.connections[messages[message].peer as usize];
-            if connection.reads >= connection.reads_max {
                 continue;
             }
             let record = &messages[message];
@@ -327,6 +379,22 @@ impl<P: GrantPolicy> Admission<P> {
             }
         }
         None
+    }
+
+    /// Lists a peer among those that take turns in a class, unless it is out of turn.
+    fn offer(&mut self, class: usize, peer: u32, now_ns: u64) {
+        if !self.reading.is_out(peer) {
+            self.queues[class].offer(peer, now_ns);
+        }
+    }
+
+    /// Lets a peer take turns again, in all classes.
+    fn return_to_turns(&mut self, peer: u32, now_ns: u64) {
+        if self.reading.return_to_turns(peer) {
+            for queue in &mut self.queues {
+                queue.offer(peer, now_ns);
+            }
+        }
     }
 
     /// Returns whether the message may use the slabs that are kept in reserve. Two kinds of messages may: the
@@ -367,47 +435,27 @@ impl<P: GrantPolicy> Admission<P> {
         u64::from(used) * SLAB_BYTES as u64 <= window_bytes
     }
 
-    /// Counts the READ that was posted for a grant, of `bytes` bytes. The next message of the class then has
-    /// its turn.
-    pub fn posted(&mut self, now_ns: u64, message: u32, bytes: u32, messages: &mut Messages) {
-        let transfer = messages.transfer(message);
-        transfer.requested += u64::from(bytes);
-        let requested = transfer.requested;
-        let record = &mut messages[message];
-        record.reads += 1;
-        record.since_ns = now_ns;
-        let more = requested < record.length;
-        if !more {
-            record.state = MessageState::Settling;
-        }
-        self.connections[record.peer as usize].reads += 1;
-        let running = &mut self.queues[record.class()].running;
-        running.take_one(messages, message);
-        if more {
-            running.push(messages, message);
-        }
-        self.in_flight_bytes += u64::from(bytes);
-    }
-
-    /// Counts the end of a READ: one less of the peer's memory is in flight.
-    pub fn read_ended(&mut self, peer: u32) {
-        self.connections[peer as usize].reads -= 1;
-    }
-
     /// Subtracts a READ's bytes from the bytes in flight, once the READ's place in the table is free. Until
-    /// then they count, also while they are checked.
-    pub fn left(&mut self, bytes: u32) {
+    /// then they count, also while they are checked. `peer`: `NONE` if it is gone.
+    pub fn left(&mut self, peer: u32, bytes: u32) {
         self.in_flight_bytes -= u64::from(bytes);
+        if peer != NONE {
+            self.reading.left(peer, u64::from(bytes));
+        }
     }
 
     /// Takes the message out of the count of those being read.
     pub fn leave_running(&mut self, message: u32, messages: &mut Messages) {
-        let transfer = messages.transfer(message);
-        let footprint = core::mem::take(&mut transfer.footprint_bytes);
-        if core::mem::take(&mut transfer.running) {
-            self.footprint_bytes -= footprint;
-            self.running -= 1;
+        if !messages.transfer(message).running {
+            return;
         }
+        self.set_footprint(message, 0, messages);
+        messages.transfer(message).running = false;
+        let (peer, class) = (messages[message].peer, messages[message].class());
+        self.reading.end(peer, class);
+        // Where the peer had as many as it may, another one can be admitted now.
+        let since_ns = self.queues[class].since_ns;
+        self.offer(class, peer, since_ns);
     }
 
     /// Takes a message out of the queue or list it waits in; no further READ is posted for it.
@@ -415,11 +463,8 @@ impl<P: GrantPolicy> Admission<P> {
         let record = &messages[message];
         let class = record.class();
         match record.state {
-            MessageState::Waiting => {
-                self.suspensions[record.session as usize].queued[class].waiting -= 1;
-                self.queues[class].waiting.take_out(messages, |waits| waits == message);
-            }
-            MessageState::Running => self.queues[class].running.take_out(messages, |runs| runs == message),
+            MessageState::Waiting => self.take_waiting(message, messages),
+            MessageState::Running => self.queues[class].take_running(message, messages),
             MessageState::Deferred => self.take_deferred(message, messages),
             _ => return,
         }
@@ -433,71 +478,15 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// Takes all messages of a session out of the queues, in one pass over them. Like [`Self::unlink`] for
-    /// each.
-    pub fn unlink_session(&mut self, session: u32, messages: &mut Messages) {
-        for class in 0..CLASSES_MAX {
-            let queue = core::mem::replace(&mut self.queues[class], ClassQueue::EMPTY);
-            self.queues[class].waiting = self.without_session(queue.waiting, session, messages);
-            self.queues[class].running = self.without_session(queue.running, session, messages);
+    /// Takes the deferred messages of a session out of their lists. Like [`Self::unlink`] for each, without a
+    /// search.
+    pub fn unlink_deferred(&mut self, session: u32, messages: &mut Messages) {
+        for class in 0..self.queues.len() {
             while let Some(message) = self.suspensions[session as usize].queued[class].deferred.pop(messages)
             {
                 self.unlinked(message, messages);
             }
         }
-        self.suspensions[session as usize].forget_queued();
-    }
-
-    fn without_session(
-        &mut self,
-        mut list: MessageList,
-        session: u32,
-        messages: &mut Messages,
-    ) -> MessageList {
-        let mut rest = MessageList::EMPTY;
-        while let Some(message) = list.pop(messages) {
-            if messages[message].session == session {
-                self.unlinked(message, messages);
-            } else {
-                rest.push(messages, message);
-            }
-        }
-        rest
-    }
-
-    /// Resets the counts of READs and requests of a sender that was let in.
-    pub fn join(&mut self, peer: u32) {
-        self.connections[peer as usize] = Connection::default();
-    }
-
-    /// Sets how many READs the peer's connection takes at once.
-    pub fn set_reads_max(&mut self, peer: u32, reads_max: u32) {
-        self.connections[peer as usize].reads_max = reads_max;
-    }
-
-    /// Returns how many READs the peer's connection takes at once; 0 until it is established.
-    pub fn reads_max(&self, peer: u32) -> u32 {
-        self.connections[peer as usize].reads_max
-    }
-
-    /// Returns the READs of the peer's memory in flight.
-    pub fn reads(&self, peer: u32) -> u32 {
-        self.connections[peer as usize].reads
-    }
-
-    /// Returns the peer's requests for large messages that have no end yet.
-    pub fn requests(&self, peer: u32) -> u32 {
-        self.connections[peer as usize].requests
-    }
-
-    /// Counts another request of the peer for a large message.
-    pub fn begin_request(&mut self, peer: u32) {
-        self.connections[peer as usize].requests += 1;
-    }
-
-    /// Counts the end of one of the peer's large messages.
-    pub fn end_request(&mut self, peer: u32) {
-        self.connections[peer as usize].requests -= 1;
     }
 
     /// Counts bytes of delivered messages that were released.
@@ -514,7 +503,7 @@ impl<P: GrantPolicy> Admission<P> {
         if let Some(following) = &mut self.following {
             // Messages that are deferred with their session are left to read, too.
             let has_more_to_read =
-                !self.reviewed.is_empty() || self.queues.iter().any(|queue| queue.head().is_some());
+                !self.reviewed.is_empty() || self.queues.iter().any(ClassQueue::has_messages);
             following.check(now_ns, has_more_to_read);
         }
     }
@@ -533,7 +522,7 @@ impl<P: GrantPolicy> Admission<P> {
 
     /// Returns the number of messages that are being read.
     pub fn running(&self) -> u32 {
-        self.running
+        self.reading.messages()
     }
 
     /// Returns the bytes of READs in flight, and of those that are being checked.
@@ -548,7 +537,7 @@ impl<P: GrantPolicy> Admission<P> {
             .iter()
             .flat_map(|suspension| suspension.queued.iter())
             .map(|queued| queued.deferred.len());
-        self.queues.iter().map(|queue| queue.waiting.len()).chain(deferred).sum()
+        self.queues.iter().map(ClassQueue::waiting).chain(deferred).sum()
     }
 }
 

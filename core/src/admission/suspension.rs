@@ -25,6 +25,8 @@ use crate::pool::Pool;
 use alloc::boxed::Box;
 use jet_escape::Pressure;
 
+const WAITED: &str = "who waits no more was counted before";
+
 /// A session's messages of one class that were not admitted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queued {
@@ -49,10 +51,11 @@ pub(super) struct Suspension {
     suspended: bool,
     /// Whether the session's own application is the cause of the suspension.
     for_its_application: bool,
-    /// Whether the session's own application was the cause at any time since the suspension began.
-    was_for_its_application: bool,
-    /// Whether the session is in the list of those that are suspended or have deferred messages.
+    /// Whether the session is in the list of those that are suspended, or have deferred messages or such that
+    /// `begun` counts.
     reviewed: bool,
+    /// Number of messages that wait for admission and had begun to arrive before they were deferred.
+    begun: u32,
     /// The session's messages that were not admitted, by class. They are boxed so that the fields that every
     /// message reads lie close together.
     pub queued: Box<[Queued; CLASSES_MAX]>,
@@ -63,8 +66,8 @@ impl Default for Suspension {
         Self {
             suspended: false,
             for_its_application: false,
-            was_for_its_application: false,
             reviewed: false,
+            begun: 0,
             queued: Box::new([Queued::NOTHING; CLASSES_MAX]),
         }
     }
@@ -78,6 +81,7 @@ impl Suspension {
     /// Forgets all messages of the session that wait.
     pub fn forget_queued(&mut self) {
         *self.queued = [Queued::NOTHING; CLASSES_MAX];
+        self.begun = 0;
     }
 }
 
@@ -145,8 +149,6 @@ impl<P: GrantPolicy> Admission<P> {
         let for_its_application = self.is_due_to_its_application(session, view);
         let suspension = &mut self.suspensions[session as usize];
         suspension.for_its_application = for_its_application;
-        suspension.was_for_its_application =
-            for_its_application || (suspension.suspended && suspension.was_for_its_application);
         suspension.suspended = true;
         if !core::mem::replace(&mut suspension.reviewed, true) {
             self.reviewed.push(session);
@@ -156,8 +158,8 @@ impl<P: GrantPolicy> Admission<P> {
 
     /// Puts a request into the queue of its class, or behind deferred ones of its session that have no place
     /// there yet.
-    pub fn enqueue(&mut self, message: u32, messages: &mut Messages) {
-        let class = messages[message].class();
+    pub fn enqueue(&mut self, now_ns: u64, message: u32, messages: &mut Messages) {
+        let (peer, class) = (messages[message].peer, messages[message].class());
         let queued = &mut self.suspensions[messages[message].session as usize].queued[class];
         if queued.deferred.len() > 0 {
             messages[message].state = MessageState::Deferred;
@@ -165,14 +167,32 @@ impl<P: GrantPolicy> Admission<P> {
         } else {
             messages[message].state = MessageState::Waiting;
             queued.waiting += 1;
-            self.queues[class].waiting.push(messages, message);
+            self.queues[class].push_waiting(message, messages);
+            self.offer(class, peer, now_ns);
         }
     }
 
-    /// Takes the head of a class's queue out of it.
-    pub(super) fn pop_waiting(&mut self, class: usize, messages: &Messages) {
-        if let Some(message) = self.queues[class].waiting.pop(messages) {
-            self.suspensions[messages[message].session as usize].queued[class].waiting -= 1;
+    /// Counts a message that waits for admission (1), or does not any more (-1).
+    fn count_waiting(&mut self, message: u32, messages: &mut Messages, change: i32) {
+        let begun = i32::from(messages.transfer(message).requested > 0);
+        let record = &messages[message];
+        let suspension = &mut self.suspensions[record.session as usize];
+        let waiting = &mut suspension.queued[record.class()].waiting;
+        *waiting = waiting.checked_add_signed(change).expect(WAITED);
+        suspension.begun = suspension.begun.checked_add_signed(change * begun).expect(WAITED);
+    }
+
+    /// Takes a message out of those that wait for admission.
+    pub(super) fn take_waiting(&mut self, message: u32, messages: &mut Messages) {
+        self.count_waiting(message, messages, -1);
+        let class = messages[message].class();
+        self.queues[class].take_waiting(message, messages);
+    }
+
+    /// Takes a peer's first message out of its class's queue.
+    pub(super) fn pop_waiting(&mut self, class: usize, peer: u32, messages: &mut Messages) {
+        if let Some(message) = self.queues[class].pop_waiting(peer, messages) {
+            self.count_waiting(message, messages, -1);
         }
     }
 
@@ -180,7 +200,7 @@ impl<P: GrantPolicy> Admission<P> {
     /// messages that were never admitted.
     pub(super) fn defer_running(&mut self, message: u32, messages: &mut Messages) {
         let class = messages[message].class();
-        self.queues[class].running.take_one(messages, message);
+        self.queues[class].take_running(message, messages);
         self.leave_running(message, messages);
         messages[message].state = MessageState::Deferred;
         let queued = &mut self.suspensions[messages[message].session as usize].queued[class];
@@ -214,24 +234,29 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// Returns the class's first waiting message whose session is not suspended. Those before it are deferred
-    /// with their sessions.
+    /// Returns the class's next message to admit, and its peer. Messages before it whose sessions may not
+    /// have anything now are deferred with their sessions. Peers of which enough messages are being read are
+    /// passed over until one of these has ended.
     pub(super) fn first_waiting(
         &mut self,
         class: usize,
         messages: &mut Messages,
         pool: &Pool,
         view: &impl View,
-    ) -> Option<u32> {
-        while let Some(message) = self.queues[class].waiting.head() {
-            if self.may_continue(message, messages, pool, view) {
-                return Some(message);
+    ) -> Option<(u32, u32)> {
+        loop {
+            let peer = self.queues[class].next_admission(|peer| self.reading.is_out(peer))?;
+            let message = self.queues[class].first_waiting(peer)?;
+            if !self.may_continue(message, messages, pool, view) {
+                self.suspend(messages[message].session, view);
+                self.pop_waiting(class, peer, messages);
+                self.defer(message, messages);
+            } else if self.reading.of_peer(peer) >= self.shares.messages_max(peer) {
+                self.queues[class].put_off_admission();
+            } else {
+                return Some((peer, message));
             }
-            self.suspend(messages[message].session, view);
-            self.pop_waiting(class, messages);
-            self.defer(message, messages);
         }
-        None
     }
 
     /// Reviews the suspended sessions. Sessions without a reason to be suspended are resumed. Messages that
@@ -253,14 +278,15 @@ impl<P: GrantPolicy> Admission<P> {
                 && self.suspensions[session as usize].suspended
                 && self.is_to_be_suspended(session, pool, view)
             {
-                frees_senders |= self.keep_suspended(session, messages, pool, view);
+                frees_senders |= self.keep_suspended(now_ns, session, (messages, pool), view);
                 position += 1;
                 continue;
             }
             frees_senders |= self.resume(now_ns, session, messages);
             self.requeue_deferred(now_ns, session, messages);
+            self.read_on_awaited(now_ns, session, messages, pool, view);
             let suspension = &mut self.suspensions[session as usize];
-            if suspension.has_deferred() {
+            if suspension.has_deferred() || suspension.begun > 0 {
                 position += 1;
             } else {
                 suspension.reviewed = false;
@@ -272,23 +298,22 @@ impl<P: GrantPolicy> Admission<P> {
 
     fn keep_suspended(
         &mut self,
+        now_ns: u64,
         session: u32,
-        messages: &mut Messages,
-        pool: &Pool,
+        (messages, pool): (&mut Messages, &Pool),
         view: &impl View,
     ) -> bool {
         let for_its_application = self.is_due_to_its_application(session, view);
         let suspension = &mut self.suspensions[session as usize];
-        suspension.was_for_its_application |= for_its_application;
         self.waits_for_room |= !for_its_application && suspension.has_deferred();
         let frees_senders = core::mem::replace(&mut suspension.for_its_application, for_its_application)
             && !for_its_application;
-        self.requeue_awaited(session, messages, pool, view);
+        self.read_on_awaited(now_ns, session, messages, pool, view);
         frees_senders
     }
 
-    /// Resumes a session: the first of its deferred messages go back to the heads of the queues. These are
-    /// the messages that had begun to arrive, and the ones behind them. Returns whether the session was
+    /// Resumes a session: the first of its deferred messages wait again, before others of their peers. These
+    /// are the messages that had begun to arrive, and the ones behind them. Returns whether the session was
     /// suspended.
     fn resume(&mut self, now_ns: u64, session: u32, messages: &mut Messages) -> bool {
         let suspension = &mut self.suspensions[session as usize];
@@ -296,63 +321,78 @@ impl<P: GrantPolicy> Admission<P> {
         if !core::mem::take(&mut suspension.suspended) {
             return false;
         }
-        for class in 0..CLASSES_MAX {
+        for class in 0..self.queues.len() {
             self.suspensions[session as usize].queued[class].deferred_last = NONE;
-            let back = self.split_deferred(now_ns, session, class, messages);
-            self.queues[class].waiting.prepend(messages, back);
+            let mut back = self.split_deferred(session, class, messages);
+            let mut reversed = MessageList::EMPTY;
+            while let Some(message) = back.pop(messages) {
+                reversed.push_front(messages, message);
+            }
+            // Each goes before those of its peer that wait, so the last one goes first.
+            while let Some(message) = reversed.pop(messages) {
+                self.requeue(now_ns, message, true, messages);
+            }
         }
         true
+    }
+
+    /// Puts a message back among those of its peer that wait for admission.
+    fn requeue(&mut self, now_ns: u64, message: u32, first: bool, messages: &mut Messages) {
+        let class = messages[message].class();
+        self.count_waiting(message, messages, 1);
+        messages[message].state = MessageState::Waiting;
+        if first {
+            self.queues[class].push_waiting_first(message, messages);
+        } else {
+            self.queues[class].push_waiting(message, messages);
+        }
+        self.offer(class, messages[message].peer, now_ns);
     }
 
     /// Puts the rest of the deferred messages at the ends of the queues where none of the session's waits any
     /// more. What other sessions requested meanwhile goes first.
     fn requeue_deferred(&mut self, now_ns: u64, session: u32, messages: &mut Messages) {
-        for class in 0..CLASSES_MAX {
-            if self.suspensions[session as usize].queued[class].waiting == 0 {
-                let back = self.split_deferred(now_ns, session, class, messages);
-                self.queues[class].waiting.append(messages, back);
+        for class in 0..self.queues.len() {
+            if self.suspensions[session as usize].queued[class].waiting > 0 {
+                continue;
+            }
+            let mut back = self.split_deferred(session, class, messages);
+            while let Some(message) = back.pop(messages) {
+                self.requeue(now_ns, message, false, messages);
             }
         }
     }
 
-    /// Takes the first deferred messages of a class, as many as could run at once. They wait for admission
-    /// again.
-    fn split_deferred(
+    /// Takes the first deferred messages of a class, as many as could run at once.
+    fn split_deferred(&mut self, session: u32, class: usize, messages: &mut Messages) -> MessageList {
+        let queued = &mut self.suspensions[session as usize].queued[class];
+        queued.deferred.split_front(messages, self.limits.reads_max)
+    }
+
+    /// Reads on the message that the session's application waits for, if it is not being read. The messages
+    /// that are may wait for what only its end gives back, so it waits for no place among them.
+    fn read_on_awaited(
         &mut self,
         now_ns: u64,
         session: u32,
-        class: usize,
         messages: &mut Messages,
-    ) -> MessageList {
-        let suspension = &mut self.suspensions[session as usize];
-        let queued = &mut suspension.queued[class];
-        let back = queued.deferred.split_front(messages, self.limits.reads_max);
-        queued.waiting += back.len();
-        let mut next = back.head();
-        while let Some(message) = next {
-            let record = &mut messages[message];
-            record.state = MessageState::Waiting;
-            if suspension.was_for_its_application {
-                // The message waited for its own application: that gives it no claim over others.
-                record.since_ns = now_ns;
-            }
-            next = (record.next != NONE).then_some(record.next);
-        }
-        back
-    }
-
-    fn requeue_awaited(&mut self, session: u32, messages: &mut Messages, pool: &Pool, view: &impl View) {
+        pool: &Pool,
+        view: &impl View,
+    ) {
         let Some(awaited) = view.oldest_incomplete(session) else { return };
-        if messages[awaited].state != MessageState::Deferred
+        let state = messages[awaited].state;
+        if !matches!(state, MessageState::Deferred | MessageState::Waiting)
             || !self.may_continue(awaited, messages, pool, view)
         {
             return;
         }
-        self.take_deferred(awaited, messages);
-        let class = messages[awaited].class();
-        messages[awaited].state = MessageState::Waiting;
-        self.suspensions[session as usize].queued[class].waiting += 1;
-        self.queues[class].waiting.push_front(messages, awaited);
+        if state == MessageState::Deferred {
+            self.take_deferred(awaited, messages);
+        } else {
+            self.take_waiting(awaited, messages);
+        }
+        let footprint_bytes = self.first_footprint(awaited, messages, pool, view);
+        self.begin_reading(awaited, false, footprint_bytes, now_ns, messages);
     }
 
     /// Returns whether the session is suspended.
@@ -387,8 +427,7 @@ impl<P: GrantPolicy> Admission<P> {
     /// Makes the session's number ready for another application.
     pub fn reset(&mut self, session: u32) {
         let suspension = &mut self.suspensions[session as usize];
-        (suspension.suspended, suspension.for_its_application, suspension.was_for_its_application) =
-            (false, false, false);
+        (suspension.suspended, suspension.for_its_application) = (false, false);
         suspension.forget_queued();
     }
 }

@@ -80,28 +80,6 @@ impl MessageList {
         front
     }
 
-    /// Puts another list's messages at the front of this list.
-    pub fn prepend(&mut self, messages: &mut Messages, other: Self) {
-        if other.tail == NONE {
-            return;
-        }
-        messages[other.tail].next = self.head;
-        self.head = other.head;
-        self.tail = if self.tail == NONE { other.tail } else { self.tail };
-        self.len += other.len;
-    }
-
-    /// Puts another list's messages at the end of this list.
-    pub fn append(&mut self, messages: &mut Messages, other: Self) {
-        if self.tail == NONE {
-            *self = other;
-        } else if other.head != NONE {
-            messages[self.tail].next = other.head;
-            self.tail = other.tail;
-            self.len += other.len;
-        }
-    }
-
     pub fn pop(&mut self, messages: &Messages) -> Option<u32> {
         let index = self.head()?;
         self.head = messages[index].next;

@@ -45,8 +45,6 @@ pub(crate) struct Message {
     /// Bytes of the message that were delivered.
     pub arrived: u64,
     pub user_header_bytes: u16,
-    /// Time when the message began to wait, or last got a READ.
-    pub since_ns: u64,
 }
 
 const EMPTY: Message = Message {
@@ -65,7 +63,6 @@ const EMPTY: Message = Message {
     length: 0,
     arrived: 0,
     user_header_bytes: 0,
-    since_ns: 0,
 };
 
 const _: () =
@@ -105,7 +102,6 @@ impl Message {
             // These are written before they are read: when the message waits in a list or for a slot.
             next: _,
             user_header_bytes: _,
-            since_ns: _,
         } = self;
         *state = MessageState::Settling;
         *app_state = AppState::Unaware;
@@ -152,6 +148,8 @@ pub(crate) struct Transfer {
     pub crc: u32,
     /// First and last of the message's READs that workers check, in the order of their bytes.
     pub checks: Option<(u32, u32)>,
+    /// Session whose requests the message counts among.
+    pub request_of: Option<u32>,
     pub footprint_bytes: u64,
     /// Whether the message counts among those being read.
     pub running: bool,

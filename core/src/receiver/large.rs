@@ -10,6 +10,7 @@ use crate::effects::{Effects, PeerId, ReadId, Remote};
 use crate::index::NONE;
 use crate::messages::{Kind, MessageState, Transfer};
 use crate::pool::Share;
+use crate::time::TurnTime;
 use jet_wire::SLAB_BYTES_U32;
 use jet_wire::message::{AckStatus, ByeReason, RequestHeader};
 
@@ -39,16 +40,15 @@ impl<P: GrantPolicy> Receiver<P> {
         } else if request.inline_user_header().is_none() && self.is_slab_lost(slab) {
             Some(AckStatus::Corrupt)
         } else if self.admission.requests(peer) >= self.config.requests_per_peer
-            || self.messages.available() <= self.config.srq_slabs as usize
+            || !self.admission.may_request(peer, session, self.records_for_large())
         {
-            // The last records are for small messages, whose number the credit bounds.
             Some(AckStatus::Busy)
         } else {
             None
         };
         let message = self.messages.add().expect(RECORD_IN_RESERVE);
         self.outbox.begin(peer);
-        self.admission.begin_request(peer);
+        self.admission.begin_request(message, peer, session, &mut self.messages);
         let record = &mut self.messages[message];
         // The record is large from the start: a request that is refused counts among its sender's until it
         // has its end.
@@ -67,35 +67,37 @@ impl<P: GrantPolicy> Receiver<P> {
         record.kind = Kind::Large { class: request.class.max(class) };
         record.tag = request.tag.get();
         record.length = request.length.get();
-        record.since_ns = now_ns;
         *self.messages.transfer(message) = Transfer {
             address: request.address.get(),
             key: request.key.get(),
             crc_expected: request.crc32c().filter(|_| self.checks.are_made()),
+            request_of: Some(session),
             ..Transfer::default()
         };
         match request.inline_user_header() {
             Some(inline) => self.messages.keep_user_header(message, inline),
             None => self.messages.keep_user_header(message, effects.payload(slab, payload_bytes)),
         }
-        self.admission.enqueue(message, &mut self.messages);
+        self.admission.enqueue(now_ns, message, &mut self.messages);
     }
 
     /// Admits messages and posts READs of their fragments, while the windows and the pool have room.
     pub(super) fn grant(&mut self, now_ns: u64, effects: &mut impl Effects) {
+        let time = self.turn_time(now_ns);
         while self.reads.any_free() {
             let view = mechanisms_of!(self);
             let tables = (&mut self.messages, &mut self.pool);
-            let grant = self.admission.next(now_ns, self.reads.in_use(), tables, &view);
+            let grant = self.admission.next(time, self.reads.in_use(), tables, &view);
             let Some(grant) = grant else { return };
-            if !self.read(now_ns, grant, effects) {
+            if !self.read(time, grant, effects) {
                 return;
             }
         }
+        self.admission.all_reads_in_use();
     }
 
     /// Posts the READ of one fragment. Returns `false` if there is no room for it after all.
-    fn read(&mut self, now_ns: u64, grant: Grant, effects: &mut impl Effects) -> bool {
+    fn read(&mut self, time: TurnTime, grant: Grant, effects: &mut impl Effects) -> bool {
         let Grant { message, share, slabs, bytes } = grant;
         let Some(read) = self.reads.add() else { return false };
         let taken = self.reads.fill(read, slabs, self.config.scatter_max, share, &mut self.pool);
@@ -114,6 +116,7 @@ impl<P: GrantPolicy> Receiver<P> {
         entry.offset = offset;
         entry.bytes = bytes;
         entry.delivered = 0;
+        entry.posted_ns = time.stall_free_ns;
         entry.share = share;
         entry.in_flight = true;
         let runs = u32::try_from(entry.run_count).unwrap_or(NONE);
@@ -121,7 +124,7 @@ impl<P: GrantPolicy> Receiver<P> {
         if share == Share::Spilled {
             self.escape.spill(session, taken);
         }
-        self.admission.posted(now_ns, message, bytes, &mut self.messages);
+        self.admission.posted(time, message, bytes, &mut self.messages);
         self.stats.reads_high_water = self.stats.reads_high_water.max(self.reads.in_use());
         let entry = &self.reads[read];
         effects.post_read(PeerId(peer), ReadId(read), remote, bytes, &entry.runs[..entry.run_count]);
@@ -139,13 +142,14 @@ impl<P: GrantPolicy> Receiver<P> {
         effects: &mut impl Effects,
     ) {
         let read = read.0;
+        let time = self.turn_time(now_ns);
         let entry = &mut self.reads[read];
         assert!(entry.in_flight && entry.message != NONE, "READ {read} ended but was not in flight");
         entry.in_flight = false;
-        let message = entry.message;
+        let (message, bytes, posted_ns) = (entry.message, entry.bytes, entry.posted_ns);
         let peer = self.messages[message].peer;
         if peer != NONE {
-            self.admission.read_ended(peer);
+            self.admission.read_ended(time, peer, bytes, posted_ns, ok);
             if refused {
                 let sequence = self.messages[message].sequence;
                 self.expel_for(peer, ByeReason::BadMemory, Some(sequence), effects);
@@ -261,7 +265,7 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Frees the READ's place, and ends its message if that can be decided.
     fn end_read(&mut self, read: u32) {
         let (message, bytes) = (self.reads[read].message, self.reads[read].bytes);
-        self.admission.left(bytes);
+        self.admission.left(self.messages[message].peer, bytes);
         self.reads.remove(read);
         self.messages[message].reads -= 1;
         if self.messages[message].reads == 0 {

@@ -32,7 +32,7 @@ use crate::effects::Effects;
 use crate::escape::Escape;
 use crate::index::NONE;
 use crate::messages::{MessageState, Messages};
-use crate::outbox::{Outbox, TurnTime};
+use crate::outbox::Outbox;
 use crate::pool::Pool;
 use crate::quarantine::Quarantine;
 use crate::reads::Reads;
@@ -42,6 +42,8 @@ use crate::slots::Slots;
 use crate::srq::Srq;
 use crate::standstill::Standstills;
 use crate::stats::Stats;
+use crate::time::TurnTime;
+use alloc::vec::Vec;
 
 /// The receiver on a host, as a state machine. The crate's documentation has the order of calls.
 #[derive(Debug)]
@@ -55,6 +57,8 @@ pub struct Receiver<P: GrantPolicy = StrictWithAging> {
     /// Position, in the list of active senders, of the last one checked for a congestion signal.
     signal_cursor: usize,
     stats: Stats,
+    /// Peers that are gone, of which the next flush forgets what they leave behind.
+    lost: Vec<u32>,
     pool: Pool,
     messages: Messages,
     slots: Slots,
@@ -107,6 +111,7 @@ impl<P: GrantPolicy> Receiver<P> {
             stalled_ns: 0,
             signal_cursor: 0,
             stats: Stats::default(),
+            lost: Vec::with_capacity(peers as usize),
             pool: Pool::new(
                 config.pool_slabs,
                 config.srq_slabs,
@@ -119,7 +124,7 @@ impl<P: GrantPolicy> Receiver<P> {
             reads: Reads::new(config.reads_max),
             srq: Srq::new(config.srq_slabs, config.srq_floor_slabs),
             credit: Credit::new(peers, config.credit_max),
-            outbox: Outbox::new(peers, config.heartbeat_ns),
+            outbox: Outbox::new(peers, config.sends_max, config.heartbeat_ns),
             registry: Registry::new(peers, sessions),
             delivery: Delivery::new(sessions, config.session_messages),
             escape: Escape::new(&config),
@@ -145,7 +150,8 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Grants READs, gives credit, sends peers the headers that are due and tops up the SRQ. To be called
     /// after each batch of inputs.
     pub fn flush(&mut self, now_ns: u64, effects: &mut impl Effects) {
-        self.outbox.set_turn_time(TurnTime { now_ns, stall_free_ns: self.stall_free_ns(now_ns) });
+        self.forget_lost_peers(effects);
+        self.outbox.set_turn_time(self.turn_time(now_ns));
         self.run_escape(now_ns, effects);
         if self.admission.is_reviewing() {
             self.review(now_ns);
@@ -221,6 +227,12 @@ impl<P: GrantPolicy> Receiver<P> {
         stall_free_ns(now_ns, self.stalled_ns)
     }
 
+    /// Returns the time of the turn, by both clocks.
+    #[inline]
+    fn turn_time(&self, now_ns: u64) -> TurnTime {
+        TurnTime { now_ns, stall_free_ns: self.stall_free_ns(now_ns) }
+    }
+
     /// Returns whether a tick is due. It is cheap enough to call at every turn.
     #[inline]
     pub fn next_tick_due(&self, now_ns: u64) -> bool {
@@ -251,6 +263,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.admission.set_straggler_slabs(|| self.escape.all_straggler_slabs());
         self.credit.retry_refused();
         self.disconnect_unresponsive(now_ns, effects);
+        self.disconnect_stalled(now_ns, effects);
         self.send_heartbeats(now_ns, effects);
     }
 

@@ -101,7 +101,9 @@ impl<P: GrantPolicy> Receiver<P> {
         let mut position = 0;
         while let Some(peer) = self.credit.active_at(position) {
             let reachability = match self.outbox.link(peer) {
-                Link::Gone | Link::Asked | Link::Leaving { was_established: false } => Reachability::NotYet,
+                Link::Gone | Link::Lost | Link::Asked | Link::Leaving { was_established: false } => {
+                    Reachability::NotYet
+                }
                 Link::Leaving { was_established: true } => Reachability::NoMore,
                 Link::Established => Reachability::Established { may_send: self.outbox.may_send_to(peer) },
             };

@@ -4,6 +4,7 @@ use super::Receiver;
 use crate::admission::GrantPolicy;
 use crate::config::Checksums;
 use crate::effects::{Effects, PeerId};
+use crate::index::NONE;
 use crate::messages::MessageState;
 use jet_wire::message::hello::{Hello, Refusal, Welcome, features};
 use jet_wire::message::{AckStatus, Versions};
@@ -24,12 +25,14 @@ impl<P: GrantPolicy> Receiver<P> {
     ///
     /// # Errors
     /// [`Refusal`] is the answer to send.
-    pub fn handle_hello(&mut self, hello: &Hello) -> Result<Joined, Refusal> {
+    pub fn handle_hello(&mut self, hello: &Hello, effects: &mut impl Effects) -> Result<Joined, Refusal> {
         let supported = Versions::SUPPORTED;
         let version = supported.agree(hello.versions).ok_or(Refusal::Version(supported))?;
         if self.draining {
             return Err(Refusal::Draining);
         }
+        // Peers that are gone make room for others.
+        self.forget_lost_peers(effects);
         let peer = self.registry.join(hello.app, hello.sender_id).ok_or(Refusal::TooManyPeers)?;
         // A sender that claims no receive entries posts some all the same: nothing could ever be sent to it
         // otherwise.
@@ -53,40 +56,66 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// Handles a connection that is established: the peer may be sent something. `reads_max`: how many READs
     /// the connection takes at once, as its two NICs agreed. Further READs wait in admission.
-    pub fn handle_connected(&mut self, peer: PeerId, reads_max: u32) {
-        self.admission.set_reads_max(peer.0, reads_max);
+    pub fn handle_connected(&mut self, now_ns: u64, peer: PeerId, reads_max: u32) {
+        self.admission.set_reads_max(now_ns, peer.0, reads_max);
         self.outbox.mark_established(peer.0);
     }
 
     /// Handles the loss of a connection. All its work requests must have been answered before. The slabs of
-    /// its messages come back.
-    pub fn handle_peer_lost(&mut self, peer: PeerId, effects: &mut impl Effects) {
-        let index = peer.0;
-        if !self.outbox.is_connected(index) {
-            return;
+    /// its messages come back with the next flush, which looks once for the messages of all peers lost until
+    /// then: a rack that fails takes a thousand peers at once.
+    pub fn handle_peer_lost(&mut self, peer: PeerId) {
+        if self.outbox.lose(peer.0) {
+            debug_assert_eq!(self.admission.reads(peer.0), 0, "every READ was answered before");
+            self.lost.push(peer.0);
         }
-        debug_assert_eq!(self.admission.reads(index), 0, "every READ was answered before");
-        self.credit.close(index);
-        self.outbox.drop_ends(index, &mut self.messages);
+    }
+
+    /// Ends the messages of peers that are gone, and frees the peers' indices.
+    #[inline]
+    pub(super) fn forget_lost_peers(&mut self, effects: &mut impl Effects) {
+        if !self.lost.is_empty() {
+            self.forget_lost(effects);
+        }
+    }
+
+    #[cold]
+    fn forget_lost(&mut self, effects: &mut impl Effects) {
+        self.credit.close(&self.lost);
+        for &peer in &self.lost {
+            self.outbox.drop_ends(peer, &mut self.messages);
+        }
         for message in self.messages.indices() {
             let record = &self.messages[message];
-            if record.state == MessageState::Free || record.peer != index {
-                continue;
+            if record.state != MessageState::Free && record.peer != NONE && self.outbox.is_lost(record.peer) {
+                self.end_message_of_lost(message, effects);
             }
-            let is_decided =
-                record.state.has_failed() || record.state.is_over() || record.app_state.is_finished();
-            let came =
-                record.arrived == record.length || matches!(record.state, MessageState::Backlogged { .. });
-            self.messages.forget_sender(message);
-            if is_decided || came {
-                self.settle(message);
-                continue;
-            }
+        }
+        self.outbox.forget(&self.lost);
+        for peer in self.lost.drain(..) {
+            self.admission.forget(peer);
+            self.registry.leave(peer);
+        }
+    }
+
+    /// Ends a message whose peer is gone, unless it came or has its end already.
+    fn end_message_of_lost(&mut self, message: u32, effects: &mut impl Effects) {
+        let record = &self.messages[message];
+        let is_decided =
+            record.state.has_failed() || record.state.is_over() || record.app_state.is_finished();
+        let came = record.arrived == record.length || matches!(record.state, MessageState::Backlogged { .. });
+        let goes_on = is_decided || came;
+        if !goes_on {
             self.unlink(message);
+        }
+        // READs of it may be under check: they are no business of admission any more.
+        self.admission.leave_running(message, &mut self.messages);
+        self.messages.forget_sender(message);
+        if goes_on {
+            self.settle(message);
+        } else {
             self.delivery.withdraw(message, false, &mut self.messages, effects);
             self.fail(message, AckStatus::PeerLost);
         }
-        self.outbox.forget(index);
-        self.registry.leave(index);
     }
 }

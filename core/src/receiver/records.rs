@@ -28,6 +28,12 @@ impl<P: GrantPolicy> Receiver<P> {
         self.records_left().saturating_sub(self.srq.posted())
     }
 
+    /// Returns the records that are left for large messages. The last ones are for small messages, whose
+    /// number the credit bounds.
+    pub(super) fn records_for_large(&self) -> u32 {
+        self.records_left().saturating_sub(self.config.srq_slabs)
+    }
+
     /// Returns whether the session keeps more messages than its share while records are scarce.
     #[inline]
     pub(super) fn keeps_too_many_records(&self, session: u32) -> bool {
@@ -48,6 +54,14 @@ impl<P: GrantPolicy> Receiver<P> {
             return;
         }
         if let Some(peer) = self.outbox.most_unresponsive(self.stall_free_ns(now_ns)) {
+            self.expel(peer, ByeReason::Unresponsive, effects);
+        }
+    }
+
+    /// Disconnects one peer whose READs have not ended for long, when others get nothing because of them.
+    pub(super) fn disconnect_stalled(&mut self, now_ns: u64, effects: &mut impl Effects) {
+        if let Some(peer) = self.admission.tick(self.turn_time(now_ns), self.reads.in_use()) {
+            self.stats.stalled_peers += 1;
             self.expel(peer, ByeReason::Unresponsive, effects);
         }
     }

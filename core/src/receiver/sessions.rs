@@ -123,7 +123,7 @@ impl<P: GrantPolicy> Receiver<P> {
         let holder = (registration.name, registration.process);
         self.quarantine.begin(now_ns, index, holder, end.is_fault(), held_slabs);
         self.stats.delivered_bytes += self.delivery.take_delivered_bytes(index);
-        self.admission.unlink_session(index, &mut self.messages);
+        self.admission.unlink_deferred(index, &mut self.messages);
         while let Some(message) = self.delivery.pop_backlog(index, &mut self.messages) {
             self.drop_backlogged(message);
         }
@@ -133,6 +133,8 @@ impl<P: GrantPolicy> Receiver<P> {
                 continue;
             }
             self.delivery.end_arrival(message, &mut self.messages);
+            self.admission.unlink(message, &mut self.messages);
+            self.admission.leave_session(message, &mut self.messages);
             let record = &mut self.messages[message];
             record.session = NONE;
             record.app_state.forget();

@@ -64,13 +64,14 @@ impl<P: GrantPolicy> Receiver<P> {
     fn end(&mut self, message: u32, status: AckStatus) {
         self.stats.ends.add(status);
         let record = &mut self.messages[message];
-        let peer = record.peer;
+        let (peer, is_large) = (record.peer, record.kind != Kind::Small);
+        if is_large {
+            self.admission.end_request(message, peer, &mut self.messages);
+        }
+        let record = &mut self.messages[message];
         if peer == NONE {
             record.state.mark_acknowledged();
             return;
-        }
-        if record.kind != Kind::Small {
-            self.admission.end_request(peer);
         }
         self.outbox.end(peer, message, status, &mut self.messages);
     }

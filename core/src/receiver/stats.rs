@@ -27,6 +27,7 @@ impl<P: GrantPolicy> Receiver<P> {
             footprint_window_bytes: self.admission.window_bytes(),
             waiting: self.admission.waiting(),
             running: self.admission.running(),
+            reads_wait_for: self.admission.waits_for(),
             messages: u32::try_from(self.messages.in_use()).unwrap_or(NONE),
             peers: self.registry.joined(),
             sessions: self.registry.open_count(),
@@ -89,7 +90,7 @@ impl<P: GrantPolicy> Receiver<P> {
     }
 
     /// Returns the statistics of a sender; `None` if it is not connected.
-    pub fn peer_stats(&self, peer: PeerId) -> Option<PeerStats> {
+    pub fn peer_stats(&self, now_ns: u64, peer: PeerId) -> Option<PeerStats> {
         let peer = peer.0;
         if peer >= self.config.peers_max || !self.outbox.is_connected(peer) {
             return None;
@@ -100,7 +101,7 @@ impl<P: GrantPolicy> Receiver<P> {
             arrived: self.credit.arrived(peer),
             credit: self.credit.outstanding(peer),
             unfinished: self.outbox.unfinished(peer),
-            reads_max: self.admission.reads_max(peer),
+            share: self.admission.share(peer, self.stall_free_ns(now_ns)),
         })
     }
 }

@@ -220,7 +220,7 @@ fn senders_max(peers: u32, connections: u32) -> u32 {
 
 /// Returns the limit of SENDs under way from the daemon to all peers together: 8 for each peer and 64 more.
 /// Few peers need all the SENDs that they may have.
-fn sends_max(config: &Config) -> u32 {
+pub(super) fn sends_max(config: &Config) -> u32 {
     config.limits.peers.saturating_mul(8) + 64
 }
 

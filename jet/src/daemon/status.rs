@@ -10,7 +10,7 @@ use super::reactor::Snapshot;
 use jet_control::protocol::{Incarnation, PROTOCOL_VERSION};
 use jet_control::status::{
     Checksums, CopiedStatus, EscapeMemoryStatus, EscapeStatus, EscapedStatus, FaultStatus, MessageStatus,
-    NicStatus, Pages, PoolStatus, Pressure, ReadStatus, Rows, Status,
+    NicStatus, Pages, PoolStatus, Pressure, ReadStatus, ReadsWaitFor, Rows, Status,
 };
 use jet_core::{EscapeStats, Stats};
 use jet_fabric::nic::Counters;
@@ -107,6 +107,12 @@ fn reads(stats: &Stats, checksums: jet_core::Checksums) -> ReadStatus {
         footprint_window_bytes: stats.footprint_window_bytes,
         waiting: stats.waiting,
         running: stats.running,
+        wait_for: match stats.reads_wait_for {
+            jet_core::ReadsWaitFor::Nothing => ReadsWaitFor::Nothing,
+            jet_core::ReadsWaitFor::Room => ReadsWaitFor::Room,
+            jet_core::ReadsWaitFor::Window => ReadsWaitFor::Window,
+            jet_core::ReadsWaitFor::Senders => ReadsWaitFor::Senders,
+        },
     }
 }
 
@@ -168,6 +174,7 @@ fn faults(stats: &Stats) -> FaultStatus {
     FaultStatus {
         peers: stats.peer_faults,
         unresponsive_peers: stats.unresponsive_peers,
+        stalled_peers: stats.stalled_peers,
         sessions: stats.session_faults,
     }
 }

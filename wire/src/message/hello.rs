@@ -30,7 +30,7 @@ pub mod features {
 }
 
 /// An application's name: 1 to 32 bytes of letters, digits, `.`, `_`, `-`, `/` or `:`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AppName {
     bytes: [u8; APP_NAME_MAX],
     used: u8,

@@ -75,7 +75,7 @@ fn what_is_being_checked_keeps_its_slabs_though_its_application_or_its_sender_is
         if application {
             bench.receiver.handle_session_gone(bench.now_ns, session, &mut bench.world);
         } else {
-            bench.receiver.handle_peer_lost(peer, &mut bench.world);
+            bench.receiver.handle_peer_lost(peer);
         }
         bench.flush();
         assert_eq!(bench.receiver.stats().read_slabs, 40, "three are being read by whoever checks them");
@@ -102,7 +102,7 @@ fn a_part_that_fails_takes_those_that_are_being_checked_with_it() {
     bench.read_done();
     let (_, failed, ..) = bench.world.reads.pop_front().unwrap();
     bench.receiver.handle_read_done(bench.now_ns, failed, false, false, &mut bench.world);
-    bench.receiver.handle_peer_lost(peer, &mut bench.world);
+    bench.receiver.handle_peer_lost(peer);
     bench.checked(0);
     let (head, _) = bench.delivery(session).unwrap();
     let (withdrawn, _) = bench.delivery(session).unwrap();
@@ -124,9 +124,9 @@ fn where_nobody_checks_senders_are_told_so_and_a_wrong_checksum_is_delivered() {
         receive_entries: 16,
         app: name("disk"),
     };
-    let joined = bench.receiver.handle_hello(&hello).unwrap();
+    let joined = bench.receiver.handle_hello(&hello, &mut bench.world).unwrap();
     assert_eq!(joined.welcome.features, features::CONGESTION);
-    bench.receiver.handle_connected(joined.peer, 1);
+    bench.receiver.handle_connected(bench.now_ns, joined.peer, 1);
     bench.flush();
     bench.request(joined.peer, 1, 4096, Some(1));
     bench.flush();

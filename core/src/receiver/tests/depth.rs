@@ -6,10 +6,10 @@ use super::*;
 /// Lets a sender join whose connection takes `reads_max` READs at once.
 fn join_with(bench: &mut Bench, app: &str, reads_max: u32) -> PeerId {
     let peer = bench.ask(app);
-    let told = |bench: &Bench| bench.receiver.peer_stats(peer).map(|stats| stats.reads_max);
+    let told = |bench: &Bench| bench.receiver.peer_stats(0, peer).map(|stats| stats.share.reads_max);
     assert_eq!(told(bench), Some(0), "its connection does not stand");
     bench.world.reads_max.insert(peer.0, reads_max);
-    bench.receiver.handle_connected(peer, reads_max);
+    bench.receiver.handle_connected(bench.now_ns, peer, reads_max);
     assert_eq!(told(bench), Some(reads_max));
     bench.flush();
     peer
@@ -78,7 +78,7 @@ fn a_read_that_ends_makes_room_whether_it_succeeded_or_not() {
     bench.flush();
     let (_, read, ..) = bench.world.reads.pop_front().unwrap();
     bench.receiver.handle_read_done(bench.now_ns, read, false, false, &mut bench.world);
-    bench.receiver.handle_peer_lost(peer, &mut bench.world);
+    bench.receiver.handle_peer_lost(peer);
     let again = join_with(&mut bench, "disk", 2);
     (1..=3).for_each(|sequence| bench.request(again, sequence, 64 << 10, None));
     bench.flush();

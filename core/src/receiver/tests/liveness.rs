@@ -363,7 +363,7 @@ fn who_was_refused_credit_gets_some_though_nothing_else_happens() {
         bench.receiver.credit.retry_refused();
         bench.flush();
     }
-    bench.receiver.handle_peer_lost(fills, &mut bench.world);
+    bench.receiver.handle_peer_lost(fills);
     bench.flush();
     held.extend(core::iter::from_fn(|| bench.delivery(session)).map(|(delivery, _)| delivery));
     held.iter().for_each(|delivery| bench.release(session, delivery, true, 0));

@@ -12,6 +12,7 @@ mod poison;
 mod quarantine;
 mod records;
 mod scenarios;
+mod shares;
 mod standstill;
 
 use super::*;
@@ -169,6 +170,7 @@ fn config() -> Config {
         fragment_bytes: 64 << 10,
         reads_max: 4,
         in_flight_bytes: 256 << 10,
+        peer_share_percent: 100,
         peers_max: 8,
         sessions_max: 4,
         messages_max: 128,
@@ -221,7 +223,7 @@ impl Bench {
     fn join(&mut self, app: &str) -> PeerId {
         let peer = self.ask(app);
         let reads_max = *self.world.reads_max.entry(peer.0).or_insert(self.receiver.config.reads_max);
-        self.receiver.handle_connected(peer, reads_max);
+        self.receiver.handle_connected(self.now_ns, peer, reads_max);
         self.flush();
         peer
     }
@@ -235,7 +237,7 @@ impl Bench {
             receive_entries: 16,
             app: name(app),
         };
-        let joined = self.receiver.handle_hello(&hello).unwrap();
+        let joined = self.receiver.handle_hello(&hello, &mut self.world).unwrap();
         // SENDs on their way to the previous peer at this place were lost with its connection.
         self.world.sent.retain(|&to| to != joined.peer.0);
         self.world.limits.insert(joined.peer.0, joined.welcome.credit_limit);

@@ -89,8 +89,9 @@ proptest! {
         footprint_follows: bool,
         checksums in prop_oneof![Just(Checksums::Inline), Just(Checksums::Workers), Just(Checksums::Off)],
         reads_max in prop::collection::vec(1..5u32, 8),
+        peer_share_percent in prop_oneof![Just(75u32), Just(100)],
     ) {
-        let mut bench = Bench::new(Config { footprint_follows, checksums, ..config() });
+        let mut bench = Bench::new(Config { footprint_follows, checksums, peer_share_percent, ..config() });
         bench.world.reads_max = (0u32..).zip(reads_max).collect();
         bench.receiver.handle_escape_memory(ready);
         let apps = ["a", "b"];
@@ -312,7 +313,7 @@ fn lose(bench: &mut Bench, senders: &mut [Sender], expected: &mut BTreeMap<(u32,
     for read in gone {
         bench.receiver.handle_read_done(bench.now_ns, read, false, false, &mut bench.world);
     }
-    bench.receiver.handle_peer_lost(peer, &mut bench.world);
+    bench.receiver.handle_peer_lost(peer);
     expected.retain(|key, _| key.0 != peer.0);
     bench.world.ends.retain(|end| end.0 != peer.0);
     bench.world.recalls.retain(|recall| recall.0 != peer.0);

@@ -35,8 +35,8 @@ fn no_more_is_said_at_once_than_a_sender_has_receive_entries_for() {
         receive_entries: 2,
         app: name("disk"),
     };
-    let joined = bench.receiver.handle_hello(&hello).unwrap();
-    bench.receiver.handle_connected(joined.peer, 1);
+    let joined = bench.receiver.handle_hello(&hello, &mut bench.world).unwrap();
+    bench.receiver.handle_connected(bench.now_ns, joined.peer, 1);
     bench.flush();
     for sequence in 1..=5 {
         bench.small(joined.peer, sequence, b"x");
@@ -161,4 +161,44 @@ fn however_small_the_srq_share_who_holds_nothing_is_given_credit() {
             assert!(bench.world.limits[&peer.0] > sequence, "{srq_slabs} slabs: {sequence} were sent");
         }
     }
+}
+
+#[test]
+fn peers_that_take_nothing_leave_sends_to_the_others() {
+    // Seven of eight take nothing, and could have all that are beyond the first of each.
+    let config = Config { sends_max: 8 + 40, ..config() };
+    let mut bench = Bench::new(config);
+    let session = bench.open("disk");
+    let peers: Vec<PeerId> = (0..8).map(|_| bench.join("disk")).collect();
+    let (listens, silent) = peers.split_last().unwrap();
+    bench.world.sent.clear();
+    let mut sequence = 0;
+    let mut end_of = |bench: &mut Bench, peer: PeerId| {
+        sequence += 1;
+        if bench.receiver.credit.arrived(peer.0) < bench.world.limits[&peer.0] {
+            bench.small(peer, sequence, &[1]);
+            let (delivery, _) = bench.delivery(session).unwrap();
+            bench.release(session, &delivery, true, 0);
+            bench.flush();
+        }
+    };
+    for _ in 0..20 {
+        silent.iter().for_each(|&peer| end_of(&mut bench, peer));
+    }
+    let under_way = |bench: &Bench, peer: PeerId| bench.receiver.outbox.sends_in_flight(peer.0);
+    let of_silent: u32 = silent.iter().map(|&peer| under_way(&bench, peer)).sum();
+    assert!(of_silent <= 7 + 40 - 2, "{of_silent}");
+    for _ in 0..3 {
+        end_of(&mut bench, *listens);
+    }
+    assert!(under_way(&bench, *listens) >= 2, "it has a share of what is beyond the first");
+    // Who went has no SEND under way any more, and the others have them all.
+    for &peer in silent {
+        bench.receiver.handle_peer_lost(peer);
+    }
+    bench.flush();
+    for _ in 0..11 {
+        end_of(&mut bench, *listens);
+    }
+    assert_eq!(under_way(&bench, *listens), config.control_sends_max);
 }

@@ -88,7 +88,7 @@ fn nobody_ticks_for_what_no_tick_ends() {
     let session = bench.open("disk");
     hold_and_fault(&mut bench, session, peer, 1);
     // The sender hears the message's end and leaves.
-    bench.receiver.handle_peer_lost(peer, &mut bench.world);
+    bench.receiver.handle_peer_lost(peer);
     bench.wait(2_000_000_000);
     assert_eq!(bench.receiver.next_tick_ns(), None);
     bench.receiver.handle_session_gone(bench.now_ns, session, &mut bench.world);

@@ -22,8 +22,8 @@ impl Late {
             receive_entries: 1,
             app: name("nowhere"),
         };
-        let joined = bench.receiver.handle_hello(&hello).unwrap();
-        bench.receiver.handle_connected(joined.peer, 4);
+        let joined = bench.receiver.handle_hello(&hello, &mut bench.world).unwrap();
+        bench.receiver.handle_connected(bench.now_ns, joined.peer, 4);
         bench.world.limits.insert(joined.peer.0, joined.welcome.credit_limit);
         bench.flush();
         Self { peer: joined.peer, used: 0, sequence: 0 }
@@ -140,7 +140,7 @@ fn who_hears_nothing_for_long_is_parted_with_when_others_want_its_records() {
     assert_eq!((stats.unresponsive_peers, stats.peer_faults), (byes.len() as u64, 0));
     assert!(!bench.world.byes.contains(&honest.0));
     for &peer in &bench.world.byes.clone() {
-        bench.receiver.handle_peer_lost(PeerId(peer), &mut bench.world);
+        bench.receiver.handle_peer_lost(PeerId(peer));
     }
     bench.flush();
     for sequence in 1..100 {

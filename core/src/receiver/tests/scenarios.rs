@@ -163,8 +163,8 @@ fn a_peer_that_sends_garbage_or_more_than_its_credit_is_expelled_and_nobody_else
     bench.flush();
     assert_eq!(bench.world.disconnects, [bad.0, greedy.0]);
     assert_eq!(bench.receiver.stats().peer_faults, 2);
-    bench.receiver.handle_peer_lost(bad, &mut bench.world);
-    bench.receiver.handle_peer_lost(greedy, &mut bench.world);
+    bench.receiver.handle_peer_lost(bad);
+    bench.receiver.handle_peer_lost(greedy);
     while let Some((delivery, _)) = bench.delivery(session) {
         bench.release(session, &delivery, true, 0);
     }
@@ -228,7 +228,7 @@ fn a_dead_sender_gives_everything_back_and_the_application_hears_of_it() {
     while let Some((_, read, ..)) = bench.world.reads.pop_front() {
         bench.receiver.handle_read_done(bench.now_ns, read, false, false, &mut bench.world);
     }
-    bench.receiver.handle_peer_lost(peer, &mut bench.world);
+    bench.receiver.handle_peer_lost(peer);
     bench.flush();
     assert!(bench.world.reads.is_empty());
     while let Some((delivery, _)) = bench.delivery(session) {
@@ -402,7 +402,7 @@ fn a_large_message_is_not_read_before_its_session_has_room_for_it() {
     while let Some((_, read, ..)) = bench.world.reads.pop_front() {
         bench.receiver.handle_read_done(bench.now_ns, read, false, false, &mut bench.world);
     }
-    bench.receiver.handle_peer_lost(second, &mut bench.world);
+    bench.receiver.handle_peer_lost(second);
     assert!(bench.delivery(session).is_none(), "nothing of a message that will never be whole");
     bench.flush();
     assert!(bench.whole(), "{:?}", bench.receiver.stats());
@@ -468,7 +468,7 @@ fn who_is_not_connected_yet_is_told_nothing_and_everything_later() {
     }
     assert!(bench.world.sent.is_empty(), "{} SENDs to nobody", bench.world.sent.len());
     assert_eq!(bench.receiver.credit.total(), 0, "and it does not keep the others from their credit");
-    bench.receiver.handle_connected(peer, 1);
+    bench.receiver.handle_connected(bench.now_ns, peer, 1);
     bench.flush();
     let limit = bench.world.limits[&peer.0];
     (1..=limit).for_each(|n| bench.small(peer, n, b"x"));

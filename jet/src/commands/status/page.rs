@@ -3,7 +3,8 @@
 use super::{cache, pressure, rdma};
 use crate::text;
 use jet_control::status::{
-    MessageStatus, PeerStatus, PoolStatus, QuarantineStatus, ReadStatus, SessionStatus, Status,
+    MessageStatus, PeerStatus, PoolStatus, QuarantineStatus, ReadStatus, ReadsWaitFor, SessionStatus,
+    ShareStatus, Status,
 };
 use std::time::Duration;
 
@@ -58,8 +59,22 @@ pub(super) fn page(status: &Status) -> String {
     let quarantined =
         Table { head: &["in quarantine", "process", "held", "comes back"], more: "more in quarantine" };
     quarantined.put(&mut out, &listed.quarantined, status.quarantined_count, quarantine_line);
-    let peers =
-        Table { head: &["sender", "peer", "to", "arrived", "credit", "unfinished"], more: "more senders" };
+    let peers = Table {
+        head: &[
+            "sender",
+            "peer",
+            "to",
+            "arrived",
+            "credit",
+            "unfinished",
+            "READs",
+            "in flight",
+            "window",
+            "rate",
+            "silent for",
+        ],
+        more: "more senders",
+    };
     peers.put(&mut out, &listed.peers, status.peer_count, peer_line);
     out
 }
@@ -121,8 +136,14 @@ fn pool(pool: &PoolStatus) -> Vec<(&'static str, String)> {
 }
 
 fn reads(reads: &ReadStatus) -> Vec<(&'static str, String)> {
+    let waits_for = match reads.wait_for {
+        ReadsWaitFor::Nothing | ReadsWaitFor::Unknown => "",
+        ReadsWaitFor::Room => ", for room in the pool",
+        ReadsWaitFor::Window => ", for READs in flight to end",
+        ReadsWaitFor::Senders => ", for what senders have under way",
+    };
     let in_flight = format!(
-        "{} in flight ({}), {} at most so far; {} messages wait, {} run",
+        "{} in flight ({}), {} at most so far; {} messages wait{waits_for}, {} run",
         reads.in_flight,
         text::bytes(reads.in_flight_bytes),
         reads.high_water,
@@ -213,6 +234,27 @@ fn peer_line(peer: &PeerStatus) -> Vec<String> {
         peer.arrived.to_string(),
         peer.credit.to_string(),
         peer.unfinished.to_string(),
+    ]
+    .into_iter()
+    .chain(share_cells(peer.share.as_ref()))
+    .collect()
+}
+
+/// Formats what a sender has in flight; a daemon that does not tell it is shown with dashes.
+#[allow(clippy::cast_precision_loss)] // a figure of four digits
+fn share_cells(share: Option<&ShareStatus>) -> [String; 5] {
+    let Some(share) = share else { return ["-"; 5].map(str::to_owned) };
+    let slow = if share.slow && share.reads > 0 { " (slow)" } else { "" };
+    [
+        format!("{}{slow}", share.reads),
+        text::bytes(share.in_flight_bytes),
+        text::bytes(share.window_bytes),
+        if share.bytes_per_s > 0 { text::rate(share.bytes_per_s as f64) } else { "-".to_owned() },
+        if share.reads > 0 {
+            text::span_ns(share.silent_ms.saturating_mul(1_000_000))
+        } else {
+            "-".to_owned()
+        },
     ]
 }
 

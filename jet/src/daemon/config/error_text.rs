@@ -30,6 +30,7 @@ pub(super) fn of_receiver(error: &jet_core::ConfigError) -> String {
         "fragment_bytes" => "read.fragment_bytes",
         "reads_max" => "read.concurrency",
         "in_flight_bytes" => "read.in_flight_bytes",
+        "peer_share_percent" => "read.peer_share_percent",
         "message_bytes_max" => "read.message_bytes_max",
         "classes" => "admission.classes",
         "peers_max" => "limits.peers",

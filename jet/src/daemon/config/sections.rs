@@ -56,6 +56,9 @@ pub struct Read {
     /// Limit in bytes of READs in flight. Default: 8 MiB.
     #[serde(deserialize_with = "values::bytes")]
     pub in_flight_bytes: u64,
+    /// Limit of READs and bytes in flight of one sender, in percent of `concurrency` and `in_flight_bytes`.
+    /// Default: 75.
+    pub peer_share_percent: u32,
     /// Part of the READ share that messages may take up at a time.
     pub footprint: Footprint,
     /// Threads that make the CRC32C of messages that carry one.
@@ -297,6 +300,7 @@ impl Default for Read {
             fragment_bytes: u64::from(core.fragment_bytes),
             concurrency: core.reads_max,
             in_flight_bytes: core.in_flight_bytes,
+            peer_share_percent: core.peer_share_percent,
             footprint: Footprint::Pool,
             checksums: Checksums::Inline,
             message_bytes_max: core.message_bytes_max,

@@ -82,7 +82,7 @@ impl Filling {
         escape_error: Option<&std::sync::Arc<str>>,
     ) -> Option<Self> {
         let receiver = driver.receiver();
-        if !self.copy_rows(receiver) {
+        if !self.copy_rows(now_ns, receiver) {
             return Some(self);
         }
         let Self { mut snapshot, reply, .. } = self;
@@ -98,7 +98,7 @@ impl Filling {
 
     /// Copies as many rows to the snapshot as one turn of the reactor may. Returns whether all rows are
     /// copied.
-    fn copy_rows(&mut self, receiver: &Receiver) -> bool {
+    fn copy_rows(&mut self, now_ns: u64, receiver: &Receiver) -> bool {
         let Self { snapshot, session, peer, .. } = self;
         let config = receiver.config();
         let last = config.sessions_max.min(*session + NUMBERS);
@@ -116,7 +116,7 @@ impl Filling {
         let enough = snapshot.peers.len() + PEERS;
         while *peer < last && snapshot.peers.len() < enough {
             let id = PeerId(*peer);
-            snapshot.peers.extend(receiver.peer_stats(id).map(|stats| (id.0, stats)));
+            snapshot.peers.extend(receiver.peer_stats(now_ns, id).map(|stats| (id.0, stats)));
             *peer += 1;
         }
         *peer == config.peers_max

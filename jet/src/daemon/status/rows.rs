@@ -3,7 +3,7 @@
 
 use crate::daemon::reactor::Snapshot;
 use jet_control::status::{
-    PeerStatus, PostNicStatus, QuarantineStatus, Rows, RowsFrom, SessionStatus, StandstillStatus,
+    PeerStatus, PostNicStatus, QuarantineStatus, Rows, RowsFrom, SessionStatus, ShareStatus, StandstillStatus,
 };
 use jet_core::{PeerStats, QuarantineStats, SessionStats};
 
@@ -19,7 +19,7 @@ pub(super) struct Page {
 /// Limits of the first page of rows, which is part of the status itself and is meant for people to read.
 pub(super) const FIRST: Page = Page { sessions_max: 32, peers_max: 20 };
 /// Limits of each page of rows after the first.
-pub(super) const FURTHER: Page = Page { sessions_max: 256, peers_max: 1024 };
+pub(super) const FURTHER: Page = Page { sessions_max: 256, peers_max: 640 };
 
 impl Page {
     /// Returns the page of rows that begins at `from`, and the numbers at which the next page begins.
@@ -77,7 +77,16 @@ fn peer_row(peer: u32, stats: &PeerStats) -> PeerStatus {
         arrived: stats.arrived,
         credit: stats.credit,
         unfinished: stats.unfinished,
-        reads_max: stats.reads_max,
+        reads_max: stats.share.reads_max,
+        share: Some(ShareStatus {
+            reads: stats.share.reads,
+            in_flight_bytes: stats.share.in_flight_bytes,
+            window_bytes: stats.share.window_bytes,
+            bytes_per_s: stats.share.bytes_per_ms.saturating_mul(1000),
+            usual_us: stats.share.usual_ns / 1000,
+            silent_ms: stats.share.silent_ns / 1_000_000,
+            slow: stats.share.slow,
+        }),
     }
 }
 
@@ -117,7 +126,7 @@ mod tests {
     use super::*;
     use jet_control::ControlResponse;
     use jet_control::frame::{FRAME_BYTES_MAX, encode_frame};
-    use jet_core::{ProcessId, StandstillStats};
+    use jet_core::{ProcessId, ShareStats, StandstillStats};
     use jet_wire::message::hello::AppName;
     use jet_wire::segment::HeldLimit;
     use serde_json::json;
@@ -154,7 +163,7 @@ mod tests {
             arrived: 0,
             credit: 0,
             unfinished: 0,
-            reads_max: 0,
+            share: ShareStats::default(),
         };
         numbers.iter().map(|&number| (number, stats)).collect()
     }
@@ -241,7 +250,16 @@ mod tests {
             arrived: u64::MAX,
             credit: u64::MAX,
             unfinished: u32::MAX,
-            reads_max: u32::MAX,
+            share: ShareStats {
+                reads: u32::MAX,
+                reads_max: u32::MAX,
+                in_flight_bytes: u64::MAX,
+                window_bytes: u64::MAX,
+                bytes_per_ms: u64::MAX,
+                usual_ns: u64::MAX,
+                silent_ns: u64::MAX,
+                slow: false,
+            },
         };
         let quarantine = QuarantineStats {
             app,
@@ -270,11 +288,24 @@ mod tests {
             arrived: 1,
             credit: 2,
             unfinished: 3,
-            reads_max: 4,
+            share: ShareStats {
+                reads: 5,
+                reads_max: 4,
+                in_flight_bytes: 6,
+                window_bytes: 7,
+                bytes_per_ms: 8,
+                usual_ns: 9000,
+                silent_ns: 10_000_000,
+                slow: true,
+            },
         };
         let told = json!({
             "peer": 0, "sender": "0000000000000abc", "app": "store", "arrived": 1, "credit": 2,
             "unfinished": 3, "reads_max": 4,
+            "share": {
+                "reads": 5, "in_flight_bytes": 6, "window_bytes": 7, "bytes_per_s": 8000, "usual_us": 9,
+                "silent_ms": 10, "slow": true,
+            },
         });
         assert_eq!(serde_json::to_value(peer_row(0, &stats)).unwrap(), told);
     }

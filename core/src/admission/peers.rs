@@ -1,0 +1,152 @@
+//! What admission counts of peers: READs posted and ended, requests, and peers that hold others up.
+
+use super::Admission;
+use super::policy::GrantPolicy;
+use super::reading::Out;
+use crate::index::NONE;
+use crate::messages::{MessageState, Messages};
+use crate::stats::{ReadsWaitFor, ShareStats};
+use crate::time::TurnTime;
+
+/// Nanoseconds for which peers get nothing before a peer that has stalled is disconnected for it.
+const STARVED_NS: u64 = 1_000_000_000;
+
+impl<P: GrantPolicy> Admission<P> {
+    /// Begins the counts of a sender that was let in.
+    pub fn join(&mut self, peer: u32) {
+        self.shares.join(peer);
+        self.requests.forget_peer(peer);
+        self.reading.join(peer);
+    }
+
+    /// Forgets the READs of a peer that is gone. Nothing of its messages is being read any more.
+    pub fn forget(&mut self, peer: u32) {
+        self.reading.forget(peer);
+    }
+
+    /// Sets how many READs the peer's connection takes at once.
+    pub fn set_reads_max(&mut self, now_ns: u64, peer: u32, reads_max: u32) {
+        self.shares.set_reads_max(peer, reads_max);
+        self.return_to_turns(peer, now_ns);
+    }
+
+    /// Returns the READs of the peer's memory in flight.
+    pub fn reads(&self, peer: u32) -> u32 {
+        self.shares.reads(peer)
+    }
+
+    /// Returns the peer's share of READs and bytes in flight.
+    pub fn share(&self, peer: u32, stall_free_ns: u64) -> ShareStats {
+        self.shares.stats(peer, stall_free_ns)
+    }
+
+    /// Returns the peer's requests for large messages that have no end yet.
+    pub fn requests(&self, peer: u32) -> u32 {
+        self.requests.of_peer(peer)
+    }
+
+    /// Returns whether the peer may have another request for a session. `left`: records that are left for
+    /// large messages.
+    pub fn may_request(&self, peer: u32, session: u32, left: u32) -> bool {
+        self.requests.may_begin(peer, session, left)
+    }
+
+    /// Counts another request of the peer for a large message. `session`: `NONE` if it is for none.
+    pub fn begin_request(&mut self, message: u32, peer: u32, session: u32, messages: &mut Messages) {
+        self.requests.begin(peer, session);
+        messages.transfer(message).request_of = (session != NONE).then_some(session);
+    }
+
+    /// Counts the end of one of the peer's large messages. `peer`: `NONE` if the peer is gone.
+    pub fn end_request(&mut self, message: u32, peer: u32, messages: &mut Messages) {
+        self.leave_session(message, messages);
+        if peer != NONE {
+            self.requests.end(peer);
+        }
+    }
+
+    /// Counts a large message no longer among its session's requests.
+    pub fn leave_session(&mut self, message: u32, messages: &mut Messages) {
+        if let Some(session) = messages.transfer(message).request_of.take() {
+            self.requests.leave_session(session);
+        }
+    }
+
+    /// Notes that there are as many READs as there may be.
+    pub fn all_reads_in_use(&mut self) {
+        self.waits_for = ReadsWaitFor::Window;
+    }
+
+    /// Returns what the next READ waits for.
+    pub fn waits_for(&self) -> ReadsWaitFor {
+        let is_idle = !self.has_work();
+        if !self.reviewed.is_empty() && (is_idle || self.waits_for == ReadsWaitFor::Senders) {
+            // The messages of suspended sessions wait for their applications.
+            ReadsWaitFor::Room
+        } else if is_idle {
+            ReadsWaitFor::Nothing
+        } else {
+            self.waits_for
+        }
+    }
+
+    /// Notes which peers have stalled. Returns a peer to disconnect: others have waited for long because of
+    /// READs that do not end, and it is the one whose READs have taken longest.
+    pub fn tick(&mut self, time: TurnTime, reads_in_use: u32) -> Option<u32> {
+        let now_ns = time.stall_free_ns;
+        self.shares.tick(now_ns);
+        for &peer in self.shares.busy() {
+            self.reading.set_standing(peer, self.shares.standing(peer));
+        }
+        let waits = |since_ns: u64| now_ns.saturating_sub(since_ns) >= STARVED_NS;
+        let is_full = reads_in_use >= self.limits.reads_max
+            || self.shares.is_full(self.in_flight_bytes + u64::from(self.limits.fragment_bytes));
+        let are_starved = (self.after_slow.len() > 0 && waits(self.newcomer_ns))
+            || (is_full && self.has_work() && waits(self.posted_ns));
+        if !are_starved {
+            return None;
+        }
+        let peer = self.shares.longest_stalled(now_ns)?;
+        // Its end has some time to give others room before the next one goes.
+        (self.newcomer_ns, self.posted_ns) = (now_ns, now_ns);
+        Some(peer)
+    }
+
+    /// Counts the READ that was posted for a grant, of `bytes` bytes. The next message of the class then has
+    /// its turn.
+    pub fn posted(&mut self, time: TurnTime, message: u32, bytes: u32, messages: &mut Messages) {
+        let transfer = messages.transfer(message);
+        transfer.requested += u64::from(bytes);
+        let requested = transfer.requested;
+        let record = &mut messages[message];
+        record.reads += 1;
+        let (peer, class, more) = (record.peer, record.class(), requested < record.length);
+        if !more {
+            record.state = MessageState::Settling;
+        }
+        self.posted_ns = time.stall_free_ns;
+        if self.shares.reads(peer) == 0 {
+            self.newcomer_ns = time.stall_free_ns;
+        }
+        self.shares.posted(peer, u64::from(bytes), time.stall_free_ns);
+        self.reading.set_standing(peer, self.shares.standing(peer));
+        let queue = &mut self.queues[class];
+        queue.take_running(message, messages);
+        if more {
+            queue.push_running(message, messages);
+        }
+        queue.used(peer, bytes, time.now_ns);
+        self.in_flight_bytes += u64::from(bytes);
+        self.reading.posted(peer, u64::from(bytes));
+    }
+
+    /// Counts the end of a READ of `bytes` bytes that was posted at `posted_ns`: one less of the peer's
+    /// memory is in flight. `ok`: the bytes arrived.
+    pub fn read_ended(&mut self, time: TurnTime, peer: u32, bytes: u32, posted_ns: u64, ok: bool) {
+        self.shares.ended(peer, u64::from(bytes), posted_ns, time.stall_free_ns, ok);
+        self.reading.set_standing(peer, self.shares.standing(peer));
+        if self.reading.out(peer) == Some(Out::Own) {
+            self.return_to_turns(peer, time.now_ns);
+        }
+    }
+}

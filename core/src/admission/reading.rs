@@ -1,0 +1,213 @@
+//! Counts of the messages that are being read, by peer: how many there are, and their footprint.
+//!
+//! Two kinds of messages are counted apart, so that they hold nobody up. The messages of a peer that is out
+//! of turn do not count against the concurrency window, for they wait for their own peer. The messages of a
+//! slow peer have no footprint beyond what lies in the pool, for little of them comes at a time.
+
+use super::shares::Standing;
+use crate::config::CLASSES_MAX;
+use alloc::boxed::Box;
+use alloc::vec;
+
+/// The reason why a peer is out of turn: its messages are in no list of those that take turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Out {
+    /// One of its own READs has to end first, or its connection is not established.
+    Own,
+    /// One of the READs of slow peers has to end first.
+    Slow,
+}
+
+/// A peer's messages that are being read.
+#[derive(Clone, Copy, Debug, Default)]
+struct Peer {
+    out: Option<Out>,
+    is_slow: bool,
+    /// Number of the messages, by class.
+    messages: [u32; CLASSES_MAX],
+    footprint_bytes: u64,
+    /// Bytes of the READs in flight, and of those being checked.
+    in_flight_bytes: u64,
+}
+
+impl Peer {
+    fn total(&self) -> u32 {
+        self.messages.iter().sum()
+    }
+
+    /// Returns whether the peer's footprint counts.
+    fn has_footprint(&self) -> bool {
+        !self.is_slow && self.out != Some(Out::Slow)
+    }
+}
+
+/// Messages whose footprint counts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    messages: [u32; CLASSES_MAX],
+    footprint_bytes: u64,
+    in_flight_bytes: u64,
+}
+
+/// The messages that are being read.
+#[derive(Debug)]
+pub(super) struct Reading {
+    peers: Box<[Peer]>,
+    messages: u32,
+    /// Messages of peers that are not out of turn.
+    in_turn: u32,
+    counted: Counted,
+}
+
+impl Reading {
+    pub fn new(peers: u32) -> Self {
+        Self {
+            peers: vec![Peer::default(); peers as usize].into_boxed_slice(),
+            messages: 0,
+            in_turn: 0,
+            counted: Counted::default(),
+        }
+    }
+
+    /// Begins the counts of a peer that was let in.
+    pub fn join(&mut self, peer: u32) {
+        let state = &mut self.peers[peer as usize];
+        debug_assert_eq!((state.total(), state.in_flight_bytes), (0, 0), "peer {peer} had a predecessor");
+        *state = Peer::default();
+    }
+
+    /// Returns the number of messages that are being read.
+    pub fn messages(&self) -> u32 {
+        self.messages
+    }
+
+    /// Returns the number of messages that are being read, of peers that are not out of turn.
+    pub fn in_turn(&self) -> u32 {
+        self.in_turn
+    }
+
+    /// Returns whether any message of the class is being read whose footprint counts.
+    pub fn has_counted(&self, class: usize) -> bool {
+        self.counted.messages[class] > 0
+    }
+
+    /// Returns the footprint of the messages that are being read.
+    pub fn footprint_bytes(&self) -> u64 {
+        self.counted.footprint_bytes
+    }
+
+    /// Returns the bytes of their READs, in flight or being checked: the footprint has these, too.
+    pub fn counted_bytes(&self) -> u64 {
+        self.counted.in_flight_bytes
+    }
+
+    /// Returns the number of the peer's messages that are being read.
+    pub fn of_peer(&self, peer: u32) -> u32 {
+        self.peers[peer as usize].total()
+    }
+
+    /// Returns whether the peer is out of turn, and why.
+    #[inline]
+    pub fn out(&self, peer: u32) -> Option<Out> {
+        self.peers[peer as usize].out
+    }
+
+    #[inline]
+    pub fn is_out(&self, peer: u32) -> bool {
+        self.out(peer).is_some()
+    }
+
+    /// Counts a message of the peer that is read from now on.
+    pub fn begin(&mut self, peer: u32, class: usize) {
+        let state = &mut self.peers[peer as usize];
+        state.messages[class] += 1;
+        self.messages += 1;
+        self.in_turn += u32::from(state.out.is_none());
+        self.counted.messages[class] += u32::from(state.has_footprint());
+    }
+
+    /// Counts a message of the peer that is not read any more. Its footprint is 0 by then.
+    pub fn end(&mut self, peer: u32, class: usize) {
+        let state = &mut self.peers[peer as usize];
+        state.messages[class] -= 1;
+        self.messages -= 1;
+        self.in_turn -= u32::from(state.out.is_none());
+        self.counted.messages[class] -= u32::from(state.has_footprint());
+    }
+
+    /// Counts that the footprint of one of the peer's messages has changed.
+    pub fn change_footprint(&mut self, peer: u32, before_bytes: u64, bytes: u64) {
+        let state = &mut self.peers[peer as usize];
+        state.footprint_bytes = state.footprint_bytes - before_bytes + bytes;
+        if state.has_footprint() {
+            self.counted.footprint_bytes = self.counted.footprint_bytes - before_bytes + bytes;
+        }
+    }
+
+    /// Counts a READ that was posted to the peer.
+    pub fn posted(&mut self, peer: u32, bytes: u64) {
+        let state = &mut self.peers[peer as usize];
+        state.in_flight_bytes += bytes;
+        if state.has_footprint() {
+            self.counted.in_flight_bytes += bytes;
+        }
+    }
+
+    /// Counts that one of the peer's READs has left its place in the table.
+    pub fn left(&mut self, peer: u32, bytes: u64) {
+        let state = &mut self.peers[peer as usize];
+        state.in_flight_bytes -= bytes;
+        if state.has_footprint() {
+            self.counted.in_flight_bytes -= bytes;
+        }
+    }
+
+    /// Forgets the READs of a peer that is gone: some may still be checked.
+    pub fn forget(&mut self, peer: u32) {
+        let in_flight_bytes = self.peers[peer as usize].in_flight_bytes;
+        self.left(peer, in_flight_bytes);
+    }
+
+    /// Notes how the peer delivers.
+    #[inline]
+    pub fn set_standing(&mut self, peer: u32, standing: Standing) {
+        let is_slow = standing == Standing::Slow;
+        if self.peers[peer as usize].is_slow != is_slow {
+            self.change(peer, |state| state.is_slow = is_slow);
+        }
+    }
+
+    /// Takes a peer out of its turns.
+    pub fn leave_turns(&mut self, peer: u32, out: Out) {
+        self.change(peer, |state| state.out = Some(out));
+    }
+
+    /// Lets a peer take turns again. Returns whether it was out of turn.
+    pub fn return_to_turns(&mut self, peer: u32) -> bool {
+        let was_out = self.is_out(peer);
+        if was_out {
+            self.change(peer, |state| state.out = None);
+        }
+        was_out
+    }
+
+    /// Changes a peer's state, and with it what counts of the peer.
+    fn change(&mut self, peer: u32, change: impl FnOnce(&mut Peer)) {
+        let state = &mut self.peers[peer as usize];
+        let before = *state;
+        change(state);
+        let after = *state;
+        let of_turn = |state: &Peer| if state.out.is_none() { state.total() } else { 0 };
+        self.in_turn = self.in_turn - of_turn(&before) + of_turn(&after);
+        if before.has_footprint() == after.has_footprint() {
+            return;
+        }
+        let add = after.has_footprint();
+        let apply = |sum: u64, part: u64| if add { sum + part } else { sum - part };
+        for (sum, part) in self.counted.messages.iter_mut().zip(after.messages) {
+            *sum = if add { *sum + part } else { *sum - part };
+        }
+        self.counted.footprint_bytes = apply(self.counted.footprint_bytes, after.footprint_bytes);
+        self.counted.in_flight_bytes = apply(self.counted.in_flight_bytes, after.in_flight_bytes);
+    }
+}

@@ -1,0 +1,411 @@
+//! The share of each peer: how many READs and bytes of one sender may be in flight.
+//!
+//! READs and bytes in flight are limited for all peers together. A READ that was posted counts until it ends,
+//! and a slow peer's takes long. Without shares, one slow peer would soon have all of them. So each peer has
+//! a window of bytes, which follows what the peer delivers:
+//!
+//! * A peer that has delivered nothing yet has one READ at a time.
+//! * The window of the others is their rate times [`HORIZON_NS`], or times twice their round trip if that is
+//!   longer. It is at least one fragment, so that a slow peer goes on, and at most the configured share, so
+//!   that a peer that stops delivering leaves room for the others.
+//! * A peer has stalled when a READ is in flight and none ended for [`STALL_NS`], or for four times its usual
+//!   span. It is granted no further READ before one ends. Honest pauses cost nothing else.
+//!
+//! A peer is prompt if its READs usually end within [`PROMPT_NS`] and it has not stalled. The others are
+//! slow, and so is a peer that has delivered nothing yet. Many slow peers together would still hold
+//! everything, with one fragment each. So slow peers together have at most three quarters of READs and bytes.
+//! Of all READs and bytes, the last eighth is for peers that have nothing in flight. So there is always some
+//! room for a prompt peer, and it is not for long that one takes it.
+//!
+//! Times are of the clock that stands still while nobody calls the receiver: a peer is not slow because the
+//! receiver was.
+
+use crate::config::Config;
+use crate::stats::ShareStats;
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// Nanoseconds of a peer's deliveries that may be in flight: a window is what the peer delivers in that time.
+/// It is long enough for a host that does something else for a moment.
+const HORIZON_NS: u64 = 20_000_000;
+/// Nanoseconds of the longest horizon. Twice a peer's round trip counts up to that, so a peer that delays
+/// everything has no larger window for it.
+const HORIZON_NS_MAX: u64 = 200_000_000;
+/// Nanoseconds within which the READs of a prompt peer usually end. A peer that fills its window needs
+/// [`HORIZON_NS`] for a READ, for the READs before it are delivered first.
+const PROMPT_NS: u64 = 2 * HORIZON_NS;
+/// Nanoseconds without a READ's end after which a peer with READs in flight has stalled, at the least.
+const STALL_NS: u64 = 2_000_000;
+/// Usual spans without a READ's end after which a peer has stalled.
+const STALL_SPANS: u64 = 4;
+/// Nanoseconds for which a stalled peer is waited for, at the least, while others get nothing because of it.
+const STALL_NS_MAX: u64 = 4_000_000_000;
+/// Percent of READs and bytes in flight that all slow peers together may have.
+const SLOW_PERCENT: u32 = 75;
+/// Nanoseconds of deliveries that a rate is measured over. Older ones count half.
+const RATE_NS: u64 = 50_000_000;
+/// Bytes at which older deliveries count half, too, so that no product overflows.
+const RATE_BYTES: u64 = 1 << 30;
+
+/// Whether a peer may have another READ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// The peer may have it.
+    Now,
+    /// One of the peer's own READs has to end first.
+    AfterOwn,
+    /// One of the READs of slow peers has to end first.
+    AfterSlow,
+    /// A READ of any peer has to end first.
+    AfterAny,
+}
+
+/// How a peer delivers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Nothing has ended yet, and nothing takes long.
+    New,
+    /// Its READs end soon.
+    Prompt,
+    /// Its READs take long, or it has stalled.
+    Slow,
+}
+
+/// READs and bytes of all peers that are in flight, or are being checked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InFlight {
+    pub reads: u32,
+    pub bytes: u64,
+}
+
+/// What a peer has in flight, and what it delivered lately.
+#[derive(Clone, Copy, Debug)]
+struct Peer {
+    reads: u32,
+    /// The most READs that the peer's connection takes at once.
+    reads_max: u32,
+    bytes: u64,
+    /// The most bytes that may be in flight.
+    window_bytes: u64,
+    /// Bytes that were delivered lately, and the nanoseconds in which READs were in flight meanwhile.
+    delivered_bytes: u64,
+    delivered_ns: u64,
+    /// Time up to which the nanoseconds above are counted.
+    counted_ns: u64,
+    /// Nanoseconds from a READ's posting to its end, as a moving average. 0: none has ended yet.
+    usual_ns: u64,
+    /// The fewest nanoseconds from a READ's posting to its end.
+    round_ns: u64,
+    /// Time when the last READ ended, or when the first of those in flight was posted.
+    progress_ns: u64,
+    /// How the peer delivered when it was last looked at. Unless it is prompt, what it has in flight counts
+    /// as slow peers'.
+    standing: Standing,
+    /// Place of the peer in the list of those with READs in flight.
+    busy: u32,
+}
+
+impl Peer {
+    fn new(fragment_bytes: u64) -> Self {
+        Self {
+            reads: 0,
+            reads_max: 0,
+            bytes: 0,
+            window_bytes: fragment_bytes,
+            delivered_bytes: 0,
+            delivered_ns: 0,
+            counted_ns: 0,
+            usual_ns: 0,
+            round_ns: u64::MAX,
+            progress_ns: 0,
+            standing: Standing::New,
+            busy: 0,
+        }
+    }
+
+    /// Returns whether a READ of the peer has ended since it joined.
+    fn is_measured(&self) -> bool {
+        self.usual_ns > 0
+    }
+
+    /// Returns for how many nanoseconds nothing has come though READs are in flight.
+    fn silent_ns(&self, now_ns: u64) -> u64 {
+        if self.reads == 0 { 0 } else { now_ns.saturating_sub(self.progress_ns) }
+    }
+
+    fn has_stalled(&self, now_ns: u64) -> bool {
+        self.silent_ns(now_ns) > STALL_NS.max(self.usual_ns.saturating_mul(STALL_SPANS))
+    }
+
+    fn standing_at(&self, now_ns: u64) -> Standing {
+        match self.has_stalled(now_ns) || self.usual_ns > PROMPT_NS {
+            true => Standing::Slow,
+            false if self.is_measured() => Standing::Prompt,
+            false => Standing::New,
+        }
+    }
+
+    /// Counts bytes that were delivered, and how long that took.
+    fn measure(&mut self, bytes: u64, span_ns: u64, now_ns: u64, limits: &Limits) {
+        // At least one, for 0 says that nothing was measured.
+        let span_ns = span_ns.max(1);
+        self.round_ns = self.round_ns.min(span_ns);
+        self.usual_ns = if self.is_measured() { (self.usual_ns * 7 + span_ns).div_ceil(8) } else { span_ns };
+        self.delivered_ns += now_ns.saturating_sub(self.counted_ns);
+        self.counted_ns = now_ns;
+        self.delivered_bytes += bytes;
+        while self.delivered_ns > RATE_NS || self.delivered_bytes > RATE_BYTES {
+            self.delivered_ns /= 2;
+            self.delivered_bytes /= 2;
+        }
+        let horizon_ns = self.round_ns.saturating_mul(2).clamp(HORIZON_NS, HORIZON_NS_MAX);
+        let window_bytes = self.delivered_bytes * horizon_ns / self.delivered_ns.max(1);
+        self.window_bytes = window_bytes.clamp(limits.fragment_bytes, limits.peer_bytes);
+    }
+}
+
+/// Limits of READs and bytes in flight.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// Whether peers have shares at all.
+    shared: bool,
+    fragment_bytes: u64,
+    reads: u32,
+    bytes: u64,
+    /// The most of one peer.
+    peer_reads: u32,
+    peer_bytes: u64,
+    /// The most of all slow peers together.
+    slow_reads: u32,
+    slow_bytes: u64,
+}
+
+impl Limits {
+    fn new(config: &Config) -> Self {
+        let fragment_bytes = u64::from(config.fragment_bytes);
+        let reads_of = |percent: u32| (config.reads_max * percent / 100).max(1);
+        let bytes_of = |percent: u32| (config.in_flight_bytes * u64::from(percent) / 100).max(fragment_bytes);
+        Self {
+            shared: config.peer_share_percent < 100,
+            fragment_bytes,
+            reads: config.reads_max,
+            bytes: config.in_flight_bytes,
+            peer_reads: reads_of(config.peer_share_percent),
+            peer_bytes: bytes_of(config.peer_share_percent),
+            slow_reads: reads_of(SLOW_PERCENT),
+            slow_bytes: bytes_of(SLOW_PERCENT),
+        }
+    }
+}
+
+/// The shares of all peers.
+#[derive(Debug)]
+pub(super) struct Shares {
+    limits: Limits,
+    peers: Box<[Peer]>,
+    /// Peers with READs in flight.
+    busy: Vec<u32>,
+    /// What slow peers have in flight.
+    slow: InFlight,
+}
+
+impl Shares {
+    pub fn new(config: &Config) -> Self {
+        let limits = Limits::new(config);
+        Self {
+            limits,
+            peers: vec![Peer::new(limits.fragment_bytes); config.peers_max as usize].into_boxed_slice(),
+            busy: Vec::with_capacity(config.reads_max as usize),
+            slow: InFlight { reads: 0, bytes: 0 },
+        }
+    }
+
+    /// Begins the share of a peer that was let in.
+    pub fn join(&mut self, peer: u32) {
+        self.peers[peer as usize] = Peer::new(self.limits.fragment_bytes);
+    }
+
+    pub fn set_reads_max(&mut self, peer: u32, reads_max: u32) {
+        self.peers[peer as usize].reads_max = reads_max;
+    }
+
+    /// Returns the READs of the peer in flight.
+    pub fn reads(&self, peer: u32) -> u32 {
+        self.peers[peer as usize].reads
+    }
+
+    /// Returns the bytes of the peer's READs in flight.
+    #[cfg(test)]
+    pub fn bytes(&self, peer: u32) -> u64 {
+        self.peers[peer as usize].bytes
+    }
+
+    /// Returns the most bytes that the peer may have in flight.
+    pub fn window_bytes(&self, peer: u32) -> u64 {
+        if self.limits.shared { self.peers[peer as usize].window_bytes } else { self.limits.bytes }
+    }
+
+    /// Returns how many messages of the peer may be read side by side: as many as its window has fragments,
+    /// and always some.
+    pub fn messages_max(&self, peer: u32) -> u32 {
+        let fragments = self.window_bytes(peer) / self.limits.fragment_bytes;
+        u32::try_from(fragments).unwrap_or(u32::MAX).max(4).min(self.limits.reads)
+    }
+
+    /// Returns how many READs slow peers may have beyond those in flight.
+    pub fn slow_room(&self) -> u32 {
+        self.limits.slow_reads.saturating_sub(self.slow.reads)
+    }
+
+    /// Returns whether so many bytes in flight are more than there may be.
+    pub fn is_full(&self, bytes: u64) -> bool {
+        bytes > self.limits.bytes
+    }
+
+    /// Decides whether the peer may have a READ of `bytes` bytes now.
+    pub fn turn(&mut self, peer: u32, bytes: u64, now_ns: u64, all: InFlight) -> Turn {
+        let limits = &self.limits;
+        let state = &self.peers[peer as usize];
+        if state.reads >= state.reads_max {
+            return Turn::AfterOwn;
+        }
+        if all.bytes + bytes > limits.bytes {
+            return Turn::AfterAny;
+        }
+        if !limits.shared {
+            return Turn::Now;
+        }
+        let is_prompt = state.standing_at(now_ns) == Standing::Prompt;
+        let has_own = state.reads > 0;
+        if has_own {
+            let reads_max = match (state.is_measured(), is_prompt) {
+                (false, _) => 1,
+                (true, false) => (limits.reads / 8).max(1).min(limits.peer_reads),
+                (true, true) => limits.peer_reads,
+            };
+            if state.reads >= reads_max
+                || state.bytes + bytes > state.window_bytes
+                || state.has_stalled(now_ns)
+            {
+                return Turn::AfterOwn;
+            }
+            if all.reads + limits.reads / 8 >= limits.reads
+                || all.bytes + bytes + limits.bytes / 8 > limits.bytes
+            {
+                return Turn::AfterAny;
+            }
+        }
+        if !is_prompt
+            && self.slow.reads > 0
+            && (self.slow.reads >= limits.slow_reads || self.slow.bytes + bytes > limits.slow_bytes)
+        {
+            return if has_own { Turn::AfterOwn } else { Turn::AfterSlow };
+        }
+        Turn::Now
+    }
+
+    /// Counts a READ that was posted.
+    pub fn posted(&mut self, peer: u32, bytes: u64, now_ns: u64) {
+        self.classify(peer, now_ns);
+        let state = &mut self.peers[peer as usize];
+        if state.reads == 0 {
+            (state.progress_ns, state.counted_ns) = (now_ns, now_ns);
+            state.busy = u32::try_from(self.busy.len()).expect("fewer than READs");
+            self.busy.push(peer);
+        }
+        state.reads += 1;
+        state.bytes += bytes;
+        if state.standing != Standing::Prompt {
+            self.slow.reads += 1;
+            self.slow.bytes += bytes;
+        }
+    }
+
+    /// Counts a READ that ended. `posted_ns`: when it was posted. A READ that failed says nothing about the
+    /// peer's rate.
+    pub fn ended(&mut self, peer: u32, bytes: u64, posted_ns: u64, now_ns: u64, ok: bool) {
+        let state = &mut self.peers[peer as usize];
+        state.reads -= 1;
+        state.bytes -= bytes;
+        if state.standing != Standing::Prompt {
+            self.slow.reads -= 1;
+            self.slow.bytes -= bytes;
+        }
+        if ok {
+            state.measure(bytes, now_ns.saturating_sub(posted_ns), now_ns, &self.limits);
+        }
+        state.progress_ns = now_ns;
+        if state.reads == 0 {
+            let place = state.busy as usize;
+            self.busy.swap_remove(place);
+            if let Some(&moved) = self.busy.get(place) {
+                self.peers[moved as usize].busy = u32::try_from(place).expect("fewer than READs");
+            }
+        }
+        self.classify(peer, now_ns);
+    }
+
+    /// Notes which peers with READs in flight have stalled. To be called now and then: no event says it.
+    pub fn tick(&mut self, now_ns: u64) {
+        for place in 0..self.busy.len() {
+            self.classify(self.busy[place], now_ns);
+        }
+    }
+
+    /// Returns the peers with READs in flight.
+    pub fn busy(&self) -> &[u32] {
+        &self.busy
+    }
+
+    /// Returns how the peer delivered when it was last looked at.
+    #[inline]
+    pub fn standing(&self, peer: u32) -> Standing {
+        if self.limits.shared { self.peers[peer as usize].standing } else { Standing::Prompt }
+    }
+
+    /// Counts what the peer has in flight as slow peers', or not.
+    fn classify(&mut self, peer: u32, now_ns: u64) {
+        let state = &mut self.peers[peer as usize];
+        let now = state.standing_at(now_ns);
+        let before = core::mem::replace(&mut state.standing, now);
+        let (counts, counted) = (now != Standing::Prompt, before != Standing::Prompt);
+        if counts == counted {
+            return;
+        }
+        if counts {
+            self.slow.reads += state.reads;
+            self.slow.bytes += state.bytes;
+        } else {
+            self.slow.reads -= state.reads;
+            self.slow.bytes -= state.bytes;
+        }
+    }
+
+    /// Returns, of the peers that stalled long ago, the one that stalled first.
+    pub fn longest_stalled(&self, now_ns: u64) -> Option<u32> {
+        let silent_ns = |&peer: &u32| self.peers[peer as usize].silent_ns(now_ns);
+        let has_stalled_long = |peer: &u32| {
+            let usual_ns = self.peers[*peer as usize].usual_ns;
+            silent_ns(peer) > STALL_NS_MAX.max(usual_ns.saturating_mul(STALL_SPANS))
+        };
+        self.busy.iter().copied().filter(has_stalled_long).max_by_key(silent_ns)
+    }
+
+    pub fn stats(&self, peer: u32, now_ns: u64) -> ShareStats {
+        let state = &self.peers[peer as usize];
+        ShareStats {
+            reads: state.reads,
+            reads_max: state.reads_max,
+            in_flight_bytes: state.bytes,
+            window_bytes: self.window_bytes(peer),
+            bytes_per_ms: state.delivered_bytes * 1_000_000 / state.delivered_ns.max(1),
+            usual_ns: state.usual_ns,
+            silent_ns: state.silent_ns(now_ns),
+            slow: state.standing_at(now_ns) != Standing::Prompt,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

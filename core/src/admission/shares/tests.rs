@@ -1,0 +1,204 @@
+use super::*;
+
+const FRAGMENT: u64 = 256 << 10;
+const MS: u64 = 1_000_000;
+
+/// Shares with a clock and the READs in flight, oldest first.
+struct Bench {
+    shares: Shares,
+    now_ns: u64,
+    all: InFlight,
+    posted: Vec<(u32, u64, u64)>,
+}
+
+impl Bench {
+    fn new(peers: u32) -> Self {
+        let mut shares = Shares::new(&Config { peers_max: peers, ..Config::default() });
+        (0..peers).for_each(|peer| shares.set_reads_max(peer, 1000));
+        Self { shares, now_ns: 1_000 * MS, all: InFlight { reads: 0, bytes: 0 }, posted: Vec::new() }
+    }
+
+    fn turn(&mut self, peer: u32, bytes: u64) -> Turn {
+        self.shares.turn(peer, bytes, self.now_ns, self.all)
+    }
+
+    /// Posts READs to the peer while it may have them; returns how many.
+    fn post(&mut self, peer: u32, bytes: u64) -> u32 {
+        let mut posted = 0;
+        while self.turn(peer, bytes) == Turn::Now {
+            self.shares.posted(peer, bytes, self.now_ns);
+            self.all.reads += 1;
+            self.all.bytes += bytes;
+            self.posted.push((peer, bytes, self.now_ns));
+            posted += 1;
+        }
+        posted
+    }
+
+    /// Ends the oldest READ of the peer after so long.
+    fn end(&mut self, peer: u32, span_ns: u64) {
+        self.now_ns += span_ns;
+        let oldest = self.posted.iter().position(|read| read.0 == peer).expect("a READ is in flight");
+        let (_, bytes, posted_ns) = self.posted.remove(oldest);
+        self.shares.ended(peer, bytes, posted_ns, self.now_ns, true);
+        self.all.reads -= 1;
+        self.all.bytes -= bytes;
+    }
+
+    /// Has a peer deliver fragments at a rate for a while, with as much in flight as it may have.
+    fn deliver(&mut self, peer: u32, bytes_per_ms: u64, fragments: u32) {
+        for _ in 0..fragments {
+            self.post(peer, FRAGMENT);
+            self.end(peer, FRAGMENT * MS / bytes_per_ms);
+        }
+        while self.shares.reads(peer) > 0 {
+            self.end(peer, FRAGMENT * MS / bytes_per_ms);
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_has_delivered_nothing_has_one_read() {
+    let mut bench = Bench::new(1);
+    assert_eq!(bench.post(0, 4096), 1, "however short");
+    assert_eq!(bench.turn(0, 4096), Turn::AfterOwn);
+}
+
+#[test]
+fn a_window_is_what_the_peer_delivers_in_the_horizon() {
+    // 100 KB/s, 10 MB/s, 100 MB/s, 1 GB/s: one fragment, two (a fragment takes longer than the horizon), 7
+    // (2 MB), and the peer's share (6 MiB).
+    for (bytes_per_ms, reads) in [(100, 1), (10_000, 2), (100_000, 7), (1_000_000, 24)] {
+        let mut bench = Bench::new(1);
+        bench.deliver(0, bytes_per_ms, 200);
+        assert_eq!(bench.post(0, FRAGMENT), reads, "at {bytes_per_ms} B/ms");
+    }
+}
+
+#[test]
+fn a_long_round_trip_is_not_held_against_a_peer() {
+    // Each READ takes 50 ms, however many are in flight.
+    let mut bench = Bench::new(1);
+    let mut reads = Vec::new();
+    for _ in 0..6 {
+        reads.push(bench.post(0, FRAGMENT));
+        bench.now_ns += 50 * MS;
+        while bench.shares.reads(0) > 0 {
+            bench.end(0, 0);
+        }
+    }
+    assert_eq!(reads[..4], [1, 2, 4, 4], "the window grows; a slow peer has an eighth of the READs");
+    assert!(bench.shares.window_bytes(0) > 4 * FRAGMENT);
+}
+
+#[test]
+fn many_slow_peers_leave_a_quarter_to_the_others() {
+    let mut bench = Bench::new(42);
+    bench.deliver(41, 1_000_000, 50);
+    let posted: u32 = (0..40).map(|peer| bench.post(peer, FRAGMENT)).sum();
+    assert_eq!(posted, 24, "three quarters of 32 READs");
+    assert_eq!(bench.turn(40, FRAGMENT), Turn::AfterSlow);
+    assert_eq!(bench.post(41, FRAGMENT), 4, "a prompt peer goes on, up to the last eighth");
+    bench.end(3, MS);
+    assert_eq!(bench.turn(40, FRAGMENT), Turn::Now);
+}
+
+#[test]
+fn the_last_eighth_is_for_peers_with_nothing_in_flight() {
+    let mut bench = Bench::new(4);
+    (0..4).for_each(|peer| bench.deliver(peer, 1_000_000, 50));
+    assert_eq!([0, 1, 2, 3].map(|peer| bench.post(peer, FRAGMENT)), [24, 4, 1, 1]);
+    assert_eq!(bench.turn(1, FRAGMENT), Turn::AfterAny);
+}
+
+#[test]
+fn a_peer_that_stops_delivering_gets_nothing_more_until_it_delivers() {
+    let mut bench = Bench::new(1);
+    bench.deliver(0, 1_000_000, 50);
+    bench.shares.posted(0, FRAGMENT, bench.now_ns);
+    bench.posted.push((0, FRAGMENT, bench.now_ns));
+    (bench.all.reads, bench.all.bytes) = (1, FRAGMENT);
+    assert_eq!(bench.turn(0, FRAGMENT), Turn::Now);
+    let stall_ns = STALL_NS.max(4 * bench.shares.stats(0, bench.now_ns).usual_ns);
+    bench.now_ns += stall_ns;
+    assert_eq!(bench.turn(0, FRAGMENT), Turn::Now, "a pause of that length is usual");
+    bench.now_ns += 1;
+    assert_eq!(bench.turn(0, FRAGMENT), Turn::AfterOwn);
+    bench.shares.tick(bench.now_ns);
+    assert_eq!(bench.shares.slow_room(), 23, "what it has in flight counts as a slow peer's");
+    bench.end(0, 0);
+    assert_eq!(bench.shares.slow_room(), 24);
+    assert!(bench.post(0, FRAGMENT) > 1, "one pause costs nothing else");
+}
+
+#[test]
+fn the_peer_that_stalled_first_is_found_once_it_took_long() {
+    let mut bench = Bench::new(3);
+    bench.post(0, FRAGMENT);
+    bench.now_ns += 1;
+    bench.post(1, FRAGMENT);
+    assert_eq!(bench.shares.longest_stalled(bench.now_ns + STALL_NS_MAX - 1), None);
+    assert_eq!(bench.shares.longest_stalled(bench.now_ns + STALL_NS_MAX), Some(0));
+    assert_eq!(bench.shares.longest_stalled(bench.now_ns + 2 * STALL_NS_MAX), Some(0));
+    bench.end(0, 0);
+    assert_eq!(bench.shares.longest_stalled(bench.now_ns + 2 * STALL_NS_MAX), Some(1));
+}
+
+#[test]
+fn an_honest_slow_peer_is_not_the_one_that_stalled() {
+    let mut bench = Bench::new(1);
+    bench.deliver(0, 100, 3);
+    bench.post(0, FRAGMENT);
+    // A fragment takes 2.6 s.
+    assert_eq!(bench.shares.longest_stalled(bench.now_ns + 10_000 * MS), None);
+    assert_eq!(bench.shares.longest_stalled(bench.now_ns + 11_000 * MS), Some(0));
+}
+
+#[test]
+fn without_shares_one_peer_may_have_everything() {
+    let config = Config { peer_share_percent: 100, peers_max: 1, ..Config::default() };
+    let mut bench = Bench::new(1);
+    bench.shares = Shares::new(&config);
+    bench.shares.set_reads_max(0, 1000);
+    assert_eq!(bench.post(0, FRAGMENT), 32);
+    assert_eq!(bench.turn(0, FRAGMENT), Turn::AfterAny);
+}
+
+mod model {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+        /// Whatever peers do, what slow ones have in flight is what their READs add up to, and the limits
+        /// hold that do not depend on time.
+        #[test]
+        fn counts_are_what_the_reads_add_up_to(
+            ops in prop::collection::vec((0..6u32, 1..=64u64, 0..30u64, 0..4u8), 1..300),
+        ) {
+            let mut bench = Bench::new(6);
+            for (peer, slabs, span_ms, what) in ops {
+                match what {
+                    0 => { bench.post(peer, slabs * 4096); }
+                    1 if bench.shares.reads(peer) > 0 => bench.end(peer, span_ms * MS),
+                    2 => bench.shares.tick(bench.now_ns),
+                    _ => bench.now_ns += span_ms * MS,
+                }
+                let mut slow = (0, 0);
+                for peer in 0..6 {
+                    let own: Vec<_> = bench.posted.iter().filter(|read| read.0 == peer).collect();
+                    let bytes: u64 = own.iter().map(|read| read.1).sum();
+                    prop_assert_eq!(bench.shares.reads(peer) as usize, own.len());
+                    prop_assert_eq!(bench.shares.bytes(peer), bytes);
+                    prop_assert!(own.len() <= 24 && bytes <= 6 << 20, "a peer's share");
+                    prop_assert_eq!(bench.shares.busy.contains(&peer), !own.is_empty());
+                    if bench.shares.peers[peer as usize].standing != Standing::Prompt {
+                        slow = (slow.0 + own.len(), slow.1 + bytes);
+                    }
+                }
+                prop_assert_eq!((bench.shares.slow.reads as usize, bench.shares.slow.bytes), slow);
+                prop_assert!(bench.all.reads <= 32 && bench.all.bytes <= 8 << 20);
+            }
+        }
+    }
+}

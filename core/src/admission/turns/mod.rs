@@ -1,0 +1,261 @@
+//! Turns of the peers of one class. Peers take turns, however many messages each of them has: the turns are
+//! of equal bytes (deficit round robin). Within its turn a peer's messages go one after the other.
+
+use crate::index::NONE;
+use crate::messages::{MessageList, Messages};
+use alloc::boxed::Box;
+use alloc::vec;
+
+/// A first-in first-out list of peers, in which each peer is at most once.
+#[derive(Debug)]
+pub(super) struct Ring {
+    head: u32,
+    tail: u32,
+    len: u32,
+    links: Box<[Link]>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    next: u32,
+    listed: bool,
+}
+
+impl Ring {
+    pub fn new(peers: u32) -> Self {
+        let unlisted = Link { next: NONE, listed: false };
+        Self { head: NONE, tail: NONE, len: 0, links: vec![unlisted; peers as usize].into_boxed_slice() }
+    }
+
+    pub fn head(&self) -> Option<u32> {
+        (self.head != NONE).then_some(self.head)
+    }
+
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Puts a peer at the end, if it is not in the list. Returns whether it was put there.
+    pub fn push(&mut self, peer: u32) -> bool {
+        let link = &mut self.links[peer as usize];
+        if core::mem::replace(&mut link.listed, true) {
+            return false;
+        }
+        link.next = NONE;
+        if self.tail == NONE {
+            self.head = peer;
+        } else {
+            self.links[self.tail as usize].next = peer;
+        }
+        self.tail = peer;
+        self.len += 1;
+        true
+    }
+
+    /// Takes the first peer out of the list.
+    pub fn pop(&mut self) -> Option<u32> {
+        let peer = self.head()?;
+        let link = &mut self.links[peer as usize];
+        link.listed = false;
+        self.head = link.next;
+        if self.head == NONE {
+            self.tail = NONE;
+        }
+        self.len -= 1;
+        Some(peer)
+    }
+
+    /// Moves the first peer to the end of the list.
+    pub fn rotate(&mut self) {
+        if let Some(peer) = self.pop() {
+            self.push(peer);
+        }
+    }
+}
+
+/// One peer's messages of a class.
+#[derive(Clone, Copy, Debug)]
+struct PeerQueue {
+    /// Messages that wait for admission.
+    waiting: MessageList,
+    /// Messages that are being read, in the order of their turns.
+    running: MessageList,
+    /// Bytes that the peer may still have read in its turn.
+    deficit_bytes: u32,
+}
+
+/// The messages of one class, by peer.
+#[derive(Debug)]
+pub(super) struct ClassQueue {
+    peers: Box<[PeerQueue]>,
+    /// Peers with messages that wait for admission. A peer may be listed that has none any more, or is out of
+    /// turn: it is dropped when it comes first.
+    admissions: Ring,
+    /// Peers with messages that are being read. As in `admissions`, some of them may have to be dropped.
+    turns: Ring,
+    /// Messages that wait for admission.
+    waiting: u32,
+    /// Time since when the class has had something to read and was granted nothing.
+    pub since_ns: u64,
+}
+
+impl ClassQueue {
+    pub fn new(peers: u32) -> Self {
+        let empty = PeerQueue { waiting: MessageList::EMPTY, running: MessageList::EMPTY, deficit_bytes: 0 };
+        Self {
+            peers: vec![empty; peers as usize].into_boxed_slice(),
+            admissions: Ring::new(peers),
+            turns: Ring::new(peers),
+            waiting: 0,
+            since_ns: 0,
+        }
+    }
+
+    /// Returns the number of messages that wait for admission.
+    pub fn waiting(&self) -> u32 {
+        self.waiting
+    }
+
+    /// Returns whether the class has something to read. Peers out of turn may have it, and it may be that all
+    /// READs for it were posted in this turn.
+    pub fn has_messages(&self) -> bool {
+        self.turns.len() > 0 || self.waiting > 0
+    }
+
+    /// Returns how many peers are in the list of those with messages being read.
+    pub fn turns(&self) -> u32 {
+        self.turns.len()
+    }
+
+    /// Returns whether a peer has its turn, or waits for an admission. `is_out` says which peers are out of
+    /// turn.
+    pub fn has_head(&mut self, is_out: impl Fn(u32) -> bool) -> bool {
+        self.next_turn(&is_out).is_some() || self.next_admission(&is_out).is_some()
+    }
+
+    /// Returns the peer whose turn it is.
+    pub fn next_turn(&mut self, is_out: impl Fn(u32) -> bool) -> Option<u32> {
+        loop {
+            let peer = self.turns.head()?;
+            if self.peers[peer as usize].running.len() > 0 && !is_out(peer) {
+                return Some(peer);
+            }
+            self.turns.pop();
+        }
+    }
+
+    /// Returns the peer whose next message is to be admitted.
+    pub fn next_admission(&mut self, is_out: impl Fn(u32) -> bool) -> Option<u32> {
+        loop {
+            let peer = self.admissions.head()?;
+            if self.peers[peer as usize].waiting.len() > 0 && !is_out(peer) {
+                return Some(peer);
+            }
+            self.admissions.pop();
+        }
+    }
+
+    /// Returns the peer's message that waits first.
+    pub fn first_waiting(&self, peer: u32) -> Option<u32> {
+        self.peers[peer as usize].waiting.head()
+    }
+
+    /// Returns the peer's message that is read next.
+    pub fn first_running(&self, peer: u32) -> Option<u32> {
+        self.peers[peer as usize].running.head()
+    }
+
+    /// Lists the peer among those that take turns, as far as it has messages.
+    pub fn offer(&mut self, peer: u32, now_ns: u64) {
+        let queue = &mut self.peers[peer as usize];
+        let (waits, runs) = (queue.waiting.len() > 0, queue.running.len() > 0);
+        if (waits || runs) && self.turns.len() == 0 && self.admissions.len() == 0 {
+            self.since_ns = now_ns;
+        }
+        if waits {
+            self.admissions.push(peer);
+        }
+        if runs {
+            self.turns.push(peer);
+        }
+    }
+
+    /// Puts a message behind those of its peer that wait. The caller offers the peer.
+    pub fn push_waiting(&mut self, message: u32, messages: &mut Messages) {
+        let peer = messages[message].peer;
+        self.peers[peer as usize].waiting.push(messages, message);
+        self.waiting += 1;
+    }
+
+    /// Puts a message before those of its peer that wait. The caller offers the peer.
+    pub fn push_waiting_first(&mut self, message: u32, messages: &mut Messages) {
+        let peer = messages[message].peer;
+        self.peers[peer as usize].waiting.push_front(messages, message);
+        self.waiting += 1;
+    }
+
+    /// Takes the peer's first waiting message. The next peer's message is admitted then.
+    pub fn pop_waiting(&mut self, peer: u32, messages: &Messages) -> Option<u32> {
+        let message = self.peers[peer as usize].waiting.pop(messages)?;
+        self.waiting -= 1;
+        if self.admissions.head() == Some(peer) {
+            self.admissions.rotate();
+        }
+        Some(message)
+    }
+
+    /// Takes the first peer out of the list of those that wait for admissions, until it is offered again.
+    pub fn put_off_admission(&mut self) {
+        self.admissions.pop();
+    }
+
+    /// Takes a message out of those that wait.
+    pub fn take_waiting(&mut self, message: u32, messages: &mut Messages) {
+        let peer = messages[message].peer;
+        self.peers[peer as usize].waiting.take_one(messages, message);
+        self.waiting -= 1;
+    }
+
+    /// Begins to read a message. The caller offers the peer.
+    pub fn push_running(&mut self, message: u32, messages: &mut Messages) {
+        let peer = messages[message].peer;
+        self.peers[peer as usize].running.push(messages, message);
+    }
+
+    /// Takes a message out of those being read.
+    pub fn take_running(&mut self, message: u32, messages: &mut Messages) {
+        let peer = messages[message].peer;
+        self.peers[peer as usize].running.take_one(messages, message);
+    }
+
+    /// Passes over the peer whose turn it is.
+    pub fn pass(&mut self) {
+        self.turns.rotate();
+    }
+
+    /// Returns whether the peer may have so many bytes read in its turn. If not, it may have a fragment more
+    /// in its next turn, and the turn passes on.
+    pub fn may_use(&mut self, peer: u32, bytes: u32, fragment_bytes: u32) -> bool {
+        let queue = &mut self.peers[peer as usize];
+        if queue.deficit_bytes >= bytes {
+            return true;
+        }
+        queue.deficit_bytes += fragment_bytes;
+        self.turns.rotate();
+        false
+    }
+
+    /// Counts bytes that the peer has read in its turn.
+    pub fn used(&mut self, peer: u32, bytes: u32, now_ns: u64) {
+        let queue = &mut self.peers[peer as usize];
+        queue.deficit_bytes = queue.deficit_bytes.saturating_sub(bytes);
+        if queue.running.len() == 0 {
+            // A peer without anything to read saves nothing up for later.
+            queue.deficit_bytes = 0;
+        }
+        self.since_ns = now_ns;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+use super::*;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Push(u32),
+    Pop,
+    Rotate,
+}
+
+proptest! {
+    #[test]
+    fn a_ring_is_a_queue_in_which_each_peer_is_once(
+        ops in prop::collection::vec(
+            prop_oneof![3 => (0..6u32).prop_map(Op::Push), 2 => Just(Op::Pop), 1 => Just(Op::Rotate)],
+            1..200,
+        ),
+    ) {
+        let mut ring = Ring::new(6);
+        let mut model: VecDeque<u32> = VecDeque::new();
+        for op in ops {
+            match op {
+                Op::Push(peer) => {
+                    let is_new = !model.contains(&peer);
+                    if is_new {
+                        model.push_back(peer);
+                    }
+                    prop_assert_eq!(ring.push(peer), is_new);
+                }
+                Op::Pop => prop_assert_eq!(ring.pop(), model.pop_front()),
+                Op::Rotate => {
+                    ring.rotate();
+                    if !model.is_empty() {
+                        model.rotate_left(1);
+                    }
+                }
+            }
+            prop_assert_eq!(ring.head(), model.front().copied());
+            prop_assert_eq!(ring.len() as usize, model.len());
+        }
+    }
+}
+
+/// Runs turns of peers with messages of these sizes, and returns how many bytes each had read.
+fn run(sizes: &[u32], fragment_bytes: u32, grants: u32) -> Vec<u64> {
+    let peers = u32::try_from(sizes.len()).unwrap();
+    let mut messages = Messages::new(64);
+    let mut queue = ClassQueue::new(peers);
+    for peer in 0..peers {
+        for _ in 0..4 {
+            let message = messages.add().unwrap();
+            messages[message].peer = peer;
+            queue.push_running(message, &mut messages);
+        }
+        queue.offer(peer, 0);
+    }
+    let mut read = vec![0; sizes.len()];
+    for _ in 0..grants {
+        let peer = loop {
+            let peer = queue.next_turn(|_| false).unwrap();
+            if queue.may_use(peer, sizes[peer as usize], fragment_bytes) {
+                break peer;
+            }
+        };
+        // The message stays: there is always more of it.
+        let message = queue.first_running(peer).unwrap();
+        queue.take_running(message, &mut messages);
+        queue.push_running(message, &mut messages);
+        queue.used(peer, sizes[peer as usize], 0);
+        read[peer as usize] += u64::from(sizes[peer as usize]);
+    }
+    read
+}
+
+#[test]
+fn turns_are_of_equal_bytes_whatever_the_sizes() {
+    for sizes in [[1000, 1000, 1000], [1000, 100, 10], [700, 1000, 300]] {
+        let read = run(&sizes, 1000, 3000);
+        let (least, most) = (read.iter().min().unwrap(), read.iter().max().unwrap());
+        assert!(most - least <= 2000, "{sizes:?}: {read:?}");
+    }
+}
+
+#[test]
+fn who_has_nothing_to_read_saves_nothing_up() {
+    let mut messages = Messages::new(4);
+    let mut queue = ClassQueue::new(1);
+    let message = messages.add().unwrap();
+    messages[message].peer = 0;
+    queue.push_running(message, &mut messages);
+    queue.offer(0, 0);
+    assert!(!queue.may_use(0, 10, 1000) && queue.may_use(0, 10, 1000));
+    queue.take_running(message, &mut messages);
+    queue.used(0, 10, 5);
+    assert_eq!((queue.peers[0].deficit_bytes, queue.since_ns), (0, 5));
+}
+
+#[test]
+fn a_class_waits_since_it_has_something_to_read_or_was_granted_something() {
+    let mut messages = Messages::new(4);
+    let mut queue = ClassQueue::new(2);
+    for peer in [0, 1] {
+        let message = messages.add().unwrap();
+        messages[message].peer = peer;
+        queue.push_waiting(message, &mut messages);
+        queue.offer(peer, 100 + u64::from(peer));
+    }
+    assert_eq!(queue.since_ns, 100, "since the first one came");
+    queue.used(0, 10, 200);
+    assert_eq!(queue.since_ns, 200);
+    assert!(queue.has_head(|_| false));
+    assert!(!queue.has_head(|_| true), "all its peers are out of turn");
+    queue.offer(1, 300);
+    assert_eq!(queue.since_ns, 300, "a peer came back, and nothing waited meanwhile");
+}
