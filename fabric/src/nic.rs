@@ -219,6 +219,26 @@ pub enum DisconnectReason {
     WorkRequest(Status),
     /// The peer broke the protocol: it sent a frame, or set a ring index, that cannot be.
     Protocol,
+    /// The peer could not take a region of this end, or not read it. Only over `shm:`.
+    Region(RegionError),
+}
+
+/// Reason why an end of a connection over `shm:` could not take a region of the other end, or not read it. The
+/// other end is to blame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegionError {
+    /// The region is no memory file, or one that can be truncated.
+    #[error("it is no memfd, or not sealed; seal the memfd with F_SEAL_SHRINK before registering it")]
+    NotSealed,
+    /// The other end registered too many regions, or one key twice.
+    #[error("there are too many regions, or two with one key; register fewer and larger ones")]
+    TooMany,
+    /// The region is empty, or the other end's regions have too many bytes together.
+    #[error("it is empty, or all regions together have too many bytes; register less memory")]
+    TooLarge,
+    /// The system could not read the region: its memory was lost, or its file cannot be read.
+    #[error("its memory cannot be read; make and register another region")]
+    Unreadable,
 }
 
 /// Change of a connection or of the NIC, which [`Nic::poll_event`] reports.

@@ -65,7 +65,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    fn map(fd: BorrowedFd<'_>, bytes: usize, protection: Protection) -> io::Result<Self> {
+    pub(super) fn map(fd: BorrowedFd<'_>, bytes: usize, protection: Protection) -> io::Result<Self> {
         let prot = match protection {
             Protection::Read => ProtFlags::READ,
             Protection::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
@@ -84,15 +84,8 @@ impl Mapping {
         protection: Protection,
         bytes_max: u64,
     ) -> Result<Self, MapError> {
-        let seals = fcntl_get_seals(fd).map_err(|_| MapError::NotSealed)?;
-        if !seals.contains(SealFlags::SHRINK) {
-            return Err(MapError::NotSealed);
-        }
-        let found = fstat(fd).map_err(io::Error::from)?.st_size;
-        match usize::try_from(found) {
-            Ok(bytes) if bytes > 0 && bytes as u64 <= bytes_max => Ok(Self::map(fd, bytes, protection)?),
-            _ => Err(MapError::Size { bytes: u64::try_from(found).unwrap_or(0), max: bytes_max }),
-        }
+        let bytes = received_bytes(fd, bytes_max)?;
+        Ok(Self::map(fd, bytes, protection)?)
     }
 
     /// Returns the address of the first byte, valid for [`Self::bytes`] bytes while the mapping lives.
@@ -110,6 +103,26 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: this is our mapping, and nobody holds pointers into it longer than it lives.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// Returns the length of a file that another process made and passed, after checking that it cannot be
+/// truncated.
+///
+/// Only memory files have seals. A file of another kind, whose reads could wait for something, is therefore
+/// refused as not sealed.
+///
+/// # Errors
+/// [`MapError`]; the process that passed the file is to blame unless it is `System`.
+pub fn received_bytes(fd: BorrowedFd<'_>, bytes_max: u64) -> Result<usize, MapError> {
+    let seals = fcntl_get_seals(fd).map_err(|_| MapError::NotSealed)?;
+    if !seals.contains(SealFlags::SHRINK) {
+        return Err(MapError::NotSealed);
+    }
+    let found = fstat(fd).map_err(io::Error::from)?.st_size;
+    match usize::try_from(found) {
+        Ok(bytes) if bytes > 0 && bytes as u64 <= bytes_max => Ok(bytes),
+        _ => Err(MapError::Size { bytes: u64::try_from(found).unwrap_or(0), max: bytes_max }),
     }
 }
 

@@ -39,16 +39,17 @@ pub struct SoftOptions {
     pub completions: u32,
     /// Regions that this NIC registers (default 64, as many as a peer takes).
     pub regions_max: u32,
-    /// Regions that one peer may have mapped here, over `shm:` (default 64). One more ends that peer's
+    /// Regions of one peer that this end may read, over `shm:` (default 64). One more ends that peer's
     /// connection.
     ///
     /// A sender has few and large regions: 64 of 8 MiB hold 512 MiB.
     pub peer_regions_max: u32,
-    /// Bytes that the mapped regions of one peer may have together, over `shm:` (default 64 GiB of address
-    /// space).
+    /// Bytes that the regions of one peer may have together, over `shm:` (default 64 GiB). At most 16 MiB of
+    /// them are mapped.
     pub peer_bytes_max: u64,
-    /// Regions that all peers together may have mapped here, over `shm:` (default 16,384: a quarter of what
-    /// `vm.max_map_count` allows a process).
+    /// Regions that this end may read of all peers together, over `shm:` (default 16,384: a quarter of what
+    /// `vm.max_map_count` allows a process). Those that are not mapped hold a descriptor each, and may have
+    /// half of what `RLIMIT_NOFILE` allows.
     ///
     /// The peer whose region is one too many is cut off with
     /// [`crate::nic::DisconnectReason::Transport`]`(ENOMEM)`. The other peers keep their regions.

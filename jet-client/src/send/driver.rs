@@ -454,6 +454,7 @@ impl Driver {
                 let source = ConnectError::System { address: address.clone(), source };
                 SendConnectError::Nobody { address, source }
             }
+            DisconnectReason::Region(source) => SendConnectError::Region { address, source },
             reason => SendConnectError::Lost { address, reason },
         }
     }

@@ -3,7 +3,7 @@
 use super::protocol::SubmitError;
 use jet_fabric::Address;
 use jet_fabric::advice::{self, Advised, advised};
-use jet_fabric::nic::{ConnectError, DisconnectReason, RegisterError};
+use jet_fabric::nic::{ConnectError, DisconnectReason, RegionError, RegisterError};
 use jet_wire::message::hello::{AppNameError, HelloError, Refusal};
 use jet_wire::message::{SMALL_USER_HEADER_MAX, USER_HEADER_MAX};
 use std::io;
@@ -70,6 +70,14 @@ pub enum SendConnectError {
     Packets {
         /// Address of the receiver.
         address: Address,
+    },
+    /// The receiver does not take memory that this end registered, or cannot read it. Only over `shm:`.
+    #[error("{address} does not take a region of this sender's memory: {source}")]
+    Region {
+        /// Address of the receiver.
+        address: Address,
+        /// What is wrong with the region, and what to change.
+        source: RegionError,
     },
     /// The receiver did not answer in time.
     #[error("{address} did not answer within {timeout:?}; is the jetd there stopped or overloaded?")]

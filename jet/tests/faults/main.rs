@@ -27,5 +27,6 @@ mod quarantine;
 mod raw_peer;
 mod receiver_timeout;
 mod rig;
+mod sparse;
 mod standstill;
 mod traffic;

@@ -68,11 +68,15 @@ fn nic_for(address: &Address) -> Box<dyn Nic> {
 impl RawPeer {
     /// Asks to connect with these bytes as the hello, and registers `bytes` bytes of memory.
     pub fn knock(address: &Address, words: &[u8], bytes: usize) -> Self {
+        Self::knock_with(address, words, SharedMemory::new("jet-raw", bytes, false).expect("memory"))
+    }
+
+    fn knock_with(address: &Address, words: &[u8], memory: SharedMemory) -> Self {
         let mut nic = nic_for(address);
         let headers = SharedMemory::new("jet-raw", (ENTRIES * ENTRY_BYTES) as usize, false)
             .map(Arc::new)
             .expect("memory");
-        let memory = SharedMemory::new("jet-raw", bytes, false).map(Arc::new).expect("memory");
+        let memory = Arc::new(memory);
         let headers_key = nic.register(&headers, Access::LocalWrite).expect("registered");
         let key = nic.register(&memory, Access::RemoteRead).expect("registered");
         let words = PrivateData::new(words).expect("short");
@@ -96,7 +100,12 @@ impl RawPeer {
 
     /// Connects with a correct hello.
     pub fn connect(address: &Address, app: &str, bytes: usize) -> Self {
-        let mut peer = Self::knock(address, &hello(app).encode(), bytes);
+        Self::connect_with(address, app, SharedMemory::new("jet-raw", bytes, false).expect("memory"))
+    }
+
+    /// Connects with a correct hello, and registers this memory.
+    pub fn connect_with(address: &Address, app: &str, memory: SharedMemory) -> Self {
+        let mut peer = Self::knock_with(address, &hello(app).encode(), memory);
         let welcome = peer.until("a welcome", |peer| peer.connected);
         Welcome::decode(welcome.as_slice()).expect("a welcome");
         peer

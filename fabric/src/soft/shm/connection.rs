@@ -11,7 +11,7 @@ mod socket;
 use super::control::Control;
 use super::link::{Fault, Link, RING_CELLS};
 use super::regions::PeerRegions;
-use crate::nic::{DisconnectReason, PrivateData, Qp, Status};
+use crate::nic::{DisconnectReason, PrivateData, Qp, RegionError, Status};
 use crate::soft::tables::Tables;
 use crate::soft::tables::qps::QpState;
 use crate::soft::tables::reads::ReadList;
@@ -39,12 +39,18 @@ impl End {
     pub(super) const TIMEOUT: Self =
         Self { reason: DisconnectReason::Transport(libc::ETIMEDOUT), fault: Fault::Closed };
 
-    /// End because this NIC has mapped as many regions as it may.
+    /// End because this NIC has as many regions of peers as it may.
     pub(super) const FULL: Self =
         Self { reason: DisconnectReason::Transport(libc::ENOMEM), fault: Fault::Closed };
 
     pub(super) fn work(status: Status, fault: Fault) -> Self {
         Self { reason: DisconnectReason::WorkRequest(status), fault }
+    }
+}
+
+impl From<RegionError> for End {
+    fn from(error: RegionError) -> Self {
+        Self { reason: DisconnectReason::Protocol, fault: error.into() }
     }
 }
 
@@ -186,7 +192,11 @@ impl Connection {
         let fault = self.link.as_ref().and_then(Link::peer_fault).map(|(fault, _)| fault);
         let reason = match fault {
             Some(Fault::RemoteAccess) => DisconnectReason::WorkRequest(Status::RemoteAccess),
-            Some(fault) => fault.send_status().map_or(DisconnectReason::Peer, DisconnectReason::WorkRequest),
+            Some(fault) => match (fault.region_error(), fault.send_status()) {
+                (Some(error), _) => DisconnectReason::Region(error),
+                (None, Some(status)) => DisconnectReason::WorkRequest(status),
+                (None, None) => DisconnectReason::Peer,
+            },
             None => DisconnectReason::Peer,
         };
         End { reason, fault: Fault::Closed }
@@ -196,8 +206,9 @@ impl Connection {
     /// user.
     pub(super) fn end(mut self, tables: &mut Tables, end: End) {
         self.flush_reads(tables);
-        // The peer's regions are unmapped with the connection, at the end of this call.
-        tables.mapped_regions -= self.peer_regions.count();
+        // The peer's regions are unmapped and closed with the connection, at the end of this call.
+        tables.peer_regions -= self.peer_regions.count();
+        tables.peer_region_files -= self.peer_regions.open_files();
         if self.link.is_some() {
             self.link().outgoing.publish();
             self.flush_sends(tables);

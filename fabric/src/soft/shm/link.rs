@@ -7,7 +7,7 @@
 //! when it is used first. "Up" is the direction from the connecting end to the accepting end.
 
 use crate::memory::{Mapping, SharedMemory};
-use crate::nic::Status;
+use crate::nic::{RegionError, Status};
 use jet_wire::SLAB_BYTES;
 use jet_wire::link::ConnectionWords;
 use jet_wire::message::HEADER_BYTES;
@@ -72,10 +72,20 @@ pub(super) enum Fault {
     RemoteAccess = 6,
     /// The peer broke the protocol.
     Protocol = 7,
+    /// A region of the peer can be truncated. An end of an earlier version takes this and the faults below for
+    /// a mere close.
+    RegionNotSealed = 8,
+    /// The peer has registered too many regions.
+    RegionTooMany = 9,
+    /// The peer has registered too many bytes.
+    RegionTooLarge = 10,
+    /// A region of the peer could not be read.
+    RegionUnreadable = 11,
 }
 
-/// Code of `IBV_WC_REM_OP_ERR`: the other end could not take a SEND, for a reason of its own.
-const REMOTE_OPERATION: u32 = 11;
+/// Code of `IBV_WC_REM_OP_ERR`: the other end could not take a SEND, or not give a READ's bytes, for a reason of
+/// its own.
+pub(super) const REMOTE_OPERATION: u32 = 11;
 
 impl Fault {
     fn from_word(word: u32) -> Option<Self> {
@@ -87,6 +97,10 @@ impl Fault {
             Self::Receiver,
             Self::RemoteAccess,
             Self::Protocol,
+            Self::RegionNotSealed,
+            Self::RegionTooMany,
+            Self::RegionTooLarge,
+            Self::RegionUnreadable,
         ]
         .into_iter()
         .find(|fault| *fault as u32 == word)
@@ -100,7 +114,35 @@ impl Fault {
             Self::PayloadKey => Some(Status::LocalProtection),
             Self::RnrExhausted => Some(Status::RnrExhausted),
             Self::Receiver => Some(Status::Other(REMOTE_OPERATION)),
-            Self::Closed | Self::RemoteAccess | Self::Protocol => None,
+            Self::Closed
+            | Self::RemoteAccess
+            | Self::Protocol
+            | Self::RegionNotSealed
+            | Self::RegionTooMany
+            | Self::RegionTooLarge
+            | Self::RegionUnreadable => None,
+        }
+    }
+
+    /// Returns what is wrong with a region of the end that is told. `None` where the fault is another.
+    pub(super) fn region_error(self) -> Option<RegionError> {
+        match self {
+            Self::RegionNotSealed => Some(RegionError::NotSealed),
+            Self::RegionTooMany => Some(RegionError::TooMany),
+            Self::RegionTooLarge => Some(RegionError::TooLarge),
+            Self::RegionUnreadable => Some(RegionError::Unreadable),
+            _ => None,
+        }
+    }
+}
+
+impl From<RegionError> for Fault {
+    fn from(error: RegionError) -> Self {
+        match error {
+            RegionError::NotSealed => Self::RegionNotSealed,
+            RegionError::TooMany => Self::RegionTooMany,
+            RegionError::TooLarge => Self::RegionTooLarge,
+            RegionError::Unreadable => Self::RegionUnreadable,
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The transport on one host: rings of SENDs in memory that both ends map, and registered memory as memory
-//! files that the reading end maps.
+//! files that the reading end reads, or maps ([`regions`]).
 //!
 //! A connection is a Unix socket and a [`link`]. The socket carries memory files, announcements of regions,
 //! and doorbells ([`control`]). A connection with recent work is *hot*: every poll reads its rings. A
@@ -165,7 +165,7 @@ impl Shm {
                 }
             }
             (Ok(_), QpState::Handshake | QpState::Requested | QpState::Connecting) if hung_up => {
-                let end = End { reason: DisconnectReason::Peer, fault: Fault::Closed };
+                let end = connection.end_by_peer();
                 self.end(tables, index, end);
             }
             (Ok(_), QpState::Handshake | QpState::Requested | QpState::Connecting) => {}
@@ -427,6 +427,7 @@ impl Transport for Shm {
     }
 
     fn progress(&mut self, tables: &mut Tables) -> bool {
+        tables.may_check_region = true;
         let mut worked = self.poll_hot(tables);
         worked |= self.poll_reads(tables);
         worked

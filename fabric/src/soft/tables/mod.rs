@@ -21,6 +21,13 @@ use std::io;
 /// Number of transports.
 const KINDS: u32 = 2;
 
+/// Returns how many descriptors the files of peers' regions may take: half of what the process may have. The
+/// other half is for connections.
+fn descriptors_for_regions() -> u32 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(u32::MAX, |limit| u32::try_from(limit / 2).unwrap_or(u32::MAX))
+}
+
 /// Tables of one NIC.
 #[derive(Debug)]
 pub(crate) struct Tables {
@@ -37,8 +44,14 @@ pub(crate) struct Tables {
     /// Counters of the NIC. Transports count `bytes_in`, `rnr` and `protocol_errors`; the tables count the
     /// rest.
     pub(crate) counters: Counters,
-    /// Regions of all connections' peers that are mapped in this process.
-    pub(crate) mapped_regions: u32,
+    /// Regions of all connections' peers that this process may read.
+    pub(crate) peer_regions: u32,
+    /// Regions of these whose files are open, because they are not mapped.
+    pub(crate) peer_region_files: u32,
+    /// Most regions of peers whose files may be open.
+    pub(crate) peer_region_files_max: u32,
+    /// Whether this poll may still check a region for holes.
+    pub(crate) may_check_region: bool,
     /// Descriptors that the NIC waits for.
     pub(crate) epoll: Readiness,
     /// Deadlines of connections, by the QP's index, and of each transport's listeners, by
@@ -66,7 +79,10 @@ impl Tables {
             srq: Srq::new(options.srq_entries_max as usize),
             reads: Reads::new(options.reads_max),
             counters: Counters::default(),
-            mapped_regions: 0,
+            peer_regions: 0,
+            peer_region_files: 0,
+            peer_region_files_max: descriptors_for_regions(),
+            may_check_region: false,
             epoll: Readiness::new()?,
             deadlines: Deadlines::new(options.qps_max + KINDS),
             completions: Completions::new(options.completions as usize),

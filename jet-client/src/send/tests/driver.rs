@@ -6,7 +6,7 @@ use crate::send::driver::{Driver, NicSource};
 use crate::send::error::{BufferError, SendConnectError};
 use crate::send::options::SenderOptions;
 use jet_fabric::memory::{Mapping, Protection};
-use jet_fabric::nic::{DisconnectReason, PostError, PrivateData};
+use jet_fabric::nic::{DisconnectReason, PostError, PrivateData, RegionError};
 use jet_fabric::{Address, Event, Nic, Qp};
 use jet_wire::message::hello::{Refusal, Welcome};
 use jet_wire::message::{CreditHeader, HeaderBytes, Versions};
@@ -151,6 +151,17 @@ fn headers_that_no_welcome_follows_are_counted_and_their_entries_come_back() {
         assert_eq!(driver.protocol.stats().headers_stray, 1);
         assert_eq!(script.lock().unwrap().srq.len(), entries);
     }
+}
+
+#[test]
+fn a_region_that_the_receiver_does_not_take_is_named_as_the_reason() {
+    let (mut driver, script) = connecting();
+    let reason = DisconnectReason::Region(RegionError::NotSealed);
+    script.lock().unwrap().events.push_back(Event::Disconnected { qp: qp(1), reason });
+    driver.drive(0);
+    let failure = driver.failure.as_ref().expect("it says why");
+    assert!(matches!(failure, SendConnectError::Region { source: RegionError::NotSealed, .. }), "{failure}");
+    assert!(failure.to_string().contains("F_SEAL_SHRINK") && !failure.is_passing(), "{failure}");
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! READs of this end, which copy from the peer's memory.
 
 use super::{Connection, End};
-use crate::nic::Status;
-use crate::soft::shm::link::Fault;
+use crate::nic::{RegionError, Status};
+use crate::soft::shm::link::{Fault, REMOTE_OPERATION};
+use crate::soft::shm::regions::{PIECES_MAX, Piece, RegionPlace, Unreadable};
 use crate::soft::tables::Tables;
 
 impl Connection {
@@ -20,24 +21,65 @@ impl Connection {
                 if budget == 0 {
                     return Ok(true);
                 }
-                let stretch = tables.reads.get(slot).next_stretch(budget).expect("bytes are missing");
-                let Some(to) = tables.regions.translate(stretch) else {
-                    self.complete_read(tables, Status::LocalProtection);
-                    return Err(End::work(Status::LocalProtection, Fault::Closed));
-                };
-                let done = tables.reads.get(slot).done as usize;
-                // SAFETY: `from` has `bytes` readable bytes, of which `done` are behind; `to` is registered
-                // and as long as the stretch. The peer may change its bytes meanwhile: they are copied, not
-                // looked at. `copy` and not `copy_nonoverlapping`: a NIC connected to itself may read a
-                // region into itself.
-                unsafe { to.copy_from(from.add(done), stretch.bytes as usize) };
-                tables.reads.get_mut(slot).advance(stretch.bytes);
-                tables.counters.bytes_in += u64::from(stretch.bytes);
-                budget -= stretch.bytes;
+                budget -= self.read_pieces(tables, slot, from, budget)?;
             }
             self.complete_read(tables, Status::Success);
         }
         Ok(false)
+    }
+
+    /// Copies the next bytes of the oldest READ, which is in `slot`, and returns how many. `from` is where the
+    /// READ's first byte lies.
+    fn read_pieces(
+        &mut self,
+        tables: &mut Tables,
+        slot: u32,
+        from: RegionPlace,
+        bytes_max: u32,
+    ) -> Result<u32, End> {
+        let from = from.skip(tables.reads.get(slot).done);
+        let mut pieces = [Piece::EMPTY; PIECES_MAX];
+        let (mut used, mut bytes) = (0, 0);
+        while used < PIECES_MAX
+            && bytes < bytes_max
+            && let Some(stretch) = tables.reads.get(slot).next_stretch(bytes_max - bytes)
+        {
+            let Some(to) = tables.regions.translate(stretch) else {
+                self.complete_read(tables, Status::LocalProtection);
+                return Err(End::work(Status::LocalProtection, Fault::Closed));
+            };
+            pieces[used] = Piece { to, bytes: stretch.bytes };
+            used += 1;
+            bytes += stretch.bytes;
+            tables.reads.get_mut(slot).advance(stretch.bytes);
+        }
+        // SAFETY: each piece is registered and as long as its stretch, and this NIC's to write while the READ
+        // is outstanding. All stretches together are the READ's bytes, which were translated.
+        let copied = unsafe { self.copy_from_peer(tables, from, &pieces[..used]) };
+        if let Err(end) = copied {
+            self.complete_read(tables, Status::Other(REMOTE_OPERATION));
+            return Err(end);
+        }
+        tables.counters.bytes_in += u64::from(bytes);
+        Ok(bytes)
+    }
+
+    /// Copies the bytes from a place of the peer's memory on into these pieces.
+    ///
+    /// # Safety
+    /// That of [`PeerRegions::copy`](crate::soft::shm::regions::PeerRegions::copy).
+    #[inline]
+    pub(in crate::soft::shm) unsafe fn copy_from_peer(
+        &mut self,
+        tables: &mut Tables,
+        from: RegionPlace,
+        pieces: &[Piece],
+    ) -> Result<(), End> {
+        // SAFETY: as the caller promises.
+        unsafe { self.peer_regions.copy(from, pieces) }.map_err(|Unreadable| RegionError::Unreadable)?;
+        let was_closed = self.peer_regions.map_if_due(from, &mut tables.may_check_region);
+        tables.peer_region_files -= u32::from(was_closed);
+        Ok(())
     }
 
     /// Completes the oldest READ with this status.

@@ -4,7 +4,8 @@ use super::{Connection, End};
 use crate::nic::Status;
 use crate::soft::deadlines::Wait;
 use crate::soft::options::PAYLOAD_BYTES_MAX;
-use crate::soft::shm::link::{BESIDE_BYTES, Fault, SendItem, source};
+use crate::soft::shm::link::{BESIDE_BYTES, Fault, REMOTE_OPERATION, SendItem, source};
+use crate::soft::shm::regions::{Piece, RegionPlace};
 use crate::soft::tables::Tables;
 use crate::unix::ring;
 use jet_wire::message::HEADER_BYTES;
@@ -12,6 +13,15 @@ use std::os::fd::AsFd;
 
 /// SENDs that are taken from one connection before the next connection has its turn.
 const RECEIVE_BURST: u32 = 32;
+
+/// Memory that a SEND's payload is copied from.
+#[derive(Clone, Copy)]
+enum Source {
+    /// Memory of the link, or this end's copy of the item.
+    Memory(*const u8),
+    /// Region of the peer.
+    Region(RegionPlace),
+}
 
 impl Connection {
     /// Takes SENDs of the peer into SRQ entries, at most as many as `budget` says. Returns whether there were
@@ -72,12 +82,13 @@ impl Connection {
     fn land(&mut self, tables: &mut Tables, item: &SendItem) -> Result<(), End> {
         let bytes = item.payload_bytes;
         let from = match item.source {
-            source::BESIDE if bytes as usize <= BESIDE_BYTES => item.beside.as_ptr(),
+            source::BESIDE if bytes as usize <= BESIDE_BYTES => Source::Memory(item.beside.as_ptr()),
             source::STAGED if bytes <= PAYLOAD_BYTES_MAX => {
-                self.link().staged_by_peer(item.place).ok_or(End::PROTOCOL)?
+                Source::Memory(self.link().staged_by_peer(item.place).ok_or(End::PROTOCOL)?)
             }
             source::REGISTERED => self
                 .translate_peer(tables, item.key, item.place, bytes)?
+                .map(Source::Region)
                 .ok_or(End::work(Status::LocalProtection, Fault::PayloadKey))?,
             _ => return Err(End::PROTOCOL),
         };
@@ -97,12 +108,24 @@ impl Connection {
             return Err(End::work(Status::LocalProtection, Fault::Receiver));
         };
         // SAFETY: both places are registered, as long as their entries say, and this NIC's to write while the
-        // entry is its own. `from` has `bytes` readable bytes. It may be the peer's memory, which the peer
-        // can change meanwhile: the bytes are copied as they are and never looked at here. The two sides are
-        // different regions: a pool that is registered for local writing is never announced.
-        unsafe {
-            to_header.copy_from_nonoverlapping(item.header.as_ptr(), HEADER_BYTES);
-            to_payload.copy_from(from, bytes as usize);
+        // entry is its own. The two sides are different regions: a pool that is registered for local writing
+        // is never announced.
+        unsafe { to_header.copy_from_nonoverlapping(item.header.as_ptr(), HEADER_BYTES) };
+        let landed = match from {
+            Source::Memory(from) => {
+                // SAFETY: as above. `from` has `bytes` readable bytes. It may be the peer's memory, which the
+                // peer can change meanwhile: the bytes are copied as they are and never looked at here.
+                unsafe { to_payload.copy_from(from, bytes as usize) };
+                Ok(())
+            }
+            // SAFETY: as above; the stretch was translated with this length.
+            Source::Region(from) => unsafe {
+                self.copy_from_peer(tables, from, &[Piece { to: to_payload, bytes }])
+            },
+        };
+        if let Err(end) = landed {
+            tables.complete_receive(self.qp, entry.id, 0, Status::Other(REMOTE_OPERATION));
+            return Err(end);
         }
         tables.counters.bytes_in += HEADER_BYTES as u64 + u64::from(bytes);
         tables.complete_receive(self.qp, entry.id, bytes, Status::Success);

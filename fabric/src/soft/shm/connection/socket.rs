@@ -1,14 +1,15 @@
 //! Messages between the two ends of a connection over its socket: answers, announcements of regions, bells.
 
 use super::{Connection, End};
-use crate::memory::{Mapping, Protection};
+use crate::memory::{Mapping, Protection, is_on_huge_pages};
 use crate::nic::{DisconnectReason, Event, MemoryKey};
 use crate::soft::shm::control::{Control, Received, receive, send_control};
 use crate::soft::shm::link::{Fault, LINK_BYTES, Link};
-use crate::soft::shm::regions::is_safe_to_map;
+use crate::soft::shm::regions::RegionPlace;
 use crate::soft::tables::Tables;
 use crate::soft::tables::qps::QpState;
 use rustix::event::epoll::EventFlags;
+use rustix::fs::{SealFlags, fcntl_get_seals};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -172,17 +173,23 @@ impl Connection {
             }
             (Control::Register(key), Some(file), _) if accepted => {
                 self.announcements_seen = self.announcements_seen.wrapping_add(1);
-                if tables.mapped_regions >= tables.options.mapped_regions_max {
+                if tables.peer_regions >= tables.options.mapped_regions_max
+                    || tables.peer_region_files >= tables.peer_region_files_max
+                {
                     return Err(End::FULL);
                 }
                 let (regions_max, bytes_max) =
                     (tables.options.peer_regions_max, tables.options.peer_bytes_max);
-                self.peer_regions.add(key, &file, regions_max, bytes_max).map_err(|_| End::PROTOCOL)?;
-                tables.mapped_regions += 1;
+                self.peer_regions.add(key, file, regions_max, bytes_max)?;
+                tables.peer_regions += 1;
+                tables.peer_region_files += 1;
             }
             (Control::Deregister(key), None, _) if accepted => {
                 self.announcements_seen = self.announcements_seen.wrapping_add(1);
-                tables.mapped_regions -= u32::from(self.peer_regions.remove(key));
+                if let Some(was_open) = self.peer_regions.remove(key) {
+                    tables.peer_regions -= 1;
+                    tables.peer_region_files -= u32::from(was_open);
+                }
             }
             _ => return Err(End::PROTOCOL),
         }
@@ -190,7 +197,10 @@ impl Connection {
     }
 
     fn join(&mut self, file: &OwnedFd) -> Result<(), End> {
-        if !is_safe_to_map(file) {
+        // Sealed against growing, too: whoever touches a page waits while a hole is punched into the file
+        // near it, and that takes the longer, the larger the file is.
+        let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::GROW));
+        if !sealed || is_on_huge_pages(file.as_fd()) {
             return Err(End::PROTOCOL);
         }
         let mapping = Mapping::map_received(file.as_fd(), Protection::ReadWrite, LINK_BYTES as u64)
@@ -199,8 +209,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns the address of a stretch of the peer's memory, by what the peer has announced up to now.
-    /// `None` where no announced region contains it.
+    /// Returns the place of a stretch of the peer's memory, by what the peer has announced up to now. `None`
+    /// where no announced region contains it.
     #[inline]
     pub(in crate::soft::shm) fn translate_peer(
         &mut self,
@@ -208,7 +218,7 @@ impl Connection {
         key: u32,
         address: u64,
         bytes: u32,
-    ) -> Result<Option<*const u8>, End> {
+    ) -> Result<Option<RegionPlace>, End> {
         if self.link().peer_announced() != self.announcements_seen {
             self.take_announcements(tables)?;
         }

@@ -273,7 +273,7 @@ fn regions_of_all_peers_together_are_bounded() {
     let mapped = |place: &mut Place, count| {
         until("mapped", || {
             place.host.turn();
-            place.host.nic.tables.mapped_regions == count
+            place.host.nic.tables.peer_regions == count
         });
     };
     register(&first, 1);
@@ -292,7 +292,7 @@ fn regions_of_all_peers_together_are_bounded() {
         place.host.ended(at_second) == Some(DisconnectReason::Transport(libc::ENOMEM))
     });
     // The regions of the ended peer are free again, and the other peer keeps its own.
-    assert_eq!(place.host.nic.tables.mapped_regions, 1);
+    assert_eq!(place.host.nic.tables.peer_regions, 1);
     assert_eq!(place.host.ended(at_first), None);
     register(&first, 3);
     mapped(&mut place, 2);

@@ -1,8 +1,9 @@
 //! Tests of what is particular to `shm:`: the handshake, staging, keys, sleep, ends. Peers that break the
-//! protocol are in [`hostile`], deadlines in [`deadlines`].
+//! protocol are in [`hostile`], deadlines in [`deadlines`], regions with holes in [`sparse`].
 
 mod deadlines;
 mod hostile;
+mod sparse;
 
 use super::connection::Connection;
 use super::control::{Control, Received, receive, send_control};
