@@ -6,7 +6,6 @@
 //! same reason: a lack of memory is then an error, not a signal.
 
 mod control_groups;
-mod filled;
 mod heap_ring;
 mod node;
 mod room;
@@ -15,8 +14,7 @@ mod shared;
 #[cfg(feature = "verbs")]
 pub(crate) use node::ThreadPrefers;
 
-pub(crate) use filled::{FILLED_BYTES_MAX, is_on_huge_pages};
 pub use heap_ring::{HeapConsumer, HeapProducer, heap_ring};
 pub use node::node_of_device;
 pub use room::NoRoom;
-pub use shared::{MapError, Mapping, Pages, Protection, SharedMemory, received_bytes};
+pub use shared::{MapError, Mapping, Pages, Protection, SharedMemory, is_on_huge_pages, received_bytes};

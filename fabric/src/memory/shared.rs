@@ -3,17 +3,19 @@
 use super::node;
 use super::room::Host;
 use rustix::fs::{
-    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
-    memfd_create,
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs,
+    ftruncate, memfd_create,
 };
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 const PAGE_BYTES: usize = 4096;
+/// File system type of huge-page memory files: `HUGETLBFS_MAGIC`.
+const HUGETLBFS: u64 = 0x9584_58f6;
 
 /// Access that a mapping allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +67,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    pub(super) fn map(fd: BorrowedFd<'_>, bytes: usize, protection: Protection) -> io::Result<Self> {
+    fn map(fd: BorrowedFd<'_>, bytes: usize, protection: Protection) -> io::Result<Self> {
         let prot = match protection {
             Protection::Read => ProtFlags::READ,
             Protection::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
@@ -88,6 +90,16 @@ impl Mapping {
         Ok(Self::map(fd, bytes, protection)?)
     }
 
+    /// Keeps the kernel from joining the mapping's pages to huge ones.
+    ///
+    /// It would fill holes for that, and charge the huge page to this process.
+    pub fn forbid_huge_pages(&self) {
+        // SAFETY: this is our mapping, and the advice changes none of its bytes.
+        let advised = unsafe { madvise(self.base.as_ptr().cast(), self.bytes, Advice::LinuxNoHugepage) };
+        // A kernel that never joins pages does not know the advice.
+        let _ = advised;
+    }
+
     /// Returns the address of the first byte, valid for [`Self::bytes`] bytes while the mapping lives.
     pub fn base(&self) -> *mut u8 {
         self.base.as_ptr()
@@ -104,6 +116,11 @@ impl Drop for Mapping {
         // SAFETY: this is our mapping, and nobody holds pointers into it longer than it lives.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
     }
+}
+
+/// Whether a memory file is on huge pages.
+pub fn is_on_huge_pages(fd: BorrowedFd<'_>) -> bool {
+    fstatfs(fd).is_ok_and(|found| u64::try_from(found.f_type) == Ok(HUGETLBFS))
 }
 
 /// Returns the length of a file that another process made and passed, after checking that it cannot be

@@ -44,12 +44,12 @@ pub struct SoftOptions {
     ///
     /// A sender has few and large regions: 64 of 8 MiB hold 512 MiB.
     pub peer_regions_max: u32,
-    /// Bytes that the regions of one peer may have together, over `shm:` (default 64 GiB). At most 16 MiB of
-    /// them are mapped.
+    /// Bytes that the regions of one peer may have together, over `shm:` (default 64 GiB). At most 1 GiB of
+    /// them is mapped.
     pub peer_bytes_max: u64,
     /// Regions that this end may read of all peers together, over `shm:` (default 16,384: a quarter of what
-    /// `vm.max_map_count` allows a process). Those that are not mapped hold a descriptor each, and may have
-    /// half of what `RLIMIT_NOFILE` allows.
+    /// `vm.max_map_count` allows a process). Those of which not every page is known to be there hold a
+    /// descriptor each, and may have half of what `RLIMIT_NOFILE` allows.
     ///
     /// The peer whose region is one too many is cut off with
     /// [`crate::nic::DisconnectReason::Transport`]`(ENOMEM)`. The other peers keep their regions.

@@ -21,9 +21,7 @@ use super::tables::qps::QpState;
 use super::token::{Kind, Place, Token};
 use super::transport::Transport;
 use crate::address::Address;
-use crate::nic::{
-    ConnectError, DisconnectReason, ListenError, MemoryKey, PostError, PrivateData, Qp, SendRequest, Status,
-};
+use crate::nic::{ConnectError, ListenError, MemoryKey, PostError, PrivateData, Qp, SendRequest, Status};
 use connection::{Connection, End};
 use control::Control;
 use link::{Fault, Link};
@@ -427,7 +425,6 @@ impl Transport for Shm {
     }
 
     fn progress(&mut self, tables: &mut Tables) -> bool {
-        tables.may_check_region = true;
         let mut worked = self.poll_hot(tables);
         worked |= self.poll_reads(tables);
         worked

@@ -1,33 +1,37 @@
 //! Regions of one peer's memory, as this end reads them.
 //!
-//! A region is a memory file of the peer. Two ways lead to its bytes:
+//! A region is a memory file of the peer, and may have holes: pages that were never written. Two ways lead to
+//! its bytes:
 //!
-//! * by a call (`preadv`), which costs a system call for each access, and this process no memory. Each region
-//!   begins so.
-//! * through a mapping, which costs no system call. A page that the peer has not allocated would be charged to
-//!   this process when it is touched, and stay with it. So only a region without holes is mapped, which also
-//!   must be sealed against getting any ([`Mapping::map_filled`]).
+//! * by a call (`preadv`), which costs a system call and several times as long as a copy. For a hole the
+//!   kernel gives zeros, and allocates nothing.
+//! * through a mapping. Touching a hole would allocate a page, which the kernel charges to this process and
+//!   not to the peer.
 //!
-//! The check costs time for each page. So a region is checked when as many bytes of it were read by calls as
-//! it has: then the check is cheap beside these reads, and a peer whose turns are few cannot make this end
-//! check often.
+//! So only pages of which it is known that they are no holes are read through the mapping. There is a proof
+//! that no peer can forge, and that costs little: a byte that is not 0. A page that was read by a call and had
+//! such a byte is there. It also stays there, where the file is sealed against shrinking and later writing:
+//! the seals forbid to cut the file and to punch holes, and a page that was written is never dropped by the
+//! kernel, only swapped out. A page of zeros may be a hole, and is read by calls until it has had another
+//! byte.
+//!
+//! The kernel's own answers are no such proof. `st_blocks` also counts pages beyond the file's end.
+//! `lseek(SEEK_HOLE)` waits for a lock, which a peer holds for as long as it likes by a `write` from a buffer
+//! whose pages never come (userfaultfd). `cachestat` also counts pages that an interrupted `fallocate` takes
+//! back. `mincore` says of a file which this process may not write that every page is there.
 
-use crate::memory::{FILLED_BYTES_MAX, MapError, Mapping, received_bytes};
+use crate::memory::{MapError, Mapping, Protection, is_on_huge_pages, received_bytes};
 use crate::nic::RegionError;
 use crate::soft::tables::regions::within;
+use rustix::fs::{SealFlags, fcntl_get_seals};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// Most bytes of one peer's regions that are mapped.
-///
-/// However a peer gets rid of pages that were there when its region was mapped, touching them again costs
-/// this process no more than this. (The kernel itself drops pages that were never written.)
-const MAPPED_BYTES_MAX: usize = 16 << 20;
-/// Largest region that may use up the last of [`MAPPED_BYTES_MAX`]. Small SENDs come from small regions, and
-/// for them a call costs the most.
-const SMALL_REGION_BYTES: usize = 4 << 20;
-
-const _: () = assert!(FILLED_BYTES_MAX + SMALL_REGION_BYTES <= MAPPED_BYTES_MAX);
+/// Most bytes of one peer's regions that are mapped. The page tables for them take 2 MiB of this process's
+/// memory, and [`Known`] 32 KiB.
+const MAPPED_BYTES_MAX: u64 = 1 << 30;
+/// Unit of which it is known whether it is a hole: the smallest page.
+const PAGE_BYTES: usize = 4096;
 
 /// Pieces of memory that one call fills: a turn of 64 KiB in single slabs, of which the first and the last may
 /// be parts.
@@ -39,7 +43,7 @@ pub(super) struct PeerRegions {
     regions: Vec<PeerRegion>,
     bytes: u64,
     /// Bytes of the regions that are mapped.
-    mapped_bytes: usize,
+    mapped_bytes: u64,
     last: usize,
 }
 
@@ -47,21 +51,69 @@ pub(super) struct PeerRegions {
 struct PeerRegion {
     key: u32,
     bytes: usize,
-    memory: Memory,
+    /// The region's memory file. `None` once all pages are known to be there.
+    file: Option<OwnedFd>,
+    /// `None` where all is read by calls.
+    mapped: Option<Mapped>,
 }
 
+/// Mapping of a region, and which of its pages may be touched.
 #[derive(Debug)]
-enum Memory {
-    /// File that is read by calls.
-    File {
-        file: OwnedFd,
-        /// Bytes that are still to be read before it is checked whether the file can be mapped.
-        bytes_to_check: u64,
-        /// Checks that failed. Each doubles the bytes until the next one.
-        checks: u32,
-    },
-    /// Mapping of a region without holes. Its file is closed.
-    Mapped(Mapping),
+struct Mapped {
+    mapping: Mapping,
+    known: Known,
+}
+
+/// Pages of a region that are known to be there.
+#[derive(Debug)]
+struct Known {
+    /// A bit for each page.
+    pages: Box<[u64]>,
+    /// Pages that are not known to be there.
+    missing: usize,
+}
+
+impl Known {
+    fn new(bytes: usize) -> Self {
+        let missing = bytes.div_ceil(PAGE_BYTES);
+        Self { pages: vec![0; missing.div_ceil(64)].into(), missing }
+    }
+
+    /// Whether all pages of a stretch are known to be there.
+    #[inline]
+    fn has(&self, offset: usize, bytes: usize) -> bool {
+        let (mut page, end) = (offset / PAGE_BYTES, (offset + bytes).div_ceil(PAGE_BYTES));
+        while page < end {
+            let (shift, pages) = (page % 64, (end - page).min(64 - page % 64));
+            let wanted = (u64::MAX >> (64 - pages)) << shift;
+            if self.pages[page / 64] & wanted != wanted {
+                return false;
+            }
+            page += pages;
+        }
+        true
+    }
+
+    /// Notes which pages are there, by bytes that were read from an offset on.
+    fn learn(&mut self, mut offset: usize, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let page = offset / PAGE_BYTES;
+            let (found, rest) = bytes.split_at(bytes.len().min((page + 1) * PAGE_BYTES - offset));
+            let (word, bit) = (&mut self.pages[page / 64], 1 << (page % 64));
+            if *word & bit == 0 && !is_zero(found) {
+                *word |= bit;
+                self.missing -= 1;
+            }
+            offset += found.len();
+            bytes = rest;
+        }
+    }
+}
+
+/// Whether all bytes are 0.
+fn is_zero(bytes: &[u8]) -> bool {
+    // In large steps, and within a step without branches, which is fast.
+    bytes.chunks(256).all(|step| step.iter().fold(0, |all, byte| all | byte) == 0)
 }
 
 /// Place in a peer's region, valid until the peer's regions change.
@@ -108,7 +160,7 @@ impl From<MapError> for RegionError {
 }
 
 impl PeerRegions {
-    /// Takes a region. Nothing of it is mapped or read yet.
+    /// Takes a region. Nothing of it is read yet.
     ///
     /// # Errors
     /// [`RegionError`] where the key is known already, the peer would have too many regions or bytes, or the
@@ -125,9 +177,11 @@ impl PeerRegions {
             return Err(RegionError::TooMany);
         }
         let bytes = received_bytes(file.as_fd(), bytes_max - self.bytes)?;
+        let fits = self.mapped_bytes + bytes as u64 <= MAPPED_BYTES_MAX;
+        let mapped = if fits && keeps_its_pages(&file) { Mapped::new(&file, bytes) } else { None };
         self.bytes += bytes as u64;
-        let memory = Memory::File { file, bytes_to_check: bytes as u64, checks: 0 };
-        self.regions.push(PeerRegion { key, bytes, memory });
+        self.mapped_bytes += mapped.as_ref().map_or(0, |_| bytes as u64);
+        self.regions.push(PeerRegion { key, bytes, file: Some(file), mapped });
         Ok(())
     }
 
@@ -136,11 +190,8 @@ impl PeerRegions {
         let index = self.regions.iter().position(|region| region.key == key)?;
         let region = self.regions.swap_remove(index);
         self.bytes -= region.bytes as u64;
-        let is_open = matches!(region.memory, Memory::File { .. });
-        if !is_open {
-            self.mapped_bytes -= region.bytes;
-        }
-        Some(is_open)
+        self.mapped_bytes -= region.mapped.map_or(0, |_| region.bytes as u64);
+        Some(region.file.is_some())
     }
 
     /// Returns how many regions there are.
@@ -150,7 +201,7 @@ impl PeerRegions {
 
     /// Returns how many regions' files are open.
     pub(super) fn open_files(&self) -> u32 {
-        let open = self.regions.iter().filter(|region| matches!(region.memory, Memory::File { .. }));
+        let open = self.regions.iter().filter(|region| region.file.is_some());
         u32::try_from(open.count()).expect("the limit is a u32")
     }
 
@@ -164,7 +215,8 @@ impl PeerRegions {
         Some(RegionPlace { region: self.last, offset })
     }
 
-    /// Copies the bytes from a place on into these pieces, one after the other.
+    /// Copies the bytes from a place on into these pieces, one after the other. Returns whether the region's
+    /// file was closed.
     ///
     /// # Errors
     /// [`Unreadable`], where some pieces may have been written.
@@ -176,85 +228,75 @@ impl PeerRegions {
     /// The pieces are memory that may be written, and to which nobody has a reference. Together they are at
     /// most as long as the stretch that was translated.
     #[inline]
-    pub(super) unsafe fn copy(&mut self, place: RegionPlace, pieces: &[Piece]) -> Result<(), Unreadable> {
-        let Memory::Mapped(mapping) = &self.regions[place.region].memory else {
-            // SAFETY: as the caller promises.
-            return unsafe { self.read(place, pieces) };
-        };
-        // SAFETY: the stretch lies within the mapping, by `translate`. The peer may change its bytes
-        // meanwhile: they are copied as they are, and not looked at. `copy_from` and not
-        // `copy_from_nonoverlapping`: a NIC connected to itself may read a region into itself.
-        unsafe {
-            let mut from = mapping.base().add(place.offset).cast_const();
-            for piece in pieces {
-                piece.to.copy_from(from, piece.bytes as usize);
-                from = from.add(piece.bytes as usize);
+    pub(super) unsafe fn copy(&mut self, place: RegionPlace, pieces: &[Piece]) -> Result<bool, Unreadable> {
+        let region = &mut self.regions[place.region];
+        let bytes = pieces.iter().map(|piece| piece.bytes as usize).sum();
+        match &region.mapped {
+            Some(mapped) if mapped.known.has(place.offset, bytes) => {
+                // SAFETY: the stretch lies within the mapping, by `translate`. The peer may change its bytes
+                // meanwhile: they are copied as they are, and not looked at. `copy_from` and not
+                // `copy_from_nonoverlapping`: a NIC connected to itself may read a region into itself.
+                unsafe {
+                    let mut from = mapped.mapping.base().add(place.offset).cast_const();
+                    for piece in pieces {
+                        piece.to.copy_from(from, piece.bytes as usize);
+                        from = from.add(piece.bytes as usize);
+                    }
+                }
+                Ok(false)
             }
+            // SAFETY: as the caller promises.
+            _ => unsafe { region.read(place.offset, pieces) },
         }
-        Ok(())
     }
+}
 
-    /// Copies like [`Self::copy`], by a call.
-    unsafe fn read(&mut self, place: RegionPlace, pieces: &[Piece]) -> Result<(), Unreadable> {
-        let Memory::File { file, bytes_to_check, .. } = &mut self.regions[place.region].memory else {
-            panic!("a mapped region is not read by calls")
-        };
+impl PeerRegion {
+    /// Copies like [`PeerRegions::copy`], by a call.
+    unsafe fn read(&mut self, offset: usize, pieces: &[Piece]) -> Result<bool, Unreadable> {
+        let file = self.file.as_ref().expect("pages are missing, so the file is open");
         let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES_MAX];
         let vectors = &mut vectors[..pieces.len()];
         for (vector, piece) in vectors.iter_mut().zip(pieces) {
             *vector = libc::iovec { iov_base: piece.to.cast(), iov_len: piece.bytes as usize };
         }
         // SAFETY: the pieces may be written, as the caller promises.
-        let bytes = unsafe { read_all(file, vectors, place.offset)? };
-        *bytes_to_check = bytes_to_check.saturating_sub(bytes as u64);
-        Ok(())
-    }
-
-    /// Maps a place's region if it is time to check it, and it passes. Returns whether its file was closed.
-    ///
-    /// `may_check` is set to `false` by a check, and keeps another from being made.
-    #[inline]
-    pub(super) fn map_if_due(&mut self, place: RegionPlace, may_check: &mut bool) -> bool {
-        match &self.regions[place.region].memory {
-            Memory::File { bytes_to_check: 0, .. } if *may_check => {
-                *may_check = false;
-                self.check(place.region)
-            }
-            _ => false,
+        unsafe { read_all(file, vectors, offset)? };
+        let Some(mapped) = &mut self.mapped else { return Ok(false) };
+        let mut at = offset;
+        for piece in pieces {
+            // SAFETY: the piece was written, and nobody else has a reference to it or writes it.
+            let found = unsafe { std::slice::from_raw_parts(piece.to.cast_const(), piece.bytes as usize) };
+            mapped.known.learn(at, found);
+            at += found.len();
         }
-    }
-
-    #[cold]
-    fn check(&mut self, index: usize) -> bool {
-        let region = &mut self.regions[index];
-        let Memory::File { file, bytes_to_check, checks } = &mut region.memory else { return false };
-        let most = if region.bytes <= SMALL_REGION_BYTES { MAPPED_BYTES_MAX } else { FILLED_BYTES_MAX };
-        let fits = self.mapped_bytes + region.bytes <= most;
-        // Where the system does not answer, the region is read by calls as before.
-        match fits.then(|| Mapping::map_filled(file.as_fd(), region.bytes)) {
-            Some(Ok(Some(mapping))) => {
-                self.mapped_bytes += region.bytes;
-                region.memory = Memory::Mapped(mapping);
-                true
-            }
-            _ => {
-                *checks += 1;
-                *bytes_to_check = (region.bytes as u64).saturating_mul(1 << (*checks).min(32));
-                false
-            }
-        }
+        Ok(mapped.known.missing == 0 && self.file.take().is_some())
     }
 }
 
-/// Fills all of these vectors from an offset of a file on, and returns how many bytes that were.
+/// Whether pages of a file that were written stay there whatever the peer does.
+fn keeps_its_pages(file: &OwnedFd) -> bool {
+    // Mapping a file on huge pages waits for its lock, and reserves pages.
+    !is_on_huge_pages(file.as_fd())
+        && fcntl_get_seals(file).is_ok_and(|seals| {
+            seals.contains(SealFlags::SHRINK) && seals.intersects(SealFlags::FUTURE_WRITE | SealFlags::WRITE)
+        })
+}
+
+impl Mapped {
+    /// Maps a region of so many bytes. `None` where the system does not map it: then it is read by calls.
+    fn new(file: &OwnedFd, bytes: usize) -> Option<Self> {
+        let mapping = Mapping::map_received(file.as_fd(), Protection::Read, bytes as u64).ok()?;
+        mapping.forbid_huge_pages();
+        Some(Self { mapping, known: Known::new(bytes) })
+    }
+}
+
+/// Fills all of these vectors from an offset of a file on.
 ///
 /// # Safety
 /// The vectors name memory that may be written, and to which nobody has a reference.
-unsafe fn read_all(
-    file: &OwnedFd,
-    vectors: &mut [libc::iovec],
-    offset: usize,
-) -> Result<usize, Unreadable> {
+unsafe fn read_all(file: &OwnedFd, vectors: &mut [libc::iovec], offset: usize) -> Result<(), Unreadable> {
     let (mut done, mut full) = (0, 0);
     loop {
         while vectors.get(full).is_some_and(|vector| vector.iov_len == 0) {
@@ -262,7 +304,7 @@ unsafe fn read_all(
         }
         let vectors = &mut vectors[full..];
         if vectors.is_empty() {
-            return Ok(done);
+            return Ok(());
         }
         let count = libc::c_int::try_from(vectors.len()).map_err(|_| Unreadable)?;
         let from = libc::off_t::try_from(offset + done).map_err(|_| Unreadable)?;
@@ -320,13 +362,98 @@ mod tests {
     }
 
     #[test]
+    fn pages_are_known_by_any_byte_that_is_not_0_and_by_nothing_else() {
+        let mut known = Known::new(200 * PAGE_BYTES + 1);
+        assert_eq!(known.missing, 201);
+        known.learn(0, &vec![0; 200 * PAGE_BYTES + 1]);
+        assert_eq!(known.missing, 201);
+        // From the middle of page 62 to the middle of page 66; page 64 is zeros.
+        let (start, bytes) = (62 * PAGE_BYTES + 100, 4 * PAGE_BYTES);
+        let mut found = vec![0; bytes];
+        for at in [63 * PAGE_BYTES - 1, 63 * PAGE_BYTES, 65 * PAGE_BYTES + 4000, 66 * PAGE_BYTES + 99] {
+            found[at - start] = 1;
+        }
+        known.learn(start, &found);
+        known.learn(start, &found);
+        assert_eq!(known.missing, 197);
+        let pages = |first: usize, count: usize| (first * PAGE_BYTES, count * PAGE_BYTES);
+        for ((offset, bytes), expected) in [
+            (pages(62, 2), true),
+            (pages(65, 2), true),
+            (pages(62, 5), false),
+            (pages(61, 2), false),
+            (pages(66, 2), false),
+            ((63 * PAGE_BYTES + 1, PAGE_BYTES - 1), true),
+            ((63 * PAGE_BYTES + 1, PAGE_BYTES), false),
+            ((64 * PAGE_BYTES, 0), true),
+        ] {
+            assert_eq!(known.has(offset, bytes), expected, "{bytes} bytes from {offset} on");
+        }
+        known.learn(0, &vec![1; 200 * PAGE_BYTES + 1]);
+        assert!(known.missing == 0 && known.has(0, 200 * PAGE_BYTES + 1));
+    }
+
+    #[test]
+    fn only_so_much_is_mapped_and_only_what_keeps_its_pages() {
+        let file = |bytes: u64, seals| {
+            let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
+            let file = rustix::fs::memfd_create("jet-test", flags).unwrap();
+            rustix::fs::ftruncate(&file, bytes).unwrap();
+            rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | seals).unwrap();
+            file
+        };
+        let mut regions = PeerRegions::default();
+        let half = MAPPED_BYTES_MAX / 2;
+        for (key, (bytes, seals, mapped)) in (0..).zip([
+            (half, SealFlags::FUTURE_WRITE, true),
+            (4096, SealFlags::GROW, false),
+            (4096, SealFlags::WRITE, true),
+            (half, SealFlags::FUTURE_WRITE, false),
+            (half - 4096, SealFlags::FUTURE_WRITE, true),
+            (4096, SealFlags::FUTURE_WRITE, false),
+        ]) {
+            regions.add(key, file(bytes, seals), 64, u64::MAX).unwrap();
+            let region = regions.regions.last().unwrap();
+            assert_eq!(region.mapped.is_some(), mapped, "{bytes} bytes with {seals:?}");
+        }
+        // What is taken back makes room.
+        assert_eq!(regions.remove(2), Some(true));
+        regions.add(9, file(4096, SealFlags::FUTURE_WRITE), 64, u64::MAX).unwrap();
+        assert!(regions.regions.last().unwrap().mapped.is_some());
+    }
+
+    /// Checks what [`keeps_its_pages`] relies on: that is the kernel's promise.
+    #[test]
+    fn nothing_can_be_punched_into_what_is_sealed() {
+        use rustix::fs::{FallocateFlags, fallocate, fstat};
+        let memory = SharedMemory::new("jet-test", 8192, false).unwrap();
+        let blocks = || fstat(&memory).unwrap().st_blocks;
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&memory, punch, 0, 4096).unwrap();
+        assert_eq!(blocks(), 8, "without the seal it can");
+        memory.seal_future_writes().unwrap();
+        assert_eq!(fallocate(&memory, punch, 4096, 4096), Err(rustix::io::Errno::PERM));
+        // SAFETY: memory of this test, which nobody reads.
+        let removed = unsafe { libc::madvise(memory.base().add(4096).cast(), 4096, libc::MADV_REMOVE) };
+        assert!(removed != 0 && blocks() == 8);
+    }
+
+    #[test]
     fn too_many_too_large_and_unsealed_ones_are_refused() {
         let memory = SharedMemory::new("jet-test", 8192, false).unwrap();
         let mut regions = PeerRegions::default();
         regions.add(1, file(&memory), 2, 12_288).unwrap();
         assert_eq!(regions.add(1, file(&memory), 2, 1 << 20), Err(RegionError::TooMany), "a key twice");
-        assert_eq!(regions.add(2, file(&memory), 1, 1 << 20), Err(RegionError::TooMany), "one region too many");
-        assert_eq!(regions.add(2, file(&memory), 2, 12_288), Err(RegionError::TooLarge), "4096 bytes too many");
+        assert_eq!(
+            regions.add(2, file(&memory), 1, 1 << 20),
+            Err(RegionError::TooMany),
+            "one region too many"
+        );
+        assert_eq!(
+            regions.add(2, file(&memory), 2, 12_288),
+            Err(RegionError::TooLarge),
+            "4096 bytes too many"
+        );
         assert_eq!(regions.remove(1), Some(true));
         regions.add(2, file(&memory), 2, 12_288).unwrap();
         let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;

@@ -46,12 +46,10 @@ pub(crate) struct Tables {
     pub(crate) counters: Counters,
     /// Regions of all connections' peers that this process may read.
     pub(crate) peer_regions: u32,
-    /// Regions of these whose files are open, because they are not mapped.
+    /// Regions of these whose files are open, because some of their pages may be holes.
     pub(crate) peer_region_files: u32,
     /// Most regions of peers whose files may be open.
     pub(crate) peer_region_files_max: u32,
-    /// Whether this poll may still check a region for holes.
-    pub(crate) may_check_region: bool,
     /// Descriptors that the NIC waits for.
     pub(crate) epoll: Readiness,
     /// Deadlines of connections, by the QP's index, and of each transport's listeners, by
@@ -82,7 +80,6 @@ impl Tables {
             peer_regions: 0,
             peer_region_files: 0,
             peer_region_files_max: descriptors_for_regions(),
-            may_check_region: false,
             epoll: Readiness::new()?,
             deadlines: Deadlines::new(options.qps_max + KINDS),
             completions: Completions::new(options.completions as usize),

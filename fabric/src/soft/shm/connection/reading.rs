@@ -76,8 +76,8 @@ impl Connection {
         pieces: &[Piece],
     ) -> Result<(), End> {
         // SAFETY: as the caller promises.
-        unsafe { self.peer_regions.copy(from, pieces) }.map_err(|Unreadable| RegionError::Unreadable)?;
-        let was_closed = self.peer_regions.map_if_due(from, &mut tables.may_check_region);
+        let copied = unsafe { self.peer_regions.copy(from, pieces) };
+        let was_closed = copied.map_err(|Unreadable| RegionError::Unreadable)?;
         tables.peer_region_files -= u32::from(was_closed);
         Ok(())
     }

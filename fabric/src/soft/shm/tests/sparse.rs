@@ -199,14 +199,14 @@ fn holes_that_are_punched_while_they_are_read_cost_nothing() {
 }
 
 #[test]
-fn a_region_without_holes_is_mapped_once_it_was_read_as_a_whole() {
+fn a_region_without_holes_is_read_by_no_call_once_it_was_read_as_a_whole() {
     let memory = SharedMemory::new("jet-test", 2 * READ_BYTES, false).unwrap();
     let content: Vec<u8> = (0..memory.bytes()).map(|at| u8::try_from(at * 7 % 253).unwrap()).collect();
     write_memory(&memory, 0, &content);
     memory.seal_future_writes().unwrap();
     let mut peer = Peer::with(&memory.as_fd().try_clone_to_owned().unwrap());
     // Unaligned, so that each turn fills parts of slabs.
-    for (address, open) in [(0, 1), (READ_BYTES - 1000, 1), (1000, 0), (2 * READ_BYTES - 70_001, 0)] {
+    for (address, open) in [(0, 1), (READ_BYTES - 1000, 0), (1000, 0), (2 * READ_BYTES - 70_001, 0)] {
         let bytes = (2 * READ_BYTES - address).min(READ_BYTES - 3);
         assert_eq!(peer.read(KEY, address, bytes), Status::Success);
         assert!(peer.found(bytes) == content[address..address + bytes], "from {address} on");
@@ -228,33 +228,29 @@ fn a_region_without_holes_is_mapped_once_it_was_read_as_a_whole() {
 }
 
 #[test]
-fn no_more_than_16_mib_of_a_peer_are_mapped_and_small_regions_have_room_left() {
-    let mib = 1 << 20;
-    let mut peer = Peer::new();
-    let mut mapped = Vec::new();
-    // The second of 8 MiB, and the second of 4 MiB, find no room.
-    for (key, size_mib) in (1..).zip([13, 8, 8, 4, 4, 4, 1]) {
-        let memory = SharedMemory::new("jet-test", size_mib * mib, false).unwrap();
-        memory.seal_future_writes().unwrap();
-        let open = peer.open_files();
-        peer.register(key, &memory.as_fd().try_clone_to_owned().unwrap());
-        for _ in 0..2 {
-            for start in (0..size_mib * mib).step_by(READ_BYTES) {
-                assert_eq!(peer.read(key, start, READ_BYTES), Status::Success);
-            }
+fn pages_beside_holes_are_read_again_and_again_and_no_hole_is_filled() {
+    let memory = SharedMemory::lazy("jet-test", READ_BYTES).unwrap();
+    memory.seal_future_writes().unwrap();
+    let file = memory.as_fd().try_clone_to_owned().unwrap();
+    let mut expected = vec![0; READ_BYTES];
+    let mut peer = Peer::with(&file);
+    // Each round fills every third page of those that were holes.
+    for round in 0..8u8 {
+        let holes: Vec<usize> = (0..READ_PAGES).filter(|page| expected[page * PAGE] == 0).collect();
+        for page in holes.iter().step_by(3) {
+            expected[page * PAGE..][..PAGE].fill(round + 1);
+            write_memory(&memory, page * PAGE, &[round + 1; PAGE]);
         }
-        if peer.open_files() == open {
-            mapped.push((key, size_mib));
+        let allocated = allocated_bytes(&file);
+        for (address, bytes) in
+            [(0, READ_BYTES), (PAGE - 1, READ_BYTES / 2), (5 * PAGE, PAGE), (0, READ_BYTES)]
+        {
+            assert_eq!(peer.read(KEY, address, bytes), Status::Success);
+            assert!(peer.found(bytes) == expected[address..address + bytes], "round {round}");
         }
+        assert_eq!(allocated_bytes(&file), allocated, "round {round}: a hole was filled");
     }
-    assert_eq!(mapped, [(2, 8), (4, 4), (5, 4)]);
-    // Where a region is taken back, another finds room.
-    assert!(send_control(&peer.socket, Control::Deregister(2), None).unwrap());
-    let open = peer.open_files();
-    until("mapped instead", || {
-        assert_eq!(peer.read(7, 0, READ_BYTES), Status::Success);
-        peer.open_files() == open - 1
-    });
+    assert_eq!(peer.open_files(), 1);
 }
 
 #[test]
@@ -326,9 +322,7 @@ fn a_turn_of_many_pieces_takes_several_calls() {
         host.turn();
         host.statuses() == [(Work::Read { id: 1 }, Status::Success)]
     });
-    let found: Vec<u8> = (0..u32::try_from(pieces).unwrap())
-        .rev()
-        .map(|slab| host.bytes_in_slab(slab, 1)[0])
-        .collect();
+    let found: Vec<u8> =
+        (0..u32::try_from(pieces).unwrap()).rev().map(|slab| host.bytes_in_slab(slab, 1)[0]).collect();
     assert_eq!(found, content);
 }
