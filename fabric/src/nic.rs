@@ -223,8 +223,8 @@ pub enum DisconnectReason {
     Region(RegionError),
 }
 
-/// Reason why an end of a connection over `shm:` could not take a region of the other end, or not read it. The
-/// other end is to blame.
+/// Reason why an end of a connection over `shm:` could not take a region of the other end, or not read it.
+/// The other end is to blame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegionError {
     /// The region is no memory file, or one that can be truncated.

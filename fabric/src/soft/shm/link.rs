@@ -72,8 +72,8 @@ pub(super) enum Fault {
     RemoteAccess = 6,
     /// The peer broke the protocol.
     Protocol = 7,
-    /// A region of the peer can be truncated. An end of an earlier version takes this and the faults below for
-    /// a mere close.
+    /// A region of the peer can be truncated. An end of an earlier version takes this and the faults below
+    /// for a mere close.
     RegionNotSealed = 8,
     /// The peer has registered too many regions.
     RegionTooMany = 9,
@@ -83,8 +83,8 @@ pub(super) enum Fault {
     RegionUnreadable = 11,
 }
 
-/// Code of `IBV_WC_REM_OP_ERR`: the other end could not take a SEND, or not give a READ's bytes, for a reason of
-/// its own.
+/// Code of `IBV_WC_REM_OP_ERR`: the other end could not take a SEND, or not give a READ's bytes, for a reason
+/// of its own.
 pub(super) const REMOTE_OPERATION: u32 = 11;
 
 impl Fault {

@@ -9,16 +9,17 @@
 //!   not to the peer.
 //!
 //! So only pages of which it is known that they are no holes are read through the mapping. There is a proof
-//! that no peer can forge, and that costs little: a byte that is not 0. A page that was read by a call and had
-//! such a byte is there. It also stays there, where the file is sealed against shrinking and later writing:
-//! the seals forbid to cut the file and to punch holes, and a page that was written is never dropped by the
-//! kernel, only swapped out. A page of zeros may be a hole, and is read by calls until it has had another
-//! byte.
+//! that no peer can forge, and that costs little: a byte that is not 0. A page that was read by a call and
+//! had such a byte is there. It also stays there, where the file is sealed against shrinking and later
+//! writing: the seals forbid to cut the file and to punch holes, and a page that was written is never dropped
+//! by the kernel, only swapped out. A page of zeros may be a hole, and is read by calls until it has had
+//! another byte.
 //!
 //! The kernel's own answers are no such proof. `st_blocks` also counts pages beyond the file's end.
-//! `lseek(SEEK_HOLE)` waits for a lock, which a peer holds for as long as it likes by a `write` from a buffer
-//! whose pages never come (userfaultfd). `cachestat` also counts pages that an interrupted `fallocate` takes
-//! back. `mincore` says of a file which this process may not write that every page is there.
+//! `lseek(SEEK_HOLE)` waits for a lock, and no signal ends that wait. A peer holds the lock for seconds by
+//! one `fallocate`, and for ever by a `write` from a buffer whose pages never come (userfaultfd). `cachestat`
+//! also counts pages that an interrupted `fallocate` takes back. `mincore` says of a file which this process
+//! may not write that every page is there.
 
 use crate::memory::{MapError, Mapping, Protection, is_on_huge_pages, received_bytes};
 use crate::nic::RegionError;
@@ -33,8 +34,8 @@ const MAPPED_BYTES_MAX: u64 = 1 << 30;
 /// Unit of which it is known whether it is a hole: the smallest page.
 const PAGE_BYTES: usize = 4096;
 
-/// Pieces of memory that one call fills: a turn of 64 KiB in single slabs, of which the first and the last may
-/// be parts.
+/// Pieces of memory that one call fills: a turn of 64 KiB in single slabs, of which the first and the last
+/// may be parts.
 pub(super) const PIECES_MAX: usize = 17;
 
 /// Keys and memory of a peer's regions. A peer has few regions, and mostly uses the same one again.

@@ -28,8 +28,8 @@ impl Connection {
         Ok(false)
     }
 
-    /// Copies the next bytes of the oldest READ, which is in `slot`, and returns how many. `from` is where the
-    /// READ's first byte lies.
+    /// Copies the next bytes of the oldest READ, which is in `slot`, and returns how many. The READ's first
+    /// byte is at `from`.
     fn read_pieces(
         &mut self,
         tables: &mut Tables,
