@@ -19,8 +19,13 @@ fn what_is_said_out_of_turn_costs_that_peer_its_connection_only() {
     let link = Link::make().unwrap();
     let unsealed = rustix::fs::memfd_create("jet-loose", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&unsealed, LINK_BYTES as u64).unwrap();
+    // The size of a link, but it could grow.
+    let growing = rustix::fs::memfd_create("jet-growing", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&growing, LINK_BYTES as u64).unwrap();
+    rustix::fs::fcntl_add_seals(&growing, rustix::fs::SealFlags::SHRINK).unwrap();
     let connect = connect_control(1);
-    let firsts: [(Control, Option<std::os::fd::BorrowedFd<'_>>); 5] = [
+    let firsts: [(Control, Option<std::os::fd::BorrowedFd<'_>>); 6] = [
+        (connect, Some(growing.as_fd())),
         (connect, Some(memory.as_fd())),
         (connect, Some(unsealed.as_fd())),
         (Control::Accept { private_data: nothing(), reads_answered: 1 }, None),
@@ -47,7 +52,7 @@ fn what_is_said_out_of_turn_costs_that_peer_its_connection_only() {
         assert!(send_control(&socket, connect, Some(link.file().unwrap().as_fd())).unwrap());
     }
     closes(&mut place, &socket);
-    assert_eq!(place.host.nic.counters().protocol_errors, 7);
+    assert_eq!(place.host.nic.counters().protocol_errors, 8);
     place.host.post_entries(0..1);
     client.send(ours, 1, Payload::None).unwrap();
     until("the others are served", || {

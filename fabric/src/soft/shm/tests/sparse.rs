@@ -141,6 +141,7 @@ fn sends_from_holes_are_zeros_and_fill_none() {
     let mut client = Host::new(SoftOptions::default());
     let memory = Arc::new(SharedMemory::lazy("jet-test", 64 * PAGE).unwrap());
     write_memory(&memory, 3 * PAGE, &[9; PAGE]);
+    memory.seal_future_writes().unwrap();
     let allocated = fstat(&*memory).unwrap().st_blocks;
     let key = client.nic.register(&memory, Access::RemoteRead).unwrap();
     let (ours, _) = place.connect(&mut client);
@@ -301,6 +302,22 @@ fn a_region_that_cannot_be_read_ends_its_connection() {
     until("ended", || {
         peer.place.host.turn();
         peer.place.host.ended(qp) == Some(DisconnectReason::Protocol)
+    });
+    assert_eq!(peer.open_files(), 0);
+}
+
+#[test]
+fn regions_take_only_their_part_of_the_descriptors() {
+    let mut peer = Peer::new();
+    peer.place.host.nic.tables.peer_region_files_max = 2;
+    let file = sparse(PAGE, SEALED);
+    peer.register(1, &file);
+    peer.register(2, &sparse(PAGE, SHUT));
+    assert!(send_control(&peer.socket, Control::Register(3), Some(file.as_fd())).unwrap());
+    let qp = peer.qp;
+    until("ended", || {
+        peer.place.host.turn();
+        peer.place.host.ended(qp) == Some(DisconnectReason::Transport(libc::ENOMEM))
     });
     assert_eq!(peer.open_files(), 0);
 }
