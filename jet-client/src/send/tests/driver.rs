@@ -159,7 +159,7 @@ fn a_region_that_the_receiver_does_not_take_is_named_as_the_reason() {
     let reason = DisconnectReason::Region(RegionError::NotSealed);
     script.lock().unwrap().events.push_back(Event::Disconnected { qp: qp(1), reason });
     driver.drive(0);
-    let failure = driver.failure.as_ref().expect("it says why");
+    let failure = driver.take_failure().expect("it says why");
     assert!(matches!(failure, SendConnectError::Region { source: RegionError::NotSealed, .. }), "{failure}");
     assert!(failure.to_string().contains("F_SEAL_SHRINK") && !failure.is_passing(), "{failure}");
 }
