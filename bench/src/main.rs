@@ -17,6 +17,7 @@ mod handoff;
 mod hosts;
 mod interrupt;
 mod membw;
+mod others;
 mod pattern;
 mod processor_time;
 mod provenance;
@@ -122,6 +123,8 @@ enum Name {
     Status,
     /// A stopped, a slow and a dead application: how they affect the others, and what escape costs
     Escape(escape::Args),
+    /// What senders keep beside peers that behave badly: slow, stopped, half-sent, silent and lost ones
+    Others(others::Args),
     /// A load that takes memory bandwidth at a fixed rate
     Membw(membw::Args),
     /// The cache's effect: Jet's pool beside conventional receivers, with the same senders and application,
@@ -224,6 +227,7 @@ fn rows(name: Name, run_size: RunSize) -> Result<Vec<Row>, Box<dyn std::error::E
         Name::Membw(asked) => membw::run(samples, asked),
         Name::Residency(asked) => residency::run(run_size, &asked),
         Name::Escape(parts) => escape::run(run_size, &parts),
+        Name::Others(parts) => others::run(run_size, &parts),
         #[cfg(feature = "verbs")]
         Name::Verbs { only } => verbs::run(samples, &only),
         #[cfg(not(feature = "verbs"))]

@@ -3,6 +3,7 @@
 
 use crate::consumer::{self, ConsumerArgs, Order, Reading, Report};
 use crate::membw;
+use crate::others::{bad_sender, crowd, proxy};
 use crate::residency::conventional::{self, ConventionalArgs};
 use crate::residency::touched::{Marks, Touched};
 use jet::child_process::{ChildProcess, this_program};
@@ -20,6 +21,8 @@ use std::time::{Duration, Instant};
 
 /// Name under which a rig's application registers.
 pub const APP: &str = "bench";
+/// Name of the fabric of a rig that listens over `shm:` and over `tcp:`.
+pub const BOTH_FABRICS: &str = "shm and tcp";
 /// File in the rig's folder that takes the daemon's log.
 const LOG: &str = "jetd.log";
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -62,6 +65,12 @@ pub enum Role {
     },
     /// An application that holds slices, checks them, and stops reading on order
     Consumer(ConsumerArgs),
+    /// A sender that keeps large messages outstanding
+    BadSender(bad_sender::BadSenderArgs),
+    /// What slows a sender down
+    Proxy(proxy::ProxyArgs),
+    /// Connections that behave badly
+    Crowd(crowd::CrowdArgs),
 }
 
 /// Returns a daemon's default limit of READs at once (Jet §4.1).
@@ -125,18 +134,19 @@ impl Rig {
     pub fn start_daemon(fabric: &str, settings: &[String]) -> io::Result<Self> {
         let directory = crate::interrupt::folder()?;
         let socket = directory.path().join("jetd.sock");
+        let shm = format!("shm:{}", directory.path().join("nic.sock").display());
+        let tcp = "tcp:127.0.0.1:0".to_owned();
         let listen = match fabric {
-            "tcp" => "tcp:127.0.0.1:0".to_owned(),
-            address if address.starts_with("rdma:") => address.to_owned(),
-            _ => format!("shm:{}", directory.path().join("nic.sock").display()),
+            "tcp" => vec![tcp],
+            BOTH_FABRICS => vec![shm, tcp],
+            address if address.starts_with("rdma:") => vec![address.to_owned()],
+            _ => vec![shm],
         };
         let mut daemon = role("daemon")?;
-        daemon
-            .arg("--listen")
-            .arg(listen)
-            .arg("--control-socket")
-            .arg(&socket)
-            .stderr(File::create(directory.path().join(LOG))?);
+        daemon.arg("--control-socket").arg(&socket).stderr(File::create(directory.path().join(LOG))?);
+        for address in listen {
+            daemon.arg("--listen").arg(address);
+        }
         for setting in settings {
             daemon.arg("--set").arg(setting);
         }
@@ -173,6 +183,18 @@ impl Rig {
     pub fn address(&self) -> io::Result<Address> {
         let status = self.status()?;
         let text = status.listen.first().ok_or_else(|| io::Error::other("the daemon listens nowhere"))?;
+        text.parse().map_err(io::Error::other)
+    }
+
+    /// Returns the address that senders over `fabric` connect to, `shm` or `tcp`.
+    ///
+    /// # Errors
+    /// The daemon does not answer, or does not listen over `fabric`.
+    pub fn address_over(&self, fabric: &str) -> io::Result<Address> {
+        let status = self.status()?;
+        let text = status.listen.iter().find(|text| text.split(':').next() == Some(fabric));
+        let text =
+            text.ok_or_else(|| io::Error::other(format!("the daemon does not listen over {fabric}")))?;
         text.parse().map_err(io::Error::other)
     }
 
@@ -284,6 +306,9 @@ pub fn run_role(role: &Role) -> ExitCode {
         Role::Conventional(args) => stay_on(args.core).and_then(|()| conventional::run_role(args)),
         Role::Membw { args, core } => stay_on(Some(*core)).and_then(|()| membw::run_role(*args)),
         Role::Consumer(args) => consumer::run_role(args),
+        Role::BadSender(args) => bad_sender::run_role(args),
+        Role::Proxy(args) => proxy::run_role(args),
+        Role::Crowd(args) => crowd::run_role(args),
         #[cfg(feature = "verbs")]
         Role::VerbsBare { address } => crate::verbs::run_role(*address),
     };
