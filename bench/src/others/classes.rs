@@ -21,8 +21,10 @@ const LONG_BYTES_BRIEF: usize = 32 << 20;
 /// Urgent messages of which each sample is the median.
 const COUNT: usize = 20;
 const COUNT_BRIEF: usize = 3;
-/// Time after which no further urgent message is sent for a sample.
+/// Time after which no further urgent message is sent for a sample. A message that has not ended by then
+/// counts with the time until then.
 const SPAN_MAX: Duration = Duration::from_secs(3);
+const SPAN_MAX_BRIEF: Duration = Duration::from_millis(300);
 /// Bound: an urgent message's time beside, over its time alone.
 const LONGER: f64 = 2.0;
 
@@ -65,6 +67,7 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
             bad.begin(&stage.rig, Fault::Behind(case.bytes_per_s))?;
             case.beside_ms.push(typical(plan, good)?);
             bad.relent()?;
+            good.drain()?;
             stage.note_bad(&bad.finish()?);
             stage.until_senders(2)?;
         }
@@ -86,10 +89,12 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
 
 /// Returns the median time of some urgent messages, one at a time, in ms.
 fn typical(plan: &Plan<'_>, good: &mut GoodSender) -> Result<f64, Box<dyn Error>> {
-    let begin = Instant::now();
+    let (begin, span_max) = (Instant::now(), plan.run_size.of(SPAN_MAX, SPAN_MAX_BRIEF));
     let mut times = Vec::new();
-    while times.len() < plan.run_size.of(COUNT, COUNT_BRIEF) && begin.elapsed() < SPAN_MAX {
-        times.push(milliseconds(good.one()?));
+    while times.len() < plan.run_size.of(COUNT, COUNT_BRIEF)
+        && let Some(left) = span_max.checked_sub(begin.elapsed())
+    {
+        times.push(milliseconds(good.one(left)?));
     }
     Ok(median(&times))
 }

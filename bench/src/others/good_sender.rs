@@ -143,16 +143,17 @@ impl GoodSender {
         Ok(Measured { messages, span: now - begin, longest_gap: longest_gap.max(now - last) })
     }
 
-    /// Sends one message while none is outstanding, and waits for its end. Returns how long that took.
+    /// Sends one message while none is outstanding, and waits for its end, at most for `limit`. Returns how long
+    /// that took. Where the message has not ended, that is `limit` or more.
     ///
     /// # Errors
-    /// The sender's error, or that the message did not end in time.
-    pub fn one(&mut self) -> Result<Duration, Box<dyn Error>> {
+    /// The sender's error.
+    pub fn one(&mut self, limit: Duration) -> Result<Duration, Box<dyn Error>> {
         let before = Instant::now();
         if !self.submit()? {
             return Err("a sender with nothing outstanding has no room".into());
         }
-        self.drain()?;
+        self.wait_for_all(limit)?;
         Ok(before.elapsed())
     }
 
@@ -161,16 +162,20 @@ impl GoodSender {
     /// # Errors
     /// The sender's error, or that it takes too long.
     pub fn drain(&mut self) -> Result<(), Box<dyn Error>> {
-        let deadline = Instant::now() + LIMIT;
-        while self.in_flight > 0 {
-            match self.sender.wait(Some(deadline.saturating_duration_since(Instant::now())))? {
-                Some(completion) => self.take(completion),
-                None => {
-                    let text = format!("waited {LIMIT:?} for {} messages to end", self.in_flight);
-                    return Err(text.into());
-                }
-            }
+        if self.wait_for_all(LIMIT)? {
+            return Ok(());
         }
-        Ok(())
+        Err(format!("waited {LIMIT:?} for {} messages to end", self.in_flight).into())
+    }
+
+    /// Waits until all messages have ended, at most for `limit`. Returns whether they have.
+    fn wait_for_all(&mut self, limit: Duration) -> Result<bool, Box<dyn Error>> {
+        let deadline = Instant::now() + limit;
+        while self.in_flight > 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Some(completion) = self.sender.wait(Some(left))? else { return Ok(false) };
+            self.take(completion);
+        }
+        Ok(true)
     }
 }

@@ -8,7 +8,7 @@
 use super::crowd::{Crowd, How};
 use super::good_sender::Messages;
 use super::stage::{BAD, Stage};
-use super::{PartRows, Plan, milliseconds};
+use super::{LIMIT, PartRows, Plan, milliseconds};
 use crate::report::{Bound, Row, pairwise};
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -105,11 +105,18 @@ pub fn silent(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>
     stage.finish(&mut part, 0)
 }
 
-/// Returns the time in which a new sender connects and its first message ends, in ms.
+/// Returns the time in which a new sender connects and its first message ends, in ms. An attempt to connect
+/// that failed, as one does after 5 s without an answer, is made again.
 fn first_message(stage: &mut Stage) -> Result<f64, Box<dyn Error>> {
     let before = Instant::now();
-    let mut sender = stage.good_sender("tcp", FIRST)?;
-    sender.one()?;
+    let mut sender = loop {
+        match stage.good_sender("tcp", FIRST) {
+            Ok(sender) => break sender,
+            Err(error) if before.elapsed() > LIMIT => return Err(error),
+            Err(_) => {}
+        }
+    };
+    sender.one(LIMIT)?;
     let span = before.elapsed();
     stage.dismiss(sender)?;
     Ok(milliseconds(span))
