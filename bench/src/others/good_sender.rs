@@ -143,8 +143,8 @@ impl GoodSender {
         Ok(Measured { messages, span: now - begin, longest_gap: longest_gap.max(now - last) })
     }
 
-    /// Sends one message while none is outstanding, and waits for its end, at most for `limit`. Returns how long
-    /// that took. Where the message has not ended, that is `limit` or more.
+    /// Sends one message while none is outstanding, and waits for its end, at most for `limit`. Returns how
+    /// long that took. Where the message has not ended, that is `limit` or more.
     ///
     /// # Errors
     /// The sender's error.

@@ -149,8 +149,8 @@ impl Stage {
         })
     }
 
-    /// Adds the rows that hold on any machine. Everybody has left; `bad_least`: messages that bad senders sent
-    /// at least.
+    /// Adds the rows that hold on any machine. Everybody has left; `bad_least`: messages that bad senders
+    /// sent at least.
     ///
     /// # Errors
     /// The daemon or an application does not answer, as where it died.
@@ -188,8 +188,8 @@ impl Stage {
     }
 }
 
-/// Returns how many messages that senders know as consumed were not taken whole and intact by the application,
-/// or were taken and are not known as consumed.
+/// Returns how many messages that senders know as consumed were not taken whole and intact by the
+/// application, or were taken and are not known as consumed.
 fn lost_or_damaged(ends: &Ends, taken: &Taken) -> u64 {
     let same = (ends.bytes, ends.fingerprint) == (taken.bytes, taken.fingerprint);
     ends.consumed.abs_diff(taken.messages).max(u64::from(!same)) + taken.damaged + taken.withdrawn
