@@ -1,4 +1,4 @@
-//! Unix sockets: sending and receiving bytes with file descriptors, and doorbells.
+//! Unix sockets: sending and receiving bytes with file descriptors, who is at the other end, and doorbells.
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -7,7 +7,7 @@ use rustix::net::{
 };
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Most descriptors that one message carries.
 pub const FDS_MAX: usize = 8;
@@ -51,6 +51,40 @@ pub fn receive_with_fds(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<
         ));
     }
     Ok((got.bytes, fds))
+}
+
+/// Process that connected a Unix socket, as the kernel saw it when it did so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerCredentials {
+    /// Number of the process; 0 where it is in another pid namespace.
+    pub process: u32,
+    /// Number of the process's user.
+    pub user: u32,
+}
+
+/// Returns the process at the other end of a connected Unix socket.
+///
+/// # Errors
+/// What the system says.
+pub fn peer_of(socket: BorrowedFd<'_>) -> io::Result<PeerCredentials> {
+    // rustix's call expects a process number that is not 0.
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut bytes = libc::socklen_t::try_from(size_of::<libc::ucred>()).expect("a few bytes");
+    // SAFETY: the kernel writes at most `bytes` bytes to `found`, and the number of bytes to `bytes`. Both
+    // outlive the call, and every value of the bytes is a valid `ucred`.
+    let got = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut found).cast(),
+            &raw mut bytes,
+        )
+    };
+    if got != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(PeerCredentials { process: found.pid.unsigned_abs(), user: found.uid })
 }
 
 /// State of a doorbell when it is cleared.
@@ -140,6 +174,15 @@ mod tests {
         let mut bytes = [0; 16];
         let (got, fds) = receive_with_fds(b.as_fd(), &mut bytes).unwrap();
         assert_eq!((&bytes[..got], fds.len()), (&b"hello"[..], 2));
+    }
+
+    #[test]
+    fn the_process_at_the_other_end_is_known() {
+        let (a, _b) = Doorbell::pair().unwrap();
+        let user = rustix::process::geteuid().as_raw();
+        assert_eq!(peer_of(a.as_fd()).unwrap(), PeerCredentials { process: std::process::id(), user });
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert!(peer_of(file.as_fd()).is_err());
     }
 
     #[test]

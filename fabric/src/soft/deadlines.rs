@@ -1,4 +1,5 @@
-//! Deadlines of a software NIC: one at a time for each connection, and one for each transport's listeners.
+//! Deadlines of a software NIC: one at a time for each connection, and for each transport one of its listeners
+//! and one of its strangers.
 //!
 //! The time comes in as a number from the caller that polls; nothing here reads a clock. The span of a wait
 //! that begins between two polls is counted from the later poll, since nobody knows how long ago the earlier
@@ -121,6 +122,11 @@ impl Deadlines {
         if self.wait_at(place) == Some(wait) {
             self.clear(place);
         }
+    }
+
+    /// Returns the time in nanoseconds of the poll that is under way. To be called within a poll.
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.now_ns.expect("the time is asked for within a poll")
     }
 
     /// Returns the event for which a place has a deadline.

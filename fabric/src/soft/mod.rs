@@ -17,6 +17,7 @@ mod deadlines;
 mod nic;
 mod options;
 mod shm;
+mod strangers;
 mod tables;
 mod tcp;
 pub mod threaded;

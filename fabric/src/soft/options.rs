@@ -20,6 +20,13 @@ pub const REGION_INDEX_BITS: u32 = 12;
 pub struct SoftOptions {
     /// Connections, including those that are being set up (default 1,024).
     pub qps_max: u32,
+    /// Accepted connections of each transport that have not said all of their request (default 1,024). Each
+    /// costs a descriptor and no QP.
+    ///
+    /// One source, which is a host over `tcp:` and a process over `shm:`, has at most half of them. A
+    /// newcomer beyond that takes the place of the one of its source that has waited longest. A newcomer that
+    /// finds all places taken takes the place of the one that has waited longest of all.
+    pub strangers_max: u32,
     /// SRQ entries that are posted, or completed but not polled (default 4,096: more than a 12 MiB pool has
     /// slabs).
     pub srq_entries_max: u32,
@@ -80,6 +87,7 @@ impl Default for SoftOptions {
     fn default() -> Self {
         Self {
             qps_max: 1024,
+            strangers_max: 1024,
             srq_entries_max: 4096,
             reads_max: 256,
             reads_per_qp_max: 32,

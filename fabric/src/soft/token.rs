@@ -17,6 +17,9 @@ pub(crate) enum Place {
     Connection(u32),
     /// Listener of the transport, counted from 0.
     Listener(u32),
+    /// Accepted connection that has not said all of its request, by its place in
+    /// [`crate::soft::strangers::Strangers`].
+    Stranger(u32),
 }
 
 /// Owner of a descriptor.
@@ -30,6 +33,7 @@ pub(crate) struct Token {
 
 const KIND_SHIFT: u32 = 56;
 const IS_LISTENER: u64 = 1 << 32;
+const IS_STRANGER: u64 = 1 << 33;
 
 impl Token {
     /// Returns the token as the epoll carries it. The kind makes it differ from [`crate::readiness::TIMER`].
@@ -37,6 +41,7 @@ impl Token {
         let place = match self.place {
             Place::Connection(index) => u64::from(index),
             Place::Listener(listener) => IS_LISTENER | u64::from(listener),
+            Place::Stranger(place) => IS_STRANGER | u64::from(place),
         };
         (self.kind as u64) << KIND_SHIFT | place
     }
@@ -49,7 +54,11 @@ impl Token {
             _ => return None,
         };
         let index = u32::try_from(bits & u64::from(u32::MAX)).expect("masked to 32 bits");
-        let place = if bits & IS_LISTENER == 0 { Place::Connection(index) } else { Place::Listener(index) };
+        let place = match bits & (IS_LISTENER | IS_STRANGER) {
+            IS_LISTENER => Place::Listener(index),
+            IS_STRANGER => Place::Stranger(index),
+            _ => Place::Connection(index),
+        };
         Some(Self { kind, place })
     }
 }
@@ -63,7 +72,7 @@ mod tests {
     fn tokens_come_back_as_they_were() {
         for kind in [Kind::Shm, Kind::Tcp] {
             for index in [0, 7, u32::MAX] {
-                for place in [Place::Connection(index), Place::Listener(index)] {
+                for place in [Place::Connection(index), Place::Listener(index), Place::Stranger(index)] {
                     let token = Token { kind, place };
                     assert_eq!(Token::from_u64(token.to_u64()), Some(token));
                 }

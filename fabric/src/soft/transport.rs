@@ -14,9 +14,10 @@
 //!   already; the transport queues its slot.
 //!
 //! What a transport does:
-//! * For a request that arrives it calls [`Tables::qps`]`.take(kind, Handshake)`. Once the request is
-//!   complete, it calls `set_state(Requested)` and [`Tables::push_event`] with `ConnectRequest`. A socket
-//!   that closes before that gives its QP back silently with `qps.release`.
+//! * It keeps a connection that it accepted among the [`crate::soft::strangers`] until all of the request is
+//!   there. Then it calls [`Tables::qps`]`.take(kind, Handshake)`, reads the request, and calls
+//!   `set_state(Requested)` and [`Tables::push_event`] with `ConnectRequest`. A request that turns out to be
+//!   malformed gives its QP back silently with `qps.release`.
 //! * In `accept` it calls [`Tables::agree_on_reads`] with the number of READs that the peer said it answers.
 //!   Where no READ could be answered, it ends the connection (`Protocol`); else it calls
 //!   [`Tables::connected`]. The connecting end calls `connected` when the answer arrives.
@@ -96,8 +97,8 @@ pub(crate) trait Transport: Sized + Send {
     /// `u32::MAX` where no socket is open.
     fn epoll_interval(&self) -> u32;
 
-    /// Acts on a deadline of a connection, or of the listeners, that is over. It is no longer in
-    /// [`Tables::deadlines`].
+    /// Acts on a deadline of a connection, of the listeners, or of the strangers, that is over. It is no longer
+    /// in [`Tables::deadlines`].
     fn expire(&mut self, tables: &mut Tables, place: Place, wait: Wait);
 
     /// Prepares to sleep. `false` where there is work.

@@ -10,9 +10,10 @@
 //! | deregister | either | | key |
 
 use crate::nic::{PRIVATE_DATA_MAX, PrivateData};
+use crate::soft::strangers::Said;
 use crate::unix::receive_with_fds;
 use rustix::io::Errno;
-use rustix::net::{SendFlags, send};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -125,6 +126,25 @@ pub(super) fn send_control(
         Ok(_) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+/// Looks at what a peer has said, without taking it out of the socket. Whether the right file came with a
+/// request is found out when it is taken.
+pub(super) fn said(socket: &OwnedFd) -> Said {
+    let mut bytes = [0u8; CONTROL_BYTES + 1];
+    let got = loop {
+        match recv(socket, &mut bytes[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Ok((got, _)) => break got,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Said::NotAll,
+            Err(_) => return Said::Gone,
+        }
+    };
+    match (got, parse(&bytes[..got])) {
+        (0, _) => Said::Gone,
+        (_, Some(Control::Connect { .. })) => Said::Request,
+        _ => Said::Garbage,
     }
 }
 

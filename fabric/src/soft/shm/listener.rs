@@ -2,13 +2,15 @@
 
 use crate::address::Address;
 use crate::nic::ListenError;
+use crate::soft::strangers::Source;
+use crate::unix::peer_of;
 use rustix::fs::{FileType, lstat, unlink};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
 };
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// Connections that may wait to be accepted; the system caps it (`net.core.somaxconn`).
@@ -61,15 +63,18 @@ impl Listener {
         Ok(Self { socket, path: path.to_owned(), file: (found.st_dev, found.st_ino) })
     }
 
-    /// Takes a connection that waits, if there is one.
+    /// Takes a connection that waits, if there is one, and returns where it comes from.
     ///
     /// # Errors
     /// The system has no descriptor or memory left for the connection. It stays waiting; the caller should
     /// try again later.
-    pub(super) fn accept(&self) -> io::Result<Option<OwnedFd>> {
+    pub(super) fn accept(&self) -> io::Result<Option<(OwnedFd, Source)>> {
         loop {
             match accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(socket) => return Ok(Some(socket)),
+                Ok(socket) => {
+                    let peer = peer_of(socket.as_fd())?;
+                    return Ok(Some((socket, Source::of_process(peer.process, peer.user))));
+                }
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(error) => return Err(error.into()),

@@ -4,8 +4,10 @@
 //! A connection is a Unix socket and a [`link`]. The socket carries memory files, announcements of regions,
 //! and doorbells ([`control`]). A connection with recent work is *hot*: every poll reads its rings. A
 //! connection without recent work is *cold*: its peer rings the bell, and the epoll reports that. So a NIC
-//! with a thousand connections costs only as much as the busy ones among them.
+//! with a thousand connections costs only as much as the busy ones among them. How connections are accepted
+//! is in [`accepting`].
 
+mod accepting;
 mod connection;
 mod control;
 mod link;
@@ -16,6 +18,7 @@ mod tests;
 
 use super::deadlines::Wait;
 use super::options::SoftOptions;
+use super::strangers::Strangers;
 use super::tables::Tables;
 use super::tables::qps::QpState;
 use super::token::{Kind, Place, Token};
@@ -30,7 +33,6 @@ use rustix::event::epoll::EventFlags;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd;
-use std::time::Duration;
 
 /// Empty polls after which a connection goes cold.
 ///
@@ -48,14 +50,11 @@ const RECEIVES_PER_POLL: u32 = 128;
 const READ_BYTES_PER_POLL: u32 = 64 << 10;
 /// Most polls between two checks of the sockets. A NIC without work checks more often.
 const EPOLL_INTERVAL: u32 = 1024;
-/// Time until the next try after the system had no descriptor for a new connection.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
-/// Connections accepted in one check of a listener.
-const ACCEPT_BURST: u32 = 64;
-
 /// Transport over `shm:`: its listeners and connections.
 pub(crate) struct Shm {
     listeners: Vec<Listener>,
+    /// Accepted connections whose request has not arrived.
+    strangers: Strangers,
     /// Connections by their QP's index.
     connections: Vec<Option<Box<Connection>>>,
     /// Indices of the hot connections: every poll visits them.
@@ -104,45 +103,6 @@ impl Shm {
             self.reading.retain(|other| *other != index);
         }
         connection.end(tables, end);
-    }
-
-    /// Takes connections that wait at a listener.
-    fn accept_sockets(&mut self, tables: &mut Tables, listener: usize) {
-        for _ in 0..ACCEPT_BURST {
-            let Some(listener) = self.listeners.get(listener) else { return };
-            let socket = match listener.accept() {
-                Ok(Some(socket)) => socket,
-                Ok(None) => return,
-                Err(_) => {
-                    // The listeners are not watched until then, since the system has nothing left for another
-                    // connection.
-                    tables.deadlines.set(tables.place_of_listeners(Kind::Shm), Wait::Accept, ACCEPT_AGAIN);
-                    return self.watch_listeners(tables, EventFlags::empty());
-                }
-            };
-            // When the table is full, the peer is turned away by closing its socket.
-            let Some(qp) = tables.qps.take(Kind::Shm, QpState::Handshake) else { continue };
-            match Connection::new(tables, qp, socket, None) {
-                Ok(connection) => {
-                    self.insert(connection);
-                    tables.deadlines.set(qp.index, Wait::Handshake, tables.options.handshake);
-                    // A peer sends its request as soon as it has connected.
-                    self.check_socket(tables, qp.index);
-                }
-                Err(_) => tables.qps.release(qp),
-            }
-        }
-    }
-
-    fn watch_listeners(&self, tables: &Tables, flags: EventFlags) {
-        for (number, listener) in (0..).zip(&self.listeners) {
-            let token = Token { kind: Kind::Shm, place: Place::Listener(number) };
-            // The listener's entry in the epoll exists, so changing it needs no memory.
-            tables
-                .epoll
-                .modify(listener.socket.as_fd(), token.to_u64(), flags)
-                .expect("a listener is watched");
-        }
     }
 
     /// Takes the messages on a connection's socket, and acts on the outcome.
@@ -292,6 +252,7 @@ impl Transport for Shm {
         let qps = options.qps_max as usize;
         Self {
             listeners: Vec::new(),
+            strangers: Strangers::new(Kind::Shm),
             connections: (0..qps).map(|_| None).collect(),
             hot: Vec::with_capacity(qps),
             dirty: Vec::with_capacity(qps),
@@ -312,6 +273,7 @@ impl Transport for Shm {
             .add(listener.socket.as_fd(), token.to_u64(), EventFlags::IN)
             .map_err(|source| ListenError::System { address: address.clone(), source })?;
         self.listeners.push(listener);
+        self.strangers.open(&tables.options);
         Ok(address.clone())
     }
 
@@ -319,6 +281,8 @@ impl Transport for Shm {
         for listener in self.listeners.drain(..) {
             tables.epoll.remove(listener.socket.as_fd());
         }
+        self.strangers.end_pause();
+        tables.deadlines.clear(tables.place_of_listeners(Kind::Shm));
     }
 
     fn connect(
@@ -431,7 +395,11 @@ impl Transport for Shm {
     }
 
     fn expire(&mut self, tables: &mut Tables, place: Place, wait: Wait) {
-        let Place::Connection(index) = place else { return self.watch_listeners(tables, EventFlags::IN) };
+        let index = match place {
+            Place::Connection(index) => index,
+            Place::Listener(_) => return self.accept_again(tables),
+            Place::Stranger(_) => return self.end_late_strangers(tables),
+        };
         let end = match wait {
             Wait::Rnr => End::work(Status::RnrExhausted, Fault::RnrExhausted),
             Wait::Farewell => End::LOCAL,
@@ -440,10 +408,11 @@ impl Transport for Shm {
         self.end(tables, index, end);
     }
 
-    fn ready(&mut self, tables: &mut Tables, place: Place, _flags: EventFlags) {
+    fn ready(&mut self, tables: &mut Tables, place: Place, flags: EventFlags) {
         match place {
             Place::Connection(index) => self.check_socket(tables, index),
             Place::Listener(number) => self.accept_sockets(tables, number as usize),
+            Place::Stranger(place) => self.look_at_stranger(tables, place, Strangers::hung_up(flags)),
         }
     }
 

@@ -52,8 +52,8 @@ pub(crate) struct Tables {
     pub(crate) peer_region_files_max: u32,
     /// Descriptors that the NIC waits for.
     pub(crate) epoll: Readiness,
-    /// Deadlines of connections, by the QP's index, and of each transport's listeners, by
-    /// [`Self::place_of_listeners`].
+    /// Deadlines of connections, by the QP's index; of each transport's listeners, by
+    /// [`Self::place_of_listeners`]; and of each transport's strangers, by [`Self::place_of_strangers`].
     pub(crate) deadlines: Deadlines,
     completions: Completions,
     /// Keeps completed SENDs until the READs before them are done. `None` unless SENDs complete as on a
@@ -81,7 +81,7 @@ impl Tables {
             peer_region_files: 0,
             peer_region_files_max: descriptors_for_regions(),
             epoll: Readiness::new()?,
-            deadlines: Deadlines::new(options.qps_max + KINDS),
+            deadlines: Deadlines::new(options.qps_max + 2 * KINDS),
             completions: Completions::new(options.completions as usize),
             order: options.profile.map(|_| SendOrder::new(options.qps_max, options.sends_max())),
             events: Events::new(options.qps_max as usize * EVENTS_PER_QP),
@@ -266,12 +266,19 @@ impl Tables {
         self.options.qps_max + kind as u32 - 1
     }
 
-    /// Returns the owner of the deadline at a place: a connection, or a transport's listeners.
+    /// Returns the place in [`Self::deadlines`] of a transport's strangers.
+    pub(crate) fn place_of_strangers(&self, kind: Kind) -> u32 {
+        self.place_of_listeners(kind) + KINDS
+    }
+
+    /// Returns the owner of the deadline at a place: a connection, a transport's listeners, or its strangers.
     pub(crate) fn whose_deadline(&self, place: u32) -> Token {
         match place.checked_sub(self.options.qps_max) {
             None => Token { kind: self.qps.kind_at(place), place: Place::Connection(place) },
             Some(0) => Token { kind: Kind::Shm, place: Place::Listener(0) },
-            Some(_) => Token { kind: Kind::Tcp, place: Place::Listener(0) },
+            Some(1) => Token { kind: Kind::Tcp, place: Place::Listener(0) },
+            Some(2) => Token { kind: Kind::Shm, place: Place::Stranger(0) },
+            Some(_) => Token { kind: Kind::Tcp, place: Place::Stranger(0) },
         }
     }
 }

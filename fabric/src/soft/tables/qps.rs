@@ -6,7 +6,7 @@ use crate::soft::token::Kind;
 /// State of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QpState {
-    /// A peer's socket is connected, but its request has not arrived. The user does not know of the QP.
+    /// A peer's request waits in its socket, and is read next. The user does not know of the QP.
     Handshake,
     /// The user was asked whether to accept.
     Requested,

@@ -41,7 +41,7 @@ pub(super) enum Phase {
     Opening { others: Vec<SocketAddr>, private_data: PrivateData },
     /// This end has sent its request.
     Connecting,
-    /// A peer's socket is connected, but its request has not arrived.
+    /// A peer's request waits in the socket, and is read next.
     Handshake,
     /// The peer's request has arrived, and the user has not answered.
     Requested,
@@ -191,11 +191,6 @@ impl Connection {
     /// Where the connection is not in use.
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_ref().expect("a connection in use has a socket").as_fd()
-    }
-
-    /// Whether the connection has a socket whose peer has not sent its request.
-    pub(super) fn is_pending(&self) -> bool {
-        self.socket.is_some() && matches!(self.phase, Phase::Handshake)
     }
 
     /// Whether there may be something to read now.

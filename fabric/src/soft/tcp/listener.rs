@@ -3,6 +3,7 @@
 use super::socket;
 use crate::address::Address;
 use crate::nic::ListenError;
+use crate::soft::strangers::Source;
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -35,15 +36,15 @@ impl Listener {
         Ok((Self { socket, ready: true }, Address::Tcp(bound.to_string())))
     }
 
-    /// Takes a connection that waits, if there is one.
+    /// Takes a connection that waits, if there is one, and returns where it comes from.
     ///
     /// # Errors
     /// The system has no descriptor or memory left for the connection. It stays waiting; the caller should
     /// try again later.
-    pub(super) fn accept(&mut self) -> io::Result<Option<OwnedFd>> {
+    pub(super) fn accept(&mut self) -> io::Result<Option<(OwnedFd, Source)>> {
         loop {
             match socket::accept(self.socket.as_fd()) {
-                Ok(socket) => return Ok(Some(socket)),
+                Ok((socket, address)) => return Ok(Some((socket, Source::of_address(address)))),
                 Err(Errno::AGAIN) => {
                     self.ready = false;
                     return Ok(None);

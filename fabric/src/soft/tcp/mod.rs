@@ -2,12 +2,14 @@
 //!
 //! What one connection does is in [`connection`], the bytes on the stream are in [`frame`]. Bytes that wait
 //! to be used are in [`input`], bytes that wait to be written in [`output`], and system calls in [`socket`].
+//! How connections are accepted is in [`accepting`].
 //! This module has what is common to all connections: which of them have work, listeners, and deadlines.
 //!
 //! Sockets are watched edge-triggered, and the events are never changed. A socket is on the `ready` list from
 //! the edge until it was read dry. So no system call asks for what the kernel already told, and a socket that
 //! is not read for want of an SRQ entry wakes nobody.
 
+mod accepting;
 mod connection;
 mod frame;
 mod input;
@@ -19,8 +21,8 @@ mod tests;
 
 use super::deadlines::Wait;
 use super::options::{SoftOptions, TcpOptions};
+use super::strangers::Strangers;
 use super::tables::Tables;
-use super::tables::qps::QpState;
 use super::token::{Kind, Place, Token};
 use super::transport::Transport;
 use crate::address::Address;
@@ -35,14 +37,7 @@ use rustix::event::epoll::EventFlags;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
 
-/// Accepted connections whose request has not arrived, at most. More wait in the kernel.
-const PENDING_MAX: usize = 128;
-/// Connections accepted in one poll, at most.
-const ACCEPT_BURST: usize = 32;
-/// Time until the next try after the system had no descriptor for a new connection.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// Connections that have their turn in one call of `progress`.
 const TURNS_PER_POLL: usize = 16;
 /// Most polls between two checks of the epoll while sockets are open and nothing arrives.
@@ -79,9 +74,11 @@ pub(crate) struct Tcp {
     /// Indices of connections that need an SRQ entry.
     waiting: VecDeque<u32>,
     listeners: Vec<Listener>,
-    /// Whether accepting has stopped, since the system has nothing left for another connection.
+    /// Accepted connections whose request has not arrived.
+    strangers: Strangers,
+    /// Whether accepting pauses: the system has nothing left for another connection, or too many newcomers
+    /// said nothing.
     accepts_nobody: bool,
-    pending: usize,
     idle_polls: u32,
     staging: Box<[u8; STAGING_BYTES]>,
 }
@@ -96,7 +93,6 @@ impl Tcp {
     ) -> Option<T> {
         let slot = &mut self.slots[index as usize];
         let connection = slot.connection.as_mut()?;
-        self.pending -= usize::from(connection.is_pending());
         let outcome = match act(connection, tables, &mut self.staging) {
             Ok(value) => Some(value),
             Err(end) => {
@@ -109,7 +105,6 @@ impl Tcp {
             self.spare.push(slot.connection.take().expect("it is here"));
             return outcome;
         }
-        self.pending += usize::from(connection.is_pending());
         connection.watch_reads(tables);
         connection.watch_cut_send(tables);
         if connection.waits_for_entry() {
@@ -134,50 +129,9 @@ impl Tcp {
         let mut connection = self.spare.pop().unwrap_or_else(|| Box::new(Connection::new(reads_max)));
         connection.begin(qp, socket, phase);
         tables.deadlines.set(qp.index, Wait::Handshake, tables.options.handshake);
-        self.pending += usize::from(connection.is_pending());
         self.open += 1;
         slot.connection = Some(connection);
         Ok(())
-    }
-
-    /// Accepts waiting connections, within limits. `true` where there were any.
-    fn accept_sockets(&mut self, tables: &mut Tables) -> bool {
-        let mut accepted = 0;
-        for place in 0..self.listeners.len() {
-            while self.listeners[place].ready && accepted < ACCEPT_BURST && self.pending < PENDING_MAX {
-                match self.listeners[place].accept() {
-                    Ok(Some(socket)) => {
-                        accepted += 1;
-                        self.accept_socket(tables, socket);
-                    }
-                    Ok(None) => {}
-                    Err(_) => {
-                        self.accepts_nobody = true;
-                        let place = tables.place_of_listeners(Kind::Tcp);
-                        tables.deadlines.set(place, Wait::Accept, ACCEPT_AGAIN);
-                        return accepted > 0;
-                    }
-                }
-            }
-        }
-        accepted > 0
-    }
-
-    fn accept_socket(&mut self, tables: &mut Tables, socket: OwnedFd) {
-        // A socket that cannot be set up, or has no place, is closed; its peer notices that at once.
-        if socket::prepare(&socket, &self.options).is_err() {
-            return;
-        }
-        let Some(qp) = tables.qps.take(Kind::Tcp, QpState::Handshake) else { return };
-        if self.begin(tables, qp, socket, Phase::Handshake).is_err() {
-            tables.qps.release(qp);
-        }
-    }
-
-    fn may_accept(&self) -> bool {
-        !self.accepts_nobody
-            && self.pending < PENDING_MAX
-            && self.listeners.iter().any(|listener| listener.ready)
     }
 
     /// Opens a socket to the next address for which that succeeds. Addresses are taken from the end of the
@@ -252,8 +206,8 @@ impl Transport for Tcp {
             dirty: VecDeque::with_capacity(qps),
             waiting: VecDeque::with_capacity(qps),
             listeners: Vec::new(),
+            strangers: Strangers::new(Kind::Tcp),
             accepts_nobody: false,
-            pending: 0,
             idle_polls: 0,
             staging: vec![0; STAGING_BYTES].try_into().expect("of this length"),
         }
@@ -271,6 +225,7 @@ impl Transport for Tcp {
             .add(listener.socket.as_fd(), token.to_u64(), EventFlags::IN | EventFlags::ET)
             .map_err(|source| ListenError::System { address: address.clone(), source })?;
         self.listeners.push(listener);
+        self.strangers.open(&tables.options);
         Ok(bound)
     }
 
@@ -278,7 +233,7 @@ impl Transport for Tcp {
         for listener in self.listeners.drain(..) {
             tables.epoll.remove(listener.socket.as_fd());
         }
-        self.accepts_nobody = false;
+        self.accept_again();
         tables.deadlines.clear(tables.place_of_listeners(Kind::Tcp));
     }
 
@@ -378,6 +333,10 @@ impl Transport for Tcp {
                 }
                 return;
             }
+            Place::Stranger(place) => {
+                self.idle_polls = 0;
+                return self.look_at_stranger(tables, place, Strangers::hung_up(flags));
+            }
         };
         self.idle_polls = 0;
         let connection = self.slots[index as usize].connection.as_ref();
@@ -393,7 +352,7 @@ impl Transport for Tcp {
     }
 
     fn epoll_interval(&self) -> u32 {
-        if self.open == 0 {
+        if self.open == 0 && self.strangers.count() == 0 {
             return u32::MAX;
         }
         // While connections have bytes to read, the others can wait a few polls. After empty polls a look
@@ -408,7 +367,8 @@ impl Transport for Tcp {
                     connection.expire(tables, staging, wait)
                 });
             }
-            Place::Listener(_) => self.accepts_nobody = false,
+            Place::Listener(_) => self.accept_again(),
+            Place::Stranger(_) => self.end_late_strangers(tables),
         }
     }
 

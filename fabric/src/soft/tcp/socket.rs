@@ -4,9 +4,9 @@
 use crate::soft::options::TcpOptions;
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, ipproto};
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -63,9 +63,26 @@ pub(super) fn listen(address: &SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> 
     Ok((socket, bound))
 }
 
-/// Takes the next connection that waits to be accepted.
-pub(super) fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+/// Takes the next connection that waits to be accepted, and returns its peer's address.
+pub(super) fn accept(listener: BorrowedFd<'_>) -> Result<(OwnedFd, IpAddr), Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (socket, address) = rustix::net::acceptfrom_with(listener, flags)?;
+    // A peer that has gone already may have no address.
+    let address = address.ok_or(Errno::CONNABORTED)?;
+    Ok((socket, SocketAddr::try_from(address)?.ip()))
+}
+
+/// Copies the bytes that wait in a socket, as many as fit, and leaves them there.
+pub(super) fn peek(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> IoOutcome {
+    loop {
+        match rustix::net::recv(socket, &mut *bytes, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return IoOutcome::End,
+            Ok((got, _)) => return IoOutcome::Bytes(got),
+            Err(Errno::AGAIN) => return IoOutcome::Blocked,
+            Err(Errno::INTR) => {}
+            Err(error) => return IoOutcome::Failed(error.raw_os_error()),
+        }
+    }
 }
 
 /// Makes a socket that begins to connect. It becomes writable, or fails, when the connect is done.

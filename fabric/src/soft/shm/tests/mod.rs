@@ -1,9 +1,11 @@
 //! Tests of what is particular to `shm:`: the handshake, staging, keys, sleep, ends. Peers that break the
-//! protocol are in [`hostile`], deadlines in [`deadlines`], regions with holes in [`sparse`].
+//! protocol are in [`hostile`], those that say nothing in [`strangers`], deadlines in [`deadlines`], regions
+//! with holes in [`sparse`].
 
 mod deadlines;
 mod hostile;
 mod sparse;
+mod strangers;
 
 use super::connection::Connection;
 use super::control::{Control, Received, receive, send_control};

@@ -13,18 +13,25 @@ fn turn_at(end: &mut Host, now_ns: u64) {
 }
 
 #[test]
-fn who_says_nothing_is_dropped_when_the_time_of_the_handshake_is_over_and_gives_its_qp_back() {
-    let options = SoftOptions { handshake: Duration::from_secs(5), qps_max: 2, ..SoftOptions::default() };
+fn who_says_nothing_is_dropped_when_the_time_of_the_handshake_is_over() {
+    let options = SoftOptions { handshake: Duration::from_secs(5), ..SoftOptions::default() };
     let (mut server, address) = listening(options);
-    let mut silent: Vec<_> = (0..2).map(|_| raw(&address)).collect();
+    let waiting = |server: &Host| server.nic.tcp.strangers.count();
+    let mut silent = vec![raw(&address)];
+    until(&mut [&mut server], "one", |ends| waiting(ends[0]) == 1);
+    turn_at(&mut server, SECOND_NS);
+    silent.push(raw(&address));
     silent[1].write_all(&connect_frame(9).to_bytes()[..20]).unwrap();
-    let waits = |server: &Host, index| server.nic.tables.deadlines.wait_at(index) == Some(Wait::Handshake);
-    until(&mut [&mut server], "taken", |ends| waits(ends[0], 0) && waits(ends[0], 1));
+    until(&mut [&mut server], "two", |ends| waiting(ends[0]) == 2);
     silent.iter_mut().for_each(|stream| stream.set_nonblocking(true).unwrap());
-    turn_at(&mut server, 5 * SECOND_NS - 1);
-    assert!(waits(&server, 0) && waits(&server, 1));
-    turn_at(&mut server, 5 * SECOND_NS);
-    assert!(!waits(&server, 0) && !waits(&server, 1));
+    for (second, left) in [(5, 1), (6, 0)] {
+        turn_at(&mut server, second * SECOND_NS - 1);
+        assert_eq!(waiting(&server), left + 1);
+        turn_at(&mut server, second * SECOND_NS);
+        assert_eq!(waiting(&server), left);
+    }
+    let place = server.nic.tables.place_of_strangers(Kind::Tcp);
+    assert_eq!(server.nic.tables.deadlines.wait_at(place), None, "no deadline is left");
     for stream in &mut silent {
         until(&mut [&mut server], "dropped", |_| matches!(stream.read(&mut [0; 8]), Ok(0)));
     }

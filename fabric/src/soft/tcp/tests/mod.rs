@@ -1,7 +1,7 @@
 //! Tests of what is particular to `tcp:`: cut frames, short writes, farewells.
 //!
-//! Peers that break the protocol are in [`hostile`], deadlines in [`deadlines`] and [`read_timeout`]. What
-//! every transport must do is in the conformance suite.
+//! Peers that break the protocol are in [`hostile`], those that say nothing in [`strangers`], deadlines in
+//! [`deadlines`] and [`read_timeout`]. What every transport must do is in the conformance suite.
 
 use super::frame::{FRAME_BYTES, Fault, Frame, READ_PIECE_MAX, SEND_BYTES_MAX};
 use crate::address::Address;
@@ -438,3 +438,4 @@ mod hostile;
 mod lost_memory;
 mod one_sge;
 mod read_timeout;
+mod strangers;

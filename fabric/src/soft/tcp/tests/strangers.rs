@@ -1,0 +1,195 @@
+//! Tests of connections over `tcp:` that say nothing. The time is a number that the tests set.
+
+use super::*;
+use crate::soft::strangers::NEWCOMERS_PER_PAUSE;
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+/// Time that passes with each turn, in nanoseconds.
+const STEP_NS: u64 = 100_000;
+
+fn port(address: &Address) -> SocketAddr {
+    let Address::Tcp(host_port) = address else { panic!("a tcp address") };
+    host_port.parse().unwrap()
+}
+
+/// Opens a stream to the NIC from another address of this host.
+fn raw_from(host: [u8; 4], address: &Address) -> TcpStream {
+    let fd = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&fd, &SocketAddr::new(IpAddr::V4(Ipv4Addr::from(host)), 0)).unwrap();
+    connect(&fd, &port(address)).unwrap();
+    let stream = TcpStream::from(fd);
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream
+}
+
+fn is_closed(stream: &TcpStream) -> bool {
+    stream.set_nonblocking(true).unwrap();
+    let read = (&mut &*stream).read(&mut [0; 8]);
+    stream.set_nonblocking(false).unwrap();
+    match read {
+        Ok(bytes) => bytes == 0,
+        Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+    }
+}
+
+fn turn_and_step(server: &mut Host) {
+    server.turn();
+    server.now_ns += STEP_NS;
+}
+
+/// Polls until as many strangers wait.
+fn until_waiting(server: &mut Host, count: usize) {
+    let deadline = Instant::now() + DEADLINE;
+    while server.nic.tcp.strangers.count() != count {
+        assert!(Instant::now() < deadline, "{} wait, not {count}", server.nic.tcp.strangers.count());
+        turn_and_step(server);
+    }
+}
+
+/// Polls until a request arrives, while `meanwhile` goes on, and returns how much time passed.
+fn until_request(server: &mut Host, mut meanwhile: impl FnMut(&mut Host)) -> Duration {
+    let (begin_ns, deadline) = (server.now_ns, Instant::now() + DEADLINE);
+    while server.requested().is_none() {
+        assert!(Instant::now() < deadline, "no request");
+        turn_and_step(server);
+        meanwhile(server);
+    }
+    Duration::from_nanos(server.now_ns - begin_ns)
+}
+
+/// Silent connections that connect again as soon as they are closed.
+struct Crowd {
+    streams: Vec<TcpStream>,
+    closed: usize,
+}
+
+impl Crowd {
+    fn new(count: usize, address: &Address) -> Self {
+        Self { streams: (0..count).map(|_| raw(address)).collect(), closed: 0 }
+    }
+
+    fn come_back(&mut self, address: &Address) {
+        for stream in &mut self.streams {
+            if is_closed(stream) {
+                *stream = raw(address);
+                self.closed += 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn who_says_nothing_has_no_qp() {
+    let options = SoftOptions { qps_max: 1, ..SoftOptions::default() };
+    let (mut server, address) = listening(options);
+    let silent: Vec<_> = (0..100).map(|_| raw(&address)).collect();
+    until_waiting(&mut server, silent.len());
+    assert!(server.nic.tcp.spare.is_empty() && server.nic.tcp.open == 0, "nothing is allocated for them");
+    still_serves(&mut server, &address);
+    assert!(silent.iter().all(|stream| !is_closed(stream)));
+}
+
+#[test]
+fn who_comes_while_hundreds_say_nothing_waits_for_none_of_them() {
+    let (mut server, address) = listening(SoftOptions::default());
+    let mut crowd = Crowd::new(384, &address);
+    let mut stream = raw(&address);
+    stream.write_all(&connect_frame(0).to_bytes()).unwrap();
+    let waited = until_request(&mut server, |_| crowd.come_back(&address));
+    assert!(waited <= Duration::from_millis(100), "{waited:?}");
+    until_waiting(&mut server, 384);
+}
+
+#[test]
+fn a_source_that_has_its_share_makes_room_for_itself() {
+    let options = SoftOptions { strangers_max: 8, ..SoftOptions::default() };
+    let (mut server, address) = listening(options);
+    let mut own: Vec<_> = Vec::new();
+    for count in 1..=4 {
+        own.push(raw(&address));
+        until_waiting(&mut server, count);
+    }
+    let other = raw_from([127, 0, 0, 2], &address);
+    until_waiting(&mut server, 5);
+    // The others of this source go in the order in which they came, and no other source loses anything.
+    for gone in 0..4 {
+        own.push(raw(&address));
+        until(&mut [&mut server], "closed", |_| is_closed(&own[gone]));
+        assert!(own[gone + 1..].iter().chain([&other]).all(|stream| !is_closed(stream)));
+        assert_eq!(server.nic.tcp.strangers.count(), 5);
+        server.now_ns += STEP_NS;
+    }
+}
+
+#[test]
+fn a_crowd_that_comes_back_drives_nobody_else_away() {
+    let options = SoftOptions { strangers_max: 8, ..SoftOptions::default() };
+    let (mut server, address) = listening(options);
+    let mut late = raw_from([127, 0, 0, 2], &address);
+    until_waiting(&mut server, 1);
+    let mut crowd = Crowd::new(40, &address);
+    let deadline = Instant::now() + DEADLINE;
+    while crowd.closed < 400 {
+        assert!(Instant::now() < deadline, "only {} were closed", crowd.closed);
+        turn_and_step(&mut server);
+        crowd.come_back(&address);
+    }
+    // Accepting pauses, so a crowd does not take all of the NIC's time.
+    let pauses = server.now_ns / 1_000_000;
+    let most = (pauses + 2) * u64::from(NEWCOMERS_PER_PAUSE);
+    assert!(crowd.closed as u64 <= most, "{} in {pauses} ms", crowd.closed);
+    late.write_all(&connect_frame(0).to_bytes()).unwrap();
+    until_request(&mut server, |_| crowd.come_back(&address));
+    // One of the crowd's own host that has its request ready comes in, too.
+    server.events.clear();
+    let mut stream = raw(&address);
+    stream.write_all(&connect_frame(0).to_bytes()).unwrap();
+    let waited = until_request(&mut server, |_| crowd.come_back(&address));
+    assert!(waited <= Duration::from_millis(100), "{waited:?}");
+}
+
+#[test]
+fn who_has_said_all_is_let_in_when_its_place_is_wanted() {
+    let (mut server, address) = listening(SoftOptions::default());
+    let mut streams = [raw(&address), raw(&address)];
+    until_waiting(&mut server, 2);
+    let frame = connect_frame(3).to_bytes();
+    streams[0].write_all(&[&frame[..], b"abc"].concat()).unwrap();
+    streams[1].write_all(&[&frame[..], b"ab"].concat()).unwrap();
+    // The NIC has not been told that bytes arrived.
+    let nic = &mut server.nic;
+    nic.tables.deadlines.begin_poll(server.now_ns);
+    for _ in 0..2 {
+        let first = nic.tcp.strangers.first().unwrap();
+        nic.tcp.look_at_stranger(&mut nic.tables, first, true);
+    }
+    nic.tables.deadlines.end_poll();
+    server.turn();
+    assert!(is_closed(&streams[1]), "a part is not enough");
+    let private_data = PrivateData::new(b"abc").unwrap();
+    assert!(
+        matches!(server.events[..], [Event::ConnectRequest { private_data: said, .. }] if said == private_data)
+    );
+}
+
+#[test]
+fn who_hangs_up_gives_its_place_back_at_once_and_parts_of_a_request_keep_it() {
+    let (mut server, address) = listening(SoftOptions::default());
+    let mut halting = raw(&address);
+    let gone = [raw(&address), raw(&address)];
+    (&gone[1]).write_all(&connect_frame(0).to_bytes()[..31]).unwrap();
+    until_waiting(&mut server, 3);
+    drop(gone);
+    until_waiting(&mut server, 1);
+    let frame = connect_frame(1).to_bytes();
+    for byte in &frame {
+        halting.write_all(&[*byte]).unwrap();
+        turn_and_step(&mut server);
+    }
+    assert_eq!((server.nic.tcp.strangers.count(), server.requested()), (1, None));
+    halting.write_all(b"x").unwrap();
+    until_request(&mut server, |_| ());
+    assert_eq!(server.nic.tcp.strangers.count(), 0);
+    assert_eq!(server.nic.counters().protocol_errors, 0);
+}
