@@ -231,6 +231,35 @@ mod tests {
         assert!(matches!(connection.request(&ControlRequest::Status), Err(ControlError::Closed)));
     }
 
+    /// Lets a daemon answer with these bytes, whatever it is asked, and hang up.
+    fn cut_off_after(answer: &[u8]) -> ControlConnection {
+        let (near, far) = UnixStream::pair().unwrap();
+        assert_eq!(send_with_fds(far.as_fd(), answer, &[]).unwrap(), answer.len());
+        drop(far);
+        ControlConnection::from_stream(near, ANSWER_TIMEOUT).unwrap()
+    }
+
+    #[test]
+    fn a_daemon_that_hangs_up_within_its_answer_has_not_answered() {
+        let drain = ControlRequest::Drain { deadline_ms: None };
+        let draining = ControlResponse::Draining { deadline_ms: 1, again: false };
+        let refusal = ControlResponse::Error { code: ErrorCode::Internal, message: "stopping".into() };
+        let status = ControlResponse::Status { status: Box::default() };
+        for answer in [draining, refusal, status] {
+            let whole = encode_frame(&answer).unwrap();
+            assert_eq!(cut_off_after(&whole).request(&drain).unwrap().0, answer);
+            // Within the length, after it, within the text, and before its last byte.
+            for cut in [0, 1, 3, 4, 5, whole.len() / 2, whole.len() - 1] {
+                let mut connection = cut_off_after(&whole[..cut]);
+                let heard = connection.request(&drain);
+                assert!(matches!(heard, Err(ControlError::Closed)), "{cut} of {answer:?}: {heard:?}");
+                let heard = cut_off_after(&whole[..cut]).status();
+                assert!(matches!(heard, Err(StatusError::Control(ControlError::Closed))), "{cut}: {heard:?}");
+                assert!(matches!(cut_off_after(&whole[..cut]).look(), Look::Gone), "{cut} of {answer:?}");
+            }
+        }
+    }
+
     #[test]
     fn nobody_listening_says_what_to_start() {
         let error = ControlConnection::connect(Path::new("/nonexistent/jetd.sock")).unwrap_err();

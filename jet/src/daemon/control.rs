@@ -1,6 +1,7 @@
 //! Serving the control socket, where applications register and tools send requests. Messages never pass
 //! through this socket.
 
+pub mod places;
 #[cfg(test)]
 mod tests;
 
@@ -19,12 +20,13 @@ use jet_fabric::unix::{Doorbell, send_with_fds};
 use jet_reactor::SessionTicket;
 use jet_wire::message::hello::AppName;
 use jet_wire::segment::{HeldLimit, SegmentLayout, SegmentShape, daemon_end};
+use places::{ANSWER_TAKEN_WITHIN, Gone, PLACES, Place, RESERVED, Source};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::UnixStream;
 use tokio::sync::{oneshot, watch};
 
@@ -55,50 +57,69 @@ pub struct ControlContext {
 /// Time that a client has to send a complete request, and to read an answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Serves one control connection until it ends.
-pub async fn serve(context: Arc<ControlContext>, mut stream: UnixStream) {
+/// Serves one control connection until it ends, or its place is another's.
+pub async fn serve(context: Arc<ControlContext>, stream: Arc<UnixStream>, mut place: Place) {
     let mut decoder = FrameDecoder::of_requests();
+    let limit = if place.is_reserved() { ANSWER_TAKEN_WITHIN } else { REQUEST_TIMEOUT };
     loop {
-        let request =
-            match tokio::time::timeout(REQUEST_TIMEOUT, next_request(&mut stream, &mut decoder)).await {
-                Ok(Ok(Some(request))) => request,
-                // The client hung up, or sent no complete request in time.
-                Ok(Ok(None) | Err(RequestError::Io)) | Err(_) => return,
-                Ok(Err(RequestError::Frame(error))) => {
-                    let _ = answer(&stream, &refusal(ErrorCode::BadRequest, error.to_string()), &[]).await;
-                    return;
-                }
-            };
-        let response = match request {
-            ControlRequest::Register { protocol, app, class, memory_instead_of_waiting } => {
-                register(&context, stream, protocol, &app, class, memory_instead_of_waiting).await;
+        let asked = tokio::time::timeout(limit, next_request(&stream, &mut decoder));
+        let request = match place.while_kept(asked).await {
+            Some(Ok(Ok(Some(request)))) => request,
+            // The client hung up, or sent no complete request in time.
+            Some(Ok(Ok(None) | Err(RequestError::Io)) | Err(_)) => return,
+            Some(Ok(Err(RequestError::Frame(error)))) => {
+                place.asked();
+                let response = refusal(ErrorCode::BadRequest, error.to_string());
+                place.while_kept(answer(&stream, &response, &[])).await;
                 return;
             }
-            ControlRequest::Status => match context.status.encoded().await {
-                // The status is a ready frame: it is encoded once for all clients that ask at the same time.
-                Some(frame) => {
-                    if write_in_time(&stream, &frame, &[]).await.is_err() {
-                        return;
-                    }
-                    continue;
-                }
-                None => stopping(),
-            },
-            ControlRequest::StatusRows { from } => {
-                context.status.rows(from).await.map_or_else(stopping, ControlResponse::StatusRows)
-            }
-            ControlRequest::Drain { deadline_ms } => {
-                let Asked { left, again } = context.drain.ask(deadline_ms.map(Duration::from_millis));
-                ControlResponse::Draining {
-                    deadline_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
-                    again,
-                }
-            }
+            None => return say_farewell(&stream),
         };
-        if answer(&stream, &response, &[]).await.is_err() {
-            return;
+        place.asked();
+        let answered = match request {
+            ControlRequest::Register { .. } if place.is_reserved() => {
+                return say(&stream, &all_in_use());
+            }
+            ControlRequest::Register { protocol, app, class, memory_instead_of_waiting } => {
+                place.registers();
+                register(&context, &stream, place, protocol, &app, class, memory_instead_of_waiting).await;
+                return;
+            }
+            question => place.while_kept(answer_question(&context, &stream, question)).await,
+        };
+        match answered {
+            Some(Ok(())) => place.answered(),
+            // The client hung up, does not take its answer, or has lost its place meanwhile.
+            Some(Err(_)) | None => return,
         }
     }
+}
+
+/// Answers a request that is no registration.
+async fn answer_question(
+    context: &ControlContext,
+    stream: &UnixStream,
+    question: ControlRequest,
+) -> io::Result<()> {
+    let response = match question {
+        ControlRequest::Register { .. } => unreachable!("a registration is no question"),
+        ControlRequest::Status => match context.status.encoded().await {
+            // The status is a ready frame: it is encoded once for all clients that ask at the same time.
+            Some(frame) => return write_in_time(stream, &frame, &[]).await,
+            None => stopping(),
+        },
+        ControlRequest::StatusRows { from } => {
+            context.status.rows(from).await.map_or_else(stopping, ControlResponse::StatusRows)
+        }
+        ControlRequest::Drain { deadline_ms } => {
+            let Asked { left, again } = context.drain.ask(deadline_ms.map(Duration::from_millis));
+            ControlResponse::Draining {
+                deadline_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
+                again,
+            }
+        }
+    };
+    answer(stream, &response, &[]).await
 }
 
 enum RequestError {
@@ -107,7 +128,7 @@ enum RequestError {
 }
 
 async fn next_request(
-    stream: &mut UnixStream,
+    stream: &UnixStream,
     decoder: &mut FrameDecoder,
 ) -> Result<Option<ControlRequest>, RequestError> {
     let mut bytes = [0; 4096];
@@ -115,9 +136,11 @@ async fn next_request(
         if let Some(request) = decoder.next_frame().map_err(RequestError::Frame)? {
             return Ok(Some(request));
         }
-        match stream.read(&mut bytes).await {
+        stream.readable().await.map_err(|_| RequestError::Io)?;
+        match stream.try_read(&mut bytes) {
             Ok(0) => return Ok(None),
             Ok(got) => decoder.push(&bytes[..got]),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(_) => return Err(RequestError::Io),
         }
     }
@@ -154,20 +177,46 @@ async fn write(stream: &UnixStream, frame: &[u8], fds: &[BorrowedFd<'_>]) -> io:
     Ok(())
 }
 
-/// Tells a client that all control connections are in use. Never waits: what does not fit the socket's
-/// buffer is left out.
-pub fn refuse_connection(stream: &UnixStream, sessions_max: u32, tools_max: usize) {
-    let all = sessions_max as usize + tools_max;
-    tracing::warn!("more than {all} control connections; one is refused");
-    let text = format!(
-        "all {all} control connections of the daemon are in use: {sessions_max} for applications \
-         (limits.sessions), and {tools_max} beside them; end some of the programs that hold them, or try \
-         again"
-    );
-    if let Ok(frame) = encode_frame(&refusal(ErrorCode::TooManyConnections, text)) {
+/// Sends a client its last words. Never waits: what does not fit the socket's buffer is left out.
+fn say(stream: &UnixStream, last: &ControlResponse) {
+    if let Ok(frame) = encode_frame(last) {
         // The client may have hung up.
         let _ = send_with_fds(stream.as_fd(), &frame, &[]);
     }
+}
+
+fn all_in_use() -> ControlResponse {
+    let text = format!(
+        "all {PLACES} control connections beside those of applications are in use, and so are those of the \
+         {RESERVED} for questions that your process may have; end some of the programs that hold them, or \
+         try again"
+    );
+    refusal(ErrorCode::TooManyConnections, text)
+}
+
+/// Tells a client that it has no place, because everybody who has one is being answered.
+pub fn refuse_connection(stream: &UnixStream, source: Source) {
+    tracing::warn!(process = source.process, "a control connection is refused: all {PLACES} are in use");
+    say(stream, &all_in_use());
+}
+
+/// Logs that a connection was closed for another.
+pub fn log_made_room(gone: Gone) {
+    tracing::warn!(
+        process = gone.source.process,
+        "a control connection that was idle for {:.1} s is closed, since another needs its place: there are \
+         {PLACES} beside those of applications, and a process has at most half of them",
+        gone.idle.as_secs_f64()
+    );
+}
+
+/// Tells a client why it loses its connection.
+fn say_farewell(stream: &UnixStream) {
+    let text = format!(
+        "this control connection was idle longest, and another needs its place (there are {PLACES} beside \
+         those of applications, and a process has at most half of them); connect again"
+    );
+    say(stream, &refusal(ErrorCode::TooManyConnections, text));
 }
 
 fn stopping() -> ControlResponse {
@@ -177,16 +226,17 @@ fn stopping() -> ControlResponse {
 /// Registers an application, and serves its connection until the application or the daemon is gone.
 async fn register(
     context: &ControlContext,
-    stream: UnixStream,
+    stream: &UnixStream,
+    place: Place,
     protocol: u32,
     app: &str,
     class: u8,
     takes_memory: bool,
 ) {
-    let prepared = match prepare(context, &stream, protocol, app, class, takes_memory) {
+    let prepared = match prepare(context, stream, protocol, app, class, takes_memory) {
         Ok(prepared) => prepared,
         Err((code, message)) => {
-            let _ = answer(&stream, &refusal(code, message), &[]).await;
+            let _ = answer(stream, &refusal(code, message), &[]).await;
             return;
         }
     };
@@ -204,11 +254,11 @@ async fn register(
                 OpenSessionError::Receiver(OpenError::Draining) => ErrorCode::Draining,
                 OpenSessionError::System(_) => ErrorCode::Internal,
             };
-            let _ = answer(&stream, &refusal(code, error.to_string()), &[]).await;
+            let _ = answer(stream, &refusal(code, error.to_string()), &[]).await;
             return;
         }
         Err(_) => {
-            let _ = answer(&stream, &stopping(), &[]).await;
+            let _ = answer(stream, &stopping(), &[]).await;
             return;
         }
     };
@@ -225,12 +275,14 @@ async fn register(
     };
     let mut fds = vec![context.pool.as_fd(), memory.as_fd(), bell.as_fd()];
     fds.extend(context.escape.as_ref().map(|memory| memory.as_fd()));
-    let told = answer(&stream, &registered, &fds).await;
+    let told = answer(stream, &registered, &fds).await;
     drop(bell);
+    // The session's number bounds these connections from here on.
+    drop(place);
     if told.is_ok() {
         let process_id = process.as_ref().map(|process| process.id);
         let _application = process_id.and_then(|id| context.cache.application(id));
-        let application = Application { name: app, process_id, stream: &stream };
+        let application = Application { name: app, process_id, stream };
         tokio::select! {
             () = died(process.map(|process| process.pidfd)) => {}
             () = serve_registered(&context.commands, ticket, &application, reports) => {}

@@ -229,8 +229,11 @@ pub(super) fn sends_max(config: &Config) -> u32 {
 fn sizes(config: &Config) -> SoftOptions {
     let peers = config.limits.peers;
     let srq_entries = u32::try_from(config.pool.srq_bytes / jet_wire::SLAB_BYTES as u64).unwrap_or(u32::MAX);
+    // Strangers of both transports leave most descriptors to senders and applications.
+    let strangers = (crate::descriptors::limit() / 16).clamp(16, 1024);
     SoftOptions {
         qps_max: peers + peers / 8 + 16,
+        strangers_max: u32::try_from(strangers).expect("at most 1024"),
         srq_entries_max: srq_entries,
         reads_max: config.read.concurrency,
         reads_per_qp_max: config.read.concurrency,

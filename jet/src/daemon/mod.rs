@@ -21,7 +21,8 @@ use crate::log;
 use crate::output::print;
 use cache::CacheError;
 use congestion::CongestionControl;
-use control::{ControlContext, refuse_connection};
+use control::places::{Places, Source};
+use control::{ControlContext, log_made_room, refuse_connection};
 use control_socket::RemoveOnDrop;
 use drain::{Asked, Drain};
 use jet_fabric::advice::{Advised, advised};
@@ -37,9 +38,10 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 
 /// The daemon's arguments, which override the configuration file.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -232,8 +234,12 @@ fn log_rdma(lines: &[String]) {
     }
 }
 
-/// Limit of control connections beyond one for each session. These further connections are for tools.
-const TOOL_CONNECTIONS_MAX: usize = 256;
+/// Control connections closed for others after which accepting pauses.
+const CLOSED_PER_PAUSE: u32 = 16;
+/// Time for which accepting pauses.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(1);
+/// Time until the next try after the system had nothing left for another control connection.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// Runs the control plane: starts the reactor, serves the control socket, and ends both when the daemon
 /// stops.
@@ -277,29 +283,18 @@ async fn run_control_plane(config: &Config) -> Result<(), DaemonError> {
     let mut rdma = RdmaLogger::new(started.rdma);
     log_rdma(&rdma.changes());
     started.cache.warm(&context.pool, config.reactor.cpu);
-    let connections_max = config.limits.sessions as usize + TOOL_CONNECTIONS_MAX;
-    let connections = Arc::new(Semaphore::new(connections_max));
+    let mut door = Door { context: Arc::clone(&context), places: Places::new(), closed: 0 };
     let (mut draining, mut interrupted) = (false, false);
     loop {
         tokio::select! {
             accepted = listener.accept() => {
-                match accepted {
-                    Ok((stream, _)) => match Arc::clone(&connections).try_acquire_owned() {
-                        Ok(permit) => {
-                            let context = Arc::clone(&context);
-                            tokio::spawn(async move {
-                                control::serve(context, stream).await;
-                                drop(permit);
-                            });
-                        }
-                        // Closing at once is better than letting all clients wait behind a crowd.
-                        Err(_) => refuse_connection(&stream, config.limits.sessions, TOOL_CONNECTIONS_MAX),
-                    },
-                    Err(error) => {
-                        // Most likely no descriptors are left: let open connections finish first.
-                        tracing::warn!("cannot accept a control connection: {}", advised(&error));
-                        tokio::time::sleep(Duration::from_millis(100)).await;
-                    }
+                let pause = match accepted {
+                    Ok((stream, _)) => door.let_in(stream),
+                    Err(error) => Some(door.make_room(&error)),
+                };
+                // Waiting also lets connections end whose places were taken.
+                if let Some(pause) = pause {
+                    tokio::time::sleep(pause).await;
                 }
             }
             () = rdma.changed() => log_rdma(&rdma.changes()),
@@ -325,6 +320,51 @@ async fn run_control_plane(config: &Config) -> Result<(), DaemonError> {
                     _ => Err(DaemonError::Reactor),
                 };
             }
+        }
+    }
+}
+
+/// Accepting of control connections.
+struct Door {
+    context: Arc<ControlContext>,
+    places: Places,
+    /// Connections closed for others since the last pause.
+    closed: u32,
+}
+
+impl Door {
+    /// Gives a connection a place and serves it, or refuses it. Returns for how long accepting is to pause.
+    fn let_in(&mut self, stream: UnixStream) -> Option<Duration> {
+        let source = Source::of(&stream);
+        let stream = Arc::new(stream);
+        let entered = self.places.enter(Arc::clone(&stream) as _, source, Instant::now());
+        match entered {
+            Some((place, gone)) => {
+                self.closed += u32::from(gone.is_some());
+                gone.into_iter().for_each(log_made_room);
+                tokio::spawn(control::serve(Arc::clone(&self.context), stream, place));
+            }
+            None => {
+                self.closed += 1;
+                refuse_connection(&stream, source);
+            }
+        }
+        (self.closed >= CLOSED_PER_PAUSE).then(|| {
+            self.closed = 0;
+            ACCEPT_PAUSE
+        })
+    }
+
+    /// Closes the connection that has been idle longest, after the system had no descriptor for another.
+    fn make_room(&self, error: &io::Error) -> Duration {
+        tracing::warn!("cannot accept a control connection: {}", advised(error));
+        match self.places.make_room(Instant::now()) {
+            Some(gone) => {
+                log_made_room(gone);
+                // The connection's task gives the descriptor back.
+                ACCEPT_PAUSE
+            }
+            None => ACCEPT_AGAIN,
         }
     }
 }

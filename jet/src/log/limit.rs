@@ -11,8 +11,8 @@ use tracing::callsite::Identifier;
 
 /// Limit of the lines of one kind that are written within [`SPAN`].
 const KIND_BURST: u32 = 32;
-/// Most of these lines that are about one application or one peer, so that one does not use up the lines of
-/// the others.
+/// Most of these lines that are about one application, peer or process, so that one does not use up the lines
+/// of the others.
 const SUBJECT_BURST: u32 = 8;
 /// Span after which the counts start over.
 const SPAN: Duration = Duration::from_secs(10);
@@ -55,7 +55,7 @@ pub(super) enum Place {
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) struct Kind {
     pub place: Place,
-    /// Hash of the application or the peer that the line is about.
+    /// Hash of the application, the peer or the process that the line is about.
     pub subject: Option<u64>,
 }
 

@@ -57,7 +57,7 @@ impl<S: Subscriber> tracing_subscriber::Layer<S> for Layer {
             event.record(&mut names);
             let kind = Kind {
                 place: Place::Source(metadata.callsite(), names.kind),
-                subject: names.application.or(names.peer),
+                subject: names.application.or(names.peer).or(names.process),
             };
             match self.writer.admit(&kind) {
                 Some(before) => left_out = before,
@@ -85,6 +85,8 @@ struct Names {
     /// The application counts rather than the peer: its senders get a new number with each connection.
     application: Option<u64>,
     peer: Option<u64>,
+    /// Process that is no application, or not yet.
+    process: Option<u64>,
 }
 
 impl Names {
@@ -93,6 +95,7 @@ impl Names {
             KIND => Some(&mut self.kind),
             "application" => Some(&mut self.application),
             "peer" => Some(&mut self.peer),
+            "process" => Some(&mut self.process),
             _ => None,
         }
     }
@@ -113,6 +116,10 @@ impl Visit for Names {
         if let Some(named) = self.named(field) {
             *named = Some(value);
         }
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.record_u64(field, value.cast_unsigned());
     }
 }
 
@@ -196,6 +203,17 @@ mod tests {
         });
         let about = |application| lines.iter().filter(|line| line.contains(application)).count();
         assert_eq!((about("store"), about("other")), (8, 3));
+    }
+
+    #[test]
+    fn lines_about_a_process_are_its_own() {
+        let lines = lines(|| {
+            for (process, lines) in [(Some(7), 100), (Some(8), 3), (None, 2)] {
+                (0..lines).for_each(|_| tracing::warn!(process, "it goes"));
+            }
+        });
+        let about = |process| lines.iter().filter(|line| line.contains(process)).count();
+        assert_eq!((about(":7"), about(":8"), lines.len()), (8, 3, 13));
     }
 
     #[test]

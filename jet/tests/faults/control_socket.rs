@@ -118,22 +118,6 @@ fn registrations_that_cannot_be_are_refused_in_words() {
 }
 
 #[test]
-fn who_is_beyond_the_limit_of_connections_is_told_which_limit() {
-    let rig = Rig::start(&["limits.sessions=1"]);
-    let mut others: Vec<_> =
-        (0..257).map(|_| UnixStream::connect(rig.control()).expect("the daemon listens")).collect();
-    let mut tool = ControlConnection::connect(&rig.control()).unwrap();
-    let (answer, _) = tool.request(&ControlRequest::Status).expect("an answer");
-    let ControlResponse::Error { code: ErrorCode::TooManyConnections, message } = answer else {
-        panic!("{answer:?}");
-    };
-    assert!(message.contains("limits.sessions") && message.contains("all 257"), "{message}");
-    assert!(tool.request(&ControlRequest::Status).is_err(), "the daemon has hung up");
-    others.truncate(200);
-    until("room for a tool", || rig.try_status());
-}
-
-#[test]
 fn who_talks_in_a_session_loses_it() {
     let mut random = random_for("talk", 21);
     let rig = Rig::start(&["session.quarantine_ms=20"]);

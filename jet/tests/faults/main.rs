@@ -10,6 +10,7 @@ mod bad_peers;
 mod cache;
 mod children;
 mod control_socket;
+mod crowd;
 mod daemon_deaths;
 mod deaths;
 #[cfg(feature = "verbs")]
@@ -27,6 +28,7 @@ mod quarantine;
 mod raw_peer;
 mod receiver_timeout;
 mod rig;
+mod silent;
 mod sparse;
 mod standstill;
 mod traffic;

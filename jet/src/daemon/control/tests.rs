@@ -1,5 +1,6 @@
 //! Tests of the control socket over a reactor that only answers commands.
 
+use super::places::{Gone, PLACES, Place, Places, RESERVED, Source};
 use super::{ControlContext, refuse_connection, serve};
 use crate::daemon::cache::published::standing_still;
 use crate::daemon::cache::{CacheConfig, CacheControl, CacheView, Reserve};
@@ -9,7 +10,7 @@ use crate::daemon::drain::Drain;
 use crate::daemon::rdma::RdmaView;
 use crate::daemon::reactor::{Command, CommandInbox, Commands, OpenSessionError};
 use crate::daemon::status::{About, Sources, StatusCache};
-use jet_control::connection::ANSWER_TIMEOUT;
+use jet_control::connection::{ANSWER_TIMEOUT, Look};
 use jet_control::protocol::{Incarnation, PROTOCOL_VERSION};
 use jet_control::status::Pages;
 use jet_control::{ControlConnection, ControlRequest, ControlResponse, ErrorCode};
@@ -18,13 +19,14 @@ use jet_fabric::memory::SharedMemory;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A control plane without a daemon around it.
 struct ControlPlane {
     context: Arc<ControlContext>,
     /// The reactor's end of the queue of commands; `None` once the reactor is gone.
     inbox: Option<CommandInbox>,
+    places: Places,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -70,16 +72,41 @@ impl ControlPlane {
             drain: Arc::new(Drain::new(Duration::ZERO)),
         });
         drop(inside);
-        Self { context, inbox: Some(inbox), runtime }
+        Self { context, inbox: Some(inbox), places: Places::new(), runtime }
     }
 
     fn client(&self) -> ControlConnection {
+        let (near, far) = self.pair();
+        let (place, _) = self.enter(&far).expect("a place");
+        self.runtime.spawn(serve(Arc::clone(&self.context), far, place));
+        near
+    }
+
+    /// Makes a connection that is not served yet: a client's end and the daemon's.
+    fn pair(&self) -> (ControlConnection, Arc<tokio::net::UnixStream>) {
         let (near, far) = UnixStream::pair().expect("a pair of sockets");
         far.set_nonblocking(true).expect("a socket");
         let _inside = self.runtime.enter();
         let far = tokio::net::UnixStream::from_std(far).expect("a socket");
-        self.runtime.spawn(serve(Arc::clone(&self.context), far));
-        ControlConnection::from_stream(near, ANSWER_TIMEOUT).expect("a connection")
+        (ControlConnection::from_stream(near, ANSWER_TIMEOUT).expect("a connection"), Arc::new(far))
+    }
+
+    /// Gives a connection a place. All are of one process, this one.
+    fn enter(&self, far: &Arc<tokio::net::UnixStream>) -> Option<(Place, Option<Gone>)> {
+        self.places.enter(Arc::clone(far) as _, Source::of(far), Instant::now())
+    }
+
+    /// Takes all ordinary places that this process may have, as connections that register. Nobody takes such
+    /// a place.
+    fn take_all(&self) -> Vec<Place> {
+        let register = |_| {
+            let (_, far) = self.pair();
+            let (place, gone) = self.enter(&far).expect("a place");
+            assert!(!place.is_reserved() && gone.is_none());
+            place.registers();
+            place
+        };
+        (0..PLACES / 2).map(register).collect()
     }
 
     /// Runs the control plane until `clients` has ended, which runs on a thread of its own. Meanwhile the
@@ -191,15 +218,59 @@ fn who_registers_while_the_daemon_stops_is_told_so() {
 fn who_finds_no_free_connection_is_told_the_limit() {
     let folder = tempfile::tempdir().unwrap();
     let plane = ControlPlane::start(folder.path(), None);
-    let (near, far) = UnixStream::pair().unwrap();
-    far.set_nonblocking(true).unwrap();
-    let _inside = plane.runtime.enter();
-    refuse_connection(&tokio::net::UnixStream::from_std(far).unwrap(), 64, 256);
+    let _all = plane.take_all();
+    let reserved: Vec<_> = (0..RESERVED / 2)
+        .map(|_| {
+            let (place, _) = plane.enter(&plane.pair().1).expect("a reserved place");
+            place.registers();
+            place
+        })
+        .collect();
+    assert!(reserved.iter().all(Place::is_reserved));
+    let (mut client, far) = plane.pair();
+    assert!(plane.enter(&far).is_none());
+    refuse_connection(&far, Source::of(&far));
+    drop(far);
     // The daemon has hung up before the client sends its request.
-    let mut client = ControlConnection::from_stream(near, ANSWER_TIMEOUT).unwrap();
     let (code, text) = refused(&mut client, &ControlRequest::Status);
     assert_eq!(code, ErrorCode::TooManyConnections, "{text}");
-    for part in ["all 320 control connections", "64 for applications (limits.sessions)", "256 beside them"] {
+    for part in ["all 256 control connections", "the 16 for questions"] {
         assert!(text.contains(part), "{part}: {text}");
     }
+}
+
+#[test]
+fn reserved_places_answer_questions_and_register_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let plane = ControlPlane::start(folder.path(), None);
+    let _all = plane.take_all();
+    let (mut tool, mut application, mut silent) = (plane.client(), plane.client(), plane.client());
+    plane.run(move || {
+        tool.status().expect("a status");
+        let (code, text) = refused(&mut application, &register(PROTOCOL_VERSION, false));
+        assert_eq!(code, ErrorCode::TooManyConnections, "{text}");
+        assert!(application.request(&ControlRequest::Status).is_err(), "the daemon has hung up");
+        // Who says nothing keeps a reserved place for a second, not for half a minute.
+        jet_test_support::waiting::until("a hang-up", || match silent.look() {
+            Look::Alive => None,
+            Look::Gone => Some(()),
+            Look::Ended { message, .. } => panic!("{message}"),
+        });
+    });
+}
+
+#[test]
+fn whose_place_is_taken_is_told_so_even_with_half_a_question_sent() {
+    let folder = tempfile::tempdir().unwrap();
+    let plane = ControlPlane::start(folder.path(), None);
+    let mut first = plane.client();
+    let mut tool = plane.client();
+    let _others: Vec<_> = (2..PLACES / 2).map(|_| plane.enter(&plane.pair().1).expect("a place")).collect();
+    // The task of the first has read half a question once a later question is answered.
+    rustix::io::write(&first, &[9, 0, 0, 0, b'{']).expect("room");
+    let _tool = plane.run(move || tool.status().map(|_| tool).expect("a status"));
+    let (_place, gone) = plane.enter(&plane.pair().1).expect("the place of the first");
+    assert!(gone.is_some());
+    let (code, text) = plane.run(move || refused(&mut first, &ControlRequest::Status));
+    assert!(code == ErrorCode::TooManyConnections && text.contains("idle longest"), "{code:?} {text}");
 }
