@@ -356,7 +356,7 @@ mod tests {
         let now = Instant::now();
         let (mut first, gone) = places.enter(silent(), process(1000), now).expect("reserved");
         assert!(first.is_reserved() && gone.is_none());
-        let others: Vec<_> = (1..RESERVED as i32)
+        let others: Vec<_> = (1..i32::try_from(RESERVED).unwrap())
             .map(|at| places.enter(silent(), process(1000 + at), now).unwrap().0)
             .collect();
         let (newest, gone) = places.enter(silent(), process(2000), now).expect("the place of the first");
