@@ -76,8 +76,8 @@ pub const SIZES_ON_SMALLEST: [&str; 4] = [
 /// Daemon with its directory.
 pub struct Rig {
     settings: Vec<String>,
-    /// Most address space that the daemon may have, in bytes.
-    address_space: Option<u64>,
+    /// Limit of the daemon's process.
+    limit: Option<(Resource, u64)>,
     daemon: Option<Process>,
     addresses: Vec<String>,
     /// Directory of the daemon. It is the last field, so that a process that is dropped can still write its
@@ -96,7 +96,12 @@ impl Rig {
 
     /// Starts a daemon like [`Self::start`], which may map so many bytes and no more.
     pub fn start_within(bytes: u64, settings: &[&str]) -> Self {
-        Self::start_as(Some(bytes), settings, device_address().as_deref())
+        Self::start_as(Some((Resource::As, bytes)), settings, device_address().as_deref())
+    }
+
+    /// Starts a daemon like [`Self::start_on_software`], which may have so many descriptors and no more.
+    pub fn start_with_descriptors(count: u64, settings: &[&str]) -> Self {
+        Self::start_as(Some((Resource::Nofile, count)), settings, None)
     }
 
     /// Starts a daemon like [`Self::start`], on `shm:` and `tcp:` whatever device the environment names.
@@ -110,7 +115,7 @@ impl Rig {
         Self::start_in(Folder::new(), None, settings, vec![address.to_owned()])
     }
 
-    fn start_as(address_space: Option<u64>, settings: &[&str], device: Option<&str>) -> Self {
+    fn start_as(limit: Option<(Resource, u64)>, settings: &[&str], device: Option<&str>) -> Self {
         let folder = Folder::new();
         let addresses = match device {
             Some(address) => vec![format!("rdma:{address}:0"); 2],
@@ -118,18 +123,18 @@ impl Rig {
                 vec![format!("shm:{}", folder.join("nic.sock").display()), "tcp:127.0.0.1:0".to_owned()]
             }
         };
-        Self::start_in(folder, address_space, settings, addresses)
+        Self::start_in(folder, limit, settings, addresses)
     }
 
     fn start_in(
         folder: Folder,
-        address_space: Option<u64>,
+        limit: Option<(Resource, u64)>,
         settings: &[&str],
         addresses: Vec<String>,
     ) -> Self {
         let settings =
             profile_settings().into_iter().chain(settings.iter().map(|&text| text.to_owned())).collect();
-        let mut rig = Self { settings, address_space, daemon: None, addresses, folder };
+        let mut rig = Self { settings, limit, daemon: None, addresses, folder };
         rig.start_again();
         rig
     }
@@ -169,8 +174,8 @@ impl Rig {
     /// Starts another daemon with the same settings beside this one, and does not wait for it.
     pub fn another_daemon(&self, control: &Path, addresses: &[String]) -> Process {
         let mut command = daemon::command(JETD, &[], control, addresses, &self.settings);
-        if let Some(bytes) = self.address_space {
-            limit(&mut command, Resource::As, bytes);
+        if let Some((resource, most)) = self.limit {
+            limit(&mut command, resource, most);
         }
         self.folder.start("jetd", command)
     }

@@ -91,6 +91,37 @@ fn hundreds_of_idle_control_connections_lock_out_nobody() {
     assert!(lines > 0 && (lines as u64) < came_back / 8, "{lines} lines for {came_back}");
 }
 
+/// Descriptors of a daemon that soon has no more: fewer than there are places for control connections.
+const FEW_DESCRIPTORS: u64 = 128;
+
+#[test]
+fn idle_control_connections_give_the_last_descriptors_back() {
+    let rig = Rig::start_with_descriptors(FEW_DESCRIPTORS, &[]);
+    let crowd = Crowd::at_control(&rig.control(), 200);
+    for _ in 0..5 {
+        crowd.wait_for_more(200);
+        jet_status(&rig);
+    }
+}
+
+#[test]
+fn silent_connections_give_the_last_descriptors_to_senders() {
+    for at in 0..2 {
+        // Strangers have a sixteenth of the descriptors, at least 16, and this host and this process half of
+        // them.
+        let rig = Rig::start_with_descriptors(FEW_DESCRIPTORS, &[]);
+        let address = &rig.addresses()[at];
+        let crowd = Crowd::at_nic(address, 8);
+        let mut senders = Vec::new();
+        while crowd.came_back() == 0 {
+            senders.push(Rig::sender(address, "store"));
+            assert!(senders.len() < 128, "the daemon has so many descriptors");
+        }
+        println!("{address}: {} senders", senders.len());
+        assert!(senders.len() > 16, "most descriptors are for senders");
+    }
+}
+
 #[test]
 fn who_is_idle_longest_is_told_why_it_goes() {
     let rig = Rig::start(&["limits.sessions=1"]);

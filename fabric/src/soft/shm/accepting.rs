@@ -101,6 +101,12 @@ impl Shm {
 
     /// Makes a connection of a socket in which a request waits, and carries the request out.
     fn let_in(&mut self, tables: &mut Tables, socket: OwnedFd) {
+        // A file comes with the request, and needs a descriptor.
+        while socket.try_clone().is_err()
+            && let Some(first) = self.strangers.first()
+        {
+            drop(self.strangers.look(tables, first, true, said));
+        }
         // When the table is full, the peer is turned away by closing its socket.
         let Some(qp) = tables.qps.take(Kind::Shm, QpState::Handshake) else { return };
         match Connection::new(tables, qp, socket, None) {
