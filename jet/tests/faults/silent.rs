@@ -66,6 +66,7 @@ fn jet_status(rig: &Rig) {
 #[test]
 fn hundreds_of_idle_control_connections_lock_out_nobody() {
     const IDLE: usize = 400;
+    let begin = Instant::now();
     let mut rig = Rig::start_on_software(&["session.quarantine_ms=20"]);
     let before = HandSession::register(&rig.control(), "before");
     // From this process, so its share of the places is all that they get.
@@ -88,7 +89,9 @@ fn hundreds_of_idle_control_connections_lock_out_nobody() {
     let log = rig.daemon().stderr_text();
     let lines = log.lines().filter(|line| line.contains("was idle for")).count();
     println!("{came_back} connections came back, {lines} lines");
-    assert!(lines > 0 && (lines as u64) < came_back / 8, "{lines} lines for {came_back}");
+    // 8 in 10 s, and one more that counts the others.
+    let most = 9 * (2 + usize::try_from(begin.elapsed().as_secs() / 10).unwrap());
+    assert!((1..=most).contains(&lines), "{lines} lines for {came_back}");
 }
 
 /// Descriptors of a daemon that soon has no more: fewer than there are places for control connections.
@@ -111,12 +114,16 @@ fn silent_connections_give_the_last_descriptors_to_senders() {
         let address = &rig.addresses()[at];
         // Fewer than its source's share, which is 8 here, so only want of descriptors drives them away.
         let crowd = Crowd::at_nic(address, 4);
-        let mut senders = Vec::new();
+        let (mut senders, mut slowest) = (Vec::new(), Duration::ZERO);
         while crowd.came_back() == 0 {
+            let begin = Instant::now();
             senders.push(Rig::sender(address, "store"));
+            slowest = slowest.max(begin.elapsed());
             assert!(senders.len() < 128, "the daemon has so many descriptors");
         }
-        println!("{address}: {} senders", senders.len());
+        println!("{address}: {} senders, the slowest after {slowest:?}", senders.len());
+        // Nobody waits until the time of a silent connection is over, which is 5 s.
+        assert!(slowest < Duration::from_millis(2500), "{slowest:?}");
         assert!(senders.len() > 16, "most descriptors are for senders");
     }
 }
