@@ -1,5 +1,5 @@
-//! Deadlines of a software NIC: one at a time for each connection, and for each transport one of its listeners
-//! and one of its strangers.
+//! Deadlines of a software NIC: one at a time for each connection, and for each transport one of its
+//! listeners and one of its strangers.
 //!
 //! The time comes in as a number from the caller that polls; nothing here reads a clock. The span of a wait
 //! that begins between two polls is counted from the later poll, since nobody knows how long ago the earlier

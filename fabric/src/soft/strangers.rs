@@ -297,7 +297,8 @@ mod tests {
                         prop_assert_eq!(found, leaves.map(|at| waiting[at].1));
                         if let Some(at) = leaves {
                             let (_, place) = waiting.remove(at);
-                            prop_assert!(strangers.look(&mut tables, place, true, |_| Said::NotAll).is_none());
+                            let found = strangers.look(&mut tables, place, true, |_| Said::NotAll);
+                            prop_assert!(found.is_none());
                         }
                         let place = *strangers.free.last().unwrap();
                         strangers.seat(&mut tables, socket(), Source::of_process(source, 0)).unwrap();

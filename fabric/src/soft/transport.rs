@@ -97,8 +97,8 @@ pub(crate) trait Transport: Sized + Send {
     /// `u32::MAX` where no socket is open.
     fn epoll_interval(&self) -> u32;
 
-    /// Acts on a deadline of a connection, of the listeners, or of the strangers, that is over. It is no longer
-    /// in [`Tables::deadlines`].
+    /// Acts on a deadline of a connection, of the listeners, or of the strangers, that is over. It is no
+    /// longer in [`Tables::deadlines`].
     fn expire(&mut self, tables: &mut Tables, place: Place, wait: Wait);
 
     /// Prepares to sleep. `false` where there is work.

@@ -23,6 +23,15 @@ enum Door {
 }
 
 impl Door {
+    /// Returns the socket at an address where the daemon's software NIC listens.
+    fn of(address: &Address) -> Self {
+        match address {
+            Address::Shm(path) => Self::Unix(path.clone(), SocketType::SEQPACKET),
+            Address::Tcp(host_port) => Self::Tcp(host_port.parse().expect("a number")),
+            Address::Rdma(_) => panic!("an address of the software NIC"),
+        }
+    }
+
     /// Connects. `None` where as many connections wait to be accepted as may wait.
     fn knock(&self) -> Option<OwnedFd> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -49,7 +58,7 @@ impl Door {
 
 /// Crowd that a thread keeps up until it is dropped.
 pub struct Crowd {
-    came_back: Arc<AtomicU64>,
+    closed: Arc<AtomicU64>,
     stop: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
 }
@@ -57,26 +66,26 @@ pub struct Crowd {
 impl Crowd {
     /// Lets so many connections come to the daemon's control socket.
     pub fn at_control(path: &Path, count: usize) -> Self {
-        Self::at(Door::Unix(path.to_owned(), SocketType::STREAM), count)
+        Self::at(Door::Unix(path.to_owned(), SocketType::STREAM), count, true)
     }
 
     /// Lets so many connections come to an address where the daemon's software NIC listens.
     pub fn at_nic(address: &Address, count: usize) -> Self {
-        let door = match address {
-            Address::Shm(path) => Door::Unix(path.clone(), SocketType::SEQPACKET),
-            Address::Tcp(host_port) => Door::Tcp(host_port.parse().expect("a number")),
-            Address::Rdma(_) => panic!("an address of the software NIC"),
-        };
-        Self::at(door, count)
+        Self::at(Door::of(address), count, true)
     }
 
-    fn at(door: Door, count: usize) -> Self {
+    /// Lets so many connections come to such an address, which stay away once one of them was closed.
+    pub fn once_at_nic(address: &Address, count: usize) -> Self {
+        Self::at(Door::of(address), count, false)
+    }
+
+    fn at(door: Door, count: usize, comes_back: bool) -> Self {
         // Shells set a soft limit of 1,024 descriptors, and this process's tests share them.
         let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
         setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).expect("it may be raised");
         let (stopped, stop) = pipe().expect("a pipe");
-        let came_back = Arc::new(AtomicU64::new(0));
-        let counted = Arc::clone(&came_back);
+        let closed = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&closed);
         let mut sockets: Vec<_> = (0..count).filter_map(|_| door.knock()).collect();
         assert!(sockets.len() > count / 2, "the daemon takes connections");
         let thread = std::thread::spawn(move || {
@@ -95,6 +104,10 @@ impl Crowd {
                         Ok((got, _)) => got == 0,
                         Err(error) => error != Errno::AGAIN,
                     };
+                    if is_closed && !comes_back {
+                        counted.fetch_add(1, Ordering::Relaxed);
+                        return;
+                    }
                     if is_closed && let Some(again) = door.knock() {
                         *socket = again;
                         counted.fetch_add(1, Ordering::Relaxed);
@@ -102,19 +115,19 @@ impl Crowd {
                 }
             }
         });
-        Self { came_back, stop: Some(stop), thread: Some(thread) }
+        Self { closed, stop: Some(stop), thread: Some(thread) }
     }
 
-    /// Returns how many connections were closed and made again.
-    pub fn came_back(&self) -> u64 {
-        self.came_back.load(Ordering::Relaxed)
+    /// Returns how many connections were closed.
+    pub fn closed(&self) -> u64 {
+        self.closed.load(Ordering::Relaxed)
     }
 
-    /// Waits until so many connections were closed and made again from now on.
+    /// Waits until so many connections were closed from now on.
     #[track_caller]
     pub fn wait_for_more(&self, count: u64) {
-        let enough = self.came_back() + count;
-        until("connections to come back", || (self.came_back() >= enough).then_some(()));
+        let enough = self.closed() + count;
+        until("connections to be closed", || (self.closed() >= enough).then_some(()));
     }
 }
 

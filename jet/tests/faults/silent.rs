@@ -40,15 +40,16 @@ fn hundreds_of_silent_connections_hold_up_no_new_sender() {
         let rig = Rig::start_on_software(&[threads]);
         let _application = rig.application(Role::Consumer, "store");
         for address in rig.addresses() {
-            // The second crowd is more than its source's share: its connections are closed, and come back.
-            for count in [SILENT, 2 * SILENT] {
+            // The second crowd is more than its source's share: its connections are closed, and come back. It
+            // also keeps a processor of the test's own busy, so the promise is for the first.
+            for (count, delay_max) in [(SILENT, DELAY_MAX), (2 * SILENT, 5 * DELAY_MAX)] {
                 let crowd = Crowd::at_nic(&address, count);
                 if count > SILENT {
                     crowd.wait_for_more(count as u64);
                 }
                 let delay = delay_of_new_senders(&address);
                 println!("{threads} {address}: {count} silent connections, {delay:?} for a new sender");
-                assert!(delay <= DELAY_MAX, "{address}, {count} silent: {delay:?}");
+                assert!(delay <= delay_max, "{address}, {count} silent: {delay:?}");
                 Traffic::new(&address, "store", random.fork()).round();
             }
         }
@@ -81,7 +82,7 @@ fn hundreds_of_idle_control_connections_lock_out_nobody() {
         let _session = until("a session", || HandSession::try_register(&rig.control(), &name).ok());
         drop(application);
     }
-    let came_back = crowd.came_back();
+    let came_back = crowd.closed();
     drop(crowd);
     assert!(rig.status().session("before").is_some(), "a registered application keeps its connection");
     drop(before);
@@ -100,11 +101,13 @@ const FEW_DESCRIPTORS: u64 = 128;
 #[test]
 fn idle_control_connections_give_the_last_descriptors_back() {
     let rig = Rig::start_with_descriptors(FEW_DESCRIPTORS, &[]);
-    let crowd = Crowd::at_control(&rig.control(), 200);
+    let (crowd, begin) = (Crowd::at_control(&rig.control(), 200), Instant::now());
     for _ in 0..5 {
         crowd.wait_for_more(200);
         jet_status(&rig);
     }
+    // Nobody waits until the time of an idle connection is over, which is 30 s.
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
 }
 
 #[test]
@@ -113,9 +116,9 @@ fn silent_connections_give_the_last_descriptors_to_senders() {
         let rig = Rig::start_with_descriptors(FEW_DESCRIPTORS, &[]);
         let address = &rig.addresses()[at];
         // Fewer than its source's share, which is 8 here, so only want of descriptors drives them away.
-        let crowd = Crowd::at_nic(address, 4);
+        let crowd = Crowd::once_at_nic(address, 4);
         let (mut senders, mut slowest) = (Vec::new(), Duration::ZERO);
-        while crowd.came_back() == 0 {
+        while crowd.closed() == 0 {
             let begin = Instant::now();
             senders.push(Rig::sender(address, "store"));
             slowest = slowest.max(begin.elapsed());
@@ -149,7 +152,7 @@ fn who_is_idle_longest_is_told_why_it_goes() {
     });
     assert_eq!(ended.0, ErrorCode::TooManyConnections);
     assert!(ended.1.contains("idle longest") && ended.1.contains("256"), "{}", ended.1);
-    assert!(matches!(first.request(&ControlRequest::Status), Err(_)), "the daemon has hung up");
+    assert!(first.request(&ControlRequest::Status).is_err(), "the daemon has hung up");
     second.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
     let mut second = ControlConnection::from_stream(second, WAIT_LIMIT).unwrap();
     let (answer, _) = second.request(&ControlRequest::Status).expect("its farewell");
