@@ -27,6 +27,9 @@ const SPIN: Duration = Duration::from_micros(20);
 /// of held slices never grows.
 const HELD_MAX: usize = 1024;
 
+/// Messages that a consumer has room for at once: as many as the daemon reads at once.
+const CURRENT_MAX: usize = 64;
+
 /// Way in which a consumer inspects the bytes of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Reading {
@@ -52,6 +55,9 @@ pub struct Behaviour {
     pub hold: Duration,
     /// Least time between two messages.
     pub pace: Duration,
+    /// The consumer takes the parts of all messages as they come, and not one message after the other. It
+    /// then sleeps while several messages have arrived in part.
+    pub side_by_side: bool,
 }
 
 /// Totals of the messages that a consumer took.
@@ -79,7 +85,8 @@ struct Current {
 pub struct Consumer {
     session: Session,
     behaviour: Behaviour,
-    current: Option<Current>,
+    /// Messages that have arrived in part; one at most, unless they are taken side by side.
+    current: VecDeque<Current>,
     /// Slices that the consumer holds, in the order of their release times.
     held: VecDeque<(Instant, DetachedSlice)>,
     slices: u64,
@@ -99,7 +106,7 @@ impl Consumer {
         Ok(Self {
             session: Session::register(&options)?,
             behaviour,
-            current: None,
+            current: VecDeque::with_capacity(CURRENT_MAX),
             held: VecDeque::with_capacity(HELD_MAX),
             slices: 0,
             taken: Taken::default(),
@@ -125,7 +132,7 @@ impl Consumer {
 
     /// Returns whether the consumer holds neither slices nor a part of a message.
     pub fn is_empty_handed(&self) -> bool {
-        self.held.is_empty() && self.current.is_none()
+        self.held.is_empty() && self.current.is_empty()
     }
 
     /// Releases the held slices whose time has come, and takes a bounded number of messages. Returns `false`
@@ -153,7 +160,7 @@ impl Consumer {
             worked = true;
         }
         for _ in 0..STEP_MESSAGES {
-            if !self.behaviour.pace.is_zero() && self.current.is_none() && now < self.next_message {
+            if !self.behaviour.pace.is_zero() && self.current.is_empty() && now < self.next_message {
                 // A poll for messages also publishes what was released. Here there is no such poll.
                 self.session.flush();
                 break;
@@ -166,10 +173,30 @@ impl Consumer {
         Ok(worked)
     }
 
-    /// Takes the slices of one message that have arrived. Returns `false` if there were none.
+    /// Takes the slices that have arrived of the current messages, or of the next message. Returns `false` if
+    /// there were none.
     fn take(&mut self, now: Instant, whole: &mut impl FnMut(&Message<'_>)) -> Result<bool, ReceiveError> {
+        let mut worked = false;
+        let current = self.current.len();
+        for _ in 0..current {
+            worked |= self.take_one(false, now, whole)?;
+        }
+        if current == 0 || self.behaviour.side_by_side {
+            worked |= self.take_one(true, now, whole)?;
+        }
+        Ok(worked)
+    }
+
+    /// Takes the slices that have arrived of the message that has waited longest, or of the next message.
+    fn take_one(
+        &mut self,
+        next: bool,
+        now: Instant,
+        whole: &mut impl FnMut(&Message<'_>),
+    ) -> Result<bool, ReceiveError> {
         let Self { session, behaviour, current, held, slices, taken, next_message, sum } = self;
-        let (mut message, mut intact) = match current.take() {
+        let of_current = if next { None } else { current.pop_front() };
+        let (mut message, mut intact) = match of_current {
             Some(Current { message, intact }) => (session.attach(message), intact),
             None => match session.try_receive()? {
                 Some(message) => (message, true),
@@ -213,7 +240,7 @@ impl Consumer {
                     return Ok(true);
                 }
                 Ok(Poll::Pending) => {
-                    *current = Some(Current { message: message.detach(), intact });
+                    current.push_back(Current { message: message.detach(), intact });
                     return Ok(worked);
                 }
                 Err(SliceError::Receive(error)) => return Err(error),
@@ -277,6 +304,9 @@ pub struct ConsumerArgs {
     /// Leave at least this many microseconds between two messages
     #[arg(long, default_value_t = 0)]
     pace_us: u64,
+    /// Take the parts of all messages as they come, and not one message after the other
+    #[arg(long)]
+    side_by_side: bool,
 }
 
 /// Runs a consumer until standard input ends.
@@ -289,6 +319,7 @@ pub fn run_role(args: &ConsumerArgs) -> Result<(), Box<dyn std::error::Error>> {
         hold_one_in: args.hold_one_in,
         hold: Duration::from_micros(args.hold_us),
         pace: Duration::from_micros(args.pace_us),
+        side_by_side: args.side_by_side,
     };
     let mut consumer = Consumer::register(&args.control_socket, &args.app, behaviour)?;
     let mut orders = Orders { line: Vec::with_capacity(64) };

@@ -244,7 +244,7 @@ impl ConsumerProcess {
         command
             .arg("--control-socket")
             .arg(rig.control_socket())
-            .args(["--app", app, "--reading", reading.get_name()])
+            .args(["--app", app, "--reading", reading.get_name(), "--side-by-side"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut child = ChildProcess::start(command)?;

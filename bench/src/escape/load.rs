@@ -30,8 +30,13 @@ const CHECKS: usize = 8;
 /// Name of the daemon's thread that runs the reactor.
 const REACTOR: &str = "jet-reactor";
 /// Behaviour of the healthy applications.
-pub const HEALTHY: Behaviour =
-    Behaviour { reading: Reading::FirstOfSlab, hold_one_in: 0, hold: Duration::ZERO, pace: Duration::ZERO };
+pub const HEALTHY: Behaviour = Behaviour {
+    reading: Reading::FirstOfSlab,
+    hold_one_in: 0,
+    hold: Duration::ZERO,
+    pace: Duration::ZERO,
+    side_by_side: false,
+};
 
 /// Figures of one span, a measured stretch of time, of the load.
 pub struct Measured {

@@ -247,10 +247,11 @@ impl Shares {
     }
 
     /// Returns how many messages of the peer may be read side by side: as many as its window has fragments,
-    /// and always some.
+    /// and always two, so that a long one does not hold up a short one. With more, parts of several messages
+    /// would lie unread in the pool while the application waits for the rest of the first.
     pub fn messages_max(&self, peer: u32) -> u32 {
         let fragments = self.window_bytes(peer) / self.limits.fragment_bytes;
-        u32::try_from(fragments).unwrap_or(u32::MAX).max(4).min(self.limits.reads)
+        u32::try_from(fragments).unwrap_or(u32::MAX).max(2).min(self.limits.reads)
     }
 
     /// Returns how many READs slow peers may have beyond those in flight.
