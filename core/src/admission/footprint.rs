@@ -13,6 +13,7 @@ impl<P: GrantPolicy> Admission<P> {
     /// footprint (Jet §3.2, §4) is its session's throughput times its post-NIC time. A message of a session
     /// that was not measured yet counts in full, for its application may collect all of it before it gives
     /// anything back. No application can collect a long message: see [`Self::under_way`].
+    #[inline]
     pub(super) fn first_footprint(
         &self,
         message: u32,
@@ -32,6 +33,7 @@ impl<P: GrantPolicy> Admission<P> {
 
     /// Returns the footprint of a message before its next READ is posted. It is no more than what has not
     /// arrived: what has arrived is in the pool, or was given back.
+    #[inline]
     pub(super) fn next_footprint(&self, message: u32, messages: &mut Messages, pool: &Pool) -> u64 {
         let record = &messages[message];
         let coming = record.length - record.arrived;
@@ -42,6 +44,7 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Returns the bytes of a long message that are under way, and those of its next fragment.
+    #[inline]
     fn under_way(&self, message: u32, messages: &mut Messages) -> u64 {
         let requested = messages.transfer(message).requested;
         let record = &messages[message];
@@ -50,6 +53,7 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Counts a message's footprint anew.
+    #[inline]
     pub(super) fn set_footprint(&mut self, message: u32, bytes: u64, messages: &mut Messages) {
         let before = core::mem::replace(&mut messages.transfer(message).footprint_bytes, bytes);
         self.reading.change_footprint(messages[message].peer, before, bytes);
@@ -57,6 +61,7 @@ impl<P: GrantPolicy> Admission<P> {
 
     /// Returns the bytes that the READ share can hold beside what lies in it and belongs to no footprint:
     /// what was delivered, and READs in flight of slow peers.
+    #[inline]
     pub(super) fn footprint_room(&self, pool: &Pool) -> u64 {
         let srq = pool.srq_used().max(self.limits.srq_floor_slabs);
         let counted_slabs =

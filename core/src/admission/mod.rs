@@ -288,14 +288,17 @@ impl<P: GrantPolicy> Admission<P> {
         // Each peer twice, for its turn may begin with the first visit.
         for _ in 0..2 * self.queues[class].turns() {
             let peer = self.queues[class].next_turn(|peer| self.reading.is_out(peer))?;
+            let first = self.queues[class].first_running(peer)?;
+            let first_bytes = self.fragment_of(first, messages);
+            if !self.queues[class].may_use(peer, first_bytes, self.limits.fragment_bytes) {
+                continue;
+            }
             let Some((message, share)) = self.next_to_read(class, peer, room, messages, pool, view) else {
                 self.waits_for = ReadsWaitFor::Room;
                 self.queues[class].pass();
                 continue;
             };
-            let left = messages[message].length - messages.transfer(message).requested;
-            let bytes =
-                u32::try_from(left.min(u64::from(self.limits.fragment_bytes))).expect("at most a fragment");
+            let bytes = self.fragment_of(message, messages);
             match self.shares.turn(peer, u64::from(bytes), time.stall_free_ns, in_flight) {
                 Turn::Now => {}
                 Turn::AfterOwn => {
@@ -324,9 +327,6 @@ impl<P: GrantPolicy> Admission<P> {
                 self.waits_for = ReadsWaitFor::Room;
                 return None;
             }
-            if !self.queues[class].may_use(peer, bytes, self.limits.fragment_bytes) {
-                continue;
-            }
             if !messages.transfer(message).in_memory {
                 let footprint = self.next_footprint(message, messages, pool);
                 self.set_footprint(message, footprint, messages);
@@ -336,6 +336,13 @@ impl<P: GrantPolicy> Admission<P> {
             return Some(Grant { message, share, slabs: slabs.min(room).min(slots), bytes });
         }
         None
+    }
+
+    /// Returns the bytes of a message's next fragment.
+    #[inline]
+    fn fragment_of(&self, message: u32, messages: &mut Messages) -> u32 {
+        let left = messages[message].length - messages.transfer(message).requested;
+        u32::try_from(left.min(u64::from(self.limits.fragment_bytes))).expect("at most a fragment")
     }
 
     /// Returns the peer's message of the class that is to be read next, and the share of its fragment: the

@@ -31,6 +31,7 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Returns the READs of the peer's memory in flight.
+    #[inline]
     pub fn reads(&self, peer: u32) -> u32 {
         self.shares.reads(peer)
     }
@@ -41,23 +42,27 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Returns the peer's requests for large messages that have no end yet.
+    #[inline]
     pub fn requests(&self, peer: u32) -> u32 {
         self.requests.of_peer(peer)
     }
 
     /// Returns whether the peer may have another request for a session. `left`: records that are left for
     /// large messages.
+    #[inline]
     pub fn may_request(&self, peer: u32, session: u32, left: u32) -> bool {
         self.requests.may_begin(peer, session, left)
     }
 
     /// Counts another request of the peer for a large message. `session`: `NONE` if it is for none.
+    #[inline]
     pub fn begin_request(&mut self, message: u32, peer: u32, session: u32, messages: &mut Messages) {
         self.requests.begin(peer, session);
         messages.transfer(message).request_of = (session != NONE).then_some(session);
     }
 
     /// Counts the end of one of the peer's large messages. `peer`: `NONE` if the peer is gone.
+    #[inline]
     pub fn end_request(&mut self, message: u32, peer: u32, messages: &mut Messages) {
         self.leave_session(message, messages);
         if peer != NONE {
@@ -66,6 +71,7 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Counts a large message no longer among its session's requests.
+    #[inline]
     pub fn leave_session(&mut self, message: u32, messages: &mut Messages) {
         if let Some(session) = messages.transfer(message).request_of.take() {
             self.requests.leave_session(session);
@@ -114,6 +120,7 @@ impl<P: GrantPolicy> Admission<P> {
 
     /// Counts the READ that was posted for a grant, of `bytes` bytes. The next message of the class then has
     /// its turn.
+    #[inline]
     pub fn posted(&mut self, time: TurnTime, message: u32, bytes: u32, messages: &mut Messages) {
         let transfer = messages.transfer(message);
         transfer.requested += u64::from(bytes);
@@ -142,6 +149,7 @@ impl<P: GrantPolicy> Admission<P> {
 
     /// Counts the end of a READ of `bytes` bytes that was posted at `posted_ns`: one less of the peer's
     /// memory is in flight. `ok`: the bytes arrived.
+    #[inline]
     pub fn read_ended(&mut self, time: TurnTime, peer: u32, bytes: u32, posted_ns: u64, ok: bool) {
         self.shares.ended(peer, u64::from(bytes), posted_ns, time.stall_free_ns, ok);
         self.reading.set_standing(peer, self.shares.standing(peer));

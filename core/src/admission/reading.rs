@@ -23,6 +23,8 @@ pub(super) enum Out {
 struct Peer {
     out: Option<Out>,
     is_slow: bool,
+    /// Number of the messages.
+    total: u32,
     /// Number of the messages, by class.
     messages: [u32; CLASSES_MAX],
     footprint_bytes: u64,
@@ -31,11 +33,8 @@ struct Peer {
 }
 
 impl Peer {
-    fn total(&self) -> u32 {
-        self.messages.iter().sum()
-    }
-
     /// Returns whether the peer's footprint counts.
+    #[inline]
     fn has_footprint(&self) -> bool {
         !self.is_slow && self.out != Some(Out::Slow)
     }
@@ -72,38 +71,44 @@ impl Reading {
     /// Begins the counts of a peer that was let in.
     pub fn join(&mut self, peer: u32) {
         let state = &mut self.peers[peer as usize];
-        debug_assert_eq!((state.total(), state.in_flight_bytes), (0, 0), "peer {peer} had a predecessor");
+        debug_assert_eq!((state.total, state.in_flight_bytes), (0, 0), "peer {peer} had a predecessor");
         *state = Peer::default();
     }
 
     /// Returns the number of messages that are being read.
+    #[inline]
     pub fn messages(&self) -> u32 {
         self.messages
     }
 
     /// Returns the number of messages that are being read, of peers that are not out of turn.
+    #[inline]
     pub fn in_turn(&self) -> u32 {
         self.in_turn
     }
 
     /// Returns whether any message of the class is being read whose footprint counts.
+    #[inline]
     pub fn has_counted(&self, class: usize) -> bool {
         self.counted.messages[class] > 0
     }
 
     /// Returns the footprint of the messages that are being read.
+    #[inline]
     pub fn footprint_bytes(&self) -> u64 {
         self.counted.footprint_bytes
     }
 
     /// Returns the bytes of their READs, in flight or being checked: the footprint has these, too.
+    #[inline]
     pub fn counted_bytes(&self) -> u64 {
         self.counted.in_flight_bytes
     }
 
     /// Returns the number of the peer's messages that are being read.
+    #[inline]
     pub fn of_peer(&self, peer: u32) -> u32 {
-        self.peers[peer as usize].total()
+        self.peers[peer as usize].total
     }
 
     /// Returns whether the peer is out of turn, and why.
@@ -118,24 +123,29 @@ impl Reading {
     }
 
     /// Counts a message of the peer that is read from now on.
+    #[inline]
     pub fn begin(&mut self, peer: u32, class: usize) {
         let state = &mut self.peers[peer as usize];
         state.messages[class] += 1;
+        state.total += 1;
         self.messages += 1;
         self.in_turn += u32::from(state.out.is_none());
         self.counted.messages[class] += u32::from(state.has_footprint());
     }
 
     /// Counts a message of the peer that is not read any more. Its footprint is 0 by then.
+    #[inline]
     pub fn end(&mut self, peer: u32, class: usize) {
         let state = &mut self.peers[peer as usize];
         state.messages[class] -= 1;
+        state.total -= 1;
         self.messages -= 1;
         self.in_turn -= u32::from(state.out.is_none());
         self.counted.messages[class] -= u32::from(state.has_footprint());
     }
 
     /// Counts that the footprint of one of the peer's messages has changed.
+    #[inline]
     pub fn change_footprint(&mut self, peer: u32, before_bytes: u64, bytes: u64) {
         let state = &mut self.peers[peer as usize];
         state.footprint_bytes = state.footprint_bytes - before_bytes + bytes;
@@ -145,6 +155,7 @@ impl Reading {
     }
 
     /// Counts a READ that was posted to the peer.
+    #[inline]
     pub fn posted(&mut self, peer: u32, bytes: u64) {
         let state = &mut self.peers[peer as usize];
         state.in_flight_bytes += bytes;
@@ -154,6 +165,7 @@ impl Reading {
     }
 
     /// Counts that one of the peer's READs has left its place in the table.
+    #[inline]
     pub fn left(&mut self, peer: u32, bytes: u64) {
         let state = &mut self.peers[peer as usize];
         state.in_flight_bytes -= bytes;
@@ -178,11 +190,13 @@ impl Reading {
     }
 
     /// Takes a peer out of its turns.
+    #[inline]
     pub fn leave_turns(&mut self, peer: u32, out: Out) {
         self.change(peer, |state| state.out = Some(out));
     }
 
     /// Lets a peer take turns again. Returns whether it was out of turn.
+    #[inline]
     pub fn return_to_turns(&mut self, peer: u32) -> bool {
         let was_out = self.is_out(peer);
         if was_out {
@@ -192,12 +206,13 @@ impl Reading {
     }
 
     /// Changes a peer's state, and with it what counts of the peer.
+    #[inline]
     fn change(&mut self, peer: u32, change: impl FnOnce(&mut Peer)) {
         let state = &mut self.peers[peer as usize];
         let before = *state;
         change(state);
         let after = *state;
-        let of_turn = |state: &Peer| if state.out.is_none() { state.total() } else { 0 };
+        let of_turn = |state: &Peer| if state.out.is_none() { state.total } else { 0 };
         self.in_turn = self.in_turn - of_turn(&before) + of_turn(&after);
         if before.has_footprint() == after.has_footprint() {
             return;

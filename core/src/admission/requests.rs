@@ -27,12 +27,14 @@ impl Requests {
     }
 
     /// Returns the peer's requests that have no end yet.
+    #[inline]
     pub fn of_peer(&self, peer: u32) -> u32 {
         self.of_peers[peer as usize]
     }
 
     /// Returns whether the peer may have another request for this session. `left`: records that are left for
     /// large messages.
+    #[inline]
     pub fn may_begin(&self, peer: u32, session: u32, left: u32) -> bool {
         let of_peer = self.of_peers[peer as usize];
         if of_peer == 0 {
@@ -43,6 +45,7 @@ impl Requests {
     }
 
     /// Counts a request. `session`: `NONE` if it is for no session.
+    #[inline]
     pub fn begin(&mut self, peer: u32, session: u32) {
         self.of_peers[peer as usize] += 1;
         if session != NONE {
@@ -51,11 +54,13 @@ impl Requests {
     }
 
     /// Counts the end of one of the peer's requests.
+    #[inline]
     pub fn end(&mut self, peer: u32) {
         self.of_peers[peer as usize] -= 1;
     }
 
     /// Counts that a session has one request less: the request ended, or the session did.
+    #[inline]
     pub fn leave_session(&mut self, session: u32) {
         self.of_sessions[session as usize] -= 1;
     }

@@ -125,19 +125,23 @@ impl Peer {
     }
 
     /// Returns whether a READ of the peer has ended since it joined.
+    #[inline]
     fn is_measured(&self) -> bool {
         self.usual_ns > 0
     }
 
     /// Returns for how many nanoseconds nothing has come though READs are in flight.
+    #[inline]
     fn silent_ns(&self, now_ns: u64) -> u64 {
         if self.reads == 0 { 0 } else { now_ns.saturating_sub(self.progress_ns) }
     }
 
+    #[inline]
     fn has_stalled(&self, now_ns: u64) -> bool {
         self.silent_ns(now_ns) > STALL_NS.max(self.usual_ns.saturating_mul(STALL_SPANS))
     }
 
+    #[inline]
     fn standing_at(&self, now_ns: u64) -> Standing {
         match self.has_stalled(now_ns) || self.usual_ns > PROMPT_NS {
             true => Standing::Slow,
@@ -147,6 +151,7 @@ impl Peer {
     }
 
     /// Counts bytes that were delivered, and how long that took.
+    #[inline]
     fn measure(&mut self, bytes: u64, span_ns: u64, now_ns: u64, limits: &Limits) {
         // At least one, for 0 says that nothing was measured.
         let span_ns = span_ns.max(1);
@@ -160,8 +165,15 @@ impl Peer {
             self.delivered_bytes /= 2;
         }
         let horizon_ns = self.round_ns.saturating_mul(2).clamp(HORIZON_NS, HORIZON_NS_MAX);
-        let window_bytes = self.delivered_bytes * horizon_ns / self.delivered_ns.max(1);
-        self.window_bytes = window_bytes.clamp(limits.fragment_bytes, limits.peer_bytes);
+        // Most windows are the least or the most that they may be, and so there is seldom a division.
+        let (product, span_ns) = (self.delivered_bytes * horizon_ns, self.delivered_ns.max(1));
+        self.window_bytes = if product >= limits.peer_bytes.saturating_mul(span_ns) {
+            limits.peer_bytes
+        } else if product <= limits.fragment_bytes * span_ns {
+            limits.fragment_bytes
+        } else {
+            product / span_ns
+        };
     }
 }
 
@@ -231,6 +243,7 @@ impl Shares {
     }
 
     /// Returns the READs of the peer in flight.
+    #[inline]
     pub fn reads(&self, peer: u32) -> u32 {
         self.peers[peer as usize].reads
     }
@@ -242,6 +255,7 @@ impl Shares {
     }
 
     /// Returns the most bytes that the peer may have in flight.
+    #[inline]
     pub fn window_bytes(&self, peer: u32) -> u64 {
         if self.limits.shared { self.peers[peer as usize].window_bytes } else { self.limits.bytes }
     }
@@ -249,22 +263,26 @@ impl Shares {
     /// Returns how many messages of the peer may be read side by side: as many as its window has fragments,
     /// and always two, so that a long one does not hold up a short one. With more, parts of several messages
     /// would lie unread in the pool while the application waits for the rest of the first.
+    #[inline]
     pub fn messages_max(&self, peer: u32) -> u32 {
         let fragments = self.window_bytes(peer) / self.limits.fragment_bytes;
         u32::try_from(fragments).unwrap_or(u32::MAX).max(2).min(self.limits.reads)
     }
 
     /// Returns how many READs slow peers may have beyond those in flight.
+    #[inline]
     pub fn slow_room(&self) -> u32 {
         self.limits.slow_reads.saturating_sub(self.slow.reads)
     }
 
     /// Returns whether so many bytes in flight are more than there may be.
+    #[inline]
     pub fn is_full(&self, bytes: u64) -> bool {
         bytes > self.limits.bytes
     }
 
     /// Decides whether the peer may have a READ of `bytes` bytes now.
+    #[inline]
     pub fn turn(&mut self, peer: u32, bytes: u64, now_ns: u64, all: InFlight) -> Turn {
         let limits = &self.limits;
         let state = &self.peers[peer as usize];
@@ -307,6 +325,7 @@ impl Shares {
     }
 
     /// Counts a READ that was posted.
+    #[inline]
     pub fn posted(&mut self, peer: u32, bytes: u64, now_ns: u64) {
         self.classify(peer, now_ns);
         let state = &mut self.peers[peer as usize];
@@ -325,6 +344,7 @@ impl Shares {
 
     /// Counts a READ that ended. `posted_ns`: when it was posted. A READ that failed says nothing about the
     /// peer's rate.
+    #[inline]
     pub fn ended(&mut self, peer: u32, bytes: u64, posted_ns: u64, now_ns: u64, ok: bool) {
         let state = &mut self.peers[peer as usize];
         state.reads -= 1;
@@ -366,6 +386,7 @@ impl Shares {
     }
 
     /// Counts what the peer has in flight as slow peers', or not.
+    #[inline]
     fn classify(&mut self, peer: u32, now_ns: u64) {
         let state = &mut self.peers[peer as usize];
         let now = state.standing_at(now_ns);

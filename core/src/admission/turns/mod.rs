@@ -27,15 +27,18 @@ impl Ring {
         Self { head: NONE, tail: NONE, len: 0, links: vec![unlisted; peers as usize].into_boxed_slice() }
     }
 
+    #[inline]
     pub fn head(&self) -> Option<u32> {
         (self.head != NONE).then_some(self.head)
     }
 
+    #[inline]
     pub fn len(&self) -> u32 {
         self.len
     }
 
     /// Puts a peer at the end, if it is not in the list. Returns whether it was put there.
+    #[inline]
     pub fn push(&mut self, peer: u32) -> bool {
         let link = &mut self.links[peer as usize];
         if core::mem::replace(&mut link.listed, true) {
@@ -53,6 +56,7 @@ impl Ring {
     }
 
     /// Takes the first peer out of the list.
+    #[inline]
     pub fn pop(&mut self) -> Option<u32> {
         let peer = self.head()?;
         let link = &mut self.links[peer as usize];
@@ -66,6 +70,7 @@ impl Ring {
     }
 
     /// Moves the first peer to the end of the list.
+    #[inline]
     pub fn rotate(&mut self) {
         if let Some(peer) = self.pop() {
             self.push(peer);
@@ -112,28 +117,33 @@ impl ClassQueue {
     }
 
     /// Returns the number of messages that wait for admission.
+    #[inline]
     pub fn waiting(&self) -> u32 {
         self.waiting
     }
 
     /// Returns whether the class has something to read. Peers out of turn may have it, and it may be that all
     /// READs for it were posted in this turn.
+    #[inline]
     pub fn has_messages(&self) -> bool {
         self.turns.len() > 0 || self.waiting > 0
     }
 
     /// Returns how many peers are in the list of those with messages being read.
+    #[inline]
     pub fn turns(&self) -> u32 {
         self.turns.len()
     }
 
     /// Returns whether a peer has its turn, or waits for an admission. `is_out` says which peers are out of
     /// turn.
+    #[inline]
     pub fn has_head(&mut self, is_out: impl Fn(u32) -> bool) -> bool {
         self.next_turn(&is_out).is_some() || self.next_admission(&is_out).is_some()
     }
 
     /// Returns the peer whose turn it is.
+    #[inline]
     pub fn next_turn(&mut self, is_out: impl Fn(u32) -> bool) -> Option<u32> {
         loop {
             let peer = self.turns.head()?;
@@ -145,6 +155,7 @@ impl ClassQueue {
     }
 
     /// Returns the peer whose next message is to be admitted.
+    #[inline]
     pub fn next_admission(&mut self, is_out: impl Fn(u32) -> bool) -> Option<u32> {
         loop {
             let peer = self.admissions.head()?;
@@ -156,16 +167,19 @@ impl ClassQueue {
     }
 
     /// Returns the peer's message that waits first.
+    #[inline]
     pub fn first_waiting(&self, peer: u32) -> Option<u32> {
         self.peers[peer as usize].waiting.head()
     }
 
     /// Returns the peer's message that is read next.
+    #[inline]
     pub fn first_running(&self, peer: u32) -> Option<u32> {
         self.peers[peer as usize].running.head()
     }
 
     /// Lists the peer among those that take turns, as far as it has messages.
+    #[inline]
     pub fn offer(&mut self, peer: u32, now_ns: u64) {
         let queue = &mut self.peers[peer as usize];
         let (waits, runs) = (queue.waiting.len() > 0, queue.running.len() > 0);
@@ -181,6 +195,7 @@ impl ClassQueue {
     }
 
     /// Puts a message behind those of its peer that wait. The caller offers the peer.
+    #[inline]
     pub fn push_waiting(&mut self, message: u32, messages: &mut Messages) {
         let peer = messages[message].peer;
         self.peers[peer as usize].waiting.push(messages, message);
@@ -188,6 +203,7 @@ impl ClassQueue {
     }
 
     /// Puts a message before those of its peer that wait. The caller offers the peer.
+    #[inline]
     pub fn push_waiting_first(&mut self, message: u32, messages: &mut Messages) {
         let peer = messages[message].peer;
         self.peers[peer as usize].waiting.push_front(messages, message);
@@ -195,6 +211,7 @@ impl ClassQueue {
     }
 
     /// Takes the peer's first waiting message. The next peer's message is admitted then.
+    #[inline]
     pub fn pop_waiting(&mut self, peer: u32, messages: &Messages) -> Option<u32> {
         let message = self.peers[peer as usize].waiting.pop(messages)?;
         self.waiting -= 1;
@@ -205,11 +222,13 @@ impl ClassQueue {
     }
 
     /// Takes the first peer out of the list of those that wait for admissions, until it is offered again.
+    #[inline]
     pub fn put_off_admission(&mut self) {
         self.admissions.pop();
     }
 
     /// Takes a message out of those that wait.
+    #[inline]
     pub fn take_waiting(&mut self, message: u32, messages: &mut Messages) {
         let peer = messages[message].peer;
         self.peers[peer as usize].waiting.take_one(messages, message);
@@ -217,27 +236,31 @@ impl ClassQueue {
     }
 
     /// Begins to read a message. The caller offers the peer.
+    #[inline]
     pub fn push_running(&mut self, message: u32, messages: &mut Messages) {
         let peer = messages[message].peer;
         self.peers[peer as usize].running.push(messages, message);
     }
 
     /// Takes a message out of those being read.
+    #[inline]
     pub fn take_running(&mut self, message: u32, messages: &mut Messages) {
         let peer = messages[message].peer;
         self.peers[peer as usize].running.take_one(messages, message);
     }
 
     /// Passes over the peer whose turn it is.
+    #[inline]
     pub fn pass(&mut self) {
         self.turns.rotate();
     }
 
     /// Returns whether the peer may have so many bytes read in its turn. If not, it may have a fragment more
-    /// in its next turn, and the turn passes on.
+    /// in its next turn, and the turn passes on. A peer that is alone always may.
+    #[inline]
     pub fn may_use(&mut self, peer: u32, bytes: u32, fragment_bytes: u32) -> bool {
         let queue = &mut self.peers[peer as usize];
-        if queue.deficit_bytes >= bytes {
+        if queue.deficit_bytes >= bytes || self.turns.len() == 1 {
             return true;
         }
         queue.deficit_bytes += fragment_bytes;
@@ -246,6 +269,7 @@ impl ClassQueue {
     }
 
     /// Counts bytes that the peer has read in its turn.
+    #[inline]
     pub fn used(&mut self, peer: u32, bytes: u32, now_ns: u64) {
         let queue = &mut self.peers[peer as usize];
         queue.deficit_bytes = queue.deficit_bytes.saturating_sub(bytes);
