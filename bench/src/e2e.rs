@@ -17,7 +17,7 @@ use crate::consumer::Consumer;
 use crate::processor_time::{ThreadTime, is_beside_messages};
 use crate::report::{Bound, Row, RunSize, median};
 use crate::residency::touched::Touched;
-use crate::rig::{APP, Rig, read_all, reads_max};
+use crate::rig::{APP, Rig, read_all, reads_of_a_sender_max};
 use crate::send_loop::{Count, Messages, SendLoop};
 use jet_client::send::SenderOptions;
 #[cfg(feature = "verbs")]
@@ -142,7 +142,7 @@ fn limits(
     for _ in 0..LIMIT_LOADS_MAX {
         load.large(bytes)?;
         status = rig.status()?;
-        if status.reads.high_water >= reads_max() {
+        if status.reads.high_water >= reads_of_a_sender_max() {
             break;
         }
     }
@@ -172,10 +172,10 @@ fn limits(
         timed("escape memory in use at once, at most", "MiB", escaped_at_once, Bound::None),
         timed("escape memory taken, all in all", "MiB", mebibytes(taken), Bound::None),
         exact(
-            "READs at once, at most",
+            "READs of one sender at once, at most",
             "READs",
             f64::from(status.reads.high_water),
-            Bound::Exactly(f64::from(reads_max())),
+            Bound::Exactly(f64::from(reads_of_a_sender_max())),
         ),
     ]);
     Ok(())

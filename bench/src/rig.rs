@@ -78,6 +78,11 @@ pub fn reads_max() -> u32 {
     jet_core::Config::default().reads_max
 }
 
+/// Returns how many of these READs one sender may have at once.
+pub fn reads_of_a_sender_max() -> u32 {
+    reads_max() * jet_core::Config::default().peer_share_percent / 100
+}
+
 /// A daemon, and possibly an application. Both processes end when the rig is dropped.
 pub struct Rig {
     // In the order in which they end: an application first, and the folder once nobody uses it.
