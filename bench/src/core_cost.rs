@@ -124,7 +124,7 @@ impl Machine {
         let hello =
             Hello { versions: Versions::SUPPORTED, features: 0, sender_id: 1, receive_entries: 64, app };
         let peer = receiver.handle_hello(&hello, &mut handler).expect("the first peer").peer;
-        receiver.handle_connected(0, peer, u32::MAX);
+        receiver.handle_connected(peer, u32::MAX);
         receiver.flush(0, &mut handler);
         Self { receiver, handler, session, peer, sequence: 0, now_ns: 0 }
     }

@@ -165,7 +165,7 @@ impl Talk {
         match joined.and_then(|hello| self.receiver.handle_hello(&hello, &mut self.world)) {
             Ok(joined) => {
                 self.world.said.push_back(joined.welcome.encode().to_vec());
-                self.receiver.handle_connected(self.now_ns, joined.peer, 1);
+                self.receiver.handle_connected(joined.peer, 1);
                 self.peer = Some(joined.peer);
             }
             Err(refusal) => self.world.said.push_back(refusal.encode().to_vec()),

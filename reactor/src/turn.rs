@@ -135,7 +135,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
             Event::ConnectRequest { qp, private_data } => self.answer_connect_request(qp, &private_data),
             Event::Connected { qp, reads_max, .. } => {
                 if let Some(peer) = self.handler.peers.peer(qp) {
-                    self.receiver.handle_connected(now_ns, peer, reads_max);
+                    self.receiver.handle_connected(peer, reads_max);
                 }
             }
             Event::Rejected { qp, .. } | Event::Disconnected { qp, .. } => {

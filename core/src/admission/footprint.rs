@@ -12,18 +12,12 @@ impl<P: GrantPolicy> Admission<P> {
     /// Returns the bytes that a message is expected to take up in the pool when it is admitted. The paper's
     /// footprint (Jet §3.2, §4) is its session's throughput times its post-NIC time. A message of a session
     /// that was not measured yet counts in full, for its application may collect all of it before it gives
-    /// anything back. No application can collect a long message: see [`Self::under_way`].
+    /// anything back. No application can collect a long message: see [`under_way`].
     #[inline]
-    pub(super) fn first_footprint(
-        &self,
-        message: u32,
-        messages: &mut Messages,
-        pool: &Pool,
-        view: &impl View,
-    ) -> u64 {
+    pub(super) fn first_footprint(&self, message: u32, messages: &mut Messages, view: &impl View) -> u64 {
         let (session, length) = (messages[message].session, messages[message].length);
-        if is_long(length, pool) {
-            return self.under_way(message, messages);
+        if self.is_long(length) {
+            return under_way(message, messages);
         }
         let least = length.min(u64::from(self.limits.fragment_bytes));
         let measured = measured_footprint_bytes(view.bytes_per_ms(session), view.post_nic_ns(session));
@@ -34,22 +28,19 @@ impl<P: GrantPolicy> Admission<P> {
     /// Returns the footprint of a message before its next READ is posted. It is no more than what has not
     /// arrived: what has arrived is in the pool, or was given back.
     #[inline]
-    pub(super) fn next_footprint(&self, message: u32, messages: &mut Messages, pool: &Pool) -> u64 {
+    pub(super) fn next_footprint(&self, message: u32, messages: &mut Messages) -> u64 {
         let record = &messages[message];
         let coming = record.length - record.arrived;
-        if is_long(record.length, pool) {
-            return self.under_way(message, messages);
+        if self.is_long(record.length) {
+            return under_way(message, messages);
         }
         messages.transfer(message).footprint_bytes.min(coming)
     }
 
-    /// Returns the bytes of a long message that are under way, and those of its next fragment.
+    /// Returns whether a message is too long to be collected: it takes up more than half of the pool.
     #[inline]
-    fn under_way(&self, message: u32, messages: &mut Messages) -> u64 {
-        let requested = messages.transfer(message).requested;
-        let record = &messages[message];
-        (requested - record.arrived + u64::from(self.limits.fragment_bytes))
-            .min(record.length - record.arrived)
+    pub(super) fn is_long(&self, length: u64) -> bool {
+        length > self.limits.long_bytes
     }
 
     /// Counts a message's footprint anew.
@@ -71,7 +62,9 @@ impl<P: GrantPolicy> Admission<P> {
     }
 }
 
-/// Returns whether a message is too long to be collected: it takes up more than half of the pool.
-fn is_long(length: u64, pool: &Pool) -> bool {
-    length > u64::from(pool.total()) * SLAB_BYTES as u64 / 2
+/// Returns the bytes of a long message that are under way. Those of all long messages together are no more
+/// than the READs in flight.
+#[inline]
+fn under_way(message: u32, messages: &mut Messages) -> u64 {
+    messages.transfer(message).requested - messages[message].arrived
 }

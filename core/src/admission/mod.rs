@@ -18,6 +18,7 @@
 //! flight), `requests` (records of messages), and the [`View`] passed to [`Admission::next`], which says what
 //! a session holds.
 
+mod after_slow;
 mod footprint;
 mod footprint_window;
 mod peers;
@@ -39,6 +40,7 @@ use crate::messages::{MessageState, Messages};
 use crate::pool::{Pool, Share};
 use crate::stats::ReadsWaitFor;
 use crate::time::TurnTime;
+use after_slow::AfterSlow;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use jet_escape::Pressure;
@@ -47,7 +49,7 @@ use reading::{Out, Reading};
 use requests::Requests;
 use shares::{InFlight, Shares, Turn};
 use suspension::Suspension;
-use turns::{ClassQueue, Ring};
+use turns::ClassQueue;
 
 /// Permission to read one fragment of a message.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +69,8 @@ struct Limits {
     reads_max: u32,
     fragment_bytes: u32,
     srq_floor_slabs: u32,
+    /// Length up to which an application can collect a message.
+    long_bytes: u64,
     /// Whether a session that holds more than half of the pool leaves an eighth of the pool to the others.
     leaves_room: bool,
 }
@@ -82,13 +86,9 @@ pub(crate) struct Admission<P> {
     requests: Requests,
     /// Messages that are being read.
     reading: Reading,
-    /// Peers that are out of turn because slow peers have all that they may have, in the order of their
-    /// return.
-    after_slow: Ring,
+    after_slow: AfterSlow,
     /// Bytes of READs in flight, and of those being checked.
     in_flight_bytes: u64,
-    /// Time when a peer with nothing in flight last got a READ, or began to wait for those of slow peers.
-    newcomer_ns: u64,
     /// Time when a READ was last posted.
     posted_ns: u64,
     /// Footprint window that bounds the READ share's use; `None` where the configuration does not let it
@@ -119,15 +119,15 @@ impl<P: GrantPolicy> Admission<P> {
                 reads_max: config.reads_max,
                 fragment_bytes: config.fragment_bytes,
                 srq_floor_slabs: config.srq_floor_slabs,
+                long_bytes: u64::from(config.pool_slabs) * SLAB_BYTES as u64 / 2,
                 leaves_room: config.escape.enabled,
             },
             queues: (0..config.classes).map(|_| ClassQueue::new(peers)).collect(),
             shares: Shares::new(config),
             requests: Requests::new(peers, config.sessions_max),
             reading: Reading::new(peers),
-            after_slow: Ring::new(peers),
+            after_slow: AfterSlow::new(config.classes, peers),
             in_flight_bytes: 0,
-            newcomer_ns: 0,
             posted_ns: 0,
             following,
             straggler_slabs: 0,
@@ -159,27 +159,14 @@ impl<P: GrantPolicy> Admission<P> {
     ) -> Option<Grant> {
         // Peers that waited for READs of slow peers return to their turns one by one, while there is room.
         self.waits_for = ReadsWaitFor::Senders;
-        let mut returns = self.shares.slow_room();
-        self.return_slow(&mut returns, time);
+        let mut room = self.shares.unproven_room();
+        self.return_after_slow(&mut room, time);
         loop {
             let grant = self.next_in_turn(time, reads_in_use, (messages, pool), view);
-            if grant.is_some() || !self.return_slow(&mut returns, time) {
+            if grant.is_some() || !self.return_after_slow(&mut room, time) {
                 return grant;
             }
         }
-    }
-
-    /// Lets one peer that waited for READs of slow peers take turns again.
-    fn return_slow(&mut self, returns: &mut u32, time: TurnTime) -> bool {
-        if *returns == 0 || self.reading.in_turn() >= self.limits.reads_max {
-            return false;
-        }
-        let Some(peer) = self.after_slow.pop() else { return false };
-        *returns -= 1;
-        if self.reading.out(peer) == Some(Out::Slow) {
-            self.return_to_turns(peer, time.now_ns);
-        }
-        true
     }
 
     fn next_in_turn(
@@ -194,7 +181,7 @@ impl<P: GrantPolicy> Admission<P> {
             let class = usize::from(self.policy.next_class(&heads, time.now_ns)?);
             // New messages are admitted first, while the concurrency window has room. So 32 short ones run
             // side by side, and one long one does not hold the others up.
-            while self.admit(class, time, messages, pool, view) {}
+            while self.admit(class, messages, pool, view) {}
             if let Some(grant) = self.turn(class, time, reads_in_use, (messages, pool), view) {
                 return Some(grant);
             }
@@ -220,23 +207,18 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Admits the class's next message if its footprint fits and the concurrency window has room: fewer than
-    /// `reads_max` messages are being read, not counting those of peers out of turn. A class of which none is
-    /// being read has the next one admitted whatever the others take up, for their messages may be endless.
-    /// Returns whether one was admitted.
-    fn admit(
-        &mut self,
-        class: usize,
-        time: TurnTime,
-        messages: &mut Messages,
-        pool: &Pool,
-        view: &impl View,
-    ) -> bool {
+    /// `reads_max` messages are being read, not counting those of peers out of turn. The first message of a
+    /// peer in a class is admitted all the same, for the others' messages may be endless. Where only such
+    /// messages are being read, the next one is admitted whatever they take up. Returns whether one was
+    /// admitted.
+    fn admit(&mut self, class: usize, messages: &mut Messages, pool: &Pool, view: &impl View) -> bool {
         let Some((peer, message)) = self.first_waiting(class, messages, pool, view) else { return false };
         let has_turn = self.queues[class].next_turn(|peer| self.reading.is_out(peer)).is_some();
-        if self.reading.in_turn() >= self.limits.reads_max && has_turn {
+        let is_full = self.reading.in_turn() >= self.limits.reads_max;
+        if is_full && has_turn && !self.reading.is_new(peer, class) {
             return false;
         }
-        let footprint = self.first_footprint(message, messages, pool, view);
+        let footprint = self.first_footprint(message, messages, view);
         let fits = !self.reading.has_counted(class)
             || self.reading.footprint_bytes() + footprint <= self.footprint_room(pool);
         let session = messages[message].session;
@@ -246,7 +228,7 @@ impl<P: GrantPolicy> Admission<P> {
         }
         self.pop_waiting(class, peer, messages);
         // A message that takes escape memory instead of waiting (Jet §5) will not be in the cache at all.
-        self.begin_reading(message, !fits, if fits { footprint } else { 0 }, time.now_ns, messages);
+        self.begin_reading(message, !fits, if fits { footprint } else { 0 }, messages);
         true
     }
 
@@ -256,7 +238,6 @@ impl<P: GrantPolicy> Admission<P> {
         message: u32,
         in_memory: bool,
         footprint_bytes: u64,
-        now_ns: u64,
         messages: &mut Messages,
     ) {
         messages[message].state = MessageState::Running;
@@ -265,10 +246,10 @@ impl<P: GrantPolicy> Admission<P> {
         debug_assert!(!transfer.running, "message {message} is being read already");
         transfer.running = true;
         transfer.in_memory = in_memory;
-        self.reading.begin(peer, class);
+        self.reading.begin(peer, class, self.is_long(messages[message].length));
         self.set_footprint(message, footprint_bytes, messages);
         self.queues[class].push_running(message, messages);
-        self.offer(class, peer, now_ns);
+        self.offer(class, peer);
     }
 
     /// Grants the next fragment of the class's peer whose turn it is, if there is room for it.
@@ -285,6 +266,7 @@ impl<P: GrantPolicy> Admission<P> {
         let wanted = (2 * self.fragment_slabs()).max(self.room_left_by_most(pool));
         let room = pool.read_room(wanted, view.srq_needed());
         let in_flight = InFlight { reads: reads_in_use, bytes: self.in_flight_bytes };
+        let mut after_any = 0;
         // Each peer twice, for its turn may begin with the first visit.
         for _ in 0..2 * self.queues[class].turns() {
             let peer = self.queues[class].next_turn(|peer| self.reading.is_out(peer))?;
@@ -306,29 +288,31 @@ impl<P: GrantPolicy> Admission<P> {
                     continue;
                 }
                 Turn::AfterSlow => {
-                    self.reading.leave_turns(peer, Out::Slow);
-                    if self.after_slow.head().is_none() {
-                        self.newcomer_ns = time.stall_free_ns;
-                    }
-                    self.after_slow.push(peer);
+                    self.wait_after_slow(peer);
                     continue;
                 }
                 Turn::AfterAny => {
                     self.waits_for = ReadsWaitFor::Window;
                     self.queues[class].pass();
+                    after_any += 1;
+                    if after_any > self.limits.reads_max {
+                        // The others have their turns after the next READ's end.
+                        return None;
+                    }
                     continue;
                 }
             }
             let slabs = bytes.div_ceil(SLAB_BYTES_U32);
             let room = if share == Share::Spilled { pool.memory_room() } else { room };
             // A shorter fragment is better than none, but only where nothing else under way will give room
-            // back.
-            if room < slabs && (room == 0 || reads_in_use > 0) {
+            // back soon.
+            if room < slabs && (room == 0 || reads_in_use > self.shares.slow_reads()) {
                 self.waits_for = ReadsWaitFor::Room;
-                return None;
+                self.queues[class].pass();
+                continue;
             }
             if !messages.transfer(message).in_memory {
-                let footprint = self.next_footprint(message, messages, pool);
+                let footprint = self.next_footprint(message, messages);
                 self.set_footprint(message, footprint, messages);
             }
             // Each run will need a slot.
@@ -388,18 +372,21 @@ impl<P: GrantPolicy> Admission<P> {
         None
     }
 
-    /// Lists a peer among those that take turns in a class, unless it is out of turn.
-    fn offer(&mut self, class: usize, peer: u32, now_ns: u64) {
-        if !self.reading.is_out(peer) {
-            self.queues[class].offer(peer, now_ns);
+    /// Lists a peer among those that take turns in a class, or among those that wait for READs of slow peers.
+    #[inline]
+    fn offer(&mut self, class: usize, peer: u32) {
+        match self.reading.out(peer) {
+            None => self.queues[class].offer(peer, self.reading.is_new(peer, class)),
+            Some(Out::Own) => {}
+            Some(Out::Slow) => self.after_slow.push(self.shares.standing(peer), class, peer),
         }
     }
 
     /// Lets a peer take turns again, in all classes.
-    fn return_to_turns(&mut self, peer: u32, now_ns: u64) {
+    fn return_to_turns(&mut self, peer: u32) {
         if self.reading.return_to_turns(peer) {
-            for queue in &mut self.queues {
-                queue.offer(peer, now_ns);
+            for (class, queue) in self.queues.iter_mut().enumerate() {
+                queue.offer(peer, self.reading.is_new(peer, class));
             }
         }
     }
@@ -459,10 +446,9 @@ impl<P: GrantPolicy> Admission<P> {
         self.set_footprint(message, 0, messages);
         messages.transfer(message).running = false;
         let (peer, class) = (messages[message].peer, messages[message].class());
-        self.reading.end(peer, class);
-        // Where the peer had as many as it may, another one can be admitted now.
-        let since_ns = self.queues[class].since_ns;
-        self.offer(class, peer, since_ns);
+        self.reading.end(peer, class, self.is_long(messages[message].length));
+        // If it was the peer's last one, the peer's next message is admitted before those of others.
+        self.offer(class, peer);
     }
 
     /// Takes a message out of the queue or list it waits in; no further READ is posted for it.

@@ -25,9 +25,9 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Sets how many READs the peer's connection takes at once.
-    pub fn set_reads_max(&mut self, now_ns: u64, peer: u32, reads_max: u32) {
+    pub fn set_reads_max(&mut self, peer: u32, reads_max: u32) {
         self.shares.set_reads_max(peer, reads_max);
-        self.return_to_turns(peer, now_ns);
+        self.return_to_turns(peer);
     }
 
     /// Returns the READs of the peer's memory in flight.
@@ -97,24 +97,30 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Notes which peers have stalled. Returns a peer to disconnect: others have waited for long because of
-    /// READs that do not end, and it is the one whose READs have taken longest.
-    pub fn tick(&mut self, time: TurnTime, reads_in_use: u32) -> Option<u32> {
+    /// READs that do not end, and it is the one whose READs have taken longest. `is_leaving` says which peers
+    /// are being disconnected already.
+    pub fn tick(
+        &mut self,
+        time: TurnTime,
+        reads_in_use: u32,
+        is_leaving: impl Fn(u32) -> bool,
+    ) -> Option<u32> {
         let now_ns = time.stall_free_ns;
         self.shares.tick(now_ns);
         for &peer in self.shares.busy() {
             self.reading.set_standing(peer, self.shares.standing(peer));
         }
-        let waits = |since_ns: u64| now_ns.saturating_sub(since_ns) >= STARVED_NS;
         let is_full = reads_in_use >= self.limits.reads_max
             || self.shares.is_full(self.in_flight_bytes + u64::from(self.limits.fragment_bytes));
-        let are_starved = (self.after_slow.len() > 0 && waits(self.newcomer_ns))
-            || (is_full && self.has_work() && waits(self.posted_ns));
+        let waits_for_any = is_full && self.has_work() && now_ns.saturating_sub(self.posted_ns) >= STARVED_NS;
+        let are_starved = self.waits_after_slow(STARVED_NS, now_ns) || waits_for_any;
         if !are_starved {
             return None;
         }
-        let peer = self.shares.longest_stalled(now_ns)?;
+        let peer = self.shares.longest_stalled(now_ns, is_leaving)?;
         // Its end has some time to give others room before the next one goes.
-        (self.newcomer_ns, self.posted_ns) = (now_ns, now_ns);
+        self.posted_ns = now_ns;
+        self.after_slow.begin_anew(now_ns);
         Some(peer)
     }
 
@@ -132,17 +138,23 @@ impl<P: GrantPolicy> Admission<P> {
             record.state = MessageState::Settling;
         }
         self.posted_ns = time.stall_free_ns;
-        if self.shares.reads(peer) == 0 {
-            self.newcomer_ns = time.stall_free_ns;
-        }
+        let was_idle = self.shares.reads(peer) == 0;
         self.shares.posted(peer, u64::from(bytes), time.stall_free_ns);
-        self.reading.set_standing(peer, self.shares.standing(peer));
+        let standing = self.shares.standing(peer);
+        if was_idle {
+            self.after_slow.granted(standing, time.stall_free_ns);
+        }
+        self.reading.set_standing(peer, standing);
         let queue = &mut self.queues[class];
         queue.take_running(message, messages);
         if more {
             queue.push_running(message, messages);
         }
         queue.used(peer, bytes, time.now_ns);
+        if !more {
+            // The peer may have another message read side by side.
+            self.offer(class, peer);
+        }
         self.in_flight_bytes += u64::from(bytes);
         self.reading.posted(peer, u64::from(bytes));
     }
@@ -154,7 +166,7 @@ impl<P: GrantPolicy> Admission<P> {
         self.shares.ended(peer, u64::from(bytes), posted_ns, time.stall_free_ns, ok);
         self.reading.set_standing(peer, self.shares.standing(peer));
         if self.reading.out(peer) == Some(Out::Own) {
-            self.return_to_turns(peer, time.now_ns);
+            self.return_to_turns(peer);
         }
     }
 }

@@ -2,26 +2,26 @@
 
 use crate::config::CLASSES_MAX;
 
-/// The head of one class's work: the message that has waited longest in it.
+/// A class that has something to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueHead {
-    /// Class of the message, 0 the most urgent.
+    /// The class, 0 the most urgent.
     pub class: u8,
-    /// Time at which the message began to wait for a READ, in nanoseconds of the driver's clock.
+    /// Time since when the class has had something to read and was granted nothing, in nanoseconds of the
+    /// driver's clock.
     pub since_ns: u64,
 }
 
-/// A policy that decides which class is granted the next READ. Within a class the order is first come, first
-/// served.
+/// A policy that decides which class is granted the next READ. Within a class senders take turns.
 pub trait GrantPolicy {
     /// Returns the class to serve. `heads[c]` belongs to class `c`, and is `None` where nothing of that class
     /// waits.
     fn next_class(&self, heads: &[Option<QueueHead>; CLASSES_MAX], now_ns: u64) -> Option<u8>;
 }
 
-/// A policy of strict priority: the most urgent class goes first. A class that has waited longer than the
-/// aging bound goes before the more urgent ones; of several such classes, the one that has waited longest. So
-/// no class starves.
+/// A policy of strict priority: the most urgent class goes first. A class that was granted nothing for longer
+/// than the aging bound goes before the more urgent ones, for one fragment; of several such classes, the one
+/// that has waited longest. So no class starves.
 #[derive(Clone, Copy, Debug)]
 pub struct StrictWithAging {
     /// Aging bound: nanoseconds of waiting after which a class goes before more urgent ones.

@@ -1,8 +1,9 @@
 //! Counts of the messages that are being read, by peer: how many there are, and their footprint.
 //!
-//! Two kinds of messages are counted apart, so that they hold nobody up. The messages of a peer that is out
+//! Three kinds of messages are counted apart, so that they hold nobody up. The messages of a peer that is out
 //! of turn do not count against the concurrency window, for they wait for their own peer. The messages of a
-//! slow peer have no footprint beyond what lies in the pool, for little of them comes at a time.
+//! slow peer have no footprint beyond what lies in the pool, for little of them comes at a time. A message
+//! that is too long to be collected has a footprint, but no other message waits for its end.
 
 use super::shares::Standing;
 use crate::config::CLASSES_MAX;
@@ -27,6 +28,8 @@ struct Peer {
     total: u32,
     /// Number of the messages, by class.
     messages: [u32; CLASSES_MAX],
+    /// Number of those that are not long, by class.
+    short: [u32; CLASSES_MAX],
     footprint_bytes: u64,
     /// Bytes of the READs in flight, and of those being checked.
     in_flight_bytes: u64,
@@ -43,7 +46,8 @@ impl Peer {
 /// Messages whose footprint counts.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
-    messages: [u32; CLASSES_MAX],
+    /// Number of those that are not long, by class.
+    short: [u32; CLASSES_MAX],
     footprint_bytes: u64,
     in_flight_bytes: u64,
 }
@@ -87,10 +91,11 @@ impl Reading {
         self.in_turn
     }
 
-    /// Returns whether any message of the class is being read whose footprint counts.
+    /// Returns whether any message of the class is being read whose footprint counts, and which will end soon
+    /// enough to wait for it.
     #[inline]
     pub fn has_counted(&self, class: usize) -> bool {
-        self.counted.messages[class] > 0
+        self.counted.short[class] > 0
     }
 
     /// Returns the footprint of the messages that are being read.
@@ -105,10 +110,10 @@ impl Reading {
         self.counted.in_flight_bytes
     }
 
-    /// Returns the number of the peer's messages that are being read.
+    /// Returns whether no message of the class is being read of the peer.
     #[inline]
-    pub fn of_peer(&self, peer: u32) -> u32 {
-        self.peers[peer as usize].total
+    pub fn is_new(&self, peer: u32, class: usize) -> bool {
+        self.peers[peer as usize].messages[class] == 0
     }
 
     /// Returns whether the peer is out of turn, and why.
@@ -122,26 +127,28 @@ impl Reading {
         self.out(peer).is_some()
     }
 
-    /// Counts a message of the peer that is read from now on.
+    /// Counts a message of the peer that is read from now on. `is_long`: it is too long to be collected.
     #[inline]
-    pub fn begin(&mut self, peer: u32, class: usize) {
+    pub fn begin(&mut self, peer: u32, class: usize, is_long: bool) {
         let state = &mut self.peers[peer as usize];
         state.messages[class] += 1;
+        state.short[class] += u32::from(!is_long);
         state.total += 1;
         self.messages += 1;
         self.in_turn += u32::from(state.out.is_none());
-        self.counted.messages[class] += u32::from(state.has_footprint());
+        self.counted.short[class] += u32::from(!is_long && state.has_footprint());
     }
 
     /// Counts a message of the peer that is not read any more. Its footprint is 0 by then.
     #[inline]
-    pub fn end(&mut self, peer: u32, class: usize) {
+    pub fn end(&mut self, peer: u32, class: usize, is_long: bool) {
         let state = &mut self.peers[peer as usize];
         state.messages[class] -= 1;
+        state.short[class] -= u32::from(!is_long);
         state.total -= 1;
         self.messages -= 1;
         self.in_turn -= u32::from(state.out.is_none());
-        self.counted.messages[class] -= u32::from(state.has_footprint());
+        self.counted.short[class] -= u32::from(!is_long && state.has_footprint());
     }
 
     /// Counts that the footprint of one of the peer's messages has changed.
@@ -219,7 +226,7 @@ impl Reading {
         }
         let add = after.has_footprint();
         let apply = |sum: u64, part: u64| if add { sum + part } else { sum - part };
-        for (sum, part) in self.counted.messages.iter_mut().zip(after.messages) {
+        for (sum, part) in self.counted.short.iter_mut().zip(after.short) {
             *sum = if add { *sum + part } else { *sum - part };
         }
         self.counted.footprint_bytes = apply(self.counted.footprint_bytes, after.footprint_bytes);

@@ -167,8 +167,9 @@ impl<P: GrantPolicy> Admission<P> {
         } else {
             messages[message].state = MessageState::Waiting;
             queued.waiting += 1;
+            self.queues[class].wait_from(now_ns);
             self.queues[class].push_waiting(message, messages);
-            self.offer(class, peer, now_ns);
+            self.offer(class, peer);
         }
     }
 
@@ -235,8 +236,8 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Returns the class's next message to admit, and its peer. Messages before it whose sessions may not
-    /// have anything now are deferred with their sessions. Peers of which enough messages are being read are
-    /// passed over until one of these has ended.
+    /// have anything now are deferred with their sessions. Peers of which enough messages of the class are
+    /// being read are passed over until the last READ of one of these is posted.
     pub(super) fn first_waiting(
         &mut self,
         class: usize,
@@ -245,13 +246,15 @@ impl<P: GrantPolicy> Admission<P> {
         view: &impl View,
     ) -> Option<(u32, u32)> {
         loop {
-            let peer = self.queues[class].next_admission(|peer| self.reading.is_out(peer))?;
+            let reading = &self.reading;
+            let is_new = |peer| reading.is_new(peer, class);
+            let peer = self.queues[class].next_admission(|peer| reading.is_out(peer), is_new)?;
             let message = self.queues[class].first_waiting(peer)?;
             if !self.may_continue(message, messages, pool, view) {
                 self.suspend(messages[message].session, view);
                 self.pop_waiting(class, peer, messages);
                 self.defer(message, messages);
-            } else if self.reading.of_peer(peer) >= self.shares.messages_max(peer) {
+            } else if self.queues[class].running_of(peer) >= self.shares.messages_max(peer) {
                 self.queues[class].put_off_admission();
             } else {
                 return Some((peer, message));
@@ -341,12 +344,13 @@ impl<P: GrantPolicy> Admission<P> {
         let class = messages[message].class();
         self.count_waiting(message, messages, 1);
         messages[message].state = MessageState::Waiting;
+        self.queues[class].wait_from(now_ns);
         if first {
             self.queues[class].push_waiting_first(message, messages);
         } else {
             self.queues[class].push_waiting(message, messages);
         }
-        self.offer(class, messages[message].peer, now_ns);
+        self.offer(class, messages[message].peer);
     }
 
     /// Puts the rest of the deferred messages at the ends of the queues where none of the session's waits any
@@ -386,13 +390,14 @@ impl<P: GrantPolicy> Admission<P> {
         {
             return;
         }
+        self.queues[messages[awaited].class()].wait_from(now_ns);
         if state == MessageState::Deferred {
             self.take_deferred(awaited, messages);
         } else {
             self.take_waiting(awaited, messages);
         }
-        let footprint_bytes = self.first_footprint(awaited, messages, pool, view);
-        self.begin_reading(awaited, false, footprint_bytes, now_ns, messages);
+        let footprint_bytes = self.first_footprint(awaited, messages, view);
+        self.begin_reading(awaited, false, footprint_bytes, messages);
     }
 
     /// Returns whether the session is suspended.

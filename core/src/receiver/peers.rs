@@ -56,8 +56,8 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// Handles a connection that is established: the peer may be sent something. `reads_max`: how many READs
     /// the connection takes at once, as its two NICs agreed. Further READs wait in admission.
-    pub fn handle_connected(&mut self, now_ns: u64, peer: PeerId, reads_max: u32) {
-        self.admission.set_reads_max(now_ns, peer.0, reads_max);
+    pub fn handle_connected(&mut self, peer: PeerId, reads_max: u32) {
+        self.admission.set_reads_max(peer.0, reads_max);
         self.outbox.mark_established(peer.0);
     }
 

@@ -13,6 +13,7 @@ use super::Receiver;
 use crate::admission::GrantPolicy;
 use crate::effects::Effects;
 use crate::index::NONE;
+use crate::outbox::Link;
 use jet_wire::message::ByeReason;
 
 impl<P: GrantPolicy> Receiver<P> {
@@ -60,7 +61,9 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// Disconnects one peer whose READs have not ended for long, when others get nothing because of them.
     pub(super) fn disconnect_stalled(&mut self, now_ns: u64, effects: &mut impl Effects) {
-        if let Some(peer) = self.admission.tick(self.turn_time(now_ns), self.reads.in_use()) {
+        let time = self.turn_time(now_ns);
+        let is_leaving = |peer| matches!(self.outbox.link(peer), Link::Leaving { .. });
+        if let Some(peer) = self.admission.tick(time, self.reads.in_use(), is_leaving) {
             self.stats.stalled_peers += 1;
             self.expel(peer, ByeReason::Unresponsive, effects);
         }

@@ -12,10 +12,14 @@
 //!   span. It is granted no further READ before one ends. Honest pauses cost nothing else.
 //!
 //! A peer is prompt if its READs usually end within [`PROMPT_NS`] and it has not stalled. The others are
-//! slow, and so is a peer that has delivered nothing yet. Many slow peers together would still hold
-//! everything, with one fragment each. So slow peers together have at most three quarters of READs and bytes.
-//! Of all READs and bytes, the last eighth is for peers that have nothing in flight. So there is always some
-//! room for a prompt peer, and it is not for long that one takes it.
+//! slow, or new: they have delivered nothing yet. Many of these together would still hold everything, with
+//! one fragment each. So slow peers together have at most five eighths of READs and bytes, and slow and new
+//! ones three quarters. Of all READs and bytes, the last eighth is for peers that have nothing in flight. So
+//! there is always some room for a prompt peer, and it is not for long that one takes it. Slow peers leave
+//! some to the new ones.
+//!
+//! A peer whose round trip is longer than half of [`PROMPT_NS`] is slow, however well it delivers: it has an
+//! eighth of the READs.
 //!
 //! Times are of the clock that stands still while nobody calls the receiver: a peer is not slow because the
 //! receiver was.
@@ -41,8 +45,12 @@ const STALL_NS: u64 = 2_000_000;
 const STALL_SPANS: u64 = 4;
 /// Nanoseconds for which a stalled peer is waited for, at the least, while others get nothing because of it.
 const STALL_NS_MAX: u64 = 4_000_000_000;
-/// Percent of READs and bytes in flight that all slow peers together may have.
-const SLOW_PERCENT: u32 = 75;
+/// Nanoseconds after which a stalled peer is waited for no longer, however slow it has been.
+const STALL_NS_LIMIT: u64 = 30_000_000_000;
+/// Eighths of READs and bytes in flight that all slow peers together may have.
+const SLOW_EIGHTHS: u32 = 5;
+/// Eighths that all peers together may have that are slow or new.
+const UNPROVEN_EIGHTHS: u32 = 6;
 /// Nanoseconds of deliveries that a rate is measured over. Older ones count half.
 const RATE_NS: u64 = 50_000_000;
 /// Bytes at which older deliveries count half, too, so that no product overflows.
@@ -79,6 +87,16 @@ pub(super) struct InFlight {
     pub bytes: u64,
 }
 
+impl InFlight {
+    const NOTHING: Self = Self { reads: 0, bytes: 0 };
+
+    /// Returns whether another READ of `bytes` bytes is more than `most`. The first one is not.
+    #[inline]
+    fn is_full(self, bytes: u64, most: Self) -> bool {
+        self.reads > 0 && (self.reads >= most.reads || self.bytes + bytes > most.bytes)
+    }
+}
+
 /// What a peer has in flight, and what it delivered lately.
 #[derive(Clone, Copy, Debug)]
 struct Peer {
@@ -99,8 +117,7 @@ struct Peer {
     round_ns: u64,
     /// Time when the last READ ended, or when the first of those in flight was posted.
     progress_ns: u64,
-    /// How the peer delivered when it was last looked at. Unless it is prompt, what it has in flight counts
-    /// as slow peers'.
+    /// How the peer delivered when it was last looked at. What it has in flight counts as that of such peers.
     standing: Standing,
     /// Place of the peer in the list of those with READs in flight.
     busy: u32,
@@ -189,24 +206,28 @@ struct Limits {
     peer_reads: u32,
     peer_bytes: u64,
     /// The most of all slow peers together.
-    slow_reads: u32,
-    slow_bytes: u64,
+    slow: InFlight,
+    /// The most of all peers together that are slow or new.
+    unproven: InFlight,
 }
 
 impl Limits {
     fn new(config: &Config) -> Self {
         let fragment_bytes = u64::from(config.fragment_bytes);
-        let reads_of = |percent: u32| (config.reads_max * percent / 100).max(1);
-        let bytes_of = |percent: u32| (config.in_flight_bytes * u64::from(percent) / 100).max(fragment_bytes);
+        let reads_of = |part: u32, of: u32| (config.reads_max * part / of).max(1);
+        let bytes_of = |part: u32, of: u32| {
+            (config.in_flight_bytes * u64::from(part) / u64::from(of)).max(fragment_bytes)
+        };
+        let eighths = |part: u32| InFlight { reads: reads_of(part, 8), bytes: bytes_of(part, 8) };
         Self {
             shared: config.peer_share_percent < 100,
             fragment_bytes,
             reads: config.reads_max,
             bytes: config.in_flight_bytes,
-            peer_reads: reads_of(config.peer_share_percent),
-            peer_bytes: bytes_of(config.peer_share_percent),
-            slow_reads: reads_of(SLOW_PERCENT),
-            slow_bytes: bytes_of(SLOW_PERCENT),
+            peer_reads: reads_of(config.peer_share_percent, 100),
+            peer_bytes: bytes_of(config.peer_share_percent, 100),
+            slow: eighths(SLOW_EIGHTHS),
+            unproven: eighths(UNPROVEN_EIGHTHS),
         }
     }
 }
@@ -220,6 +241,31 @@ pub(super) struct Shares {
     busy: Vec<u32>,
     /// What slow peers have in flight.
     slow: InFlight,
+    /// What new peers have in flight.
+    new: InFlight,
+}
+
+/// READs that peers which are not prompt may have beyond those in flight.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UnprovenRoom {
+    slow: u32,
+    /// For slow and new peers together.
+    all: u32,
+}
+
+impl UnprovenRoom {
+    /// Returns how many READs peers of the kind may have.
+    #[inline]
+    pub fn of(&self, kind: Standing) -> u32 {
+        if kind == Standing::Slow { self.slow.min(self.all) } else { self.all }
+    }
+
+    /// Counts a READ that a peer of the kind is to have.
+    #[inline]
+    pub fn take(&mut self, kind: Standing) {
+        self.all -= 1;
+        self.slow -= u32::from(kind == Standing::Slow);
+    }
 }
 
 impl Shares {
@@ -229,7 +275,8 @@ impl Shares {
             limits,
             peers: vec![Peer::new(limits.fragment_bytes); config.peers_max as usize].into_boxed_slice(),
             busy: Vec::with_capacity(config.reads_max as usize),
-            slow: InFlight { reads: 0, bytes: 0 },
+            slow: InFlight::NOTHING,
+            new: InFlight::NOTHING,
         }
     }
 
@@ -260,19 +307,29 @@ impl Shares {
         if self.limits.shared { self.peers[peer as usize].window_bytes } else { self.limits.bytes }
     }
 
-    /// Returns how many messages of the peer may be read side by side: as many as its window has fragments,
-    /// and always two, so that a long one does not hold up a short one. With more, parts of several messages
-    /// would lie unread in the pool while the application waits for the rest of the first.
+    /// Returns how many of the peer's messages of a class may be read side by side, not counting those whose
+    /// last READ was posted: as many as its window has fragments, and always two, so that a long one does not
+    /// hold up a short one. With more, parts of several messages would lie unread in the pool while the
+    /// application waits for the rest of the first.
     #[inline]
     pub fn messages_max(&self, peer: u32) -> u32 {
         let fragments = self.window_bytes(peer) / self.limits.fragment_bytes;
         u32::try_from(fragments).unwrap_or(u32::MAX).max(2).min(self.limits.reads)
     }
 
-    /// Returns how many READs slow peers may have beyond those in flight.
+    /// Returns how many READs peers that are not prompt may have beyond those in flight.
     #[inline]
-    pub fn slow_room(&self) -> u32 {
-        self.limits.slow_reads.saturating_sub(self.slow.reads)
+    pub fn unproven_room(&self) -> UnprovenRoom {
+        UnprovenRoom {
+            slow: self.limits.slow.reads.saturating_sub(self.slow.reads),
+            all: self.limits.unproven.reads.saturating_sub(self.slow.reads + self.new.reads),
+        }
+    }
+
+    /// Returns the READs of slow peers in flight.
+    #[inline]
+    pub fn slow_reads(&self) -> u32 {
+        self.slow.reads
     }
 
     /// Returns whether so many bytes in flight are more than there may be.
@@ -295,7 +352,8 @@ impl Shares {
         if !limits.shared {
             return Turn::Now;
         }
-        let is_prompt = state.standing_at(now_ns) == Standing::Prompt;
+        let standing = state.standing_at(now_ns);
+        let is_prompt = standing == Standing::Prompt;
         let has_own = state.reads > 0;
         if has_own {
             let reads_max = match (state.is_measured(), is_prompt) {
@@ -315,13 +373,16 @@ impl Shares {
                 return Turn::AfterAny;
             }
         }
-        if !is_prompt
-            && self.slow.reads > 0
-            && (self.slow.reads >= limits.slow_reads || self.slow.bytes + bytes > limits.slow_bytes)
-        {
-            return if has_own { Turn::AfterOwn } else { Turn::AfterSlow };
+        let unproven =
+            InFlight { reads: self.slow.reads + self.new.reads, bytes: self.slow.bytes + self.new.bytes };
+        let must_wait = !is_prompt
+            && (unproven.is_full(bytes, limits.unproven)
+                || (standing == Standing::Slow && self.slow.is_full(bytes, limits.slow)));
+        match (must_wait, has_own) {
+            (false, _) => Turn::Now,
+            (true, true) => Turn::AfterOwn,
+            (true, false) => Turn::AfterSlow,
         }
-        Turn::Now
     }
 
     /// Counts a READ that was posted.
@@ -336,9 +397,20 @@ impl Shares {
         }
         state.reads += 1;
         state.bytes += bytes;
-        if state.standing != Standing::Prompt {
-            self.slow.reads += 1;
-            self.slow.bytes += bytes;
+        let standing = state.standing;
+        if let Some(unproven) = self.unproven(standing) {
+            unproven.reads += 1;
+            unproven.bytes += bytes;
+        }
+    }
+
+    /// Returns what all peers of a standing have in flight; `None` for prompt ones.
+    #[inline]
+    fn unproven(&mut self, standing: Standing) -> Option<&mut InFlight> {
+        match standing {
+            Standing::New => Some(&mut self.new),
+            Standing::Slow => Some(&mut self.slow),
+            Standing::Prompt => None,
         }
     }
 
@@ -349,10 +421,12 @@ impl Shares {
         let state = &mut self.peers[peer as usize];
         state.reads -= 1;
         state.bytes -= bytes;
-        if state.standing != Standing::Prompt {
-            self.slow.reads -= 1;
-            self.slow.bytes -= bytes;
+        let standing = state.standing;
+        if let Some(unproven) = self.unproven(standing) {
+            unproven.reads -= 1;
+            unproven.bytes -= bytes;
         }
+        let state = &mut self.peers[peer as usize];
         if ok {
             state.measure(bytes, now_ns.saturating_sub(posted_ns), now_ns, &self.limits);
         }
@@ -385,31 +459,34 @@ impl Shares {
         if self.limits.shared { self.peers[peer as usize].standing } else { Standing::Prompt }
     }
 
-    /// Counts what the peer has in flight as slow peers', or not.
+    /// Counts what the peer has in flight as that of peers of its standing.
     #[inline]
     fn classify(&mut self, peer: u32, now_ns: u64) {
         let state = &mut self.peers[peer as usize];
         let now = state.standing_at(now_ns);
         let before = core::mem::replace(&mut state.standing, now);
-        let (counts, counted) = (now != Standing::Prompt, before != Standing::Prompt);
-        if counts == counted {
+        if now == before {
             return;
         }
-        if counts {
-            self.slow.reads += state.reads;
-            self.slow.bytes += state.bytes;
-        } else {
-            self.slow.reads -= state.reads;
-            self.slow.bytes -= state.bytes;
+        let (reads, bytes) = (state.reads, state.bytes);
+        if let Some(unproven) = self.unproven(before) {
+            unproven.reads -= reads;
+            unproven.bytes -= bytes;
+        }
+        if let Some(unproven) = self.unproven(now) {
+            unproven.reads += reads;
+            unproven.bytes += bytes;
         }
     }
 
-    /// Returns, of the peers that stalled long ago, the one that stalled first.
-    pub fn longest_stalled(&self, now_ns: u64) -> Option<u32> {
+    /// Returns, of the peers that stalled long ago, the one that stalled first. `is_leaving` says which peers
+    /// are being disconnected already.
+    pub fn longest_stalled(&self, now_ns: u64, is_leaving: impl Fn(u32) -> bool) -> Option<u32> {
         let silent_ns = |&peer: &u32| self.peers[peer as usize].silent_ns(now_ns);
         let has_stalled_long = |peer: &u32| {
             let usual_ns = self.peers[*peer as usize].usual_ns;
-            silent_ns(peer) > STALL_NS_MAX.max(usual_ns.saturating_mul(STALL_SPANS))
+            let span_ns = usual_ns.saturating_mul(STALL_SPANS).clamp(STALL_NS_MAX, STALL_NS_LIMIT);
+            silent_ns(peer) > span_ns && !is_leaving(*peer)
         };
         self.busy.iter().copied().filter(has_stalled_long).max_by_key(silent_ns)
     }

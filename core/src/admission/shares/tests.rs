@@ -104,6 +104,26 @@ fn many_slow_peers_leave_a_quarter_to_the_others() {
 }
 
 #[test]
+fn slow_peers_leave_some_to_new_ones() {
+    let mut bench = Bench::new(42);
+    // Each of these delivers a fragment in 100 ms.
+    (0..30).for_each(|peer| bench.deliver(peer, 2_621, 1));
+    let posted: u32 = (0..30).map(|peer| bench.post(peer, FRAGMENT)).sum();
+    assert_eq!(posted, 20, "five eighths of 32 READs");
+    assert_eq!(bench.turn(29, FRAGMENT), Turn::AfterSlow);
+    let posted: u32 = (30..42).map(|peer| bench.post(peer, FRAGMENT)).sum();
+    assert_eq!(posted, 4, "three quarters together");
+    assert_eq!(bench.turn(41, FRAGMENT), Turn::AfterSlow);
+    let mut room = bench.shares.unproven_room();
+    assert_eq!([Standing::New, Standing::Slow].map(|kind| room.of(kind)), [0, 0]);
+    bench.end(0, MS);
+    room = bench.shares.unproven_room();
+    assert_eq!([Standing::New, Standing::Slow].map(|kind| room.of(kind)), [1, 1]);
+    room.take(Standing::New);
+    assert_eq!(room.of(Standing::Slow), 0, "it is the same READ");
+}
+
+#[test]
 fn the_last_eighth_is_for_peers_with_nothing_in_flight() {
     let mut bench = Bench::new(4);
     (0..4).for_each(|peer| bench.deliver(peer, 1_000_000, 50));
@@ -125,9 +145,9 @@ fn a_peer_that_stops_delivering_gets_nothing_more_until_it_delivers() {
     bench.now_ns += 1;
     assert_eq!(bench.turn(0, FRAGMENT), Turn::AfterOwn);
     bench.shares.tick(bench.now_ns);
-    assert_eq!(bench.shares.slow_room(), 23, "what it has in flight counts as a slow peer's");
+    assert_eq!(bench.shares.slow_reads(), 1, "what it has in flight counts as a slow peer's");
     bench.end(0, 0);
-    assert_eq!(bench.shares.slow_room(), 24);
+    assert_eq!(bench.shares.slow_reads(), 0);
     assert!(bench.post(0, FRAGMENT) > 1, "one pause costs nothing else");
 }
 
@@ -137,11 +157,14 @@ fn the_peer_that_stalled_first_is_found_once_it_took_long() {
     bench.post(0, FRAGMENT);
     bench.now_ns += 1;
     bench.post(1, FRAGMENT);
-    assert_eq!(bench.shares.longest_stalled(bench.now_ns + STALL_NS_MAX - 1), None);
-    assert_eq!(bench.shares.longest_stalled(bench.now_ns + STALL_NS_MAX), Some(0));
-    assert_eq!(bench.shares.longest_stalled(bench.now_ns + 2 * STALL_NS_MAX), Some(0));
+    let stalled = |bench: &Bench, after_ns| bench.shares.longest_stalled(bench.now_ns + after_ns, |_| false);
+    assert_eq!(stalled(&bench, STALL_NS_MAX - 1), None);
+    assert_eq!(stalled(&bench, STALL_NS_MAX), Some(0));
+    assert_eq!(stalled(&bench, 2 * STALL_NS_MAX), Some(0));
+    let after_ns = bench.now_ns + 2 * STALL_NS_MAX;
+    assert_eq!(bench.shares.longest_stalled(after_ns, |peer| peer == 0), Some(1), "the first one is leaving");
     bench.end(0, 0);
-    assert_eq!(bench.shares.longest_stalled(bench.now_ns + 2 * STALL_NS_MAX), Some(1));
+    assert_eq!(stalled(&bench, 2 * STALL_NS_MAX), Some(1));
 }
 
 #[test]
@@ -150,8 +173,15 @@ fn an_honest_slow_peer_is_not_the_one_that_stalled() {
     bench.deliver(0, 100, 3);
     bench.post(0, FRAGMENT);
     // A fragment takes 2.6 s.
-    assert_eq!(bench.shares.longest_stalled(bench.now_ns + 10_000 * MS), None);
-    assert_eq!(bench.shares.longest_stalled(bench.now_ns + 11_000 * MS), Some(0));
+    let stalled = |bench: &Bench, after_ns| bench.shares.longest_stalled(bench.now_ns + after_ns, |_| false);
+    assert_eq!(stalled(&bench, 10_000 * MS), None);
+    assert_eq!(stalled(&bench, 11_000 * MS), Some(0));
+    // Four times this one's usual span are 105 s.
+    let mut bench = Bench::new(1);
+    bench.deliver(0, 10, 3);
+    bench.post(0, FRAGMENT);
+    assert_eq!(stalled(&bench, 30_000 * MS), None);
+    assert_eq!(stalled(&bench, 30_001 * MS), Some(0), "there is a limit");
 }
 
 #[test]
@@ -184,7 +214,7 @@ mod model {
                     2 => bench.shares.tick(bench.now_ns),
                     _ => bench.now_ns += span_ms * MS,
                 }
-                let mut slow = (0, 0);
+                let (mut slow, mut new) = ((0, 0), (0, 0));
                 for peer in 0..6 {
                     let own: Vec<_> = bench.posted.iter().filter(|read| read.0 == peer).collect();
                     let bytes: u64 = own.iter().map(|read| read.1).sum();
@@ -192,11 +222,14 @@ mod model {
                     prop_assert_eq!(bench.shares.bytes(peer), bytes);
                     prop_assert!(own.len() <= 24 && bytes <= 6 << 20, "a peer's share");
                     prop_assert_eq!(bench.shares.busy.contains(&peer), !own.is_empty());
-                    if bench.shares.peers[peer as usize].standing != Standing::Prompt {
-                        slow = (slow.0 + own.len(), slow.1 + bytes);
+                    match bench.shares.peers[peer as usize].standing {
+                        Standing::New => new = (new.0 + own.len(), new.1 + bytes),
+                        Standing::Slow => slow = (slow.0 + own.len(), slow.1 + bytes),
+                        Standing::Prompt => {}
                     }
                 }
                 prop_assert_eq!((bench.shares.slow.reads as usize, bench.shares.slow.bytes), slow);
+                prop_assert_eq!((bench.shares.new.reads as usize, bench.shares.new.bytes), new);
                 prop_assert!(bench.all.reads <= 32 && bench.all.bytes <= 8 << 20);
             }
         }

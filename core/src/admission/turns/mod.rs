@@ -96,10 +96,15 @@ pub(super) struct ClassQueue {
     /// Peers with messages that wait for admission. A peer may be listed that has none any more, or is out of
     /// turn: it is dropped when it comes first.
     admissions: Ring,
+    /// Of these, the peers of which no message of the class is being read. They go first. As in `admissions`,
+    /// some of them may have to be dropped.
+    newcomers: Ring,
     /// Peers with messages that are being read. As in `admissions`, some of them may have to be dropped.
     turns: Ring,
     /// Messages that wait for admission.
     waiting: u32,
+    /// Messages that are being read, and have something left to read.
+    running: u32,
     /// Time since when the class has had something to read and was granted nothing.
     pub since_ns: u64,
 }
@@ -110,8 +115,10 @@ impl ClassQueue {
         Self {
             peers: vec![empty; peers as usize].into_boxed_slice(),
             admissions: Ring::new(peers),
+            newcomers: Ring::new(peers),
             turns: Ring::new(peers),
             waiting: 0,
+            running: 0,
             since_ns: 0,
         }
     }
@@ -129,6 +136,27 @@ impl ClassQueue {
         self.turns.len() > 0 || self.waiting > 0
     }
 
+    /// Returns whether the peer has messages that wait for admission, or have something left to read.
+    #[inline]
+    pub fn has_messages_of(&self, peer: u32) -> bool {
+        let queue = &self.peers[peer as usize];
+        queue.waiting.len() > 0 || queue.running.len() > 0
+    }
+
+    /// Returns how many messages of the peer are being read, and have something left to read.
+    #[inline]
+    pub fn running_of(&self, peer: u32) -> u32 {
+        self.peers[peer as usize].running.len()
+    }
+
+    /// Notes that a message comes. If it is the only one, the class waits from now on.
+    #[inline]
+    pub fn wait_from(&mut self, now_ns: u64) {
+        if self.waiting + self.running == 0 {
+            self.since_ns = now_ns;
+        }
+    }
+
     /// Returns how many peers are in the list of those with messages being read.
     #[inline]
     pub fn turns(&self) -> u32 {
@@ -139,7 +167,7 @@ impl ClassQueue {
     /// turn.
     #[inline]
     pub fn has_head(&mut self, is_out: impl Fn(u32) -> bool) -> bool {
-        self.next_turn(&is_out).is_some() || self.next_admission(&is_out).is_some()
+        self.next_turn(&is_out).is_some() || Self::first(&mut self.admissions, &self.peers, is_out).is_some()
     }
 
     /// Returns the peer whose turn it is.
@@ -154,15 +182,27 @@ impl ClassQueue {
         }
     }
 
-    /// Returns the peer whose next message is to be admitted.
+    /// Returns the peer whose next message is to be admitted. `is_new` says of which peers no message of the
+    /// class is being read.
     #[inline]
-    pub fn next_admission(&mut self, is_out: impl Fn(u32) -> bool) -> Option<u32> {
+    pub fn next_admission(
+        &mut self,
+        is_out: impl Fn(u32) -> bool,
+        is_new: impl Fn(u32) -> bool,
+    ) -> Option<u32> {
+        Self::first(&mut self.newcomers, &self.peers, |peer| is_out(peer) || !is_new(peer))
+            .or_else(|| Self::first(&mut self.admissions, &self.peers, is_out))
+    }
+
+    /// Returns the first peer of a list that has a message to admit. Peers before it are dropped.
+    #[inline]
+    fn first(list: &mut Ring, peers: &[PeerQueue], is_dropped: impl Fn(u32) -> bool) -> Option<u32> {
         loop {
-            let peer = self.admissions.head()?;
-            if self.peers[peer as usize].waiting.len() > 0 && !is_out(peer) {
+            let peer = list.head()?;
+            if peers[peer as usize].waiting.len() > 0 && !is_dropped(peer) {
                 return Some(peer);
             }
-            self.admissions.pop();
+            list.pop();
         }
     }
 
@@ -178,18 +218,18 @@ impl ClassQueue {
         self.peers[peer as usize].running.head()
     }
 
-    /// Lists the peer among those that take turns, as far as it has messages.
+    /// Lists the peer among those that take turns, as far as it has messages. `is_new`: no message of the
+    /// class is being read of it.
     #[inline]
-    pub fn offer(&mut self, peer: u32, now_ns: u64) {
+    pub fn offer(&mut self, peer: u32, is_new: bool) {
         let queue = &mut self.peers[peer as usize];
-        let (waits, runs) = (queue.waiting.len() > 0, queue.running.len() > 0);
-        if (waits || runs) && self.turns.len() == 0 && self.admissions.len() == 0 {
-            self.since_ns = now_ns;
-        }
-        if waits {
+        if queue.waiting.len() > 0 {
             self.admissions.push(peer);
+            if is_new {
+                self.newcomers.push(peer);
+            }
         }
-        if runs {
+        if queue.running.len() > 0 {
             self.turns.push(peer);
         }
     }
@@ -221,7 +261,8 @@ impl ClassQueue {
         Some(message)
     }
 
-    /// Takes the first peer out of the list of those that wait for admissions, until it is offered again.
+    /// Takes the first peer out of the list of those that wait for admissions, until it is offered again. It
+    /// is no newcomer.
     #[inline]
     pub fn put_off_admission(&mut self) {
         self.admissions.pop();
@@ -240,6 +281,7 @@ impl ClassQueue {
     pub fn push_running(&mut self, message: u32, messages: &mut Messages) {
         let peer = messages[message].peer;
         self.peers[peer as usize].running.push(messages, message);
+        self.running += 1;
     }
 
     /// Takes a message out of those being read.
@@ -247,6 +289,7 @@ impl ClassQueue {
     pub fn take_running(&mut self, message: u32, messages: &mut Messages) {
         let peer = messages[message].peer;
         self.peers[peer as usize].running.take_one(messages, message);
+        self.running -= 1;
     }
 
     /// Passes over the peer whose turn it is.

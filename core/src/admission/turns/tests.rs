@@ -54,7 +54,7 @@ fn run(sizes: &[u32], fragment_bytes: u32, grants: u32) -> Vec<u64> {
             messages[message].peer = peer;
             queue.push_running(message, &mut messages);
         }
-        queue.offer(peer, 0);
+        queue.offer(peer, false);
     }
     let mut read = vec![0; sizes.len()];
     for _ in 0..grants {
@@ -90,7 +90,7 @@ fn who_has_nothing_to_read_saves_nothing_up() {
     let message = messages.add().unwrap();
     messages[message].peer = 0;
     queue.push_running(message, &mut messages);
-    queue.offer(0, 0);
+    queue.offer(0, false);
     queue.peers[0].deficit_bytes = 500;
     queue.take_running(message, &mut messages);
     queue.used(0, 10, 5);
@@ -104,14 +104,35 @@ fn a_class_waits_since_it_has_something_to_read_or_was_granted_something() {
     for peer in [0, 1] {
         let message = messages.add().unwrap();
         messages[message].peer = peer;
+        queue.wait_from(100 + u64::from(peer));
         queue.push_waiting(message, &mut messages);
-        queue.offer(peer, 100 + u64::from(peer));
+        queue.offer(peer, true);
     }
     assert_eq!(queue.since_ns, 100, "since the first one came");
     queue.used(0, 10, 200);
     assert_eq!(queue.since_ns, 200);
     assert!(queue.has_head(|_| false));
     assert!(!queue.has_head(|_| true), "all its peers are out of turn");
-    queue.offer(1, 300);
-    assert_eq!(queue.since_ns, 300, "a peer came back, and nothing waited meanwhile");
+    queue.offer(1, true);
+    assert!(queue.has_head(|_| false), "a peer came back");
+    assert_eq!(queue.since_ns, 200, "its messages have waited all the time");
+    (0..2).for_each(|peer| _ = queue.pop_waiting(peer, &messages));
+    queue.wait_from(300);
+    assert_eq!(queue.since_ns, 300, "nothing waited meanwhile");
+}
+
+#[test]
+fn a_peer_of_which_nothing_is_read_goes_first() {
+    let mut messages = Messages::new(4);
+    let mut queue = ClassQueue::new(3);
+    for peer in 0..3 {
+        let message = messages.add().unwrap();
+        messages[message].peer = peer;
+        queue.push_waiting(message, &mut messages);
+        queue.offer(peer, peer == 2);
+    }
+    assert_eq!(queue.next_admission(|_| false, |peer| peer == 2), Some(2));
+    assert_eq!(queue.next_admission(|peer| peer == 2, |peer| peer == 2), Some(0), "it is out of turn");
+    queue.offer(2, true);
+    assert_eq!(queue.next_admission(|_| false, |_| false), Some(0), "it is no newcomer any more");
 }

@@ -126,7 +126,7 @@ fn where_nobody_checks_senders_are_told_so_and_a_wrong_checksum_is_delivered() {
     };
     let joined = bench.receiver.handle_hello(&hello, &mut bench.world).unwrap();
     assert_eq!(joined.welcome.features, features::CONGESTION);
-    bench.receiver.handle_connected(bench.now_ns, joined.peer, 1);
+    bench.receiver.handle_connected(joined.peer, 1);
     bench.flush();
     bench.request(joined.peer, 1, 4096, Some(1));
     bench.flush();

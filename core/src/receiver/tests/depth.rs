@@ -9,7 +9,7 @@ fn join_with(bench: &mut Bench, app: &str, reads_max: u32) -> PeerId {
     let told = |bench: &Bench| bench.receiver.peer_stats(0, peer).map(|stats| stats.share.reads_max);
     assert_eq!(told(bench), Some(0), "its connection does not stand");
     bench.world.reads_max.insert(peer.0, reads_max);
-    bench.receiver.handle_connected(bench.now_ns, peer, reads_max);
+    bench.receiver.handle_connected(peer, reads_max);
     assert_eq!(told(bench), Some(reads_max));
     bench.flush();
     peer

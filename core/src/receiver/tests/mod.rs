@@ -223,7 +223,7 @@ impl Bench {
     fn join(&mut self, app: &str) -> PeerId {
         let peer = self.ask(app);
         let reads_max = *self.world.reads_max.entry(peer.0).or_insert(self.receiver.config.reads_max);
-        self.receiver.handle_connected(self.now_ns, peer, reads_max);
+        self.receiver.handle_connected(peer, reads_max);
         self.flush();
         peer
     }

@@ -36,7 +36,7 @@ fn no_more_is_said_at_once_than_a_sender_has_receive_entries_for() {
         app: name("disk"),
     };
     let joined = bench.receiver.handle_hello(&hello, &mut bench.world).unwrap();
-    bench.receiver.handle_connected(bench.now_ns, joined.peer, 1);
+    bench.receiver.handle_connected(joined.peer, 1);
     bench.flush();
     for sequence in 1..=5 {
         bench.small(joined.peer, sequence, b"x");

@@ -23,7 +23,7 @@ impl Late {
             app: name("nowhere"),
         };
         let joined = bench.receiver.handle_hello(&hello, &mut bench.world).unwrap();
-        bench.receiver.handle_connected(bench.now_ns, joined.peer, 4);
+        bench.receiver.handle_connected(joined.peer, 4);
         bench.world.limits.insert(joined.peer.0, joined.welcome.credit_limit);
         bench.flush();
         Self { peer: joined.peer, used: 0, sequence: 0 }

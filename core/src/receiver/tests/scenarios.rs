@@ -468,7 +468,7 @@ fn who_is_not_connected_yet_is_told_nothing_and_everything_later() {
     }
     assert!(bench.world.sent.is_empty(), "{} SENDs to nobody", bench.world.sent.len());
     assert_eq!(bench.receiver.credit.total(), 0, "and it does not keep the others from their credit");
-    bench.receiver.handle_connected(bench.now_ns, peer, 1);
+    bench.receiver.handle_connected(peer, 1);
     bench.flush();
     let limit = bench.world.limits[&peer.0];
     (1..=limit).for_each(|n| bench.small(peer, n, b"x"));

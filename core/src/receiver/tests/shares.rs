@@ -7,6 +7,8 @@ use crate::stats::ReadsWaitFor;
 const FRAGMENT: u64 = 64 << 10;
 const MS: u64 = 1_000_000;
 
+mod turns;
+
 /// Peers have shares here, and there is room for several READs.
 fn shared() -> Config {
     Config { peer_share_percent: 75, reads_max: 8, in_flight_bytes: 512 << 10, ..config() }

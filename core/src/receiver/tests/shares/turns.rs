@@ -1,0 +1,200 @@
+//! Whose turn it is: messages of one peer, peers beside each other, and peers that are not prompt.
+
+use super::*;
+
+impl Bench {
+    /// Ends the oldest READ, 50 us later, and has the applications give back what was delivered.
+    fn read_and_consume(&mut self, apps: &[SessionId]) -> PeerId {
+        self.now_ns += 50_000;
+        let (peer, ..) = self.world.reads[0];
+        self.read_done();
+        apps.iter().for_each(|&app| self.consume(app));
+        self.flush();
+        peer
+    }
+
+    fn has_ended(&self, peer: PeerId, sequence: u64) -> bool {
+        self.world.ends.contains(&(peer.0, sequence, AckStatus::Consumed))
+    }
+}
+
+#[test]
+fn a_message_of_another_class_waits_for_none_of_its_own_peer() {
+    let mut bench = Bench::new(shared());
+    let app = bench.open("disk");
+    let peer = bench.join("disk");
+    (1..=2).for_each(|n| bench.request_with_credit(peer, n, 1 << 30, 3));
+    bench.request_with_credit(peer, 3, FRAGMENT, 0);
+    let mut reads = 0;
+    while !bench.has_ended(peer, 3) {
+        bench.read_and_consume(&[app]);
+        reads += 1;
+        assert!(reads <= 4, "it is the most urgent one");
+    }
+}
+
+#[test]
+fn a_message_that_waits_is_read_after_those_of_another_class() {
+    // The ends of four messages of class 0 are read at once, which is as many as there may be side by side.
+    // There is room for another READ meanwhile, so the peer is never out of turn.
+    let config = Config { peer_share_percent: 100, in_flight_bytes: 4 * FRAGMENT, ..shared() };
+    let mut bench = Bench::new(config);
+    let app = bench.open("disk");
+    bench.world.reads_max.insert(0, 100);
+    let peer = bench.join("disk");
+    (1..=4).for_each(|n| bench.request_with_credit(peer, n, FRAGMENT + 4096, 0));
+    bench.request_with_credit(peer, 5, FRAGMENT, 1);
+    while !bench.world.reads.is_empty() {
+        bench.read_and_consume(&[app]);
+    }
+    assert!((1..=5).all(|n| bench.has_ended(peer, n)), "{:?}", bench.world.ends);
+}
+
+#[test]
+fn a_low_class_gets_one_fragment_in_each_aging_bound_beside_its_own_peers_urgent_messages() {
+    let config = Config { requests_per_peer: 100, credit_max: 48, messages_max: 400, ..shared() };
+    let mut bench = Bench::new(config);
+    let app = bench.open("disk");
+    let peer = bench.join("disk");
+    let next = bench.warm(peer, app, 1);
+    bench.request_class(peer, next, 1 << 30, 0, None);
+    bench.request_class(peer, next + 1, FRAGMENT, 3, None);
+    bench.flush();
+    // The window is full all the time, so that each READ of class 0 follows the end of another.
+    let begin = bench.now_ns;
+    while !bench.has_ended(peer, next + 1) {
+        bench.now_ns += MS / 4;
+        bench.read_and_consume(&[app]);
+        assert!(bench.now_ns < begin + 2 * config.aging_ns, "class 3 is never read");
+    }
+    assert!(bench.now_ns > begin + config.aging_ns);
+}
+
+#[test]
+fn a_peer_of_which_nothing_is_read_waits_for_no_end_of_others_messages() {
+    let mut bench = Bench::new(shared());
+    let apps = [bench.open("a"), bench.open("b")];
+    let greedy = [(); 3].map(|()| bench.join("a"));
+    let modest = bench.join("b");
+    let next = greedy.map(|peer| bench.warm(peer, apps[0], 1));
+    for n in 0..6 {
+        greedy.iter().zip(next).for_each(|(&peer, next)| {
+            bench.request_with_credit(peer, next + n, 1 << 30, 0);
+        });
+    }
+    // They have more messages read than there may be at once, and none of them waits for its own READs.
+    (0..50).for_each(|_| _ = bench.read_and_consume(&apps));
+    bench.request_with_credit(modest, 1, 4 * FRAGMENT, 0);
+    let mut reads = 0;
+    while !bench.has_ended(modest, 1) {
+        bench.read_and_consume(&apps);
+        reads += 1;
+        assert!(reads < 40, "it gets a turn like the others");
+    }
+}
+
+#[test]
+fn short_messages_are_as_many_at_once_as_the_window_has_bytes_for() {
+    let config = Config { pool_slabs: 1024, ..shared() };
+    let mut bench = Bench::new(Config { requests_per_peer: 30, credit_max: 40, ..config });
+    let app = bench.open("disk");
+    let peer = bench.join("disk");
+    // At 16 MB/s the window is 5 fragments.
+    let mut next = 1;
+    for n in 1..40 {
+        bench.request_with_credit(peer, n, FRAGMENT, 0);
+        bench.now_ns += 4 * MS;
+        bench.end_read_of(peer);
+        bench.consume(app);
+        next = n + 1;
+    }
+    // They come together, while there may be 5 messages side by side.
+    (next..next + 8).for_each(|n| bench.request(peer, n, FRAGMENT / 4, None));
+    bench.flush();
+    assert_eq!(bench.reads_of(peer), 6, "its share of READs, of which each is a message");
+}
+
+#[test]
+fn a_message_without_room_beside_long_ones_of_its_class_is_read() {
+    // Half of the pool is 64 slabs; a message of 70 is long.
+    let config = Config { peer_share_percent: 100, pool_slabs: 160, reads_max: 4, ..shared() };
+    let mut bench = Bench::new(config);
+    let apps = [bench.open("long"), bench.open("short")];
+    let [long, short] = [bench.join("long"), bench.join("short")];
+    (1..=3).for_each(|n| bench.request(long, n, 1 << 30, None));
+    bench.flush();
+    bench.request(short, 1, 5 * FRAGMENT, None);
+    let mut reads = 0;
+    while !bench.has_ended(short, 1) {
+        bench.read_and_consume(&apps);
+        reads += 1;
+        assert!(reads < 30, "it waits for a long one's end");
+    }
+}
+
+#[test]
+fn a_prompt_sender_does_not_hide_that_others_wait() {
+    let mut bench = Bench::new(Config { reads_max: 4, in_flight_bytes: 256 << 10, ..shared() });
+    let app = bench.open("disk");
+    let prompt = bench.join("disk");
+    let next = bench.warm(prompt, app, 1);
+    let frozen: Vec<PeerId> = (0..4).map(|_| bench.join("disk")).collect();
+    frozen.iter().for_each(|&peer| bench.request_with_credit(peer, 1, FRAGMENT, 0));
+    assert_eq!(bench.reads_of(frozen[3]), 0);
+    for sequence in next..next + 200 {
+        bench.request_with_credit(prompt, sequence, FRAGMENT, 0);
+        bench.wait(MS / 2);
+        bench.end_read_of(prompt);
+        bench.consume(app);
+        bench.wait(30 * MS);
+    }
+    assert!(!bench.world.disconnects.is_empty(), "the fourth one waits, and nobody sees it");
+    assert!(!bench.world.disconnects.contains(&prompt.0));
+}
+
+#[test]
+fn a_new_peer_does_not_wait_behind_slow_ones() {
+    let config = Config { peers_max: 16, messages_max: 256, ..shared() };
+    let mut bench = Bench::new(config);
+    let app = bench.open("disk");
+    let slow: Vec<PeerId> = (0..10).map(|_| bench.join("disk")).collect();
+    for &peer in &slow {
+        bench.request_with_credit(peer, 1, FRAGMENT, 0);
+        bench.now_ns += 100 * MS;
+        bench.end_read_of(peer);
+        bench.consume(app);
+    }
+    slow.iter().for_each(|&peer| bench.request_with_credit(peer, 2, FRAGMENT, 0));
+    assert_eq!(bench.world.reads.len(), 5, "five eighths of 8");
+    let new: Vec<PeerId> = (0..3).map(|_| bench.join("disk")).collect();
+    new.iter().for_each(|&peer| bench.request_with_credit(peer, 1, FRAGMENT, 2));
+    assert_eq!(new.iter().map(|&peer| bench.reads_of(peer)).collect::<Vec<_>>(), [1, 0, 0]);
+    let urgent = bench.join("disk");
+    bench.request_with_credit(urgent, 1, FRAGMENT, 0);
+    assert_eq!(bench.reads_of(urgent), 0, "slow and new ones have three quarters");
+    bench.now_ns += 100 * MS;
+    bench.end_read_of(slow[0]);
+    bench.flush();
+    assert_eq!(bench.reads_of(urgent), 1, "before slow ones, and before new ones of lower classes");
+    bench.end_read_of(slow[1]);
+    bench.flush();
+    assert_eq!(new.iter().map(|&peer| bench.reads_of(peer)).collect::<Vec<_>>(), [1, 1, 0]);
+}
+
+#[test]
+fn a_peer_that_is_being_disconnected_is_not_chosen_again() {
+    let mut bench = Bench::new(Config { reads_max: 4, in_flight_bytes: 256 << 10, ..shared() });
+    bench.open("disk");
+    let peers: Vec<PeerId> = (0..4).map(|_| bench.join("disk")).collect();
+    for &peer in &peers {
+        bench.request(peer, 1, FRAGMENT, None);
+        bench.flush();
+        bench.now_ns += 1;
+    }
+    // The connection of the first one takes long to end.
+    for _ in 0..65 {
+        bench.wait(100 * MS);
+    }
+    assert_eq!(bench.world.disconnects[..2], [peers[0].0, peers[1].0]);
+    assert!(bench.receiver.stats().stalled_peers >= 2);
+}
