@@ -255,7 +255,7 @@ impl<P: GrantPolicy> Admission<P> {
                 self.pop_waiting(class, peer, messages);
                 self.defer(message, messages);
             } else if self.queues[class].running_of(peer) >= self.shares.messages_max(peer) {
-                self.queues[class].put_off_admission();
+                self.queues[class].put_off_admission(peer);
             } else {
                 return Some((peer, message));
             }

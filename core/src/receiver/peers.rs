@@ -31,9 +31,13 @@ impl<P: GrantPolicy> Receiver<P> {
         if self.draining {
             return Err(Refusal::Draining);
         }
-        // Peers that are gone make room for others.
-        self.forget_lost_peers(effects);
-        let peer = self.registry.join(hello.app, hello.sender_id).ok_or(Refusal::TooManyPeers)?;
+        let mut joined = self.registry.join(hello.app, hello.sender_id);
+        if joined.is_none() {
+            // Peers that are gone make room for others.
+            self.forget_lost_peers(effects);
+            joined = self.registry.join(hello.app, hello.sender_id);
+        }
+        let peer = joined.ok_or(Refusal::TooManyPeers)?;
         // A sender that claims no receive entries posts some all the same: nothing could ever be sent to it
         // otherwise.
         let sends_max = self.config.control_sends_max.min(u32::from(hello.receive_entries)).max(1);

@@ -261,11 +261,15 @@ impl ClassQueue {
         Some(message)
     }
 
-    /// Takes the first peer out of the list of those that wait for admissions, until it is offered again. It
-    /// is no newcomer.
+    /// Takes the peer, whose next message was to be admitted, out of those that wait for admissions until it is
+    /// offered again.
     #[inline]
-    pub fn put_off_admission(&mut self) {
-        self.admissions.pop();
+    pub fn put_off_admission(&mut self, peer: u32) {
+        for list in [&mut self.newcomers, &mut self.admissions] {
+            if list.head() == Some(peer) {
+                list.pop();
+            }
+        }
     }
 
     /// Takes a message out of those that wait.

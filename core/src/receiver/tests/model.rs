@@ -26,7 +26,7 @@ impl Check {
 #[derive(Clone, Debug)]
 enum Op {
     Small(u8, u16),
-    Request(u8, u32, Check),
+    Request(u8, u32, u8, Check),
     ReadDone(bool),
     Release(u8, u8),
     Flush,
@@ -44,8 +44,8 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         6 => (0..4u8, 0..4096u16).prop_map(|(peer, bytes)| Op::Small(peer, bytes)),
-        4 => (0..4u8, 1..500_000u32, check())
-            .prop_map(|(peer, bytes, check)| Op::Request(peer, bytes, check)),
+        4 => (0..4u8, 1..800_000u32, 0..4u8, check())
+            .prop_map(|(peer, bytes, class, check)| Op::Request(peer, bytes, class, check)),
         6 => prop::bool::weighted(0.97).prop_map(Op::ReadDone),
         10 => (0..2u8, 0..20u8).prop_map(|(session, how)| Op::Release(session, how)),
         8 => Just(Op::Flush),
@@ -88,7 +88,7 @@ proptest! {
         takes_memory: bool,
         footprint_follows: bool,
         checksums in prop_oneof![Just(Checksums::Inline), Just(Checksums::Workers), Just(Checksums::Off)],
-        reads_max in prop::collection::vec(1..5u32, 8),
+        reads_max in prop::collection::vec(prop_oneof![1..5u32, Just(100)], 8),
         peer_share_percent in prop_oneof![Just(75u32), Just(100)],
     ) {
         let mut bench = Bench::new(Config { footprint_follows, checksums, peer_share_percent, ..config() });
@@ -127,8 +127,8 @@ proptest! {
                     let sequence = sender.sequence + (u64::from(sender.epoch) << 32);
                     match op {
                         Op::Small(_, bytes) => bench.small(peer, sequence, &vec![0; usize::from(bytes)]),
-                        Op::Request(_, bytes, check) => {
-                            bench.request(peer, sequence, u64::from(bytes), check.of(bytes))
+                        Op::Request(_, bytes, class, check) => {
+                            bench.request_class(peer, sequence, u64::from(bytes), class, check.of(bytes))
                         }
                         _ => unreachable!(),
                     }
