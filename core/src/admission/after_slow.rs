@@ -22,6 +22,8 @@ struct Waiting {
     /// Peers by class of their messages. A peer may be listed that does not wait any more: it is dropped when
     /// it comes first.
     rings: Box<[Ring]>,
+    /// Peers in the rings, counted in each of them.
+    listed: u32,
     /// Time when a peer of the kind with nothing in flight last got a READ, or none was known to wait.
     since_ns: u64,
 }
@@ -35,7 +37,8 @@ pub(super) struct AfterSlow {
 
 impl AfterSlow {
     pub fn new(classes: u8, peers: u32) -> Self {
-        let waiting = || Waiting { rings: (0..classes).map(|_| Ring::new(peers)).collect(), since_ns: 0 };
+        let rings = || (0..classes).map(|_| Ring::new(peers)).collect();
+        let waiting = || Waiting { rings: rings(), listed: 0, since_ns: 0 };
         Self { new: waiting(), slow: waiting() }
     }
 
@@ -47,7 +50,8 @@ impl AfterSlow {
     /// Lists a peer that waits with messages of the class.
     #[inline]
     pub fn push(&mut self, kind: Standing, class: usize, peer: u32) {
-        self.of(kind).rings[class].push(peer);
+        let waiting = self.of(kind);
+        waiting.listed += u32::from(waiting.rings[class].push(peer));
     }
 
     /// Notes that a peer of the kind that had nothing in flight got a READ.
@@ -68,12 +72,14 @@ impl<P: GrantPolicy> Admission<P> {
     /// Lets one peer that waits for READs of slow peers take turns again, if there is room for its READ.
     pub(super) fn return_after_slow(&mut self, room: &mut UnprovenRoom, time: TurnTime) -> bool {
         for kind in KINDS {
-            if room.of(kind) == 0 {
+            if room.of(kind) == 0 || self.after_slow.of(kind).listed == 0 {
                 continue;
             }
             let heads = self.heads_after_slow(kind);
             let Some(class) = self.policy.next_class(&heads, time.now_ns) else { continue };
-            let Some(peer) = self.after_slow.of(kind).rings[usize::from(class)].pop() else { continue };
+            let waiting = self.after_slow.of(kind);
+            let Some(peer) = waiting.rings[usize::from(class)].pop() else { continue };
+            waiting.listed -= 1;
             room.take(kind);
             self.return_to_turns(peer);
             return true;
@@ -84,7 +90,8 @@ impl<P: GrantPolicy> Admission<P> {
     /// Returns the classes in which peers of the kind wait. Peers in front that do not are dropped.
     fn heads_after_slow(&mut self, kind: Standing) -> [Option<QueueHead>; CLASSES_MAX] {
         let mut heads = [None; CLASSES_MAX];
-        let rings = self.after_slow.of(kind).rings.iter_mut();
+        let Waiting { rings, listed, .. } = self.after_slow.of(kind);
+        let rings = rings.iter_mut();
         for (((class, head), ring), queue) in (0u8..).zip(&mut heads).zip(rings).zip(&self.queues) {
             while let Some(peer) = ring.head() {
                 if self.reading.out(peer) == Some(Out::Slow) && queue.has_messages_of(peer) {
@@ -92,6 +99,7 @@ impl<P: GrantPolicy> Admission<P> {
                     break;
                 }
                 ring.pop();
+                *listed -= 1;
             }
         }
         heads
