@@ -212,24 +212,23 @@ impl Reading {
         was_out
     }
 
-    /// Changes a peer's state, and with it what counts of the peer.
+    /// Changes why a peer is out of turn, or whether it is slow, and with it what counts of the peer.
     #[inline]
     fn change(&mut self, peer: u32, change: impl FnOnce(&mut Peer)) {
         let state = &mut self.peers[peer as usize];
-        let before = *state;
+        let in_turn = |state: &Peer| if state.out.is_none() { state.total } else { 0 };
+        let (in_turn_before, counted_before) = (in_turn(state), state.has_footprint());
         change(state);
-        let after = *state;
-        let of_turn = |state: &Peer| if state.out.is_none() { state.total } else { 0 };
-        self.in_turn = self.in_turn - of_turn(&before) + of_turn(&after);
-        if before.has_footprint() == after.has_footprint() {
+        let counts = state.has_footprint();
+        self.in_turn = self.in_turn - in_turn_before + in_turn(state);
+        if counts == counted_before {
             return;
         }
-        let add = after.has_footprint();
-        let apply = |sum: u64, part: u64| if add { sum + part } else { sum - part };
-        for (sum, part) in self.counted.short.iter_mut().zip(after.short) {
-            *sum = if add { *sum + part } else { *sum - part };
+        let apply = |sum: u64, part: u64| if counts { sum + part } else { sum - part };
+        for (sum, part) in self.counted.short.iter_mut().zip(state.short) {
+            *sum = if counts { *sum + part } else { *sum - part };
         }
-        self.counted.footprint_bytes = apply(self.counted.footprint_bytes, after.footprint_bytes);
-        self.counted.in_flight_bytes = apply(self.counted.in_flight_bytes, after.in_flight_bytes);
+        self.counted.footprint_bytes = apply(self.counted.footprint_bytes, state.footprint_bytes);
+        self.counted.in_flight_bytes = apply(self.counted.in_flight_bytes, state.in_flight_bytes);
     }
 }
