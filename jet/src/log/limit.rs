@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 use tracing::Level;
@@ -22,6 +22,8 @@ const KINDS_MAX: usize = 256;
 const SUBJECTS_MAX: usize = 512;
 /// Places of the table that may hold a subject's count. The cost of finding it is therefore bounded.
 const PROBES: usize = 8;
+/// Value of [`Limit::due_ns`] if no lines were left out that are not reported.
+const NONE_DUE: u64 = u64::MAX;
 /// Tries to get the counts before a thread does without them.
 const TRIES: u32 = 32;
 
@@ -75,6 +77,11 @@ impl Count {
 
     fn is_over(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.since) >= SPAN
+    }
+
+    /// Time at which the lines that were left out have to be reported.
+    fn due(&self) -> Instant {
+        self.since + SPAN
     }
 
     fn begin(&mut self, now: Instant) {
@@ -148,13 +155,18 @@ impl Counts {
 pub(super) struct Limit {
     // Measured on a virtual machine of two processors, with a full table: a decision takes 50 to 130 ns and a
     // note 60 to 120 ns, most of it under the lock. The log's own thread holds the lock for 2 to 35 µs where
-    // it goes through all counts, which it does only after lines were left out. A thread that logs never
-    // waits for any of them, nor for a thread that was preempted: it tries, and then does without the counts.
+    // it goes through all counts, which it does only when the span of lines that were left out is over. A
+    // thread that logs never waits for any of them, nor for a thread that was preempted: it tries, and then
+    // does without the counts.
     counts: Mutex<Counts>,
     /// Number of lines that were written without being counted, since other threads used the counts.
     uncounted: AtomicU32,
-    /// Whether lines may have been left out that are not reported.
-    has_unreported: AtomicBool,
+    /// Time before which no lines that were left out have to be reported; [`NONE_DUE`] if there are none. The
+    /// log's thread asks in the middle of a flood, as soon as a line is left out. This tells it that it need
+    /// not take the counts from the threads that log.
+    due_ns: AtomicU64,
+    /// Time from which [`Self::due_ns`] counts.
+    start: Instant,
     hasher: RandomState,
 }
 
@@ -169,7 +181,8 @@ impl Limit {
         Self {
             counts: Mutex::new(counts),
             uncounted: AtomicU32::new(0),
-            has_unreported: AtomicBool::new(false),
+            due_ns: AtomicU64::new(NONE_DUE),
+            start: Instant::now(),
             hasher: RandomState::new(),
         }
     }
@@ -184,6 +197,12 @@ impl Limit {
             }
         }
         None
+    }
+
+    /// Notes when lines that were left out have to be reported at the latest.
+    fn note_due(&self, due: Instant) {
+        let due_ns = u64::try_from(due.saturating_duration_since(self.start).as_nanos());
+        self.due_ns.fetch_min(due_ns.unwrap_or(NONE_DUE - 1), Ordering::Relaxed);
     }
 
     /// Decides about a line of a kind. Neither waits nor allocates.
@@ -210,7 +229,7 @@ impl Limit {
             if let Some((_, count)) = slot {
                 count.begin(now);
                 if count.written >= SUBJECT_BURST {
-                    self.has_unreported.store(true, Ordering::Relaxed);
+                    self.note_due(count.due());
                     return count.leave_out(1);
                 }
                 count.written += 1;
@@ -220,7 +239,7 @@ impl Limit {
         let count = counts.whole(&kind.place, now);
         count.begin(now);
         if count.written >= KIND_BURST {
-            self.has_unreported.store(true, Ordering::Relaxed);
+            self.note_due(count.due());
             return count.leave_out(left_out + 1);
         }
         count.written += 1;
@@ -262,17 +281,24 @@ impl Limit {
 
     /// Returns the kinds of which lines were left out, and of which none came within [`SPAN`] that could have
     /// reported them. Also returns when to ask again, if other kinds have lines that were left out. `at_end`:
-    /// returns all kinds, since no line comes any more.
+    /// returns all kinds, since no line comes any more. Takes the counts only if some may be due.
     pub fn take_unreported(&self, now: Instant, at_end: bool) -> (Vec<Unreported>, Option<Instant>) {
-        if !self.has_unreported.swap(false, Ordering::Relaxed) {
+        let due_ns = self.due_ns.load(Ordering::Relaxed);
+        if due_ns == NONE_DUE {
             return (Vec::new(), None);
         }
+        let due = self.start + Duration::from_nanos(due_ns);
+        if now < due && !at_end {
+            return (Vec::new(), Some(due));
+        }
+        // Before the counts are taken: what is left out later is noted later.
+        self.due_ns.store(NONE_DUE, Ordering::Relaxed);
         // Allocated before the lock, for every count that there can be.
         let mut unreported = Vec::with_capacity(2 * KINDS_MAX + SUBJECTS_MAX);
         let mut again = None::<Instant>;
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         for count in counts.all().filter(|count| count.left_out > 0) {
-            let due = count.since + SPAN;
+            let due = count.due();
             if (now < due && !at_end) || unreported.len() == unreported.capacity() {
                 again = Some(again.map_or(due, |again| again.min(due)));
                 continue;
@@ -285,8 +311,8 @@ impl Limit {
             unreported.push((level, message, std::mem::take(&mut count.left_out)));
         }
         drop(counts);
-        if again.is_some() {
-            self.has_unreported.store(true, Ordering::Relaxed);
+        if let Some(again) = again {
+            self.note_due(again);
         }
         let whole = |(level, message, left_out)| Unreported {
             level,
@@ -387,6 +413,24 @@ mod tests {
         assert_eq!(limit.take_unreported(start + 2 * SPAN, false), (vec![], None));
         flood(start + 3 * SPAN);
         assert_eq!(limit.take_unreported(start + 3 * SPAN, true), (vec![unreported(3)], None));
+    }
+
+    #[test]
+    fn the_log_takes_no_counts_in_the_middle_of_a_flood() {
+        let (limit, start) = (Limit::new(), Instant::now());
+        assert_eq!(written(&limit, &kind(None), start, KIND_BURST + 3), KIND_BURST as usize);
+        let held = limit.counts.lock().unwrap();
+        std::thread::scope(|scope| {
+            let looks = scope.spawn(|| limit.take_unreported(start + SPAN / 2, false));
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while !looks.is_finished() && Instant::now() < deadline {
+                std::thread::yield_now();
+            }
+            let is_finished = looks.is_finished();
+            drop(held);
+            assert!(is_finished, "the log waited for the counts, before any were due");
+            assert_eq!(looks.join().unwrap(), (vec![], Some(start + SPAN)));
+        });
     }
 
     #[test]

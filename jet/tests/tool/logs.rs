@@ -360,7 +360,13 @@ fn a_line_that_a_stranger_brings_about_again_and_again_is_limited() {
     assert!(daemon.wait().success());
     let said = daemon.stderr_text();
     // The last of these lines comes at the end, and tells how many did not.
-    assert_eq!(said.matches("another needs its place").count(), 9, "{said}");
+    let written = said.matches("another needs its place").count() as u64 - 1;
     let told = said.split("half of them (and ").nth(1).and_then(|rest| rest.split(' ').next());
-    assert!(told.is_some_and(|told| told.parse::<u32>().unwrap() >= 192), "{said}");
+    let left_out = told.expect("the last tells how many were left out").parse::<u64>().unwrap();
+    // Another thread may use the counts just then, or be preempted while it does. 32 lines of all kinds may
+    // be written without them, and what comes on top is told as lost.
+    assert!((8..=8 + 32).contains(&written) && left_out > 0, "{written} and {left_out}: {said}");
+    let lost = said.lines().filter_map(|line| line.split_once(" line(s) left out, because they came faster"));
+    let lost = lost.map(|(before, _)| before.rsplit(' ').next().unwrap().parse::<u64>().unwrap());
+    assert!(written + left_out + lost.sum::<u64>() >= 200, "{written} and {left_out}: {said}");
 }
