@@ -10,6 +10,7 @@ use crate::processor_time::{self, ThreadTime};
 use crate::report::{Bound, Row, RunSize, median};
 use crate::resident_memory::Resident;
 use crate::rig::{APP, Rig};
+use crate::send_loop::written_buffers;
 use jet_client::send::{AckStatus, SendBuffer, Sender, SenderOptions};
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -62,7 +63,7 @@ impl Connections {
             };
             let mut sender = Sender::connect(options)?;
             if n < ACTIVE {
-                let buffers = (0..DEPTH).map(|_| sender.buffer(LARGE_BYTES)).collect::<Result<_, _>>()?;
+                let buffers = written_buffers(&mut sender, LARGE_BYTES, DEPTH)?;
                 active.push((sender, buffers));
             } else {
                 idle.push(sender);

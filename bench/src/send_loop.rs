@@ -111,6 +111,27 @@ pub enum StartError {
     Buffer(#[from] BufferError),
 }
 
+/// Takes `count` buffers of `bytes` from a sender, and writes all their pages before anything is measured.
+///
+/// No byte is zero. A page of zeros may be a hole of its memory file. Over `shm:` a daemon reads such a page by
+/// a call, several times as slowly as through its mapping, and a benchmark would measure that instead of what
+/// data takes.
+///
+/// # Errors
+/// The sender has no memory for a buffer.
+pub fn written_buffers(
+    sender: &mut Sender,
+    bytes: usize,
+    count: usize,
+) -> Result<Vec<SendBuffer>, BufferError> {
+    let written = |_| {
+        let mut buffer = sender.buffer(bytes)?;
+        buffer.fill(1);
+        Ok(buffer)
+    };
+    (0..count).map(written).collect()
+}
+
 /// A sender with its buffers, whose loop sends messages.
 pub struct SendLoop {
     sender: Sender,
@@ -121,19 +142,14 @@ pub struct SendLoop {
 }
 
 impl SendLoop {
-    /// Connects a sender, and takes `large_max` buffers of `large_bytes` for large messages. Touches all
-    /// pages of these buffers.
+    /// Connects a sender, and takes `large_max` buffers of `large_bytes` for large messages. All pages of
+    /// these buffers are written.
     ///
     /// # Errors
     /// [`StartError`].
     pub fn connect(options: SenderOptions, large_bytes: usize, large_max: usize) -> Result<Self, StartError> {
         let mut sender = Sender::connect(options)?;
-        let mut buffers = Vec::with_capacity(large_max);
-        for n in 0..large_max {
-            let mut buffer = sender.buffer(large_bytes)?;
-            buffer.fill(n.to_le_bytes()[0]);
-            buffers.push(buffer);
-        }
+        let buffers = written_buffers(&mut sender, large_bytes, large_max)?;
         Ok(Self { sender, buffers, small: vec![7; SMALL_PLACES * SLAB_BYTES], small_place: 0, in_flight: 0 })
     }
 

@@ -2,6 +2,7 @@
 //! counts their ends.
 
 use crate::pattern::{self, Words};
+use crate::send_loop::written_buffers;
 use hdrhistogram::Histogram;
 use jet_client::send::{AckStatus, SendBuffer, Sender, SenderOptions};
 use jet_fabric::Address;
@@ -79,13 +80,7 @@ impl Feed {
             ..SenderOptions::new(address, app)
         };
         let mut sender = Sender::connect(options)?;
-        let mut free = Vec::with_capacity(depth.large);
-        for _ in 0..depth.large {
-            let mut buffer = sender.buffer(LARGE_BYTES)?;
-            // Touches the pages before the load begins.
-            buffer.fill(1);
-            free.push(buffer);
-        }
+        let free = written_buffers(&mut sender, LARGE_BYTES, depth.large)?;
         Ok(Self {
             sender,
             free,

@@ -7,6 +7,7 @@ use super::{LIMIT, Nothing};
 use crate::pattern::{self, Words};
 use crate::processor_time;
 use crate::rig::{self, Rig};
+use crate::send_loop::written_buffers;
 use jet_client::send::{AckStatus, Completion, SendBuffer, Sender, SenderOptions};
 use jet_fabric::Address;
 use rustix::process::Signal;
@@ -241,13 +242,7 @@ impl Sending {
             ..SenderOptions::new(to.clone(), app.clone())
         };
         let mut sender = Sender::connect(options)?;
-        let mut free = Vec::with_capacity(depth);
-        for _ in 0..depth {
-            let mut buffer = sender.buffer(bytes)?;
-            // Touches the pages before anything is measured.
-            buffer.fill(1);
-            free.push(buffer);
-        }
+        let free = written_buffers(&mut sender, bytes, depth)?;
         Ok(Self { sender, outstanding: Outstanding { bytes, depth, class }, free, ends: Ends::default() })
     }
 

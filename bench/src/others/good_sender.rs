@@ -4,6 +4,7 @@
 use super::LIMIT;
 use super::bad_sender::Ends;
 use crate::pattern::{self, Words};
+use crate::send_loop::written_buffers;
 use jet_client::send::{Completion, SendBuffer, Sender, SenderOptions};
 use jet_fabric::Address;
 use jet_wire::SLAB_BYTES;
@@ -66,13 +67,7 @@ impl GoodSender {
             ..SenderOptions::new(address, app)
         };
         let mut sender = Sender::connect(options)?;
-        let mut free = Vec::with_capacity(buffers);
-        for _ in 0..buffers {
-            let mut buffer = sender.buffer(bytes)?;
-            // Touches the pages before anything is measured.
-            buffer.fill(1);
-            free.push(buffer);
-        }
+        let free = written_buffers(&mut sender, bytes, buffers)?;
         let small = Box::new([0; SLAB_BYTES]);
         Ok(Self { sender, messages, free, small, in_flight: 0, ends: Ends::default() })
     }
