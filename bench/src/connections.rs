@@ -15,7 +15,8 @@ use jet_client::send::{AckStatus, SendBuffer, Sender, SenderOptions};
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-const ACTIVE: usize = 32;
+/// Number of senders that send.
+pub const ACTIVE: usize = 32;
 const CONNECTED: usize = 1000;
 const LARGE_BYTES: usize = 256 << 10;
 /// Messages that each active sender has in flight.

@@ -22,7 +22,7 @@ mod perftest;
 mod queues;
 mod syscalls;
 
-use crate::connections::Connections;
+use crate::connections::{ACTIVE, Connections};
 use crate::consumer::{Behaviour, Consumer};
 use crate::e2e::Load;
 use crate::report::{Bound, Row, median, pairwise};
@@ -52,7 +52,6 @@ const SRQ_SHARE_MIB: f64 = 4.0;
 /// Size of one slab in MiB.
 const SLAB_MIB: f64 = SLAB_BYTES as f64 / 1_048_576.0;
 const SPAN_MESSAGES: usize = 512;
-const ACTIVE: usize = 32;
 /// Limit, in KiB, of the daemon's memory that the queues of one connection may take.
 const QUEUES_KIB_MAX: f64 = 24.0;
 /// Least memory, in KiB, that the queues of one connection can take: a place of 32 bytes for each of 32

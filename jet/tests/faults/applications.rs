@@ -423,8 +423,7 @@ fn doorbells_that_ring_without_end_or_are_never_answered_hold_nobody_up() {
     let mut random = random_for("doorbells", 14);
     let rig = Rig::start(&[QUARANTINE]);
     let _good = rig.application(Role::Consumer, "store");
-    let mut traffic: Vec<_> =
-        rig.addresses().iter().map(|address| Traffic::new(address, "store", random.fork())).collect();
+    let mut traffic = Traffic::to_each(&rig.addresses(), "store", &mut random);
     // One application never reads its doorbell. After each message it claims to sleep, so that the daemon
     // rings for each.
     let deaf = HandSession::register(&rig.control(), "deaf");

@@ -1,7 +1,7 @@
 //! Tests of senders that break the protocol, and of messages that cannot be delivered.
 
 use crate::children::Role;
-use crate::raw_peer::{RawPeer, hello};
+use crate::raw_peer::{REQUEST, RawPeer, SMALL, hello};
 use crate::rig::{Actor, NIC_THREAD, NO_NIC_THREAD, Rig, nic_threads, random_for};
 use crate::traffic::{Traffic, fill};
 use jet_client::send::{AckStatus, RetryPolicy, SendError, Sender, SenderOptions};
@@ -31,8 +31,7 @@ impl Bystanders {
 
     fn of(rig: Rig, random: &mut Random) -> Self {
         let application = rig.application(Role::Consumer, "store");
-        let traffic =
-            rig.addresses().iter().map(|address| Traffic::new(address, "store", random.fork())).collect();
+        let traffic = Traffic::to_each(&rig.addresses(), "store", random);
         Self { rig, application, traffic }
     }
 
@@ -56,20 +55,6 @@ impl Bystanders {
 fn small(fields: SmallFields<'_>) -> HeaderBytes {
     SmallHeader::encode(&fields)
 }
-
-const SMALL: SmallFields<'static> =
-    SmallFields { sequence: 1, tag: 1, payload_bytes: 0, crc32c: None, redelivered: false, user_header: b"" };
-const REQUEST: RequestFields<'static> = RequestFields {
-    sequence: 1,
-    tag: 1,
-    length: 1 << 16,
-    address: 0,
-    key: 0,
-    class: 0,
-    crc32c: None,
-    redelivered: false,
-    user_header: b"",
-};
 
 /// Returns a header with some bytes changed, given as (index, value).
 fn with(mut header: HeaderBytes, changes: &[(usize, u8)]) -> HeaderBytes {

@@ -39,8 +39,7 @@ fn what_cannot_be_read_is_answered_and_hung_up_on() {
     let mut random = random_for("control", 20);
     let rig = Rig::start(&[]);
     let good = rig.application(Role::Consumer, "store");
-    let mut traffic: Vec<_> =
-        rig.addresses().iter().map(|address| Traffic::new(address, "store", random.fork())).collect();
+    let mut traffic = Traffic::to_each(&rig.addresses(), "store", &mut random);
     let control = rig.control();
     // These connections send nothing, or stop in the middle, and stay open.
     let silent: Vec<_> = (0..50).map(|_| UnixStream::connect(&control).unwrap()).collect();

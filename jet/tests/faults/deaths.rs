@@ -73,8 +73,7 @@ fn an_application_killed_with_slabs_in_its_hands_gives_them_back_after_the_quara
         let _good = rig.application(Role::Consumer, "store");
         let mut keeper = rig.application(Role::Keeper, "keeper");
         let addresses = rig.addresses();
-        let mut traffic: Vec<_> =
-            addresses.iter().map(|address| Traffic::new(address, "store", random.fork())).collect();
+        let mut traffic = Traffic::to_each(&addresses, "store", &mut random);
         let mut lost: Vec<_> = addresses
             .iter()
             .map(|address| {

@@ -167,8 +167,7 @@ fn a_living_daemon_keeps_its_places_and_a_dead_ones_are_taken() {
     let mut random = random_for("places", 52);
     let mut rig = Rig::start(&[]);
     let application = rig.application(Role::Consumer, "store");
-    let mut traffic: Vec<_> =
-        rig.addresses().iter().map(|address| Traffic::new(address, "store", random.fork())).collect();
+    let mut traffic = Traffic::to_each(&rig.addresses(), "store", &mut random);
     let all = rig.listens().to_vec();
     let elsewhere = rig.path("elsewhere.sock");
     let cases = [

@@ -46,8 +46,7 @@ fn an_application_that_stops_holds_up_its_own_senders_only() {
         let most = rig.srq_share_slabs() / 3 * 2;
         let good = rig.application(Role::Consumer, "store");
         let addresses = rig.addresses();
-        let mut traffic: Vec<_> =
-            addresses.iter().map(|address| Traffic::new(address, "store", random.fork())).collect();
+        let mut traffic = Traffic::to_each(&addresses, "store", &mut random);
         let stopped = rig.application(Role::Consumer, "stopped");
         stopped.process.pause();
         let mut waiting: Vec<_> = addresses
@@ -82,8 +81,7 @@ fn more_than_the_pool_holds_goes_through_one_application_that_takes_one_after_th
     let mut random = random_for("one after the other", 41);
     let rig = Rig::start(&[]);
     let good = rig.application(Role::Consumer, "store");
-    let mut senders: Vec<_> =
-        rig.addresses().iter().map(|address| Traffic::new(address, "store", random.fork())).collect();
+    let mut senders = Traffic::to_each(&rig.addresses(), "store", &mut random);
     senders.iter_mut().for_each(|sender| pile_up(sender, 20, 30));
     take_ends(&mut senders, 50);
     rig.wait_whole();

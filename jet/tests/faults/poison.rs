@@ -41,8 +41,7 @@ fn map(session: &HandSession) -> Mapping {
 fn start(settings: &[&str], random: &mut Random) -> (Rig, Actor, Vec<Traffic>) {
     let rig = Rig::start_on_software(settings);
     let good = rig.application(Role::Consumer, "store");
-    let mut traffic: Vec<_> =
-        rig.addresses().iter().map(|address| Traffic::new(address, "store", random.fork())).collect();
+    let mut traffic = Traffic::to_each(&rig.addresses(), "store", random);
     traffic.iter_mut().for_each(Traffic::round);
     (rig, good, traffic)
 }

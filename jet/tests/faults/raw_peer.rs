@@ -10,8 +10,8 @@ use jet_fabric::{Address, Clock, Event, Nic, Qp};
 use jet_test_support::waiting::WAIT_LIMIT;
 use jet_wire::message::hello::{AppName, Hello, Refusal, Welcome, features};
 use jet_wire::message::{
-    AckStatus, ByeReason, FromReceiver, HEADER_BYTES, HeaderBytes, Versions, WIRE_VERSION,
-    parse_from_receiver,
+    AckStatus, ByeReason, FromReceiver, HEADER_BYTES, HeaderBytes, RequestFields, SmallFields, Versions,
+    WIRE_VERSION, parse_from_receiver,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::sync::Arc;
@@ -36,6 +36,22 @@ pub struct RawPeer {
     rejected: Option<PrivateData>,
     ended: Option<DisconnectReason>,
 }
+
+/// A small message without payload.
+pub const SMALL: SmallFields<'static> =
+    SmallFields { sequence: 1, tag: 1, payload_bytes: 0, crc32c: None, redelivered: false, user_header: b"" };
+/// A request for a large message that lies at the beginning of a region with the key 0.
+pub const REQUEST: RequestFields<'static> = RequestFields {
+    sequence: 1,
+    tag: 1,
+    length: 1 << 16,
+    address: 0,
+    key: 0,
+    class: 0,
+    crc32c: None,
+    redelivered: false,
+    user_header: b"",
+};
 
 /// Makes a correct hello.
 pub fn hello(app: &str) -> Hello {

@@ -1,6 +1,6 @@
 //! Tests of senders over `shm:` whose memory has holes: reading holes must not cost the daemon memory.
 
-use crate::raw_peer::RawPeer;
+use crate::raw_peer::{REQUEST, RawPeer};
 use crate::rig::{Rig, nic_threads};
 use jet_client::receive::{Message, RegisterOptions, Session};
 use jet_client::send::AckStatus;
@@ -99,10 +99,7 @@ fn holes_that_a_sender_offers_are_read_as_zeros_and_cost_the_daemon_no_memory() 
                 length: MESSAGE_BYTES as u64,
                 address: peer.address() + start as u64,
                 key: peer.key.0,
-                class: 0,
-                crc32c: None,
-                redelivered: false,
-                user_header: b"",
+                ..REQUEST
             };
             peer.send(&RequestHeader::encode(&request), &[]);
             assert_eq!(peer.wait_end(sequence), AckStatus::Consumed, "{setting}");

@@ -36,6 +36,11 @@ impl Traffic {
         Self::over(Rig::sender(address, app), random)
     }
 
+    /// Makes a sender to an application at each of a daemon's addresses.
+    pub fn to_each(addresses: &[Address], app: &str, random: &mut Random) -> Vec<Self> {
+        addresses.iter().map(|address| Self::new(address, app, random.fork())).collect()
+    }
+
     pub fn over(sender: Sender, random: Random) -> Self {
         Self { sender, random, next_tag: 1 }
     }
