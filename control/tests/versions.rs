@@ -90,8 +90,9 @@ fn without_later_fields(mut frame: Value) -> Value {
             if fields.contains_key("reads_max") {
                 fields.remove("share");
             }
-            fields.remove("stalled_peers");
-            fields.remove("wait_for");
+            for later in ["stalled_peers", "wait_for", "longest_turn_ns"] {
+                fields.remove(later);
+            }
             fields.values_mut().for_each(|value| *value = without_later_fields(value.take()));
         }
         _ => {}

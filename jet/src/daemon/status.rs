@@ -53,6 +53,7 @@ fn status(about: &About, snapshot: &Snapshot, rows: Rows) -> Status {
         listen: about.listen.clone(),
         pressure: pressure(stats.pressure),
         nic_thread: about.nic_thread,
+        longest_turn_ns: Some(snapshot.longest_turn_ns),
         pool: pool(stats, about.pages, about.numa_node),
         reads: reads(stats, about.checksums),
         messages: messages(stats),

@@ -8,6 +8,7 @@ use jet_client::send::{AckStatus, SendConnectError, Sender, SenderOptions};
 use jet_test_support::waiting::until;
 use jet_wire::message::hello::Refusal;
 use rustix::process::Signal;
+use std::time::Duration;
 
 /// Sends so many small and large messages to an application that does not take them.
 fn pile_up(traffic: &mut Traffic, small: usize, large: usize) {
@@ -146,4 +147,18 @@ fn two_hundred_senders_come_and_go() {
     for app in apps {
         assert_eq!((app.reported("registered"), app.reported("wrong")), (1, 0));
     }
+}
+
+#[test]
+fn the_longest_turn_of_a_reactor_that_stood_still_is_in_the_status() {
+    const STILL: Duration = Duration::from_millis(50);
+    // The reactor spins, so that most stops come in the middle of a turn.
+    let mut rig = Rig::start_on_software(&["reactor.spin_us_max=1000000"]);
+    until("a stop in the middle of a turn", || {
+        rig.daemon().pause();
+        std::thread::sleep(STILL);
+        rig.daemon().signal(Signal::CONT);
+        let longest_ns = rig.status().longest_turn_ns.expect("this daemon measures it");
+        (u128::from(longest_ns) >= STILL.as_nanos()).then_some(())
+    });
 }

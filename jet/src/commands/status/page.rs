@@ -19,6 +19,9 @@ pub(super) fn page(status: &Status) -> String {
     let mut rows = pool(&status.pool);
     rows.extend(reads(&status.reads));
     rows.push(("messages", messages(&status.messages)));
+    if let Some(longest_ns) = status.longest_turn_ns {
+        rows.push(("longest turn", format!("{} of the reactor, so far", text::span_ns(longest_ns))));
+    }
     let retired = u64::from(status.pool.retired) + u64::from(status.escape.memory.retired);
     if retired > 0 {
         let lost = text::bytes(retired * slab_bytes);
@@ -277,6 +280,7 @@ mod tests {
             uptime_ms: 1500,
             listen: vec!["tcp:h:1".to_owned()],
             pressure: Pressure::Ok,
+            longest_turn_ns: Some(1_234_000),
             pool: PoolStatus {
                 slabs: 3072,
                 slab_bytes: 4096,
@@ -321,6 +325,7 @@ mod tests {
             "jetd 1 (pid 7), up 1.5 s, pressure ok, listening on tcp:h:1\n",
             "3072 slabs of 4.00 KiB on small pages of node 1, whole",
             "256 (1.00 MiB)",
+            "1.23 ms of the reactor, so far\n",
             "consumed 5\n",
             "store (slow, stands still: no room (pool.bytes))",
             "186 us",

@@ -6,6 +6,7 @@ mod command;
 mod epoll;
 mod orders;
 mod snapshot;
+mod turns;
 
 pub use application::{LocalApplication, NewSession};
 pub use command::{Command, CommandInbox, Commands, OpenSessionError};
@@ -20,6 +21,7 @@ use jet_reactor::LostMemory;
 use orders::Orders;
 use std::io;
 use std::time::Instant;
+use turns::Turns;
 
 /// Options of a reactor.
 #[derive(Clone, Debug)]
@@ -66,8 +68,7 @@ pub struct Reactor<N: Nic> {
     /// Time in nanoseconds that the reactor spins before it sleeps, at present. The time adapts to the load,
     /// up to `spin_ns_max`.
     spin_ns: u64,
-    /// Latest time at which the reactor should poll for work again. A later poll counts as a stall.
-    due_ns: Option<u64>,
+    turns: Turns,
 }
 
 impl<N: Nic> Reactor<N> {
@@ -76,7 +77,7 @@ impl<N: Nic> Reactor<N> {
         let ReactorOptions { cpu, spin_ns_max } = options;
         let orders = Orders { inbox, escape_error: None, filling: None };
         let (started, spin_ns) = (Instant::now(), spin_ns_max);
-        Self { driver, orders, epoll, cpu, started, spin_ns_max, spin_ns, due_ns: None }
+        Self { driver, orders, epoll, cpu, started, spin_ns_max, spin_ns, turns: Turns::default() }
     }
 
     /// Runs the reactor on the calling thread until a drain is over.
@@ -95,10 +96,9 @@ impl<N: Nic> Reactor<N> {
         let mut idle_turns = 0u32;
         loop {
             let now_ns = self.now_ns();
-            if let Some(late_ns) = self.due_ns.and_then(|due_ns| now_ns.checked_sub(due_ns)) {
+            if let Some(late_ns) = self.turns.begin(now_ns) {
                 self.driver.handle_stall(late_ns);
             }
-            self.due_ns = Some(due_ns(now_ns, 0));
             if self.turn(now_ns) {
                 if idle_since_ns.take().is_some() && idle_turns > 0 {
                     // Work came before the spinning was over, so spinning longer pays off.
@@ -120,6 +120,7 @@ impl<N: Nic> Reactor<N> {
                 idle_turns += 1;
                 if idle_turns.is_multiple_of(YIELD_EVERY) {
                     // A peer that has work for the reactor may share this core.
+                    self.turns.give_way();
                     rustix::thread::sched_yield();
                 } else {
                     std::hint::spin_loop();
@@ -137,8 +138,9 @@ impl<N: Nic> Reactor<N> {
     }
 
     fn turn(&mut self, now_ns: u64) -> bool {
-        let Self { driver, orders, epoll, .. } = self;
-        let worked = driver.turn(now_ns, |driver| orders.carry_out(now_ns, driver, epoll));
+        let Self { driver, orders, epoll, turns, .. } = self;
+        let others = |driver: &mut _| orders.carry_out(now_ns, turns.longest_ns(), driver, epoll);
+        let worked = driver.turn(now_ns, others);
         while let Some(LostMemory { bytes, of_pool }) = driver.take_lost_memory() {
             tracing::warn!(
                 "the hardware lost memory (a machine check, see dmesg): {bytes} bytes of {} are not used any \
@@ -150,13 +152,12 @@ impl<N: Nic> Reactor<N> {
     }
 
     fn sleep(&mut self, now_ns: u64) -> io::Result<()> {
-        let Self { driver, orders, epoll, .. } = self;
+        let Self { driver, orders, epoll, turns, .. } = self;
         let span_ns = driver.idle_span_ns(now_ns);
         if !orders.inbox.is_empty() || !driver.prepare_sleep(now_ns) {
             return Ok(());
         }
-        // Until then the reactor sleeps because it wants to, which is no stall.
-        self.due_ns = span_ns.map(|span_ns| due_ns(now_ns, span_ns));
+        turns.sleep(now_ns, span_ns);
         let mut rung = [None; 64];
         let mut count = 0;
         epoll.sleep(span_ns, |woken| {
@@ -188,33 +189,7 @@ fn clear_doorbell<N: Nic>(driver: &mut Driver<N>, epoll: &Epoll, session: Sessio
     }
 }
 
-/// Longest time in nanoseconds that a turn and waking up normally take. A turn takes microseconds, or 1 ms if
-/// it copies and checks megabytes. Any time beyond that counts as a stall of the reactor or the machine.
-const TURN_NS_MAX: u64 = 1_000_000;
-/// Unit in nanoseconds to which epoll rounds up the length of a sleep.
-const SLEEP_UNIT_NS: u64 = 1_000_000;
-
-/// Returns the latest time at which the reactor should poll for work again, after a sleep of at most
-/// `sleep_ns`.
-fn due_ns(now_ns: u64, sleep_ns: u64) -> u64 {
-    let sleep_ns = sleep_ns.checked_next_multiple_of(SLEEP_UNIT_NS).unwrap_or(u64::MAX);
-    now_ns.saturating_add(sleep_ns).saturating_add(TURN_NS_MAX)
-}
-
 /// Shortest time in nanoseconds that a reactor spins before it sleeps, if it may spin at all.
 const SPIN_NS_MIN: u64 = 2_000;
 /// Number of turns without work after which the spinning reactor yields its core to other threads.
 const YIELD_EVERY: u32 = 8;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_sleep_that_was_wanted_is_no_stall() {
-        assert_eq!(due_ns(7, 0), 7 + TURN_NS_MAX);
-        assert_eq!(due_ns(7, 500_000), 7 + 1_000_000 + TURN_NS_MAX);
-        assert_eq!(due_ns(7, 1_000_001), 7 + 2_000_000 + TURN_NS_MAX);
-        assert_eq!(due_ns(7, u64::MAX), u64::MAX);
-    }
-}

@@ -20,15 +20,23 @@ pub(super) struct Orders {
 
 impl Orders {
     /// Carries out all waiting commands, and continues to fill a snapshot that was begun. Returns whether
-    /// there was anything to do. Doorbells of new sessions are added to `epoll`.
-    pub fn carry_out<N: Nic>(&mut self, now_ns: u64, driver: &mut Driver<N>, epoll: &Epoll) -> bool {
+    /// there was anything to do. Doorbells of new sessions are added to `epoll`. The longest turn is for
+    /// snapshots.
+    pub fn carry_out<N: Nic>(
+        &mut self,
+        now_ns: u64,
+        longest_turn_ns: u64,
+        driver: &mut Driver<N>,
+        epoll: &Epoll,
+    ) -> bool {
         let mut any = false;
         while let Some(command) = self.inbox.take() {
             self.carry_out_one(now_ns, driver, epoll, command);
             any = true;
         }
         if let Some(filling) = self.filling.take() {
-            self.filling = filling.continue_filling(now_ns, driver, self.escape_error.as_ref());
+            let error = self.escape_error.as_ref();
+            self.filling = filling.continue_filling(now_ns, longest_turn_ns, driver, error);
             any = true;
         }
         any

@@ -25,6 +25,8 @@ const PEERS: usize = 64;
 pub struct Snapshot {
     /// Nanoseconds since the reactor's start.
     pub uptime_ns: u64,
+    /// Nanoseconds that the reactor's longest turn so far took.
+    pub longest_turn_ns: u64,
     /// Whether the daemon is draining.
     pub draining: bool,
     /// Counts of the receiver.
@@ -78,6 +80,7 @@ impl Filling {
     pub fn continue_filling<N: Nic>(
         mut self,
         now_ns: u64,
+        longest_turn_ns: u64,
         driver: &Driver<N>,
         escape_error: Option<&std::sync::Arc<str>>,
     ) -> Option<Self> {
@@ -86,7 +89,7 @@ impl Filling {
             return Some(self);
         }
         let Self { mut snapshot, reply, .. } = self;
-        snapshot.uptime_ns = now_ns;
+        (snapshot.uptime_ns, snapshot.longest_turn_ns) = (now_ns, longest_turn_ns);
         snapshot.draining = receiver.is_draining();
         snapshot.stats = receiver.stats();
         snapshot.counters = driver.counters();
