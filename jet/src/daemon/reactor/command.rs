@@ -58,6 +58,33 @@ pub enum Command {
     },
 }
 
+impl Command {
+    fn is_of_session(&self) -> bool {
+        match self {
+            Self::Open { .. } | Self::End { .. } | Self::Gone { .. } => true,
+            Self::Snapshot { .. } | Self::EscapeMemory { .. } | Self::Drain { .. } => false,
+        }
+    }
+}
+
+/// The commands that the reactor carries out in one turn: those up to the first that opens or ends a session.
+///
+/// The end of a session visits the record of every message, and many applications may go at once. All others
+/// have a turn between two of them.
+#[derive(Debug, Default)]
+pub(super) struct CommandTurn {
+    is_over: bool,
+}
+
+impl CommandTurn {
+    /// Takes the next command of the turn off the queue; `None` where the turn has no further one.
+    pub fn next(&mut self, inbox: &CommandInbox) -> Option<Command> {
+        let command = if self.is_over { None } else { inbox.take() }?;
+        self.is_over = command.is_of_session();
+        Some(command)
+    }
+}
+
 /// Reason why the reactor does not open a session.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenSessionError {
@@ -156,6 +183,7 @@ impl CommandInbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use jet_core::SessionId;
 
     #[test]
     fn whoever_waits_for_room_is_let_go_when_the_reactor_is_gone() {
@@ -172,5 +200,20 @@ mod tests {
         drop(inbox);
         commands.send_blocking(Command::Drain { deadline_ms: 2 });
         assert_eq!(commands.queue.len(), COMMANDS);
+    }
+
+    #[test]
+    fn applications_that_go_at_once_end_one_a_turn() {
+        let (commands, inbox) = Commands::new().unwrap();
+        let memory = || Command::EscapeMemory { ready_slabs: 1, error: None };
+        let gone = || Command::Gone { ticket: SessionTicket { session: SessionId(0), ticket: 1 } };
+        for command in [memory(), memory(), gone(), gone(), memory(), gone(), memory()] {
+            commands.send_blocking(command);
+        }
+        let counts = [3, 1, 2, 1, 0].map(|_| {
+            let mut turn = CommandTurn::default();
+            std::iter::from_fn(|| turn.next(&inbox)).count()
+        });
+        assert_eq!(counts, [3, 1, 2, 1, 0]);
     }
 }

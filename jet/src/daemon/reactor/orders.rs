@@ -2,7 +2,7 @@
 
 use super::Driver;
 use super::application::NewSession;
-use super::command::{Command, CommandInbox, OpenSessionError};
+use super::command::{Command, CommandInbox, CommandTurn, OpenSessionError};
 use super::epoll::Epoll;
 use super::snapshot::Filling;
 use jet_fabric::nic::Nic;
@@ -19,7 +19,7 @@ pub(super) struct Orders {
 }
 
 impl Orders {
-    /// Carries out all waiting commands, and continues to fill a snapshot that was begun. Returns whether
+    /// Carries out the commands of one turn, and continues to fill a snapshot that was begun. Returns whether
     /// there was anything to do. Doorbells of new sessions are added to `epoll`. The longest turn is for
     /// snapshots.
     pub fn carry_out<N: Nic>(
@@ -30,7 +30,8 @@ impl Orders {
         epoll: &Epoll,
     ) -> bool {
         let mut any = false;
-        while let Some(command) = self.inbox.take() {
+        let mut turn = CommandTurn::default();
+        while let Some(command) = turn.next(&self.inbox) {
             self.carry_out_one(now_ns, driver, epoll, command);
             any = true;
         }
