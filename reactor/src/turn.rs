@@ -183,6 +183,9 @@ impl<N: Nic, A: Application> Driver<N, A> {
         }
     }
 
+    /// Takes what applications gave back, up to the first session that ends for a fault: an end visits the
+    /// record of every message, and many applications may break their sessions at once. The others follow in
+    /// the next turn.
     fn poll_releases(&mut self, now_ns: u64) -> bool {
         let mut worked = false;
         let mut position = 0;
@@ -190,22 +193,21 @@ impl<N: Nic, A: Application> Driver<N, A> {
             for _ in 0..RELEASES {
                 let Some(release) = self.handler.sessions.next_release(session) else { break };
                 worked = true;
-                match release {
-                    Ok(release) => {
-                        // An error has closed the session already; the receiver counts it, and the
-                        // application learns of it.
-                        let _ = self.receiver.handle_release(now_ns, session, release, &mut self.handler);
-                    }
+                let handled = match release {
+                    // An error has closed the session already; the receiver counts it, and the application
+                    // learns of it.
+                    Ok(release) => self.receiver.handle_release(now_ns, session, release, &mut self.handler),
                     Err(error) => {
                         self.receiver.handle_session_fault(now_ns, session, error, &mut self.handler);
+                        Err(error)
                     }
+                };
+                if handled.is_err() {
+                    return true;
                 }
             }
             self.handler.sessions.took_releases(session);
-            // A session that was closed made room for the next one at the same position.
-            if self.handler.sessions.nth(position) == Some(session) {
-                position += 1;
-            }
+            position += 1;
         }
         worked
     }

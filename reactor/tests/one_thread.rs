@@ -114,8 +114,8 @@ fn mapped(name: &str, bytes: usize) -> Arc<SharedMemory> {
     Arc::new(SharedMemory::new(name, bytes, false).unwrap())
 }
 
-/// Makes a new session, its application's end, and the memory that both are in.
-fn session(log: &Log) -> (NewSession<Polling>, AppEnd, Arc<SharedMemory>) {
+/// Makes a new session of this name, its application's end, and the memory that both are in.
+fn session(name: &str, log: &Log) -> (NewSession<Polling>, AppEnd, Arc<SharedMemory>) {
     let shape = SegmentShape::new(SLOTS, MESSAGES);
     let memory = mapped("test-session", SegmentLayout::new(shape).total_bytes());
     // SAFETY: the mapping is zeroed and page-aligned, and outlives both ends, of which there is one each.
@@ -124,7 +124,7 @@ fn session(log: &Log) -> (NewSession<Polling>, AppEnd, Arc<SharedMemory>) {
         (ours, app_end(memory.base(), memory.bytes()).unwrap())
     };
     let new = NewSession {
-        app: AppName::new("disk").unwrap(),
+        app: AppName::new(name).unwrap(),
         class: 0,
         takes_memory: false,
         process: None,
@@ -142,16 +142,16 @@ fn byte(tag: u64, at: usize) -> u8 {
 
 impl World {
     fn new(manner: Manner) -> Self {
-        Self::with(manner, SoftOptions::default())
+        Self::with(manner, 1, SoftOptions::default())
     }
 
-    /// Makes a world whose driver has a NIC of these sizes.
-    fn with(manner: Manner, options: SoftOptions) -> Self {
+    /// Makes a world whose driver has a NIC of these sizes, and may have so many sessions.
+    fn with(manner: Manner, sessions_max: u32, options: SoftOptions) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let address = format!("shm:{}", folder.path().join("nic.sock").display()).parse().unwrap();
         let config = Config {
             peers_max: 4,
-            sessions_max: 1,
+            sessions_max,
             session_slots: SLOTS,
             session_messages: MESSAGES,
             ..Config::default()
@@ -172,7 +172,7 @@ impl World {
         let mut driver = Driver::new(Receiver::new(config, 1).unwrap(), parts);
         driver.start(0);
         let log = Log::default();
-        let (new, app, segment) = session(&log);
+        let (new, app, segment) = session("disk", &log);
         let ticket = driver.open(new).unwrap();
         let options = SenderOptions::new(address, "disk");
         let nic = Box::new(SoftNic::new(SoftOptions::default()).unwrap());
@@ -305,7 +305,7 @@ fn a_ticket_ends_its_own_session_once_and_no_other_that_has_its_number() {
     let second = (0..1000).find_map(|_| {
         log.now_ns.set(log.now_ns.get() + 10_000_000);
         world.driver.turn(log.now_ns.get(), |_| false);
-        let (new, app, memory) = session(&log);
+        let (new, app, memory) = session("disk", &log);
         kept = Some((app, memory));
         world.driver.open(new).ok()
     });
@@ -319,6 +319,37 @@ fn a_ticket_ends_its_own_session_once_and_no_other_that_has_its_number() {
     world.driver.application_gone(now_ns, second);
     assert_eq!(world.log.take(), [Seen::SessionOver(SessionEnd::Gone)]);
     assert!(world.driver.application(second.session).is_none());
+}
+
+#[test]
+fn sessions_that_are_broken_at_once_end_one_a_turn_and_an_honest_one_stays() {
+    const BROKEN: usize = 3;
+    let mut world = World::with(Manner::Honest, 8, SoftOptions::default());
+    let log = Rc::clone(&world.log);
+    let names = ["first", "second", "third"];
+    let mut kept: Vec<_> = names
+        .map(|name| {
+            let (new, app, memory) = session(name, &log);
+            world.driver.open(new).unwrap();
+            (app, memory)
+        })
+        .into();
+    for (app, _) in &mut kept {
+        let no_kind = release_kind::FINISH + 1;
+        let release =
+            Release { index: 0, generation: 0, first: 0, count: 1, kind: no_kind, reserved: 0, code: 0 };
+        app.releases.push(release).unwrap();
+        app.releases.publish();
+    }
+    for turn in 1..=BROKEN {
+        assert!(world.driver.turn(turn as u64, |_| false), "there was something to do");
+        assert_eq!(log.take().len(), 1, "in turn {turn}");
+    }
+    assert_eq!(world.driver.receiver().stats().session_faults, BROKEN as u64);
+    world.until(|world| world.sender.is_connected());
+    world.sender.send_small(world.now_ns(), 1, b"", &[byte(1, 0)]).unwrap();
+    world.until(|world| world.sender.poll_end().is_some());
+    assert!(matches!(log.take()[..], [Seen::Delivered { tag: 1, .. }]));
 }
 
 #[test]
@@ -395,7 +426,7 @@ fn a_drain_waits_for_what_an_application_keeps_until_its_deadline_and_no_longer(
 #[test]
 fn a_drain_waits_for_headers_that_the_nic_has_no_room_for() {
     let mut world =
-        World::with(Manner::Honest, SoftOptions { sends_per_qp_max: 1, ..SoftOptions::default() });
+        World::with(Manner::Honest, 1, SoftOptions { sends_per_qp_max: 1, ..SoftOptions::default() });
     world.until(|world| world.sender.is_connected());
     for tag in 0..3 {
         // Each message ends in a turn of its own, so each end goes with a header of its own.
