@@ -113,9 +113,9 @@ pub enum StartError {
 
 /// Takes `count` buffers of `bytes` from a sender, and writes all their pages before anything is measured.
 ///
-/// No byte is zero. A page of zeros may be a hole of its memory file. Over `shm:` a daemon reads such a page by
-/// a call, several times as slowly as through its mapping, and a benchmark would measure that instead of what
-/// data takes.
+/// No byte is zero. A page of zeros may be a hole of its memory file. Over `shm:` a daemon reads such a page
+/// by a call, several times as slowly as through its mapping, and a benchmark would measure that instead of
+/// what data takes.
 ///
 /// # Errors
 /// The sender has no memory for a buffer.

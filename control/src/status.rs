@@ -77,8 +77,8 @@ pub struct Status {
     pub pressure: Pressure,
     /// Whether the software NIC has a thread of its own.
     pub nic_thread: bool,
-    /// Nanoseconds that the reactor's longest turn so far took. None: an earlier daemon of this version of the
-    /// protocol, which does not measure it.
+    /// Nanoseconds that the reactor's longest turn so far took. None: an earlier daemon of this version of
+    /// the protocol, which does not measure it.
     pub longest_turn_ns: Option<u64>,
     /// Slabs of the pool, by their use.
     pub pool: PoolStatus,

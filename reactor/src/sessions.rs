@@ -129,8 +129,8 @@ impl<A: Application> Sessions<A> {
 
     /// Closes a session, and reports the end to its application.
     pub fn close(&mut self, session: SessionId, end: SessionEnd) {
-        // Those that are left keep their order, in which their releases are taken: a new session comes last, so
-        // that applications which come and break their sessions hold up no older one.
+        // Those that are left keep their order, in which their releases are taken: a new session comes last,
+        // so that applications which come and break their sessions hold up no older one.
         self.open.retain(|&open| open != session.0);
         if let Some(closed) = self.sessions[session.0 as usize].take() {
             closed.application.ended(end);

@@ -1,5 +1,5 @@
-//! When the reactor's turns begin, and how long they take. Both follow from the one time that the reactor reads
-//! before each turn, so that nothing here reads a clock.
+//! When the reactor's turns begin, and how long they take. Both follow from the one time that the reactor
+//! reads before each turn, so that nothing here reads a clock.
 
 /// Longest time in nanoseconds that a turn and waking up normally take. A turn takes microseconds, or 1 ms if
 /// it copies and checks megabytes. Any time beyond that counts as a stall of the reactor or the machine.
@@ -27,8 +27,8 @@ impl Turns {
         due_ns.and_then(|due_ns| now_ns.checked_sub(due_ns))
     }
 
-    /// Notes that the reactor gives its core to others before the next turn. The last turn, which found nothing
-    /// to do, is not measured: nobody reads the time at its end.
+    /// Notes that the reactor gives its core to others before the next turn. The last turn, which found
+    /// nothing to do, is not measured: nobody reads the time at its end.
     pub fn give_way(&mut self) {
         self.began_ns = None;
     }
