@@ -1,8 +1,14 @@
-//! Peers out of turn because slow peers have all that they may have. Each of them has nothing in flight, and
-//! returns to its turns when a READ of a slow peer has ended.
+//! Peers out of turn because slow or new peers have all that they may have. A peer returns to its turns when
+//! one of those READs has ended.
 //!
-//! Peers that have delivered nothing yet return before slow ones: most of them are not slow, and the first
-//! READ tells. Of each kind the policy says which class goes first.
+//! There are two kinds of them: new peers, which have delivered nothing yet, and slow ones. New peers return
+//! first: most of them are not slow, and the first READ tells. Each kind has READs that the other cannot
+//! have, so none of them waits for ever. Of one kind the policy says which class goes first, by how long each
+//! class has waited here; within a class it is who has waited longest. A peer whose own READ has ended goes
+//! behind those that wait.
+//!
+//! What a peer that returns has yet to collect may take up more than the pool has room for. Then it waits for
+//! the room, but one of a kind returns whenever none has for [`CROWDED_NS`].
 
 use super::Admission;
 use super::policy::{GrantPolicy, QueueHead};
@@ -10,22 +16,33 @@ use super::reading::Out;
 use super::shares::{Standing, UnprovenRoom};
 use super::turns::Ring;
 use crate::config::CLASSES_MAX;
+use crate::pool::Pool;
 use crate::time::TurnTime;
 use alloc::boxed::Box;
 
-/// The kinds of peers that are not prompt, in the order of their return.
+/// The kinds of peers, in the order of their return.
 const KINDS: [Standing; 2] = [Standing::New, Standing::Slow];
+/// Nanoseconds after which a peer returns though the pool has no room for what it has yet to collect.
+const CROWDED_NS: u64 = 10_000_000;
+
+/// Peers of one kind and class, in the order in which they came.
+#[derive(Debug)]
+struct Line {
+    /// A peer may be listed that does not wait any more: it is dropped when it comes first.
+    peers: Ring,
+    /// Time when a peer last returned, or the line began.
+    since_ns: u64,
+}
 
 /// Waiting peers of one kind.
 #[derive(Debug)]
 struct Waiting {
-    /// Peers by class of their messages. A peer may be listed that does not wait any more: it is dropped when
-    /// it comes first.
-    rings: Box<[Ring]>,
-    /// Peers in the rings, counted in each of them.
+    /// Peers by class of their messages.
+    lines: Box<[Line]>,
+    /// Peers in the lines, counted in each of them.
     listed: u32,
-    /// Time when a peer of the kind with nothing in flight last got a READ, or none was known to wait.
-    since_ns: u64,
+    /// Time when a peer of the kind last returned.
+    returned_ns: u64,
 }
 
 /// The waiting peers.
@@ -33,53 +50,76 @@ struct Waiting {
 pub(super) struct AfterSlow {
     new: Waiting,
     slow: Waiting,
+    /// Time of the present turn.
+    now_ns: u64,
+    /// Whether a peer was sent here in the present turn, for want of READs.
+    refused: bool,
 }
 
 impl AfterSlow {
     pub fn new(classes: u8, peers: u32) -> Self {
-        let rings = || (0..classes).map(|_| Ring::new(peers)).collect();
-        let waiting = || Waiting { rings: rings(), listed: 0, since_ns: 0 };
-        Self { new: waiting(), slow: waiting() }
+        let lines = || (0..classes).map(|_| Line { peers: Ring::new(peers), since_ns: 0 }).collect();
+        let waiting = || Waiting { lines: lines(), listed: 0, returned_ns: 0 };
+        Self { new: waiting(), slow: waiting(), now_ns: 0, refused: false }
     }
 
     #[inline]
     fn of(&mut self, kind: Standing) -> &mut Waiting {
-        if kind == Standing::New { &mut self.new } else { &mut self.slow }
+        if matches!(kind, Standing::New | Standing::Silent) { &mut self.new } else { &mut self.slow }
+    }
+
+    /// Begins a turn of admission.
+    #[inline]
+    pub fn begin_turn(&mut self, now_ns: u64) {
+        (self.now_ns, self.refused) = (now_ns, false);
+    }
+
+    /// Returns whether any peer of the kind is listed.
+    #[inline]
+    pub fn has_any(&self, kind: Standing) -> bool {
+        match kind {
+            Standing::New | Standing::Silent => self.new.listed > 0,
+            Standing::Slow => self.slow.listed > 0,
+            Standing::Prompt => false,
+        }
     }
 
     /// Lists a peer that waits with messages of the class.
     #[inline]
     pub fn push(&mut self, kind: Standing, class: usize, peer: u32) {
+        let now_ns = self.now_ns;
         let waiting = self.of(kind);
-        waiting.listed += u32::from(waiting.rings[class].push(peer));
-    }
-
-    /// Notes that a peer of the kind that had nothing in flight got a READ.
-    #[inline]
-    pub fn granted(&mut self, kind: Standing, stall_free_ns: u64) {
-        if kind != Standing::Prompt {
-            self.of(kind).since_ns = stall_free_ns;
+        let line = &mut waiting.lines[class];
+        if line.peers.head().is_none() {
+            line.since_ns = now_ns;
         }
-    }
-
-    /// Notes that what the peers wait for will come.
-    pub fn begin_anew(&mut self, stall_free_ns: u64) {
-        (self.new.since_ns, self.slow.since_ns) = (stall_free_ns, stall_free_ns);
+        waiting.listed += u32::from(line.peers.push(peer));
     }
 }
 
 impl<P: GrantPolicy> Admission<P> {
     /// Lets one peer that waits for READs of slow peers take turns again, if there is room for its READ.
-    pub(super) fn return_after_slow(&mut self, room: &mut UnprovenRoom, time: TurnTime) -> bool {
+    pub(super) fn return_after_slow(&mut self, room: &mut UnprovenRoom, time: TurnTime, pool: &Pool) -> bool {
+        if self.after_slow.refused {
+            return false;
+        }
         for kind in KINDS {
-            if room.of(kind) == 0 || self.after_slow.of(kind).listed == 0 {
+            if room.of(kind) == 0 || !self.after_slow.has_any(kind) {
                 continue;
             }
             let heads = self.heads_after_slow(kind);
             let Some(class) = self.policy.next_class(&heads, time.now_ns) else { continue };
+            let line = &self.after_slow.of(kind).lines[usize::from(class)];
+            let Some(peer) = line.peers.head() else { continue };
+            if !self.may_return(peer, kind, time, pool) {
+                continue;
+            }
             let waiting = self.after_slow.of(kind);
-            let Some(peer) = waiting.rings[usize::from(class)].pop() else { continue };
+            let line = &mut waiting.lines[usize::from(class)];
+            line.peers.pop();
+            line.since_ns = time.now_ns;
             waiting.listed -= 1;
+            waiting.returned_ns = time.now_ns;
             room.take(kind);
             self.return_to_turns(peer);
             return true;
@@ -87,35 +127,36 @@ impl<P: GrantPolicy> Admission<P> {
         false
     }
 
+    /// Returns whether the pool has room for what the peer has yet to collect, or none of its kind has
+    /// returned for long.
+    fn may_return(&mut self, peer: u32, kind: Standing, time: TurnTime, pool: &Pool) -> bool {
+        let (footprint_bytes, class) = self.reading.uncounted_footprint(peer);
+        footprint_bytes == 0
+            || self.reading.footprint_bytes(class) + footprint_bytes <= self.footprint_room(pool)
+            || time.now_ns.saturating_sub(self.after_slow.of(kind).returned_ns) >= CROWDED_NS
+    }
+
     /// Returns the classes in which peers of the kind wait. Peers in front that do not are dropped.
     fn heads_after_slow(&mut self, kind: Standing) -> [Option<QueueHead>; CLASSES_MAX] {
         let mut heads = [None; CLASSES_MAX];
-        let Waiting { rings, listed, .. } = self.after_slow.of(kind);
-        let rings = rings.iter_mut();
-        for (((class, head), ring), queue) in (0u8..).zip(&mut heads).zip(rings).zip(&self.queues) {
-            while let Some(peer) = ring.head() {
+        let Waiting { lines, listed, .. } = self.after_slow.of(kind);
+        let lines = lines.iter_mut();
+        for (((class, head), line), queue) in (0u8..).zip(&mut heads).zip(lines).zip(&self.queues) {
+            while let Some(peer) = line.peers.head() {
                 if self.reading.out(peer) == Some(Out::Slow) && queue.has_messages_of(peer) {
-                    *head = Some(QueueHead { class, since_ns: queue.since_ns });
+                    *head = Some(QueueHead { class, since_ns: line.since_ns });
                     break;
                 }
-                ring.pop();
+                line.peers.pop();
                 *listed -= 1;
             }
         }
         heads
     }
 
-    /// Returns whether a peer has waited for `span_ns` while no other of its kind got a READ. To be called
-    /// now and then, for it notes when nobody waits.
-    pub(super) fn waits_after_slow(&mut self, span_ns: u64, stall_free_ns: u64) -> bool {
-        KINDS.into_iter().fold(false, |waits, kind| {
-            let is_anybody = self.heads_after_slow(kind).iter().any(Option::is_some);
-            let since_ns = &mut self.after_slow.of(kind).since_ns;
-            if !is_anybody {
-                *since_ns = stall_free_ns;
-            }
-            waits || stall_free_ns.saturating_sub(*since_ns) >= span_ns
-        })
+    /// Returns whether any peer waits.
+    pub(super) fn any_waits_after_slow(&mut self) -> bool {
+        KINDS.into_iter().any(|kind| self.heads_after_slow(kind).iter().any(Option::is_some))
     }
 
     /// Takes a peer out of its turns until one of the READs of slow peers has ended.
@@ -126,5 +167,11 @@ impl<P: GrantPolicy> Admission<P> {
                 self.after_slow.push(self.shares.standing(peer), class, peer);
             }
         }
+    }
+
+    /// Takes a peer out of its turns that was not given a READ. Nobody else returns in this turn.
+    pub(super) fn refuse(&mut self, peer: u32) {
+        self.after_slow.refused = true;
+        self.wait_after_slow(peer);
     }
 }

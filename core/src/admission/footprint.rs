@@ -31,9 +31,6 @@ impl<P: GrantPolicy> Admission<P> {
     pub(super) fn next_footprint(&self, message: u32, messages: &mut Messages) -> u64 {
         let record = &messages[message];
         let coming = record.length - record.arrived;
-        if self.is_long(record.length) {
-            return under_way(message, messages);
-        }
         messages.transfer(message).footprint_bytes.min(coming)
     }
 
@@ -47,7 +44,20 @@ impl<P: GrantPolicy> Admission<P> {
     #[inline]
     pub(super) fn set_footprint(&mut self, message: u32, bytes: u64, messages: &mut Messages) {
         let before = core::mem::replace(&mut messages.transfer(message).footprint_bytes, bytes);
-        self.reading.change_footprint(messages[message].peer, before, bytes);
+        let record = &messages[message];
+        self.reading.change_footprint(record.peer, record.class(), before, bytes);
+    }
+
+    /// Counts a long message's footprint anew, after one of its READs was posted or has ended.
+    #[inline]
+    pub(super) fn count_under_way(&mut self, message: u32, messages: &mut Messages) {
+        if self.is_long(messages[message].length) {
+            let transfer = messages.transfer(message);
+            if transfer.running && !transfer.in_memory {
+                let bytes = under_way(message, messages);
+                self.set_footprint(message, bytes, messages);
+            }
+        }
     }
 
     /// Returns the bytes that the READ share can hold beside what lies in it and belongs to no footprint:

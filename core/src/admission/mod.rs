@@ -89,8 +89,6 @@ pub(crate) struct Admission<P> {
     after_slow: AfterSlow,
     /// Bytes of READs in flight, and of those being checked.
     in_flight_bytes: u64,
-    /// Time when a READ was last posted.
-    posted_ns: u64,
     /// Footprint window that bounds the READ share's use; `None` where the configuration does not let it
     /// follow the load.
     following: Option<FootprintWindow>,
@@ -128,7 +126,6 @@ impl<P: GrantPolicy> Admission<P> {
             reading: Reading::new(peers),
             after_slow: AfterSlow::new(config.classes, peers),
             in_flight_bytes: 0,
-            posted_ns: 0,
             following,
             straggler_slabs: 0,
             suspensions: (0..config.sessions_max).map(|_| Suspension::default()).collect(),
@@ -160,10 +157,11 @@ impl<P: GrantPolicy> Admission<P> {
         // Peers that waited for READs of slow peers return to their turns one by one, while there is room.
         self.waits_for = ReadsWaitFor::Senders;
         let mut room = self.shares.unproven_room();
-        self.return_after_slow(&mut room, time);
+        self.after_slow.begin_turn(time.now_ns);
+        self.return_after_slow(&mut room, time, pool);
         loop {
             let grant = self.next_in_turn(time, reads_in_use, (messages, pool), view);
-            if grant.is_some() || !self.return_after_slow(&mut room, time) {
+            if grant.is_some() || !self.return_after_slow(&mut room, time, pool) {
                 return grant;
             }
         }
@@ -207,20 +205,20 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Admits the class's next message if its footprint fits and the concurrency window has room: fewer than
-    /// `reads_max` messages are being read, not counting those of peers out of turn. The first message of a
-    /// peer in a class is admitted all the same, for the others' messages may be endless. Where only such
-    /// messages are being read, the next one is admitted whatever they take up. Returns whether one was
-    /// admitted.
+    /// `reads_max` messages of this class and more urgent ones are being read, not counting those of peers
+    /// out of turn. Where nothing is being read of the message's peer in the class, or only long messages, it
+    /// is admitted all the same, for others' messages may be endless. Where only such messages are being
+    /// read, it is admitted whatever they take up. Returns whether one was admitted.
     fn admit(&mut self, class: usize, messages: &mut Messages, pool: &Pool, view: &impl View) -> bool {
         let Some((peer, message)) = self.first_waiting(class, messages, pool, view) else { return false };
         let has_turn = self.queues[class].next_turn(|peer| self.reading.is_out(peer)).is_some();
-        let is_full = self.reading.in_turn() >= self.limits.reads_max;
+        let is_full = self.reading.in_turn(class) >= self.limits.reads_max;
         if is_full && has_turn && !self.reading.is_new(peer, class) {
             return false;
         }
         let footprint = self.first_footprint(message, messages, view);
         let fits = !self.reading.has_counted(class)
-            || self.reading.footprint_bytes() + footprint <= self.footprint_room(pool);
+            || self.reading.footprint_bytes(class) + footprint <= self.footprint_room(pool);
         let session = messages[message].session;
         if !fits && (!view.takes_memory(session) || pool.memory_room() < self.fragment_slabs()) {
             self.waits_for = ReadsWaitFor::Room;
@@ -264,11 +262,15 @@ impl<P: GrantPolicy> Admission<P> {
         // Beyond one fragment's slabs, another fragment's stay in reserve, and one session leaves more to the
         // others.
         let wanted = (2 * self.fragment_slabs()).max(self.room_left_by_most(pool));
-        let room = pool.read_room(wanted, view.srq_needed());
+        let mut room = pool.read_room(wanted, view.srq_needed());
         let in_flight = InFlight { reads: reads_in_use, bytes: self.in_flight_bytes };
-        let mut after_any = 0;
+        let mut passed = 0;
         // Each peer twice, for its turn may begin with the first visit.
         for _ in 0..2 * self.queues[class].turns() {
+            if passed > 2 * self.limits.reads_max {
+                // The others have their turns with the next event.
+                return None;
+            }
             let peer = self.queues[class].next_turn(|peer| self.reading.is_out(peer))?;
             let first = self.queues[class].first_running(peer)?;
             let first_bytes = self.fragment_of(first, messages);
@@ -278,6 +280,7 @@ impl<P: GrantPolicy> Admission<P> {
             let Some((message, share)) = self.next_to_read(class, peer, room, messages, pool, view) else {
                 self.waits_for = ReadsWaitFor::Room;
                 self.queues[class].pass();
+                passed += 1;
                 continue;
             };
             let bytes = self.fragment_of(message, messages);
@@ -288,27 +291,28 @@ impl<P: GrantPolicy> Admission<P> {
                     continue;
                 }
                 Turn::AfterSlow => {
-                    self.wait_after_slow(peer);
+                    self.refuse(peer);
                     continue;
                 }
                 Turn::AfterAny => {
                     self.waits_for = ReadsWaitFor::Window;
                     self.queues[class].pass();
-                    after_any += 1;
-                    if after_any > self.limits.reads_max {
-                        // The others have their turns after the next READ's end.
-                        return None;
-                    }
+                    passed += 1;
                     continue;
                 }
             }
             let slabs = bytes.div_ceil(SLAB_BYTES_U32);
-            let room = if share == Share::Spilled { pool.memory_room() } else { room };
+            let room_left = if share == Share::Spilled { pool.memory_room() } else { room };
             // A shorter fragment is better than none, but only where nothing else under way will give room
             // back soon.
-            if room < slabs && (room == 0 || reads_in_use > self.shares.slow_reads()) {
+            if room_left < slabs && (room_left == 0 || reads_in_use > self.shares.unproven_reads()) {
                 self.waits_for = ReadsWaitFor::Room;
                 self.queues[class].pass();
+                passed += 1;
+                if share == Share::Read {
+                    // What there is waits until it is enough, and is not for shorter fragments of others.
+                    room = 0;
+                }
                 continue;
             }
             if !messages.transfer(message).in_memory {
@@ -317,7 +321,7 @@ impl<P: GrantPolicy> Admission<P> {
             }
             // Each run will need a slot.
             let slots = view.slots_left(messages[message].session);
-            return Some(Grant { message, share, slabs: slabs.min(room).min(slots), bytes });
+            return Some(Grant { message, share, slabs: slabs.min(room_left).min(slots), bytes });
         }
         None
     }
@@ -430,11 +434,13 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Subtracts a READ's bytes from the bytes in flight, once the READ's place in the table is free. Until
-    /// then they count, also while they are checked. `peer`: `NONE` if it is gone.
-    pub fn left(&mut self, peer: u32, bytes: u32) {
+    /// then they count, also while they are checked.
+    pub fn left(&mut self, message: u32, bytes: u32, messages: &mut Messages) {
         self.in_flight_bytes -= u64::from(bytes);
+        let peer = messages[message].peer;
         if peer != NONE {
             self.reading.left(peer, u64::from(bytes));
+            self.count_under_way(message, messages);
         }
     }
 

@@ -3,13 +3,11 @@
 use super::Admission;
 use super::policy::GrantPolicy;
 use super::reading::Out;
+use super::shares::Standing;
 use crate::index::NONE;
 use crate::messages::{MessageState, Messages};
 use crate::stats::{ReadsWaitFor, ShareStats};
 use crate::time::TurnTime;
-
-/// Nanoseconds for which peers get nothing before a peer that has stalled is disconnected for it.
-const STARVED_NS: u64 = 1_000_000_000;
 
 impl<P: GrantPolicy> Admission<P> {
     /// Begins the counts of a sender that was let in.
@@ -96,32 +94,26 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// Notes which peers have stalled. Returns a peer to disconnect: others have waited for long because of
-    /// READs that do not end, and it is the one whose READs have taken longest. `is_leaving` says which peers
-    /// are being disconnected already.
-    pub fn tick(
-        &mut self,
-        time: TurnTime,
-        reads_in_use: u32,
-        is_leaving: impl Fn(u32) -> bool,
-    ) -> Option<u32> {
+    /// Notes which peers have stalled. Returns a peer to disconnect: others wait, and peers whose READs have
+    /// not ended for long have half of what there is; of these it is the one that stalled first. `is_leaving`
+    /// says which peers are being disconnected already.
+    pub fn tick(&mut self, time: TurnTime, is_leaving: impl Fn(u32) -> bool) -> Option<u32> {
         let now_ns = time.stall_free_ns;
         self.shares.tick(now_ns);
         for &peer in self.shares.busy() {
             self.reading.set_standing(peer, self.shares.standing(peer));
         }
-        let is_full = reads_in_use >= self.limits.reads_max
-            || self.shares.is_full(self.in_flight_bytes + u64::from(self.limits.fragment_bytes));
-        let waits_for_any = is_full && self.has_work() && now_ns.saturating_sub(self.posted_ns) >= STARVED_NS;
-        let are_starved = self.waits_after_slow(STARVED_NS, now_ns) || waits_for_any;
-        if !are_starved {
+        if !self.shares.are_stalled_for_long(now_ns) || !self.is_anybody_waiting() {
             return None;
         }
-        let peer = self.shares.longest_stalled(now_ns, is_leaving)?;
-        // Its end has some time to give others room before the next one goes.
-        self.posted_ns = now_ns;
-        self.after_slow.begin_anew(now_ns);
-        Some(peer)
+        self.shares.longest_stalled(now_ns, is_leaving)
+    }
+
+    /// Returns whether a peer has something to read and waits for none of its own READs.
+    fn is_anybody_waiting(&mut self) -> bool {
+        let reading = &self.reading;
+        self.queues.iter_mut().any(|queue| queue.has_head(|peer| reading.is_out(peer)))
+            || self.any_waits_after_slow()
     }
 
     /// Counts the READ that was posted for a grant, of `bytes` bytes. The next message of the class then has
@@ -137,14 +129,8 @@ impl<P: GrantPolicy> Admission<P> {
         if !more {
             record.state = MessageState::Settling;
         }
-        self.posted_ns = time.stall_free_ns;
-        let was_idle = self.shares.reads(peer) == 0;
         self.shares.posted(peer, u64::from(bytes), time.stall_free_ns);
-        let standing = self.shares.standing(peer);
-        if was_idle {
-            self.after_slow.granted(standing, time.stall_free_ns);
-        }
-        self.reading.set_standing(peer, standing);
+        self.reading.set_standing(peer, self.shares.standing(peer));
         let queue = &mut self.queues[class];
         queue.take_running(message, messages);
         if more {
@@ -157,16 +143,27 @@ impl<P: GrantPolicy> Admission<P> {
         }
         self.in_flight_bytes += u64::from(bytes);
         self.reading.posted(peer, u64::from(bytes));
+        self.count_under_way(message, messages);
     }
 
     /// Counts the end of a READ of `bytes` bytes that was posted at `posted_ns`: one less of the peer's
     /// memory is in flight. `ok`: the bytes arrived.
     #[inline]
     pub fn read_ended(&mut self, time: TurnTime, peer: u32, bytes: u32, posted_ns: u64, ok: bool) {
+        let window_bytes = self.shares.window_bytes(peer);
         self.shares.ended(peer, u64::from(bytes), posted_ns, time.stall_free_ns, ok);
-        self.reading.set_standing(peer, self.shares.standing(peer));
-        if self.reading.out(peer) == Some(Out::Own) {
-            self.return_to_turns(peer);
+        let standing = self.shares.standing(peer);
+        self.reading.set_standing(peer, standing);
+        match self.reading.out(peer) {
+            // Its place is for whoever of its kind has waited longest.
+            Some(Out::Own) if self.after_slow.has_any(standing) => self.wait_after_slow(peer),
+            Some(Out::Slow) if standing != Standing::Prompt => {}
+            Some(_) => self.return_to_turns(peer),
+            // More of its messages may be read side by side.
+            None if self.shares.window_bytes(peer) > window_bytes => {
+                (0..self.queues.len()).for_each(|class| self.offer(class, peer));
+            }
+            None => {}
         }
     }
 }

@@ -24,13 +24,12 @@ pub(super) enum Out {
 struct Peer {
     out: Option<Out>,
     is_slow: bool,
-    /// Number of the messages.
-    total: u32,
     /// Number of the messages, by class.
     messages: [u32; CLASSES_MAX],
     /// Number of those that are not long, by class.
     short: [u32; CLASSES_MAX],
-    footprint_bytes: u64,
+    /// Their footprint, by class.
+    footprint_bytes: [u64; CLASSES_MAX],
     /// Bytes of the READs in flight, and of those being checked.
     in_flight_bytes: u64,
 }
@@ -48,7 +47,7 @@ impl Peer {
 struct Counted {
     /// Number of those that are not long, by class.
     short: [u32; CLASSES_MAX],
-    footprint_bytes: u64,
+    footprint_bytes: [u64; CLASSES_MAX],
     in_flight_bytes: u64,
 }
 
@@ -57,8 +56,8 @@ struct Counted {
 pub(super) struct Reading {
     peers: Box<[Peer]>,
     messages: u32,
-    /// Messages of peers that are not out of turn.
-    in_turn: u32,
+    /// Messages of peers that are not out of turn, by class.
+    in_turn: [u32; CLASSES_MAX],
     counted: Counted,
 }
 
@@ -67,7 +66,7 @@ impl Reading {
         Self {
             peers: vec![Peer::default(); peers as usize].into_boxed_slice(),
             messages: 0,
-            in_turn: 0,
+            in_turn: [0; CLASSES_MAX],
             counted: Counted::default(),
         }
     }
@@ -75,7 +74,7 @@ impl Reading {
     /// Begins the counts of a peer that was let in.
     pub fn join(&mut self, peer: u32) {
         let state = &mut self.peers[peer as usize];
-        debug_assert_eq!((state.total, state.in_flight_bytes), (0, 0), "peer {peer} had a predecessor");
+        debug_assert_eq!(state.messages, [0; CLASSES_MAX], "peer {peer} had a predecessor");
         *state = Peer::default();
     }
 
@@ -85,10 +84,11 @@ impl Reading {
         self.messages
     }
 
-    /// Returns the number of messages that are being read, of peers that are not out of turn.
+    /// Returns the number of messages of the class and more urgent ones that are being read, of peers that
+    /// are not out of turn. Messages of lower classes hold up no others.
     #[inline]
-    pub fn in_turn(&self) -> u32 {
-        self.in_turn
+    pub fn in_turn(&self, class: usize) -> u32 {
+        self.in_turn[..=class].iter().sum()
     }
 
     /// Returns whether any message of the class is being read whose footprint counts, and which will end soon
@@ -98,10 +98,22 @@ impl Reading {
         self.counted.short[class] > 0
     }
 
-    /// Returns the footprint of the messages that are being read.
+    /// Returns the footprint of the messages of the class and more urgent ones that are being read.
     #[inline]
-    pub fn footprint_bytes(&self) -> u64 {
-        self.counted.footprint_bytes
+    pub fn footprint_bytes(&self, class: usize) -> u64 {
+        self.counted.footprint_bytes[..=class].iter().sum()
+    }
+
+    /// Returns the footprint of a peer's messages that are being read, and the lowest class of these. 0 where
+    /// it counts already, or would not count in turn.
+    pub fn uncounted_footprint(&self, peer: u32) -> (u64, usize) {
+        let state = &self.peers[peer as usize];
+        let lowest = state.messages.iter().rposition(|&messages| messages > 0).unwrap_or(0);
+        if state.is_slow || state.has_footprint() {
+            (0, lowest)
+        } else {
+            (state.footprint_bytes.iter().sum(), lowest)
+        }
     }
 
     /// Returns the bytes of their READs, in flight or being checked: the footprint has these, too.
@@ -110,10 +122,10 @@ impl Reading {
         self.counted.in_flight_bytes
     }
 
-    /// Returns whether no message of the class is being read of the peer.
+    /// Returns whether no message of the class is being read of the peer, or only long ones.
     #[inline]
     pub fn is_new(&self, peer: u32, class: usize) -> bool {
-        self.peers[peer as usize].messages[class] == 0
+        self.peers[peer as usize].short[class] == 0
     }
 
     /// Returns whether the peer is out of turn, and why.
@@ -133,9 +145,8 @@ impl Reading {
         let state = &mut self.peers[peer as usize];
         state.messages[class] += 1;
         state.short[class] += u32::from(!is_long);
-        state.total += 1;
         self.messages += 1;
-        self.in_turn += u32::from(state.out.is_none());
+        self.in_turn[class] += u32::from(state.out.is_none());
         self.counted.short[class] += u32::from(!is_long && state.has_footprint());
     }
 
@@ -145,19 +156,21 @@ impl Reading {
         let state = &mut self.peers[peer as usize];
         state.messages[class] -= 1;
         state.short[class] -= u32::from(!is_long);
-        state.total -= 1;
         self.messages -= 1;
-        self.in_turn -= u32::from(state.out.is_none());
+        self.in_turn[class] -= u32::from(state.out.is_none());
         self.counted.short[class] -= u32::from(!is_long && state.has_footprint());
     }
 
     /// Counts that the footprint of one of the peer's messages has changed.
     #[inline]
-    pub fn change_footprint(&mut self, peer: u32, before_bytes: u64, bytes: u64) {
+    pub fn change_footprint(&mut self, peer: u32, class: usize, before_bytes: u64, bytes: u64) {
         let state = &mut self.peers[peer as usize];
-        state.footprint_bytes = state.footprint_bytes - before_bytes + bytes;
-        if state.has_footprint() {
-            self.counted.footprint_bytes = self.counted.footprint_bytes - before_bytes + bytes;
+        let counts = state.has_footprint();
+        let of_peer = &mut state.footprint_bytes[class];
+        *of_peer = *of_peer - before_bytes + bytes;
+        if counts {
+            let counted = &mut self.counted.footprint_bytes[class];
+            *counted = *counted - before_bytes + bytes;
         }
     }
 
@@ -190,7 +203,7 @@ impl Reading {
     /// Notes how the peer delivers.
     #[inline]
     pub fn set_standing(&mut self, peer: u32, standing: Standing) {
-        let is_slow = standing == Standing::Slow;
+        let is_slow = matches!(standing, Standing::Slow | Standing::Silent);
         if self.peers[peer as usize].is_slow != is_slow {
             self.change(peer, |state| state.is_slow = is_slow);
         }
@@ -216,11 +229,14 @@ impl Reading {
     #[inline]
     fn change(&mut self, peer: u32, change: impl FnOnce(&mut Peer)) {
         let state = &mut self.peers[peer as usize];
-        let in_turn = |state: &Peer| if state.out.is_none() { state.total } else { 0 };
-        let (in_turn_before, counted_before) = (in_turn(state), state.has_footprint());
+        let (was_out, counted_before) = (state.out.is_some(), state.has_footprint());
         change(state);
-        let counts = state.has_footprint();
-        self.in_turn = self.in_turn - in_turn_before + in_turn(state);
+        let (is_out, counts) = (state.out.is_some(), state.has_footprint());
+        if was_out != is_out {
+            for (sum, part) in self.in_turn.iter_mut().zip(state.messages) {
+                *sum = if is_out { *sum - part } else { *sum + part };
+            }
+        }
         if counts == counted_before {
             return;
         }
@@ -228,7 +244,9 @@ impl Reading {
         for (sum, part) in self.counted.short.iter_mut().zip(state.short) {
             *sum = if counts { *sum + part } else { *sum - part };
         }
-        self.counted.footprint_bytes = apply(self.counted.footprint_bytes, state.footprint_bytes);
+        for (sum, part) in self.counted.footprint_bytes.iter_mut().zip(state.footprint_bytes) {
+            *sum = apply(*sum, part);
+        }
         self.counted.in_flight_bytes = apply(self.counted.in_flight_bytes, state.in_flight_bytes);
     }
 }

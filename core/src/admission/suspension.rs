@@ -254,7 +254,10 @@ impl<P: GrantPolicy> Admission<P> {
                 self.suspend(messages[message].session, view);
                 self.pop_waiting(class, peer, messages);
                 self.defer(message, messages);
-            } else if self.queues[class].running_of(peer) >= self.shares.messages_max(peer) {
+            } else if self.queues[class].running_of(peer) >= self.shares.messages_max(peer)
+                && (self.is_long(messages[message].length) || !self.reading.is_new(peer, class))
+            {
+                // Long messages do not hold up a short one.
                 self.queues[class].put_off_admission(peer);
             } else {
                 return Some((peer, message));

@@ -265,7 +265,7 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Frees the READ's place, and ends its message if that can be decided.
     fn end_read(&mut self, read: u32) {
         let (message, bytes) = (self.reads[read].message, self.reads[read].bytes);
-        self.admission.left(self.messages[message].peer, bytes);
+        self.admission.left(message, bytes, &mut self.messages);
         self.reads.remove(read);
         self.messages[message].reads -= 1;
         if self.messages[message].reads == 0 {

@@ -59,11 +59,12 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// Disconnects one peer whose READs have not ended for long, when others get nothing because of them.
+    /// Disconnects the peers whose READs have not ended for long, when others get nothing because of them.
     pub(super) fn disconnect_stalled(&mut self, now_ns: u64, effects: &mut impl Effects) {
         let time = self.turn_time(now_ns);
-        let is_leaving = |peer| matches!(self.outbox.link(peer), Link::Leaving { .. });
-        if let Some(peer) = self.admission.tick(time, self.reads.in_use(), is_leaving) {
+        for _ in 0..self.config.reads_max {
+            let is_leaving = |peer| matches!(self.outbox.link(peer), Link::Leaving { .. });
+            let Some(peer) = self.admission.tick(time, is_leaving) else { return };
             self.stats.stalled_peers += 1;
             self.expel(peer, ByeReason::Unresponsive, effects);
         }

@@ -13,10 +13,10 @@
 //!
 //! A peer is prompt if its READs usually end within [`PROMPT_NS`] and it has not stalled. The others are
 //! slow, or new: they have delivered nothing yet. Many of these together would still hold everything, with
-//! one fragment each. So slow peers together have at most five eighths of READs and bytes, and slow and new
-//! ones three quarters. Of all READs and bytes, the last eighth is for peers that have nothing in flight. So
-//! there is always some room for a prompt peer, and it is not for long that one takes it. Slow peers leave
-//! some to the new ones.
+//! one fragment each. So slow peers together have at most five eighths of READs and bytes, new ones as much,
+//! and both together three quarters. Of all READs and bytes, the last eighth is for peers that have nothing
+//! in flight. So there is always some room for a prompt peer, and it is not for long that one takes it. Slow
+//! and new peers leave each other some.
 //!
 //! A peer whose round trip is longer than half of [`PROMPT_NS`] is slow, however well it delivers: it has an
 //! eighth of the READs.
@@ -47,8 +47,8 @@ const STALL_SPANS: u64 = 4;
 const STALL_NS_MAX: u64 = 4_000_000_000;
 /// Nanoseconds after which a stalled peer is waited for no longer, however slow it has been.
 const STALL_NS_LIMIT: u64 = 30_000_000_000;
-/// Eighths of READs and bytes in flight that all slow peers together may have.
-const SLOW_EIGHTHS: u32 = 5;
+/// Eighths of READs and bytes in flight that all slow peers together may have, and all new peers.
+const KIND_EIGHTHS: u32 = 5;
 /// Eighths that all peers together may have that are slow or new.
 const UNPROVEN_EIGHTHS: u32 = 6;
 /// Nanoseconds of deliveries that a rate is measured over. Older ones count half.
@@ -74,6 +74,8 @@ pub(super) enum Turn {
 pub(super) enum Standing {
     /// Nothing has ended yet, and nothing takes long.
     New,
+    /// Nothing has ended yet, and its READ takes long.
+    Silent,
     /// Its READs end soon.
     Prompt,
     /// Its READs take long, or it has stalled.
@@ -158,12 +160,19 @@ impl Peer {
         self.silent_ns(now_ns) > STALL_NS.max(self.usual_ns.saturating_mul(STALL_SPANS))
     }
 
+    /// Returns whether the peer stalled so long ago that it may be disconnected for it.
+    fn has_stalled_long(&self, now_ns: u64) -> bool {
+        let span_ns = self.usual_ns.saturating_mul(STALL_SPANS).clamp(STALL_NS_MAX, STALL_NS_LIMIT);
+        self.silent_ns(now_ns) > span_ns
+    }
+
     #[inline]
     fn standing_at(&self, now_ns: u64) -> Standing {
-        match self.has_stalled(now_ns) || self.usual_ns > PROMPT_NS {
-            true => Standing::Slow,
-            false if self.is_measured() => Standing::Prompt,
-            false => Standing::New,
+        match (self.is_measured(), self.has_stalled(now_ns) || self.usual_ns > PROMPT_NS) {
+            (true, true) => Standing::Slow,
+            (true, false) => Standing::Prompt,
+            (false, true) => Standing::Silent,
+            (false, false) => Standing::New,
         }
     }
 
@@ -205,8 +214,8 @@ struct Limits {
     /// The most of one peer.
     peer_reads: u32,
     peer_bytes: u64,
-    /// The most of all slow peers together.
-    slow: InFlight,
+    /// The most of all slow peers together, and of all new ones.
+    kind: InFlight,
     /// The most of all peers together that are slow or new.
     unproven: InFlight,
 }
@@ -226,7 +235,7 @@ impl Limits {
             bytes: config.in_flight_bytes,
             peer_reads: reads_of(config.peer_share_percent, 100),
             peer_bytes: bytes_of(config.peer_share_percent, 100),
-            slow: eighths(SLOW_EIGHTHS),
+            kind: eighths(KIND_EIGHTHS),
             unproven: eighths(UNPROVEN_EIGHTHS),
         }
     }
@@ -249,6 +258,7 @@ pub(super) struct Shares {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnprovenRoom {
     slow: u32,
+    new: u32,
     /// For slow and new peers together.
     all: u32,
 }
@@ -257,14 +267,15 @@ impl UnprovenRoom {
     /// Returns how many READs peers of the kind may have.
     #[inline]
     pub fn of(&self, kind: Standing) -> u32 {
-        if kind == Standing::Slow { self.slow.min(self.all) } else { self.all }
+        self.all.min(if kind == Standing::Slow { self.slow } else { self.new })
     }
 
     /// Counts a READ that a peer of the kind is to have.
     #[inline]
     pub fn take(&mut self, kind: Standing) {
         self.all -= 1;
-        self.slow -= u32::from(kind == Standing::Slow);
+        let of_kind = if kind == Standing::Slow { &mut self.slow } else { &mut self.new };
+        *of_kind -= 1;
     }
 }
 
@@ -320,22 +331,29 @@ impl Shares {
     /// Returns how many READs peers that are not prompt may have beyond those in flight.
     #[inline]
     pub fn unproven_room(&self) -> UnprovenRoom {
+        let kind = self.limits.kind.reads;
         UnprovenRoom {
-            slow: self.limits.slow.reads.saturating_sub(self.slow.reads),
+            slow: kind.saturating_sub(self.slow.reads),
+            new: kind.saturating_sub(self.new.reads),
             all: self.limits.unproven.reads.saturating_sub(self.slow.reads + self.new.reads),
         }
     }
 
-    /// Returns the READs of slow peers in flight.
+    /// Returns the READs in flight of peers that are not prompt.
     #[inline]
-    pub fn slow_reads(&self) -> u32 {
-        self.slow.reads
+    pub fn unproven_reads(&self) -> u32 {
+        self.slow.reads + self.new.reads
     }
 
-    /// Returns whether so many bytes in flight are more than there may be.
-    #[inline]
-    pub fn is_full(&self, bytes: u64) -> bool {
-        bytes > self.limits.bytes
+    /// Returns whether peers that stalled long ago have half of the READs or bytes.
+    pub fn are_stalled_for_long(&self, now_ns: u64) -> bool {
+        let stalled = self.busy.iter().map(|&peer| &self.peers[peer as usize]);
+        let stalled = stalled.filter(|peer| peer.has_stalled_long(now_ns));
+        let all = stalled.fold(InFlight::NOTHING, |all, peer| InFlight {
+            reads: all.reads + peer.reads,
+            bytes: all.bytes + peer.bytes,
+        });
+        all.reads >= self.limits.reads.div_ceil(2) || all.bytes >= self.limits.bytes.div_ceil(2)
     }
 
     /// Decides whether the peer may have a READ of `bytes` bytes now.
@@ -375,9 +393,9 @@ impl Shares {
         }
         let unproven =
             InFlight { reads: self.slow.reads + self.new.reads, bytes: self.slow.bytes + self.new.bytes };
-        let must_wait = !is_prompt
-            && (unproven.is_full(bytes, limits.unproven)
-                || (standing == Standing::Slow && self.slow.is_full(bytes, limits.slow)));
+        let of_kind = if standing == Standing::Slow { self.slow } else { self.new };
+        let must_wait =
+            !is_prompt && (unproven.is_full(bytes, limits.unproven) || of_kind.is_full(bytes, limits.kind));
         match (must_wait, has_own) {
             (false, _) => Turn::Now,
             (true, true) => Turn::AfterOwn,
@@ -408,7 +426,7 @@ impl Shares {
     #[inline]
     fn unproven(&mut self, standing: Standing) -> Option<&mut InFlight> {
         match standing {
-            Standing::New => Some(&mut self.new),
+            Standing::New | Standing::Silent => Some(&mut self.new),
             Standing::Slow => Some(&mut self.slow),
             Standing::Prompt => None,
         }
@@ -483,12 +501,8 @@ impl Shares {
     /// are being disconnected already.
     pub fn longest_stalled(&self, now_ns: u64, is_leaving: impl Fn(u32) -> bool) -> Option<u32> {
         let silent_ns = |&peer: &u32| self.peers[peer as usize].silent_ns(now_ns);
-        let has_stalled_long = |peer: &u32| {
-            let usual_ns = self.peers[*peer as usize].usual_ns;
-            let span_ns = usual_ns.saturating_mul(STALL_SPANS).clamp(STALL_NS_MAX, STALL_NS_LIMIT);
-            silent_ns(peer) > span_ns && !is_leaving(*peer)
-        };
-        self.busy.iter().copied().filter(has_stalled_long).max_by_key(silent_ns)
+        let is_meant = |&peer: &u32| self.peers[peer as usize].has_stalled_long(now_ns) && !is_leaving(peer);
+        self.busy.iter().copied().filter(is_meant).max_by_key(silent_ns)
     }
 
     pub fn stats(&self, peer: u32, now_ns: u64) -> ShareStats {

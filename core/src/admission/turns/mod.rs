@@ -261,8 +261,8 @@ impl ClassQueue {
         Some(message)
     }
 
-    /// Takes the peer, whose next message was to be admitted, out of those that wait for admissions until it is
-    /// offered again.
+    /// Takes the peer, whose next message was to be admitted, out of those that wait for admissions until it
+    /// is offered again.
     #[inline]
     pub fn put_off_admission(&mut self, peer: u32) {
         for list in [&mut self.newcomers, &mut self.admissions] {

@@ -198,3 +198,169 @@ fn a_peer_that_is_being_disconnected_is_not_chosen_again() {
     assert_eq!(bench.world.disconnects[..2], [peers[0].0, peers[1].0]);
     assert!(bench.receiver.stats().stalled_peers >= 2);
 }
+
+#[test]
+fn new_peers_do_not_keep_slow_ones_waiting() {
+    let config = Config { peers_max: 40, messages_max: 256, ..shared() };
+    let mut bench = Bench::new(config);
+    let app = bench.open("disk");
+    let slow = bench.join("disk");
+    bench.request_with_credit(slow, 1, FRAGMENT, 0);
+    bench.now_ns += 100 * MS;
+    bench.end_read_of(slow);
+    bench.consume(app);
+    // There are always new peers that deliver nothing for a second.
+    let new: Vec<PeerId> = (0..30).map(|_| bench.join("disk")).collect();
+    new.iter().for_each(|&peer| bench.request_with_credit(peer, 1, FRAGMENT, 0));
+    bench.wait(1000 * MS);
+    bench.request_with_credit(slow, 2, FRAGMENT, 0);
+    bench.end_read_of(new[0]);
+    bench.wait(MS);
+    assert_eq!(bench.reads_of(slow), 1);
+}
+
+#[test]
+fn a_message_of_a_low_class_gets_its_turn_among_slow_peers() {
+    let config = Config { peers_max: 16, messages_max: 256, ..shared() };
+    let mut bench = Bench::new(Config { requests_per_peer: 100, credit_max: 48, ..config });
+    let apps = [bench.open("urgent"), bench.open("low")];
+    let urgent: Vec<PeerId> = (0..8).map(|_| bench.join("urgent")).collect();
+    let [low, stream] = [(); 2].map(|()| bench.join("low"));
+    for &peer in urgent.iter().chain([&low]) {
+        bench.request_with_credit(peer, 1, FRAGMENT, 0);
+        bench.now_ns += 100 * MS;
+        bench.end_read_of(peer);
+        apps.iter().for_each(|&app| bench.consume(app));
+    }
+    let next = bench.warm(stream, apps[1], 1);
+    urgent.iter().for_each(|&peer| bench.request_with_credit(peer, 2, 1 << 30, 0));
+    bench.request_with_credit(low, 2, FRAGMENT, 3);
+    // A prompt sender of the low class goes on meanwhile, which does not help the slow one.
+    bench.request_with_credit(stream, next, 1 << 30, 3);
+    let mut steps = 0;
+    while bench.reads_of(low) == 0 {
+        if steps % 50 == 0 {
+            let oldest = bench.world.reads.iter().find(|read| urgent.contains(&read.0)).unwrap().0;
+            bench.end_read_of(oldest);
+        }
+        (0..bench.reads_of(stream)).for_each(|_| bench.end_read_of(stream));
+        apps.iter().for_each(|&app| bench.consume(app));
+        bench.wait(MS);
+        steps += 1;
+        assert!(steps < 1000, "it never returns");
+    }
+}
+
+#[test]
+fn messages_of_a_low_class_take_up_no_room_of_an_urgent_one() {
+    // The messages of class 3 are half of the pool each. One of their READs at a time is in flight, so what
+    // they take up is expected, and not there yet.
+    let mut bench = Bench::new(Config { peer_share_percent: 100, ..shared() });
+    bench.open("low");
+    bench.open("urgent");
+    bench.world.reads_max = [(0, 1), (1, 1)].into();
+    let lows = [bench.join("low"), bench.join("low")];
+    let urgent = bench.join("urgent");
+    lows.iter().for_each(|&peer| bench.request_class(peer, 1, 8 * FRAGMENT, 3, None));
+    bench.flush();
+    assert_eq!(bench.receiver.stats().running, 1, "the other one has no room");
+    (1..=3).for_each(|n| bench.request(urgent, n, 3 * FRAGMENT, None));
+    bench.flush();
+    assert_eq!(bench.receiver.stats().running, 4, "all of class 0");
+}
+
+#[test]
+fn a_short_message_waits_for_no_end_of_its_peers_long_ones() {
+    let mut bench = Bench::new(shared());
+    let app = bench.open("disk");
+    let peer = bench.join("disk");
+    (1..=2).for_each(|n| bench.request_with_credit(peer, n, 1 << 30, 0));
+    bench.request_with_credit(peer, 3, FRAGMENT, 0);
+    for _ in 0..10 {
+        bench.now_ns += 60 * MS;
+        bench.read_and_consume(&[app]);
+    }
+    assert!(bench.has_ended(peer, 3), "the peer is slow, and has two messages side by side");
+}
+
+#[test]
+fn room_that_is_not_enough_for_one_waits_for_it() {
+    // 64 slabs are for reading. One application holds 16 of them, and another waits for 16 that it needs.
+    let config =
+        Config { peer_share_percent: 100, pool_slabs: 96, in_flight_bytes: 4 * FRAGMENT, ..shared() };
+    let mut bench = Bench::new(Config { reads_max: 4, ..config });
+    let apps = [bench.open("large"), bench.open("small")];
+    let [large, small] = [bench.join("large"), bench.join("small")];
+    bench.request(large, 1, 10 * FRAGMENT, None);
+    bench.flush();
+    let mut reads = 0;
+    (1..=12).for_each(|n| bench.request_with_credit(small, n, FRAGMENT / 4, 0));
+    while !bench.has_ended(large, 1) {
+        let (peer, ..) = bench.world.reads[0];
+        bench.read_done();
+        bench.consume(apps[usize::from(peer == small)]);
+        bench.flush();
+        reads += 1;
+        assert!(reads < 60, "short messages take what it waits for");
+    }
+}
+
+#[test]
+fn the_place_of_a_slow_peer_goes_to_who_has_waited_longest() {
+    let config = Config { peers_max: 16, messages_max: 256, ..shared() };
+    let mut bench = Bench::new(config);
+    let app = bench.open("disk");
+    let slow: Vec<PeerId> = (0..6).map(|_| bench.join("disk")).collect();
+    for &peer in &slow {
+        bench.request_with_credit(peer, 1, FRAGMENT, 0);
+        bench.now_ns += 100 * MS;
+        bench.end_read_of(peer);
+        bench.consume(app);
+    }
+    slow.iter().for_each(|&peer| bench.request_with_credit(peer, 2, 1 << 30, 0));
+    assert_eq!(bench.reads_of(slow[5]), 0);
+    for (ends, waits) in [(2, 5), (3, 2), (0, 3), (1, 0)] {
+        bench.now_ns += 100 * MS;
+        bench.end_read_of(slow[ends]);
+        bench.consume(app);
+        bench.flush();
+        assert_eq!((bench.reads_of(slow[waits]), bench.reads_of(slow[ends])), (1, 0), "{waits}");
+    }
+}
+
+#[test]
+fn senders_that_froze_with_half_of_everything_are_disconnected_while_a_prompt_one_waits() {
+    let mut bench = Bench::new(shared());
+    let apps = [bench.open("frozen"), bench.open("live")];
+    let [frozen, live] = [bench.join("frozen"), bench.join("live")];
+    let next = bench.warm(frozen, apps[0], 1);
+    let live_next = bench.warm(live, apps[1], 1);
+    bench.request_with_credit(frozen, next, 1 << 30, 0);
+    bench.request_with_credit(live, live_next, 1 << 30, 0);
+    assert_eq!((bench.reads_of(frozen), bench.reads_of(live)), (6, 1), "the last eighth is left");
+    let begin_ns = bench.now_ns;
+    while bench.world.disconnects.is_empty() {
+        bench.end_read_of(live);
+        bench.consume(apps[1]);
+        bench.wait(10 * MS);
+        assert!(bench.now_ns < begin_ns + 5_000 * MS, "it keeps everything");
+    }
+    assert_eq!(bench.world.disconnects, [frozen.0]);
+    assert!(bench.now_ns > begin_ns + 4_000 * MS, "it has time");
+}
+
+#[test]
+fn messages_of_a_low_class_take_no_places_of_an_urgent_one() {
+    let config = Config { peer_share_percent: 100, peers_max: 16, messages_max: 256, ..shared() };
+    let mut bench = Bench::new(config);
+    let apps = [bench.open("low"), bench.open("urgent")];
+    let lows: Vec<PeerId> = (0..8).map(|_| bench.join("low")).collect();
+    let urgent = bench.join("urgent");
+    lows.iter().for_each(|&peer| bench.request_with_credit(peer, 1, 1 << 30, 3));
+    (0..20).for_each(|_| _ = bench.read_and_consume(&apps));
+    assert_eq!(bench.receiver.stats().running, 8, "as many as there may be");
+    bench.request_with_credit(urgent, 1, 1 << 30, 0);
+    (2..=3).for_each(|n| bench.request_with_credit(urgent, n, 4 * FRAGMENT, 0));
+    bench.read_and_consume(&apps);
+    assert_eq!(bench.receiver.stats().running, 11);
+}
