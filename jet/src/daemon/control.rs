@@ -10,6 +10,7 @@ use super::drain::{Asked, Drain};
 use super::peer_process::PeerProcess;
 use super::reactor::{Command, Commands, LocalApplication, NewSession, OpenSessionError};
 use super::status::StatusCache;
+use bytes::Bytes;
 use jet_control::frame::{FrameDecoder, FrameError, encode_frame};
 use jet_control::protocol::{Incarnation, PROTOCOL_VERSION, version_mismatch};
 use jet_control::{ControlRequest, ControlResponse, ErrorCode};
@@ -68,10 +69,7 @@ pub async fn serve(context: Arc<ControlContext>, stream: Arc<UnixStream>, mut pl
             // The client hung up, or sent no complete request in time.
             Some(Ok(Ok(None) | Err(RequestError::Io)) | Err(_)) => return,
             Some(Ok(Err(RequestError::Frame(error)))) => {
-                place.asked();
-                let response = refusal(ErrorCode::BadRequest, error.to_string());
-                place.while_kept(answer(&stream, &response, &[])).await;
-                return;
+                return refuse(&stream, &mut place, ErrorCode::BadRequest, error.to_string()).await;
             }
             None => return say_farewell(&stream),
         };
@@ -81,31 +79,30 @@ pub async fn serve(context: Arc<ControlContext>, stream: Arc<UnixStream>, mut pl
                 return say(&stream, &all_in_use());
             }
             ControlRequest::Register { protocol, app, class, memory_instead_of_waiting } => {
-                place.registers();
                 register(&context, &stream, place, protocol, &app, class, memory_instead_of_waiting).await;
                 return;
             }
-            question => place.while_kept(answer_question(&context, &stream, question)).await,
+            question => {
+                let Ok(frame) = answer_to(&context, question).await else { return };
+                place.answer_begins();
+                place.while_kept(write_in_time(&stream, &frame, &[])).await
+            }
         };
         match answered {
             Some(Ok(())) => place.answered(),
-            // The client hung up, does not take its answer, or has lost its place meanwhile.
+            // The client hung up, or does not take its answer and has lost its place meanwhile.
             Some(Err(_)) | None => return,
         }
     }
 }
 
-/// Answers a request that is no registration.
-async fn answer_question(
-    context: &ControlContext,
-    stream: &UnixStream,
-    question: ControlRequest,
-) -> io::Result<()> {
+/// Returns the frame that answers a request that is no registration.
+async fn answer_to(context: &ControlContext, question: ControlRequest) -> io::Result<Bytes> {
     let response = match question {
         ControlRequest::Register { .. } => unreachable!("a registration is no question"),
         ControlRequest::Status => match context.status.encoded().await {
             // The status is a ready frame: it is encoded once for all clients that ask at the same time.
-            Some(frame) => return write_in_time(stream, &frame, &[]).await,
+            Some(frame) => return Ok(frame),
             None => stopping(),
         },
         ControlRequest::StatusRows { from } => {
@@ -119,7 +116,7 @@ async fn answer_question(
             }
         }
     };
-    answer(stream, &response, &[]).await
+    Ok(encode_frame(&response).map_err(io::Error::other)?.into())
 }
 
 enum RequestError {
@@ -177,6 +174,13 @@ async fn write(stream: &UnixStream, frame: &[u8], fds: &[BorrowedFd<'_>]) -> io:
     Ok(())
 }
 
+/// Refuses a request, and with it the connection. It keeps its place for the answer only as long as others
+/// for theirs.
+async fn refuse(stream: &UnixStream, place: &mut Place, code: ErrorCode, message: String) {
+    place.answer_begins();
+    let _ = place.while_kept(answer(stream, &refusal(code, message), &[])).await;
+}
+
 /// Sends a client its last words. Never waits: what does not fit the socket's buffer is left out.
 fn say(stream: &UnixStream, last: &ControlResponse) {
     if let Ok(frame) = encode_frame(last) {
@@ -219,15 +223,17 @@ fn say_farewell(stream: &UnixStream) {
     say(stream, &refusal(ErrorCode::TooManyConnections, text));
 }
 
+const STOPPING: &str = "the daemon is stopping";
+
 fn stopping() -> ControlResponse {
-    refusal(ErrorCode::Internal, "the daemon is stopping".into())
+    refusal(ErrorCode::Internal, STOPPING.to_owned())
 }
 
 /// Registers an application, and serves its connection until the application or the daemon is gone.
 async fn register(
     context: &ControlContext,
     stream: &UnixStream,
-    place: Place,
+    mut place: Place,
     protocol: u32,
     app: &str,
     class: u8,
@@ -235,10 +241,7 @@ async fn register(
 ) {
     let prepared = match prepare(context, stream, protocol, app, class, takes_memory) {
         Ok(prepared) => prepared,
-        Err((code, message)) => {
-            let _ = answer(stream, &refusal(code, message), &[]).await;
-            return;
-        }
+        Err((code, message)) => return refuse(stream, &mut place, code, message).await,
     };
     let Prepared { new, memory, bell, process, reports } = prepared;
     let (reply, hears) = oneshot::channel();
@@ -254,14 +257,14 @@ async fn register(
                 OpenSessionError::Receiver(OpenError::Draining) => ErrorCode::Draining,
                 OpenSessionError::System(_) => ErrorCode::Internal,
             };
-            let _ = answer(stream, &refusal(code, error.to_string()), &[]).await;
-            return;
+            return refuse(stream, &mut place, code, error.to_string()).await;
         }
         Err(_) => {
-            let _ = answer(stream, &stopping(), &[]).await;
-            return;
+            return refuse(stream, &mut place, ErrorCode::Internal, STOPPING.to_owned()).await;
         }
     };
+    // The session's number bounds these connections from here on.
+    drop(place);
     let registered = ControlResponse::Registered {
         session: ticket.session.0,
         slab_bytes: jet_wire::SLAB_BYTES_U32,
@@ -277,8 +280,6 @@ async fn register(
     fds.extend(context.escape.as_ref().map(|memory| memory.as_fd()));
     let told = answer(stream, &registered, &fds).await;
     drop(bell);
-    // The session's number bounds these connections from here on.
-    drop(place);
     if told.is_ok() {
         let process_id = process.as_ref().map(|process| process.id);
         let _application = process_id.and_then(|id| context.cache.application(id));

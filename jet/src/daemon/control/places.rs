@@ -6,9 +6,10 @@
 //! * A newcomer whose source has its share takes the place of the connection of its own source that has been
 //!   idle longest. A newcomer that finds all places taken takes that of the connection that has been idle
 //!   longest of all.
-//! * A connection is idle from its beginning, and from each answer on. It is also idle if its answer is not
-//!   taken within [`ANSWER_TAKEN_WITHIN`]. While it is being answered, or registers, it is not. One whose
-//!   question waits unread in its socket counts as being answered.
+//! * A connection is idle from its beginning, and from each answer on. While this process works for it, it is
+//!   not: its question is looked into, or its application is being registered. While its answer or its
+//!   refusal is written, it is not either, but after [`ANSWER_TAKEN_WITHIN`] it is. One whose question waits
+//!   unread in its socket counts as being answered.
 //! * A newcomer for whom nobody goes gets one of [`RESERVED`] further places, by the same rules. There
 //!   nobody registers, and who neither asks nor takes its answer within [`ANSWER_TAKEN_WITHIN`] is closed.
 //!   So the status and a drain can be asked for, whatever others do with their places.
@@ -35,7 +36,7 @@ pub const ANSWER_TAKEN_WITHIN: Duration = Duration::from_secs(1);
 pub struct Source {
     /// Number of the process, if it is known.
     pub process: Option<i32>,
-    user: u32,
+    pub(super) user: u32,
 }
 
 impl Source {
@@ -53,10 +54,10 @@ impl Source {
 enum Doing {
     /// It has not asked, or was answered.
     Idle,
-    /// It has asked, and is being answered.
+    /// It has asked, and this process works for it.
+    Asked,
+    /// Its answer is being written, or it is about to ask.
     Answered,
-    /// Its application is being registered.
-    Registering,
 }
 
 /// A connection's socket, which its task and the places share.
@@ -86,7 +87,7 @@ impl Entry {
         match self.doing {
             Doing::Idle => true,
             Doing::Answered => now.saturating_duration_since(self.since) >= ANSWER_TAKEN_WITHIN,
-            Doing::Registering => false,
+            Doing::Asked => false,
         }
     }
 }
@@ -217,19 +218,19 @@ impl Place {
         }
     }
 
-    /// Notes that the connection has asked something.
+    /// Notes that the connection has asked something. Its place cannot be taken away until it can be answered.
     pub fn asked(&self) {
+        self.now_does(Doing::Asked);
+    }
+
+    /// Notes that the connection's answer is known and is written from now on.
+    pub fn answer_begins(&self) {
         self.now_does(Doing::Answered);
     }
 
     /// Notes that the connection was answered.
     pub fn answered(&self) {
         self.now_does(Doing::Idle);
-    }
-
-    /// Notes that the connection's application is being registered: the place cannot be taken away.
-    pub fn registers(&self) {
-        self.now_does(Doing::Registering);
     }
 
     /// Waits for `what`, but not longer than the connection may keep its place: `None` once it may not.
@@ -293,16 +294,16 @@ mod tests {
     }
 
     #[test]
-    fn who_has_been_idle_longest_makes_room_and_who_is_answered_or_registers_does_not() {
+    fn who_has_been_idle_longest_makes_room_and_who_is_answered_or_worked_for_does_not() {
         let (places, begin) = (Places::new(), Instant::now());
         let (mut all, now) = full(&places, begin);
-        all[0].registers();
-        all[1].asked();
+        all[0].asked();
+        all[1].answer_begins();
         let (_new, gone) = places.enter(silent(), process(1000), now).expect("somebody is idle");
         assert!(is_sent_away(&mut all[2]) && gone.unwrap().source == process(3));
         assert!([0, 1, 3].iter().all(|&at| !is_sent_away(&mut all[at])));
         // An answer makes the connection the one that was idle last, whenever it came.
-        all[3].asked();
+        all[3].answer_begins();
         all[3].answered();
         let (_another, _) = places.enter(silent(), process(1001), now).expect("somebody is idle");
         assert!(is_sent_away(&mut all[4]) && !is_sent_away(&mut all[3]));
@@ -339,11 +340,11 @@ mod tests {
         assert!(enter(3, 1001).expect("a place").1.is_none());
         // Where all of its own are being answered, it gets reserved places up to its share of these, and then
         // none.
-        crowd.iter().for_each(Place::registers);
-        _one_more.registers();
+        crowd.iter().for_each(Place::asked);
+        _one_more.asked();
         let reserved: Vec<_> = (0..RESERVED / 2).map(|_| enter(2, 0).expect("reserved").0).collect();
         assert!(reserved.iter().all(Place::is_reserved));
-        reserved.iter().for_each(Place::registers);
+        reserved.iter().for_each(Place::asked);
         assert!(enter(2, 0).is_none());
         assert!(!enter(3, 0).expect("a place").0.is_reserved());
     }
@@ -352,7 +353,7 @@ mod tests {
     fn reserved_places_are_for_when_nobody_can_go() {
         let (places, begin) = (Places::new(), Instant::now());
         let (all, _) = full(&places, begin);
-        all.iter().for_each(Place::asked);
+        all.iter().for_each(Place::answer_begins);
         let now = Instant::now();
         let (mut first, gone) = places.enter(silent(), process(1000), now).expect("reserved");
         assert!(first.is_reserved() && gone.is_none());
@@ -361,7 +362,7 @@ mod tests {
             .collect();
         let (newest, gone) = places.enter(silent(), process(2000), now).expect("the place of the first");
         assert!(newest.is_reserved() && gone.unwrap().source == process(1000) && is_sent_away(&mut first));
-        others.iter().chain([&newest]).for_each(Place::asked);
+        others.iter().chain([&newest]).for_each(Place::answer_begins);
         assert!(places.enter(silent(), process(3000), Instant::now()).is_none());
         // Answers that nobody takes keep no place.
         let later = Instant::now() + ANSWER_TAKEN_WITHIN;
@@ -369,7 +370,7 @@ mod tests {
         assert!(!late.is_reserved() && gone.unwrap().source == process(1));
         // The same holds for the want of a descriptor.
         assert!(places.make_room(later).unwrap().source == process(2));
-        all.iter().chain(&others).chain([&late, &newest]).for_each(Place::registers);
+        all.iter().chain(&others).chain([&late, &newest]).for_each(Place::asked);
         assert!(places.make_room(later + SECOND).is_none());
     }
 }

@@ -1,6 +1,6 @@
 //! Tests of the control socket over a reactor that only answers commands.
 
-use super::places::{Gone, PLACES, Place, Places, RESERVED, Source};
+use super::places::{ANSWER_TAKEN_WITHIN, Gone, PLACES, Place, Places, RESERVED, Source};
 use super::{ControlContext, refuse_connection, serve};
 use crate::daemon::cache::published::standing_still;
 use crate::daemon::cache::{CacheConfig, CacheControl, CacheView, Reserve};
@@ -93,20 +93,28 @@ impl ControlPlane {
 
     /// Gives a connection a place. All are of one process, this one.
     fn enter(&self, far: &Arc<tokio::net::UnixStream>) -> Option<(Place, Option<Gone>)> {
-        self.places.enter(Arc::clone(far) as _, Source::of(far), Instant::now())
+        self.enter_from(Source::of(far), far)
     }
 
-    /// Takes all ordinary places that this process may have, as connections that register. Nobody takes such
-    /// a place.
+    fn enter_from(
+        &self,
+        source: Source,
+        far: &Arc<tokio::net::UnixStream>,
+    ) -> Option<(Place, Option<Gone>)> {
+        self.places.enter(Arc::clone(far) as _, source, Instant::now())
+    }
+
+    /// Takes all ordinary places that this process may have, as connections for which the daemon works.
+    /// Nobody takes such a place.
     fn take_all(&self) -> Vec<Place> {
-        let register = |_| {
+        let ask = |_| {
             let (_, far) = self.pair();
             let (place, gone) = self.enter(&far).expect("a place");
             assert!(!place.is_reserved() && gone.is_none());
-            place.registers();
+            place.asked();
             place
         };
-        (0..PLACES / 2).map(register).collect()
+        (0..PLACES / 2).map(ask).collect()
     }
 
     /// Runs the control plane until `clients` has ended, which runs on a thread of its own. Meanwhile the
@@ -222,7 +230,7 @@ fn who_finds_no_free_connection_is_told_the_limit() {
     let reserved: Vec<_> = (0..RESERVED / 2)
         .map(|_| {
             let (place, _) = plane.enter(&plane.pair().1).expect("a reserved place");
-            place.registers();
+            place.asked();
             place
         })
         .collect();
@@ -259,6 +267,73 @@ fn reserved_places_answer_questions_and_register_nobody() {
         });
         assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
     });
+}
+
+/// Fills the socket at the daemon's end, as answers do that nobody takes.
+fn fill(far: &tokio::net::UnixStream) {
+    let answers = [0; 4096];
+    while rustix::net::send(far, &answers, rustix::net::SendFlags::DONTWAIT).is_ok() {}
+}
+
+#[test]
+fn who_does_not_take_its_refusal_keeps_no_place_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let plane = ControlPlane::start(folder.path(), None);
+    let of_process = |process, far: &_| Source { process: Some(process), ..Source::of(far) };
+    let wrong = jet_control::frame::encode_frame(&register(PROTOCOL_VERSION + 1, false)).unwrap();
+    let taken = jet_control::frame::encode_frame(&register(PROTOCOL_VERSION, false)).unwrap();
+    // Two processes take all places, and register in vain: with another version's number, or with a name that
+    // somebody has.
+    let _crowd: Vec<_> = (0..PLACES)
+        .map(|at| {
+            let (near, far) = plane.pair();
+            let source = of_process([-1, -2][at % 2], &far);
+            let (place, gone) = plane.enter_from(source, &far).expect("a place");
+            assert!(!place.is_reserved() && gone.is_none());
+            fill(&far);
+            rustix::io::write(&near, [&wrong, &taken][at / 2 % 2]).expect("room");
+            plane.runtime.spawn(serve(Arc::clone(&plane.context), far, place));
+            near
+        })
+        .collect();
+    let begin = Instant::now();
+    let (mut application, place, far) = loop {
+        plane.run(|| std::thread::sleep(Duration::from_millis(20)));
+        let (near, far) = plane.pair();
+        match plane.enter(&far) {
+            Some((place, Some(gone))) if !place.is_reserved() => {
+                assert!(gone.source.process < Some(0), "{gone:?}");
+                break (near, place, far);
+            }
+            _ => assert!(begin.elapsed() < Duration::from_secs(15), "all places are kept"),
+        }
+    };
+    plane.runtime.spawn(serve(Arc::clone(&plane.context), far, place));
+    let (code, text) = plane.run(move || refused(&mut application, &register(PROTOCOL_VERSION, false)));
+    assert_eq!(code, ErrorCode::NameTaken, "the reactor was asked: {text}");
+}
+
+#[test]
+fn whose_question_the_daemon_looks_into_keeps_its_place_until_the_answer_can_be_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let plane = ControlPlane::start(folder.path(), None);
+    let mut tool = plane.client();
+    rustix::io::write(&tool, &jet_control::frame::encode_frame(&ControlRequest::Status).unwrap()).unwrap();
+    // The question reaches a reactor that stands still for longer than an answer may take.
+    let snapshot = plane.runtime.block_on(async {
+        loop {
+            match plane.inbox.as_ref().and_then(CommandInbox::take) {
+                Some(command) => break command,
+                None => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
+        }
+    });
+    std::thread::sleep(ANSWER_TAKEN_WITHIN);
+    let _others: Vec<_> = (1..PLACES / 2).map(|_| plane.enter(&plane.pair().1).expect("a place")).collect();
+    let (_newcomer, gone) = plane.enter(&plane.pair().1).expect("a place");
+    assert!(gone.is_some(), "this process has its share");
+    answer_command(snapshot);
+    plane.run(move || tool.status().expect("an answer"));
 }
 
 #[test]
