@@ -13,10 +13,12 @@
 //! docs/architecture.md ("Inside the software NIC") draws which module uses which, and
 //! `fabric/tests/arrows.rs` checks the code against it.
 
+mod accepting;
 mod deadlines;
 mod nic;
 mod options;
 mod shm;
+mod source;
 mod strangers;
 mod tables;
 mod tcp;

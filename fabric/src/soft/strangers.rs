@@ -14,20 +14,21 @@
 //! * A stranger whose place is taken is looked at first. If all of its request is there, it is let in.
 //! * Nobody waits here for longer than [`SoftOptions::handshake`].
 //! * A newcomer whose request is there already takes no place.
-//! * After [`NEWCOMERS_PER_PAUSE`] newcomers that said nothing, accepting pauses for [`PAUSE`]. So strangers
-//!   that come back as soon as they are closed take a small part of the time in which the NIC is polled.
+//! * After [`NEWCOMERS_PER_PAUSE`] newcomers accepting pauses for [`PAUSE`]. Newcomers that the NIC's user has
+//!   accepted do not count. So strangers that come back as soon as they are closed take a small part of the
+//!   time in which the NIC is polled, and so do those whose requests are refused.
 
 use super::deadlines::Wait;
 use super::options::SoftOptions;
+use super::source::Source;
 use super::tables::Tables;
 use super::token::{Kind, Place, Token};
 use rustix::event::epoll::EventFlags;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-/// Newcomers without a request after which accepting pauses.
+/// Newcomers after which accepting pauses, less those that the NIC's user has accepted.
 pub(crate) const NEWCOMERS_PER_PAUSE: u32 = 16;
 /// Time for which accepting pauses. 16 newcomers cost about 0.1 ms.
 pub(crate) const PAUSE: Duration = Duration::from_millis(1);
@@ -35,30 +36,6 @@ pub(crate) const PAUSE: Duration = Duration::from_millis(1);
 const HUNG_UP: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
 /// Events that a stranger's socket is watched for. They are edge-triggered: a part of a request wakes once.
 const WATCHED: EventFlags = EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::ET);
-
-/// Origin of a connection, as far as a stranger cannot choose it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Source(u128);
-
-impl Source {
-    /// Returns the source at an IP address.
-    ///
-    /// In version 6 of IP a host chooses the lower half of its addresses, so that half does not count. Within
-    /// a link, all hosts have the same upper half, and the whole address counts.
-    pub(crate) fn of_address(address: IpAddr) -> Self {
-        match address.to_canonical() {
-            IpAddr::V4(v4) => Self(v4.to_ipv6_mapped().into()),
-            IpAddr::V6(v6) if v6.is_unicast_link_local() => Self(v6.into()),
-            IpAddr::V6(v6) => Self(u128::from(v6) & !u128::from(u64::MAX)),
-        }
-    }
-
-    /// Returns the source of connections of a process. Processes of one user that this process cannot tell
-    /// apart, since they are in another pid namespace, have the number 0 and are one source.
-    pub(crate) fn of_process(process: u32, user: u32) -> Self {
-        Self(u128::from(user) << 32 | u128::from(process))
-    }
-}
 
 /// What a connection has said so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,12 +68,24 @@ pub(crate) struct Strangers {
     free: Vec<u32>,
     next_number: u64,
     newcomers: u32,
+    /// Whether accepting pauses because of newcomers.
+    pauses: bool,
+    /// Listener that has the next turn.
+    turn: usize,
 }
 
 impl Strangers {
     /// Makes a table without places.
     pub(crate) fn new(kind: Kind) -> Self {
-        Self { kind, places: Box::default(), free: Vec::new(), next_number: 0, newcomers: 0 }
+        Self {
+            kind,
+            places: Box::default(),
+            free: Vec::new(),
+            next_number: 0,
+            newcomers: 0,
+            pauses: false,
+            turn: 0,
+        }
     }
 
     /// Makes the places, if there are none yet.
@@ -113,19 +102,39 @@ impl Strangers {
         self.places.len() - self.free.len()
     }
 
-    /// Counts a newcomer that brought no request.
+    /// Returns the listener, of so many, whose turn it is.
+    pub(crate) fn take_turn(&mut self, listeners: usize) -> usize {
+        let turn = self.turn % listeners;
+        self.turn = turn + 1;
+        turn
+    }
+
+    /// Counts a newcomer.
     pub(crate) fn count_newcomer(&mut self) {
         self.newcomers += 1;
     }
 
-    /// Whether accepting must pause for [`PAUSE`]. The caller calls [`Self::end_pause`] after it.
+    /// Notes that the NIC's user has accepted a newcomer, which does not count any more. `true` where that
+    /// ends a pause.
+    pub(crate) fn was_accepted(&mut self) -> bool {
+        self.newcomers = self.newcomers.saturating_sub(1);
+        !self.must_pause() && std::mem::take(&mut self.pauses)
+    }
+
+    /// Whether accepting must pause for [`PAUSE`].
     pub(crate) fn must_pause(&self) -> bool {
         self.newcomers >= NEWCOMERS_PER_PAUSE
     }
 
-    /// Ends a pause of accepting.
-    pub(crate) fn end_pause(&mut self) {
-        self.newcomers = 0;
+    /// Notes that accepting pauses because of newcomers. The caller calls [`Self::forget_newcomers`] after
+    /// it.
+    pub(crate) fn begin_pause(&mut self) {
+        self.pauses = true;
+    }
+
+    /// Notes that a pause of accepting is over.
+    pub(crate) fn forget_newcomers(&mut self) {
+        (self.newcomers, self.pauses) = (0, false);
     }
 
     /// Returns the stranger whose place a newcomer of this source takes. `None` where there is a place that
@@ -201,10 +210,7 @@ impl Strangers {
         let stranger = self.places.get(place as usize)?.as_ref()?;
         match said(&stranger.socket) {
             Said::NotAll if !leaves => None,
-            Said::Request => {
-                self.newcomers = self.newcomers.saturating_sub(1);
-                self.take(tables, place)
-            }
+            Said::Request => self.take(tables, place),
             said => {
                 tables.counters.protocol_errors += u64::from(said == Said::Garbage);
                 drop(self.take(tables, place));
@@ -233,22 +239,6 @@ impl Strangers {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    fn host(address: &str) -> Source {
-        Source::of_address(address.parse().unwrap())
-    }
-
-    #[test]
-    fn a_source_is_what_a_stranger_cannot_choose() {
-        assert_eq!(host("10.0.0.1"), host("::ffff:10.0.0.1"));
-        assert_ne!(host("10.0.0.1"), host("10.0.0.2"));
-        assert_eq!(host("2001:db8::1"), host("2001:db8::ffff:1"));
-        assert_ne!(host("2001:db8:0:1::1"), host("2001:db8:0:2::1"));
-        assert_ne!(host("fe80::1"), host("fe80::2"));
-        assert_ne!(host("::1"), host("10.0.0.1"));
-        assert_ne!(Source::of_process(1, 0), Source::of_process(2, 0));
-        assert_ne!(Source::of_process(0, 1), Source::of_process(0, 2));
-    }
 
     /// Anything that the epoll can watch.
     fn socket() -> OwnedFd {

@@ -1,62 +1,30 @@
-//! Accepting connections: each is a stranger until its request has arrived.
+//! Accepting connections over `shm:`. What is common to both transports is in [`crate::soft::accepting`].
 //!
-//! The rules by which strangers make room for each other are in [`crate::soft::strangers`]. A request is one
-//! packet, so it has arrived whole or not at all. It stays in the socket until it is carried out.
+//! A request is one packet, so it has arrived whole or not at all. It stays in the socket until it is carried
+//! out.
 
 use super::Shm;
 use super::connection::Connection;
 use super::control::said;
-use crate::soft::deadlines::Wait;
-use crate::soft::strangers::{PAUSE, Said, Source};
+use crate::soft::accepting::Accepting;
+use crate::soft::source::Source;
+use crate::soft::strangers::{Said, Strangers};
 use crate::soft::tables::Tables;
 use crate::soft::tables::qps::QpState;
 use crate::soft::token::{Kind, Place, Token};
 use rustix::event::epoll::EventFlags;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
-
-/// Time until the next try after the system had no descriptor for a new connection.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
-/// Connections accepted in one check of a listener.
-const ACCEPT_BURST: u32 = 64;
 
 impl Shm {
-    /// Takes connections that wait at a listener.
-    pub(super) fn accept_sockets(&mut self, tables: &mut Tables, listener: usize) {
-        for _ in 0..ACCEPT_BURST {
-            if self.strangers.must_pause() {
-                return self.pause(tables, PAUSE);
-            }
-            let Some(listener) = self.listeners.get(listener) else { return };
-            match listener.accept() {
-                Ok(Some((socket, source))) => self.welcome(tables, socket, source),
-                Ok(None) => return,
-                // No descriptor is left: who has said nothing for longest gives one back.
-                Err(_) => match self.strangers.first() {
-                    Some(first) => self.look_at_stranger(tables, first, true),
-                    None => return self.pause(tables, ACCEPT_AGAIN),
-                },
-            }
-        }
-    }
-
-    /// Stops watching the listeners for this time.
-    fn pause(&self, tables: &mut Tables, span: Duration) {
-        tables.deadlines.set(tables.place_of_listeners(Kind::Shm), Wait::Accept, span);
-        self.watch_listeners(tables, EventFlags::empty());
-    }
-
     /// Continues to accept after a pause. The epoll may be looked at much later, so whoever waits is taken
     /// now.
     pub(super) fn accept_again(&mut self, tables: &mut Tables) {
-        self.strangers.end_pause();
-        self.watch_listeners(tables, EventFlags::IN);
-        for listener in 0..self.listeners.len() {
-            self.accept_sockets(tables, listener);
-        }
+        self.end_pause(tables);
+        self.accept_round(tables);
     }
 
-    pub(super) fn watch_listeners(&self, tables: &Tables, flags: EventFlags) {
+    fn watch_listeners(&self, tables: &Tables, flags: EventFlags) {
         for (number, listener) in (0..).zip(&self.listeners) {
             let token = Token { kind: Kind::Shm, place: Place::Listener(number) };
             // The listener's entry in the epoll exists, so changing it needs no memory.
@@ -66,40 +34,31 @@ impl Shm {
                 .expect("a listener is watched");
         }
     }
+}
 
-    /// Lets a newcomer in that has said its request, or gives it a place among the strangers.
-    fn welcome(&mut self, tables: &mut Tables, socket: OwnedFd, source: Source) {
-        let said = said(&socket);
-        if said == Said::Request {
-            // A peer sends its request as soon as it has connected.
-            return self.let_in(tables, socket);
-        }
-        self.strangers.count_newcomer();
-        tables.counters.protocol_errors += u64::from(said == Said::Garbage);
-        if said == Said::NotAll {
-            if let Some(first) = self.strangers.in_the_way_of(source) {
-                self.look_at_stranger(tables, first, true);
-            }
-            // A socket that cannot be watched is closed; its peer notices that at once.
-            let _ = self.strangers.seat(tables, socket, source);
-        }
+impl Accepting for Shm {
+    const KIND: Kind = Kind::Shm;
+
+    fn strangers(&mut self) -> &mut Strangers {
+        &mut self.strangers
     }
 
-    /// Lets a stranger in that has said its request. With `leaves` any other stranger is closed.
-    pub(super) fn look_at_stranger(&mut self, tables: &mut Tables, place: u32, leaves: bool) {
-        if let Some(socket) = self.strangers.look(tables, place, leaves, said) {
-            self.let_in(tables, socket);
-        }
+    fn listeners(&self) -> usize {
+        self.listeners.len()
     }
 
-    /// Closes the strangers whose time is over.
-    pub(super) fn end_late_strangers(&mut self, tables: &mut Tables) {
-        while let Some(place) = self.strangers.next_due(tables) {
-            self.look_at_stranger(tables, place, true);
-        }
+    fn accept_at(&mut self, listener: usize) -> io::Result<Option<(OwnedFd, Source)>> {
+        self.listeners[listener].accept()
     }
 
-    /// Makes a connection of a socket in which a request waits, and carries the request out.
+    fn set_pause(&mut self, tables: &mut Tables, pauses: bool) {
+        self.watch_listeners(tables, if pauses { EventFlags::empty() } else { EventFlags::IN });
+    }
+
+    fn said(socket: &OwnedFd) -> Said {
+        said(socket)
+    }
+
     fn let_in(&mut self, tables: &mut Tables, socket: OwnedFd) {
         // A file comes with the request, and needs a descriptor.
         while socket.try_clone().is_err()

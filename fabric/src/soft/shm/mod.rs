@@ -16,6 +16,7 @@ mod regions;
 #[cfg(test)]
 mod tests;
 
+use super::accepting::Accepting;
 use super::deadlines::Wait;
 use super::options::SoftOptions;
 use super::strangers::Strangers;
@@ -281,8 +282,7 @@ impl Transport for Shm {
         for listener in self.listeners.drain(..) {
             tables.epoll.remove(listener.socket.as_fd());
         }
-        self.strangers.end_pause();
-        tables.deadlines.clear(tables.place_of_listeners(Kind::Shm));
+        self.end_pause(tables);
     }
 
     fn connect(
@@ -328,6 +328,7 @@ impl Transport for Shm {
         }
         tables.connected(qp, PrivateData::new(&[]).expect("nothing fits"), reads_max);
         self.make_hot(qp.index);
+        self.user_accepted(tables);
         Ok(())
     }
 
@@ -411,7 +412,7 @@ impl Transport for Shm {
     fn ready(&mut self, tables: &mut Tables, place: Place, flags: EventFlags) {
         match place {
             Place::Connection(index) => self.check_socket(tables, index),
-            Place::Listener(number) => self.accept_sockets(tables, number as usize),
+            Place::Listener(_) => drop(self.accept_round(tables)),
             Place::Stranger(place) => self.look_at_stranger(tables, place, Strangers::hung_up(flags)),
         }
     }

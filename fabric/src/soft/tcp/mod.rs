@@ -19,6 +19,7 @@ mod socket;
 #[cfg(test)]
 mod tests;
 
+use super::accepting::Accepting;
 use super::deadlines::Wait;
 use super::options::{SoftOptions, TcpOptions};
 use super::strangers::Strangers;
@@ -233,8 +234,7 @@ impl Transport for Tcp {
         for listener in self.listeners.drain(..) {
             tables.epoll.remove(listener.socket.as_fd());
         }
-        self.accept_again();
-        tables.deadlines.clear(tables.place_of_listeners(Kind::Tcp));
+        self.end_pause(tables);
     }
 
     fn connect(
@@ -261,7 +261,9 @@ impl Transport for Tcp {
             connection.accept(tables, private_data)?;
             connection.write(tables)
         });
-        accepted.ok_or(PostError::Stale)
+        accepted.ok_or(PostError::Stale)?;
+        self.user_accepted(tables);
+        Ok(())
     }
 
     fn reject(&mut self, tables: &mut Tables, qp: Qp, private_data: &PrivateData) {
@@ -304,7 +306,7 @@ impl Transport for Tcp {
     }
 
     fn progress(&mut self, tables: &mut Tables) -> bool {
-        let mut worked = self.may_accept() && self.accept_sockets(tables);
+        let mut worked = self.may_accept() && self.accept_round(tables);
         if !tables.srq.is_empty() {
             while let Some(index) = self.waiting.pop_front() {
                 let slot = &mut self.slots[index as usize];
@@ -367,7 +369,7 @@ impl Transport for Tcp {
                     connection.expire(tables, staging, wait)
                 });
             }
-            Place::Listener(_) => self.accept_again(),
+            Place::Listener(_) => self.end_pause(tables),
             Place::Stranger(_) => self.end_late_strangers(tables),
         }
     }

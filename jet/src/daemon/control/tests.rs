@@ -96,11 +96,7 @@ impl ControlPlane {
         self.enter_from(Source::of(far), far)
     }
 
-    fn enter_from(
-        &self,
-        source: Source,
-        far: &Arc<tokio::net::UnixStream>,
-    ) -> Option<(Place, Option<Gone>)> {
+    fn enter_from(&self, source: Source, far: &Arc<tokio::net::UnixStream>) -> Option<(Place, Option<Gone>)> {
         self.places.enter(Arc::clone(far) as _, source, Instant::now())
     }
 

@@ -1,10 +1,8 @@
 //! Tests of deadlines over `shm:`. The time is a number that the tests set, so no test waits.
 
 use super::*;
-use crate::soft::deadlines::Wait;
-use crate::soft::token::Kind;
+use crate::soft::accepting::Accepting;
 use crate::soft::transport::Transport;
-use rustix::event::epoll::EventFlags;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -132,8 +130,7 @@ fn connections_that_found_no_descriptor_are_accepted_later() {
     let mut place = Place::new(SoftOptions::default());
     // The state after an accept for which the system had no descriptor.
     let nic = &mut place.host.nic;
-    nic.shm.watch_listeners(&nic.tables, EventFlags::empty());
-    nic.tables.deadlines.set(nic.tables.place_of_listeners(Kind::Shm), Wait::Accept, Duration::from_secs(1));
+    nic.shm.pause(&mut nic.tables, Duration::from_secs(1));
     let mut client = Host::new(SoftOptions::default());
     client.nic.connect(&Address::Shm(place.path.clone()), &nothing()).unwrap();
     turn_at(&mut place.host, 0);

@@ -2,6 +2,8 @@
 //! are this process's, so they are of one source; several sources are in [`crate::soft::strangers`].
 
 use super::*;
+use crate::soft::accepting::Accepting;
+use crate::soft::strangers::{NEWCOMERS_PER_PAUSE, PAUSE};
 
 /// Time that passes with each turn, in nanoseconds.
 const STEP_NS: u64 = 100_000;
@@ -88,4 +90,51 @@ fn who_hangs_up_gives_its_place_back_at_once() {
     drop(silent);
     until_waiting(&mut place, 0);
     assert!(place.host.events.is_empty());
+}
+
+#[test]
+fn a_crowd_at_one_address_holds_up_nobody_at_another() {
+    let mut place = Place::new(SoftOptions::default());
+    let quiet = place.path.with_file_name("quiet.sock");
+    place.host.nic.listen(&Address::Shm(quiet.clone())).unwrap();
+    // More than the NIC accepts in 20 pauses.
+    let _crowd: Vec<_> = (0..400).map(|_| connect_to(&place.path).unwrap()).collect();
+    for _ in 0..3 {
+        let mut client = Host::new(SoftOptions::default());
+        client.nic.connect(&Address::Shm(quiet.clone()), &nothing()).unwrap();
+        let begin_ns = place.host.now_ns;
+        until("a request", || {
+            // The epoll is asked at each turn, as by a NIC that has slept.
+            place.host.nic.arm(place.host.now_ns);
+            turn_and_step(&mut place.host);
+            matches!(place.host.events.pop(), Some(Event::ConnectRequest { .. }))
+        });
+        let waited = Duration::from_nanos(place.host.now_ns - begin_ns);
+        assert!(waited <= 2 * PAUSE, "{waited:?}");
+    }
+    assert!(place.host.nic.shm.strangers.count() < 200, "the crowd waits yet");
+}
+
+#[test]
+fn requests_without_a_link_count_against_the_pause() {
+    let mut place = Place::new(SoftOptions::default());
+    let memory = SharedMemory::new("no-link", 4096, false).unwrap();
+    let bad: Vec<_> = (0..100)
+        .map(|_| {
+            let socket = connect_to(&place.path).unwrap();
+            assert!(send_control(&socket, connect_control(32), Some(memory.as_fd())).unwrap());
+            socket
+        })
+        .collect();
+    // The time stands still, so a pause does not end.
+    for _ in 0..1000 {
+        place.host.turn();
+    }
+    let closed = |sockets: &[OwnedFd]| sockets.iter().filter(|socket| is_closed(socket)).count();
+    assert_eq!(closed(&bad), NEWCOMERS_PER_PAUSE as usize);
+    until("all closed", || {
+        turn_and_step(&mut place.host);
+        closed(&bad) == bad.len()
+    });
+    assert_eq!(place.host.nic.counters().protocol_errors, bad.len() as u64);
 }

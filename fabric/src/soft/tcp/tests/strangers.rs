@@ -1,7 +1,8 @@
 //! Tests of connections over `tcp:` that say nothing. The time is a number that the tests set.
 
 use super::*;
-use crate::soft::strangers::NEWCOMERS_PER_PAUSE;
+use crate::soft::accepting::Accepting;
+use crate::soft::strangers::{NEWCOMERS_PER_PAUSE, PAUSE};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -192,4 +193,67 @@ fn who_hangs_up_gives_its_place_back_at_once_and_parts_of_a_request_keep_it() {
     until_request(&mut server, |_| ());
     assert_eq!(server.nic.tcp.strangers.count(), 0);
     assert_eq!(server.nic.counters().protocol_errors, 0);
+}
+
+#[test]
+fn a_crowd_at_one_address_holds_up_nobody_at_another() {
+    let (mut server, crowded) = listening(SoftOptions::default());
+    let quiet = server.nic.listen(&"tcp:127.0.0.1:0".parse().unwrap()).unwrap();
+    // More than the NIC accepts in 20 pauses.
+    let _crowd = Crowd::new(400, &crowded);
+    for _ in 0..3 {
+        let mut stream = raw(&quiet);
+        stream.write_all(&connect_frame(0).to_bytes()).unwrap();
+        let waited = until_request(&mut server, |_| ());
+        assert!(waited <= 2 * PAUSE, "{waited:?}");
+        server.events.clear();
+    }
+    assert!(server.nic.tcp.strangers.count() < 200, "the crowd waits yet");
+}
+
+fn take_request(server: &mut Host) -> Option<Qp> {
+    let qp = server.requested();
+    server
+        .events
+        .retain(|event| !matches!(event, Event::ConnectRequest { qp: found, .. } if Some(*found) == qp));
+    qp
+}
+
+#[test]
+fn requests_that_are_refused_count_against_the_pause_and_those_that_are_accepted_do_not() {
+    let (mut server, address) = listening(SoftOptions::default());
+    for accepts in [false, true] {
+        let streams: Vec<_> = (0..100)
+            .map(|_| {
+                let mut stream = raw(&address);
+                stream.write_all(&connect_frame(0).to_bytes()).unwrap();
+                stream
+            })
+            .collect();
+        // The time stands still, so a pause does not end.
+        let mut answered = 0;
+        for _ in 0..1000 {
+            server.turn();
+            while let Some(qp) = take_request(&mut server) {
+                answered += 1;
+                if accepts {
+                    server.nic.accept(qp, &nothing()).unwrap();
+                } else {
+                    server.nic.reject(qp, &nothing());
+                }
+            }
+        }
+        let expected = if accepts { streams.len() } else { NEWCOMERS_PER_PAUSE as usize };
+        assert_eq!(answered, expected, "accepts: {accepts}");
+        // The others are refused in their turn.
+        while answered < streams.len() {
+            turn_and_step(&mut server);
+            while let Some(qp) = take_request(&mut server) {
+                answered += 1;
+                server.nic.reject(qp, &nothing());
+            }
+        }
+        server.now_ns += SECOND_NS;
+        server.turn();
+    }
 }

@@ -1,0 +1,136 @@
+//! Accepting connections, which is the same for both transports: whose turn it is, when accepting pauses, and
+//! how a stranger comes in or goes.
+//!
+//! Who waits at one listener holds up nobody at another: the listeners take turns, one connection each, and
+//! the next round begins where the last one ended. The rules by which strangers make room for each other are
+//! in [`super::strangers`].
+
+use super::deadlines::Wait;
+use super::source::Source;
+use super::strangers::{PAUSE, Said, Strangers};
+use super::tables::Tables;
+use super::token::Kind;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// Connections accepted in one round, at most.
+const ACCEPT_BURST: usize = 32;
+/// Time until the next try after the system had no descriptor for a new connection.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// Transport that accepts connections.
+pub(crate) trait Accepting {
+    /// Kind of the transport.
+    const KIND: Kind;
+
+    /// Returns its strangers.
+    fn strangers(&mut self) -> &mut Strangers;
+
+    /// Returns how many listeners it has.
+    fn listeners(&self) -> usize;
+
+    /// Takes a connection that waits at a listener, if there is one, and returns where it comes from.
+    ///
+    /// # Errors
+    /// The system has no descriptor or memory left for the connection. It stays waiting.
+    fn accept_at(&mut self, listener: usize) -> io::Result<Option<(OwnedFd, Source)>>;
+
+    /// Begins or ends a pause, in which listeners wake nobody.
+    fn set_pause(&mut self, tables: &mut Tables, pauses: bool);
+
+    /// Looks at what a peer has said, without taking it out of the socket.
+    fn said(socket: &OwnedFd) -> Said;
+
+    /// Makes a connection of a socket in which all of a request waits, and reads the request.
+    fn let_in(&mut self, tables: &mut Tables, socket: OwnedFd);
+
+    /// Accepts waiting connections, within limits. `true` where there were any.
+    fn accept_round(&mut self, tables: &mut Tables) -> bool {
+        let listeners = self.listeners();
+        let (mut tries, mut without) = (0, 0);
+        while tries < ACCEPT_BURST && without < listeners {
+            if self.strangers().must_pause() {
+                self.strangers().begin_pause();
+                self.pause(tables, PAUSE);
+                break;
+            }
+            let listener = self.strangers().take_turn(listeners);
+            match self.accept_at(listener) {
+                Ok(Some((socket, source))) => {
+                    (tries, without) = (tries + 1, 0);
+                    self.welcome(tables, socket, source);
+                }
+                Ok(None) => without += 1,
+                // No descriptor is left: who has said nothing for longest gives one back.
+                Err(_) => match self.strangers().first() {
+                    Some(first) => {
+                        tries += 1;
+                        self.look_at_stranger(tables, first, true);
+                    }
+                    None => {
+                        self.pause(tables, ACCEPT_AGAIN);
+                        break;
+                    }
+                },
+            }
+        }
+        tries > 0
+    }
+
+    /// Accepts nobody for this time.
+    fn pause(&mut self, tables: &mut Tables, span: Duration) {
+        tables.deadlines.set(tables.place_of_listeners(Self::KIND), Wait::Accept, span);
+        self.set_pause(tables, true);
+    }
+
+    /// Continues to accept after a pause.
+    fn end_pause(&mut self, tables: &mut Tables) {
+        self.strangers().forget_newcomers();
+        self.go_on(tables);
+    }
+
+    /// Notes that the NIC's user has accepted a newcomer. Where accepting pauses for newcomers that were not
+    /// accepted, and there are no longer so many, it goes on.
+    fn user_accepted(&mut self, tables: &mut Tables) {
+        if self.strangers().was_accepted() {
+            self.go_on(tables);
+        }
+    }
+
+    fn go_on(&mut self, tables: &mut Tables) {
+        tables.deadlines.clear(tables.place_of_listeners(Self::KIND));
+        self.set_pause(tables, false);
+    }
+
+    /// Lets a newcomer in that has said all of its request, or gives it a place among the strangers.
+    fn welcome(&mut self, tables: &mut Tables, socket: OwnedFd, source: Source) {
+        self.strangers().count_newcomer();
+        match Self::said(&socket) {
+            Said::Request => self.let_in(tables, socket),
+            Said::NotAll => {
+                if let Some(first) = self.strangers().in_the_way_of(source) {
+                    self.look_at_stranger(tables, first, true);
+                }
+                // A socket that cannot be watched is closed; its peer notices that at once.
+                let _ = self.strangers().seat(tables, socket, source);
+            }
+            Said::Garbage => tables.counters.protocol_errors += 1,
+            Said::Gone => {}
+        }
+    }
+
+    /// Lets a stranger in that has said all of its request. With `leaves` any other stranger is closed.
+    fn look_at_stranger(&mut self, tables: &mut Tables, place: u32, leaves: bool) {
+        if let Some(socket) = self.strangers().look(tables, place, leaves, Self::said) {
+            self.let_in(tables, socket);
+        }
+    }
+
+    /// Closes the strangers whose time is over.
+    fn end_late_strangers(&mut self, tables: &mut Tables) {
+        while let Some(place) = self.strangers().next_due(tables) {
+            self.look_at_stranger(tables, place, true);
+        }
+    }
+}
