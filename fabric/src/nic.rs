@@ -224,7 +224,7 @@ pub enum DisconnectReason {
 }
 
 /// Reason why an end of a connection over `shm:` could not take a region of the other end, or not read it.
-/// The other end is to blame.
+/// The other end is to blame, but for [`Self::ReceiverFull`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegionError {
     /// The region is no memory file, or one that can be truncated.
@@ -239,6 +239,18 @@ pub enum RegionError {
     /// The system could not read the region: its memory was lost, or its file cannot be read.
     #[error("its memory cannot be read; make and register another region")]
     Unreadable,
+    /// The connections of the other end's process have as many regions as one process may have.
+    #[error(
+        "this process's connections to the receiver have as many regions as one process may have there, three \
+         quarters of all; open fewer connections, or register fewer and larger regions"
+    )]
+    Share,
+    /// The reading end has as many regions of all its peers as it may.
+    #[error(
+        "the receiver reads as many regions as it can, of all senders on this host together; stop some of \
+         them, or raise the descriptors of the jetd there (ulimit -n, in a service LimitNOFILE)"
+    )]
+    ReceiverFull,
 }
 
 /// Change of a connection or of the NIC, which [`Nic::poll_event`] reports.

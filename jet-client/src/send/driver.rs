@@ -180,7 +180,8 @@ impl Driver {
         self.protocol.poll_timeout()
     }
 
-    /// Takes the reason why the newest attempt to connect failed.
+    /// Takes the reason why the newest attempt to connect failed, or why the receiver ended a connection for
+    /// this sender's memory, also after that connection stood.
     pub fn take_failure(&mut self) -> Option<SendConnectError> {
         self.failure.take()
     }
@@ -365,7 +366,8 @@ impl Driver {
             Event::Connected { qp, private_data, .. } if self.qp == Some(qp) => {
                 match Welcome::decode(private_data.as_slice()) {
                     Ok(welcome) => {
-                        self.failure = None;
+                        // A region that was not taken is not taken by the next connection either.
+                        self.failure.take_if(|failure| !matches!(failure, SendConnectError::Region { .. }));
                         self.protocol.handle_connected(&welcome, now_ns);
                         self.welcomed = true;
                         self.handle_early(now_ns);
@@ -389,7 +391,8 @@ impl Driver {
                 self.protocol.handle_refused(refusal, now_ns);
             }
             Event::Disconnected { qp, reason } if self.qp == Some(qp) => {
-                if !self.protocol.is_connected() && self.failure.is_none() {
+                let is_late = self.protocol.is_connected() && !matches!(reason, DisconnectReason::Region(_));
+                if !is_late && self.failure.is_none() {
                     self.failure = Some(self.failure_of(reason));
                 }
                 self.forget_connection();

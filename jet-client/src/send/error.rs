@@ -103,6 +103,7 @@ impl SendConnectError {
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Nobody { source: ConnectError::System { source, .. }, .. } => advice::may_pass(source),
+            Self::Region { source, .. } => *source == RegionError::ReceiverFull,
             Self::Nobody { .. } | Self::Lost { .. } | Self::TimedOut { .. } | Self::Refused { .. } => true,
             #[cfg(feature = "verbs")]
             Self::Verbs(error) => error.is_passing(),

@@ -103,6 +103,12 @@ impl Sender {
         }
     }
 
+    /// Takes the reason why the newest attempt to connect failed, or why the receiver does not take this
+    /// sender's memory. `None` where nothing was wrong since the last call.
+    pub fn take_failure(&mut self) -> Option<SendConnectError> {
+        self.driver.take_failure()
+    }
+
     /// Whether messages that are submitted now carry a checksum. They do where the options ask for checksums,
     /// unless a connected receiver checks none.
     pub fn sends_checksums(&self) -> bool {

@@ -27,6 +27,7 @@ mod profiles;
 mod quarantine;
 mod raw_peer;
 mod receiver_timeout;
+mod region_places;
 mod rig;
 mod silent;
 mod sparse;

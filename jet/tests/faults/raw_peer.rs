@@ -121,16 +121,36 @@ impl RawPeer {
 
     /// Connects with a correct hello, and registers this memory.
     pub fn connect_with(address: &Address, app: &str, memory: SharedMemory) -> Self {
+        Self::try_connect_with(address, app, memory).expect("it stands")
+    }
+
+    /// Connects like [`Self::connect_with`], unless the daemon ends the connection instead.
+    pub fn try_connect_with(
+        address: &Address,
+        app: &str,
+        memory: SharedMemory,
+    ) -> Result<Self, DisconnectReason> {
         let mut peer = Self::knock_with(address, &hello(app).encode(), memory);
-        let welcome = peer.until("a welcome", |peer| peer.connected);
+        let welcome =
+            peer.until("a welcome", |peer| peer.connected.map(Ok).or_else(|| peer.ended.map(Err)))?;
         Welcome::decode(welcome.as_slice()).expect("a welcome");
-        peer
+        Ok(peer)
     }
 
     fn post_receive(&mut self, entry: u32) {
         let header =
             Sge { key: self.headers_key, offset: u64::from(entry * ENTRY_BYTES), bytes: ENTRY_BYTES };
         self.nic.post_srq(SrqEntry { id: entry, header, payload: None }).expect("room");
+    }
+
+    /// Registers one more region that the receiver may READ.
+    pub fn register(&mut self, memory: SharedMemory) {
+        self.nic.register(&Arc::new(memory), Access::RemoteRead).expect("registered");
+    }
+
+    /// Returns the reason why the connection has ended.
+    pub fn ended(&self) -> Option<DisconnectReason> {
+        self.ended
     }
 
     /// Posts a SEND without any check.

@@ -117,7 +117,11 @@ fn silent_connections_give_the_last_descriptors_to_senders() {
         let address = &rig.addresses()[at];
         // Fewer than its source's share, which is 8 here, so only want of descriptors drives them away.
         let crowd = Crowd::once_at_nic(address, 4);
-        let (mut senders, mut slowest) = (Vec::new(), Duration::ZERO);
+        // Senders over `shm:` also take descriptors for their regions, of which this process has a share. The
+        // others leave few enough that the descriptors are used up before that share is.
+        let others = if at == 0 { 48 } else { 0 };
+        let mut senders: Vec<_> = (0..others).map(|_| Rig::sender(&rig.addresses()[1], "store")).collect();
+        let mut slowest = Duration::ZERO;
         while crowd.closed() == 0 {
             let begin = Instant::now();
             senders.push(Rig::sender(address, "store"));

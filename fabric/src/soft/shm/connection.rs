@@ -12,10 +12,13 @@ use super::control::Control;
 use super::link::{Fault, Link, RING_CELLS};
 use super::regions::PeerRegions;
 use crate::nic::{DisconnectReason, PrivateData, Qp, RegionError, Status};
+use crate::soft::source::Source;
 use crate::soft::tables::Tables;
 use crate::soft::tables::qps::QpState;
 use crate::soft::tables::reads::ReadList;
+use crate::soft::tables::region_places::SourcePlaces;
 use crate::soft::token::{Kind, Place, Token};
+use crate::unix::peer_of;
 use jet_wire::ring::RingError;
 use rustix::event::epoll::EventFlags;
 use std::collections::VecDeque;
@@ -39,10 +42,6 @@ impl End {
     pub(super) const TIMEOUT: Self =
         Self { reason: DisconnectReason::Transport(libc::ETIMEDOUT), fault: Fault::Closed };
 
-    /// End because this NIC has as many regions of peers as it may.
-    pub(super) const FULL: Self =
-        Self { reason: DisconnectReason::Transport(libc::ENOMEM), fault: Fault::Closed };
-
     pub(super) fn work(status: Status, fault: Fault) -> Self {
         Self { reason: DisconnectReason::WorkRequest(status), fault }
     }
@@ -50,7 +49,16 @@ impl End {
 
 impl From<RegionError> for End {
     fn from(error: RegionError) -> Self {
-        Self { reason: DisconnectReason::Protocol, fault: error.into() }
+        let reason = match error {
+            // The peer did nothing that is forbidden.
+            RegionError::ReceiverFull => DisconnectReason::Transport(libc::ENOMEM),
+            RegionError::Share => DisconnectReason::Transport(libc::EDQUOT),
+            RegionError::NotSealed
+            | RegionError::TooMany
+            | RegionError::TooLarge
+            | RegionError::Unreadable => DisconnectReason::Protocol,
+        };
+        Self { reason, fault: error.into() }
     }
 }
 
@@ -84,6 +92,8 @@ pub(super) struct Connection {
     staged_next: u32,
     staged_held: u32,
     peer_regions: PeerRegions,
+    /// Places for regions that the peer's process has taken.
+    source_places: SourcePlaces,
     /// Announcements of the peer's regions that this end has taken; the count wraps.
     announcements_seen: u32,
     /// Announcements of this end's regions that were made to the peer; the count wraps.
@@ -114,7 +124,9 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Makes a connection on a fresh socket, which the epoll then watches.
-    pub(super) fn new(tables: &Tables, qp: Qp, socket: OwnedFd, link: Option<Link>) -> io::Result<Self> {
+    pub(super) fn new(tables: &mut Tables, qp: Qp, socket: OwnedFd, link: Option<Link>) -> io::Result<Self> {
+        let peer = peer_of(socket.as_fd())?;
+        let source_places = tables.region_places.of(Source::of_process(peer.process, peer.user));
         tables.epoll.add(socket.as_fd(), Self::token(qp), EventFlags::IN)?;
         Ok(Self {
             qp,
@@ -128,6 +140,7 @@ impl Connection {
             staged_next: 0,
             staged_held: 0,
             peer_regions: PeerRegions::default(),
+            source_places,
             announcements_seen: 0,
             announced: 0,
             outbox: VecDeque::new(),
@@ -206,9 +219,6 @@ impl Connection {
     /// user.
     pub(super) fn end(mut self, tables: &mut Tables, end: End) {
         self.flush_reads(tables);
-        // The peer's regions are unmapped and closed with the connection, at the end of this call.
-        tables.peer_regions -= self.peer_regions.count();
-        tables.peer_region_files -= self.peer_regions.open_files();
         if self.link.is_some() {
             self.link().outgoing.publish();
             self.flush_sends(tables);

@@ -81,6 +81,10 @@ pub(super) enum Fault {
     RegionTooLarge = 10,
     /// A region of the peer could not be read.
     RegionUnreadable = 11,
+    /// The peer's process has its share of the places for regions.
+    RegionShare = 12,
+    /// All places for regions are taken.
+    RegionsFull = 13,
 }
 
 /// Code of `IBV_WC_REM_OP_ERR`: the other end could not take a SEND, or not give a READ's bytes, for a reason
@@ -101,6 +105,8 @@ impl Fault {
             Self::RegionTooMany,
             Self::RegionTooLarge,
             Self::RegionUnreadable,
+            Self::RegionShare,
+            Self::RegionsFull,
         ]
         .into_iter()
         .find(|fault| *fault as u32 == word)
@@ -120,7 +126,9 @@ impl Fault {
             | Self::RegionNotSealed
             | Self::RegionTooMany
             | Self::RegionTooLarge
-            | Self::RegionUnreadable => None,
+            | Self::RegionUnreadable
+            | Self::RegionShare
+            | Self::RegionsFull => None,
         }
     }
 
@@ -131,6 +139,8 @@ impl Fault {
             Self::RegionTooMany => Some(RegionError::TooMany),
             Self::RegionTooLarge => Some(RegionError::TooLarge),
             Self::RegionUnreadable => Some(RegionError::Unreadable),
+            Self::RegionShare => Some(RegionError::Share),
+            Self::RegionsFull => Some(RegionError::ReceiverFull),
             _ => None,
         }
     }
@@ -143,6 +153,8 @@ impl From<RegionError> for Fault {
             RegionError::TooMany => Self::RegionTooMany,
             RegionError::TooLarge => Self::RegionTooLarge,
             RegionError::Unreadable => Self::RegionUnreadable,
+            RegionError::Share => Self::RegionShare,
+            RegionError::ReceiverFull => Self::RegionsFull,
         }
     }
 }

@@ -23,6 +23,7 @@
 
 use crate::memory::{MapError, Mapping, Protection, is_on_huge_pages, received_bytes};
 use crate::nic::RegionError;
+use crate::soft::tables::region_places::{FilePlace, RegionPlace as Held};
 use crate::soft::tables::regions::within;
 use rustix::fs::{SealFlags, fcntl_get_seals};
 use std::io;
@@ -49,13 +50,15 @@ pub(super) struct PeerRegions {
 }
 
 #[derive(Debug)]
-struct PeerRegion {
+pub(super) struct PeerRegion {
     key: u32,
     bytes: usize,
-    /// The region's memory file. `None` once all pages are known to be there.
-    file: Option<OwnedFd>,
+    /// The region's memory file, with its place. `None` once all pages are known to be there.
+    file: Option<(OwnedFd, FilePlace)>,
     /// `None` where all is read by calls.
     mapped: Option<Mapped>,
+    /// Given back when the fields above are dropped.
+    _held: Held,
 }
 
 /// Mapping of a region, and which of its pages may be touched.
@@ -172,6 +175,7 @@ impl PeerRegions {
         file: OwnedFd,
         regions_max: u32,
         bytes_max: u64,
+        places: (Held, FilePlace),
     ) -> Result<(), RegionError> {
         let known = self.regions.iter().any(|region| region.key == key);
         if known || self.regions.len() >= regions_max as usize {
@@ -182,28 +186,18 @@ impl PeerRegions {
         let mapped = if fits && keeps_its_pages(&file) { Mapped::new(&file, bytes) } else { None };
         self.bytes += bytes as u64;
         self.mapped_bytes += mapped.as_ref().map_or(0, |_| bytes as u64);
-        self.regions.push(PeerRegion { key, bytes, file: Some(file), mapped });
+        let (held, of_file) = places;
+        self.regions.push(PeerRegion { key, bytes, file: Some((file, of_file)), mapped, _held: held });
         Ok(())
     }
 
-    /// Forgets a region. Returns whether its file was still open; `None` where the key is not known.
-    pub(super) fn remove(&mut self, key: u32) -> Option<bool> {
+    /// Forgets a region, and returns it. `None` where the key is not known.
+    pub(super) fn remove(&mut self, key: u32) -> Option<PeerRegion> {
         let index = self.regions.iter().position(|region| region.key == key)?;
         let region = self.regions.swap_remove(index);
         self.bytes -= region.bytes as u64;
-        self.mapped_bytes -= region.mapped.map_or(0, |_| region.bytes as u64);
-        Some(region.file.is_some())
-    }
-
-    /// Returns how many regions there are.
-    pub(super) fn count(&self) -> u32 {
-        u32::try_from(self.regions.len()).expect("the limit is a u32")
-    }
-
-    /// Returns how many regions' files are open.
-    pub(super) fn open_files(&self) -> u32 {
-        let open = self.regions.iter().filter(|region| region.file.is_some());
-        u32::try_from(open.count()).expect("the limit is a u32")
+        self.mapped_bytes -= region.mapped.as_ref().map_or(0, |_| region.bytes as u64);
+        Some(region)
     }
 
     /// Returns the place of a stretch of a region. `None` where it is not within one.
@@ -216,8 +210,7 @@ impl PeerRegions {
         Some(RegionPlace { region: self.last, offset })
     }
 
-    /// Copies the bytes from a place on into these pieces, one after the other. Returns whether the region's
-    /// file was closed.
+    /// Copies the bytes from a place on into these pieces, one after the other.
     ///
     /// # Errors
     /// [`Unreadable`], where some pieces may have been written.
@@ -229,7 +222,7 @@ impl PeerRegions {
     /// The pieces are memory that may be written, and to which nobody has a reference. Together they are at
     /// most as long as the stretch that was translated.
     #[inline]
-    pub(super) unsafe fn copy(&mut self, place: RegionPlace, pieces: &[Piece]) -> Result<bool, Unreadable> {
+    pub(super) unsafe fn copy(&mut self, place: RegionPlace, pieces: &[Piece]) -> Result<(), Unreadable> {
         let region = &mut self.regions[place.region];
         let bytes = pieces.iter().map(|piece| piece.bytes as usize).sum();
         match &region.mapped {
@@ -244,7 +237,7 @@ impl PeerRegions {
                         from = from.add(piece.bytes as usize);
                     }
                 }
-                Ok(false)
+                Ok(())
             }
             // SAFETY: as the caller promises.
             _ => unsafe { region.read(place.offset, pieces) },
@@ -254,8 +247,8 @@ impl PeerRegions {
 
 impl PeerRegion {
     /// Copies like [`PeerRegions::copy`], by a call.
-    unsafe fn read(&mut self, offset: usize, pieces: &[Piece]) -> Result<bool, Unreadable> {
-        let file = self.file.as_ref().expect("pages are missing, so the file is open");
+    unsafe fn read(&mut self, offset: usize, pieces: &[Piece]) -> Result<(), Unreadable> {
+        let (file, _) = self.file.as_ref().expect("pages are missing, so the file is open");
         let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES_MAX];
         let vectors = &mut vectors[..pieces.len()];
         for (vector, piece) in vectors.iter_mut().zip(pieces) {
@@ -263,7 +256,7 @@ impl PeerRegion {
         }
         // SAFETY: the pieces may be written, as the caller promises.
         unsafe { read_all(file, vectors, offset)? };
-        let Some(mapped) = &mut self.mapped else { return Ok(false) };
+        let Some(mapped) = &mut self.mapped else { return Ok(()) };
         let mut at = offset;
         for piece in pieces {
             // SAFETY: the piece was written, and nobody else has a reference to it or writes it.
@@ -271,7 +264,10 @@ impl PeerRegion {
             mapped.known.learn(at, found);
             at += found.len();
         }
-        Ok(mapped.known.missing == 0 && self.file.take().is_some())
+        if mapped.known.missing == 0 {
+            self.file = None;
+        }
+        Ok(())
     }
 }
 
@@ -339,6 +335,15 @@ fn skip(vectors: &mut [libc::iovec], mut bytes: usize) {
 mod tests {
     use super::*;
     use crate::memory::SharedMemory;
+    use crate::soft::source::Source;
+    use crate::soft::tables::region_places::RegionPlaces;
+
+    /// Places that are never scarce.
+    fn places() -> (Held, FilePlace) {
+        let mut places = RegionPlaces::new(2, 2);
+        let source = places.of(Source::of_process(1, 0));
+        places.take(&source).unwrap()
+    }
 
     fn file(memory: &SharedMemory) -> OwnedFd {
         memory.as_fd().try_clone_to_owned().unwrap()
@@ -348,16 +353,16 @@ mod tests {
     fn stretches_are_bounded_and_keys_forgotten() {
         let memory = SharedMemory::new("jet-test", 8192, false).unwrap();
         let mut regions = PeerRegions::default();
-        regions.add(1, file(&memory), 2, 1 << 20).unwrap();
-        regions.add(2, file(&memory), 2, 1 << 20).unwrap();
+        regions.add(1, file(&memory), 2, 1 << 20, places()).unwrap();
+        regions.add(2, file(&memory), 2, 1 << 20, places()).unwrap();
         assert!(regions.translate(1, 0, 8192).is_some());
         assert!(regions.translate(2, 8191, 1).is_some());
         assert!(regions.translate(2, 8191, 2).is_none());
         assert!(regions.translate(2, u64::MAX, 2).is_none());
         assert!(regions.translate(3, 0, 1).is_none());
-        assert_eq!(regions.remove(1), Some(true));
-        assert_eq!(regions.remove(1), None);
-        assert_eq!(regions.count(), 1);
+        assert!(regions.remove(1).is_some());
+        assert!(regions.remove(1).is_none());
+        assert_eq!(regions.regions.len(), 1);
         assert!(regions.translate(1, 0, 1).is_none());
         assert!(regions.translate(2, 0, 1).is_some());
     }
@@ -413,13 +418,13 @@ mod tests {
             (half - 4096, SealFlags::FUTURE_WRITE, true),
             (4096, SealFlags::FUTURE_WRITE, false),
         ]) {
-            regions.add(key, file(bytes, seals), 64, u64::MAX).unwrap();
+            regions.add(key, file(bytes, seals), 64, u64::MAX, places()).unwrap();
             let region = regions.regions.last().unwrap();
             assert_eq!(region.mapped.is_some(), mapped, "{bytes} bytes with {seals:?}");
         }
         // What is taken back makes room.
-        assert_eq!(regions.remove(2), Some(true));
-        regions.add(9, file(4096, SealFlags::FUTURE_WRITE), 64, u64::MAX).unwrap();
+        assert!(regions.remove(2).is_some());
+        regions.add(9, file(4096, SealFlags::FUTURE_WRITE), 64, u64::MAX, places()).unwrap();
         assert!(regions.regions.last().unwrap().mapped.is_some());
     }
 
@@ -443,23 +448,31 @@ mod tests {
     fn too_many_too_large_and_unsealed_ones_are_refused() {
         let memory = SharedMemory::new("jet-test", 8192, false).unwrap();
         let mut regions = PeerRegions::default();
-        regions.add(1, file(&memory), 2, 12_288).unwrap();
-        assert_eq!(regions.add(1, file(&memory), 2, 1 << 20), Err(RegionError::TooMany), "a key twice");
+        regions.add(1, file(&memory), 2, 12_288, places()).unwrap();
         assert_eq!(
-            regions.add(2, file(&memory), 1, 1 << 20),
+            regions.add(1, file(&memory), 2, 1 << 20, places()),
+            Err(RegionError::TooMany),
+            "a key twice"
+        );
+        assert_eq!(
+            regions.add(2, file(&memory), 1, 1 << 20, places()),
             Err(RegionError::TooMany),
             "one region too many"
         );
         assert_eq!(
-            regions.add(2, file(&memory), 2, 12_288),
+            regions.add(2, file(&memory), 2, 12_288, places()),
             Err(RegionError::TooLarge),
             "4096 bytes too many"
         );
-        assert_eq!(regions.remove(1), Some(true));
-        regions.add(2, file(&memory), 2, 12_288).unwrap();
+        assert!(regions.remove(1).is_some());
+        regions.add(2, file(&memory), 2, 12_288, places()).unwrap();
         let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
         let loose = rustix::fs::memfd_create("loose", flags).unwrap();
         rustix::fs::ftruncate(&loose, 4096).unwrap();
-        assert_eq!(regions.add(3, loose, 3, 1 << 20), Err(RegionError::NotSealed), "it can be truncated");
+        assert_eq!(
+            regions.add(3, loose, 3, 1 << 20, places()),
+            Err(RegionError::NotSealed),
+            "it can be truncated"
+        );
     }
 }

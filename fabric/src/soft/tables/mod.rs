@@ -3,6 +3,7 @@
 pub(crate) mod qps;
 pub(crate) mod queues;
 pub(crate) mod reads;
+pub(crate) mod region_places;
 pub(crate) mod regions;
 pub(crate) mod send_order;
 
@@ -14,6 +15,7 @@ use crate::readiness::Readiness;
 use qps::{QpState, Qps};
 use queues::{Completions, EVENTS_PER_QP, Events, QueuedEvent, Srq};
 use reads::Reads;
+use region_places::RegionPlaces;
 use regions::Regions;
 use send_order::SendOrder;
 use std::io;
@@ -44,12 +46,9 @@ pub(crate) struct Tables {
     /// Counters of the NIC. Transports count `bytes_in`, `rnr` and `protocol_errors`; the tables count the
     /// rest.
     pub(crate) counters: Counters,
-    /// Regions of all connections' peers that this process may read.
-    pub(crate) peer_regions: u32,
-    /// Regions of these whose files are open, because some of their pages may be holes.
-    pub(crate) peer_region_files: u32,
-    /// Most regions of peers whose files may be open.
-    pub(crate) peer_region_files_max: u32,
+    /// Places for regions of all connections' peers that this process may read. Files are open for regions
+    /// of which some pages may be holes.
+    pub(crate) region_places: RegionPlaces,
     /// Descriptors that the NIC waits for.
     pub(crate) epoll: Readiness,
     /// Deadlines of connections, by the QP's index; of each transport's listeners, by
@@ -77,9 +76,7 @@ impl Tables {
             srq: Srq::new(options.srq_entries_max as usize),
             reads: Reads::new(options.reads_max),
             counters: Counters::default(),
-            peer_regions: 0,
-            peer_region_files: 0,
-            peer_region_files_max: descriptors_for_regions(),
+            region_places: RegionPlaces::new(options.mapped_regions_max, descriptors_for_regions()),
             epoll: Readiness::new()?,
             deadlines: Deadlines::new(options.qps_max + 2 * KINDS),
             completions: Completions::new(options.completions as usize),

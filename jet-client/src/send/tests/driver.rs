@@ -165,6 +165,24 @@ fn a_region_that_the_receiver_does_not_take_is_named_as_the_reason() {
 }
 
 #[test]
+fn a_region_that_is_not_taken_later_is_named_too_and_no_other_end_of_a_connection_that_stood() {
+    for (reason, is_named) in [
+        (DisconnectReason::Region(RegionError::Share), true),
+        (DisconnectReason::Peer, false),
+        (DisconnectReason::Protocol, false),
+    ] {
+        let (mut driver, script) = connecting();
+        script.lock().unwrap().events.push_back(connected(qp(1)));
+        driver.drive(0);
+        script.lock().unwrap().events.push_back(Event::Disconnected { qp: qp(1), reason });
+        driver.drive(0);
+        let found = driver.take_failure();
+        let region = matches!(found, Some(SendConnectError::Region { source: RegionError::Share, .. }));
+        assert_eq!((region, found.is_some()), (is_named, is_named), "{reason:?}: {found:?}");
+    }
+}
+
+#[test]
 fn headers_of_another_connection_give_this_one_nothing() {
     let (mut driver, script) = connecting();
     script.lock().unwrap().events.push_back(connected(qp(1)));

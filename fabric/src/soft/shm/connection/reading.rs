@@ -55,7 +55,7 @@ impl Connection {
         }
         // SAFETY: each piece is registered and as long as its stretch, and this NIC's to write while the READ
         // is outstanding. All stretches together are the READ's bytes, which were translated.
-        let copied = unsafe { self.copy_from_peer(tables, from, &pieces[..used]) };
+        let copied = unsafe { self.copy_from_peer(from, &pieces[..used]) };
         if let Err(end) = copied {
             self.complete_read(tables, Status::Other(REMOTE_OPERATION));
             return Err(end);
@@ -71,15 +71,12 @@ impl Connection {
     #[inline]
     pub(in crate::soft::shm) unsafe fn copy_from_peer(
         &mut self,
-        tables: &mut Tables,
         from: RegionPlace,
         pieces: &[Piece],
     ) -> Result<(), End> {
         // SAFETY: as the caller promises.
         let copied = unsafe { self.peer_regions.copy(from, pieces) };
-        let was_closed = copied.map_err(|Unreadable| RegionError::Unreadable)?;
-        tables.peer_region_files -= u32::from(was_closed);
-        Ok(())
+        Ok(copied.map_err(|Unreadable| RegionError::Unreadable)?)
     }
 
     /// Completes the oldest READ with this status.

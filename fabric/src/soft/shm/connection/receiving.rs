@@ -119,9 +119,7 @@ impl Connection {
                 Ok(())
             }
             // SAFETY: as above; the stretch was translated with this length.
-            Source::Region(from) => unsafe {
-                self.copy_from_peer(tables, from, &[Piece { to: to_payload, bytes }])
-            },
+            Source::Region(from) => unsafe { self.copy_from_peer(from, &[Piece { to: to_payload, bytes }]) },
         };
         if let Err(end) = landed {
             tables.complete_receive(self.qp, entry.id, 0, Status::Other(REMOTE_OPERATION));

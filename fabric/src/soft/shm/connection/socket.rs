@@ -173,23 +173,14 @@ impl Connection {
             }
             (Control::Register(key), Some(file), _) if accepted => {
                 self.announcements_seen = self.announcements_seen.wrapping_add(1);
-                if tables.peer_regions >= tables.options.mapped_regions_max
-                    || tables.peer_region_files >= tables.peer_region_files_max
-                {
-                    return Err(End::FULL);
-                }
+                let places = tables.region_places.take(&self.source_places)?;
                 let (regions_max, bytes_max) =
                     (tables.options.peer_regions_max, tables.options.peer_bytes_max);
-                self.peer_regions.add(key, file, regions_max, bytes_max)?;
-                tables.peer_regions += 1;
-                tables.peer_region_files += 1;
+                self.peer_regions.add(key, file, regions_max, bytes_max, places)?;
             }
             (Control::Deregister(key), None, _) if accepted => {
                 self.announcements_seen = self.announcements_seen.wrapping_add(1);
-                if let Some(was_open) = self.peer_regions.remove(key) {
-                    tables.peer_regions -= 1;
-                    tables.peer_region_files -= u32::from(was_open);
-                }
+                drop(self.peer_regions.remove(key));
             }
             _ => return Err(End::PROTOCOL),
         }

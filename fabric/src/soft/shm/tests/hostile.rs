@@ -5,6 +5,7 @@ use super::super::control::{Control, Received, receive, send_control};
 use super::super::link::{LINK_BYTES, Link, SendItem, source};
 use super::super::listener::connect_to;
 use super::*;
+use crate::nic::RegionError;
 
 fn item(from: u32, payload_bytes: u32, place: u64) -> SendItem {
     SendItem { source: from, payload_bytes, key: 0, reserved: 0, place, header: [3; 128], beside: [4; 104] }
@@ -267,8 +268,9 @@ fn announcements_are_taken_up_to_the_count_seen_and_no_more_than_a_nic_could_mak
 }
 
 #[test]
-fn regions_of_all_peers_together_are_bounded() {
-    let mut place = Place::new(SoftOptions { mapped_regions_max: 3, ..SoftOptions::default() });
+fn regions_of_a_process_and_of_all_peers_together_are_bounded() {
+    // All peers here are of one process, which may have three.
+    let mut place = Place::new(SoftOptions { mapped_regions_max: 4, ..SoftOptions::default() });
     let (first, _first_link, at_first) = place.raw_peer();
     let (second, _second_link, at_second) = place.raw_peer();
     let memory = SharedMemory::new("jet-test", 4096, false).unwrap();
@@ -278,7 +280,7 @@ fn regions_of_all_peers_together_are_bounded() {
     let mapped = |place: &mut Place, count| {
         until("mapped", || {
             place.host.turn();
-            place.host.nic.tables.peer_regions == count
+            place.host.nic.tables.region_places.taken().0 == count
         });
     };
     register(&first, 1);
@@ -294,13 +296,37 @@ fn regions_of_all_peers_together_are_bounded() {
     register(&second, 3);
     until("ended", || {
         place.host.turn();
-        place.host.ended(at_second) == Some(DisconnectReason::Transport(libc::ENOMEM))
+        place.host.ended(at_second) == Some(DisconnectReason::Transport(libc::EDQUOT))
     });
     // The regions of the ended peer are free again, and the other peer keeps its own.
-    assert_eq!(place.host.nic.tables.peer_regions, 1);
+    assert_eq!(place.host.nic.tables.region_places.taken().0, 1);
     assert_eq!(place.host.ended(at_first), None);
     register(&first, 3);
     mapped(&mut place, 2);
     drop(first);
     mapped(&mut place, 0);
+    assert_eq!(place.host.nic.counters().protocol_errors, 0);
+}
+
+#[test]
+fn who_has_too_many_regions_hears_whose_fault_that_is() {
+    for (max, kept, reason, told) in [
+        (3, 3, libc::ENOMEM, RegionError::ReceiverFull),
+        (4, 3, libc::EDQUOT, RegionError::Share),
+        (1, 1, libc::ENOMEM, RegionError::ReceiverFull),
+    ] {
+        let mut place = Place::new(SoftOptions { mapped_regions_max: max, ..SoftOptions::default() });
+        let mut client = Host::new(SoftOptions::default());
+        let (ours, theirs) = place.connect(&mut client);
+        let memory = Arc::new(SharedMemory::new("jet-test", 4096, false).unwrap());
+        for _ in 0..=kept {
+            client.nic.register(&memory, Access::RemoteRead).unwrap();
+        }
+        until("both ended", || {
+            client.turn();
+            place.host.turn();
+            client.ended(ours) == Some(DisconnectReason::Region(told))
+                && place.host.ended(theirs) == Some(DisconnectReason::Transport(reason))
+        });
+    }
 }

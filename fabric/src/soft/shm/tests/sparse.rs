@@ -52,11 +52,11 @@ impl Peer {
     }
 
     fn register(&mut self, key: u32, file: &OwnedFd) {
-        let before = self.place.host.nic.tables.peer_regions;
+        let (before, _) = self.place.host.nic.tables.region_places.taken();
         assert!(send_control(&self.socket, Control::Register(key), Some(file.as_fd())).unwrap());
         until("registered", || {
             self.place.host.turn();
-            self.place.host.nic.tables.peer_regions == before + 1
+            self.place.host.nic.tables.region_places.taken().0 == before + 1
         });
     }
 
@@ -89,7 +89,7 @@ impl Peer {
 
     /// Returns how many regions of the peer are read by calls.
     fn open_files(&self) -> u32 {
-        self.place.host.nic.tables.peer_region_files
+        self.place.host.nic.tables.region_places.taken().1
     }
 }
 
@@ -218,13 +218,9 @@ fn a_region_without_holes_is_read_by_no_call_once_it_was_read_as_a_whole() {
     assert_eq!(peer.read(KEY, 0, 64), Status::Success);
     assert_eq!(peer.found(6)[5], 0xee);
     assert!(send_control(&peer.socket, Control::Deregister(KEY), None).unwrap());
-    let tables = |peer: &Peer| {
-        let tables = &peer.place.host.nic.tables;
-        (tables.peer_regions, tables.peer_region_files)
-    };
     until("deregistered", || {
         peer.place.host.turn();
-        tables(&peer) == (0, 0)
+        peer.place.host.nic.tables.region_places.taken() == (0, 0)
     });
 }
 
@@ -309,7 +305,7 @@ fn a_region_that_cannot_be_read_ends_its_connection() {
 #[test]
 fn regions_take_only_their_part_of_the_descriptors() {
     let mut peer = Peer::new();
-    peer.place.host.nic.tables.peer_region_files_max = 2;
+    peer.place.host.nic.tables.region_places.set_files_max(2);
     let file = sparse(PAGE, SEALED);
     peer.register(1, &file);
     peer.register(2, &sparse(PAGE, SHUT));
