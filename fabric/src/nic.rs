@@ -425,6 +425,16 @@ pub enum ConnectError {
         /// Error of the system.
         source: std::io::Error,
     },
+    /// A NIC listens at the address, but so many connections wait to be accepted that one more finds no room.
+    /// Only over `shm:`; over the other fabrics such a connection waits by itself.
+    #[error(
+        "too many connections wait at {address}; try again, and if that does not help: is the jetd there \
+         stopped, or does a program connect there without end?"
+    )]
+    Busy {
+        /// Address to connect to.
+        address: Address,
+    },
     /// The NIC's table of connections is full.
     #[error("{max} connections are open already")]
     TooMany {

@@ -118,6 +118,7 @@ impl From<SendConnectError> for Failure {
             SendConnectError::Refused { .. } => Code::Refused,
             SendConnectError::Welcome { .. } => Code::Broken,
             SendConnectError::Nobody { .. }
+            | SendConnectError::Busy(_)
             | SendConnectError::Lost { .. }
             | SendConnectError::Packets { .. }
             | SendConnectError::TimedOut { .. } => Code::Unreachable,

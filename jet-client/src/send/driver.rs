@@ -180,6 +180,11 @@ impl Driver {
         self.protocol.poll_timeout()
     }
 
+    /// Whether no further attempt to connect is made by itself.
+    pub(super) fn has_given_up(&self) -> bool {
+        self.protocol.has_given_up()
+    }
+
     /// Takes the reason why the newest attempt to connect failed, or why the receiver ended a connection for
     /// this sender's memory, also after that connection stood.
     pub fn take_failure(&mut self) -> Option<SendConnectError> {
@@ -441,6 +446,7 @@ impl Driver {
             let address = self.address.clone();
             match source {
                 ConnectError::WrongFabric { .. } => SendConnectError::WrongFabric { address },
+                source @ ConnectError::Busy { .. } => SendConnectError::Busy(source),
                 source => SendConnectError::Nobody { address, source },
             }
         })

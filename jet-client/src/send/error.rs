@@ -36,6 +36,9 @@ pub enum SendConnectError {
         /// Error of the NIC.
         source: ConnectError,
     },
+    /// The receiver listens, but so many connections wait there that one more finds no room. Only over `shm:`.
+    #[error(transparent)]
+    Busy(ConnectError),
     /// The receiver refused the connection, with a reason.
     #[error("{address} refused the connection: {refusal}")]
     Refused {
@@ -104,7 +107,11 @@ impl SendConnectError {
         match self {
             Self::Nobody { source: ConnectError::System { source, .. }, .. } => advice::may_pass(source),
             Self::Region { source, .. } => *source == RegionError::ReceiverFull,
-            Self::Nobody { .. } | Self::Lost { .. } | Self::TimedOut { .. } | Self::Refused { .. } => true,
+            Self::Nobody { .. }
+            | Self::Busy(_)
+            | Self::Lost { .. }
+            | Self::TimedOut { .. }
+            | Self::Refused { .. } => true,
             #[cfg(feature = "verbs")]
             Self::Verbs(error) => error.is_passing(),
             _ => false,

@@ -367,6 +367,11 @@ impl Protocol {
         self.connection.version
     }
 
+    /// Whether no further attempt to connect is made by itself.
+    pub(super) fn has_given_up(&self) -> bool {
+        self.link.is_given_up()
+    }
+
     /// Whether a connection is established.
     pub fn is_connected(&self) -> bool {
         self.link.is_up()

@@ -87,17 +87,24 @@ impl Sender {
         };
         let timeout = options.connect_timeout;
         let deadline = Instant::now().checked_add(timeout);
+        let mut busy = None;
         loop {
             sender.drive();
             if sender.driver.is_connected() {
                 return Ok(sender);
             }
-            if let Some(failure) = sender.driver.take_failure() {
-                return Err(failure);
+            match sender.driver.take_failure() {
+                // The driver tries again: over the other fabrics, too, a connection waits for its turn.
+                Some(failure @ SendConnectError::Busy(_)) if !sender.driver.has_given_up() => {
+                    busy = Some(failure);
+                }
+                Some(failure) => return Err(failure),
+                None => {}
             }
             let left = left_until(deadline);
             if left == Some(Duration::ZERO) {
-                return Err(SendConnectError::TimedOut { address: options.address, timeout });
+                let timed_out = SendConnectError::TimedOut { address: options.address, timeout };
+                return Err(busy.unwrap_or(timed_out));
             }
             sender.sleep(left).map_err(|WaitError(error)| SendConnectError::System(error))?;
         }

@@ -296,7 +296,10 @@ impl Transport for Shm {
             return Err(ConnectError::WrongFabric { address: address.clone() });
         };
         let system = |source: io::Error| ConnectError::System { address: address.clone(), source };
-        let socket = connect_to(path).map_err(system)?;
+        let socket = connect_to(path).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => ConnectError::Busy { address: address.clone() },
+            _ => system(error),
+        })?;
         let link = Link::make().map_err(system)?;
         let mut connection = Connection::new(tables, qp, socket, Some(link)).map_err(system)?;
         let reads_answered = tables.options.reads_answered_per_qp_max;

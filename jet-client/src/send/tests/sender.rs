@@ -456,6 +456,64 @@ fn silent_port() -> (std::os::fd::OwnedFd, std::net::SocketAddr) {
     (socket, address)
 }
 
+/// Makes a listener at this path with room for one connection that waits, and connections until there is no
+/// more room.
+fn full_listener(path: &std::path::Path) -> (std::os::fd::OwnedFd, Vec<std::os::fd::OwnedFd>) {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen};
+    let socket = || {
+        let flags = SocketFlags::NONBLOCK;
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+    };
+    let (listener, name) = (socket(), SocketAddrUnix::new(path).unwrap());
+    bind(&listener, &name).unwrap();
+    listen(&listener, 1).unwrap();
+    let mut waiting = Vec::new();
+    loop {
+        let client = socket();
+        match connect(&client, &name) {
+            Ok(()) => waiting.push(client),
+            Err(error) => {
+                assert_eq!(error, rustix::io::Errno::AGAIN);
+                return (listener, waiting);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_receiver_with_a_full_queue_is_busy_and_not_absent_and_is_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("nic.sock");
+    let (listener, waiting) = full_listener(&path);
+    let options = SenderOptions {
+        connect_timeout: Duration::from_millis(50),
+        ..SenderOptions::new(Address::Shm(path), "store")
+    };
+    let error = Sender::connect(options.clone()).unwrap_err();
+    assert!(matches!(error, SendConnectError::Busy(_)) && error.is_passing(), "{error:?}");
+    assert!(!error.to_string().contains("jet daemon"), "{error}");
+    // As soon as there is room, the sender's request comes by itself.
+    let sender = std::thread::spawn(move || {
+        Sender::connect(SenderOptions { connect_timeout: Duration::from_secs(60), ..options })
+    });
+    let mut accepted = Vec::new();
+    while accepted.len() <= waiting.len() {
+        assert!(!sender.is_finished(), "it goes on");
+        match rustix::net::accept(&listener) {
+            Ok(socket) => accepted.push(socket),
+            Err(error) => {
+                assert_eq!(error, rustix::io::Errno::AGAIN);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+    let mut request = [0; 16];
+    rustix::io::read(accepted.last().unwrap(), &mut request).unwrap();
+    assert_eq!(&request[..4], b"JSHM");
+    drop((listener, accepted));
+    sender.join().unwrap().unwrap_err();
+}
+
 #[test]
 fn who_cannot_connect_hears_what_to_change() {
     let folder = tempfile::tempdir().unwrap();
