@@ -21,6 +21,7 @@ use crate::soft::token::{Kind, Place, Token};
 use crate::unix::peer_of;
 use jet_wire::ring::RingError;
 use rustix::event::epoll::EventFlags;
+use rustix::net::{Shutdown, shutdown};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -226,6 +227,9 @@ impl Connection {
             self.link().set_fault(end.fault, received);
         }
         self.unwatch(tables);
+        // The peer hears at once that this end is closed. The socket's own end may take time, since messages
+        // with files may wait in it.
+        let _ = shutdown(&self.socket, Shutdown::Both);
         tables.deadlines.clear(self.qp.index);
         match tables.qps.get(self.qp).expect("a connection's QP lives").state {
             // The user never heard of this connection.
@@ -241,6 +245,7 @@ impl Connection {
             }
             _ => tables.finish(self.qp, end.reason),
         }
+        tables.disposal.dispose((self.peer_regions, self.socket));
     }
 
     /// Sends the answer that refuses a connection request. Nothing follows on the socket.

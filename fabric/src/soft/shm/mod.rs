@@ -266,13 +266,12 @@ impl Transport for Shm {
         let Address::Shm(path) = address else {
             return Err(ListenError::WrongFabric { address: address.clone() });
         };
+        let system = |source| ListenError::System { address: address.clone(), source };
         let listener = Listener::bind(path)?;
+        tables.disposal.start().map_err(system)?;
         let number = u32::try_from(self.listeners.len()).expect("listeners are few");
         let token = Token { kind: Kind::Shm, place: Place::Listener(number) };
-        tables
-            .epoll
-            .add(listener.socket.as_fd(), token.to_u64(), EventFlags::IN)
-            .map_err(|source| ListenError::System { address: address.clone(), source })?;
+        tables.epoll.add(listener.socket.as_fd(), token.to_u64(), EventFlags::IN).map_err(system)?;
         self.listeners.push(listener);
         self.strangers.open(&tables.options);
         Ok(address.clone())

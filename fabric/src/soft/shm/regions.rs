@@ -168,7 +168,7 @@ impl PeerRegions {
     ///
     /// # Errors
     /// [`RegionError`] where the key is known already, the peer would have too many regions or bytes, or the
-    /// file can be truncated.
+    /// file can be truncated. The file comes back with it.
     pub(super) fn add(
         &mut self,
         key: u32,
@@ -176,12 +176,15 @@ impl PeerRegions {
         regions_max: u32,
         bytes_max: u64,
         places: (Held, FilePlace),
-    ) -> Result<(), RegionError> {
+    ) -> Result<(), (RegionError, OwnedFd)> {
         let known = self.regions.iter().any(|region| region.key == key);
         if known || self.regions.len() >= regions_max as usize {
-            return Err(RegionError::TooMany);
+            return Err((RegionError::TooMany, file));
         }
-        let bytes = received_bytes(file.as_fd(), bytes_max - self.bytes)?;
+        let bytes = match received_bytes(file.as_fd(), bytes_max - self.bytes) {
+            Ok(bytes) => bytes,
+            Err(error) => return Err((error.into(), file)),
+        };
         let fits = self.mapped_bytes + bytes as u64 <= MAPPED_BYTES_MAX;
         let mapped = if fits && keeps_its_pages(&file) { Mapped::new(&file, bytes) } else { None };
         self.bytes += bytes as u64;
@@ -450,17 +453,17 @@ mod tests {
         let mut regions = PeerRegions::default();
         regions.add(1, file(&memory), 2, 12_288, places()).unwrap();
         assert_eq!(
-            regions.add(1, file(&memory), 2, 1 << 20, places()),
+            regions.add(1, file(&memory), 2, 1 << 20, places()).map_err(|(error, _)| error),
             Err(RegionError::TooMany),
             "a key twice"
         );
         assert_eq!(
-            regions.add(2, file(&memory), 1, 1 << 20, places()),
+            regions.add(2, file(&memory), 1, 1 << 20, places()).map_err(|(error, _)| error),
             Err(RegionError::TooMany),
             "one region too many"
         );
         assert_eq!(
-            regions.add(2, file(&memory), 2, 12_288, places()),
+            regions.add(2, file(&memory), 2, 12_288, places()).map_err(|(error, _)| error),
             Err(RegionError::TooLarge),
             "4096 bytes too many"
         );
@@ -470,7 +473,7 @@ mod tests {
         let loose = rustix::fs::memfd_create("loose", flags).unwrap();
         rustix::fs::ftruncate(&loose, 4096).unwrap();
         assert_eq!(
-            regions.add(3, loose, 3, 1 << 20, places()),
+            regions.add(3, loose, 3, 1 << 20, places()).map_err(|(error, _)| error),
             Err(RegionError::NotSealed),
             "it can be truncated"
         );

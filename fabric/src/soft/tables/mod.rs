@@ -1,5 +1,6 @@
 //! Tables of a software NIC: all its state that does not depend on the transport.
 
+pub(crate) mod disposal;
 pub(crate) mod qps;
 pub(crate) mod queues;
 pub(crate) mod reads;
@@ -12,6 +13,7 @@ use super::options::SoftOptions;
 use super::token::{Kind, Place, Token};
 use crate::nic::{Completion, Counters, DisconnectReason, Event, PrivateData, Qp, Status, Work};
 use crate::readiness::Readiness;
+use disposal::Disposal;
 use qps::{QpState, Qps};
 use queues::{Completions, EVENTS_PER_QP, Events, QueuedEvent, Srq};
 use reads::Reads;
@@ -49,6 +51,8 @@ pub(crate) struct Tables {
     /// Places for regions of all connections' peers that this process may read. Files are open for regions
     /// of which some pages may be holes.
     pub(crate) region_places: RegionPlaces,
+    /// Frees what peers leave behind.
+    pub(crate) disposal: Disposal,
     /// Descriptors that the NIC waits for.
     pub(crate) epoll: Readiness,
     /// Deadlines of connections, by the QP's index; of each transport's listeners, by
@@ -77,6 +81,7 @@ impl Tables {
             reads: Reads::new(options.reads_max),
             counters: Counters::default(),
             region_places: RegionPlaces::new(options.mapped_regions_max, descriptors_for_regions()),
+            disposal: Disposal::new(options.mapped_regions_max as usize),
             epoll: Readiness::new()?,
             deadlines: Deadlines::new(options.qps_max + 2 * KINDS),
             completions: Completions::new(options.completions as usize),

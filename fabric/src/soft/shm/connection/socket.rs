@@ -2,7 +2,7 @@
 
 use super::{Connection, End};
 use crate::memory::{Mapping, Protection, is_on_huge_pages};
-use crate::nic::{DisconnectReason, Event, MemoryKey};
+use crate::nic::{DisconnectReason, Event, MemoryKey, RegionError};
 use crate::soft::shm::control::{Control, Received, receive, send_control};
 use crate::soft::shm::link::{Fault, LINK_BYTES, Link};
 use crate::soft::shm::regions::RegionPlace;
@@ -173,18 +173,30 @@ impl Connection {
             }
             (Control::Register(key), Some(file), _) if accepted => {
                 self.announcements_seen = self.announcements_seen.wrapping_add(1);
-                let places = tables.region_places.take(&self.source_places)?;
-                let (regions_max, bytes_max) =
-                    (tables.options.peer_regions_max, tables.options.peer_bytes_max);
-                self.peer_regions.add(key, file, regions_max, bytes_max, places)?;
+                if let Err((error, file)) = self.add_region(tables, key, file) {
+                    tables.disposal.dispose(file);
+                    return Err(error.into());
+                }
             }
             (Control::Deregister(key), None, _) if accepted => {
                 self.announcements_seen = self.announcements_seen.wrapping_add(1);
-                drop(self.peer_regions.remove(key));
+                if let Some(region) = self.peer_regions.remove(key) {
+                    tables.disposal.dispose(region);
+                }
             }
             _ => return Err(End::PROTOCOL),
         }
         Ok(())
+    }
+
+    /// Takes a region of the peer. A file that is not taken is given back.
+    fn add_region(&mut self, tables: &Tables, key: u32, file: OwnedFd) -> Result<(), (RegionError, OwnedFd)> {
+        let places = match tables.region_places.take(&self.source_places) {
+            Ok(places) => places,
+            Err(error) => return Err((error, file)),
+        };
+        let (regions_max, bytes_max) = (tables.options.peer_regions_max, tables.options.peer_bytes_max);
+        self.peer_regions.add(key, file, regions_max, bytes_max, places)
     }
 
     fn join(&mut self, file: &OwnedFd) -> Result<(), End> {

@@ -299,13 +299,51 @@ fn regions_of_a_process_and_of_all_peers_together_are_bounded() {
         place.host.ended(at_second) == Some(DisconnectReason::Transport(libc::EDQUOT))
     });
     // The regions of the ended peer are free again, and the other peer keeps its own.
-    assert_eq!(place.host.nic.tables.region_places.taken().0, 1);
+    mapped(&mut place, 1);
     assert_eq!(place.host.ended(at_first), None);
     register(&first, 3);
     mapped(&mut place, 2);
     drop(first);
     mapped(&mut place, 0);
     assert_eq!(place.host.nic.counters().protocol_errors, 0);
+}
+
+/// Stops the thread that drops it until it is let go on.
+struct Standstill(std::sync::mpsc::Receiver<()>);
+
+impl Drop for Standstill {
+    fn drop(&mut self) {
+        // A test that failed lets go, too.
+        let _ = self.0.recv();
+    }
+}
+
+#[test]
+fn what_peers_leave_is_freed_by_another_thread() {
+    let mut place = Place::new(SoftOptions::default());
+    let (socket, _link, qp) = place.raw_peer();
+    let memory = SharedMemory::new("jet-test", 4096, false).unwrap();
+    for key in [1, 2] {
+        assert!(send_control(&socket, Control::Register(key), Some(memory.as_fd())).unwrap());
+    }
+    until("taken", || {
+        place.host.turn();
+        place.host.nic.tables.region_places.taken().0 == 2
+    });
+    let (lets, may) = std::sync::mpsc::channel();
+    place.host.nic.tables.disposal.dispose(Standstill(may));
+    assert!(send_control(&socket, Control::Deregister(2), None).unwrap());
+    // A key twice: the file is not taken, and the connection ends.
+    assert!(send_control(&socket, Control::Register(1), Some(memory.as_fd())).unwrap());
+    until("ended", || {
+        place.host.turn();
+        place.host.ended(qp) == Some(DisconnectReason::Protocol)
+    });
+    assert_eq!(place.host.nic.tables.region_places.taken().0, 2, "nothing is freed here");
+    until("the peer hears of the end", || matches!(receive(&socket), Received::Closed));
+    let sent = std::thread::spawn(move || lets.send(()));
+    until("freed", || place.host.nic.tables.region_places.taken() == (0, 0));
+    sent.join().unwrap().unwrap();
 }
 
 #[test]
