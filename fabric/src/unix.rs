@@ -32,7 +32,8 @@ pub fn send_with_fds(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>
 /// closed.
 ///
 /// # Errors
-/// What the system says; `InvalidData` where more descriptors came than [`FDS_MAX`] (all are closed).
+/// What the system says; `InvalidData` where more descriptors came than [`FDS_MAX`], and `EMFILE` where this
+/// process has none left for those that came (all are closed).
 pub fn receive_with_fds(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); ANCILLARY_BYTES];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -43,12 +44,14 @@ pub fn receive_with_fds(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<
             fds.extend(rights);
         }
     }
-    if got.flags.contains(ReturnFlags::CTRUNC) {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "descriptors were cut off: this process has none left (raise ulimit -n), or the other end sent \
-             more than 8",
-        ));
+    let is_cut = got.flags.contains(ReturnFlags::CTRUNC);
+    // The kernel stops at the first descriptor that it cannot make, and at the end of the space.
+    if is_cut && fds.len() < FDS_MAX {
+        return Err(Errno::MFILE.into());
+    }
+    // The space may have padding, where one more fits.
+    if is_cut || fds.len() > FDS_MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the other end sent more than 8 descriptors"));
     }
     Ok((got.bytes, fds))
 }

@@ -10,6 +10,7 @@ use super::source::Source;
 use super::strangers::{PAUSE, Said, Strangers};
 use super::tables::Tables;
 use super::token::Kind;
+use rustix::event::epoll::EventFlags;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -124,6 +125,13 @@ pub(crate) trait Accepting {
     fn look_at_stranger(&mut self, tables: &mut Tables, place: u32, leaves: bool) {
         if let Some(socket) = self.strangers().look(tables, place, leaves, Self::said) {
             self.let_in(tables, socket);
+        }
+    }
+
+    /// Acts on a stranger's socket that became ready, unless that stranger has gone meanwhile.
+    fn stranger_is_ready(&mut self, tables: &mut Tables, place: u32, number: u32, flags: EventFlags) {
+        if self.strangers().has(place, number) {
+            self.look_at_stranger(tables, place, Strangers::hung_up(flags));
         }
     }
 

@@ -22,7 +22,7 @@ use super::deadlines::Wait;
 use super::options::SoftOptions;
 use super::source::Source;
 use super::tables::Tables;
-use super::token::{Kind, Place, Token};
+use super::token::{Kind, NUMBER_MASK, Place, Token};
 use rustix::event::epoll::EventFlags;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -185,7 +185,8 @@ impl Strangers {
     /// The system cannot watch the socket. The socket is closed.
     pub(crate) fn seat(&mut self, tables: &mut Tables, socket: OwnedFd, source: Source) -> io::Result<()> {
         let place = *self.free.last().expect("the caller made room");
-        let token = Token { kind: self.kind, place: Place::Stranger(place) };
+        let token =
+            Token { kind: self.kind, place: Place::Stranger { place, number: short(self.next_number) } };
         tables.epoll.add(socket.as_fd(), token.to_u64(), WATCHED)?;
         self.free.pop();
         let (number, since_ns) = (self.next_number, tables.deadlines.now_ns());
@@ -219,6 +220,17 @@ impl Strangers {
         }
     }
 
+    /// Whether the stranger with this short number has this place.
+    pub(crate) fn has(&self, place: u32, number: u32) -> bool {
+        let stranger = self.places.get(place as usize).and_then(Option::as_ref);
+        stranger.is_some_and(|stranger| short(stranger.number) == number)
+    }
+
+    /// Returns the stranger that has waited longest and has not said all of its request.
+    pub(crate) fn first_without_request(&self, said: impl Fn(&OwnedFd) -> Said) -> Option<u32> {
+        self.first_of(|stranger| said(&stranger.socket) != Said::Request)
+    }
+
     /// Whether a stranger with these events on its socket has hung up.
     pub(crate) fn hung_up(flags: EventFlags) -> bool {
         flags.intersects(HUNG_UP)
@@ -233,6 +245,11 @@ impl Strangers {
         }
         Some(stranger.socket)
     }
+}
+
+/// Returns the part of a stranger's number that a token carries.
+fn short(number: u64) -> u32 {
+    u32::try_from(number & u64::from(NUMBER_MASK)).expect("masked")
 }
 
 #[cfg(test)]

@@ -18,8 +18,14 @@ pub(crate) enum Place {
     /// Listener of the transport, counted from 0.
     Listener(u32),
     /// Accepted connection that has not said all of its request, by its place in
-    /// [`crate::soft::strangers::Strangers`].
-    Stranger(u32),
+    /// [`crate::soft::strangers::Strangers`], and by its number. An event for a stranger that has just made
+    /// room for another names the place, but not the other's number.
+    Stranger {
+        /// Place in the table.
+        place: u32,
+        /// Low bits of the number, within [`NUMBER_MASK`].
+        number: u32,
+    },
 }
 
 /// Owner of a descriptor.
@@ -34,6 +40,9 @@ pub(crate) struct Token {
 const KIND_SHIFT: u32 = 56;
 const IS_LISTENER: u64 = 1 << 32;
 const IS_STRANGER: u64 = 1 << 33;
+const NUMBER_SHIFT: u32 = 34;
+/// Bits of a stranger's number that fit between the flags and the kind.
+pub(crate) const NUMBER_MASK: u32 = (1 << (KIND_SHIFT - NUMBER_SHIFT)) - 1;
 
 impl Token {
     /// Returns the token as the epoll carries it. The kind makes it differ from [`crate::readiness::TIMER`].
@@ -41,7 +50,9 @@ impl Token {
         let place = match self.place {
             Place::Connection(index) => u64::from(index),
             Place::Listener(listener) => IS_LISTENER | u64::from(listener),
-            Place::Stranger(place) => IS_STRANGER | u64::from(place),
+            Place::Stranger { place, number } => {
+                IS_STRANGER | u64::from(number & NUMBER_MASK) << NUMBER_SHIFT | u64::from(place)
+            }
         };
         (self.kind as u64) << KIND_SHIFT | place
     }
@@ -56,7 +67,10 @@ impl Token {
         let index = u32::try_from(bits & u64::from(u32::MAX)).expect("masked to 32 bits");
         let place = match bits & (IS_LISTENER | IS_STRANGER) {
             IS_LISTENER => Place::Listener(index),
-            IS_STRANGER => Place::Stranger(index),
+            IS_STRANGER => {
+                let number = u32::try_from(bits >> NUMBER_SHIFT & u64::from(NUMBER_MASK)).expect("masked");
+                Place::Stranger { place: index, number }
+            }
             _ => Place::Connection(index),
         };
         Some(Self { kind, place })
@@ -72,7 +86,11 @@ mod tests {
     fn tokens_come_back_as_they_were() {
         for kind in [Kind::Shm, Kind::Tcp] {
             for index in [0, 7, u32::MAX] {
-                for place in [Place::Connection(index), Place::Listener(index), Place::Stranger(index)] {
+                for place in [
+                    Place::Connection(index),
+                    Place::Listener(index),
+                    Place::Stranger { place: index, number: index & NUMBER_MASK },
+                ] {
                     let token = Token { kind, place };
                     assert_eq!(Token::from_u64(token.to_u64()), Some(token));
                 }

@@ -60,9 +60,9 @@ impl Accepting for Shm {
     }
 
     fn let_in(&mut self, tables: &mut Tables, socket: OwnedFd) {
-        // A file comes with the request, and needs a descriptor.
+        // A file comes with the request, and needs a descriptor. Whoever has said its request keeps its own.
         while socket.try_clone().is_err()
-            && let Some(first) = self.strangers.first()
+            && let Some(first) = self.strangers.first_without_request(said)
         {
             drop(self.strangers.look(tables, first, true, said));
         }

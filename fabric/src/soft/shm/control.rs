@@ -83,6 +83,8 @@ pub(super) enum Received {
     Closed,
     /// The bytes are no message of this protocol.
     Malformed,
+    /// This process has no descriptor left for the file that came.
+    NoDescriptor,
 }
 
 /// Sends a control message. `false` where the socket is full.
@@ -158,6 +160,7 @@ pub(super) fn receive(socket: &OwnedFd) -> Received {
             Err(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
                 Some(Errno::INTR) => {}
                 Some(Errno::AGAIN) => return Received::Nothing,
+                Some(Errno::MFILE) => return Received::NoDescriptor,
                 Some(_) => return Received::Closed,
                 // More descriptors came than any message has.
                 None => return Received::Malformed,

@@ -401,7 +401,7 @@ impl Transport for Shm {
         let index = match place {
             Place::Connection(index) => index,
             Place::Listener(_) => return self.accept_again(tables),
-            Place::Stranger(_) => return self.end_late_strangers(tables),
+            Place::Stranger { .. } => return self.end_late_strangers(tables),
         };
         let end = match wait {
             Wait::Rnr => End::work(Status::RnrExhausted, Fault::RnrExhausted),
@@ -415,7 +415,7 @@ impl Transport for Shm {
         match place {
             Place::Connection(index) => self.check_socket(tables, index),
             Place::Listener(_) => drop(self.accept_round(tables)),
-            Place::Stranger(place) => self.look_at_stranger(tables, place, Strangers::hung_up(flags)),
+            Place::Stranger { place, number } => self.stranger_is_ready(tables, place, number, flags),
         }
     }
 

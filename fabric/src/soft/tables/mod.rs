@@ -279,8 +279,8 @@ impl Tables {
             None => Token { kind: self.qps.kind_at(place), place: Place::Connection(place) },
             Some(0) => Token { kind: Kind::Shm, place: Place::Listener(0) },
             Some(1) => Token { kind: Kind::Tcp, place: Place::Listener(0) },
-            Some(2) => Token { kind: Kind::Shm, place: Place::Stranger(0) },
-            Some(_) => Token { kind: Kind::Tcp, place: Place::Stranger(0) },
+            Some(2) => Token { kind: Kind::Shm, place: Place::Stranger { place: 0, number: 0 } },
+            Some(_) => Token { kind: Kind::Tcp, place: Place::Stranger { place: 0, number: 0 } },
         }
     }
 }

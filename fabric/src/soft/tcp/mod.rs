@@ -335,9 +335,9 @@ impl Transport for Tcp {
                 }
                 return;
             }
-            Place::Stranger(place) => {
+            Place::Stranger { place, number } => {
                 self.idle_polls = 0;
-                return self.look_at_stranger(tables, place, Strangers::hung_up(flags));
+                return self.stranger_is_ready(tables, place, number, flags);
             }
         };
         self.idle_polls = 0;
@@ -370,7 +370,7 @@ impl Transport for Tcp {
                 });
             }
             Place::Listener(_) => self.end_pause(tables),
-            Place::Stranger(_) => self.end_late_strangers(tables),
+            Place::Stranger { .. } => self.end_late_strangers(tables),
         }
     }
 

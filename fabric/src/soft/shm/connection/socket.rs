@@ -1,7 +1,7 @@
 //! Messages between the two ends of a connection over its socket: answers, announcements of regions, bells.
 
 use super::{Connection, End};
-use crate::memory::{Mapping, Protection, is_on_huge_pages};
+use crate::memory::{MapError, Mapping, Protection, is_on_huge_pages};
 use crate::nic::{DisconnectReason, Event, MemoryKey, RegionError};
 use crate::soft::shm::control::{Control, Received, receive, send_control};
 use crate::soft::shm::link::{Fault, LINK_BYTES, Link};
@@ -148,6 +148,7 @@ impl Connection {
                 Ok(None)
             }
             Received::Malformed => Err(End::PROTOCOL),
+            Received::NoDescriptor => Err(RegionError::ReceiverFull.into()),
         }
     }
 
@@ -206,8 +207,12 @@ impl Connection {
         if !sealed || is_on_huge_pages(file.as_fd()) {
             return Err(End::PROTOCOL);
         }
-        let mapping = Mapping::map_received(file.as_fd(), Protection::ReadWrite, LINK_BYTES as u64)
-            .map_err(|_| End::PROTOCOL)?;
+        let mapping = Mapping::map_received(file.as_fd(), Protection::ReadWrite, LINK_BYTES as u64);
+        let mapping = mapping.map_err(|error| match error {
+            // This process has no memory, or has as many mappings as it may.
+            MapError::System(error) if error.kind() == io::ErrorKind::OutOfMemory => transport(&error),
+            _ => End::PROTOCOL,
+        })?;
         self.link = Some(Link::join(mapping).ok_or(End::PROTOCOL)?);
         Ok(())
     }

@@ -4,6 +4,9 @@
 use super::*;
 use crate::soft::accepting::Accepting;
 use crate::soft::strangers::{NEWCOMERS_PER_PAUSE, PAUSE};
+use crate::soft::token::{NUMBER_MASK, Place as TokenPlace};
+use crate::soft::transport::Transport;
+use rustix::event::epoll::EventFlags;
 
 /// Time that passes with each turn, in nanoseconds.
 const STEP_NS: u64 = 100_000;
@@ -137,4 +140,40 @@ fn requests_without_a_link_count_against_the_pause() {
         closed(&bad) == bad.len()
     });
     assert_eq!(place.host.nic.counters().protocol_errors, bad.len() as u64);
+}
+
+#[test]
+fn an_event_of_a_stranger_that_has_gone_closes_no_newcomer_at_its_place() {
+    let mut place = Place::new(SoftOptions { strangers_max: 1, ..SoftOptions::default() });
+    let first = connect_to(&place.path).unwrap();
+    until_waiting(&mut place, 1);
+    let second = connect_to(&place.path).unwrap();
+    until("the first to make room", || {
+        turn_and_step(&mut place.host);
+        is_closed(&first)
+    });
+    let nic = &mut place.host.nic;
+    let hung_up = |number| TokenPlace::Stranger { place: 0, number };
+    for stale in [0, 2, NUMBER_MASK] {
+        nic.shm.ready(&mut nic.tables, hung_up(stale), EventFlags::HUP);
+        assert!(!is_closed(&second), "{stale}");
+    }
+    nic.tables.deadlines.begin_poll(place.host.now_ns);
+    nic.shm.ready(&mut nic.tables, hung_up(1), EventFlags::HUP);
+    nic.tables.deadlines.end_poll();
+    assert!(is_closed(&second));
+}
+
+#[test]
+fn who_has_said_its_request_gives_no_descriptor_to_others() {
+    let mut place = Place::new(SoftOptions::default());
+    let sockets = [connect_to(&place.path).unwrap(), connect_to(&place.path).unwrap()];
+    until_waiting(&mut place, 2);
+    let link = Link::make().unwrap();
+    assert!(send_control(&sockets[0], connect_control(32), Some(link.file().unwrap().as_fd())).unwrap());
+    let strangers = &place.host.nic.shm.strangers;
+    assert_eq!(
+        (strangers.first(), strangers.first_without_request(super::super::control::said)),
+        (Some(0), Some(1))
+    );
 }
