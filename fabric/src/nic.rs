@@ -241,8 +241,8 @@ pub enum RegionError {
     Unreadable,
     /// The connections of the other end's process have as many regions as one process may have.
     #[error(
-        "this process's connections to the receiver have as many regions as one process may have there, three \
-         quarters of all; open fewer connections, or register fewer and larger regions"
+        "this process's connections to the receiver have as many regions as one process may have there, \
+         three quarters of all; open fewer connections, or register fewer and larger regions"
     )]
     Share,
     /// The reading end has as many regions of all its peers as it may.

@@ -58,9 +58,9 @@ pub struct SoftOptions {
     /// `vm.max_map_count` allows a process). Those of which not every page is known to be there hold a
     /// descriptor each, and may have half of what `RLIMIT_NOFILE` allows.
     ///
-    /// One process has at most three quarters of either. The peer whose region is one too many is cut off with
-    /// [`crate::nic::DisconnectReason::Transport`], `EDQUOT` where its process has its share and `ENOMEM`
-    /// otherwise. It hears [`crate::nic::RegionError::Share`] or [`crate::nic::RegionError::ReceiverFull`].
+    /// One process has at most three quarters of either. The peer whose region is one too many is cut off
+    /// with [`crate::nic::DisconnectReason::Transport`], `EDQUOT` where its process has its share and
+    /// `ENOMEM` otherwise. It hears [`crate::nic::RegionError::Share`] or [`crate::nic::RegionError::ReceiverFull`].
     /// The other peers keep their regions.
     pub mapped_regions_max: u32,
     /// Time that an arrived SEND may wait for an SRQ entry. After it the QP fails with

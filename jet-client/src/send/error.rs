@@ -36,7 +36,8 @@ pub enum SendConnectError {
         /// Error of the NIC.
         source: ConnectError,
     },
-    /// The receiver listens, but so many connections wait there that one more finds no room. Only over `shm:`.
+    /// The receiver listens, but so many connections wait there that one more finds no room. Only over
+    /// `shm:`.
     #[error(transparent)]
     Busy(ConnectError),
     /// The receiver refused the connection, with a reason.

@@ -15,6 +15,10 @@
 //! by the kernel, only swapped out. A page of zeros may be a hole, and is read by calls until it has had
 //! another byte.
 //!
+//! Neither way is free of waiting. Whoever reads a page that was swapped out waits for the disk. Mapping a
+//! file and bringing in a page take locks of the kernel for short. What is avoided is the lock that a peer
+//! can hold for as long as it likes.
+//!
 //! The kernel's own answers are no such proof. `st_blocks` also counts pages beyond the file's end.
 //! `lseek(SEEK_HOLE)` waits for a lock, and no signal ends that wait. A peer holds the lock for seconds by
 //! one `fallocate`, and for ever by a `write` from a buffer whose pages never come (userfaultfd). `cachestat`

@@ -1,8 +1,8 @@
 //! Places for regions of peers that a NIC reads: how many there are altogether, and who has them.
 //!
 //! A region takes a place, and its file takes another for as long as it is open. A source has at most three
-//! quarters of each kind, so one process keeps nobody else out. A place is given back when what it was taken for is
-//! dropped, on whatever thread that happens.
+//! quarters of each kind, so one process keeps nobody else out. A place is given back when what it was taken
+//! for is dropped, on whatever thread that happens.
 
 use crate::nic::RegionError;
 use crate::soft::source::Source;

@@ -489,7 +489,9 @@ fn a_receiver_with_a_full_queue_is_busy_and_not_absent_and_is_tried_again() {
         connect_timeout: Duration::from_millis(50),
         ..SenderOptions::new(Address::Shm(path), "store")
     };
+    let begin = std::time::Instant::now();
     let error = Sender::connect(options.clone()).unwrap_err();
+    assert!(begin.elapsed() >= options.connect_timeout, "it goes on until its time is over");
     assert!(matches!(error, SendConnectError::Busy(_)) && error.is_passing(), "{error:?}");
     assert!(!error.to_string().contains("jet daemon"), "{error}");
     // As soon as there is room, the sender's request comes by itself.

@@ -218,7 +218,8 @@ impl Place {
         }
     }
 
-    /// Notes that the connection has asked something. Its place cannot be taken away until it can be answered.
+    /// Notes that the connection has asked something. Its place cannot be taken away until it can be
+    /// answered.
     pub fn asked(&self) {
         self.now_does(Doing::Asked);
     }
