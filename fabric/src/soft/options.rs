@@ -60,8 +60,8 @@ pub struct SoftOptions {
     ///
     /// One process has at most three quarters of either. The peer whose region is one too many is cut off
     /// with [`crate::nic::DisconnectReason::Transport`], `EDQUOT` where its process has its share and
-    /// `ENOMEM` otherwise. It hears [`crate::nic::RegionError::Share`] or [`crate::nic::RegionError::ReceiverFull`].
-    /// The other peers keep their regions.
+    /// `ENOMEM` otherwise. It hears [`crate::nic::RegionError::Share`] or
+    /// [`crate::nic::RegionError::ReceiverFull`]. The other peers keep their regions.
     pub mapped_regions_max: u32,
     /// Time that an arrived SEND may wait for an SRQ entry. After it the QP fails with
     /// [`crate::nic::Status::RnrExhausted`].

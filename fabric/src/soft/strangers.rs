@@ -15,8 +15,8 @@
 //! * Nobody waits here for longer than [`SoftOptions::handshake`].
 //! * A newcomer whose request is there already takes no place.
 //! * After [`NEWCOMERS_PER_PAUSE`] newcomers accepting pauses for [`PAUSE`]. Newcomers that the NIC's user
-//!   has accepted do not count. So strangers that come back as soon as they are closed take a small part of the
-//!   time in which the NIC is polled, and so do those whose requests are refused.
+//!   has accepted do not count. So strangers that come back as soon as they are closed take a small part of
+//!   the time in which the NIC is polled, and so do those whose requests are refused.
 
 use super::deadlines::Wait;
 use super::options::SoftOptions;
