@@ -116,7 +116,7 @@ async fn answer_to(context: &ControlContext, question: ControlRequest) -> io::Re
             }
         }
     };
-    Ok(encode_frame(&response).map_err(io::Error::other)?.into())
+    encode_frame(&response).map_err(io::Error::other)
 }
 
 enum RequestError {
