@@ -13,7 +13,7 @@
 use super::Admission;
 use super::policy::{GrantPolicy, QueueHead};
 use super::reading::Out;
-use super::shares::{Standing, UnprovenRoom};
+use super::shares::{Standing, Unproven};
 use super::turns::Ring;
 use crate::config::CLASSES_MAX;
 use crate::pool::Pool;
@@ -99,19 +99,19 @@ impl AfterSlow {
 
 impl<P: GrantPolicy> Admission<P> {
     /// Lets one peer that waits for READs of slow peers take turns again, if there is room for its READ.
-    pub(super) fn return_after_slow(&mut self, room: &mut UnprovenRoom, time: TurnTime, pool: &Pool) -> bool {
+    pub(super) fn return_after_slow(&mut self, unproven: &mut Unproven, time: TurnTime, pool: &Pool) -> bool {
         if self.after_slow.refused {
             return false;
         }
         for kind in KINDS {
-            if room.of(kind) == 0 || !self.after_slow.has_any(kind) {
+            if !self.after_slow.has_any(kind) {
                 continue;
             }
             let heads = self.heads_after_slow(kind);
             let Some(class) = self.policy.next_class(&heads, time.now_ns) else { continue };
             let line = &self.after_slow.of(kind).lines[usize::from(class)];
             let Some(peer) = line.peers.head() else { continue };
-            if !self.may_return(peer, kind, time, pool) {
+            if !self.may_return(peer, kind, time, pool) || !self.shares.take_of(unproven, kind) {
                 continue;
             }
             let waiting = self.after_slow.of(kind);
@@ -120,7 +120,6 @@ impl<P: GrantPolicy> Admission<P> {
             line.since_ns = time.now_ns;
             waiting.listed -= 1;
             waiting.returned_ns = time.now_ns;
-            room.take(kind);
             self.return_to_turns(peer);
             return true;
         }

@@ -156,12 +156,12 @@ impl<P: GrantPolicy> Admission<P> {
     ) -> Option<Grant> {
         // Peers that waited for READs of slow peers return to their turns one by one, while there is room.
         self.waits_for = ReadsWaitFor::Senders;
-        let mut room = self.shares.unproven_room();
+        let mut unproven = self.shares.unproven();
         self.after_slow.begin_turn(time.now_ns);
-        self.return_after_slow(&mut room, time, pool);
+        self.return_after_slow(&mut unproven, time, pool);
         loop {
             let grant = self.next_in_turn(time, reads_in_use, (messages, pool), view);
-            if grant.is_some() || !self.return_after_slow(&mut room, time, pool) {
+            if grant.is_some() || !self.return_after_slow(&mut unproven, time, pool) {
                 return grant;
             }
         }
@@ -217,7 +217,9 @@ impl<P: GrantPolicy> Admission<P> {
             return false;
         }
         let footprint = self.first_footprint(message, messages, view);
+        // Of a slow peer's message nothing counts but what is in the pool.
         let fits = !self.reading.has_counted(class)
+            || self.reading.is_slow(peer)
             || self.reading.footprint_bytes(class) + footprint <= self.footprint_room(pool);
         let session = messages[message].session;
         if !fits && (!view.takes_memory(session) || pool.memory_room() < self.fragment_slabs()) {
@@ -462,7 +464,12 @@ impl<P: GrantPolicy> Admission<P> {
         let record = &messages[message];
         let class = record.class();
         match record.state {
-            MessageState::Waiting => self.take_waiting(message, messages),
+            MessageState::Waiting => {
+                let peer = record.peer;
+                self.take_waiting(message, messages);
+                // The peer may have waited with this message for others of its own.
+                self.offer(class, peer);
+            }
             MessageState::Running => self.queues[class].take_running(message, messages),
             MessageState::Deferred => self.take_deferred(message, messages),
             _ => return,

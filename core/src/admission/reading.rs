@@ -128,6 +128,12 @@ impl Reading {
         self.peers[peer as usize].short[class] == 0
     }
 
+    /// Returns whether the peer delivers slowly, or not at all.
+    #[inline]
+    pub fn is_slow(&self, peer: u32) -> bool {
+        self.peers[peer as usize].is_slow
+    }
+
     /// Returns whether the peer is out of turn, and why.
     #[inline]
     pub fn out(&self, peer: u32) -> Option<Out> {

@@ -43,7 +43,7 @@ const PROMPT_NS: u64 = 2 * HORIZON_NS;
 const STALL_NS: u64 = 2_000_000;
 /// Usual spans without a READ's end after which a peer has stalled.
 const STALL_SPANS: u64 = 4;
-/// Nanoseconds for which a stalled peer is waited for, at the least, while others get nothing because of it.
+/// Nanoseconds for which a stalled peer is waited for, at the least, while others have something to read.
 const STALL_NS_MAX: u64 = 4_000_000_000;
 /// Nanoseconds after which a stalled peer is waited for no longer, however slow it has been.
 const STALL_NS_LIMIT: u64 = 30_000_000_000;
@@ -218,6 +218,8 @@ struct Limits {
     kind: InFlight,
     /// The most of all peers together that are slow or new.
     unproven: InFlight,
+    /// What each of the two kinds may have whatever the other has.
+    own: InFlight,
 }
 
 impl Limits {
@@ -228,6 +230,7 @@ impl Limits {
             (config.in_flight_bytes * u64::from(part) / u64::from(of)).max(fragment_bytes)
         };
         let eighths = |part: u32| InFlight { reads: reads_of(part, 8), bytes: bytes_of(part, 8) };
+        let own = eighths(UNPROVEN_EIGHTHS - KIND_EIGHTHS);
         Self {
             shared: config.peer_share_percent < 100,
             fragment_bytes,
@@ -237,6 +240,7 @@ impl Limits {
             peer_bytes: bytes_of(config.peer_share_percent, 100),
             kind: eighths(KIND_EIGHTHS),
             unproven: eighths(UNPROVEN_EIGHTHS),
+            own,
         }
     }
 }
@@ -248,34 +252,57 @@ pub(super) struct Shares {
     peers: Box<[Peer]>,
     /// Peers with READs in flight.
     busy: Vec<u32>,
-    /// What slow peers have in flight.
+    unproven: Unproven,
+}
+
+/// What peers that are not prompt have in flight, by kind.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unproven {
     slow: InFlight,
-    /// What new peers have in flight.
     new: InFlight,
 }
 
-/// READs that peers which are not prompt may have beyond those in flight.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct UnprovenRoom {
-    slow: u32,
-    new: u32,
-    /// For slow and new peers together.
-    all: u32,
-}
-
-impl UnprovenRoom {
-    /// Returns how many READs peers of the kind may have.
+impl Unproven {
     #[inline]
-    pub fn of(&self, kind: Standing) -> u32 {
-        self.all.min(if kind == Standing::Slow { self.slow } else { self.new })
+    fn of(&mut self, kind: Standing) -> Option<&mut InFlight> {
+        match kind {
+            Standing::New | Standing::Silent => Some(&mut self.new),
+            Standing::Slow => Some(&mut self.slow),
+            Standing::Prompt => None,
+        }
     }
 
-    /// Counts a READ that a peer of the kind is to have.
     #[inline]
-    pub fn take(&mut self, kind: Standing) {
-        self.all -= 1;
-        let of_kind = if kind == Standing::Slow { &mut self.slow } else { &mut self.new };
-        *of_kind -= 1;
+    fn all(&self) -> InFlight {
+        InFlight { reads: self.slow.reads + self.new.reads, bytes: self.slow.bytes + self.new.bytes }
+    }
+
+    /// Returns whether another READ of a peer of the kind has to wait for one of its kind. Some are its own,
+    /// whatever the other kind has: a prompt peer that freezes with all its READs is slow then, with more
+    /// than slow peers may have.
+    #[inline]
+    fn is_full(&mut self, kind: Standing, bytes: u64, limits: &Limits) -> bool {
+        let all = self.all();
+        self.of(kind).is_some_and(|of_kind| {
+            of_kind.is_full(bytes, limits.kind)
+                || (all.is_full(bytes, limits.unproven) && of_kind.is_full(bytes, limits.own))
+        })
+    }
+
+    #[inline]
+    fn add(&mut self, kind: Standing, reads: u32, bytes: u64) {
+        if let Some(of_kind) = self.of(kind) {
+            of_kind.reads += reads;
+            of_kind.bytes += bytes;
+        }
+    }
+
+    #[inline]
+    fn subtract(&mut self, kind: Standing, reads: u32, bytes: u64) {
+        if let Some(of_kind) = self.of(kind) {
+            of_kind.reads -= reads;
+            of_kind.bytes -= bytes;
+        }
     }
 }
 
@@ -286,8 +313,7 @@ impl Shares {
             limits,
             peers: vec![Peer::new(limits.fragment_bytes); config.peers_max as usize].into_boxed_slice(),
             busy: Vec::with_capacity(config.reads_max as usize),
-            slow: InFlight::NOTHING,
-            new: InFlight::NOTHING,
+            unproven: Unproven { slow: InFlight::NOTHING, new: InFlight::NOTHING },
         }
     }
 
@@ -328,21 +354,26 @@ impl Shares {
         u32::try_from(fragments).unwrap_or(u32::MAX).max(2).min(self.limits.reads)
     }
 
-    /// Returns how many READs peers that are not prompt may have beyond those in flight.
+    /// Returns what peers that are not prompt have in flight.
     #[inline]
-    pub fn unproven_room(&self) -> UnprovenRoom {
-        let kind = self.limits.kind.reads;
-        UnprovenRoom {
-            slow: kind.saturating_sub(self.slow.reads),
-            new: kind.saturating_sub(self.new.reads),
-            all: self.limits.unproven.reads.saturating_sub(self.slow.reads + self.new.reads),
+    pub fn unproven(&self) -> Unproven {
+        self.unproven
+    }
+
+    /// Returns whether a peer of the kind may have a fragment beside these, and counts one.
+    #[inline]
+    pub fn take_of(&self, unproven: &mut Unproven, kind: Standing) -> bool {
+        let is_free = !unproven.is_full(kind, self.limits.fragment_bytes, &self.limits);
+        if is_free {
+            unproven.add(kind, 1, self.limits.fragment_bytes);
         }
+        is_free
     }
 
     /// Returns the READs in flight of peers that are not prompt.
     #[inline]
     pub fn unproven_reads(&self) -> u32 {
-        self.slow.reads + self.new.reads
+        self.unproven.all().reads
     }
 
     /// Returns whether peers that stalled long ago have half of the READs or bytes.
@@ -391,12 +422,7 @@ impl Shares {
                 return Turn::AfterAny;
             }
         }
-        let unproven =
-            InFlight { reads: self.slow.reads + self.new.reads, bytes: self.slow.bytes + self.new.bytes };
-        let of_kind = if standing == Standing::Slow { self.slow } else { self.new };
-        let must_wait =
-            !is_prompt && (unproven.is_full(bytes, limits.unproven) || of_kind.is_full(bytes, limits.kind));
-        match (must_wait, has_own) {
+        match (self.unproven.is_full(standing, bytes, limits), has_own) {
             (false, _) => Turn::Now,
             (true, true) => Turn::AfterOwn,
             (true, false) => Turn::AfterSlow,
@@ -415,21 +441,7 @@ impl Shares {
         }
         state.reads += 1;
         state.bytes += bytes;
-        let standing = state.standing;
-        if let Some(unproven) = self.unproven(standing) {
-            unproven.reads += 1;
-            unproven.bytes += bytes;
-        }
-    }
-
-    /// Returns what all peers of a standing have in flight; `None` for prompt ones.
-    #[inline]
-    fn unproven(&mut self, standing: Standing) -> Option<&mut InFlight> {
-        match standing {
-            Standing::New | Standing::Silent => Some(&mut self.new),
-            Standing::Slow => Some(&mut self.slow),
-            Standing::Prompt => None,
-        }
+        self.unproven.add(state.standing, 1, bytes);
     }
 
     /// Counts a READ that ended. `posted_ns`: when it was posted. A READ that failed says nothing about the
@@ -439,12 +451,7 @@ impl Shares {
         let state = &mut self.peers[peer as usize];
         state.reads -= 1;
         state.bytes -= bytes;
-        let standing = state.standing;
-        if let Some(unproven) = self.unproven(standing) {
-            unproven.reads -= 1;
-            unproven.bytes -= bytes;
-        }
-        let state = &mut self.peers[peer as usize];
+        self.unproven.subtract(state.standing, 1, bytes);
         if ok {
             state.measure(bytes, now_ns.saturating_sub(posted_ns), now_ns, &self.limits);
         }
@@ -486,15 +493,8 @@ impl Shares {
         if now == before {
             return;
         }
-        let (reads, bytes) = (state.reads, state.bytes);
-        if let Some(unproven) = self.unproven(before) {
-            unproven.reads -= reads;
-            unproven.bytes -= bytes;
-        }
-        if let Some(unproven) = self.unproven(now) {
-            unproven.reads += reads;
-            unproven.bytes += bytes;
-        }
+        self.unproven.subtract(before, state.reads, state.bytes);
+        self.unproven.add(now, state.reads, state.bytes);
     }
 
     /// Returns, of the peers that stalled long ago, the one that stalled first. `is_leaving` says which peers

@@ -114,13 +114,15 @@ fn slow_and_new_peers_leave_each_other_some() {
     let posted: u32 = (30..42).map(|peer| bench.post(peer, FRAGMENT)).sum();
     assert_eq!(posted, 4, "three quarters together");
     assert_eq!(bench.turn(41, FRAGMENT), Turn::AfterSlow);
-    let mut room = bench.shares.unproven_room();
-    assert_eq!([Standing::New, Standing::Slow].map(|kind| room.of(kind)), [0, 0]);
+    let mut unproven = bench.shares.unproven();
+    let mut takes = |bench: &Bench, kinds: [Standing; 2]| {
+        unproven = bench.shares.unproven();
+        kinds.map(|kind| bench.shares.take_of(&mut unproven, kind))
+    };
+    assert_eq!(takes(&bench, [Standing::New, Standing::Slow]), [false, false]);
     bench.end(0, MS);
-    room = bench.shares.unproven_room();
-    assert_eq!([Standing::New, Standing::Slow].map(|kind| room.of(kind)), [1, 1]);
-    room.take(Standing::New);
-    assert_eq!(room.of(Standing::Slow), 0, "it is the same READ");
+    assert_eq!(takes(&bench, [Standing::New, Standing::Slow]), [true, false], "it is the same READ");
+    assert_eq!(takes(&bench, [Standing::Slow, Standing::New]), [true, false]);
     // New peers that deliver nothing stay new, and leave slow ones their READs.
     let mut bench = Bench::new(52);
     (30..36).for_each(|peer| bench.deliver(peer, 2_621, 1));
@@ -129,6 +131,42 @@ fn slow_and_new_peers_leave_each_other_some() {
     bench.shares.tick(bench.now_ns);
     let slow: u32 = (30..36).map(|peer| bench.post(peer, FRAGMENT)).sum();
     assert_eq!((new, slow), (20, 4));
+}
+
+#[test]
+fn a_prompt_peer_that_freezes_leaves_some_to_new_and_slow_ones() {
+    let mut bench = Bench::new(10);
+    bench.deliver(0, 1_000_000, 50);
+    (1..3).for_each(|peer| bench.deliver(peer, 2_621, 1));
+    assert_eq!(bench.post(0, FRAGMENT), 24);
+    bench.now_ns += 1_000 * MS;
+    bench.shares.tick(bench.now_ns);
+    let new: u32 = (3..10).map(|peer| bench.post(peer, FRAGMENT)).sum();
+    assert_eq!(new, 4, "it is slow now, with more than slow peers may have");
+    assert_eq!(bench.turn(9, FRAGMENT), Turn::AfterSlow);
+    assert_eq!(bench.turn(1, FRAGMENT), Turn::AfterSlow, "slow ones wait for its end");
+}
+
+#[test]
+fn who_waits_for_bytes_does_not_return_for_a_read() {
+    let mut bench = Bench::new(30);
+    bench.shares = Shares::new(&Config { reads_max: 64, peers_max: 30, ..Config::default() });
+    (0..30).for_each(|peer| bench.shares.set_reads_max(peer, 1000));
+    let posted: u32 = (0..30).map(|peer| bench.post(peer, FRAGMENT)).sum();
+    assert_eq!(posted, 20, "five eighths of 8 MiB");
+    let mut unproven = bench.shares.unproven();
+    assert!(!bench.shares.take_of(&mut unproven, Standing::New));
+    assert!(bench.shares.take_of(&mut unproven, Standing::Slow));
+}
+
+#[test]
+fn each_kind_has_one_read_however_few_there_are() {
+    let mut bench = Bench::new(3);
+    bench.shares = Shares::new(&Config { reads_max: 2, peers_max: 3, ..Config::default() });
+    (0..3).for_each(|peer| bench.shares.set_reads_max(peer, 1000));
+    bench.deliver(0, 2_621, 1);
+    assert_eq!([1, 2].map(|peer| bench.post(peer, FRAGMENT)), [1, 0]);
+    assert_eq!(bench.post(0, FRAGMENT), 1, "a slow one");
 }
 
 #[test]
@@ -248,8 +286,9 @@ mod model {
                         Standing::Prompt => {}
                     }
                 }
-                prop_assert_eq!((bench.shares.slow.reads as usize, bench.shares.slow.bytes), slow);
-                prop_assert_eq!((bench.shares.new.reads as usize, bench.shares.new.bytes), new);
+                let unproven = bench.shares.unproven();
+                prop_assert_eq!((unproven.slow.reads as usize, unproven.slow.bytes), slow);
+                prop_assert_eq!((unproven.new.reads as usize, unproven.new.bytes), new);
                 prop_assert!(bench.all.reads <= 32 && bench.all.bytes <= 8 << 20);
             }
         }
