@@ -396,8 +396,9 @@ impl Driver {
                 self.protocol.handle_refused(refusal, now_ns);
             }
             Event::Disconnected { qp, reason } if self.qp == Some(qp) => {
-                let is_late = self.protocol.is_connected() && !matches!(reason, DisconnectReason::Region(_));
-                if !is_late && self.failure.is_none() {
+                // Why a region was not taken says more than that an earlier attempt found nobody.
+                let is_region = matches!(reason, DisconnectReason::Region(_));
+                if is_region || (!self.protocol.is_connected() && self.failure.is_none()) {
                     self.failure = Some(self.failure_of(reason));
                 }
                 self.forget_connection();
@@ -473,7 +474,9 @@ impl Driver {
             (Action::Connect, _) => match self.connect() {
                 Ok(qp) => self.qp = Some(qp),
                 Err(failure) => {
-                    self.failure = Some(failure);
+                    if !matches!(self.failure, Some(SendConnectError::Region { .. })) {
+                        self.failure = Some(failure);
+                    }
                     self.protocol.handle_disconnected(now_ns);
                 }
             },

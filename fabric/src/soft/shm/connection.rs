@@ -245,7 +245,7 @@ impl Connection {
             }
             _ => tables.finish(self.qp, end.reason),
         }
-        tables.disposal.dispose((self.peer_regions, self.socket));
+        tables.disposal.dispose((self.peer_regions, self.link, self.socket));
     }
 
     /// Sends the answer that refuses a connection request. Nothing follows on the socket.

@@ -165,6 +165,22 @@ fn a_region_that_the_receiver_does_not_take_is_named_as_the_reason() {
 }
 
 #[test]
+fn a_region_that_is_not_taken_is_named_though_an_earlier_attempt_failed() {
+    let (mut driver, script) = connecting();
+    for (number, reason) in
+        [DisconnectReason::Peer, DisconnectReason::Region(RegionError::Share)].into_iter().enumerate()
+    {
+        let at_ns = u64::try_from(number).unwrap() * 60_000_000_000;
+        driver.drive(at_ns);
+        let qp = driver.qp.expect("it connects again");
+        script.lock().unwrap().events.push_back(Event::Disconnected { qp, reason });
+        driver.drive(at_ns + 1);
+    }
+    let failure = driver.take_failure().expect("it says why");
+    assert!(matches!(failure, SendConnectError::Region { source: RegionError::Share, .. }), "{failure}");
+}
+
+#[test]
 fn a_region_that_is_not_taken_later_is_named_too_and_no_other_end_of_a_connection_that_stood() {
     for (reason, is_named) in [
         (DisconnectReason::Region(RegionError::Share), true),

@@ -157,7 +157,9 @@ impl Connection {
         let accepted = matches!(state, QpState::Requested | QpState::Connected | QpState::Closing);
         match (control, file, state) {
             (Control::Connect { private_data, reads_answered }, Some(file), QpState::Handshake) => {
-                self.join(&file)?;
+                let joined = self.join(&file);
+                tables.disposal.dispose(file);
+                joined?;
                 tables.deadlines.clear(self.qp.index);
                 self.peer_answers = reads_answered;
                 tables.qps.set_state(self.qp, QpState::Requested);
@@ -185,7 +187,10 @@ impl Connection {
                     tables.disposal.dispose(region);
                 }
             }
-            _ => return Err(End::PROTOCOL),
+            (_, file, _) => {
+                tables.disposal.dispose(file);
+                return Err(End::PROTOCOL);
+            }
         }
         Ok(())
     }
