@@ -24,8 +24,10 @@ use std::time::{Duration, Instant};
 const SESSIONS: usize = 1000;
 /// Number of senders that are connected and idle, beside the one that sends.
 const PEERS: usize = 1000;
-/// Number of connections that ask for the daemon's status again and again.
-const ASKERS: usize = 128;
+/// Number of connections that ask for the daemon's status again and again. A process may have 128. Some are
+/// left to those whose answers are timed, which come one after the other: the place of the last one is free
+/// only when the daemon has seen its end.
+const ASKERS: usize = 120;
 /// Time between two requests of one connection in the case [`Asking::EachSecond`], as a monitoring program
 /// asks.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -52,8 +54,8 @@ impl Asking {
 
     const fn words(self) -> &'static str {
         match self {
-            Self::EachSecond => "128 ask once a second",
-            Self::AtOnce => "128 ask without a pause",
+            Self::EachSecond => "120 ask once a second",
+            Self::AtOnce => "120 ask without a pause",
         }
     }
 }
