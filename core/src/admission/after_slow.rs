@@ -7,8 +7,9 @@
 //! class has waited here; within a class it is who has waited longest. A peer whose own READ has ended goes
 //! behind those that wait.
 //!
-//! What a peer that returns has yet to collect may take up more than the pool has room for. Then it waits for
-//! the room, but one of a kind returns whenever none has for [`CROWDED_NS`].
+//! What a new peer has yet to deliver may take up more than the pool has room for. Then it waits for the
+//! room, but one returns whenever none has for [`CROWDED_NS`]. What slow peers have yet to deliver does not
+//! count.
 
 use super::Admission;
 use super::policy::{GrantPolicy, QueueHead};
@@ -22,7 +23,7 @@ use alloc::boxed::Box;
 
 /// The kinds of peers, in the order of their return.
 const KINDS: [Standing; 2] = [Standing::New, Standing::Slow];
-/// Nanoseconds after which a peer returns though the pool has no room for what it has yet to collect.
+/// Nanoseconds after which a peer returns though the pool has no room for what it has yet to deliver.
 const CROWDED_NS: u64 = 10_000_000;
 
 /// Peers of one kind and class, in the order in which they came.
@@ -126,7 +127,7 @@ impl<P: GrantPolicy> Admission<P> {
         false
     }
 
-    /// Returns whether the pool has room for what the peer has yet to collect, or none of its kind has
+    /// Returns whether the pool has room for what the peer has yet to deliver, or none of its kind has
     /// returned for long.
     fn may_return(&mut self, peer: u32, kind: Standing, time: TurnTime, pool: &Pool) -> bool {
         let (footprint_bytes, class) = self.reading.uncounted_footprint(peer);
