@@ -40,6 +40,15 @@ impl Bench {
         panic!("peer {} gets no credit", peer.0);
     }
 
+    /// Has each of these peers request its first message, of one fragment, one after the other.
+    fn request_one_each(&mut self, peers: &[PeerId]) {
+        for &peer in peers {
+            self.request(peer, 1, FRAGMENT, None);
+            self.flush();
+            self.now_ns += 1;
+        }
+    }
+
     fn reads_of(&self, peer: PeerId) -> usize {
         self.world.reads.iter().filter(|read| read.0 == peer).count()
     }
@@ -188,11 +197,7 @@ fn who_holds_everything_for_long_is_disconnected_while_others_wait() {
     let mut bench = Bench::new(Config { reads_max: 4, in_flight_bytes: 256 << 10, ..shared() });
     bench.open("disk");
     let peers: Vec<PeerId> = (0..5).map(|_| bench.join("disk")).collect();
-    for &peer in &peers {
-        bench.request(peer, 1, FRAGMENT, None);
-        bench.flush();
-        bench.now_ns += 1;
-    }
+    bench.request_one_each(&peers);
     assert_eq!(bench.world.reads.len(), 2, "five eighths of 4 are for peers that are new");
     for _ in 0..39 {
         bench.wait(100 * MS);

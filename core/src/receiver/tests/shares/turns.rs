@@ -13,6 +13,14 @@ impl Bench {
         peer
     }
 
+    /// Has a peer deliver its first message, of one fragment, so that it is slow from then on.
+    fn deliver_slowly(&mut self, peer: PeerId, app: SessionId) {
+        self.request_with_credit(peer, 1, FRAGMENT, 0);
+        self.now_ns += 100 * MS;
+        self.end_read_of(peer);
+        self.consume(app);
+    }
+
     fn has_ended(&self, peer: PeerId, sequence: u64) -> bool {
         self.world.ends.contains(&(peer.0, sequence, AckStatus::Consumed))
     }
@@ -158,12 +166,7 @@ fn a_new_peer_does_not_wait_behind_slow_ones() {
     let mut bench = Bench::new(config);
     let app = bench.open("disk");
     let slow: Vec<PeerId> = (0..10).map(|_| bench.join("disk")).collect();
-    for &peer in &slow {
-        bench.request_with_credit(peer, 1, FRAGMENT, 0);
-        bench.now_ns += 100 * MS;
-        bench.end_read_of(peer);
-        bench.consume(app);
-    }
+    slow.iter().for_each(|&peer| bench.deliver_slowly(peer, app));
     slow.iter().for_each(|&peer| bench.request_with_credit(peer, 2, FRAGMENT, 0));
     assert_eq!(bench.world.reads.len(), 5, "five eighths of 8");
     let new: Vec<PeerId> = (0..3).map(|_| bench.join("disk")).collect();
@@ -186,11 +189,7 @@ fn a_peer_that_is_being_disconnected_is_not_chosen_again() {
     let mut bench = Bench::new(Config { reads_max: 4, in_flight_bytes: 256 << 10, ..shared() });
     bench.open("disk");
     let peers: Vec<PeerId> = (0..4).map(|_| bench.join("disk")).collect();
-    for &peer in &peers {
-        bench.request(peer, 1, FRAGMENT, None);
-        bench.flush();
-        bench.now_ns += 1;
-    }
+    bench.request_one_each(&peers);
     // The connection of the first one takes long to end.
     for _ in 0..65 {
         bench.wait(100 * MS);
@@ -205,10 +204,7 @@ fn new_peers_do_not_keep_slow_ones_waiting() {
     let mut bench = Bench::new(config);
     let app = bench.open("disk");
     let slow = bench.join("disk");
-    bench.request_with_credit(slow, 1, FRAGMENT, 0);
-    bench.now_ns += 100 * MS;
-    bench.end_read_of(slow);
-    bench.consume(app);
+    bench.deliver_slowly(slow, app);
     // There are always new peers that deliver nothing for a second.
     let new: Vec<PeerId> = (0..30).map(|_| bench.join("disk")).collect();
     new.iter().for_each(|&peer| bench.request_with_credit(peer, 1, FRAGMENT, 0));
@@ -226,12 +222,8 @@ fn a_message_of_a_low_class_gets_its_turn_among_slow_peers() {
     let apps = [bench.open("urgent"), bench.open("low")];
     let urgent: Vec<PeerId> = (0..8).map(|_| bench.join("urgent")).collect();
     let [low, stream] = [(); 2].map(|()| bench.join("low"));
-    for &peer in urgent.iter().chain([&low]) {
-        bench.request_with_credit(peer, 1, FRAGMENT, 0);
-        bench.now_ns += 100 * MS;
-        bench.end_read_of(peer);
-        apps.iter().for_each(|&app| bench.consume(app));
-    }
+    urgent.iter().for_each(|&peer| bench.deliver_slowly(peer, apps[0]));
+    bench.deliver_slowly(low, apps[1]);
     let next = bench.warm(stream, apps[1], 1);
     urgent.iter().for_each(|&peer| bench.request_with_credit(peer, 2, 1 << 30, 0));
     bench.request_with_credit(low, 2, FRAGMENT, 3);
@@ -311,12 +303,7 @@ fn the_place_of_a_slow_peer_goes_to_who_has_waited_longest() {
     let mut bench = Bench::new(config);
     let app = bench.open("disk");
     let slow: Vec<PeerId> = (0..6).map(|_| bench.join("disk")).collect();
-    for &peer in &slow {
-        bench.request_with_credit(peer, 1, FRAGMENT, 0);
-        bench.now_ns += 100 * MS;
-        bench.end_read_of(peer);
-        bench.consume(app);
-    }
+    slow.iter().for_each(|&peer| bench.deliver_slowly(peer, app));
     slow.iter().for_each(|&peer| bench.request_with_credit(peer, 2, 1 << 30, 0));
     assert_eq!(bench.reads_of(slow[5]), 0);
     for (ends, waits) in [(2, 5), (3, 2), (0, 3), (1, 0)] {
