@@ -3,7 +3,8 @@
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, send, sendmsg, socketpair,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recv, recvmsg, send, sendmsg,
+    shutdown, socketpair, sockopt,
 };
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,6 +14,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 pub const FDS_MAX: usize = 8;
 
 const ANCILLARY_BYTES: usize = rustix::cmsg_space!(ScmRights(FDS_MAX));
+/// Space for all descriptors that the kernel sends with one message (`SCM_MAX_FD`). The kernel would close
+/// those without space before the call returns, and such a close may wait.
+const ALL_ANCILLARY_BYTES: usize = rustix::cmsg_space!(ScmRights(253));
 
 /// Sends bytes with descriptors in one call, and returns how many bytes were taken. The descriptors go with
 /// the first byte.
@@ -28,14 +32,23 @@ pub fn send_with_fds(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>
     Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?)
 }
 
-/// Receives bytes and the descriptors that came with them (close-on-exec). 0 bytes mean that the other end
-/// closed.
+/// Bytes and descriptors that one call received.
+#[derive(Debug)]
+pub(crate) struct Received {
+    /// Number of the bytes. 0 where no descriptor came either: the other end closed.
+    pub(crate) bytes: usize,
+    /// The descriptors that came (close-on-exec), which may be more than [`FDS_MAX`].
+    pub(crate) fds: Vec<OwnedFd>,
+    /// Whether further descriptors came, for which this process had none left. They are closed.
+    pub(crate) is_cut: bool,
+}
+
+/// Receives bytes and the descriptors that came with them.
 ///
 /// # Errors
-/// What the system says; `InvalidData` where more descriptors came than [`FDS_MAX`], and `EMFILE` where this
-/// process has none left for those that came (all are closed).
-pub fn receive_with_fds(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); ANCILLARY_BYTES];
+/// What the system says.
+pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Received> {
+    let mut space = [MaybeUninit::uninit(); ALL_ANCILLARY_BYTES];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let got = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
     let mut fds = Vec::new();
@@ -44,16 +57,62 @@ pub fn receive_with_fds(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<
             fds.extend(rights);
         }
     }
+    // There is space for all, so the kernel stops at the first descriptor that it cannot make.
     let is_cut = got.flags.contains(ReturnFlags::CTRUNC);
-    // The kernel stops at the first descriptor that it cannot make, and at the end of the space.
-    if is_cut && fds.len() < FDS_MAX {
-        return Err(Errno::MFILE.into());
-    }
-    // The space may have padding, where one more fits.
-    if is_cut || fds.len() > FDS_MAX {
+    Ok(Received { bytes: got.bytes, fds, is_cut })
+}
+
+/// Receives bytes and the descriptors that came with them (close-on-exec). 0 bytes mean that the other end
+/// closed.
+///
+/// # Errors
+/// What the system says; `InvalidData` where more descriptors came than [`FDS_MAX`], and `EMFILE` where this
+/// process has none left for those that came (all are closed).
+pub fn receive_with_fds(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let received = receive(socket, bytes)?;
+    if received.fds.len() > FDS_MAX {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the other end sent more than 8 descriptors"));
     }
-    Ok((got.bytes, fds))
+    if received.is_cut { Err(Errno::MFILE.into()) } else { Ok((received.bytes, received.fds)) }
+}
+
+/// Ends a Unix socket both ways, and returns whether nothing waits unread in it. `false` where that cannot be
+/// told.
+pub(crate) fn shut_down(socket: BorrowedFd<'_>) -> bool {
+    // With credentials, each message has something beside its bytes, which is cut off here. That tells a
+    // message without bytes from none.
+    if sockopt::set_socket_passcred(socket, true).is_err() || shutdown(socket, Shutdown::Both).is_err() {
+        return false;
+    }
+    let (mut byte, mut nothing) = ([0], RecvAncillaryBuffer::default());
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let found = recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut nothing, flags);
+    found.is_ok_and(|found| found.bytes == 0 && !found.flags.contains(ReturnFlags::CTRUNC))
+}
+
+/// Socket option that says whether descriptors may be sent to a Unix socket, since Linux 6.16.
+const SO_PASSRIGHTS: libc::c_int = 83;
+
+/// Forbids sending descriptors to this Unix socket, and to connections that a listening one accepts: the
+/// sending end gets `EPERM`. Whoever takes a message out of the socket then never closes a file that the
+/// other end chose, which could wait.
+///
+/// # Errors
+/// What the system says: `ENOPROTOOPT` before Linux 6.16, which cannot do this.
+pub fn refuse_fds(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let refused: libc::c_int = 0;
+    let bytes = libc::socklen_t::try_from(size_of_val(&refused)).expect("a few bytes");
+    // SAFETY: the kernel reads `bytes` bytes of `refused`, which outlives the call.
+    let set = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const refused).cast(),
+            bytes,
+        )
+    };
+    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Process that connected a Unix socket, as the kernel saw it when it did so.
@@ -117,6 +176,10 @@ impl Doorbell {
     /// What the system says: out of file descriptors (raise `ulimit -n`).
     pub fn pair() -> io::Result<(Self, Self)> {
         let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        for end in [&a, &b] {
+            // Before Linux 6.16 a ring may carry a file, and whoever clears the bell closes it.
+            let _ = refuse_fds(end.as_fd());
+        }
         Ok((Self(a), Self(b)))
     }
 
@@ -167,6 +230,49 @@ impl AsFd for Doorbell {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    #[test]
+    fn a_socket_is_drained_where_no_message_waits_not_even_an_empty_one() {
+        for messages in [&[][..], &[&b"x"[..]], &[b""], &[b"", b"", b"x"]] {
+            let (near, far) = pair();
+            for message in messages {
+                send(&far, message, SendFlags::empty()).unwrap();
+            }
+            assert_eq!(shut_down(near.as_fd()), messages.is_empty(), "{messages:?}");
+            // From then on, nothing can be sent.
+            assert_eq!(send(&far, b"x", SendFlags::NOSIGNAL), Err(Errno::PIPE));
+            let mut bytes = [0; 8];
+            for message in messages {
+                assert_eq!(recv(&near, &mut bytes, RecvFlags::DONTWAIT).unwrap().0, message.len());
+            }
+            assert!(shut_down(near.as_fd()));
+            drop(far);
+            assert!(shut_down(near.as_fd()));
+        }
+        // With a file, which stays in its message.
+        let (near, far) = pair();
+        send_with_fds(far.as_fd(), b"", &[far.as_fd()]).unwrap();
+        assert!(!shut_down(near.as_fd()));
+        assert_eq!(receive(near.as_fd(), &mut [0; 8]).unwrap().fds.len(), 1);
+    }
+
+    #[test]
+    fn a_doorbell_takes_no_files() {
+        let (near, far) = Doorbell::pair().unwrap();
+        let sent = send_with_fds(far.as_fd(), b"x", &[far.as_fd()]);
+        let (a, _b) = pair();
+        match refuse_fds(a.as_fd()) {
+            Ok(()) => assert_eq!(sent.unwrap_err().raw_os_error(), Some(libc::EPERM)),
+            // Before Linux 6.16.
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ENOPROTOOPT)),
+        }
+        far.ring();
+        assert_eq!(near.clear(), Rung::Yes);
+    }
 
     #[test]
     fn descriptors_travel_with_their_bytes() {

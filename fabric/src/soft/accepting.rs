@@ -7,7 +7,7 @@
 
 use super::deadlines::Wait;
 use super::source::Source;
-use super::strangers::{PAUSE, Said, Strangers};
+use super::strangers::{Looked, PAUSE, Said, Strangers};
 use super::tables::Tables;
 use super::token::Kind;
 use rustix::event::epoll::EventFlags;
@@ -17,7 +17,8 @@ use std::time::Duration;
 
 /// Connections accepted in one round, at most.
 const ACCEPT_BURST: usize = 32;
-/// Time until the next try after the system had no descriptor for a new connection.
+/// Time until the next try after the system had no descriptor for a new connection, or too much of earlier
+/// ones waits to be closed.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// Transport that accepts connections.
@@ -43,8 +44,14 @@ pub(crate) trait Accepting {
     /// Looks at what a peer has said, without taking it out of the socket.
     fn said(socket: &OwnedFd) -> Said;
 
+    /// Whether nobody may be accepted until what earlier connections left is closed.
+    fn is_held_up(tables: &Tables) -> bool;
+
+    /// Closes a socket that this end has read nothing from.
+    fn close(tables: &mut Tables, socket: OwnedFd, source: Source);
+
     /// Makes a connection of a socket in which all of a request waits, and reads the request.
-    fn let_in(&mut self, tables: &mut Tables, socket: OwnedFd);
+    fn let_in(&mut self, tables: &mut Tables, socket: OwnedFd, source: Source);
 
     /// Accepts waiting connections, within limits. `true` where there were any.
     fn accept_round(&mut self, tables: &mut Tables) -> bool {
@@ -54,6 +61,10 @@ pub(crate) trait Accepting {
             if self.strangers().must_pause() {
                 self.strangers().begin_pause();
                 self.pause(tables, PAUSE);
+                break;
+            }
+            if Self::is_held_up(tables) {
+                self.pause(tables, ACCEPT_AGAIN);
                 break;
             }
             let listener = self.strangers().take_turn(listeners);
@@ -108,23 +119,29 @@ pub(crate) trait Accepting {
     fn welcome(&mut self, tables: &mut Tables, socket: OwnedFd, source: Source) {
         self.strangers().count_newcomer();
         match Self::said(&socket) {
-            Said::Request => self.let_in(tables, socket),
+            Said::Request => self.let_in(tables, socket, source),
             Said::NotAll => {
                 if let Some(first) = self.strangers().in_the_way_of(source) {
                     self.look_at_stranger(tables, first, true);
                 }
                 // A socket that cannot be watched is closed; its peer notices that at once.
-                let _ = self.strangers().seat(tables, socket, source);
+                if let Err(socket) = self.strangers().seat(tables, socket, source) {
+                    Self::close(tables, socket, source);
+                }
             }
-            Said::Garbage => tables.counters.protocol_errors += 1,
-            Said::Gone => {}
+            said @ (Said::Garbage | Said::Gone) => {
+                tables.counters.protocol_errors += u64::from(said == Said::Garbage);
+                Self::close(tables, socket, source);
+            }
         }
     }
 
     /// Lets a stranger in that has said all of its request. With `leaves` any other stranger is closed.
     fn look_at_stranger(&mut self, tables: &mut Tables, place: u32, leaves: bool) {
-        if let Some(socket) = self.strangers().look(tables, place, leaves, Self::said) {
-            self.let_in(tables, socket);
+        match self.strangers().look(tables, place, leaves, Self::said) {
+            Looked::Stays => {}
+            Looked::Request(socket, source) => self.let_in(tables, socket, source),
+            Looked::Leaves(socket, source) => Self::close(tables, socket, source),
         }
     }
 

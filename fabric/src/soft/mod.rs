@@ -15,6 +15,8 @@
 
 mod accepting;
 mod deadlines;
+#[cfg(test)]
+mod lingering;
 mod nic;
 mod options;
 mod shm;

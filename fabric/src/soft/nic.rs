@@ -358,6 +358,7 @@ impl Nic for SoftNic {
 impl Drop for SoftNic {
     fn drop(&mut self) {
         self.stop_listening();
+        self.shm.leave(&mut self.tables);
     }
 }
 

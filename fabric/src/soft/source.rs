@@ -24,6 +24,11 @@ impl Source {
     pub(crate) fn of_process(process: u32, user: u32) -> Self {
         Self(u128::from(user) << 32 | u128::from(process))
     }
+
+    /// Returns the source of what has come from several.
+    pub(crate) fn of_nobody() -> Self {
+        Self(u128::MAX)
+    }
 }
 
 #[cfg(test)]

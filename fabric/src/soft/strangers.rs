@@ -24,7 +24,6 @@ use super::source::Source;
 use super::tables::Tables;
 use super::token::{Kind, NUMBER_MASK, Place, Token};
 use rustix::event::epoll::EventFlags;
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -48,6 +47,17 @@ pub(crate) enum Said {
     Garbage,
     /// It has hung up.
     Gone,
+}
+
+/// What became of a stranger that was looked at.
+#[derive(Debug)]
+pub(crate) enum Looked {
+    /// It keeps its place.
+    Stays,
+    /// It has said all of its request.
+    Request(OwnedFd, Source),
+    /// It is to be closed.
+    Leaves(OwnedFd, Source),
 }
 
 #[derive(Debug)]
@@ -182,12 +192,19 @@ impl Strangers {
     /// Gives a newcomer a place, which must be free. To be called within a poll.
     ///
     /// # Errors
-    /// The system cannot watch the socket. The socket is closed.
-    pub(crate) fn seat(&mut self, tables: &mut Tables, socket: OwnedFd, source: Source) -> io::Result<()> {
+    /// The system cannot watch the socket, which comes back.
+    pub(crate) fn seat(
+        &mut self,
+        tables: &mut Tables,
+        socket: OwnedFd,
+        source: Source,
+    ) -> Result<(), OwnedFd> {
         let place = *self.free.last().expect("the caller made room");
         let token =
             Token { kind: self.kind, place: Place::Stranger { place, number: short(self.next_number) } };
-        tables.epoll.add(socket.as_fd(), token.to_u64(), WATCHED)?;
+        if tables.epoll.add(socket.as_fd(), token.to_u64(), WATCHED).is_err() {
+            return Err(socket);
+        }
         self.free.pop();
         let (number, since_ns) = (self.next_number, tables.deadlines.now_ns());
         self.next_number += 1;
@@ -199,25 +216,24 @@ impl Strangers {
         Ok(())
     }
 
-    /// Looks at what a stranger has said. Returns its socket where that is all of its request. One that has
-    /// hung up, or says something else, is closed; with `leaves` any other is closed, too.
+    /// Looks at what a stranger has said. It keeps its place if that is a part of a request, and it may stay.
     pub(crate) fn look(
         &mut self,
         tables: &mut Tables,
         place: u32,
         leaves: bool,
         said: impl Fn(&OwnedFd) -> Said,
-    ) -> Option<OwnedFd> {
-        let stranger = self.places.get(place as usize)?.as_ref()?;
-        match said(&stranger.socket) {
-            Said::NotAll if !leaves => None,
-            Said::Request => self.take(tables, place),
-            said => {
-                tables.counters.protocol_errors += u64::from(said == Said::Garbage);
-                drop(self.take(tables, place));
-                None
-            }
+    ) -> Looked {
+        let Some(stranger) = self.places.get(place as usize).and_then(Option::as_ref) else {
+            return Looked::Stays;
+        };
+        let said = said(&stranger.socket);
+        if said == Said::NotAll && !leaves {
+            return Looked::Stays;
         }
+        tables.counters.protocol_errors += u64::from(said == Said::Garbage);
+        let (socket, source) = self.send_away(tables, place).expect("just found");
+        if said == Said::Request { Looked::Request(socket, source) } else { Looked::Leaves(socket, source) }
     }
 
     /// Whether the stranger with this short number has this place.
@@ -236,14 +252,21 @@ impl Strangers {
         flags.intersects(HUNG_UP)
     }
 
-    fn take(&mut self, tables: &mut Tables, place: u32) -> Option<OwnedFd> {
+    /// Takes a stranger's place away, and returns its socket.
+    pub(crate) fn send_away(&mut self, tables: &mut Tables, place: u32) -> Option<(OwnedFd, Source)> {
         let stranger = self.places[place as usize].take()?;
         self.free.push(place);
         tables.epoll.remove(stranger.socket.as_fd());
         if self.count() == 0 {
             tables.deadlines.clear(tables.place_of_strangers(self.kind));
         }
-        Some(stranger.socket)
+        Some((stranger.socket, stranger.source))
+    }
+
+    /// Takes the places of all away, and returns their sockets.
+    pub(crate) fn send_all_away(&mut self, tables: &mut Tables) -> Vec<(OwnedFd, Source)> {
+        let places = 0..u32::try_from(self.places.len()).expect("places are few");
+        places.filter_map(|place| self.send_away(tables, place)).collect()
     }
 }
 
@@ -305,7 +328,7 @@ mod tests {
                         if let Some(at) = leaves {
                             let (_, place) = waiting.remove(at);
                             let found = strangers.look(&mut tables, place, true, |_| Said::NotAll);
-                            prop_assert!(found.is_none());
+                            prop_assert!(matches!(found, Looked::Leaves(..)));
                         }
                         let place = *strangers.free.last().unwrap();
                         strangers.seat(&mut tables, socket(), Source::of_process(source, 0)).unwrap();
@@ -313,7 +336,8 @@ mod tests {
                     }
                     Step::Leaves { nth } if nth < waiting.len() => {
                         let (_, place) = waiting.remove(nth);
-                        prop_assert!(strangers.look(&mut tables, place, false, |_| Said::Request).is_some());
+                        let found = strangers.look(&mut tables, place, false, |_| Said::Request);
+                        prop_assert!(matches!(found, Looked::Request(..)));
                     }
                     Step::Leaves { .. } => {}
                 }

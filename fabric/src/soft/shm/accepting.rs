@@ -12,6 +12,7 @@ use crate::soft::strangers::{Said, Strangers};
 use crate::soft::tables::Tables;
 use crate::soft::tables::qps::QpState;
 use crate::soft::token::{Kind, Place, Token};
+use crate::unix::shut_down;
 use rustix::event::epoll::EventFlags;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -59,21 +60,40 @@ impl Accepting for Shm {
         said(socket)
     }
 
-    fn let_in(&mut self, tables: &mut Tables, socket: OwnedFd) {
+    fn is_held_up(tables: &Tables) -> bool {
+        tables.disposal.is_full()
+    }
+
+    fn close(tables: &mut Tables, socket: OwnedFd, source: Source) {
+        // Mostly nothing waits in the socket. Then its descriptor is free at once, which may be what it is
+        // closed for.
+        if shut_down(socket.as_fd()) {
+            return drop(socket);
+        }
+        tables.disposal.close_socket(source, socket);
+    }
+
+    fn let_in(&mut self, tables: &mut Tables, socket: OwnedFd, source: Source) {
         // A file comes with the request, and needs a descriptor. Whoever has said its request keeps its own.
         while socket.try_clone().is_err()
             && let Some(first) = self.strangers.first_without_request(said)
+            && let Some((first, source)) = self.strangers.send_away(tables, first)
         {
-            drop(self.strangers.look(tables, first, true, said));
+            Self::close(tables, first, source);
         }
         // When the table is full, the peer is turned away by closing its socket.
-        let Some(qp) = tables.qps.take(Kind::Shm, QpState::Handshake) else { return };
-        match Connection::new(tables, qp, socket, None) {
+        let Some(qp) = tables.qps.take(Kind::Shm, QpState::Handshake) else {
+            return Self::close(tables, socket, source);
+        };
+        match Connection::new(tables, qp, socket, source, None) {
             Ok(connection) => {
                 self.insert(connection);
                 self.check_socket(tables, qp.index);
             }
-            Err(_) => tables.qps.release(qp),
+            Err((_, socket)) => {
+                tables.qps.release(qp);
+                Self::close(tables, socket, source);
+            }
         }
     }
 }

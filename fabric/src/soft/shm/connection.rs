@@ -18,10 +18,8 @@ use crate::soft::tables::qps::QpState;
 use crate::soft::tables::reads::ReadList;
 use crate::soft::tables::region_places::SourcePlaces;
 use crate::soft::token::{Kind, Place, Token};
-use crate::unix::peer_of;
 use jet_wire::ring::RingError;
 use rustix::event::epoll::EventFlags;
-use rustix::net::{Shutdown, shutdown};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -93,6 +91,8 @@ pub(super) struct Connection {
     staged_next: u32,
     staged_held: u32,
     peer_regions: PeerRegions,
+    /// The peer's process.
+    source: Source,
     /// Places for regions that the peer's process has taken.
     source_places: SourcePlaces,
     /// Announcements of the peer's regions that this end has taken; the count wraps.
@@ -124,13 +124,24 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Makes a connection on a fresh socket, which the epoll then watches.
-    pub(super) fn new(tables: &mut Tables, qp: Qp, socket: OwnedFd, link: Option<Link>) -> io::Result<Self> {
-        let peer = peer_of(socket.as_fd())?;
-        let source_places = tables.region_places.of(Source::of_process(peer.process, peer.user));
-        tables.epoll.add(socket.as_fd(), Self::token(qp), EventFlags::IN)?;
+    /// Makes a connection on a socket, which the epoll then watches.
+    ///
+    /// # Errors
+    /// What the system says. The socket comes back with it.
+    pub(super) fn new(
+        tables: &mut Tables,
+        qp: Qp,
+        socket: OwnedFd,
+        source: Source,
+        link: Option<Link>,
+    ) -> Result<Self, (io::Error, OwnedFd)> {
+        if let Err(error) = tables.epoll.add(socket.as_fd(), Self::token(qp), EventFlags::IN) {
+            return Err((error, socket));
+        }
+        let source_places = tables.region_places.of(source);
         Ok(Self {
             qp,
+            source,
             socket,
             watched: true,
             watched_for_room: false,
@@ -227,9 +238,6 @@ impl Connection {
             self.link().set_fault(end.fault, received);
         }
         self.unwatch(tables);
-        // The peer hears at once that this end is closed. The socket's own end may take time, since messages
-        // with files may wait in it.
-        let _ = shutdown(&self.socket, Shutdown::Both);
         tables.deadlines.clear(self.qp.index);
         match tables.qps.get(self.qp).expect("a connection's QP lives").state {
             // The user never heard of this connection.
@@ -245,7 +253,13 @@ impl Connection {
             }
             _ => tables.finish(self.qp, end.reason),
         }
-        tables.disposal.dispose((self.peer_regions, self.link, self.socket));
+        self.leave(tables);
+    }
+
+    /// Gives what the connection has to the thread that frees such things.
+    pub(super) fn leave(self, tables: &mut Tables) {
+        tables.disposal.free((self.peer_regions, self.link));
+        tables.disposal.close_socket(self.source, self.socket);
     }
 
     /// Sends the answer that refuses a connection request. Nothing follows on the socket.

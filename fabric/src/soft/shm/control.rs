@@ -11,7 +11,7 @@
 
 use crate::nic::{PRIVATE_DATA_MAX, PrivateData};
 use crate::soft::strangers::Said;
-use crate::unix::receive_with_fds;
+use crate::unix;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::io;
@@ -81,8 +81,8 @@ pub(super) enum Received {
     Nothing,
     /// The other end is closed.
     Closed,
-    /// The bytes are no message of this protocol.
-    Malformed,
+    /// The bytes are no message of this protocol. Files that came with them may wait when they are closed.
+    Malformed(Vec<OwnedFd>),
     /// This process has no descriptor left for the file that came.
     NoDescriptor,
 }
@@ -154,32 +154,31 @@ pub(super) fn said(socket: &OwnedFd) -> Said {
 pub(super) fn receive(socket: &OwnedFd) -> Received {
     // One byte more than any message has, so that a longer one is noticed.
     let mut bytes = [0u8; CONTROL_BYTES + 1];
-    let (got, mut files) = loop {
-        match receive_with_fds(socket.as_fd(), &mut bytes) {
+    let unix::Received { bytes: got, fds: mut files, is_cut } = loop {
+        match unix::receive(socket.as_fd(), &mut bytes) {
             Ok(found) => break found,
             Err(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
                 Some(Errno::INTR) => {}
                 Some(Errno::AGAIN) => return Received::Nothing,
-                Some(Errno::MFILE) => return Received::NoDescriptor,
-                Some(_) => return Received::Closed,
-                // More descriptors came than any message has.
-                None => return Received::Malformed,
+                _ => return Received::Closed,
             },
         }
     };
-    match got {
-        0 if files.is_empty() => Received::Closed,
-        1 if files.is_empty() && bytes[..1] == BELL => Received::Bell,
-        CONTROL_BYTES => {
-            let file = files.pop();
-            match parse(&bytes[..CONTROL_BYTES]) {
-                Some(control) if files.is_empty() && file.is_some() == carries_file(control) => {
-                    Received::Control(control, file)
-                }
-                _ => Received::Malformed,
-            }
+    // No message has two files, so a whole file more is the peer's fault.
+    if is_cut && files.is_empty() {
+        return Received::NoDescriptor;
+    }
+    let control = match (got, &files[..]) {
+        (0, []) => return Received::Closed,
+        (1, []) if bytes[..1] == BELL => return Received::Bell,
+        (CONTROL_BYTES, _) => parse(&bytes[..CONTROL_BYTES]),
+        _ => None,
+    };
+    match control {
+        Some(control) if files.len() == usize::from(carries_file(control)) => {
+            Received::Control(control, files.pop())
         }
-        _ => Received::Malformed,
+        _ => Received::Malformed(files),
     }
 }
 
@@ -266,17 +265,17 @@ mod tests {
         ];
         for raw in broken {
             send(&a, raw.as_bytes(), SendFlags::empty()).unwrap();
-            assert!(matches!(receive(&b), Received::Malformed), "{raw:?}");
+            assert!(matches!(receive(&b), Received::Malformed(_)), "{raw:?}");
         }
         for length in [2, CONTROL_BYTES - 1, CONTROL_BYTES + 1, 500] {
             send(&a, &vec![1; length], SendFlags::empty()).unwrap();
-            assert!(matches!(receive(&b), Received::Malformed), "{length} bytes");
+            assert!(matches!(receive(&b), Received::Malformed(_)), "{length} bytes");
         }
         // A file with a message that has none, and two files with one that has one.
         assert!(send_control(&a, Control::Deregister(1), Some(memory.as_fd())).unwrap());
-        assert!(matches!(receive(&b), Received::Malformed));
+        assert!(matches!(receive(&b), Received::Malformed(_)));
         crate::unix::send_with_fds(a.as_fd(), raw.as_bytes(), &[memory.as_fd(), memory.as_fd()]).unwrap();
-        assert!(matches!(receive(&b), Received::Malformed));
+        assert!(matches!(receive(&b), Received::Malformed(_)));
     }
 
     #[test]

@@ -20,6 +20,12 @@ const BACKLOG: i32 = 4096;
 #[derive(Debug)]
 pub(super) struct Listener {
     pub(super) socket: OwnedFd,
+    file: SocketFile,
+}
+
+/// File of a listening socket. Dropping it removes the file.
+#[derive(Debug)]
+struct SocketFile {
     path: PathBuf,
     /// Device and inode of the file, to tell it from a file that was put there later.
     file: (u64, u64),
@@ -60,7 +66,14 @@ impl Listener {
         .map_err(|error| system(error.into()))?;
         listen(&socket, BACKLOG).map_err(|error| system(error.into()))?;
         let found = lstat(path).map_err(|error| system(error.into()))?;
-        Ok(Self { socket, path: path.to_owned(), file: (found.st_dev, found.st_ino) })
+        let file = SocketFile { path: path.to_owned(), file: (found.st_dev, found.st_ino) };
+        Ok(Self { socket, file })
+    }
+
+    /// Removes the socket's file, and returns the socket.
+    pub(super) fn stop(self) -> OwnedFd {
+        drop(self.file);
+        self.socket
     }
 
     /// Takes a connection that waits, if there is one, and returns where it comes from.
@@ -83,7 +96,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for SocketFile {
     fn drop(&mut self) {
         // A file that somebody else put there meanwhile is not removed.
         if lstat(&self.path).is_ok_and(|found| (found.st_dev, found.st_ino) == self.file) {

@@ -19,6 +19,7 @@ mod tests;
 use super::accepting::Accepting;
 use super::deadlines::Wait;
 use super::options::SoftOptions;
+use super::source::Source;
 use super::strangers::Strangers;
 use super::tables::Tables;
 use super::tables::qps::QpState;
@@ -26,6 +27,7 @@ use super::token::{Kind, Place, Token};
 use super::transport::Transport;
 use crate::address::Address;
 use crate::nic::{ConnectError, ListenError, MemoryKey, PostError, PrivateData, Qp, SendRequest, Status};
+use crate::unix::peer_of;
 use connection::{Connection, End};
 use control::Control;
 use link::{Fault, Link};
@@ -87,6 +89,16 @@ impl Shm {
         if !std::mem::replace(&mut connection.hot, true) {
             connection.awake();
             self.hot.push(index);
+        }
+    }
+
+    /// Gives up all connections and strangers without a word, since the NIC is dropped.
+    pub(super) fn leave(&mut self, tables: &mut Tables) {
+        for connection in self.connections.drain(..).flatten() {
+            connection.leave(tables);
+        }
+        for (socket, source) in self.strangers.send_all_away(tables) {
+            Self::close(tables, socket, source);
         }
     }
 
@@ -280,6 +292,8 @@ impl Transport for Shm {
     fn stop_listening(&mut self, tables: &mut Tables) {
         for listener in self.listeners.drain(..) {
             tables.epoll.remove(listener.socket.as_fd());
+            // What waits to be accepted may have sent files.
+            tables.disposal.close_socket(Source::of_nobody(), listener.stop());
         }
         self.end_pause(tables);
     }
@@ -300,7 +314,10 @@ impl Transport for Shm {
             _ => system(error),
         })?;
         let link = Link::make().map_err(system)?;
-        let mut connection = Connection::new(tables, qp, socket, Some(link)).map_err(system)?;
+        let peer = peer_of(socket.as_fd()).map_err(system)?;
+        let source = Source::of_process(peer.process, peer.user);
+        let connection = Connection::new(tables, qp, socket, source, Some(link));
+        let mut connection = connection.map_err(|(error, _)| system(error))?;
         let reads_answered = tables.options.reads_answered_per_qp_max;
         let sent = connection
             .send_control(tables, Control::Connect { private_data: *private_data, reads_answered })

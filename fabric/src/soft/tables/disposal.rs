@@ -1,19 +1,38 @@
-//! Thread that frees what peers leave behind.
+//! Thread that frees what peers leave behind, and sorts the files that they sent.
 //!
 //! The last process that lets go of a memory file frees its pages, and gigabytes take a second. Where a peer
 //! is dead, that last process is this one. So what a connection leaves is freed by a thread of its own, and
 //! the thread that polls the NIC goes on.
 //!
-//! The thread runs where a NIC listens. A NIC that only connects frees on its own thread: nobody shares that.
+//! A peer may also send a file whose close waits for the peer. So this thread closes only what cannot wait:
+//! memory files, and sockets in which no message waits unread, for such a message may carry a file. All else
+//! goes to the threads of [`super::closing`].
+//!
+//! The thread runs where a NIC listens. A NIC that only connects frees on its own thread: nobody shares that,
+//! and it trusts its receiver.
 
+use super::closing::Closing;
+use crate::soft::source::Source;
+use crate::unix::shut_down;
+use rustix::fs::fcntl_get_seals;
+use rustix::net::{Shutdown, shutdown};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// Anything that is dropped.
-type Left = Box<dyn Send>;
+/// Anything that a peer left.
+enum Left {
+    /// Memory. Dropping it takes time, and waits for nobody.
+    Memory(Box<dyn Send>),
+    /// A socket from which the peer's files may not have been taken.
+    Socket(Source, OwnedFd),
+    /// A file that the peer chose.
+    File(Source, OwnedFd),
+}
 
 #[derive(Default)]
 struct Queue {
@@ -25,6 +44,7 @@ struct Queue {
 struct Shared {
     queue: Mutex<Queue>,
     changed: Condvar,
+    closing: Closing,
 }
 
 impl Shared {
@@ -43,14 +63,25 @@ impl Shared {
             }
         }
     }
+
+    fn free(&self, left: Left) {
+        match left {
+            // Whoever panics has said so, and the next is freed.
+            Left::Memory(memory) => drop(catch_unwind(AssertUnwindSafe(|| drop(memory)))),
+            Left::Socket(_, socket) if shut_down(socket.as_fd()) => drop(socket),
+            // Only memory files have seals.
+            Left::File(_, file) if fcntl_get_seals(&file).is_ok() => drop(file),
+            Left::Socket(source, file) | Left::File(source, file) => self.closing.close(source, file),
+        }
+    }
 }
 
-/// Frees what peers leave behind. Dropping it waits until all is freed.
+/// Frees what peers leave behind. Dropping it waits until all memory is freed, and for no file.
 pub(crate) struct Disposal {
     /// Processors that the thread may use: those of the thread that made the NIC. The thread that polls the
     /// NIC may be pinned to one.
     cpus: Option<CpuSet>,
-    /// Most things that wait to be freed.
+    /// Things in the queue beyond which memory is freed by the caller, and nobody new is let in.
     max: usize,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -81,26 +112,49 @@ impl Disposal {
             // Where this is refused, the thread shares a processor with the one that polls.
             let _ = cpus.map(|cpus| sched_setaffinity(None, &cpus));
             while let Some(left) = shared.next() {
-                drop(left);
+                shared.free(left);
             }
         })?;
         self.thread = Some(thread);
         Ok(())
     }
 
-    /// Drops something, on the thread if it runs and not too much waits for it.
-    pub(crate) fn dispose(&mut self, left: impl Send + 'static) {
+    /// Whether so much waits that no connection may bring more.
+    pub(crate) fn is_full(&self) -> bool {
+        self.shared.queue().waiting.len() >= self.max || self.shared.closing.is_full()
+    }
+
+    /// Returns how much waits for the thread.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.shared.queue().waiting.len()
+    }
+
+    /// Frees memory, on the thread if it runs and not too much waits for it.
+    pub(crate) fn free(&mut self, memory: impl Send + 'static) {
+        // Who leaves more than can be freed meanwhile makes this thread free it.
+        if self.thread.is_none() || self.shared.queue().waiting.len() >= self.max {
+            return drop(memory);
+        }
+        self.push(Left::Memory(Box::new(memory)));
+    }
+
+    /// Closes a socket on which a peer may have sent files. The peer hears at once that it is closed.
+    pub(crate) fn close_socket(&mut self, source: Source, socket: OwnedFd) {
+        let _ = shutdown(&socket, Shutdown::Both);
+        self.push(Left::Socket(source, socket));
+    }
+
+    /// Closes files that a peer sent. The peer must be about to lose its connection, which bounds them.
+    pub(crate) fn close_files(&mut self, source: Source, files: impl IntoIterator<Item = OwnedFd>) {
+        files.into_iter().for_each(|file| self.push(Left::File(source, file)));
+    }
+
+    fn push(&mut self, left: Left) {
         if self.thread.is_none() {
             return drop(left);
         }
-        let mut queue = self.shared.queue();
-        if queue.waiting.len() >= self.max {
-            // Who leaves more than can be freed meanwhile makes this thread free it.
-            drop(queue);
-            return drop(left);
-        }
-        queue.waiting.push_back(Box::new(left));
-        drop(queue);
+        self.shared.queue().waiting.push_back(left);
         self.shared.changed.notify_one();
     }
 }
@@ -110,7 +164,7 @@ impl Drop for Disposal {
         self.shared.queue().ends = true;
         self.shared.changed.notify_one();
         if let Some(thread) = self.thread.take() {
-            // A destructor that panicked has said so.
+            // The thread catches what panics.
             let _ = thread.join();
         }
     }
@@ -145,20 +199,20 @@ mod tests {
         let (lets, may) = channel();
         let mut disposal = Disposal::new(2);
         // Without a thread, as a NIC that only connects.
-        disposal.dispose(Thing { may: None, tells: tells.clone() });
+        disposal.free(Thing { may: None, tells: tells.clone() });
         assert_eq!(hears.recv().unwrap(), here);
         disposal.start().unwrap();
         disposal.start().unwrap();
-        disposal.dispose(Thing { may: Some(may), tells: tells.clone() });
+        disposal.free(Thing { may: Some(may), tells: tells.clone() });
         // The thread has taken the first, and stands.
         while !disposal.shared.queue().waiting.is_empty() {
             std::thread::yield_now();
         }
         for _ in 0..2 {
-            disposal.dispose(Thing { may: None, tells: tells.clone() });
+            disposal.free(Thing { may: None, tells: tells.clone() });
         }
         assert!(hears.try_recv().is_err(), "all of them wait");
-        disposal.dispose(Thing { may: None, tells: tells.clone() });
+        disposal.free(Thing { may: None, tells: tells.clone() });
         assert_eq!(hears.try_recv(), Ok(here), "there is no more room");
         lets.send(()).unwrap();
         drop(disposal);

@@ -1,5 +1,6 @@
 //! Tables of a software NIC: all its state that does not depend on the transport.
 
+mod closing;
 pub(crate) mod disposal;
 pub(crate) mod qps;
 pub(crate) mod queues;
@@ -51,7 +52,7 @@ pub(crate) struct Tables {
     /// Places for regions of all connections' peers that this process may read. Files are open for regions
     /// of which some pages may be holes.
     pub(crate) region_places: RegionPlaces,
-    /// Frees what peers leave behind.
+    /// Frees what peers leave behind, and closes the files that they sent.
     pub(crate) disposal: Disposal,
     /// Descriptors that the NIC waits for.
     pub(crate) epoll: Readiness,

@@ -46,7 +46,16 @@ impl Accepting for Tcp {
         said(socket)
     }
 
-    fn let_in(&mut self, tables: &mut Tables, socket: OwnedFd) {
+    fn is_held_up(_tables: &Tables) -> bool {
+        false
+    }
+
+    fn close(_tables: &mut Tables, socket: OwnedFd, _source: Source) {
+        // This end never lets a socket linger, so that takes no time.
+        drop(socket);
+    }
+
+    fn let_in(&mut self, tables: &mut Tables, socket: OwnedFd, _source: Source) {
         // A socket that cannot be set up, or has no place, is closed; its peer notices that at once.
         if socket::prepare(&socket, &self.options).is_err() {
             return;

@@ -147,7 +147,10 @@ impl Connection {
                 self.unwatch(tables);
                 Ok(None)
             }
-            Received::Malformed => Err(End::PROTOCOL),
+            Received::Malformed(files) => {
+                tables.disposal.close_files(self.source, files);
+                Err(End::PROTOCOL)
+            }
             Received::NoDescriptor => Err(RegionError::ReceiverFull.into()),
         }
     }
@@ -157,9 +160,12 @@ impl Connection {
         let accepted = matches!(state, QpState::Requested | QpState::Connected | QpState::Closing);
         match (control, file, state) {
             (Control::Connect { private_data, reads_answered }, Some(file), QpState::Handshake) => {
-                let joined = self.join(&file);
-                tables.disposal.dispose(file);
-                joined?;
+                if let Err(end) = self.join(&file) {
+                    tables.disposal.close_files(self.source, [file]);
+                    return Err(end);
+                }
+                // A memory file that is mapped: this frees nothing, and gives the descriptor back.
+                drop(file);
                 tables.deadlines.clear(self.qp.index);
                 self.peer_answers = reads_answered;
                 tables.qps.set_state(self.qp, QpState::Requested);
@@ -177,18 +183,18 @@ impl Connection {
             (Control::Register(key), Some(file), _) if accepted => {
                 self.announcements_seen = self.announcements_seen.wrapping_add(1);
                 if let Err((error, file)) = self.add_region(tables, key, file) {
-                    tables.disposal.dispose(file);
+                    tables.disposal.close_files(self.source, [file]);
                     return Err(error.into());
                 }
             }
             (Control::Deregister(key), None, _) if accepted => {
                 self.announcements_seen = self.announcements_seen.wrapping_add(1);
                 if let Some(region) = self.peer_regions.remove(key) {
-                    tables.disposal.dispose(region);
+                    tables.disposal.free(region);
                 }
             }
             (_, file, _) => {
-                tables.disposal.dispose(file);
+                tables.disposal.close_files(self.source, file);
                 return Err(End::PROTOCOL);
             }
         }

@@ -331,7 +331,11 @@ fn what_peers_leave_is_freed_by_another_thread() {
         place.host.nic.tables.region_places.taken().0 == 2
     });
     let (lets, may) = std::sync::mpsc::channel();
-    place.host.nic.tables.disposal.dispose(Standstill(may));
+    place.host.nic.tables.disposal.free(Standstill(may));
+    until("the thread stands", || place.host.nic.tables.disposal.waiting() == 0);
+    // A newcomer's link takes no descriptor once it is mapped, whatever that thread does.
+    let newcomer = place.raw_peer();
+    assert_eq!(place.host.nic.tables.disposal.waiting(), 0);
     assert!(send_control(&socket, Control::Deregister(2), None).unwrap());
     // A key twice: the file is not taken, and the connection ends.
     assert!(send_control(&socket, Control::Register(1), Some(memory.as_fd())).unwrap());
@@ -344,6 +348,7 @@ fn what_peers_leave_is_freed_by_another_thread() {
     let sent = std::thread::spawn(move || lets.send(()));
     until("freed", || place.host.nic.tables.region_places.taken() == (0, 0));
     sent.join().unwrap().unwrap();
+    drop(newcomer);
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Tests of what is particular to `shm:`: the handshake, staging, keys, sleep, ends. Peers that break the
-//! protocol are in [`hostile`], those that say nothing in [`strangers`], deadlines in [`deadlines`], regions
-//! with holes in [`sparse`].
+//! protocol are in [`hostile`], those that say nothing in [`strangers`], files that do not close in
+//! [`files`], deadlines in [`deadlines`], regions with holes in [`sparse`].
 
 mod deadlines;
+mod files;
 mod hostile;
 mod sparse;
 mod strangers;
