@@ -21,7 +21,7 @@ use jet_fabric::unix::{Doorbell, send_with_fds};
 use jet_reactor::SessionTicket;
 use jet_wire::message::hello::AppName;
 use jet_wire::segment::{HeldLimit, SegmentLayout, SegmentShape, daemon_end};
-use places::{ANSWER_TAKEN_WITHIN, Gone, PLACES, Place, RESERVED, Source};
+use places::{ANSWER_TAKEN_WITHIN, Gone, PLACES, Place, RESERVED, Source, Why};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -61,20 +61,17 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Serves one control connection until it ends, or its place is another's.
 pub async fn serve(context: Arc<ControlContext>, stream: Arc<UnixStream>, mut place: Place) {
     let mut decoder = FrameDecoder::of_requests();
-    let limit = if place.is_reserved() { ANSWER_TAKEN_WITHIN } else { REQUEST_TIMEOUT };
+    let limit = time_limit(&place);
     loop {
-        let asked = tokio::time::timeout(limit, next_request(&stream, &mut decoder));
-        let request = match place.while_kept(asked).await {
-            Some(Ok(Ok(Some(request)))) => request,
-            // The client hung up, or sent no complete request in time.
-            Some(Ok(Ok(None) | Err(RequestError::Io)) | Err(_)) => return,
-            Some(Ok(Err(RequestError::Frame(error)))) => {
+        let request = match place.hear(next_request(&stream, &mut decoder, limit)).await {
+            Some(Ok(request)) => request,
+            Some(Err(RequestError::None)) => return,
+            Some(Err(RequestError::Frame(error))) => {
                 return refuse(&stream, &mut place, ErrorCode::BadRequest, error.to_string()).await;
             }
-            None => return say_farewell(&stream),
+            None => return say(&stream, &idle_farewell()),
         };
-        place.asked();
-        let answered = match request {
+        let frame = match request {
             ControlRequest::Register { .. } if place.is_reserved() => {
                 return say(&stream, &all_in_use());
             }
@@ -82,18 +79,27 @@ pub async fn serve(context: Arc<ControlContext>, stream: Arc<UnixStream>, mut pl
                 register(&context, &stream, place, protocol, &app, class, memory_instead_of_waiting).await;
                 return;
             }
-            question => {
-                let Ok(frame) = answer_to(&context, question).await else { return };
-                place.answer_begins();
-                place.while_kept(write_in_time(&stream, &frame, &[])).await
-            }
+            question => place.look_into(answer_to(&context, question)).await,
         };
-        match answered {
-            Some(Ok(())) => place.answered(),
+        // The client may have hung up meanwhile.
+        let Some(Ok(frame)) = frame else { return };
+        place.answer_begins();
+        match place.while_kept(write_in_time(&stream, &frame, &[], limit)).await {
+            Some(Ok(())) if place.answered() => {}
+            Some(Ok(())) => {
+                let farewell = share_farewell();
+                let _ = place.while_kept(answer(&stream, &farewell, &[], ANSWER_TAKEN_WITHIN)).await;
+                return;
+            }
             // The client hung up, or does not take its answer and has lost its place meanwhile.
             Some(Err(_)) | None => return,
         }
     }
+}
+
+/// Returns the time that a connection has to send a complete request, and to take an answer.
+fn time_limit(place: &Place) -> Duration {
+    if place.is_reserved() { ANSWER_TAKEN_WITHIN } else { REQUEST_TIMEOUT }
 }
 
 /// Returns the frame that answers a request that is no registration.
@@ -120,42 +126,58 @@ async fn answer_to(context: &ControlContext, question: ControlRequest) -> io::Re
 }
 
 enum RequestError {
-    Io,
+    /// The client hung up, or sent no complete request in time.
+    None,
+    /// The client sent something else.
     Frame(FrameError),
 }
 
 async fn next_request(
     stream: &UnixStream,
     decoder: &mut FrameDecoder,
-) -> Result<Option<ControlRequest>, RequestError> {
-    let mut bytes = [0; 4096];
-    loop {
-        if let Some(request) = decoder.next_frame().map_err(RequestError::Frame)? {
-            return Ok(Some(request));
+    limit: Duration,
+) -> Result<ControlRequest, RequestError> {
+    let read = async {
+        let mut bytes = [0; 4096];
+        loop {
+            if let Some(request) = decoder.next_frame().map_err(RequestError::Frame)? {
+                return Ok(request);
+            }
+            stream.readable().await.map_err(|_| RequestError::None)?;
+            match stream.try_read(&mut bytes) {
+                Ok(0) => return Err(RequestError::None),
+                Ok(got) => decoder.push(&bytes[..got]),
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(_) => return Err(RequestError::None),
+            }
         }
-        stream.readable().await.map_err(|_| RequestError::Io)?;
-        match stream.try_read(&mut bytes) {
-            Ok(0) => return Ok(None),
-            Ok(got) => decoder.push(&bytes[..got]),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-            Err(_) => return Err(RequestError::Io),
-        }
-    }
+    };
+    tokio::time::timeout(limit, read).await.unwrap_or(Err(RequestError::None))
 }
 
 fn refusal(code: ErrorCode, message: String) -> ControlResponse {
     ControlResponse::Error { code, message }
 }
 
-/// Writes a whole frame to a client, within [`REQUEST_TIMEOUT`]. The descriptors are sent with the frame's
-/// first byte.
-async fn answer(stream: &UnixStream, response: &ControlResponse, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+/// Writes a whole frame to a client within `limit`. The descriptors are sent with the frame's first byte.
+async fn answer(
+    stream: &UnixStream,
+    response: &ControlResponse,
+    fds: &[BorrowedFd<'_>],
+    limit: Duration,
+) -> io::Result<()> {
     let frame = encode_frame(response).map_err(io::Error::other)?;
-    write_in_time(stream, &frame, fds).await
+    write_in_time(stream, &frame, fds, limit).await
 }
 
-async fn write_in_time(stream: &UnixStream, frame: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    tokio::time::timeout(REQUEST_TIMEOUT, write(stream, frame, fds)).await?
+async fn write_in_time(
+    stream: &UnixStream,
+    frame: &[u8],
+    fds: &[BorrowedFd<'_>],
+    limit: Duration,
+) -> io::Result<()> {
+    tokio::time::timeout(limit, write(stream, frame, fds)).await?
 }
 
 async fn write(stream: &UnixStream, frame: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
@@ -178,7 +200,8 @@ async fn write(stream: &UnixStream, frame: &[u8], fds: &[BorrowedFd<'_>]) -> io:
 /// for theirs.
 async fn refuse(stream: &UnixStream, place: &mut Place, code: ErrorCode, message: String) {
     place.answer_begins();
-    let _ = place.while_kept(answer(stream, &refusal(code, message), &[])).await;
+    let (refusal, limit) = (refusal(code, message), time_limit(place));
+    let _ = place.while_kept(answer(stream, &refusal, &[], limit)).await;
 }
 
 /// Sends a client its last words. Never waits: what does not fit the socket's buffer is left out.
@@ -204,23 +227,40 @@ pub fn refuse_connection(stream: &UnixStream, source: Source) {
     say(stream, &all_in_use());
 }
 
-/// Logs that a connection was closed for another.
+/// Logs that a connection is closed for another.
 pub fn log_made_room(gone: Gone) {
-    tracing::warn!(
-        process = gone.source.process,
-        "a control connection that was idle for {:.1} s is closed, since another needs its place: there are \
-         {PLACES} beside those of applications, and a process has at most half of them",
-        gone.idle.as_secs_f64()
-    );
+    let process = gone.source.process;
+    match gone.why {
+        Why::Idle(time) => tracing::warn!(
+            process,
+            "a control connection that was idle for {:.1} s is closed, since another needs its place: there \
+             are {PLACES} beside those of applications, and a process has at most half of them",
+            time.as_secs_f64()
+        ),
+        Why::HasMost => tracing::warn!(
+            process,
+            "a control connection is closed after its answer, since another process needs a place, nobody \
+             is idle, and this process has most of the {PLACES}"
+        ),
+    }
 }
 
-/// Tells a client why it loses its connection.
-fn say_farewell(stream: &UnixStream) {
+/// Returns the last words to a client whose connection was idle.
+fn idle_farewell() -> ControlResponse {
     let text = format!(
         "this control connection was idle longest, and another needs its place (there are {PLACES} beside \
          those of applications, and a process has at most half of them); connect again"
     );
-    say(stream, &refusal(ErrorCode::TooManyConnections, text));
+    refusal(ErrorCode::TooManyConnections, text)
+}
+
+/// Returns the last words to a client whose process has most connections.
+fn share_farewell() -> ControlResponse {
+    let text = format!(
+        "your process has most of the {PLACES} control connections, all of which are in use, and another \
+         process needs one; use fewer connections, or connect again"
+    );
+    refusal(ErrorCode::TooManyConnections, text)
 }
 
 const STOPPING: &str = "the daemon is stopping";
@@ -278,7 +318,7 @@ async fn register(
     };
     let mut fds = vec![context.pool.as_fd(), memory.as_fd(), bell.as_fd()];
     fds.extend(context.escape.as_ref().map(|memory| memory.as_fd()));
-    let told = answer(stream, &registered, &fds).await;
+    let told = answer(stream, &registered, &fds, REQUEST_TIMEOUT).await;
     drop(bell);
     if told.is_ok() {
         let process_id = process.as_ref().map(|process| process.id);
@@ -340,7 +380,8 @@ async fn serve_registered(
     match end {
         Ok(SessionEnd::Release { error, held_slabs }) => {
             application.log_fault(&error.to_string(), held_slabs);
-            let _ = answer(application.stream, &refusal(ErrorCode::BadRequest, error.to_string()), &[]).await;
+            let refusal = refusal(ErrorCode::BadRequest, error.to_string());
+            let _ = answer(application.stream, &refusal, &[], REQUEST_TIMEOUT).await;
         }
         Ok(SessionEnd::Ended { held_slabs }) => {
             application.log_fault("it spoke on its control connection after it registered", held_slabs);

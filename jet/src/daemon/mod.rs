@@ -21,7 +21,7 @@ use crate::log;
 use crate::output::print;
 use cache::CacheError;
 use congestion::CongestionControl;
-use control::places::{Places, Source};
+use control::places::{Places, Room, Source};
 use control::{ControlContext, log_made_room, refuse_connection};
 use control_socket::RemoveOnDrop;
 use drain::{Asked, Drain};
@@ -359,9 +359,11 @@ impl Door {
     fn make_room(&self, error: &io::Error) -> Duration {
         tracing::warn!("cannot accept a control connection: {}", advised(error));
         match self.places.make_room(Instant::now()) {
-            Some(gone) => {
-                log_made_room(gone);
-                // The connection's task gives the descriptor back.
+            Some(room) => {
+                if let Room::MadeBy(gone) = room {
+                    log_made_room(gone);
+                }
+                // The connections' tasks give the descriptors back.
                 ACCEPT_PAUSE
             }
             None => ACCEPT_AGAIN,

@@ -3,6 +3,8 @@
 //! The connection of a registered application needs no place here; `limits.sessions` bounds those. For all
 //! others the rules are:
 //! * There are [`PLACES`] places. One source, which is a process, has at most half of them.
+//! * Before anybody goes for a newcomer, or a newcomer is refused, the places of clients that have hung up are
+//!   free. Nobody is told.
 //! * A newcomer whose source has its share takes the place of the connection of its own source that has been
 //!   idle longest. A newcomer that finds all places taken takes that of the connection that has been idle
 //!   longest of all.
@@ -10,12 +12,23 @@
 //!   not: its question is looked into, or its application is being registered. While its answer or its
 //!   refusal is written, it is not either, but after [`ANSWER_TAKEN_WITHIN`] it is. One whose question waits
 //!   unread in its socket counts as being answered.
+//! * Where nobody is idle, whoever has most gives: the source with most places loses one, if it has at least
+//!   two more than the newcomer's source. Of its connections, the one that has been here longest gets its
+//!   answer, is told why, and is closed. The newcomer does not wait for that. At most [`LEAVING`] connections
+//!   are on their way out at once, and one of these that does not take its answer within
+//!   [`ANSWER_TAKEN_WITHIN`] is closed for the next newcomer. So who asks without a pause keeps its share
+//!   only, and no source takes places from another that has as many or fewer.
 //! * A newcomer for whom nobody goes gets one of [`RESERVED`] further places, by the same rules. There
 //!   nobody registers, and who neither asks nor takes its answer within [`ANSWER_TAKEN_WITHIN`] is closed.
 //!   So the status and a drain can be asked for, whatever others do with their places.
 //! * Where there is none of these either, the newcomer is refused in words.
+//! * An application that is being registered keeps its place, even where it has hung up: its registration is
+//!   work under way, and the places bound that.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
+use std::collections::HashMap;
 use std::future::Future;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,16 +36,21 @@ use std::time::{Duration, Instant};
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 
+#[cfg(test)]
+mod tests;
+
 /// Places of connections without a registered application.
 pub const PLACES: usize = 256;
 /// Further places, for questions alone.
 pub const RESERVED: usize = 16;
+/// Most connections that are to leave after their answers, and whose places are others' already.
+pub const LEAVING: usize = 16;
 /// Time after which an answer that its client does not take no longer keeps a place.
 pub const ANSWER_TAKEN_WITHIN: Duration = Duration::from_secs(1);
 
 /// Origin of a connection: the process that connected. Processes of one user in another pid namespace have no
 /// number here, and are one source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Source {
     /// Number of the process, if it is known.
     pub process: Option<i32>,
@@ -54,14 +72,27 @@ impl Source {
 enum Doing {
     /// It has not asked, or was answered.
     Idle,
-    /// It has asked, and this process works for it.
-    Asked,
-    /// Its answer is being written, or it is about to ask.
+    /// Its question lies unread in its socket. Its task reads it next.
+    Asks,
+    /// It was heard, and what it wants is not known yet, or its application is being registered.
+    Heard,
+    /// Its question is looked into.
+    LookedInto,
+    /// Its answer is being written.
     Answered,
 }
 
 /// A connection's socket, which its task and the places share.
 pub type Stream = Arc<dyn AsFd + Send + Sync>;
+
+/// What a socket has for its reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unread {
+    Nothing,
+    Something,
+    /// Nothing, and nothing comes any more.
+    End,
+}
 
 struct Entry {
     number: u64,
@@ -71,24 +102,45 @@ struct Entry {
     doing: Doing,
     /// Time since which it does that.
     since: Instant,
-    /// Tells the connection's task that its place is another's.
+    /// Whether its place is another's already, and it is to leave when it was answered.
+    is_leaving: bool,
+    /// Tells the connection's task that it is to end.
     leave: oneshot::Sender<()>,
 }
 
 impl Entry {
-    /// Whether the connection has sent something that was not read yet.
-    fn has_unread(&self) -> bool {
+    fn unread(&self) -> Unread {
         let (mut byte, flags) = ([0], RecvFlags::PEEK | RecvFlags::DONTWAIT);
-        matches!(recv(&self.stream, &mut byte[..], flags), Ok((1.., _)))
+        match recv(&self.stream, &mut byte[..], flags) {
+            Ok((1.., _)) => Unread::Something,
+            Err(Errno::AGAIN | Errno::INTR) => Unread::Nothing,
+            Ok((0, _)) | Err(_) => Unread::End,
+        }
     }
 
-    /// Whether a newcomer may take this connection's place.
+    /// Whether nobody waits for what this connection's task does. `is_closed`: the client has closed its
+    /// socket, though what it wrote before may lie unread.
+    fn is_abandoned(&self, is_closed: bool) -> bool {
+        match self.doing {
+            // Also one that only ceased to write: who has nothing more to ask is done.
+            Doing::Idle | Doing::Asks => self.unread() == Unread::End,
+            Doing::LookedInto | Doing::Answered => is_closed,
+            Doing::Heard => false,
+        }
+    }
+
+    /// Whether a newcomer may take this connection's place at once.
     fn may_go(&self, now: Instant) -> bool {
         match self.doing {
             Doing::Idle => true,
-            Doing::Answered => now.saturating_duration_since(self.since) >= ANSWER_TAKEN_WITHIN,
-            Doing::Asked => false,
+            Doing::Asks | Doing::Answered => now.saturating_duration_since(self.since) >= ANSWER_TAKEN_WITHIN,
+            Doing::Heard | Doing::LookedInto => false,
         }
+    }
+
+    /// Whether this connection has one of the places, or of the reserved ones.
+    fn has_place(&self, reserved: bool) -> bool {
+        self.is_reserved == reserved && !self.is_leaving
     }
 }
 
@@ -101,24 +153,61 @@ struct Table {
 enum Found {
     /// A free place.
     Room,
-    /// The connection at this index makes room.
+    /// The connection at this index makes room at once.
     MadeBy(usize),
-    /// Neither.
+    /// The connection at this index makes room, and leaves when it was answered.
+    AfterItsAnswer(usize),
+    /// None of these.
     Nothing,
 }
 
 impl Table {
+    fn has_its_share(&self, source: Source, reserved: bool) -> bool {
+        let its = |entry: &&Entry| entry.has_place(reserved) && entry.source == source;
+        self.entries.iter().filter(its).count() >= places(reserved) / 2
+    }
+
+    fn has_room(&self, source: Source, reserved: bool) -> bool {
+        let taken = self.entries.iter().filter(|entry| entry.has_place(reserved)).count();
+        taken < places(reserved) && !self.has_its_share(source, reserved)
+    }
+
     /// Finds a place for a newcomer.
     fn find(&mut self, source: Source, reserved: bool, now: Instant) -> Found {
-        let max = if reserved { RESERVED } else { PLACES };
-        let these = || self.entries.iter().filter(|entry| entry.is_reserved == reserved);
-        let is_at_its_share = these().filter(|entry| entry.source == source).count() >= max / 2;
-        if !is_at_its_share && these().count() < max {
+        if self.has_room(source, reserved) {
             return Found::Room;
         }
-        let counts =
-            |entry: &Entry| entry.is_reserved == reserved && (!is_at_its_share || entry.source == source);
-        self.idle_longest(counts, now).map_or(Found::Nothing, Found::MadeBy)
+        self.free_abandoned(now);
+        if self.has_room(source, reserved) {
+            return Found::Room;
+        }
+        let has_its_share = self.has_its_share(source, reserved);
+        let counts = |entry: &Entry| entry.has_place(reserved) && (!has_its_share || entry.source == source);
+        if let Some(index) = self.idle_longest(counts, now) {
+            return Found::MadeBy(index);
+        }
+        self.of_who_has_most(source, reserved).map_or(Found::Nothing, Found::AfterItsAnswer)
+    }
+
+    /// Frees the places of clients that have hung up, and closes connections that are on their way out and
+    /// take no answer. Returns whether there were any.
+    fn free_abandoned(&mut self, now: Instant) -> bool {
+        // Nothing is asked for: that the other end is closed is always told.
+        let mut looks: Vec<_> =
+            self.entries.iter().map(|entry| PollFd::new(&entry.stream, PollFlags::empty())).collect();
+        // Fails only for want of memory. Then nobody counts as closed.
+        let _ = poll(&mut looks, Some(&Timespec::default()));
+        let is_closed = |look: &PollFd<'_>| look.revents().intersects(PollFlags::HUP | PollFlags::ERR);
+        let closed: Vec<_> = looks.iter().map(is_closed).collect();
+        let before = self.entries.len();
+        for index in (0..before).rev() {
+            let entry = &self.entries[index];
+            if entry.is_abandoned(closed[index]) || (entry.is_leaving && entry.may_go(now)) {
+                // The task that does not listen any more is about to end.
+                let _ = self.entries.swap_remove(index).leave.send(());
+            }
+        }
+        self.entries.len() < before
     }
 
     /// Returns the connection, of those that count, that has been idle longest and may go.
@@ -127,33 +216,72 @@ impl Table {
             let (index, entry) = (self.entries.iter_mut().enumerate())
                 .filter(|(_, entry)| counts(entry) && entry.may_go(now))
                 .min_by_key(|(_, entry)| (entry.since, entry.number))?;
-            if entry.doing == Doing::Answered || !entry.has_unread() {
+            if entry.doing != Doing::Idle || entry.unread() != Unread::Something {
                 return Some(index);
             }
-            // Its task reads the question next.
-            (entry.doing, entry.since) = (Doing::Answered, now);
+            (entry.doing, entry.since) = (Doing::Asks, now);
         }
+    }
+
+    /// Returns the connection that has been here longest, of the source with most places. That source must
+    /// have at least two more than the newcomer's, so that places do not go to and fro between two.
+    fn of_who_has_most(&self, source: Source, reserved: bool) -> Option<usize> {
+        if self.entries.iter().filter(|entry| entry.is_leaving).count() >= LEAVING {
+            return None;
+        }
+        let mut held = HashMap::new();
+        for entry in self.entries.iter().filter(|entry| entry.has_place(reserved)) {
+            *held.entry(entry.source).or_insert(0_usize) += 1;
+        }
+        let own = held.get(&source).copied().unwrap_or(0);
+        (self.entries.iter().enumerate())
+            .filter(|(_, entry)| entry.has_place(reserved) && entry.doing != Doing::Heard)
+            .filter(|(_, entry)| held[&entry.source] >= own + 2)
+            .max_by_key(|(_, entry)| (held[&entry.source], std::cmp::Reverse(entry.number)))
+            .map(|(index, _)| index)
     }
 
     fn send_away(&mut self, index: usize, now: Instant) -> Gone {
         let entry = self.entries.swap_remove(index);
         // The task that does not listen any more is about to end.
         let _ = entry.leave.send(());
-        Gone { source: entry.source, idle: now.saturating_duration_since(entry.since) }
+        Gone { source: entry.source, why: Why::Idle(now.saturating_duration_since(entry.since)) }
     }
+}
+
+fn places(reserved: bool) -> usize {
+    if reserved { RESERVED } else { PLACES }
 }
 
 /// The places of all control connections.
 #[derive(Clone)]
 pub struct Places(Arc<Mutex<Table>>);
 
-/// A connection that made room for another.
+/// A connection that makes room for another.
 #[derive(Clone, Copy, Debug)]
 pub struct Gone {
     /// Its source.
     pub source: Source,
-    /// Time for which it was idle.
-    pub idle: Duration,
+    /// Why it is the one.
+    pub why: Why,
+}
+
+/// Why a connection makes room for another.
+#[derive(Clone, Copy, Debug)]
+pub enum Why {
+    /// It was idle longest: for this time.
+    Idle(Duration),
+    /// Nobody was idle, and its source has most places. It leaves when it was answered.
+    HasMost,
+}
+
+/// How room was made for something that all connections share.
+#[derive(Clone, Copy, Debug)]
+pub enum Room {
+    /// Clients had hung up, and their tasks end.
+    HungUp,
+    /// A connection was sent away.
+    MadeBy(Gone),
 }
 
 /// Place of a connection. Dropping it gives the place back.
@@ -167,7 +295,7 @@ pub struct Place {
 impl Places {
     /// Makes the places, all free.
     pub fn new() -> Self {
-        let entries = Vec::with_capacity(PLACES + RESERVED);
+        let entries = Vec::with_capacity(PLACES + RESERVED + LEAVING);
         Self(Arc::new(Mutex::new(Table { entries, next_number: 0 })))
     }
 
@@ -175,7 +303,7 @@ impl Places {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a newcomer a place, and says who made room for it. `None` where there is no place.
+    /// Gives a newcomer a place, and says who makes room for it. `None` where there is no place.
     pub fn enter(&self, stream: Stream, source: Source, now: Instant) -> Option<(Place, Option<Gone>)> {
         let mut table = self.table();
         let (is_reserved, found) = match table.find(source, false, now) {
@@ -185,23 +313,39 @@ impl Places {
         let gone = match found {
             Found::Room => None,
             Found::MadeBy(index) => Some(table.send_away(index, now)),
+            Found::AfterItsAnswer(index) => {
+                let entry = &mut table.entries[index];
+                entry.is_leaving = true;
+                Some(Gone { source: entry.source, why: Why::HasMost })
+            }
             Found::Nothing => return None,
         };
         let (leave, asked_to_leave) = oneshot::channel();
         let number = table.next_number;
         table.next_number += 1;
-        let doing = Doing::Idle;
-        table.entries.push(Entry { number, source, is_reserved, stream, doing, since: now, leave });
+        table.entries.push(Entry {
+            number,
+            source,
+            is_reserved,
+            stream,
+            doing: Doing::Idle,
+            since: now,
+            is_leaving: false,
+            leave,
+        });
         drop(table);
         Some((Place { places: self.clone(), number, is_reserved, asked_to_leave }, gone))
     }
 
-    /// Makes the connection go that has been idle longest, for want of something that all connections share.
-    /// `None` where no connection may go.
-    pub fn make_room(&self, now: Instant) -> Option<Gone> {
+    /// Makes connections go for want of something that all connections share: those of clients that have hung
+    /// up, or else the one that has been idle longest. `None` where no connection may go.
+    pub fn make_room(&self, now: Instant) -> Option<Room> {
         let mut table = self.table();
+        if table.free_abandoned(now) {
+            return Some(Room::HungUp);
+        }
         let index = table.idle_longest(|_| true, now)?;
-        Some(table.send_away(index, now))
+        Some(Room::MadeBy(table.send_away(index, now)))
     }
 }
 
@@ -211,17 +355,32 @@ impl Place {
         self.is_reserved
     }
 
-    fn now_does(&self, doing: Doing) {
+    /// Notes what the connection does from now on. Returns `false` if its place is another's.
+    fn now_does(&self, doing: Doing) -> bool {
         let mut table = self.places.table();
-        if let Some(entry) = table.entries.iter_mut().find(|entry| entry.number == self.number) {
-            (entry.doing, entry.since) = (doing, Instant::now());
-        }
+        let entry = table.entries.iter_mut().find(|entry| entry.number == self.number);
+        entry.map(|entry| (entry.doing, entry.since) = (doing, Instant::now())).is_some()
     }
 
-    /// Notes that the connection has asked something. Its place cannot be taken away until it can be
-    /// answered.
-    pub fn asked(&self) {
-        self.now_does(Doing::Asked);
+    /// Waits for a question, but not longer than the connection may keep its place: `None` once it may not.
+    /// From the question on, the place cannot be taken away before [`Self::answer_begins`] or
+    /// [`Self::look_into`]. A question that was read when the place was already another's counts as not
+    /// heard.
+    pub async fn hear<Q, E>(&mut self, question: impl Future<Output = Result<Q, E>>) -> Option<Result<Q, E>> {
+        let heard = self.while_kept(question).await?;
+        (heard.is_err() || self.now_does(Doing::Heard)).then_some(heard)
+    }
+
+    /// Looks into the question of the connection. The place cannot be taken away meanwhile, but if the client
+    /// has hung up: then `None`.
+    pub async fn look_into<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        self.now_does(Doing::LookedInto);
+        tokio::select! {
+            biased;
+            // First: a request is carried out, whether its client waits for the answer or not.
+            outcome = work => Some(outcome),
+            _ = &mut self.asked_to_leave => None,
+        }
     }
 
     /// Notes that the connection's answer is known and is written from now on.
@@ -229,9 +388,20 @@ impl Place {
         self.now_does(Doing::Answered);
     }
 
-    /// Notes that the connection was answered.
-    pub fn answered(&self) {
-        self.now_does(Doing::Idle);
+    /// Notes that the connection was answered. Returns `false` if its place is another's since, so that it is
+    /// to be told so and closed.
+    pub fn answered(&self) -> bool {
+        let mut table = self.places.table();
+        let Some(entry) = table.entries.iter_mut().find(|entry| entry.number == self.number) else {
+            return false;
+        };
+        entry.since = Instant::now();
+        if entry.is_leaving {
+            // Its last words are part of its answer.
+            return false;
+        }
+        entry.doing = Doing::Idle;
+        true
     }
 
     /// Waits for `what`, but not longer than the connection may keep its place: `None` once it may not.
@@ -247,131 +417,5 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.places.table().entries.retain(|entry| entry.number != self.number);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
-    /// Time between two arrivals, so short that all have come by the time that a test goes on.
-    const STEP: Duration = Duration::from_nanos(1);
-
-    fn process(process: i32) -> Source {
-        Source { process: Some(process), user: 0 }
-    }
-
-    /// Whether a connection was told that its place is another's.
-    fn is_sent_away(place: &mut Place) -> bool {
-        place.asked_to_leave.try_recv().is_ok()
-    }
-
-    /// A socket whose other end has sent nothing.
-    fn silent() -> Stream {
-        Arc::new(std::os::unix::net::UnixDatagram::unbound().expect("a socket"))
-    }
-
-    /// Fills all places with connections of many processes, and returns them with the next moment.
-    fn full(places: &Places, begin: Instant) -> (Vec<Place>, Instant) {
-        fill(places, begin, PLACES)
-    }
-
-    fn full_but_one(places: &Places, begin: Instant) -> (Vec<Place>, Instant) {
-        fill(places, begin, PLACES - 1)
-    }
-
-    fn fill(places: &Places, begin: Instant, count: usize) -> (Vec<Place>, Instant) {
-        let mut now = begin;
-        let all = (1..=i32::try_from(count).unwrap())
-            .map(|number| {
-                now += STEP;
-                let (place, gone) = places.enter(silent(), process(number), now).expect("a place");
-                assert!(gone.is_none() && !place.is_reserved());
-                place
-            })
-            .collect();
-        (all, now + STEP)
-    }
-
-    #[test]
-    fn who_has_been_idle_longest_makes_room_and_who_is_answered_or_worked_for_does_not() {
-        let (places, begin) = (Places::new(), Instant::now());
-        let (mut all, now) = full(&places, begin);
-        all[0].asked();
-        all[1].answer_begins();
-        let (_new, gone) = places.enter(silent(), process(1000), now).expect("somebody is idle");
-        assert!(is_sent_away(&mut all[2]) && gone.unwrap().source == process(3));
-        assert!([0, 1, 3].iter().all(|&at| !is_sent_away(&mut all[at])));
-        // An answer makes the connection the one that was idle last, whenever it came.
-        all[3].answer_begins();
-        all[3].answered();
-        let (_another, _) = places.enter(silent(), process(1001), now).expect("somebody is idle");
-        assert!(is_sent_away(&mut all[4]) && !is_sent_away(&mut all[3]));
-        // A place that is given back is taken before anybody goes.
-        drop(all.pop());
-        let (_third, gone) = places.enter(silent(), process(1002), now).expect("a free place");
-        assert!(gone.is_none());
-    }
-
-    #[test]
-    fn whose_question_waits_unread_is_about_to_be_answered() {
-        let (places, begin) = (Places::new(), Instant::now());
-        let (near, far) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
-        let (mut asking, _) = places.enter(Arc::new(near), process(5000), begin).expect("a place");
-        let (mut all, now) = full_but_one(&places, begin);
-        rustix::io::write(&far, b"?").expect("room");
-        let (_new, gone) = places.enter(silent(), process(1000), now).expect("somebody is idle");
-        assert!(gone.unwrap().source == process(1) && is_sent_away(&mut all[0]));
-        assert!(!is_sent_away(&mut asking));
-        let (_later, gone) = places.enter(silent(), process(1001), now + ANSWER_TAKEN_WITHIN).unwrap();
-        assert!(gone.unwrap().source == process(2), "it counts from its question");
-    }
-
-    #[test]
-    fn a_process_that_has_its_share_makes_room_for_itself() {
-        let (places, now) = (Places::new(), Instant::now());
-        let enter = |number, later| places.enter(silent(), process(number), now + SECOND * later);
-        let (_oldest, _) = enter(1, 0).expect("a place");
-        let mut crowd: Vec<_> =
-            (1..=u32::try_from(PLACES / 2).unwrap()).map(|at| enter(2, at).expect("a place").0).collect();
-        let (_one_more, gone) = enter(2, 1000).expect("its own place");
-        assert!(gone.unwrap().source == process(2) && is_sent_away(&mut crowd[0]));
-        // Places are left, so another process takes nobody's.
-        assert!(enter(3, 1001).expect("a place").1.is_none());
-        // Where all of its own are being answered, it gets reserved places up to its share of these, and then
-        // none.
-        crowd.iter().for_each(Place::asked);
-        _one_more.asked();
-        let reserved: Vec<_> = (0..RESERVED / 2).map(|_| enter(2, 0).expect("reserved").0).collect();
-        assert!(reserved.iter().all(Place::is_reserved));
-        reserved.iter().for_each(Place::asked);
-        assert!(enter(2, 0).is_none());
-        assert!(!enter(3, 0).expect("a place").0.is_reserved());
-    }
-
-    #[test]
-    fn reserved_places_are_for_when_nobody_can_go() {
-        let (places, begin) = (Places::new(), Instant::now());
-        let (all, _) = full(&places, begin);
-        all.iter().for_each(Place::answer_begins);
-        let now = Instant::now();
-        let (mut first, gone) = places.enter(silent(), process(1000), now).expect("reserved");
-        assert!(first.is_reserved() && gone.is_none());
-        let others: Vec<_> = (1..i32::try_from(RESERVED).unwrap())
-            .map(|at| places.enter(silent(), process(1000 + at), now).unwrap().0)
-            .collect();
-        let (newest, gone) = places.enter(silent(), process(2000), now).expect("the place of the first");
-        assert!(newest.is_reserved() && gone.unwrap().source == process(1000) && is_sent_away(&mut first));
-        others.iter().chain([&newest]).for_each(Place::answer_begins);
-        assert!(places.enter(silent(), process(3000), Instant::now()).is_none());
-        // Answers that nobody takes keep no place.
-        let later = Instant::now() + ANSWER_TAKEN_WITHIN;
-        let (late, gone) = places.enter(silent(), process(3000), later).expect("an ordinary place");
-        assert!(!late.is_reserved() && gone.unwrap().source == process(1));
-        // The same holds for the want of a descriptor.
-        assert!(places.make_room(later).unwrap().source == process(2));
-        all.iter().chain(&others).chain([&late, &newest]).for_each(Place::asked);
-        assert!(places.make_room(later + SECOND).is_none());
     }
 }

@@ -1,6 +1,6 @@
 //! Tests of the control socket over a reactor that only answers commands.
 
-use super::places::{ANSWER_TAKEN_WITHIN, Gone, PLACES, Place, Places, RESERVED, Source};
+use super::places::{ANSWER_TAKEN_WITHIN, Gone, PLACES, Place, Places, RESERVED, Source, Why};
 use super::{ControlContext, refuse_connection, serve};
 use crate::daemon::cache::published::standing_still;
 use crate::daemon::cache::{CacheConfig, CacheControl, CacheView, Reserve};
@@ -96,6 +96,12 @@ impl ControlPlane {
         self.enter_from(Source::of(far), far)
     }
 
+    /// Makes a connection that has a place and says nothing.
+    fn idle(&self) -> (ControlConnection, Place) {
+        let (near, far) = self.pair();
+        (near, self.enter(&far).expect("a place").0)
+    }
+
     fn enter_from(&self, source: Source, far: &Arc<tokio::net::UnixStream>) -> Option<(Place, Option<Gone>)> {
         self.places.enter(Arc::clone(far) as _, source, Instant::now())
     }
@@ -107,10 +113,16 @@ impl ControlPlane {
             let (_, far) = self.pair();
             let (place, gone) = self.enter(&far).expect("a place");
             assert!(!place.is_reserved() && gone.is_none());
-            place.asked();
-            place
+            self.heard(place)
         };
         (0..PLACES / 2).map(ask).collect()
+    }
+
+    /// Returns the place of a connection that was heard.
+    fn heard(&self, mut place: Place) -> Place {
+        let question = place.hear(std::future::ready(Ok::<_, ()>(())));
+        assert!(matches!(self.runtime.block_on(question), Some(Ok(()))));
+        place
     }
 
     /// Runs the control plane until `clients` has ended, which runs on a thread of its own. Meanwhile the
@@ -226,8 +238,7 @@ fn who_finds_no_free_connection_is_told_the_limit() {
     let reserved: Vec<_> = (0..RESERVED / 2)
         .map(|_| {
             let (place, _) = plane.enter(&plane.pair().1).expect("a reserved place");
-            place.asked();
-            place
+            plane.heard(place)
         })
         .collect();
     assert!(reserved.iter().all(Place::is_reserved));
@@ -325,7 +336,7 @@ fn whose_question_the_daemon_looks_into_keeps_its_place_until_the_answer_can_be_
         }
     });
     std::thread::sleep(ANSWER_TAKEN_WITHIN);
-    let _others: Vec<_> = (1..PLACES / 2).map(|_| plane.enter(&plane.pair().1).expect("a place")).collect();
+    let _others: Vec<_> = (1..PLACES / 2).map(|_| plane.idle()).collect();
     let (_newcomer, gone) = plane.enter(&plane.pair().1).expect("a place");
     assert!(gone.is_some(), "this process has its share");
     answer_command(snapshot);
@@ -338,7 +349,7 @@ fn whose_place_is_taken_is_told_so_even_with_half_a_question_sent() {
     let plane = ControlPlane::start(folder.path(), None);
     let mut first = plane.client();
     let mut tool = plane.client();
-    let _others: Vec<_> = (2..PLACES / 2).map(|_| plane.enter(&plane.pair().1).expect("a place")).collect();
+    let _others: Vec<_> = (2..PLACES / 2).map(|_| plane.idle()).collect();
     // The task of the first has read half a question once a later question is answered.
     rustix::io::write(&first, &[9, 0, 0, 0, b'{']).expect("room");
     let _tool = plane.run(move || tool.status().map(|_| tool).expect("a status"));
@@ -346,4 +357,121 @@ fn whose_place_is_taken_is_told_so_even_with_half_a_question_sent() {
     assert!(gone.is_some());
     let (code, text) = plane.run(move || refused(&mut first, &ControlRequest::Status));
     assert!(code == ErrorCode::TooManyConnections && text.contains("idle longest"), "{code:?} {text}");
+}
+
+#[test]
+fn who_does_not_take_its_answer_keeps_a_reserved_place_for_a_second() {
+    let folder = tempfile::tempdir().unwrap();
+    let plane = ControlPlane::start(folder.path(), None);
+    let _all = plane.take_all();
+    let connect = |says: &[u8]| {
+        let (near, far) = plane.pair();
+        let (place, _) = plane.enter(&far).expect("a place");
+        assert!(place.is_reserved());
+        fill(&far);
+        rustix::io::write(&near, says).expect("room");
+        plane.runtime.spawn(serve(Arc::clone(&plane.context), Arc::clone(&far), place));
+        (near, far)
+    };
+    let (asks, far) = connect(&jet_control::frame::encode_frame(&ControlRequest::Status).unwrap());
+    // A frame that is too long is refused.
+    let (errs, other) = connect(&[u8::MAX; 64]);
+    let begin = Instant::now();
+    plane.run(move || {
+        jet_test_support::waiting::until("the ends of their tasks", || {
+            (Arc::strong_count(&far) == 1 && Arc::strong_count(&other) == 1).then_some(())
+        });
+    });
+    assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
+    drop((asks, errs));
+}
+
+/// A client that has asked more than once before it reads its first answer, and asks again for each answer.
+struct Pipeliner {
+    stream: UnixStream,
+    decoder: jet_control::frame::FrameDecoder,
+    answers: u32,
+}
+
+impl Pipeliner {
+    const QUESTIONS: usize = 4;
+
+    fn ask(&mut self, question: &[u8]) {
+        // The daemon may have hung up, and said why before.
+        let _ = rustix::net::send(&self.stream, question, rustix::net::SendFlags::NOSIGNAL);
+    }
+
+    /// Reads what has come, and returns the last words of the daemon, if it has hung up.
+    fn turn(&mut self, question: &[u8]) -> Option<(ErrorCode, String)> {
+        let mut bytes = [0; 65_536];
+        while let Ok((got @ 1.., _)) =
+            rustix::net::recv(&self.stream, &mut bytes[..], rustix::net::RecvFlags::DONTWAIT)
+        {
+            self.decoder.push(&bytes[..got]);
+        }
+        while let Some(answer) = self.decoder.next_frame().expect("a frame") {
+            match answer {
+                ControlResponse::Status { .. } => self.answers += 1,
+                ControlResponse::Error { code, message } => return Some((code, message)),
+                other => panic!("{other:?}"),
+            }
+            self.ask(question);
+        }
+        None
+    }
+}
+
+#[test]
+fn two_processes_that_ask_without_a_pause_leave_room_to_a_third() {
+    let folder = tempfile::tempdir().unwrap();
+    let plane = ControlPlane::start(folder.path(), None);
+    let question = jet_control::frame::encode_frame(&ControlRequest::Status).unwrap();
+    let from = |process| {
+        let (near, far) = UnixStream::pair().expect("a pair of sockets");
+        far.set_nonblocking(true).expect("a socket");
+        let _inside = plane.runtime.enter();
+        let far = Arc::new(tokio::net::UnixStream::from_std(far).expect("a socket"));
+        let source = Source { process: Some(process), ..Source::of(&far) };
+        (near, plane.enter_from(source, &far), far)
+    };
+    let mut crowd: Vec<_> = (0..PLACES)
+        .map(|at| {
+            let (near, entered, far) = from([-1, -2][at % 2]);
+            plane.runtime.spawn(serve(Arc::clone(&plane.context), far, entered.expect("a place").0));
+            let mut client = Pipeliner { stream: near, decoder: Default::default(), answers: 0 };
+            (0..Pipeliner::QUESTIONS).for_each(|_| client.ask(&question));
+            client
+        })
+        .collect();
+    let asks = question.clone();
+    let crowd_turns = move |mut crowd: Vec<Pipeliner>, until_gone: usize| {
+        let (mut gone, begin) = (Vec::new(), Instant::now());
+        while crowd.iter().any(|client| client.answers < 2) || gone.len() < until_gone {
+            crowd.retain_mut(|client| match client.turn(&asks) {
+                Some(words) => {
+                    gone.push((words, client.answers));
+                    false
+                }
+                None => true,
+            });
+            assert!(begin.elapsed() < Duration::from_secs(60), "{} are gone", gone.len());
+        }
+        (crowd, gone)
+    };
+    let (turns, again) = (crowd_turns.clone(), crowd_turns);
+    crowd = plane.run(move || turns(crowd, 0)).0;
+    // All of them have asked again and are about to be answered, so nobody can go at once.
+    let (near, entered, far) = from(-3);
+    let (place, gone) = entered.expect("a place");
+    assert!(!place.is_reserved() && matches!(gone, Some(Gone { why: Why::HasMost, .. })), "{gone:?}");
+    plane.runtime.spawn(serve(Arc::clone(&plane.context), far, place));
+    let mut application = ControlConnection::from_stream(near, ANSWER_TIMEOUT).expect("a connection");
+    let (gone, (code, text)) = plane.run(move || {
+        let refusal = refused(&mut application, &register(PROTOCOL_VERSION, false));
+        (again(crowd, 1).1, refusal)
+    });
+    assert_eq!(code, ErrorCode::NameTaken, "the reactor was asked: {text}");
+    let [((code, text), answers)] = &gone[..] else { panic!("one goes: {gone:?}") };
+    assert!(*code == ErrorCode::TooManyConnections && text.contains("has most of the 256"), "{text}");
+    assert!(*answers >= 2);
 }
