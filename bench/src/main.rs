@@ -118,7 +118,7 @@ enum Name {
     },
     /// The processor time and memory of a daemon that has nothing to do
     Idle,
-    /// 120 connections that ask a daemon for its status: how long an answer takes, and what throughput a load
+    /// 128 connections that ask a daemon for its status: how long an answer takes, and what throughput a load
     /// beside them loses
     Status,
     /// A stopped, a slow and a dead application: how they affect the others, and what escape costs

@@ -24,10 +24,9 @@ use std::time::{Duration, Instant};
 const SESSIONS: usize = 1000;
 /// Number of senders that are connected and idle, beside the one that sends.
 const PEERS: usize = 1000;
-/// Number of connections that ask for the daemon's status again and again. A process may have 128. Some are
-/// left to those whose answers are timed, which come one after the other: the place of the last one is free
-/// only when the daemon has seen its end.
-const ASKERS: usize = 120;
+/// Number of connections that ask for the daemon's status again and again: as many as a process may have.
+/// Where the answers to one of them are timed, that one is among them.
+const ASKERS: usize = 128;
 /// Time between two requests of one connection in the case [`Asking::EachSecond`], as a monitoring program
 /// asks.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -54,8 +53,8 @@ impl Asking {
 
     const fn words(self) -> &'static str {
         match self {
-            Self::EachSecond => "120 ask once a second",
-            Self::AtOnce => "120 ask without a pause",
+            Self::EachSecond => "128 ask once a second",
+            Self::AtOnce => "128 ask without a pause",
         }
     }
 }
@@ -82,7 +81,7 @@ pub fn run(run_size: RunSize) -> Result<Vec<Row>, Box<dyn Error>> {
         for _ in 0..run_size.samples {
             alone.push(load.large(bytes)?);
             let control = rig.control_socket();
-            asked.push(while_asked(&control, asking, || {
+            asked.push(while_asked(&control, ASKERS, asking, || {
                 let time = ThreadTime::begin(rig.daemon_pid(), is_beside_messages)?;
                 beside.push(load.large(bytes)?);
                 answering.push(time.percent()?);
@@ -90,7 +89,7 @@ pub fn run(run_size: RunSize) -> Result<Vec<Row>, Box<dyn Error>> {
             })?);
             // In a turn of its own: the thread that is timed asks more often than the others, and takes more
             // of the machine.
-            while_asked(&control, asking, || {
+            while_asked(&control, ASKERS - 1, asking, || {
                 let times = std::thread::scope(|scope| {
                     let asks = scope.spawn(|| {
                         times(&control, run_size.of(ANSWERS, 3)).map_err(|error| error.to_string())
@@ -153,34 +152,35 @@ fn idle_sender(rig: &Rig) -> Result<Sender, Box<dyn Error>> {
     Ok(Sender::connect(options)?)
 }
 
-/// Runs `work` while [`ASKERS`] connections ask for the status. Returns how many answers a second they get
+/// Runs `work` while `askers` connections ask for the status. Returns how many answers a second they get
 /// together.
 fn while_asked(
     control: &Path,
+    askers: usize,
     asking: Asking,
     work: impl FnOnce() -> Result<(), Box<dyn Error>>,
 ) -> Result<f64, Box<dyn Error>> {
     let (over, answers) = (AtomicBool::new(false), AtomicU64::new(0));
-    let streams = (0..ASKERS).map(|_| UnixStream::connect(control)).collect::<Result<Vec<_>, _>>()?;
+    let streams = (0..askers).map(|_| UnixStream::connect(control)).collect::<Result<Vec<_>, _>>()?;
     std::thread::scope(|scope| {
         let began = Instant::now();
-        let askers: Vec<_> = streams
+        let threads: Vec<_> = streams
             .into_iter()
             .enumerate()
             .map(|(number, stream)| {
                 let (over, answers) = (&over, &answers);
                 // The first requests are spread over the period.
                 #[allow(clippy::cast_precision_loss)] // hundreds
-                let first = PERIOD.mul_f64(number as f64 / ASKERS as f64);
+                let first = PERIOD.mul_f64(number as f64 / askers as f64);
                 scope.spawn(move || ask(stream, asking, first, over, answers))
             })
             .collect();
         let worked = work();
         over.store(true, Ordering::Relaxed);
         let span = began.elapsed().as_secs_f64();
-        for asker in askers {
-            asker.thread().unpark();
-            asker.join().map_err(|_| "a thread that asks panicked")??;
+        for thread in threads {
+            thread.thread().unpark();
+            thread.join().map_err(|_| "a thread that asks panicked")??;
         }
         worked?;
         #[allow(clippy::cast_precision_loss)] // thousands
