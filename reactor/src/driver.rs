@@ -167,7 +167,8 @@ impl<N: Nic, A: Application> Driver<N, A> {
     /// something for the driver. Returns `false` where there is something already; then nobody has to wake
     /// the caller. [`Self::wake_up`] takes it back.
     pub fn prepare_sleep(&mut self, now_ns: u64) -> bool {
-        if self.handler.must_try_again() || !self.handler.sessions.prepare_sleep() {
+        let has_broken_rings = self.handler.sessions.has_faulted();
+        if has_broken_rings || self.handler.must_try_again() || !self.handler.sessions.prepare_sleep() {
             return false;
         }
         let may_sleep = self.handler.workers.arm() && self.handler.nic.arm(now_ns);

@@ -6,6 +6,7 @@ use jet_fabric::memory::SharedMemory;
 use jet_wire::segment::{
     DELIVERY_USER_HEADER_MAX, DaemonEnd, Delivery, Notice, Place, Release, SlotWord, delivery_kind,
 };
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// An open session.
@@ -14,6 +15,8 @@ struct Session<A> {
     application: A,
     /// Whether something was delivered, or a notice was put, since the last publish.
     dirty: bool,
+    /// Whether its delivery ring turned out to be broken. Then it is shown nothing more.
+    is_faulted: bool,
     /// Number of the last notice, which tells notices apart.
     notices: u16,
     /// Mapping of the segment, kept for as long as `segment` points into it.
@@ -28,7 +31,8 @@ pub(crate) struct Sessions<A> {
     next_ticket: u64,
     open: Vec<u32>,
     dirty: Vec<u32>,
-    faulted: Vec<SessionId>,
+    /// Open sessions whose rings turned out to be broken, in that order.
+    faulted: VecDeque<SessionId>,
 }
 
 impl<A: Application> Sessions<A> {
@@ -41,7 +45,7 @@ impl<A: Application> Sessions<A> {
             next_ticket: 1,
             open: Vec::with_capacity(max),
             dirty: Vec::with_capacity(max),
-            faulted: Vec::with_capacity(max),
+            faulted: VecDeque::with_capacity(max),
         }
     }
 
@@ -53,6 +57,7 @@ impl<A: Application> Sessions<A> {
             segment: new.segment,
             application: new.application,
             dirty: false,
+            is_faulted: false,
             notices: 0,
             _memory: new.memory,
         });
@@ -109,6 +114,10 @@ impl<A: Application> Sessions<A> {
     /// it after [`Self::publish`].
     pub fn deliver(&mut self, session: SessionId, delivery: &Delivery, place: Place, user_header: &[u8]) {
         let Some(to) = self.sessions[session.0 as usize].as_mut() else { return };
+        if to.is_faulted {
+            // A delivery is missing. What came after it would be read in its place.
+            return;
+        }
         if user_header.len() > DELIVERY_USER_HEADER_MAX {
             to.segment.write_user_header(delivery.message, user_header);
         }
@@ -118,8 +127,9 @@ impl<A: Application> Sessions<A> {
         }
         // The number of slots bounds the deliveries that an honest application leaves in the ring. So a full
         // ring counts as broken, just like an impossible index.
-        if to.segment.deliveries.push(*delivery).is_err() && !self.faulted.contains(&session) {
-            self.faulted.push(session);
+        if to.segment.deliveries.push(*delivery).is_err() {
+            to.is_faulted = true;
+            self.faulted.push_back(session);
         }
         if !to.dirty {
             to.dirty = true;
@@ -132,6 +142,8 @@ impl<A: Application> Sessions<A> {
         // Those that are left keep their order, in which their releases are taken: a new session comes last,
         // so that applications which come and break their sessions hold up no older one.
         self.open.retain(|&open| open != session.0);
+        // It may have ended for another reason, and the number may be another's next.
+        self.faulted.retain(|&faulted| faulted != session);
         if let Some(closed) = self.sessions[session.0 as usize].take() {
             closed.application.ended(end);
         }
@@ -156,9 +168,15 @@ impl<A: Application> Sessions<A> {
         }
     }
 
-    /// Takes a session whose delivery ring turned out to be broken.
+    /// Whether there are open sessions whose delivery rings turned out to be broken.
+    #[inline]
+    pub fn has_faulted(&self) -> bool {
+        !self.faulted.is_empty()
+    }
+
+    /// Takes the open session whose delivery ring was the first that turned out to be broken.
     pub fn take_faulted(&mut self) -> Option<SessionId> {
-        self.faulted.pop()
+        self.faulted.pop_front()
     }
 
     /// Shows applications what was delivered, and wakes those that sleep.
@@ -167,6 +185,9 @@ impl<A: Application> Sessions<A> {
         while let Some(session) = self.dirty.pop() {
             let Some(session) = self.sessions[session as usize].as_mut() else { continue };
             session.dirty = false;
+            if session.is_faulted {
+                continue;
+            }
             session.segment.deliveries.publish();
             if session.segment.deliveries.wake_needed() {
                 session.application.wake();
@@ -198,5 +219,65 @@ impl<A: Application> Sessions<A> {
                 session.segment.releases.awake();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jet_wire::message::hello::AppName;
+    use jet_wire::segment::{SegmentLayout, SegmentShape, daemon_end};
+
+    struct Nobody;
+
+    impl Application for Nobody {
+        fn wake(&mut self) {}
+
+        fn stands_still(&mut self, _standstill: Option<Standstill>) {}
+
+        fn ended(self, _end: SessionEnd) {}
+    }
+
+    fn session(shape: SegmentShape) -> NewSession<Nobody> {
+        let bytes = SegmentLayout::new(shape).total_bytes();
+        let memory = Arc::new(SharedMemory::new("test-session", bytes, false).unwrap());
+        // SAFETY: the mapping is zeroed and page-aligned, and the session keeps it as long as this end. There
+        // is no other.
+        let segment = unsafe { daemon_end(memory.base(), memory.bytes(), shape) }.unwrap();
+        let app = AppName::new("store").unwrap();
+        let application = Nobody;
+        NewSession { app, class: 0, takes_memory: false, process: None, segment, memory, application }
+    }
+
+    #[test]
+    fn a_broken_ring_is_its_own_sessions_and_of_no_later_one_with_its_number() {
+        let (shape, number) = (SegmentShape::new(8, 8), SessionId(0));
+        let mut sessions = Sessions::new(1);
+        sessions.attach(number, session(shape));
+        let withdrawn = Delivery {
+            kind: delivery_kind::WITHDRAWN,
+            flags: 0,
+            user_header_bytes: 0,
+            slot: 0,
+            message: 0,
+            generations: 0,
+            offset: 0,
+            message_bytes: 0,
+            bytes: 0,
+            slab: 0,
+            tag: 0,
+            sequence: 0,
+            sender: 0,
+            user_header: [0; DELIVERY_USER_HEADER_MAX],
+        };
+        for _ in 0..=shape.delivery_cells {
+            assert!(!sessions.has_faulted());
+            sessions.deliver(number, &withdrawn, Place { slab: 0, escaped: false }, b"");
+        }
+        assert!(sessions.has_faulted());
+        // It ends for another reason, before its turn comes.
+        sessions.close(number, SessionEnd::Gone);
+        sessions.attach(number, session(shape));
+        assert!(!sessions.has_faulted() && sessions.take_faulted().is_none());
     }
 }

@@ -51,6 +51,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
             worked = true;
         }
         worked |= others(self);
+        worked |= self.handler.sessions.has_faulted();
         let due = self.receiver.next_tick_due(now_ns);
         if due {
             self.receiver.handle_tick(now_ns, &mut self.handler);
@@ -64,7 +65,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
             self.repair(now_ns);
             self.handler.publish();
         }
-        worked
+        worked || self.handler.sessions.has_faulted()
     }
 
     /// Reports memory that was lost to the receiver. Returns `false` if there was none.
@@ -212,18 +213,18 @@ impl<N: Nic, A: Application> Driver<N, A> {
         worked
     }
 
-    /// Reports to the receiver what the effect handler could not carry out.
+    /// Reports to the receiver what the effect handler could not carry out: all READs, and the first session
+    /// whose ring is broken. An end visits the record of every message, and many rings may break at once. The
+    /// others follow in the next turns.
     fn repair(&mut self, now_ns: u64) {
-        loop {
-            let mut repaired = self.fail_unposted_reads(now_ns);
-            while let Some(session) = self.handler.sessions.take_faulted() {
-                self.receiver.handle_session_fault(now_ns, session, ReleaseError::Ring, &mut self.handler);
-                repaired = true;
-            }
-            if !repaired {
-                return;
-            }
+        let mut repaired = self.fail_unposted_reads(now_ns);
+        if let Some(session) = self.handler.sessions.take_faulted() {
+            self.receiver.handle_session_fault(now_ns, session, ReleaseError::Ring, &mut self.handler);
+            repaired = true;
+        }
+        while repaired {
             self.receiver.flush(now_ns, &mut self.handler);
+            repaired = self.fail_unposted_reads(now_ns);
         }
     }
 

@@ -3,6 +3,7 @@
 
 use jet_client::send::{Driver as SenderDriver, Ended, NicSource, SendConnectError, SenderOptions};
 use jet_core::{Config, Receiver, ReleaseError, SessionEnd, Standstill};
+use jet_fabric::Address;
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{Access, Nic};
 use jet_fabric::soft::{SoftNic, SoftOptions};
@@ -104,6 +105,7 @@ struct World {
     app: AppEnd,
     pool: Arc<SharedMemory>,
     log: Log,
+    address: Address,
     /// Payload of the large message, as it was delivered.
     whole: Vec<u8>,
     _segment: Arc<SharedMemory>,
@@ -148,9 +150,9 @@ impl World {
     /// Makes a world whose driver has a NIC of these sizes, and may have so many sessions.
     fn with(manner: Manner, sessions_max: u32, options: SoftOptions) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let address = format!("shm:{}", folder.path().join("nic.sock").display()).parse().unwrap();
+        let address: Address = format!("shm:{}", folder.path().join("nic.sock").display()).parse().unwrap();
         let config = Config {
-            peers_max: 4,
+            peers_max: 5,
             sessions_max,
             session_slots: SLOTS,
             session_messages: MESSAGES,
@@ -174,7 +176,7 @@ impl World {
         let log = Log::default();
         let (new, app, segment) = session("disk", &log);
         let ticket = driver.open(new).unwrap();
-        let options = SenderOptions::new(address, "disk");
+        let options = SenderOptions::new(address.clone(), "disk");
         let nic = Box::new(SoftNic::new(SoftOptions::default()).unwrap());
         let sender = SenderDriver::new(&options, 7, nic, Box::new(NoOther)).unwrap();
         let whole = vec![0; LARGE_BYTES];
@@ -187,6 +189,7 @@ impl World {
             app,
             pool,
             log,
+            address,
             whole,
             _segment: segment,
             _folder: folder,
@@ -350,6 +353,116 @@ fn sessions_that_are_broken_at_once_end_one_a_turn_and_an_honest_one_stays() {
     world.sender.send_small(world.now_ns(), 1, b"", &[byte(1, 0)]).unwrap();
     world.until(|world| world.sender.poll_end().is_some());
     assert!(matches!(log.take()[..], [Seen::Delivered { tag: 1, .. }]));
+}
+
+/// An application that fills its ring, and the sender that sends to it.
+struct Filler {
+    app: AppEnd,
+    sender: SenderDriver,
+    delivered: u64,
+    _memory: Arc<SharedMemory>,
+}
+
+impl Filler {
+    /// Registers an application of this name, and connects a sender to it.
+    fn new(world: &mut World, name: &str) -> Self {
+        let (new, app, memory) = session(name, &world.log);
+        world.driver.open(new).unwrap();
+        let options = SenderOptions::new(world.address.clone(), name);
+        let nic = Box::new(SoftNic::new(SoftOptions::default()).unwrap());
+        let mut sender = SenderDriver::new(&options, 7, nic, Box::new(NoOther)).unwrap();
+        world.until(|world| {
+            sender.drive(world.now_ns());
+            sender.is_connected()
+        });
+        Self { app, sender, delivered: 0, _memory: memory }
+    }
+
+    fn send(&mut self, now_ns: u64) -> bool {
+        self.sender.send_small(now_ns, 0, b"", &[0]).is_ok()
+    }
+
+    /// Gives back what was delivered, without freeing its cell of the ring. Returns how much it was.
+    fn give_back(&mut self) -> u64 {
+        let before = self.delivered;
+        while let Some(delivery) = self.app.deliveries.pop().unwrap() {
+            let (index, generation) = (delivery.slot, delivery.slot_generation());
+            let kind = release_kind::SLICES_AND_FINISH;
+            let release = Release { index, generation, first: 0, count: 1, kind, reserved: 0, code: 0 };
+            self.app.releases.push(release).unwrap();
+            self.delivered += 1;
+        }
+        self.app.releases.publish();
+        self.delivered - before
+    }
+
+    /// Takes the ends of its messages. Returns how many there were.
+    fn hear(&mut self, now_ns: u64) -> usize {
+        self.sender.drive(now_ns);
+        std::iter::from_fn(|| self.sender.poll_end()).count()
+    }
+}
+
+#[test]
+fn rings_that_break_at_once_end_their_sessions_one_a_turn_and_nobody_sleeps_over_them() {
+    let mut world = World::with(Manner::Honest, 8, SoftOptions::default());
+    world.until(|world| world.sender.is_connected());
+    let mut fillers = ["first", "second", "third", "fourth"].map(|name| Filler::new(&mut world, name));
+    let cells = u64::from(SegmentShape::new(SLOTS, MESSAGES).delivery_cells);
+    for filler in &mut fillers {
+        let (mut sent, mut ended) = (0, 0);
+        world.until(|world| {
+            if sent < cells {
+                sent += u64::from(filler.send(world.now_ns()));
+            }
+            ended += filler.hear(world.now_ns()) as u64;
+            filler.give_back();
+            ended == cells
+        });
+        assert_eq!(filler.delivered, cells, "its ring is full");
+    }
+    world.until(|world| world.driver.prepare_sleep(world.now_ns()));
+    world.driver.wake_up();
+    let is_over = |world: &World| {
+        let seen = world.log.take();
+        assert!(seen.iter().all(|seen| matches!(seen, Seen::SessionOver(_))), "{seen:?}");
+        seen.len()
+    };
+    assert_eq!(is_over(&world), 0);
+    // One more for each, in one turn.
+    let now_ns = world.now_ns();
+    for filler in &mut fillers {
+        assert!(filler.send(now_ns));
+        filler.hear(now_ns);
+    }
+    for turn in 1..=fillers.len() as u64 {
+        assert!(world.driver.turn(now_ns + turn, |_| false), "some wait in turn {turn}");
+        assert_eq!(is_over(&world), 1, "in turn {turn}");
+        assert_eq!(world.driver.receiver().stats().session_faults, turn);
+        let some_wait = turn < fillers.len() as u64;
+        assert!(!(some_wait && world.driver.prepare_sleep(now_ns + turn)), "in turn {turn}");
+        // A ring that is broken has room again, and yet nothing comes after what is missing.
+        for filler in &mut fillers {
+            filler.app.deliveries.advance();
+            // Not in the later turns, which have nothing else to do.
+            if turn == 1 {
+                filler.send(now_ns + turn);
+                filler.hear(now_ns + turn);
+            }
+            assert_eq!(filler.give_back(), 0, "in turn {turn}");
+        }
+    }
+    world.until(|world| {
+        let now_ns = world.now_ns();
+        fillers.iter_mut().all(|filler| {
+            filler.hear(now_ns);
+            filler.sender.in_flight() == 0
+        })
+    });
+    assert!(fillers.iter_mut().all(|filler| filler.give_back() == 0));
+    world.sender.send_small(world.now_ns(), 1, b"", &[byte(1, 0)]).unwrap();
+    world.until(|world| world.sender.poll_end().is_some());
+    assert!(matches!(world.log.take()[..], [Seen::Delivered { tag: 1, .. }]), "others go on");
 }
 
 #[test]
