@@ -18,7 +18,8 @@ const SUBJECT_BURST: u32 = 8;
 const SPAN: Duration = Duration::from_secs(10);
 /// Most kinds that are counted at once. Further keys of a place in the source share one count.
 const KINDS_MAX: usize = 256;
-/// Most subjects that are counted at once. Further subjects have the counts of their kind alone.
+/// Most subjects that are counted at once: those of which lines were written in the present span, so at most
+/// [`KIND_BURST`] of each kind. Further subjects have the counts of their kind alone.
 const SUBJECTS_MAX: usize = 512;
 /// Places of the table that may hold a subject's count. The cost of finding it is therefore bounded.
 const PROBES: usize = 8;
@@ -218,32 +219,36 @@ impl Limit {
             self.uncounted.store(0, Ordering::Relaxed);
             counts.uncounted_since = now;
         }
+        let at = hash.and_then(|hash| counts.place_of(kind, hash, now));
         let mut left_out = 0;
-        if let Some(hash) = hash
-            && let Some(at) = counts.place_of(kind, hash, now)
+        if let Some((found, count)) = at.and_then(|at| counts.subjects[at].as_mut())
+            && found == kind
         {
-            let slot = &mut counts.subjects[at];
+            count.begin(now);
+            if count.written >= SUBJECT_BURST {
+                self.note_due(count.due());
+                return count.leave_out(1);
+            }
+            left_out = std::mem::take(&mut count.left_out);
+        }
+        let whole = counts.whole(&kind.place, now);
+        whole.begin(now);
+        if whole.written >= KIND_BURST {
+            // Counted with the kind, not the subject: subjects may be many, and each count becomes a line.
+            self.note_due(whole.due());
+            return whole.leave_out(left_out + 1);
+        }
+        whole.written += 1;
+        left_out += std::mem::take(&mut whole.left_out);
+        if let Some(slot) = at.map(|at| &mut counts.subjects[at]) {
             if slot.as_ref().is_none_or(|(found, _)| found != kind) {
                 _replaced = slot.replace((kind.clone(), Count::at(now)));
             }
             if let Some((_, count)) = slot {
-                count.begin(now);
-                if count.written >= SUBJECT_BURST {
-                    self.note_due(count.due());
-                    return count.leave_out(1);
-                }
                 count.written += 1;
-                left_out += std::mem::take(&mut count.left_out);
             }
         }
-        let count = counts.whole(&kind.place, now);
-        count.begin(now);
-        if count.written >= KIND_BURST {
-            self.note_due(count.due());
-            return count.leave_out(left_out + 1);
-        }
-        count.written += 1;
-        Decision::Write { left_out: left_out + std::mem::take(&mut count.left_out) }
+        Decision::Write { left_out }
     }
 
     /// Decides about a line while other threads use the counts: a few such lines are written.
@@ -381,8 +386,10 @@ mod tests {
         let mut last = start;
         for span in 0..4u32 {
             last = start + 2 * span * SPAN;
+            // A kind writes lines about so many subjects in a span, so these are lines of many kinds.
             for subject in 0..100_000 {
-                limit.decide(&kind(Some(u64::from(span) << 32 | subject)), last);
+                let place = Place::Source(Identifier(HERE), Some(subject % 200));
+                limit.decide(&Kind { place, subject: Some(u64::from(span) << 32 | subject) }, last);
             }
             assert!(held(&limit) > SUBJECTS_MAX / 2);
             // What was left out is reported, so that its counts make room.
@@ -390,6 +397,62 @@ mod tests {
         }
         let fresh = kind(Some(u64::MAX));
         assert_eq!(written(&limit, &fresh, last + 2 * SPAN, 1000), SUBJECT_BURST as usize);
+    }
+
+    #[test]
+    fn who_writes_no_line_takes_no_place_of_a_subject() {
+        let (limit, now) = (Limit::new(), Instant::now());
+        for subject in 0..100_000 {
+            limit.decide(&kind(Some(subject)), now);
+        }
+        assert_eq!(limit.counts.lock().unwrap().subjects.iter().flatten().count(), KIND_BURST as usize);
+        let other = |subject| Kind { place: Place::Panic, subject: Some(subject) };
+        let each = [1, 2, 3].map(|subject| written(&limit, &other(subject), now, 1000));
+        assert_eq!(each, [SUBJECT_BURST as usize; 3], "those of another kind are counted");
+    }
+
+    #[test]
+    fn more_subjects_than_are_counted_fill_no_log_and_every_line_is_written_or_told() {
+        const SUBJECTS: u64 = 4 * SUBJECTS_MAX as u64;
+        const LINES: u32 = 2 * SUBJECT_BURST;
+        let (limit, start) = (Limit::new(), Instant::now());
+        let (mut written, mut told, mut sent) = (0, 0, 0);
+        for span in 0..6u32 {
+            let (before, mut lines) = (written, 0);
+            // Lines come all the time, so subjects and their kind begin their spans at different times. Some
+            // of the many are those of the span before. A few are loud: before the others or after them.
+            let loud = (0..4 * 2 * SUBJECT_BURST).map(|line| u64::MAX - u64::from(line) % 4);
+            let many = u64::from(span) * SUBJECTS / 2;
+            let many = many..many + SUBJECTS;
+            let subjects: Vec<_> = match span % 3 {
+                2 => many.chain(loud).collect(),
+                _ => loud.chain(many).collect(),
+            };
+            for line in 0..LINES {
+                let now = start + span * SPAN + SPAN * line / LINES;
+                for &subject in &subjects {
+                    let kind = kind(Some(subject));
+                    sent += 1;
+                    if let Decision::Write { left_out } = limit.decide(&kind, now) {
+                        (written, told) = (written + 1, told + left_out);
+                        limit.note(&kind, Level::WARN, "bad");
+                    }
+                }
+            }
+            // The log's thread may be late.
+            let (end, is_last) = (start + (span + 1) * SPAN, span == 5);
+            let reports = if span % 2 == 1 { limit.take_unreported(end, is_last).0 } else { Vec::new() };
+            for report in reports {
+                assert_eq!(&*report.message, "bad");
+                (lines, told) = (lines + 1, told + report.left_out);
+            }
+            lines += written - before;
+            // A few subjects wrote so many lines that they are told of by themselves.
+            let most = u64::from(KIND_BURST + 2 * KIND_BURST / SUBJECT_BURST + 1);
+            // A report counts as a line of the next span.
+            assert!((u64::from(KIND_BURST - 1)..=most).contains(&lines), "{lines} lines in span {span}");
+        }
+        assert_eq!(written + told, sent);
     }
 
     #[test]
