@@ -173,6 +173,10 @@ pub(super) fn run(args: Args) -> ExitCode {
             tracing::info!(target: ASKED_FOR, "{} is left out: {what}", source.display());
         }
         Event::Skipped { .. } => {}
+        Event::NotTaken(why) => tracing::error!(
+            "{why}. The connection is lost until then; trying again for {} s",
+            args.retry_for.as_secs_f64()
+        ),
         Event::Link(link) => log_link(&args, link),
         Event::Tick(sent) => progress.set(sent.bytes, format!("{} files", sent.files)),
     };

@@ -19,6 +19,7 @@ mod parts;
 mod places;
 mod receiver_slow_on_purpose;
 mod refusals;
+mod regions;
 mod round_trip;
 mod sources;
 mod storm;

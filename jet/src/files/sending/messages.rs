@@ -300,12 +300,17 @@ impl Sending<'_> {
     }
 
     fn handle_refusal(&mut self, id: u64, what: InFlightKind, status: AckStatus) {
-        let job = job_of(&mut self.jobs, id);
         let text = match status {
             AckStatus::Rejected(code) => reject::explain(code),
             AckStatus::PeerLost => {
-                "the connection was lost and not made again in time; start the daemon and send again"
-                    .to_owned()
+                // This end may have given up before anything else was looked at.
+                self.check_memory();
+                match &self.not_taken {
+                    Some((why, _)) => format!("the connection was lost and not made again in time: {why}"),
+                    None => "the connection was lost and not made again in time; start the daemon and send \
+                             again"
+                        .to_owned(),
+                }
             }
             status => status.to_string(),
         };
@@ -317,6 +322,7 @@ impl Sending<'_> {
             AckStatus::TooLarge => matches!(what, InFlightKind::Span { .. } | InFlightKind::Whole { .. }),
             _ => false,
         };
+        let job = job_of(&mut self.jobs, id);
         // The file is sent again in any case, under another file id.
         let of_no_account = lost || status == AckStatus::Rejected(reject::PATH_UNKNOWN.get());
         match (&job.abort, lost) {

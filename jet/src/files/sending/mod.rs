@@ -19,7 +19,7 @@ use super::path::printable;
 use super::proof::{BLOCK_BYTES, Hash};
 use super::walk::{Found, Walk};
 use file::{Abort, Attempts, FileJob};
-use jet_client::send::{BufferError, SendError, Sender, Ticket, WaitError};
+use jet_client::send::{BufferError, SendConnectError, SendError, Sender, Ticket, WaitError};
 use source::Span;
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -90,6 +90,9 @@ pub enum Event<'a> {
         /// Kind of the thing that was found, in words.
         what: &'static str,
     },
+    /// The receiver ended the connection, since it does not take memory of this sender. Carries why, and what
+    /// to change. Told once for each reason in a row; connecting is tried again.
+    NotTaken(&'a SendConnectError),
     /// The state of the connection changed, or the receiver began or ceased to consume messages.
     Link(Link),
     /// Some time has passed. Carries the counts so far.
@@ -178,6 +181,9 @@ pub struct Sending<'a> {
     fatal: Option<String>,
     interrupted: bool,
     watch: Watch,
+    /// Why the receiver does not take this sender's memory, and how many messages were consumed when it said
+    /// so. `None` once more are consumed.
+    not_taken: Option<(SendConnectError, u64)>,
     tell: &'a mut dyn FnMut(Event<'_>),
 }
 
@@ -203,6 +209,7 @@ impl<'a> Sending<'a> {
             fatal: None,
             interrupted: false,
             watch: Watch::default(),
+            not_taken: None,
             tell,
         }
     }
@@ -278,6 +285,7 @@ impl<'a> Sending<'a> {
         if self.fatal.is_some() {
             return;
         }
+        self.check_memory();
         let protocol = self.sender.stats().protocol;
         let counts = Counts {
             connections: protocol.connections,
@@ -287,6 +295,20 @@ impl<'a> Sending<'a> {
         self.watch.check(self.sender.is_connected(), counts, Instant::now(), |link| {
             (self.tell)(Event::Link(link));
         });
+    }
+
+    /// Reports that the receiver ended the connection for memory that it does not take. It may have stood for
+    /// long: memory is registered when there are pieces for it.
+    fn check_memory(&mut self) {
+        let consumed = self.sent.ends.consumed;
+        self.not_taken.take_if(|(_, before)| consumed > *before);
+        let Some(failure @ SendConnectError::Region { .. }) = self.sender.take_failure() else { return };
+        let is_told =
+            self.not_taken.as_ref().is_some_and(|(told, _)| told.to_string() == failure.to_string());
+        if !is_told {
+            (self.tell)(Event::NotTaken(&failure));
+        }
+        self.not_taken = Some((failure, consumed));
     }
 
     /// Counts the files and directories that were not tried before an early end.
