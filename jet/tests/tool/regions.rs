@@ -58,9 +58,9 @@ fn start(host: &Host, retry_for: &str) -> ([Process; 3], Crowd) {
     ([daemon, recv, send], crowd)
 }
 
-const NOT_TAKEN: &str = "does not take a region of this sender's memory: the receiver reads as many regions as \
-                         it can, of all senders on this host together; stop some of them, or raise the \
-                         descriptors of the jetd there (ulimit -n, in a service LimitNOFILE)";
+const NOT_TAKEN: &str = "does not take a region of this sender's memory: the receiver reads as many regions \
+     as it can, of all senders on this host together; stop some of them, or raise the descriptors of the \
+     jetd there (ulimit -n, in a service LimitNOFILE)";
 
 #[test]
 fn memory_that_is_not_taken_while_files_are_sent_is_named_with_what_to_do() {

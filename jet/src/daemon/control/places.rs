@@ -3,8 +3,8 @@
 //! The connection of a registered application needs no place here; `limits.sessions` bounds those. For all
 //! others the rules are:
 //! * There are [`PLACES`] places. One source, which is a process, has at most half of them.
-//! * Before anybody goes for a newcomer, or a newcomer is refused, the places of clients that have hung up are
-//!   free. Nobody is told.
+//! * Before anybody goes for a newcomer, or a newcomer is refused, the places of clients that have hung up
+//!   are freed. Nobody is told.
 //! * A newcomer whose source has its share takes the place of the connection of its own source that has been
 //!   idle longest. A newcomer that finds all places taken takes that of the connection that has been idle
 //!   longest of all.
