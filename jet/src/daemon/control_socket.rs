@@ -2,7 +2,9 @@
 //! start if a living daemon has the file. The daemon removes its file when it ends.
 
 use super::DaemonError;
+use jet_fabric::unix::refuse_fds;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tokio::net::UnixListener;
@@ -29,6 +31,9 @@ pub(super) fn bind(path: &Path) -> Result<UnixListener, DaemonError> {
         Err(_) => {}
     }
     let listener = UnixListener::bind(path).map_err(failed)?;
+    // Nothing that a client says has files. The close of one may wait, and the control thread would wait with
+    // it. Before Linux 6.16 they cannot be refused.
+    let _ = refuse_fds(listener.as_fd());
     // Every process that may connect can read every message in the pool: only owner and group may.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE)).map_err(failed)?;
     Ok(listener)

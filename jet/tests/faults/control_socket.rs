@@ -7,8 +7,10 @@ use crate::traffic::Traffic;
 use jet_control::frame::{FRAME_BYTES_MAX, FrameDecoder};
 use jet_control::protocol::PROTOCOL_VERSION;
 use jet_control::{ControlConnection, ControlRequest, ControlResponse, ErrorCode};
+use jet_fabric::unix::{refuse_fds, send_with_fds};
 use jet_test_support::waiting::{WAIT_LIMIT, until};
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -80,6 +82,19 @@ fn what_cannot_be_read_is_answered_and_hung_up_on() {
     drop((silent, halting));
     rig.wait_whole();
     assert_eq!((good.reported("registered"), good.reported("wrong")), (1, 0));
+}
+
+#[test]
+fn a_file_that_a_client_sends_is_refused() {
+    let rig = Rig::start(&[]);
+    let stream = UnixStream::connect(rig.control()).expect("the daemon listens");
+    let refused = refuse_fds(UnixStream::pair().unwrap().0.as_fd());
+    let sent = send_with_fds(stream.as_fd(), b"?", &[stream.as_fd()]);
+    match refused {
+        Ok(()) => assert_eq!(sent.unwrap_err().raw_os_error(), Some(libc::EPERM)),
+        // Before Linux 6.16.
+        Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ENOPROTOOPT)),
+    }
 }
 
 #[test]

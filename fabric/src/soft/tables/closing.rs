@@ -5,8 +5,9 @@
 //! for, not even at the NIC's end.
 //!
 //! There are few such threads, and one source has at most a quarter of them. So a peer whose files do not
-//! close keeps others' files from being closed only with several processes. Then nobody new is let in
-//! ([`Closing::is_full`]), since each newcomer may send one more file. Connections that stand go on.
+//! close keeps others' files from being closed only with several processes. Where too many files wait, nobody
+//! new is let in ([`Closing::is_full`]), since each newcomer may send one more, and what it has sent is known
+//! only when it was accepted. Connections that stand go on.
 
 use crate::soft::source::Source;
 use std::collections::VecDeque;
