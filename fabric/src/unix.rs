@@ -14,10 +14,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 pub const FDS_MAX: usize = 8;
 
 const ANCILLARY_BYTES: usize = rustix::cmsg_space!(ScmRights(FDS_MAX));
-/// Space for all descriptors that the kernel sends with one message (`SCM_MAX_FD`). The kernel would close
-/// those without space before the call returns, and such a close may wait.
-const ALL_ANCILLARY_BYTES: usize = rustix::cmsg_space!(ScmRights(253));
-
 /// Sends bytes with descriptors in one call, and returns how many bytes were taken. The descriptors go with
 /// the first byte.
 ///
@@ -32,36 +28,6 @@ pub fn send_with_fds(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>
     Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?)
 }
 
-/// Bytes and descriptors that one call received.
-#[derive(Debug)]
-pub(crate) struct Received {
-    /// Number of the bytes. 0 where no descriptor came either: the other end closed.
-    pub(crate) bytes: usize,
-    /// The descriptors that came (close-on-exec), which may be more than [`FDS_MAX`].
-    pub(crate) fds: Vec<OwnedFd>,
-    /// Whether further descriptors came, for which this process had none left. They are closed.
-    pub(crate) is_cut: bool,
-}
-
-/// Receives bytes and the descriptors that came with them.
-///
-/// # Errors
-/// What the system says.
-pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Received> {
-    let mut space = [MaybeUninit::uninit(); ALL_ANCILLARY_BYTES];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let got = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
-    let mut fds = Vec::new();
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            fds.extend(rights);
-        }
-    }
-    // There is space for all, so the kernel stops at the first descriptor that it cannot make.
-    let is_cut = got.flags.contains(ReturnFlags::CTRUNC);
-    Ok(Received { bytes: got.bytes, fds, is_cut })
-}
-
 /// Receives bytes and the descriptors that came with them (close-on-exec). 0 bytes mean that the other end
 /// closed.
 ///
@@ -69,25 +35,91 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Re
 /// What the system says; `InvalidData` where more descriptors came than [`FDS_MAX`], and `EMFILE` where this
 /// process has none left for those that came (all are closed).
 pub fn receive_with_fds(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
-    let received = receive(socket, bytes)?;
-    if received.fds.len() > FDS_MAX {
+    let mut space = [MaybeUninit::uninit(); ANCILLARY_BYTES];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let got = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let fds = fds_of(&mut ancillary);
+    let is_cut = got.flags.contains(ReturnFlags::CTRUNC);
+    // The kernel stops at the first descriptor that it cannot make, and at the end of the space.
+    if is_cut && fds.len() < FDS_MAX {
+        return Err(Errno::MFILE.into());
+    }
+    // The space may have padding, where one more fits.
+    if is_cut || fds.len() > FDS_MAX {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the other end sent more than 8 descriptors"));
     }
-    if received.is_cut { Err(Errno::MFILE.into()) } else { Ok((received.bytes, received.fds)) }
+    Ok((got.bytes, fds))
 }
 
-/// Ends a Unix socket both ways, and returns whether nothing waits unread in it. `false` where that cannot be
-/// told.
+fn fds_of(ancillary: &mut RecvAncillaryBuffer<'_>) -> Vec<OwnedFd> {
+    let mut fds = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    fds
+}
+
+/// Message that was looked at or received.
+#[derive(Debug)]
+pub(crate) struct Received {
+    /// Number of its bytes. 0 without descriptors: the other end closed.
+    pub(crate) bytes: usize,
+    /// The descriptors that came with it (close-on-exec), four at most. Their close may wait.
+    pub(crate) fds: Vec<OwnedFd>,
+    /// Whether there are more descriptors than space for them, or this process has too few left. Then the
+    /// message was not taken: the kernel would close the others, which may wait.
+    pub(crate) is_left: bool,
+}
+
+/// Receives a message that comes with one descriptor at most, from a socket with one reader.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn receive_with_one_fd(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Received> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC;
+    let got = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut ancillary, flags)?;
+    let fds = fds_of(&mut ancillary);
+    let is_left = got.flags.contains(ReturnFlags::CTRUNC);
+    if !is_left {
+        // The kernel lets go of its own copies of the files: these are others, so nothing is closed.
+        while matches!(recv(socket, &mut bytes[..0], RecvFlags::DONTWAIT), Err(Errno::INTR)) {}
+    }
+    Ok(Received { bytes: got.bytes, fds, is_left })
+}
+
+/// Messages that [`shut_down`] takes out of a socket, at most.
+const TAKEN_MAX: usize = 64;
+
+/// Ends a Unix socket both ways, and returns whether nothing waits unread in it that may carry files. `false`
+/// where that cannot be told.
 pub(crate) fn shut_down(socket: BorrowedFd<'_>) -> bool {
-    // With credentials, each message has something beside its bytes, which is cut off here. That tells a
-    // message without bytes from none.
+    // With credentials, each message has something beside its bytes. That tells a message without bytes from
+    // none. There is space for the credentials, and for no files.
     if sockopt::set_socket_passcred(socket, true).is_err() || shutdown(socket, Shutdown::Both).is_err() {
         return false;
     }
-    let (mut byte, mut nothing) = ([0], RecvAncillaryBuffer::default());
-    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-    let found = recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut nothing, flags);
-    found.is_ok_and(|found| found.bytes == 0 && !found.flags.contains(ReturnFlags::CTRUNC))
+    for _ in 0..TAKEN_MAX {
+        let mut byte = [0];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        match recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, flags) {
+            Ok(found) if found.flags.contains(ReturnFlags::CTRUNC) => return false,
+            Ok(_) if ancillary.drain().next().is_none() => return true,
+            Ok(_) => {}
+            // The other end was closed with something unread. It is told once.
+            Err(Errno::INTR | Errno::CONNRESET) => continue,
+            Err(_) => return false,
+        }
+        if recv(socket, &mut byte[..], RecvFlags::DONTWAIT).is_err() {
+            return false;
+        }
+    }
+    false
 }
 
 /// Socket option that says whether descriptors may be sent to a Unix socket, since Linux 6.16.
@@ -232,32 +264,66 @@ mod tests {
     use super::*;
 
     fn pair() -> (OwnedFd, OwnedFd) {
-        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+    }
+
+    fn take(socket: &OwnedFd) -> Received {
+        receive_with_one_fd(socket.as_fd(), &mut [0; 8]).unwrap()
     }
 
     #[test]
-    fn a_socket_is_drained_where_no_message_waits_not_even_an_empty_one() {
+    fn a_message_with_more_files_than_one_may_have_stays_with_them() {
+        let (near, far) = pair();
+        for files in [0, 1, 2, FDS_MAX] {
+            let is_left = files == FDS_MAX;
+            send_with_fds(far.as_fd(), b"hello", &vec![far.as_fd(); files]).unwrap();
+            let received = take(&near);
+            assert_eq!((received.bytes, received.is_left), (5, is_left), "{files}");
+            assert_eq!(received.fds.len() == files, !is_left, "{files}: {received:?}");
+            assert!(received.fds.len() <= 4, "{received:?}");
+            // What was left is there yet, and may be taken.
+            match receive_with_fds(near.as_fd(), &mut [0; 8]) {
+                Ok((got, fds)) => assert!(is_left && got == 5 && fds.len() == files),
+                Err(error) => assert!(!is_left && error.kind() == io::ErrorKind::WouldBlock, "{error}"),
+            }
+        }
+        drop(far);
+        let received = take(&near);
+        assert!(received.bytes == 0 && received.fds.is_empty() && !received.is_left);
+    }
+
+    #[test]
+    fn a_socket_is_drained_where_no_message_with_a_file_waits() {
         for messages in [&[][..], &[&b"x"[..]], &[b""], &[b"", b"", b"x"]] {
             let (near, far) = pair();
             for message in messages {
                 send(&far, message, SendFlags::empty()).unwrap();
             }
-            assert_eq!(shut_down(near.as_fd()), messages.is_empty(), "{messages:?}");
+            assert!(shut_down(near.as_fd()), "{messages:?}");
             // From then on, nothing can be sent.
             assert_eq!(send(&far, b"x", SendFlags::NOSIGNAL), Err(Errno::PIPE));
-            let mut bytes = [0; 8];
-            for message in messages {
-                assert_eq!(recv(&near, &mut bytes, RecvFlags::DONTWAIT).unwrap().0, message.len());
-            }
-            assert!(shut_down(near.as_fd()));
             drop(far);
             assert!(shut_down(near.as_fd()));
+            // With a file, behind these. It stays in its message.
+            let (near, far) = pair();
+            for message in messages {
+                send(&far, message, SendFlags::empty()).unwrap();
+            }
+            send_with_fds(far.as_fd(), b"", &[far.as_fd()]).unwrap();
+            assert!(!shut_down(near.as_fd()), "{messages:?}");
+            assert!(!shut_down(near.as_fd()), "it is there yet");
         }
-        // With a file, which stays in its message.
+        // Its other end was closed before it had read what came, and the system tells that as an error.
         let (near, far) = pair();
-        send_with_fds(far.as_fd(), b"", &[far.as_fd()]).unwrap();
-        assert!(!shut_down(near.as_fd()));
-        assert_eq!(receive(near.as_fd(), &mut [0; 8]).unwrap().fds.len(), 1);
+        send(&near, b"x", SendFlags::empty()).unwrap();
+        drop(far);
+        assert!(shut_down(near.as_fd()));
+        // More than is looked at.
+        let (near, far) = pair();
+        rustix::net::sockopt::set_socket_send_buffer_size(&far, 1 << 20).unwrap();
+        let many = (0..=TAKEN_MAX).take_while(|_| send(&far, b"x", SendFlags::DONTWAIT).is_ok()).count();
+        assert_eq!(shut_down(near.as_fd()), many < TAKEN_MAX, "{many}");
     }
 
     #[test]

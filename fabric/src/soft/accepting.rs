@@ -45,7 +45,7 @@ pub(crate) trait Accepting {
     fn said(socket: &OwnedFd) -> Said;
 
     /// Whether nobody may be accepted until what earlier connections left is closed.
-    fn is_held_up(tables: &Tables) -> bool;
+    fn is_held_up(tables: &mut Tables) -> bool;
 
     /// Closes a socket that this end has read nothing from.
     fn close(tables: &mut Tables, socket: OwnedFd, source: Source);
@@ -140,6 +140,10 @@ pub(crate) trait Accepting {
     fn look_at_stranger(&mut self, tables: &mut Tables, place: u32, leaves: bool) {
         match self.strangers().look(tables, place, leaves, Self::said) {
             Looked::Stays => {}
+            // Whoever is let in may bring one file more. Who waits here comes in no sooner than others.
+            Looked::Request(socket, source) if Self::is_held_up(tables) => {
+                Self::close(tables, socket, source)
+            }
             Looked::Request(socket, source) => self.let_in(tables, socket, source),
             Looked::Leaves(socket, source) => Self::close(tables, socket, source),
         }

@@ -60,12 +60,12 @@ impl Accepting for Shm {
         said(socket)
     }
 
-    fn is_held_up(tables: &Tables) -> bool {
+    fn is_held_up(tables: &mut Tables) -> bool {
         tables.disposal.is_full()
     }
 
     fn close(tables: &mut Tables, socket: OwnedFd, source: Source) {
-        // Mostly nothing waits in the socket. Then its descriptor is free at once, which may be what it is
+        // Mostly no file waits in the socket. Then its descriptor is free at once, which may be what it is
         // closed for.
         if shut_down(socket.as_fd()) {
             return drop(socket);
@@ -79,6 +79,7 @@ impl Accepting for Shm {
             && let Some(first) = self.strangers.first_without_request(said)
             && let Some((first, source)) = self.strangers.send_away(tables, first)
         {
+            tables.counters.protocol_errors += u64::from(said(&first) == Said::Garbage);
             Self::close(tables, first, source);
         }
         // When the table is full, the peer is turned away by closing its socket.

@@ -81,9 +81,10 @@ pub(super) enum Received {
     Nothing,
     /// The other end is closed.
     Closed,
-    /// The bytes are no message of this protocol. Files that came with them may wait when they are closed.
+    /// This is no message of this protocol. Files that came with it may wait when they are closed. The
+    /// message may be in the socket yet.
     Malformed(Vec<OwnedFd>),
-    /// This process has no descriptor left for the file that came.
+    /// This process has no descriptor left for the file that came. The message is in the socket yet.
     NoDescriptor,
 }
 
@@ -154,8 +155,8 @@ pub(super) fn said(socket: &OwnedFd) -> Said {
 pub(super) fn receive(socket: &OwnedFd) -> Received {
     // One byte more than any message has, so that a longer one is noticed.
     let mut bytes = [0u8; CONTROL_BYTES + 1];
-    let unix::Received { bytes: got, fds: mut files, is_cut } = loop {
-        match unix::receive(socket.as_fd(), &mut bytes) {
+    let unix::Received { bytes: got, fds: mut files, is_left } = loop {
+        match unix::receive_with_one_fd(socket.as_fd(), &mut bytes) {
             Ok(found) => break found,
             Err(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
                 Some(Errno::INTR) => {}
@@ -164,9 +165,11 @@ pub(super) fn receive(socket: &OwnedFd) -> Received {
             },
         }
     };
-    // No message has two files, so a whole file more is the peer's fault.
-    if is_cut && files.is_empty() {
-        return Received::NoDescriptor;
+    match (is_left, &files[..]) {
+        (true, []) => return Received::NoDescriptor,
+        // No message has two files.
+        (true, _) => return Received::Malformed(files),
+        (false, _) => {}
     }
     let control = match (got, &files[..]) {
         (0, []) => return Received::Closed,

@@ -6,7 +6,7 @@
 //!
 //! There are few such threads, and one source has at most a quarter of them. So a peer whose files do not
 //! close keeps others' files from being closed only with several processes. Where too many files wait, nobody
-//! new is let in ([`Closing::is_full`]), since each newcomer may send one more, and what it has sent is known
+//! new is let in ([`super::disposal`]), since each newcomer may send one more, and what it has sent is known
 //! only when it was accepted. Connections that stand go on.
 
 use crate::soft::source::Source;
@@ -18,39 +18,57 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const THREADS_MAX: usize = 8;
 /// Threads that close files of one source at once.
 const OF_SOURCE_MAX: usize = THREADS_MAX / 4;
-/// Files that may wait before nobody new is let in.
-const WAITING_MAX: usize = 64;
+
+/// Files of one source.
+#[derive(Debug)]
+struct OfSource {
+    source: Source,
+    /// Files that no thread closes yet.
+    waiting: VecDeque<OwnedFd>,
+    /// Files that threads are closing.
+    under_way: usize,
+}
 
 #[derive(Debug, Default)]
 struct State {
-    /// Files that no thread closes yet. A connection adds what it has when it ends, so there are at most as
-    /// many as [`WAITING_MAX`] and all connections have.
-    waiting: VecDeque<(Source, OwnedFd)>,
-    /// Sources of the files that are being closed.
-    under_way: Vec<Source>,
+    /// Sources that have files here. Who had a turn goes to the end. Newcomers are held up before many files
+    /// wait, and who is in may add its socket and a few files when its connection ends: that bounds them.
+    sources: Vec<OfSource>,
     threads: usize,
 }
 
 impl State {
-    /// Returns the place of the next file that may be closed.
+    fn of(&mut self, source: Source) -> &mut OfSource {
+        let at = self.sources.iter().position(|other| other.source == source).unwrap_or_else(|| {
+            self.sources.push(OfSource { source, waiting: VecDeque::new(), under_way: 0 });
+            self.sources.len() - 1
+        });
+        &mut self.sources[at]
+    }
+
+    /// Returns the place of the source that has the next turn.
     fn next(&self) -> Option<usize> {
-        let closes = |source| self.under_way.iter().filter(|other| **other == source).count();
-        self.waiting.iter().position(|&(source, _)| closes(source) < OF_SOURCE_MAX)
+        let has_turn = |of: &OfSource| !of.waiting.is_empty() && of.under_way < OF_SOURCE_MAX;
+        self.sources.iter().position(has_turn)
     }
 
     /// Takes the next file that may be closed. The thread ends where there is none.
     fn take(&mut self) -> Option<(Source, OwnedFd)> {
-        let next = self.next().and_then(|at| self.waiting.remove(at));
-        match next {
-            Some((source, _)) => self.under_way.push(source),
-            None => self.threads -= 1,
-        }
-        next
+        let Some(at) = self.next() else {
+            self.threads -= 1;
+            return None;
+        };
+        let mut of = self.sources.remove(at);
+        let file = of.waiting.pop_front().expect("a source with a turn has a file");
+        of.under_way += 1;
+        let source = of.source;
+        self.sources.push(of);
+        Some((source, file))
     }
 
     fn is_closed(&mut self, source: Source) {
-        let at = self.under_way.iter().position(|other| *other == source).expect("it was under way");
-        self.under_way.swap_remove(at);
+        self.of(source).under_way -= 1;
+        self.sources.retain(|of| of.under_way > 0 || !of.waiting.is_empty());
     }
 }
 
@@ -63,25 +81,35 @@ impl Closing {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether so many files wait that no connection may bring more.
-    pub(super) fn is_full(&self) -> bool {
-        self.state().waiting.len() >= WAITING_MAX
+    /// Returns how many files wait for a thread.
+    pub(super) fn waiting(&self) -> usize {
+        self.state().sources.iter().map(|of| of.waiting.len()).sum()
     }
 
-    /// Lets a thread close a file that came from this source. The thread runs on the caller's processors.
+    /// Lets a thread close a file that came from this source.
     pub(super) fn close(&self, source: Source, file: OwnedFd) {
-        let mut state = self.state();
-        state.waiting.push_back((source, file));
-        if state.threads == THREADS_MAX || state.next().is_none() {
-            return;
-        }
-        state.threads += 1;
-        drop(state);
-        let shared = self.clone();
-        let started = std::thread::Builder::new().name("jet-close".to_owned()).spawn(move || shared.run());
-        if started.is_err() {
-            // The file waits for the next one, or for a thread that closes another.
-            self.state().threads -= 1;
+        self.state().of(source).waiting.push_back(file);
+        self.start();
+    }
+
+    /// Starts threads for files that may be closed, as far as the system lets it. They run on the caller's
+    /// processors.
+    pub(super) fn start(&self) {
+        loop {
+            let mut state = self.state();
+            // Threads that have just been started may not have taken their files yet.
+            if state.threads == THREADS_MAX || state.next().is_none() {
+                return;
+            }
+            state.threads += 1;
+            drop(state);
+            let shared = self.clone();
+            let thread = std::thread::Builder::new().name("jet-close".to_owned());
+            if thread.spawn(move || shared.run()).is_err() {
+                // The files wait for the next call, or for a thread that closes another.
+                self.state().threads -= 1;
+                return;
+            }
         }
     }
 
@@ -111,6 +139,10 @@ mod tests {
         Source::of_process(number, 0)
     }
 
+    fn under_way(closing: &Closing) -> Vec<usize> {
+        closing.state().sources.iter().map(|of| of.under_way).collect()
+    }
+
     #[test]
     fn a_source_whose_files_do_not_close_has_a_quarter_of_the_threads() {
         let closing = Closing::default();
@@ -118,37 +150,51 @@ mod tests {
         for file in files {
             closing.close(process(1), file);
         }
-        until("two are under way", || closing.state().under_way.len() == 2);
-        assert_eq!(closing.state().waiting.len(), 2);
+        until("two are under way", || under_way(&closing) == [2]);
+        assert_eq!(closing.waiting(), 2);
         // Others' files are closed, beside and after it.
-        let (near, far) = rustix::pipe::pipe().unwrap();
-        closing.close(process(2), far);
-        until("closed", || rustix::io::read(&near, &mut [0; 1]) == Ok(0));
-        assert!(closing.state().under_way.iter().all(|source| *source == process(1)));
+        for number in 2..5 {
+            let (near, far) = rustix::pipe::pipe().unwrap();
+            closing.close(process(number), far);
+            assert_eq!(rustix::io::read(&near, &mut [0; 1]), Ok(0));
+            until("two are under way", || under_way(&closing) == [2]);
+        }
         // What waits for its source's turn is closed when one of its files is.
         drop(stuck);
-        until("all are closed", || {
-            let state = closing.state();
-            state.waiting.is_empty() && state.under_way.is_empty() && state.threads == 0
-        });
+        until("all are closed", || closing.state().threads == 0);
+        assert!(closing.state().sources.is_empty());
     }
 
     #[test]
-    fn many_sources_fill_all_threads_and_then_nobody_comes() {
+    fn where_all_threads_are_taken_files_wait_and_sources_take_turns() {
         let closing = Closing::default();
-        let many = u32::try_from(THREADS_MAX / OF_SOURCE_MAX).unwrap();
         let (stuck, files): (Vec<_>, Vec<_>) = (0..THREADS_MAX).map(|_| Lingering::new()).unzip();
-        for (number, file) in (0..).zip(files) {
-            closing.close(process(number % many), file);
+        for (number, file) in (0..4).cycle().zip(files) {
+            closing.close(process(number), file);
         }
-        until("all are under way", || closing.state().under_way.len() == THREADS_MAX);
-        for number in 0..WAITING_MAX {
-            assert!(!closing.is_full(), "{number}");
-            closing.close(process(1000), rustix::pipe::pipe().unwrap().0);
+        until("all are under way", || under_way(&closing) == [2; 4]);
+        let (near, far) = rustix::pipe::pipe().unwrap();
+        for number in [8, 8, 8, 9] {
+            closing.close(process(number), far.try_clone().unwrap());
         }
-        assert!(closing.is_full());
-        drop(stuck);
+        assert_eq!((closing.waiting(), closing.state().threads), (4, THREADS_MAX));
+        let mut state = closing.state();
+        let first = [state.take(), state.take(), state.take()].map(|taken| taken.unwrap().0);
+        assert_eq!(first, [process(8), process(9), process(8)]);
+        first.into_iter().for_each(|source| state.is_closed(source));
+        drop((state, far, stuck));
         until("all are closed", || closing.state().threads == 0);
-        assert!(!closing.is_full());
+        assert_eq!(rustix::io::read(&near, &mut [0; 1]), Ok(0));
+    }
+
+    #[test]
+    fn files_for_which_no_thread_could_be_started_are_closed_later() {
+        let closing = Closing::default();
+        let (near, far) = rustix::pipe::pipe().unwrap();
+        // As after a start that failed.
+        closing.state().of(process(1)).waiting.push_back(far);
+        closing.start();
+        assert_eq!(rustix::io::read(&near, &mut [0; 1]), Ok(0));
+        until("no thread is left", || closing.state().threads == 0);
     }
 }

@@ -5,8 +5,8 @@
 //! the thread that polls the NIC goes on.
 //!
 //! A peer may also send a file whose close waits for the peer. So this thread closes only what cannot wait:
-//! memory files, and sockets in which no message waits unread, for such a message may carry a file. All else
-//! goes to the threads of [`super::closing`].
+//! memory files, and sockets in which no message with a file waits unread. All else goes to the threads of
+//! [`super::closing`].
 //!
 //! The thread runs where a NIC listens. A NIC that only connects frees on its own thread: nobody shares that,
 //! and it trusts its receiver.
@@ -24,6 +24,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+/// Files that may wait before nobody new is let in.
+const FILES_MAX: usize = 64;
+
 /// Anything that a peer left.
 enum Left {
     /// Memory. Dropping it takes time, and waits for nobody.
@@ -32,11 +35,21 @@ enum Left {
     Socket(Source, OwnedFd),
     /// A file that the peer chose.
     File(Source, OwnedFd),
+    /// Nothing. Files wait to be closed, and perhaps no thread could be started for them.
+    Nothing,
+}
+
+impl Left {
+    fn is_file(&self) -> bool {
+        matches!(self, Self::Socket(..) | Self::File(..))
+    }
 }
 
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Left>,
+    /// Files and sockets among these.
+    files: usize,
     ends: bool,
 }
 
@@ -57,7 +70,10 @@ impl Shared {
         let mut queue = self.queue();
         loop {
             match queue.waiting.pop_front() {
-                Some(left) => return Some(left),
+                Some(left) => {
+                    queue.files -= usize::from(left.is_file());
+                    return Some(left);
+                }
                 None if queue.ends => return None,
                 None => queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
             }
@@ -72,6 +88,7 @@ impl Shared {
             // Only memory files have seals.
             Left::File(_, file) if fcntl_get_seals(&file).is_ok() => drop(file),
             Left::Socket(source, file) | Left::File(source, file) => self.closing.close(source, file),
+            Left::Nothing => self.closing.start(),
         }
     }
 }
@@ -81,7 +98,7 @@ pub(crate) struct Disposal {
     /// Processors that the thread may use: those of the thread that made the NIC. The thread that polls the
     /// NIC may be pinned to one.
     cpus: Option<CpuSet>,
-    /// Things in the queue beyond which memory is freed by the caller, and nobody new is let in.
+    /// Things in the queue beyond which memory is freed by the caller.
     max: usize,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -119,9 +136,14 @@ impl Disposal {
         Ok(())
     }
 
-    /// Whether so much waits that no connection may bring more.
-    pub(crate) fn is_full(&self) -> bool {
-        self.shared.queue().waiting.len() >= self.max || self.shared.closing.is_full()
+    /// Whether so many files wait that no connection may bring more.
+    pub(crate) fn is_full(&mut self) -> bool {
+        let unsorted = self.shared.queue().files;
+        let is_full = unsorted + self.shared.closing.waiting() >= FILES_MAX;
+        if is_full {
+            self.push(Left::Nothing);
+        }
+        is_full
     }
 
     /// Returns how much waits for the thread.
@@ -154,7 +176,10 @@ impl Disposal {
         if self.thread.is_none() {
             return drop(left);
         }
-        self.shared.queue().waiting.push_back(left);
+        let mut queue = self.shared.queue();
+        queue.files += usize::from(left.is_file());
+        queue.waiting.push_back(left);
+        drop(queue);
         self.shared.changed.notify_one();
     }
 }

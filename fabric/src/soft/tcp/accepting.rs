@@ -46,7 +46,7 @@ impl Accepting for Tcp {
         said(socket)
     }
 
-    fn is_held_up(_tables: &Tables) -> bool {
+    fn is_held_up(_tables: &mut Tables) -> bool {
         false
     }
 

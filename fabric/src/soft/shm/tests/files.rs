@@ -106,7 +106,7 @@ fn the_end_waits_for_no_file() {
             send_with(socket, connect_control(1), file);
         }
         drop(place);
-        assert!(matches!(receive(&waiting), Received::Closed));
+        until("closed", || matches!(receive(&waiting), Received::Closed));
     });
 }
 
@@ -117,6 +117,7 @@ fn where_too_many_files_do_not_close_nobody_new_is_let_in_and_who_is_in_goes_on(
     let (ours, _) = place.connect(&mut client);
     // All of this process: two of them are being closed, and the others wait.
     let mut kept = Vec::new();
+    let stranger = connect_to(&place.path).unwrap();
     until("nobody may come", || {
         let socket = connect_to(&place.path).unwrap();
         let (far, file) = Lingering::new();
@@ -126,6 +127,10 @@ fn where_too_many_files_do_not_close_nobody_new_is_let_in_and_who_is_in_goes_on(
         until("sorted", || place.host.nic.tables.disposal.waiting() == 0);
         place.host.nic.tables.disposal.is_full()
     });
+    // Neither does who was accepted before it has said its request.
+    let link = Link::make().unwrap();
+    assert!(send_control(&stranger, connect_control(1), Some(link.file().unwrap().as_fd())).unwrap());
+    until_closed(&mut place, &stranger);
     let mut late = Host::new(SoftOptions::default());
     late.nic.connect(&Address::Shm(place.path.clone()), &nothing()).unwrap();
     // The time that passes ends each pause.
