@@ -18,19 +18,29 @@ use alloc::vec;
 use alloc::vec::Vec;
 use jet_wire::segment::{DELIVERY_USER_HEADER_MAX, Delivery as Descriptor, delivery_flags, delivery_kind};
 
+/// Where the user header of a message is when a run of the message is delivered.
+#[derive(Clone, Copy)]
+pub(crate) enum UserHeader<'a> {
+    /// Every run but the first has none.
+    None,
+    /// It has just arrived.
+    Arrived(HeaderBytes<'a>),
+    /// It was kept beside its message.
+    Kept,
+}
+
 /// A user header on its way to a descriptor. The bytes inside the descriptor are an array of fixed size: a
 /// copy of variable length would cost a store-forwarding stall for each message.
 #[derive(Clone, Copy)]
-pub(crate) struct UserHeader<'a> {
+pub(crate) struct HeaderBytes<'a> {
     /// The user header's first bytes. Behind a shorter header the array has other bytes, whatever they are.
     inline: &'a [u8; DELIVERY_USER_HEADER_MAX],
     /// All bytes of the header.
     whole: &'a [u8],
 }
 
-impl<'a> UserHeader<'a> {
-    /// The empty user header, for every run but the first.
-    pub const NONE: UserHeader<'static> = UserHeader { inline: &[0; DELIVERY_USER_HEADER_MAX], whole: &[] };
+impl<'a> HeaderBytes<'a> {
+    const NONE: HeaderBytes<'static> = HeaderBytes { inline: &[0; DELIVERY_USER_HEADER_MAX], whole: &[] };
 
     /// Borrows the first `used` bytes of a place that has room for any user header.
     #[inline]
@@ -149,6 +159,15 @@ impl Delivery {
         record.arrived += u64::from(part.bytes);
         owner.delivered_bytes += u64::from(part.bytes);
         let last = record.arrived == record.length;
+        let record = &messages[message];
+        let user_header = match user_header {
+            UserHeader::None => HeaderBytes::NONE,
+            UserHeader::Arrived(bytes) => bytes,
+            UserHeader::Kept => {
+                let (place, used) = messages.user_header(message);
+                HeaderBytes::in_place(place, used)
+            }
+        };
         let flags = (if first { delivery_flags::FIRST } else { 0 })
             | (if last { delivery_flags::LAST } else { 0 })
             | (if record.redelivered { delivery_flags::REDELIVERED } else { 0 });

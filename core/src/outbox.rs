@@ -313,8 +313,8 @@ impl Outbox {
         effects: &mut impl Commands,
     ) {
         let outbox = self.of_peer_mut(peer);
-        let (ranges, count) = (outbox.ranges, core::mem::take(&mut outbox.range_count));
-        let header = AckHeader::encode(credit_limit, &ranges[..count]);
+        let count = core::mem::take(&mut outbox.range_count);
+        let header = AckHeader::encode(credit_limit, &outbox.ranges[..count]);
         self.send(peer, &header, effects);
         let outbox = self.of_peer_mut(peer);
         while let Some(message) = outbox.overflow.head() {

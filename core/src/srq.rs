@@ -41,6 +41,9 @@ impl Srq {
     pub fn top_up(&mut self, depth: u32, records: u32, pool: &mut Pool, effects: &mut impl Commands) {
         let entries = u32::try_from(self.free.len()).unwrap_or(NONE);
         let wanted = depth.saturating_sub(self.posted).min(entries).min(records);
+        if wanted == 0 {
+            return;
+        }
         let kept = self.kept.saturating_sub(self.posted);
         let mut room = pool.srq_room(wanted, kept.min(wanted));
         while room > 0 {

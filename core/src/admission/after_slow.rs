@@ -75,6 +75,12 @@ impl AfterSlow {
         (self.now_ns, self.refused) = (now_ns, false);
     }
 
+    /// Returns whether no peer is listed.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.new.listed + self.slow.listed == 0
+    }
+
     /// Returns whether any peer of the kind is listed.
     #[inline]
     pub fn has_any(&self, kind: Standing) -> bool {

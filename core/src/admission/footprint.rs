@@ -44,6 +44,9 @@ impl<P: GrantPolicy> Admission<P> {
     #[inline]
     pub(super) fn set_footprint(&mut self, message: u32, bytes: u64, messages: &mut Messages) {
         let before = core::mem::replace(&mut messages.transfer(message).footprint_bytes, bytes);
+        if before == bytes {
+            return;
+        }
         let record = &messages[message];
         self.reading.change_footprint(record.peer, record.class(), before, bytes);
     }

@@ -154,10 +154,29 @@ impl<P: GrantPolicy> Admission<P> {
         (messages, pool): (&mut Messages, &mut Pool),
         view: &impl View,
     ) -> Option<Grant> {
-        // Peers that waited for READs of slow peers return to their turns one by one, while there is room.
         self.waits_for = ReadsWaitFor::Senders;
-        let mut unproven = self.shares.unproven();
+        if !self.queues.iter().any(ClassQueue::has_unread) {
+            return None;
+        }
         self.after_slow.begin_turn(time.now_ns);
+        if self.after_slow.is_empty() {
+            // Who is sent there in this turn does not return in it.
+            return self.next_in_turn(time, reads_in_use, (messages, pool), view);
+        }
+        self.next_with_returns(time, reads_in_use, (messages, pool), view)
+    }
+
+    /// Decides the next grant where peers wait for READs of slow peers. These return to their turns one by
+    /// one, while there is room.
+    #[cold]
+    fn next_with_returns(
+        &mut self,
+        time: TurnTime,
+        reads_in_use: u32,
+        (messages, pool): (&mut Messages, &mut Pool),
+        view: &impl View,
+    ) -> Option<Grant> {
+        let mut unproven = self.shares.unproven();
         self.return_after_slow(&mut unproven, time, pool);
         loop {
             let grant = self.next_in_turn(time, reads_in_use, (messages, pool), view);
@@ -167,6 +186,7 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
+    #[inline(always)] // on every READ's way
     fn next_in_turn(
         &mut self,
         time: TurnTime,
@@ -179,7 +199,7 @@ impl<P: GrantPolicy> Admission<P> {
             let class = usize::from(self.policy.next_class(&heads, time.now_ns)?);
             // New messages are admitted first, while the concurrency window has room. So 32 short ones run
             // side by side, and one long one does not hold the others up.
-            while self.admit(class, messages, pool, view) {}
+            while self.queues[class].waiting() > 0 && self.admit(class, messages, pool, view) {}
             if let Some(grant) = self.turn(class, time, reads_in_use, (messages, pool), view) {
                 return Some(grant);
             }
@@ -195,11 +215,13 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Returns the classes that have something to read, and since when each of them was granted nothing.
+    #[inline]
     fn queue_heads(&mut self) -> [Option<QueueHead>; CLASSES_MAX] {
         let mut heads = [None; CLASSES_MAX];
-        for ((class, head), queue) in (0u8..).zip(heads.iter_mut()).zip(self.queues.iter_mut()) {
-            let has_head = queue.has_head(|peer| self.reading.is_out(peer));
-            *head = has_head.then_some(QueueHead { class, since_ns: queue.since_ns });
+        for (class, queue) in (0u8..).zip(self.queues.iter_mut()) {
+            if queue.has_head(|peer| self.reading.is_out(peer)) {
+                heads[usize::from(class)] = Some(QueueHead { class, since_ns: queue.since_ns });
+            }
         }
         heads
     }
@@ -211,9 +233,10 @@ impl<P: GrantPolicy> Admission<P> {
     /// read, it is admitted whatever they take up. Returns whether one was admitted.
     fn admit(&mut self, class: usize, messages: &mut Messages, pool: &Pool, view: &impl View) -> bool {
         let Some((peer, message)) = self.first_waiting(class, messages, pool, view) else { return false };
-        let has_turn = self.queues[class].next_turn(|peer| self.reading.is_out(peer)).is_some();
-        let is_full = self.reading.in_turn(class) >= self.limits.reads_max;
-        if is_full && has_turn && !self.reading.is_new(peer, class) {
+        if !self.reading.is_new(peer, class)
+            && self.reading.in_turn(class) >= self.limits.reads_max
+            && self.queues[class].next_turn(|peer| self.reading.is_out(peer)).is_some()
+        {
             return false;
         }
         let footprint = self.first_footprint(message, messages, view);
@@ -246,8 +269,8 @@ impl<P: GrantPolicy> Admission<P> {
         debug_assert!(!transfer.running, "message {message} is being read already");
         transfer.running = true;
         transfer.in_memory = in_memory;
-        self.reading.begin(peer, class, self.is_long(messages[message].length));
-        self.set_footprint(message, footprint_bytes, messages);
+        transfer.footprint_bytes = footprint_bytes;
+        self.reading.begin(peer, class, self.is_long(messages[message].length), footprint_bytes);
         self.queues[class].push_running(message, messages);
         self.offer(class, peer);
     }
@@ -378,9 +401,13 @@ impl<P: GrantPolicy> Admission<P> {
         None
     }
 
-    /// Lists a peer among those that take turns in a class, or among those that wait for READs of slow peers.
+    /// Lists a peer among those that take turns in a class, or among those that wait for READs of slow peers,
+    /// as far as it has messages of the class.
     #[inline]
     fn offer(&mut self, class: usize, peer: u32) {
+        if !self.queues[class].has_messages_of(peer) {
+            return;
+        }
         match self.reading.out(peer) {
             None => self.queues[class].offer(peer, self.reading.is_new(peer, class)),
             Some(Out::Own) => {}
@@ -448,13 +475,13 @@ impl<P: GrantPolicy> Admission<P> {
 
     /// Takes the message out of the count of those being read.
     pub fn leave_running(&mut self, message: u32, messages: &mut Messages) {
-        if !messages.transfer(message).running {
+        let transfer = messages.transfer(message);
+        if !core::mem::replace(&mut transfer.running, false) {
             return;
         }
-        self.set_footprint(message, 0, messages);
-        messages.transfer(message).running = false;
+        let footprint_bytes = core::mem::take(&mut transfer.footprint_bytes);
         let (peer, class) = (messages[message].peer, messages[message].class());
-        self.reading.end(peer, class, self.is_long(messages[message].length));
+        self.reading.end(peer, class, self.is_long(messages[message].length), footprint_bytes);
         // If it was the peer's last one, the peer's next message is admitted before those of others.
         self.offer(class, peer);
     }

@@ -129,8 +129,9 @@ impl<P: GrantPolicy> Admission<P> {
         if !more {
             record.state = MessageState::Settling;
         }
-        self.shares.posted(peer, u64::from(bytes), time.stall_free_ns);
-        self.reading.set_standing(peer, self.shares.standing(peer));
+        if self.shares.posted(peer, u64::from(bytes), time.stall_free_ns) {
+            self.note_standing(peer);
+        }
         let queue = &mut self.queues[class];
         queue.take_running(message, messages);
         if more {
@@ -150,20 +151,33 @@ impl<P: GrantPolicy> Admission<P> {
     /// memory is in flight. `ok`: the bytes arrived.
     #[inline]
     pub fn read_ended(&mut self, time: TurnTime, peer: u32, bytes: u32, posted_ns: u64, ok: bool) {
-        let window_bytes = self.shares.window_bytes(peer);
-        self.shares.ended(peer, u64::from(bytes), posted_ns, time.stall_free_ns, ok);
-        let standing = self.shares.standing(peer);
-        self.reading.set_standing(peer, standing);
+        let change = self.shares.ended(peer, u64::from(bytes), posted_ns, time.stall_free_ns, ok);
+        if change.standing {
+            self.note_standing(peer);
+        }
         match self.reading.out(peer) {
-            // Its place is for whoever of its kind has waited longest.
-            Some(Out::Own) if self.after_slow.has_any(standing) => self.wait_after_slow(peer),
-            Some(Out::Slow) if standing != Standing::Prompt => {}
-            Some(_) => self.return_to_turns(peer),
+            Some(out) => self.end_wait(peer, out),
             // More of its messages may be read side by side.
-            None if self.shares.window_bytes(peer) > window_bytes => {
-                (0..self.queues.len()).for_each(|class| self.offer(class, peer));
-            }
+            None if change.has_grown => (0..self.queues.len()).for_each(|class| self.offer(class, peer)),
             None => {}
         }
+    }
+
+    /// Lets a peer out of turn, one of whose READs has ended, return to its turns, unless others wait.
+    #[cold]
+    fn end_wait(&mut self, peer: u32, out: Out) {
+        let standing = self.shares.standing(peer);
+        match out {
+            // Its place is for whoever of its kind has waited longest.
+            Out::Own if self.after_slow.has_any(standing) => self.wait_after_slow(peer),
+            Out::Slow if standing != Standing::Prompt => {}
+            _ => self.return_to_turns(peer),
+        }
+    }
+
+    /// Counts the peer's messages as those of a peer of its standing.
+    #[cold]
+    fn note_standing(&mut self, peer: u32) {
+        self.reading.set_standing(peer, self.shares.standing(peer));
     }
 }

@@ -147,24 +147,34 @@ impl Reading {
 
     /// Counts a message of the peer that is read from now on. `is_long`: it is too long to be collected.
     #[inline]
-    pub fn begin(&mut self, peer: u32, class: usize, is_long: bool) {
+    pub fn begin(&mut self, peer: u32, class: usize, is_long: bool, footprint_bytes: u64) {
         let state = &mut self.peers[peer as usize];
-        state.messages[class] += 1;
-        state.short[class] += u32::from(!is_long);
+        let short = u32::from(!is_long);
         self.messages += 1;
+        state.messages[class] += 1;
+        state.short[class] += short;
+        state.footprint_bytes[class] += footprint_bytes;
         self.in_turn[class] += u32::from(state.out.is_none());
-        self.counted.short[class] += u32::from(!is_long && state.has_footprint());
+        if state.has_footprint() {
+            self.counted.short[class] += short;
+            self.counted.footprint_bytes[class] += footprint_bytes;
+        }
     }
 
-    /// Counts a message of the peer that is not read any more. Its footprint is 0 by then.
+    /// Counts a message of the peer that is not read any more.
     #[inline]
-    pub fn end(&mut self, peer: u32, class: usize, is_long: bool) {
+    pub fn end(&mut self, peer: u32, class: usize, is_long: bool, footprint_bytes: u64) {
         let state = &mut self.peers[peer as usize];
-        state.messages[class] -= 1;
-        state.short[class] -= u32::from(!is_long);
+        let short = u32::from(!is_long);
         self.messages -= 1;
+        state.messages[class] -= 1;
+        state.short[class] -= short;
+        state.footprint_bytes[class] -= footprint_bytes;
         self.in_turn[class] -= u32::from(state.out.is_none());
-        self.counted.short[class] -= u32::from(!is_long && state.has_footprint());
+        if state.has_footprint() {
+            self.counted.short[class] -= short;
+            self.counted.footprint_bytes[class] -= footprint_bytes;
+        }
     }
 
     /// Counts that the footprint of one of the peer's messages has changed.
@@ -232,7 +242,7 @@ impl Reading {
     }
 
     /// Changes why a peer is out of turn, or whether it is slow, and with it what counts of the peer.
-    #[inline]
+    #[cold]
     fn change(&mut self, peer: u32, change: impl FnOnce(&mut Peer)) {
         let state = &mut self.peers[peer as usize];
         let (was_out, counted_before) = (state.out.is_some(), state.has_footprint());

@@ -12,9 +12,9 @@
 //! queues. Where its own application is the cause, its senders get no further credit. The message that its
 //! application waits for still arrives: a suspension never holds up the message that would end it.
 //!
-//! The functions that are called for each READ are inlined whatever the compiler thinks of their size, for
-//! what one of them loads the next one finds loaded. Together they make a twentieth of the cost of a 256 KiB
-//! message that is given back at once (`jet-bench -- core`).
+//! What is called for each READ is short of instructions, and of places: the code of a message's whole way
+//! fits the instruction cache of 32 KiB only just. So what is asked twice for each READ is one function that
+//! is not inlined, its parts are, and what happens seldom is marked cold (`jet-bench -- core`).
 
 use super::policy::GrantPolicy;
 use super::{Admission, View};
@@ -89,7 +89,7 @@ impl<P: GrantPolicy> Admission<P> {
     /// Returns whether the message may have READs now. The message that its application waits for may, even
     /// where its session is to be suspended, if the application gave back all that arrived of it. If it gave
     /// back less, its message needs room beyond the reserve, and gets no READ while the pool is in danger.
-    #[inline(always)] // see the file's head
+    #[inline(never)] // see the file's head
     pub(super) fn may_continue(
         &self,
         message: u32,
@@ -174,6 +174,7 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Counts a message that waits for admission (1), or does not any more (-1).
+    #[inline]
     fn count_waiting(&mut self, message: u32, messages: &mut Messages, change: i32) {
         let begun = i32::from(messages.transfer(message).requested > 0);
         let record = &messages[message];
@@ -191,6 +192,7 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Takes a peer's first message out of its class's queue.
+    #[inline]
     pub(super) fn pop_waiting(&mut self, class: usize, peer: u32, messages: &mut Messages) {
         if let Some(message) = self.queues[class].pop_waiting(peer, messages) {
             self.count_waiting(message, messages, -1);
@@ -254,7 +256,7 @@ impl<P: GrantPolicy> Admission<P> {
                 self.suspend(messages[message].session, view);
                 self.pop_waiting(class, peer, messages);
                 self.defer(message, messages);
-            } else if self.queues[class].running_of(peer) >= self.shares.messages_max(peer)
+            } else if !self.shares.may_read_beside(self.queues[class].running_of(peer), peer)
                 && (self.is_long(messages[message].length) || !self.reading.is_new(peer, class))
             {
                 // Long messages do not hold up a short one.

@@ -248,10 +248,11 @@ impl Messages {
         self.records[index as usize].user_header_bytes = u16::try_from(used).unwrap_or(0);
     }
 
-    /// Returns a copy of the user header that was kept, and how many of its bytes are used.
-    pub fn user_header(&self, index: u32) -> ([u8; USER_HEADER_MAX], usize) {
+    /// Returns the place of the user header that was kept, and how many of its bytes are used.
+    #[inline]
+    pub fn user_header(&self, index: u32) -> (&[u8; USER_HEADER_MAX], usize) {
         let used = usize::from(self.records[index as usize].user_header_bytes);
-        (self.user_headers[index as usize], used)
+        (&self.user_headers[index as usize], used)
     }
 
     pub fn indices(&self) -> core::ops::Range<u32> {

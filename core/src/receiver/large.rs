@@ -232,12 +232,9 @@ impl<P: GrantPolicy> Receiver<P> {
             let cached_in_budget = self.pool.is_cached_in_budget(run, entry.share);
             let part = Part { run, offset, bytes, share: entry.share, cached_in_budget };
             before += bytes;
-            if self.delivery.keep_promise(message, &mut self.messages) {
-                let (kept, used) = self.messages.user_header(message);
-                self.deliver(now_ns, message, part, UserHeader::in_place(&kept, used), effects);
-            } else {
-                self.deliver(now_ns, message, part, UserHeader::NONE, effects);
-            }
+            let is_first = self.delivery.keep_promise(message, &mut self.messages);
+            let user_header = if is_first { UserHeader::Kept } else { UserHeader::None };
+            self.deliver(now_ns, message, part, user_header, effects);
         }
         self.end_read(read);
     }

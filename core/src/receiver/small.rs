@@ -3,7 +3,7 @@
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
-use crate::delivery::{Part, UserHeader};
+use crate::delivery::{HeaderBytes, Part, UserHeader};
 use crate::effects::{CopyFailed, Effects};
 use crate::index::NONE;
 use crate::messages::{MessageState, Small};
@@ -56,7 +56,8 @@ impl<P: GrantPolicy> Receiver<P> {
             self.backlog(now_ns, message, slab, small, effects);
             return;
         }
-        let user_header = UserHeader::in_place(&small.user_header, small.user_header().len());
+        let bytes = HeaderBytes::in_place(&small.user_header, small.user_header().len());
+        let user_header = UserHeader::Arrived(bytes);
         self.deliver_small(now_ns, message, (slab, Share::Srq), user_header, effects);
     }
 
@@ -142,9 +143,8 @@ impl<P: GrantPolicy> Receiver<P> {
     pub(super) fn deliver_backlog(&mut self, now_ns: u64, session: u32, effects: &mut impl Effects) {
         while self.delivery.has_room_for_small(session, &self.slots) {
             let Some(message) = self.delivery.pop_backlog(session, &mut self.messages) else { return };
-            let (kept, used) = self.messages.user_header(message);
             let place = self.messages[message].state.leave_backlog();
-            self.deliver_small(now_ns, message, place, UserHeader::in_place(&kept, used), effects);
+            self.deliver_small(now_ns, message, place, UserHeader::Kept, effects);
         }
     }
 

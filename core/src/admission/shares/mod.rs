@@ -82,6 +82,15 @@ pub(super) enum Standing {
     Slow,
 }
 
+/// What the end of a READ has changed for its peer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Change {
+    /// Whether the peer's standing is another.
+    pub standing: bool,
+    /// Whether its window has grown.
+    pub has_grown: bool,
+}
+
 /// READs and bytes of all peers that are in flight, or are being checked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InFlight {
@@ -344,14 +353,15 @@ impl Shares {
         if self.limits.shared { self.peers[peer as usize].window_bytes } else { self.limits.bytes }
     }
 
-    /// Returns how many of the peer's messages of a class may be read side by side, not counting those whose
-    /// last READ was posted: as many as its window has fragments, and always two, so that a long one does not
-    /// hold up a short one. With more, parts of several messages would lie unread in the pool while the
-    /// application waits for the rest of the first.
+    /// Returns whether another of the peer's messages of a class may be read beside `messages` of them, not
+    /// counting those whose last READ was posted: as many may as its window has fragments, and always two, so
+    /// that a long one does not hold up a short one. With more, parts of several messages would lie unread in
+    /// the pool while the application waits for the rest of the first.
     #[inline]
-    pub fn messages_max(&self, peer: u32) -> u32 {
-        let fragments = self.window_bytes(peer) / self.limits.fragment_bytes;
-        u32::try_from(fragments).unwrap_or(u32::MAX).max(2).min(self.limits.reads)
+    pub fn may_read_beside(&self, messages: u32, peer: u32) -> bool {
+        messages < self.limits.reads
+            && (messages < 2
+                || (u64::from(messages) + 1) * self.limits.fragment_bytes <= self.window_bytes(peer))
     }
 
     /// Returns what peers that are not prompt have in flight.
@@ -429,10 +439,10 @@ impl Shares {
         }
     }
 
-    /// Counts a READ that was posted.
+    /// Counts a READ that was posted. Returns whether the peer's standing has changed.
     #[inline]
-    pub fn posted(&mut self, peer: u32, bytes: u64, now_ns: u64) {
-        self.classify(peer, now_ns);
+    pub fn posted(&mut self, peer: u32, bytes: u64, now_ns: u64) -> bool {
+        let has_changed = self.classify(peer, now_ns);
         let state = &mut self.peers[peer as usize];
         if state.reads == 0 {
             (state.progress_ns, state.counted_ns) = (now_ns, now_ns);
@@ -442,13 +452,15 @@ impl Shares {
         state.reads += 1;
         state.bytes += bytes;
         self.unproven.add(state.standing, 1, bytes);
+        has_changed
     }
 
     /// Counts a READ that ended. `posted_ns`: when it was posted. A READ that failed says nothing about the
     /// peer's rate.
     #[inline]
-    pub fn ended(&mut self, peer: u32, bytes: u64, posted_ns: u64, now_ns: u64, ok: bool) {
+    pub fn ended(&mut self, peer: u32, bytes: u64, posted_ns: u64, now_ns: u64, ok: bool) -> Change {
         let state = &mut self.peers[peer as usize];
+        let window_bytes = state.window_bytes;
         state.reads -= 1;
         state.bytes -= bytes;
         self.unproven.subtract(state.standing, 1, bytes);
@@ -456,6 +468,7 @@ impl Shares {
             state.measure(bytes, now_ns.saturating_sub(posted_ns), now_ns, &self.limits);
         }
         state.progress_ns = now_ns;
+        let has_grown = state.window_bytes > window_bytes;
         if state.reads == 0 {
             let place = state.busy as usize;
             self.busy.swap_remove(place);
@@ -463,7 +476,7 @@ impl Shares {
                 self.peers[moved as usize].busy = u32::try_from(place).expect("fewer than READs");
             }
         }
-        self.classify(peer, now_ns);
+        Change { standing: self.classify(peer, now_ns), has_grown: self.limits.shared && has_grown }
     }
 
     /// Notes which peers with READs in flight have stalled. To be called now and then: no event says it.
@@ -484,17 +497,25 @@ impl Shares {
         if self.limits.shared { self.peers[peer as usize].standing } else { Standing::Prompt }
     }
 
-    /// Counts what the peer has in flight as that of peers of its standing.
+    /// Notes the peer's standing. Returns whether it has changed.
     #[inline]
-    fn classify(&mut self, peer: u32, now_ns: u64) {
-        let state = &mut self.peers[peer as usize];
+    fn classify(&mut self, peer: u32, now_ns: u64) -> bool {
+        let state = &self.peers[peer as usize];
         let now = state.standing_at(now_ns);
-        let before = core::mem::replace(&mut state.standing, now);
-        if now == before {
-            return;
+        let has_changed = now != state.standing;
+        if has_changed {
+            self.reclassify(peer, now);
         }
+        has_changed
+    }
+
+    /// Counts what the peer has in flight as that of peers of another standing.
+    #[cold]
+    fn reclassify(&mut self, peer: u32, standing: Standing) {
+        let state = &mut self.peers[peer as usize];
+        let before = core::mem::replace(&mut state.standing, standing);
         self.unproven.subtract(before, state.reads, state.bytes);
-        self.unproven.add(now, state.reads, state.bytes);
+        self.unproven.add(standing, state.reads, state.bytes);
     }
 
     /// Returns, of the peers that stalled long ago, the one that stalled first. `is_leaving` says which peers

@@ -70,7 +70,7 @@ impl Ring {
     }
 
     /// Moves the first peer to the end of the list.
-    #[inline]
+    #[inline(never)] // see the head of `suspension`
     pub fn rotate(&mut self) {
         if let Some(peer) = self.pop() {
             self.push(peer);
@@ -129,11 +129,16 @@ impl ClassQueue {
         self.waiting
     }
 
-    /// Returns whether the class has something to read. Peers out of turn may have it, and it may be that all
-    /// READs for it were posted in this turn.
+    /// Returns whether the class has something to read. Peers out of turn may have it.
     #[inline]
     pub fn has_messages(&self) -> bool {
-        self.turns.len() > 0 || self.waiting > 0
+        (self.turns.len() > 0 && self.running > 0) || self.waiting > 0
+    }
+
+    /// Returns whether any message waits for admission, or has something left to read.
+    #[inline]
+    pub fn has_unread(&self) -> bool {
+        self.waiting + self.running > 0
     }
 
     /// Returns whether the peer has messages that wait for admission, or have something left to read.
@@ -152,7 +157,7 @@ impl ClassQueue {
     /// Notes that a message comes. If it is the only one, the class waits from now on.
     #[inline]
     pub fn wait_from(&mut self, now_ns: u64) {
-        if self.waiting + self.running == 0 {
+        if !self.has_unread() {
             self.since_ns = now_ns;
         }
     }
@@ -167,7 +172,9 @@ impl ClassQueue {
     /// turn.
     #[inline]
     pub fn has_head(&mut self, is_out: impl Fn(u32) -> bool) -> bool {
-        self.next_turn(&is_out).is_some() || Self::first(&mut self.admissions, &self.peers, is_out).is_some()
+        self.has_unread()
+            && (self.next_turn(&is_out).is_some()
+                || Self::first(&mut self.admissions, &self.peers, is_out).is_some())
     }
 
     /// Returns the peer whose turn it is.
@@ -253,10 +260,17 @@ impl ClassQueue {
     /// Takes the peer's first waiting message. The next peer's message is admitted then.
     #[inline]
     pub fn pop_waiting(&mut self, peer: u32, messages: &Messages) -> Option<u32> {
-        let message = self.peers[peer as usize].waiting.pop(messages)?;
+        let waiting = &mut self.peers[peer as usize].waiting;
+        let message = waiting.pop(messages)?;
+        let has_more = waiting.len() > 0;
         self.waiting -= 1;
-        if self.admissions.head() == Some(peer) {
-            self.admissions.rotate();
+        if self.waiting == 0 {
+            self.empty_admissions();
+        } else if self.admissions.head() == Some(peer) {
+            self.admissions.pop();
+            if has_more {
+                self.admissions.push(peer);
+            }
         }
         Some(message)
     }
@@ -278,6 +292,16 @@ impl ClassQueue {
         let peer = messages[message].peer;
         self.peers[peer as usize].waiting.take_one(messages, message);
         self.waiting -= 1;
+        if self.waiting == 0 {
+            self.empty_admissions();
+        }
+    }
+
+    /// Drops all peers from the lists of those with messages that wait for admission, once none waits.
+    #[inline]
+    fn empty_admissions(&mut self) {
+        while self.admissions.pop().is_some() {}
+        while self.newcomers.pop().is_some() {}
     }
 
     /// Begins to read a message. The caller offers the peer.
@@ -323,6 +347,9 @@ impl ClassQueue {
         if queue.running.len() == 0 {
             // A peer without anything to read saves nothing up for later.
             queue.deficit_bytes = 0;
+            if self.turns.head() == Some(peer) {
+                self.turns.pop();
+            }
         }
         self.since_ns = now_ns;
     }
