@@ -21,6 +21,11 @@
 //! A peer whose round trip is longer than half of [`PROMPT_NS`] is slow, however well it delivers: it has an
 //! eighth of the READs.
 //!
+//! Peers that have stalled for long are disconnected where they hold others up. For that a peer's silence
+//! counts only while READs of others end. When none ends for [`HEARD_NS`], it may be the receiver's own network
+//! that is out, and no peer is to blame. Where stalled peers have all READs, no other READ can end: so a
+//! silence of [`STALL_NS_LIMIT`] counts in any case.
+//!
 //! Times are of the clock that stands still while nobody calls the receiver: a peer is not slow because the
 //! receiver was.
 
@@ -45,8 +50,11 @@ const STALL_NS: u64 = 2_000_000;
 const STALL_SPANS: u64 = 4;
 /// Nanoseconds for which a stalled peer is waited for, at the least, while others have something to read.
 const STALL_NS_MAX: u64 = 4_000_000_000;
-/// Nanoseconds after which a stalled peer is waited for no longer, however slow it has been.
+/// Nanoseconds after which a stalled peer is waited for no longer, however slow it has been, and whether or not
+/// anything came from others.
 const STALL_NS_LIMIT: u64 = 30_000_000_000;
+/// Nanoseconds for which the receiver is sure to hear, after a READ has brought its bytes.
+const HEARD_NS: u64 = 1_000_000_000;
 /// Eighths of READs and bytes in flight that all slow peers together may have, and all new peers.
 const KIND_EIGHTHS: u32 = 5;
 /// Eighths that all peers together may have that are slow or new.
@@ -128,6 +136,8 @@ struct Peer {
     round_ns: u64,
     /// Time when the last READ ended, or when the first of those in flight was posted.
     progress_ns: u64,
+    /// Nanoseconds since then in which the receiver heard others, as of the last tick.
+    unheard_ns: u64,
     /// How the peer delivered when it was last looked at. What it has in flight counts as that of such peers.
     standing: Standing,
     /// Place of the peer in the list of those with READs in flight.
@@ -147,6 +157,7 @@ impl Peer {
             usual_ns: 0,
             round_ns: u64::MAX,
             progress_ns: 0,
+            unheard_ns: 0,
             standing: Standing::New,
             busy: 0,
         }
@@ -172,7 +183,8 @@ impl Peer {
     /// Returns whether the peer stalled so long ago that it may be disconnected for it.
     fn has_stalled_long(&self, now_ns: u64) -> bool {
         let span_ns = self.usual_ns.saturating_mul(STALL_SPANS).clamp(STALL_NS_MAX, STALL_NS_LIMIT);
-        self.silent_ns(now_ns) > span_ns
+        let silent_ns = self.silent_ns(now_ns);
+        silent_ns > STALL_NS_LIMIT || (silent_ns > span_ns && self.unheard_ns > span_ns)
     }
 
     #[inline]
@@ -262,6 +274,10 @@ pub(super) struct Shares {
     /// Peers with READs in flight.
     busy: Vec<u32>,
     unproven: Unproven,
+    /// Time when a READ last brought its bytes.
+    heard_ns: u64,
+    /// Time of the last tick.
+    ticked_ns: u64,
 }
 
 /// What peers that are not prompt have in flight, by kind.
@@ -323,6 +339,8 @@ impl Shares {
             peers: vec![Peer::new(limits.fragment_bytes); config.peers_max as usize].into_boxed_slice(),
             busy: Vec::with_capacity(config.reads_max as usize),
             unproven: Unproven { slow: InFlight::NOTHING, new: InFlight::NOTHING },
+            heard_ns: 0,
+            ticked_ns: 0,
         }
     }
 
@@ -465,6 +483,7 @@ impl Shares {
         state.bytes -= bytes;
         self.unproven.subtract(state.standing, 1, bytes);
         if ok {
+            self.heard_ns = now_ns;
             state.measure(bytes, now_ns.saturating_sub(posted_ns), now_ns, &self.limits);
         }
         state.progress_ns = now_ns;
@@ -479,10 +498,17 @@ impl Shares {
         Change { standing: self.classify(peer, now_ns), has_grown: self.limits.shared && has_grown }
     }
 
-    /// Notes which peers with READs in flight have stalled. To be called now and then: no event says it.
+    /// Notes which peers with READs in flight have stalled, and for how long others were heard meanwhile. To be
+    /// called now and then: no event says it.
     pub fn tick(&mut self, now_ns: u64) {
+        let before_ns = core::mem::replace(&mut self.ticked_ns, now_ns);
+        let hears = now_ns.saturating_sub(self.heard_ns) < HEARD_NS;
+        let heard_ns = if hears { now_ns.saturating_sub(before_ns).min(HEARD_NS) } else { 0 };
         for place in 0..self.busy.len() {
-            self.classify(self.busy[place], now_ns);
+            let peer = self.busy[place];
+            let state = &mut self.peers[peer as usize];
+            state.unheard_ns = if state.progress_ns < before_ns { state.unheard_ns + heard_ns } else { 0 };
+            self.classify(peer, now_ns);
         }
     }
 

@@ -45,6 +45,23 @@ impl Bench {
         self.all.bytes -= bytes;
     }
 
+    /// Lets time pass with a tick now and then. Another peer delivers meanwhile, if there is one.
+    fn pass(&mut self, span_ns: u64, other: Option<u32>) {
+        for _ in 0..span_ns / (100 * MS) {
+            self.now_ns += 100 * MS;
+            if let Some(other) = other {
+                assert_eq!(self.turn(other, FRAGMENT), Turn::Now, "there is always room for one more");
+                self.shares.posted(other, FRAGMENT, self.now_ns);
+                self.shares.ended(other, FRAGMENT, self.now_ns, self.now_ns, true);
+            }
+            self.shares.tick(self.now_ns);
+        }
+    }
+
+    fn longest_stalled(&self) -> Option<u32> {
+        self.shares.longest_stalled(self.now_ns, |_| false)
+    }
+
     /// Has a peer deliver fragments at a rate for a while, with as much in flight as it may have.
     fn deliver(&mut self, peer: u32, bytes_per_ms: u64, fragments: u32) {
         for _ in 0..fragments {
@@ -174,11 +191,15 @@ fn peers_that_have_half_of_everything_and_deliver_nothing_are_told() {
     let mut bench = Bench::new(3);
     (0..2).for_each(|peer| bench.deliver(peer, 1_000_000, 50));
     assert_eq!([0, 1].map(|peer| bench.post(peer, FRAGMENT)), [24, 4]);
-    assert!(!bench.shares.are_stalled_for_long(bench.now_ns + STALL_NS_MAX));
-    assert!(bench.shares.are_stalled_for_long(bench.now_ns + STALL_NS_MAX + 1));
+    bench.pass(STALL_NS_MAX, Some(2));
+    assert!(!bench.shares.are_stalled_for_long(bench.now_ns));
+    bench.pass(300 * MS, Some(2));
+    assert!(bench.shares.are_stalled_for_long(bench.now_ns));
     (0..13).for_each(|_| bench.end(0, 0));
     (0..4).for_each(|_| bench.end(1, 0));
-    assert!(!bench.shares.are_stalled_for_long(bench.now_ns + STALL_NS_MAX + 1), "11 of 32 READs");
+    bench.pass(STALL_NS_LIMIT + 100 * MS, Some(2));
+    assert_eq!(bench.longest_stalled(), Some(0));
+    assert!(!bench.shares.are_stalled_for_long(bench.now_ns), "11 of 32 READs");
 }
 
 #[test]
@@ -215,31 +236,56 @@ fn the_peer_that_stalled_first_is_found_once_it_took_long() {
     bench.post(0, FRAGMENT);
     bench.now_ns += 1;
     bench.post(1, FRAGMENT);
-    let stalled = |bench: &Bench, after_ns| bench.shares.longest_stalled(bench.now_ns + after_ns, |_| false);
-    assert_eq!(stalled(&bench, STALL_NS_MAX - 1), None);
-    assert_eq!(stalled(&bench, STALL_NS_MAX), Some(0));
-    assert_eq!(stalled(&bench, 2 * STALL_NS_MAX), Some(0));
-    let after_ns = bench.now_ns + 2 * STALL_NS_MAX;
-    assert_eq!(bench.shares.longest_stalled(after_ns, |peer| peer == 0), Some(1), "the first one is leaving");
+    bench.pass(STALL_NS_MAX, Some(2));
+    assert_eq!(bench.longest_stalled(), None);
+    bench.pass(300 * MS, Some(2));
+    assert_eq!(bench.longest_stalled(), Some(0));
+    let is_leaving = |peer| peer == 0;
+    assert_eq!(bench.shares.longest_stalled(bench.now_ns, is_leaving), Some(1), "the first one is leaving");
     bench.end(0, 0);
-    assert_eq!(stalled(&bench, 2 * STALL_NS_MAX), Some(1));
+    assert_eq!(bench.longest_stalled(), Some(1));
+}
+
+#[test]
+fn a_silence_of_all_peers_is_no_peers_fault_unless_it_lasts() {
+    let mut bench = Bench::new(2);
+    bench.post(0, FRAGMENT);
+    bench.pass(3_000 * MS, Some(1));
+    // The receiver hears nobody for 20 s.
+    bench.pass(20_000 * MS, None);
+    assert_eq!(bench.longest_stalled(), None);
+    // The other one is the first to be heard again. This one has the rest of its time, less the second after
+    // which the silence of all was noticed.
+    bench.pass(100 * MS, Some(1));
+    assert_eq!(bench.longest_stalled(), None, "it has as much time as others need to be heard again");
+    bench.pass(1_000 * MS, Some(1));
+    assert_eq!(bench.longest_stalled(), Some(0));
+    bench.end(0, 0);
+    bench.post(0, FRAGMENT);
+    bench.pass(STALL_NS_LIMIT, None);
+    assert_eq!(bench.longest_stalled(), None);
+    bench.pass(100 * MS, None);
+    assert_eq!(bench.longest_stalled(), Some(0), "it may be that the silent ones have all READs");
 }
 
 #[test]
 fn an_honest_slow_peer_is_not_the_one_that_stalled() {
-    let mut bench = Bench::new(1);
+    let mut bench = Bench::new(2);
     bench.deliver(0, 100, 3);
     bench.post(0, FRAGMENT);
     // A fragment takes 2.6 s.
-    let stalled = |bench: &Bench, after_ns| bench.shares.longest_stalled(bench.now_ns + after_ns, |_| false);
-    assert_eq!(stalled(&bench, 10_000 * MS), None);
-    assert_eq!(stalled(&bench, 11_000 * MS), Some(0));
+    bench.pass(10_000 * MS, Some(1));
+    assert_eq!(bench.longest_stalled(), None);
+    bench.pass(1_000 * MS, Some(1));
+    assert_eq!(bench.longest_stalled(), Some(0));
     // Four times this one's usual span are 105 s.
-    let mut bench = Bench::new(1);
+    let mut bench = Bench::new(2);
     bench.deliver(0, 10, 3);
     bench.post(0, FRAGMENT);
-    assert_eq!(stalled(&bench, 30_000 * MS), None);
-    assert_eq!(stalled(&bench, 30_001 * MS), Some(0), "there is a limit");
+    bench.pass(STALL_NS_LIMIT, Some(1));
+    assert_eq!(bench.longest_stalled(), None);
+    bench.pass(100 * MS, Some(1));
+    assert_eq!(bench.longest_stalled(), Some(0), "there is a limit");
 }
 
 #[test]

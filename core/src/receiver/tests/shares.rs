@@ -196,14 +196,22 @@ fn a_class_of_which_nothing_is_read_waits_for_no_room_beside_others() {
 fn who_holds_everything_for_long_is_disconnected_while_others_wait() {
     let mut bench = Bench::new(Config { reads_max: 4, in_flight_bytes: 256 << 10, ..shared() });
     bench.open("disk");
+    let prompt_app = bench.open("prompt");
     let peers: Vec<PeerId> = (0..5).map(|_| bench.join("disk")).collect();
+    let prompt = bench.join("prompt");
+    let mut next = bench.warm(prompt, prompt_app, 1);
     bench.request_one_each(&peers);
     assert_eq!(bench.world.reads.len(), 2, "five eighths of 4 are for peers that are new");
-    for _ in 0..39 {
+    let mut wait_beside_prompt = |bench: &mut Bench| {
+        bench.request_with_credit(prompt, next, FRAGMENT, 0);
+        bench.end_read_of(prompt);
+        bench.consume(prompt_app);
         bench.wait(100 * MS);
-    }
+        next += 1;
+    };
+    (0..40).for_each(|_| wait_beside_prompt(&mut bench));
     assert!(bench.world.disconnects.is_empty(), "they have time");
-    bench.wait(100 * MS);
+    (0..2).for_each(|_| wait_beside_prompt(&mut bench));
     assert_eq!(bench.world.disconnects, [peers[0].0, peers[1].0]);
     let (_, read, ..) = bench.world.reads.pop_front().unwrap();
     bench.receiver.handle_read_done(bench.now_ns, read, false, false, &mut bench.world);
@@ -211,12 +219,45 @@ fn who_holds_everything_for_long_is_disconnected_while_others_wait() {
     bench.flush();
     assert_eq!(bench.reads_of(peers[2]), 1, "its place is the next one's");
     assert_eq!(bench.receiver.stats().stalled_peers, 2);
-    for _ in 0..40 {
-        bench.wait(100 * MS);
-    }
+    (0..40).for_each(|_| wait_beside_prompt(&mut bench));
     assert_eq!(bench.world.disconnects.len(), 2, "the next one has as much time");
-    bench.wait(100 * MS);
+    (0..2).for_each(|_| wait_beside_prompt(&mut bench));
     assert_eq!(bench.world.disconnects, [peers[0].0, peers[1].0, peers[2].0]);
+}
+
+#[test]
+fn an_outage_of_the_receivers_network_disconnects_nobody_who_had_everything_in_flight() {
+    let mut bench = Bench::new(Config { reads_max: 4, in_flight_bytes: 256 << 10, ..shared() });
+    let apps = [bench.open("a"), bench.open("b")];
+    let [first, second] = [bench.join("a"), bench.join("b")];
+    let next = [bench.warm(first, apps[0], 1), bench.warm(second, apps[1], 1)];
+    (0..6).for_each(|n| bench.request_with_credit(first, next[0] + n, FRAGMENT, 0));
+    (0..6).for_each(|n| bench.request_with_credit(second, next[1] + n, FRAGMENT, 0));
+    assert_eq!((bench.reads_of(first), bench.reads_of(second)), (3, 1));
+    // Nothing comes from anybody for 20 s.
+    (0..200).for_each(|_| bench.wait(100 * MS));
+    // The second one is heard first.
+    bench.end_read_of(second);
+    bench.consume(apps[1]);
+    (0..10).for_each(|_| bench.wait(100 * MS));
+    assert!(bench.world.disconnects.is_empty(), "{:?}", bench.world.disconnects);
+    assert_eq!(bench.receiver.stats().stalled_peers, 0);
+    (0..3).for_each(|_| bench.end_read_of(first));
+    bench.consume(apps[0]);
+    bench.flush();
+    assert!(bench.reads_of(first) > 0, "all goes on");
+}
+
+#[test]
+fn who_has_everything_in_flight_and_is_silent_is_disconnected_though_nobody_can_be_heard() {
+    let mut bench = Bench::new(Config { reads_max: 4, in_flight_bytes: 256 << 10, ..shared() });
+    bench.open("disk");
+    let peers: Vec<PeerId> = (0..5).map(|_| bench.join("disk")).collect();
+    bench.request_one_each(&peers);
+    (0..299).for_each(|_| bench.wait(100 * MS));
+    assert!(bench.world.disconnects.is_empty(), "it may be an outage of the receiver's network");
+    bench.wait(100 * MS);
+    assert_eq!(bench.world.disconnects, [peers[0].0, peers[1].0]);
 }
 
 #[test]

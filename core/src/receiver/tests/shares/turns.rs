@@ -191,7 +191,7 @@ fn a_peer_that_is_being_disconnected_is_not_chosen_again() {
     let peers: Vec<PeerId> = (0..4).map(|_| bench.join("disk")).collect();
     bench.request_one_each(&peers);
     // The connection of the first one takes long to end.
-    for _ in 0..65 {
+    for _ in 0..350 {
         bench.wait(100 * MS);
     }
     assert_eq!(bench.world.disconnects[..2], [peers[0].0, peers[1].0]);
