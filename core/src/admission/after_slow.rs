@@ -26,10 +26,17 @@ const KINDS: [Standing; 2] = [Standing::New, Standing::Slow];
 /// Nanoseconds after which a peer returns though the pool has no room for what it has yet to deliver.
 const CROWDED_NS: u64 = 10_000_000;
 
+/// Returns whether peers of the standing wait among the new ones; the others wait among the slow ones.
+#[inline]
+fn is_of_new_kind(standing: Standing) -> bool {
+    matches!(standing, Standing::New | Standing::Silent)
+}
+
 /// Peers of one kind and class, in the order in which they came.
 #[derive(Debug)]
 struct Line {
-    /// A peer may be listed that does not wait any more: it is dropped when it comes first.
+    /// A peer may be listed that does not wait any more, or waits as one of the other kind by now: it is
+    /// dropped when it comes first.
     peers: Ring,
     /// Time when a peer last returned, or the line began.
     since_ns: u64,
@@ -66,7 +73,7 @@ impl AfterSlow {
 
     #[inline]
     fn of(&mut self, kind: Standing) -> &mut Waiting {
-        if matches!(kind, Standing::New | Standing::Silent) { &mut self.new } else { &mut self.slow }
+        if is_of_new_kind(kind) { &mut self.new } else { &mut self.slow }
     }
 
     /// Begins a turn of admission.
@@ -149,7 +156,10 @@ impl<P: GrantPolicy> Admission<P> {
         let lines = lines.iter_mut();
         for (((class, head), line), queue) in (0u8..).zip(&mut heads).zip(lines).zip(&self.queues) {
             while let Some(peer) = line.peers.head() {
-                if self.reading.out(peer) == Some(Out::Slow) && queue.has_messages_of(peer) {
+                if self.reading.out(peer) == Some(Out::Slow)
+                    && is_of_new_kind(self.shares.standing(peer)) == is_of_new_kind(kind)
+                    && queue.has_messages_of(peer)
+                {
                     *head = Some(QueueHead { class, since_ns: line.since_ns });
                     break;
                 }
@@ -168,6 +178,7 @@ impl<P: GrantPolicy> Admission<P> {
     /// Takes a peer out of its turns until one of the READs of slow peers has ended.
     pub(super) fn wait_after_slow(&mut self, peer: u32) {
         self.reading.leave_turns(peer, Out::Slow);
+        // Its kind stays while it waits: a new one has nothing in flight, and who is measured is never new.
         for class in 0..self.queues.len() {
             if self.queues[class].has_messages_of(peer) {
                 self.after_slow.push(self.shares.standing(peer), class, peer);

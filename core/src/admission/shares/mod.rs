@@ -22,9 +22,9 @@
 //! eighth of the READs.
 //!
 //! Peers that have stalled for long are disconnected where they hold others up. For that a peer's silence
-//! counts only while READs of others end. When none ends for [`HEARD_NS`], it may be the receiver's own network
-//! that is out, and no peer is to blame. Where stalled peers have all READs, no other READ can end: so a
-//! silence of [`STALL_NS_LIMIT`] counts in any case.
+//! counts only while READs of others end. When none ends for [`HEARD_NS`], it may be the receiver's own
+//! network that is out, and no peer is to blame. Where stalled peers have all READs, no other READ can end:
+//! so a silence of [`STALL_NS_LIMIT`] counts in any case.
 //!
 //! Times are of the clock that stands still while nobody calls the receiver: a peer is not slow because the
 //! receiver was.
@@ -50,8 +50,8 @@ const STALL_NS: u64 = 2_000_000;
 const STALL_SPANS: u64 = 4;
 /// Nanoseconds for which a stalled peer is waited for, at the least, while others have something to read.
 const STALL_NS_MAX: u64 = 4_000_000_000;
-/// Nanoseconds after which a stalled peer is waited for no longer, however slow it has been, and whether or not
-/// anything came from others.
+/// Nanoseconds after which a stalled peer is waited for no longer, however slow it has been, and whether or
+/// not anything came from others.
 const STALL_NS_LIMIT: u64 = 30_000_000_000;
 /// Nanoseconds for which the receiver is sure to hear, after a READ has brought its bytes.
 const HEARD_NS: u64 = 1_000_000_000;
@@ -498,8 +498,8 @@ impl Shares {
         Change { standing: self.classify(peer, now_ns), has_grown: self.limits.shared && has_grown }
     }
 
-    /// Notes which peers with READs in flight have stalled, and for how long others were heard meanwhile. To be
-    /// called now and then: no event says it.
+    /// Notes which peers with READs in flight have stalled, and for how long others were heard meanwhile. To
+    /// be called now and then: no event says it.
     pub fn tick(&mut self, now_ns: u64) {
         let before_ns = core::mem::replace(&mut self.ticked_ns, now_ns);
         let hears = now_ns.saturating_sub(self.heard_ns) < HEARD_NS;

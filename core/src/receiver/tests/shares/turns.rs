@@ -351,3 +351,33 @@ fn messages_of_a_low_class_take_no_places_of_an_urgent_one() {
     bench.read_and_consume(&apps);
     assert_eq!(bench.receiver.stats().running, 11);
 }
+
+#[test]
+fn who_was_new_and_is_slow_by_now_does_not_return_as_a_new_one() {
+    let config = Config { peers_max: 16, messages_max: 256, pool_slabs: 1024, ..shared() };
+    let mut bench = Bench::new(config);
+    let app = bench.open("disk");
+    let [slow, waits_longest] = [bench.join("disk"), bench.join("disk")];
+    [slow, waits_longest].iter().for_each(|&peer| bench.deliver_slowly(peer, app));
+    bench.request_with_credit(slow, 2, FRAGMENT, 0);
+    let new: Vec<PeerId> = (0..5).map(|_| bench.join("disk")).collect();
+    bench.request_one_each(&new);
+    assert_eq!(bench.world.reads.len(), 6, "as much as slow and new peers may have");
+    // Both wait as new ones. The second one is listed in two classes, and returns for the first of them.
+    let [before, changes] = [bench.join("disk"), bench.join("disk")];
+    bench.request_with_credit(before, 1, FRAGMENT, 1);
+    bench.request_with_credit(changes, 1, 3 * FRAGMENT, 0);
+    bench.request_with_credit(changes, 2, FRAGMENT, 1);
+    bench.request_with_credit(waits_longest, 2, FRAGMENT, 0);
+    bench.end_read_of(new[0]);
+    bench.flush();
+    assert_eq!((bench.reads_of(changes), bench.reads_of(before)), (1, 0));
+    // Its READ takes long, so that it waits as a slow one from then on.
+    bench.now_ns += 100 * MS;
+    bench.end_read_of(changes);
+    bench.flush();
+    assert_eq!((bench.reads_of(changes), bench.reads_of(before)), (0, 1));
+    bench.end_read_of(new[1]);
+    bench.flush();
+    assert_eq!((bench.reads_of(changes), bench.reads_of(waits_longest)), (0, 1));
+}
