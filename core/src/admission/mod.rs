@@ -227,8 +227,8 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Admits the class's next message if its footprint fits and the concurrency window has room: fewer than
-    /// `reads_max` messages of this class and more urgent ones are being read, not counting those of peers
-    /// out of turn. Where nothing is being read of the message's peer in the class, or only long messages, it
+    /// `reads_max` messages of this class and more urgent ones are being read, not counting long ones and those
+    /// of peers out of turn. Where nothing is being read of the message's peer in the class, or only long messages, it
     /// is admitted all the same, for others' messages may be endless. Where only such messages are being
     /// read, it is admitted whatever they take up. Returns whether one was admitted.
     fn admit(&mut self, class: usize, messages: &mut Messages, pool: &Pool, view: &impl View) -> bool {

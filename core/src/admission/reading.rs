@@ -3,7 +3,8 @@
 //! Three kinds of messages are counted apart, so that they hold nobody up. The messages of a peer that is out
 //! of turn do not count against the concurrency window, for they wait for their own peer. The messages of a
 //! slow peer have no footprint beyond what lies in the pool, for little of them comes at a time. A message
-//! that is too long to be collected has a footprint, but no other message waits for its end.
+//! that is too long to be collected has a footprint, but no other message waits for its end: it does not
+//! count against the concurrency window, and is no reason to wait for room.
 
 use super::shares::Standing;
 use crate::config::CLASSES_MAX;
@@ -56,7 +57,7 @@ struct Counted {
 pub(super) struct Reading {
     peers: Box<[Peer]>,
     messages: u32,
-    /// Messages of peers that are not out of turn, by class.
+    /// Messages that are not long, of peers that are not out of turn, by class.
     in_turn: [u32; CLASSES_MAX],
     counted: Counted,
 }
@@ -84,8 +85,9 @@ impl Reading {
         self.messages
     }
 
-    /// Returns the number of messages of the class and more urgent ones that are being read, of peers that
-    /// are not out of turn. Messages of lower classes hold up no others.
+    /// Returns the number of messages of the class and more urgent ones that count against the concurrency
+    /// window: those being read that are not long, of peers that are not out of turn. Messages of lower
+    /// classes hold up no others.
     #[inline]
     pub fn in_turn(&self, class: usize) -> u32 {
         self.in_turn[..=class].iter().sum()
@@ -154,7 +156,7 @@ impl Reading {
         state.messages[class] += 1;
         state.short[class] += short;
         state.footprint_bytes[class] += footprint_bytes;
-        self.in_turn[class] += u32::from(state.out.is_none());
+        self.in_turn[class] += if state.out.is_none() { short } else { 0 };
         if state.has_footprint() {
             self.counted.short[class] += short;
             self.counted.footprint_bytes[class] += footprint_bytes;
@@ -170,7 +172,7 @@ impl Reading {
         state.messages[class] -= 1;
         state.short[class] -= short;
         state.footprint_bytes[class] -= footprint_bytes;
-        self.in_turn[class] -= u32::from(state.out.is_none());
+        self.in_turn[class] -= if state.out.is_none() { short } else { 0 };
         if state.has_footprint() {
             self.counted.short[class] -= short;
             self.counted.footprint_bytes[class] -= footprint_bytes;
@@ -249,7 +251,7 @@ impl Reading {
         change(state);
         let (is_out, counts) = (state.out.is_some(), state.has_footprint());
         if was_out != is_out {
-            for (sum, part) in self.in_turn.iter_mut().zip(state.messages) {
+            for (sum, part) in self.in_turn.iter_mut().zip(state.short) {
                 *sum = if is_out { *sum - part } else { *sum + part };
             }
         }

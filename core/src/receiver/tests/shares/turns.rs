@@ -381,3 +381,32 @@ fn who_was_new_and_is_slow_by_now_does_not_return_as_a_new_one() {
     bench.flush();
     assert_eq!((bench.reads_of(changes), bench.reads_of(waits_longest)), (0, 1));
 }
+
+/// Has four senders request a message of each of these lengths, and another one three of four fragments.
+/// Returns how many messages are read side by side at most.
+fn most_running_beside(lengths: &[u64]) -> u32 {
+    let config =
+        Config { pool_slabs: 2048, peers_max: 16, peer_share_percent: 100, reads_max: 4, ..shared() };
+    let mut bench = Bench::new(config);
+    let app = bench.open("disk");
+    for &length in lengths {
+        let peers: Vec<PeerId> = (0..4).map(|_| bench.join("disk")).collect();
+        peers.iter().for_each(|&peer| bench.request_with_credit(peer, 1, length, 0));
+    }
+    let other = bench.join("disk");
+    (1..=3).for_each(|n| bench.request_with_credit(other, n, 4 * FRAGMENT, 0));
+    let mut most = 0;
+    while !bench.has_ended(other, 3) {
+        bench.read_and_consume(&[app]);
+        most = most.max(bench.receiver.stats().running);
+    }
+    most
+}
+
+#[test]
+fn long_messages_take_no_places_of_short_ones() {
+    let (long, short) = (1 << 30, 4 * FRAGMENT);
+    assert_eq!(most_running_beside(&[long]), 4 + 3);
+    assert_eq!(most_running_beside(&[short]), 4 + 1, "short ones do: it waits for their ends");
+    assert_eq!(most_running_beside(&[long, short]), 4 + 4 + 1);
+}
