@@ -81,3 +81,17 @@ impl<P: GrantPolicy> Admission<P> {
 fn under_way(message: u32, messages: &mut Messages) -> u64 {
     messages.transfer(message).requested - messages[message].arrived
 }
+
+#[cfg(test)]
+impl<P: GrantPolicy> Admission<P> {
+    /// Returns the bytes of READs in flight in the READ share that count with their messages' footprints.
+    pub fn counted_bytes(&self) -> u64 {
+        self.reading.counted_bytes()
+    }
+
+    /// Returns whether a message has a footprint that counts.
+    pub fn has_counted_footprint(&self, message: u32, messages: &mut Messages) -> bool {
+        let (peer, transfer) = (messages[message].peer, messages.transfer(message));
+        transfer.running && !transfer.in_memory && self.reading.has_footprint(peer)
+    }
+}

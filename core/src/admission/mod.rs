@@ -227,10 +227,10 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Admits the class's next message if its footprint fits and the concurrency window has room: fewer than
-    /// `reads_max` messages of this class and more urgent ones are being read, not counting long ones and those
-    /// of peers out of turn. Where nothing is being read of the message's peer in the class, or only long messages, it
-    /// is admitted all the same, for others' messages may be endless. Where only such messages are being
-    /// read, it is admitted whatever they take up. Returns whether one was admitted.
+    /// `reads_max` messages of this class and more urgent ones are being read, not counting long ones and
+    /// those of peers out of turn. Where nothing is being read of the message's peer in the class, or only
+    /// long messages, it is admitted all the same, for others' messages may be endless. Where only such
+    /// messages are being read, it is admitted whatever they take up. Returns whether one was admitted.
     fn admit(&mut self, class: usize, messages: &mut Messages, pool: &Pool, view: &impl View) -> bool {
         let Some((peer, message)) = self.first_waiting(class, messages, pool, view) else { return false };
         if !self.reading.is_new(peer, class)
@@ -270,7 +270,9 @@ impl<P: GrantPolicy> Admission<P> {
         transfer.running = true;
         transfer.in_memory = in_memory;
         transfer.footprint_bytes = footprint_bytes;
-        self.reading.begin(peer, class, self.is_long(messages[message].length), footprint_bytes);
+        let in_pool_bytes = transfer.counted_in_pool_bytes();
+        let is_long = self.is_long(messages[message].length);
+        self.reading.begin(peer, class, is_long, (footprint_bytes, in_pool_bytes));
         self.queues[class].push_running(message, messages);
         self.offer(class, peer);
     }
@@ -462,26 +464,17 @@ impl<P: GrantPolicy> Admission<P> {
         u64::from(used) * SLAB_BYTES as u64 <= window_bytes
     }
 
-    /// Subtracts a READ's bytes from the bytes in flight, once the READ's place in the table is free. Until
-    /// then they count, also while they are checked.
-    pub fn left(&mut self, message: u32, bytes: u32, messages: &mut Messages) {
-        self.in_flight_bytes -= u64::from(bytes);
-        let peer = messages[message].peer;
-        if peer != NONE {
-            self.reading.left(peer, u64::from(bytes));
-            self.count_under_way(message, messages);
-        }
-    }
-
     /// Takes the message out of the count of those being read.
     pub fn leave_running(&mut self, message: u32, messages: &mut Messages) {
         let transfer = messages.transfer(message);
+        let in_pool_bytes = transfer.counted_in_pool_bytes();
         if !core::mem::replace(&mut transfer.running, false) {
             return;
         }
         let footprint_bytes = core::mem::take(&mut transfer.footprint_bytes);
         let (peer, class) = (messages[message].peer, messages[message].class());
-        self.reading.end(peer, class, self.is_long(messages[message].length), footprint_bytes);
+        let is_long = self.is_long(messages[message].length);
+        self.reading.end(peer, class, is_long, (footprint_bytes, in_pool_bytes));
         // If it was the peer's last one, the peer's next message is admitted before those of others.
         self.offer(class, peer);
     }

@@ -6,6 +6,7 @@ use super::reading::Out;
 use super::shares::Standing;
 use crate::index::NONE;
 use crate::messages::{MessageState, Messages};
+use crate::pool::Share;
 use crate::stats::{ReadsWaitFor, ShareStats};
 use crate::time::TurnTime;
 
@@ -15,11 +16,6 @@ impl<P: GrantPolicy> Admission<P> {
         self.shares.join(peer);
         self.requests.forget_peer(peer);
         self.reading.join(peer);
-    }
-
-    /// Forgets the READs of a peer that is gone. Nothing of its messages is being read any more.
-    pub fn forget(&mut self, peer: u32) {
-        self.reading.forget(peer);
     }
 
     /// Sets how many READs the peer's connection takes at once.
@@ -116,13 +112,22 @@ impl<P: GrantPolicy> Admission<P> {
             || self.any_waits_after_slow()
     }
 
-    /// Counts the READ that was posted for a grant, of `bytes` bytes. The next message of the class then has
-    /// its turn.
+    /// Counts the READ of `bytes` bytes that was posted for a grant, into slabs of a share. The next message
+    /// of the class then has its turn.
     #[inline]
-    pub fn posted(&mut self, time: TurnTime, message: u32, bytes: u32, messages: &mut Messages) {
+    pub fn posted(
+        &mut self,
+        time: TurnTime,
+        message: u32,
+        (bytes, share): (u32, Share),
+        messages: &mut Messages,
+    ) {
         let transfer = messages.transfer(message);
         transfer.requested += u64::from(bytes);
         let requested = transfer.requested;
+        let in_pool_bytes = if share == Share::Read { u64::from(bytes) } else { 0 };
+        transfer.in_pool_bytes += in_pool_bytes;
+        let counts = transfer.counts_in_pool();
         let record = &mut messages[message];
         record.reads += 1;
         let (peer, class, more) = (record.peer, record.class(), requested < record.length);
@@ -143,7 +148,23 @@ impl<P: GrantPolicy> Admission<P> {
             self.offer(class, peer);
         }
         self.in_flight_bytes += u64::from(bytes);
-        self.reading.posted(peer, u64::from(bytes));
+        if counts {
+            self.reading.posted(peer, in_pool_bytes);
+        }
+        self.count_under_way(message, messages);
+    }
+
+    /// Subtracts a READ's bytes from the bytes in flight, once the READ's place in the table is free. Until
+    /// then they count, also while they are checked.
+    #[inline]
+    pub fn left(&mut self, message: u32, (bytes, share): (u32, Share), messages: &mut Messages) {
+        self.in_flight_bytes -= u64::from(bytes);
+        let transfer = messages.transfer(message);
+        let in_pool_bytes = if share == Share::Read { u64::from(bytes) } else { 0 };
+        transfer.in_pool_bytes -= in_pool_bytes;
+        if transfer.counts_in_pool() {
+            self.reading.left(messages[message].peer, in_pool_bytes);
+        }
         self.count_under_way(message, messages);
     }
 

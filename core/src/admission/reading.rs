@@ -31,8 +31,8 @@ struct Peer {
     short: [u32; CLASSES_MAX],
     /// Their footprint, by class.
     footprint_bytes: [u64; CLASSES_MAX],
-    /// Bytes of the READs in flight, and of those being checked.
-    in_flight_bytes: u64,
+    /// Bytes of their READs in the READ share, in flight or being checked.
+    in_pool_bytes: u64,
 }
 
 impl Peer {
@@ -49,7 +49,7 @@ struct Counted {
     /// Number of those that are not long, by class.
     short: [u32; CLASSES_MAX],
     footprint_bytes: [u64; CLASSES_MAX],
-    in_flight_bytes: u64,
+    in_pool_bytes: u64,
 }
 
 /// The messages that are being read.
@@ -76,6 +76,7 @@ impl Reading {
     pub fn join(&mut self, peer: u32) {
         let state = &mut self.peers[peer as usize];
         debug_assert_eq!(state.messages, [0; CLASSES_MAX], "peer {peer} had a predecessor");
+        debug_assert_eq!(state.in_pool_bytes, 0, "peer {peer} had a predecessor");
         *state = Peer::default();
     }
 
@@ -118,10 +119,12 @@ impl Reading {
         }
     }
 
-    /// Returns the bytes of their READs, in flight or being checked: the footprint has these, too.
+    /// Returns the bytes of the READs of messages whose footprint counts, as far as they take up the READ
+    /// share: the footprint has these, too. READs into escape memory take nothing up there, and those of
+    /// messages that are deferred, or that take escape memory, are in no footprint.
     #[inline]
     pub fn counted_bytes(&self) -> u64 {
-        self.counted.in_flight_bytes
+        self.counted.in_pool_bytes
     }
 
     /// Returns whether no message of the class is being read of the peer, or only long ones.
@@ -148,34 +151,52 @@ impl Reading {
     }
 
     /// Counts a message of the peer that is read from now on. `is_long`: it is too long to be collected.
+    /// `in_pool_bytes`: bytes of its READs in the READ share, in flight or being checked; 0 if it has no
+    /// footprint.
     #[inline]
-    pub fn begin(&mut self, peer: u32, class: usize, is_long: bool, footprint_bytes: u64) {
+    pub fn begin(
+        &mut self,
+        peer: u32,
+        class: usize,
+        is_long: bool,
+        (footprint_bytes, in_pool_bytes): (u64, u64),
+    ) {
         let state = &mut self.peers[peer as usize];
         let short = u32::from(!is_long);
         self.messages += 1;
         state.messages[class] += 1;
         state.short[class] += short;
         state.footprint_bytes[class] += footprint_bytes;
+        state.in_pool_bytes += in_pool_bytes;
         self.in_turn[class] += if state.out.is_none() { short } else { 0 };
         if state.has_footprint() {
             self.counted.short[class] += short;
             self.counted.footprint_bytes[class] += footprint_bytes;
+            self.counted.in_pool_bytes += in_pool_bytes;
         }
     }
 
     /// Counts a message of the peer that is not read any more.
     #[inline]
-    pub fn end(&mut self, peer: u32, class: usize, is_long: bool, footprint_bytes: u64) {
+    pub fn end(
+        &mut self,
+        peer: u32,
+        class: usize,
+        is_long: bool,
+        (footprint_bytes, in_pool_bytes): (u64, u64),
+    ) {
         let state = &mut self.peers[peer as usize];
         let short = u32::from(!is_long);
         self.messages -= 1;
         state.messages[class] -= 1;
         state.short[class] -= short;
         state.footprint_bytes[class] -= footprint_bytes;
+        state.in_pool_bytes -= in_pool_bytes;
         self.in_turn[class] -= if state.out.is_none() { short } else { 0 };
         if state.has_footprint() {
             self.counted.short[class] -= short;
             self.counted.footprint_bytes[class] -= footprint_bytes;
+            self.counted.in_pool_bytes -= in_pool_bytes;
         }
     }
 
@@ -192,30 +213,24 @@ impl Reading {
         }
     }
 
-    /// Counts a READ that was posted to the peer.
+    /// Counts a READ of one of the messages that was posted, into the READ share.
     #[inline]
     pub fn posted(&mut self, peer: u32, bytes: u64) {
         let state = &mut self.peers[peer as usize];
-        state.in_flight_bytes += bytes;
+        state.in_pool_bytes += bytes;
         if state.has_footprint() {
-            self.counted.in_flight_bytes += bytes;
+            self.counted.in_pool_bytes += bytes;
         }
     }
 
-    /// Counts that one of the peer's READs has left its place in the table.
+    /// Counts that such a READ has left its place in the table.
     #[inline]
     pub fn left(&mut self, peer: u32, bytes: u64) {
         let state = &mut self.peers[peer as usize];
-        state.in_flight_bytes -= bytes;
+        state.in_pool_bytes -= bytes;
         if state.has_footprint() {
-            self.counted.in_flight_bytes -= bytes;
+            self.counted.in_pool_bytes -= bytes;
         }
-    }
-
-    /// Forgets the READs of a peer that is gone: some may still be checked.
-    pub fn forget(&mut self, peer: u32) {
-        let in_flight_bytes = self.peers[peer as usize].in_flight_bytes;
-        self.left(peer, in_flight_bytes);
     }
 
     /// Notes how the peer delivers.
@@ -265,6 +280,14 @@ impl Reading {
         for (sum, part) in self.counted.footprint_bytes.iter_mut().zip(state.footprint_bytes) {
             *sum = apply(*sum, part);
         }
-        self.counted.in_flight_bytes = apply(self.counted.in_flight_bytes, state.in_flight_bytes);
+        self.counted.in_pool_bytes = apply(self.counted.in_pool_bytes, state.in_pool_bytes);
+    }
+}
+
+#[cfg(test)]
+impl Reading {
+    /// Returns whether the peer's footprint counts.
+    pub fn has_footprint(&self, peer: u32) -> bool {
+        self.peers[peer as usize].has_footprint()
     }
 }

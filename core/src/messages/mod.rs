@@ -151,6 +151,8 @@ pub(crate) struct Transfer {
     /// Session whose requests the message counts among.
     pub request_of: Option<u32>,
     pub footprint_bytes: u64,
+    /// Bytes of the message's READs in the READ share, in flight or being checked.
+    pub in_pool_bytes: u64,
     /// Whether the message counts among those being read.
     pub running: bool,
     /// Whether the message's READs go to escape memory.
@@ -164,6 +166,21 @@ pub(crate) struct Transfer {
     pub older: u32,
     /// Whether the message is in the session's list of those that began to arrive and are not complete.
     pub listed: bool,
+}
+
+impl Transfer {
+    /// Returns whether the message has a footprint, in which its READs in the READ share are: it is being
+    /// read, and waited for room in the pool.
+    #[inline]
+    pub fn counts_in_pool(&self) -> bool {
+        self.running && !self.in_memory
+    }
+
+    /// Returns the bytes of its READs that its footprint has.
+    #[inline]
+    pub fn counted_in_pool_bytes(&self) -> u64 {
+        if self.counts_in_pool() { self.in_pool_bytes } else { 0 }
+    }
 }
 
 /// All messages, with a stack of unused records: the last one used is used first.

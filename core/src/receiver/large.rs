@@ -10,6 +10,7 @@ use crate::effects::{Effects, PeerId, ReadId, Remote};
 use crate::index::NONE;
 use crate::messages::{Kind, MessageState, Transfer};
 use crate::pool::Share;
+use crate::reads::Read;
 use crate::time::TurnTime;
 use jet_wire::SLAB_BYTES_U32;
 use jet_wire::message::{AckStatus, ByeReason, RequestHeader};
@@ -124,7 +125,7 @@ impl<P: GrantPolicy> Receiver<P> {
         if share == Share::Spilled {
             self.escape.spill(session, taken);
         }
-        self.admission.posted(time, message, bytes, &mut self.messages);
+        self.admission.posted(time, message, (bytes, share), &mut self.messages);
         self.stats.reads_high_water = self.stats.reads_high_water.max(self.reads.in_use());
         let entry = &self.reads[read];
         effects.post_read(PeerId(peer), ReadId(read), remote, bytes, &entry.runs[..entry.run_count]);
@@ -261,8 +262,8 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// Frees the READ's place, and ends its message if that can be decided.
     fn end_read(&mut self, read: u32) {
-        let (message, bytes) = (self.reads[read].message, self.reads[read].bytes);
-        self.admission.left(message, bytes, &mut self.messages);
+        let Read { message, bytes, share, .. } = self.reads[read];
+        self.admission.left(message, (bytes, share), &mut self.messages);
         self.reads.remove(read);
         self.messages[message].reads -= 1;
         if self.messages[message].reads == 0 {

@@ -97,7 +97,6 @@ impl<P: GrantPolicy> Receiver<P> {
         }
         self.outbox.forget(&self.lost);
         for peer in self.lost.drain(..) {
-            self.admission.forget(peer);
             self.registry.leave(peer);
         }
     }

@@ -1,6 +1,7 @@
 //! A model test: random operations, then good behaviour. Nothing may be lost and nothing may hang.
 
 use super::*;
+use crate::pool::Share;
 use alloc::vec;
 use jet_wire::message::CreditReturn;
 use proptest::prelude::*;
@@ -213,6 +214,17 @@ proptest! {
             prop_assert!(stats.escape.replaced_now <= config().escape.replace_slabs_max);
             prop_assert!(stats.escape.memory_used <= stats.escape.memory_ready);
             prop_assert!(stats.in_flight_bytes <= config().in_flight_bytes);
+            let receiver = &mut bench.receiver;
+            let counts = |read: &u32| {
+                let read = &receiver.reads[*read];
+                read.message != NONE
+                    && read.share == Share::Read
+                    && receiver.admission.has_counted_footprint(read.message, &mut receiver.messages)
+            };
+            let counted: Vec<u32> = (0..config().reads_max).filter(counts).collect();
+            let counted_bytes: u64 =
+                counted.into_iter().map(|read| u64::from(receiver.reads[read].bytes)).sum();
+            prop_assert_eq!(counted_bytes, receiver.admission.counted_bytes());
             prop_assert!(bench.receiver.credit.total() + u64::from(stats.small_held_slabs) <= 64, "credit \
                 within the SRQ");
             prop_assert!(bench.world.byes.is_empty(), "nobody misbehaved");
