@@ -25,8 +25,6 @@ use crate::pool::Pool;
 use alloc::boxed::Box;
 use jet_escape::Pressure;
 
-const WAITED: &str = "who waits no more was counted before";
-
 /// A session's messages of one class that were not admitted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queued {
@@ -173,20 +171,28 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// Counts a message that waits for admission (1), or does not any more (-1).
-    #[inline]
-    fn count_waiting(&mut self, message: u32, messages: &mut Messages, change: i32) {
-        let begun = i32::from(messages.transfer(message).requested > 0);
+    /// Counts a message that waits for admission again.
+    fn count_waiting(&mut self, message: u32, messages: &mut Messages) {
+        let begun = u32::from(messages.transfer(message).requested > 0);
         let record = &messages[message];
         let suspension = &mut self.suspensions[record.session as usize];
-        let waiting = &mut suspension.queued[record.class()].waiting;
-        *waiting = waiting.checked_add_signed(change).expect(WAITED);
-        suspension.begun = suspension.begun.checked_add_signed(change * begun).expect(WAITED);
+        suspension.queued[record.class()].waiting += 1;
+        suspension.begun += begun;
+    }
+
+    /// Counts that a message does not wait for admission any more.
+    #[inline]
+    fn uncount_waiting(&mut self, message: u32, messages: &mut Messages) {
+        let begun = u32::from(messages.transfer(message).requested > 0);
+        let record = &messages[message];
+        let suspension = &mut self.suspensions[record.session as usize];
+        suspension.queued[record.class()].waiting -= 1;
+        suspension.begun -= begun;
     }
 
     /// Takes a message out of those that wait for admission.
     pub(super) fn take_waiting(&mut self, message: u32, messages: &mut Messages) {
-        self.count_waiting(message, messages, -1);
+        self.uncount_waiting(message, messages);
         let class = messages[message].class();
         self.queues[class].take_waiting(message, messages);
     }
@@ -195,7 +201,7 @@ impl<P: GrantPolicy> Admission<P> {
     #[inline]
     pub(super) fn pop_waiting(&mut self, class: usize, peer: u32, messages: &mut Messages) {
         if let Some(message) = self.queues[class].pop_waiting(peer, messages) {
-            self.count_waiting(message, messages, -1);
+            self.uncount_waiting(message, messages);
         }
     }
 
@@ -347,7 +353,7 @@ impl<P: GrantPolicy> Admission<P> {
     /// Puts a message back among those of its peer that wait for admission.
     fn requeue(&mut self, now_ns: u64, message: u32, first: bool, messages: &mut Messages) {
         let class = messages[message].class();
-        self.count_waiting(message, messages, 1);
+        self.count_waiting(message, messages);
         messages[message].state = MessageState::Waiting;
         self.queues[class].wait_from(now_ns);
         if first {
