@@ -18,6 +18,12 @@ impl<P: GrantPolicy> Admission<P> {
         self.reading.join(peer);
     }
 
+    /// Notes that a peer is heard: it said hello, or its NIC took a SEND.
+    #[inline]
+    pub fn hear(&mut self) {
+        self.shares.hear();
+    }
+
     /// Sets how many READs the peer's connection takes at once.
     pub fn set_reads_max(&mut self, peer: u32, reads_max: u32) {
         self.shares.set_reads_max(peer, reads_max);

@@ -90,6 +90,7 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// Handles a SEND to the peer that its NIC has taken.
     pub fn handle_sent(&mut self, peer: PeerId) {
+        self.admission.hear();
         self.outbox.sent(peer.0);
         if self.outbox.has_ranges(peer.0) || self.credit.outstanding(peer.0) == 0 {
             self.outbox.mark_dirty(peer.0);

@@ -22,9 +22,11 @@
 //! eighth of the READs.
 //!
 //! Peers that have stalled for long are disconnected where they hold others up. For that a peer's silence
-//! counts only while READs of others end. When none ends for [`HEARD_NS`], it may be the receiver's own
-//! network that is out, and no peer is to blame. Where stalled peers have all READs, no other READ can end:
-//! so a silence of [`STALL_NS_LIMIT`] counts in any case.
+//! counts only while the receiver hears anybody: a READ brings its bytes, a peer's NIC takes a SEND, or
+//! somebody says hello. What arrives is answered with SENDs. Where nothing of that happens for [`HEARD_NS`],
+//! it may be the receiver's own network that is out, and no peer is to blame; after [`OUTAGE_NS`] of it all
+//! peers' times begin anew. It may also be that stalled peers have all READs and nobody says anything: so a
+//! silence of [`STALL_NS_LIMIT`] counts in any case.
 //!
 //! Times are of the clock that stands still while nobody calls the receiver: a peer is not slow because the
 //! receiver was.
@@ -53,8 +55,11 @@ const STALL_NS_MAX: u64 = 4_000_000_000;
 /// Nanoseconds after which a stalled peer is waited for no longer, however slow it has been, and whether or
 /// not anything came from others.
 const STALL_NS_LIMIT: u64 = 30_000_000_000;
-/// Nanoseconds for which the receiver is sure to hear, after a READ has brought its bytes.
+/// Nanoseconds for which the receiver is sure to hear, after it has heard anybody.
 const HEARD_NS: u64 = 1_000_000_000;
+/// Nanoseconds in which nobody was heard after which peers that are silent have all of their time again. It
+/// is longer than the usual time between two heartbeats, which may be all that is heard.
+const OUTAGE_NS: u64 = 10_000_000_000;
 /// Eighths of READs and bytes in flight that all slow peers together may have, and all new peers.
 const KIND_EIGHTHS: u32 = 5;
 /// Eighths that all peers together may have that are slow or new.
@@ -136,8 +141,8 @@ struct Peer {
     round_ns: u64,
     /// Time when the last READ ended, or when the first of those in flight was posted.
     progress_ns: u64,
-    /// Nanoseconds since then in which the receiver heard others, as of the last tick.
-    unheard_ns: u64,
+    /// Nanoseconds since then in which the receiver heard anybody, as of the last tick.
+    silent_while_heard_ns: u64,
     /// How the peer delivered when it was last looked at. What it has in flight counts as that of such peers.
     standing: Standing,
     /// Place of the peer in the list of those with READs in flight.
@@ -157,7 +162,7 @@ impl Peer {
             usual_ns: 0,
             round_ns: u64::MAX,
             progress_ns: 0,
-            unheard_ns: 0,
+            silent_while_heard_ns: 0,
             standing: Standing::New,
             busy: 0,
         }
@@ -184,7 +189,7 @@ impl Peer {
     fn has_stalled_long(&self, now_ns: u64) -> bool {
         let span_ns = self.usual_ns.saturating_mul(STALL_SPANS).clamp(STALL_NS_MAX, STALL_NS_LIMIT);
         let silent_ns = self.silent_ns(now_ns);
-        silent_ns > STALL_NS_LIMIT || (silent_ns > span_ns && self.unheard_ns > span_ns)
+        silent_ns > STALL_NS_LIMIT || (silent_ns > span_ns && self.silent_while_heard_ns > span_ns)
     }
 
     #[inline]
@@ -274,7 +279,9 @@ pub(super) struct Shares {
     /// Peers with READs in flight.
     busy: Vec<u32>,
     unproven: Unproven,
-    /// Time when a READ last brought its bytes.
+    /// Whether anybody was heard since the last tick.
+    hears: bool,
+    /// Time of the last tick before which somebody was heard.
     heard_ns: u64,
     /// Time of the last tick.
     ticked_ns: u64,
@@ -339,6 +346,7 @@ impl Shares {
             peers: vec![Peer::new(limits.fragment_bytes); config.peers_max as usize].into_boxed_slice(),
             busy: Vec::with_capacity(config.reads_max as usize),
             unproven: Unproven { slow: InFlight::NOTHING, new: InFlight::NOTHING },
+            hears: false,
             heard_ns: 0,
             ticked_ns: 0,
         }
@@ -483,7 +491,7 @@ impl Shares {
         state.bytes -= bytes;
         self.unproven.subtract(state.standing, 1, bytes);
         if ok {
-            self.heard_ns = now_ns;
+            self.hears = true;
             state.measure(bytes, now_ns.saturating_sub(posted_ns), now_ns, &self.limits);
         }
         state.progress_ns = now_ns;
@@ -498,16 +506,28 @@ impl Shares {
         Change { standing: self.classify(peer, now_ns), has_grown: self.limits.shared && has_grown }
     }
 
-    /// Notes which peers with READs in flight have stalled, and for how long others were heard meanwhile. To
+    /// Notes that a peer is heard: it said hello, or its NIC took a SEND.
+    #[inline]
+    pub fn hear(&mut self) {
+        self.hears = true;
+    }
+
+    /// Notes which peers with READs in flight have stalled, and for how long anybody was heard meanwhile. To
     /// be called now and then: no event says it.
     pub fn tick(&mut self, now_ns: u64) {
         let before_ns = core::mem::replace(&mut self.ticked_ns, now_ns);
+        let unheard_ns = now_ns.saturating_sub(self.heard_ns);
+        let begins_anew = self.hears && unheard_ns >= OUTAGE_NS;
+        if core::mem::take(&mut self.hears) {
+            self.heard_ns = now_ns;
+        }
         let hears = now_ns.saturating_sub(self.heard_ns) < HEARD_NS;
         let heard_ns = if hears { now_ns.saturating_sub(before_ns).min(HEARD_NS) } else { 0 };
         for place in 0..self.busy.len() {
             let peer = self.busy[place];
             let state = &mut self.peers[peer as usize];
-            state.unheard_ns = if state.progress_ns < before_ns { state.unheard_ns + heard_ns } else { 0 };
+            let goes_on = state.progress_ns < before_ns && !begins_anew;
+            state.silent_while_heard_ns = if goes_on { state.silent_while_heard_ns + heard_ns } else { 0 };
             self.classify(peer, now_ns);
         }
     }

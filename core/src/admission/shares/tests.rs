@@ -254,11 +254,19 @@ fn a_silence_of_all_peers_is_no_peers_fault_unless_it_lasts() {
     // The receiver hears nobody for 20 s.
     bench.pass(20_000 * MS, None);
     assert_eq!(bench.longest_stalled(), None);
-    // The other one is the first to be heard again. This one has the rest of its time, less the second after
-    // which the silence of all was noticed.
-    bench.pass(100 * MS, Some(1));
+    // The other one is the first to be heard again. From then on this one has its whole time.
+    bench.pass(4_100 * MS, Some(1));
     assert_eq!(bench.longest_stalled(), None, "it has as much time as others need to be heard again");
+    bench.pass(100 * MS, Some(1));
+    assert_eq!(bench.longest_stalled(), Some(0));
+    // After a shorter one it has the rest, less the second after which the silence of all was noticed.
+    let mut bench = Bench::new(2);
+    bench.post(0, FRAGMENT);
+    bench.pass(2_000 * MS, Some(1));
+    bench.pass(3_000 * MS, None);
     bench.pass(1_000 * MS, Some(1));
+    assert_eq!(bench.longest_stalled(), None);
+    bench.pass(300 * MS, Some(1));
     assert_eq!(bench.longest_stalled(), Some(0));
     bench.end(0, 0);
     bench.post(0, FRAGMENT);
