@@ -192,3 +192,19 @@ impl<P: GrantPolicy> Admission<P> {
         self.wait_after_slow(peer);
     }
 }
+
+#[cfg(test)]
+impl<P: GrantPolicy> Admission<P> {
+    /// Checks what is counted of peers, and that each peer with messages is in a list that is looked at.
+    pub fn check(&mut self, peers: u32) {
+        self.reading.check_sums();
+        for class in 0..self.queues.len() {
+            self.queues[class].check(|peer| self.reading.is_out(peer));
+            let waits = |peer: &u32| self.reading.out(*peer) == Some(Out::Slow);
+            for peer in (0..peers).filter(waits).filter(|&peer| self.queues[class].has_messages_of(peer)) {
+                let standing = self.shares.standing(peer);
+                assert!(self.after_slow.of(standing).lines[class].peers.has(peer), "{peer} of {standing:?}");
+            }
+        }
+    }
+}

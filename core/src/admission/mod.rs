@@ -155,10 +155,10 @@ impl<P: GrantPolicy> Admission<P> {
         view: &impl View,
     ) -> Option<Grant> {
         self.waits_for = ReadsWaitFor::Senders;
+        self.after_slow.begin_turn(time.now_ns);
         if !self.queues.iter().any(ClassQueue::has_unread) {
             return None;
         }
-        self.after_slow.begin_turn(time.now_ns);
         if self.after_slow.is_empty() {
             // Who is sent there in this turn does not return in it.
             return self.next_in_turn(time, reads_in_use, (messages, pool), view);

@@ -44,7 +44,7 @@ impl Peer {
 }
 
 /// Messages whose footprint counts.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counted {
     /// Number of those that are not long, by class.
     short: [u32; CLASSES_MAX],
@@ -289,5 +289,27 @@ impl Reading {
     /// Returns whether the peer's footprint counts.
     pub fn has_footprint(&self, peer: u32) -> bool {
         self.peers[peer as usize].has_footprint()
+    }
+
+    /// Checks what is counted of all peers against what is counted of each.
+    pub fn check_sums(&self) {
+        let mut sums = Self::new(0);
+        for peer in &self.peers {
+            for class in 0..CLASSES_MAX {
+                sums.messages += peer.messages[class];
+                if peer.out.is_none() {
+                    sums.in_turn[class] += peer.short[class];
+                }
+                if peer.has_footprint() {
+                    sums.counted.short[class] += peer.short[class];
+                    sums.counted.footprint_bytes[class] += peer.footprint_bytes[class];
+                }
+            }
+            if peer.has_footprint() {
+                sums.counted.in_pool_bytes += peer.in_pool_bytes;
+            }
+        }
+        let all = (sums.messages, sums.in_turn, sums.counted);
+        assert_eq!(all, (self.messages, self.in_turn, self.counted));
     }
 }

@@ -356,4 +356,28 @@ impl ClassQueue {
 }
 
 #[cfg(test)]
+impl Ring {
+    /// Returns whether a peer is in the list.
+    pub fn has(&self, peer: u32) -> bool {
+        self.links[peer as usize].listed
+    }
+}
+
+#[cfg(test)]
+impl ClassQueue {
+    /// Checks the counts against the lists, and that each peer with messages has its turns. `is_out`: whether
+    /// a peer is out of turn.
+    pub fn check(&self, is_out: impl Fn(u32) -> bool) {
+        let sum = |list: fn(&PeerQueue) -> &MessageList| self.peers.iter().map(|peer| list(peer).len()).sum();
+        assert_eq!((self.waiting, self.running), (sum(|peer| &peer.waiting), sum(|peer| &peer.running)));
+        for (peer, queue) in (0u32..).zip(&self.peers).filter(|(peer, _)| !is_out(*peer)) {
+            // A peer that was put off is offered again when the last of what is being read is posted.
+            let is_listed = self.admissions.has(peer) || queue.running.len() > 0;
+            assert!(queue.waiting.len() == 0 || is_listed, "{peer} waits and is in no list");
+            assert!(queue.running.len() == 0 || self.turns.has(peer), "{peer} is read and has no turns");
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests;

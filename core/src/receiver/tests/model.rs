@@ -225,6 +225,7 @@ proptest! {
             let counted_bytes: u64 =
                 counted.into_iter().map(|read| u64::from(receiver.reads[read].bytes)).sum();
             prop_assert_eq!(counted_bytes, receiver.admission.counted_bytes());
+            receiver.admission.check(config().peers_max);
             prop_assert!(bench.receiver.credit.total() + u64::from(stats.small_held_slabs) <= 64, "credit \
                 within the SRQ");
             prop_assert!(bench.world.byes.is_empty(), "nobody misbehaved");
