@@ -27,17 +27,21 @@ impl Host {
     /// Makes a host whose daemon will listen on `fabric`: shm or tcp. Where the environment names an RDMA
     /// device, everything runs on verbs.
     pub fn new(fabric: &str) -> Self {
+        let device = device_address();
+        if device.is_none() && fabric == "shm" {
+            return Self::on_shm();
+        }
+        let port = Port::take();
+        let host = device.map_or_else(|| "tcp:127.0.0.1".to_owned(), |host| format!("rdma:{host}"));
+        let listen = format!("{host}:{}", port.number());
+        Self { folder: Folder::new(), _port: Some(port), listen }
+    }
+
+    /// Makes a host whose daemon will listen on `shm:`, whatever the environment names.
+    pub fn on_shm() -> Self {
         let folder = Folder::new();
-        let (port, listen) = match (device_address(), fabric) {
-            (None, "shm") => (None, format!("shm:{}", folder.join("nic.sock").display())),
-            (device, _) => {
-                let port = Port::take();
-                let host = device.map_or_else(|| "tcp:127.0.0.1".to_owned(), |host| format!("rdma:{host}"));
-                let listen = format!("{host}:{}", port.number());
-                (Some(port), listen)
-            }
-        };
-        Self { folder, _port: port, listen }
+        let listen = format!("shm:{}", folder.join("nic.sock").display());
+        Self { folder, _port: None, listen }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

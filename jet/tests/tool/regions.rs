@@ -64,7 +64,7 @@ const NOT_TAKEN: &str = "does not take a region of this sender's memory: the rec
 
 #[test]
 fn memory_that_is_not_taken_while_files_are_sent_is_named_with_what_to_do() {
-    let host = Host::new("shm");
+    let host = Host::on_shm();
     let ([_daemon, recv, mut send], mut crowd) = start(&host, "60");
     until("it to say what is not taken", || {
         crowd.turn();
@@ -83,7 +83,7 @@ fn memory_that_is_not_taken_while_files_are_sent_is_named_with_what_to_do() {
 
 #[test]
 fn memory_that_is_not_taken_for_too_long_is_why_files_are_not_sent() {
-    let host = Host::new("shm");
+    let host = Host::on_shm();
     let ([_daemon, _recv, mut send], mut crowd) = start(&host, "2");
     until("it to give up", || {
         crowd.turn();
