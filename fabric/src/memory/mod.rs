@@ -7,10 +7,12 @@
 
 mod control_groups;
 mod heap_ring;
+mod lost;
 mod node;
 mod room;
 mod shared;
 
+pub(crate) use lost::touch;
 #[cfg(feature = "verbs")]
 pub(crate) use node::ThreadPrefers;
 

@@ -25,7 +25,7 @@
 //! also counts pages that an interrupted `fallocate` takes back. `mincore` says of a file which this process
 //! may not write that every page is there.
 
-use crate::memory::{MapError, Mapping, Protection, is_on_huge_pages, received_bytes};
+use crate::memory::{MapError, Mapping, Protection, is_on_huge_pages, received_bytes, touch};
 use crate::nic::RegionError;
 use crate::soft::tables::region_places::{FilePlace, RegionPlace as Held};
 use crate::soft::tables::regions::within;
@@ -301,7 +301,7 @@ impl Mapped {
 /// # Safety
 /// The vectors name memory that may be written, and to which nobody has a reference.
 unsafe fn read_all(file: &OwnedFd, vectors: &mut [libc::iovec], offset: usize) -> Result<(), Unreadable> {
-    let (mut done, mut full) = (0, 0);
+    let (mut done, mut full, mut touched) = (0, 0, false);
     loop {
         while vectors.get(full).is_some_and(|vector| vector.iov_len == 0) {
             full += 1;
@@ -318,11 +318,19 @@ unsafe fn read_all(file: &OwnedFd, vectors: &mut [libc::iovec], offset: usize) -
             // The file cannot end here: it is sealed against shrinking.
             Ok(0) => return Err(Unreadable),
             Ok(got) => {
-                done += got;
+                (done, touched) = (done + got, false);
                 skip(vectors, got);
             }
-            Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => return Err(Unreadable),
+            Err(_) => match io::Error::last_os_error().raw_os_error() {
+                Some(libc::EINTR) => {}
+                // Memory of this process, not the peer's.
+                Some(libc::EFAULT) if !touched => {
+                    touched = true;
+                    // SAFETY: as the caller promises.
+                    unsafe { touch(vectors) };
+                }
+                _ => return Err(Unreadable),
+            },
         }
     }
 }

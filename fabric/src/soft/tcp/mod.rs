@@ -17,7 +17,7 @@ mod listener;
 mod output;
 mod socket;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use super::accepting::Accepting;
 use super::deadlines::Wait;

@@ -1,6 +1,7 @@
 //! TCP sockets for this transport: non-blocking, gathering and scattering straight from and to registered
 //! memory.
 
+use crate::memory::touch;
 use crate::soft::options::TcpOptions;
 use rustix::io::Errno;
 use rustix::net::sockopt;
@@ -15,9 +16,6 @@ const BACKLOG: i32 = 4096;
 /// Unanswered probes after which an idle connection counts as dead. Where the kernel has `TCP_USER_TIMEOUT`,
 /// that decides.
 const KEEPALIVE_PROBES: u32 = 3;
-
-/// Smallest page size that there is, in bytes.
-const PAGE_BYTES: usize = 4096;
 
 /// Stretch of memory of a gather or scatter list.
 pub(super) type IoVec = libc::iovec;
@@ -143,10 +141,7 @@ fn io_outcome(result: isize) -> Option<IoOutcome> {
 
 /// Reads into the stretches, in their order.
 ///
-/// Memory that the kernel cannot write is touched once, and the read tried again. Where the hardware lost a
-/// page, the kernel only returns EFAULT, while touching the page raises a signal. A handler that watches the
-/// memory can then put another page in its place. Without such a handler the process ends, as it would
-/// whenever it touched the page.
+/// Memory that the kernel cannot write is touched once, and the read tried again ([`touch`]).
 ///
 /// # Safety
 /// Every stretch is memory that this process may read and write for the length of the call, and that nobody
@@ -165,25 +160,6 @@ pub(super) unsafe fn read(socket: BorrowedFd<'_>, stretches: &[IoVec]) -> IoOutc
             }
             Some(outcome) => return outcome,
             None => {}
-        }
-    }
-}
-
-/// Touches every page of the stretches.
-///
-/// # Safety
-/// Every stretch is memory that this process may read.
-#[cold]
-unsafe fn touch(stretches: &[IoVec]) {
-    for stretch in stretches {
-        let start = stretch.iov_base.cast::<u8>().cast_const();
-        let mut at = 0;
-        while at < stretch.iov_len {
-            // SAFETY: within the stretch.
-            let place = unsafe { start.add(at) };
-            // SAFETY: the caller guarantees that the memory may be read; the value is not used.
-            unsafe { place.read_volatile() };
-            at += PAGE_BYTES - place.addr() % PAGE_BYTES;
         }
     }
 }

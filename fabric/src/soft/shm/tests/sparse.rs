@@ -5,6 +5,7 @@ use super::super::link::REMOTE_OPERATION;
 use super::super::regions::PIECES_MAX;
 use super::*;
 use crate::nic::RegionError;
+use crate::soft::tcp::tests::lost_memory::lose;
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fstat, ftruncate, memfd_create,
 };
@@ -338,4 +339,26 @@ fn a_turn_of_many_pieces_takes_several_calls() {
     let found: Vec<u8> =
         (0..u32::try_from(pieces).unwrap()).rev().map(|slab| host.bytes_in_slab(slab, 1)[0]).collect();
     assert_eq!(found, content);
+}
+
+#[test]
+fn a_read_of_pages_without_proof_into_lost_memory_costs_no_connection() {
+    let mut place = Place::new(SoftOptions::default());
+    let mut client = Host::new(SoftOptions::default());
+    let memory = Arc::new(SharedMemory::new("jet-test", 4 * 4096, false).unwrap());
+    write_memory(&memory, 0, &[7; 4 * 4096]);
+    let key = client.nic.register(&memory, Access::RemoteRead).unwrap();
+    let (_, theirs) = place.connect(&mut client);
+    let host = &mut place.host;
+    // SAFETY: within the pool.
+    let is_lost = lose(unsafe { host.pool.base().add(2 * 4096) });
+    let scatter = [host.slab(0), host.slab(1), host.slab(2), host.slab(3)];
+    host.nic.post_read(theirs, ReadRequest { id: 1, address: 0, key: key.0, scatter: &scatter }).unwrap();
+    until("read", || {
+        host.turn();
+        !host.completions.is_empty()
+    });
+    assert_eq!((host.statuses(), is_lost()), (vec![(Work::Read { id: 1 }, Status::Success)], false));
+    assert_eq!(host.ended(theirs), None);
+    assert!((0..4).all(|slab| host.bytes_in_slab(slab, 4096) == [7; 4096]));
 }

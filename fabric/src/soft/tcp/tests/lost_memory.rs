@@ -39,7 +39,7 @@ extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, _context: *m
 
 /// Takes the page at this place away, and watches it. The function that is returned says whether nobody has
 /// touched the page yet.
-fn lose(page: *mut u8) -> impl Fn() -> bool {
+pub(in crate::soft) fn lose(page: *mut u8) -> impl Fn() -> bool {
     static HANDLER: Once = Once::new();
     HANDLER.call_once(|| {
         // SAFETY: all zeros is a value of the structure, whose fields are set below. The handler takes three

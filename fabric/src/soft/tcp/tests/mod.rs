@@ -435,7 +435,7 @@ fn a_sleeper_is_woken_for_everything() {
 mod deadlines;
 mod depth;
 mod hostile;
-mod lost_memory;
+pub(in crate::soft) mod lost_memory;
 mod one_sge;
 mod read_timeout;
 mod strangers;
