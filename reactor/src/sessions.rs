@@ -254,22 +254,7 @@ mod tests {
         let (shape, number) = (SegmentShape::new(8, 8), SessionId(0));
         let mut sessions = Sessions::new(1);
         sessions.attach(number, session(shape));
-        let withdrawn = Delivery {
-            kind: delivery_kind::WITHDRAWN,
-            flags: 0,
-            user_header_bytes: 0,
-            slot: 0,
-            message: 0,
-            generations: 0,
-            offset: 0,
-            message_bytes: 0,
-            bytes: 0,
-            slab: 0,
-            tag: 0,
-            sequence: 0,
-            sender: 0,
-            user_header: [0; DELIVERY_USER_HEADER_MAX],
-        };
+        let withdrawn = Delivery { kind: delivery_kind::WITHDRAWN, ..Delivery::ZERO };
         for _ in 0..=shape.delivery_cells {
             assert!(!sessions.has_faulted());
             sessions.deliver(number, &withdrawn, Place { slab: 0, escaped: false }, b"");

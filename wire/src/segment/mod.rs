@@ -89,6 +89,24 @@ pub struct Delivery {
 const _: () = assert!(size_of::<Delivery>() == 128);
 
 impl Delivery {
+    /// Delivery of which every field is 0.
+    pub const ZERO: Self = Self {
+        kind: 0,
+        flags: 0,
+        user_header_bytes: 0,
+        slot: 0,
+        message: 0,
+        generations: 0,
+        offset: 0,
+        message_bytes: 0,
+        bytes: 0,
+        slab: 0,
+        tag: 0,
+        sequence: 0,
+        sender: 0,
+        user_header: [0; DELIVERY_USER_HEADER_MAX],
+    };
+
     /// Returns the slot's generation.
     pub fn slot_generation(&self) -> u16 {
         (self.generations & 0xffff) as u16

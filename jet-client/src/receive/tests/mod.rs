@@ -144,18 +144,9 @@ impl Daemon {
         self.push(Delivery {
             kind: delivery_kind::WITHDRAWN,
             flags,
-            user_header_bytes: 0,
-            slot: 0,
             message,
             generations: Delivery::pack_generations(0, message_generation),
-            offset: 0,
-            message_bytes: 0,
-            bytes: 0,
-            slab: 0,
-            tag: 0,
-            sequence: 0,
-            sender: 0,
-            user_header: [0; DELIVERY_USER_HEADER_MAX],
+            ..Delivery::ZERO
         });
     }
 
@@ -447,18 +438,9 @@ impl Daemon {
         let mut delivery = Delivery {
             kind: delivery_kind::SLICES,
             flags: flags::FIRST | flags::LAST,
-            user_header_bytes: 0,
-            slot: 0,
-            message: 0,
-            generations: 0,
-            offset: 0,
             message_bytes: 10,
             bytes: 10,
-            slab: 0,
-            tag: 0,
-            sequence: 0,
-            sender: 0,
-            user_header: [0; DELIVERY_USER_HEADER_MAX],
+            ..Delivery::ZERO
         };
         change(&mut delivery);
         self.push(delivery);

@@ -25,22 +25,7 @@ const SLABS: u32 = 16;
 const FILE: u64 = 7;
 const SENDER: u64 = 1;
 
-const NOTHING: Delivery = Delivery {
-    kind: 0,
-    flags: 0,
-    user_header_bytes: 0,
-    slot: 0,
-    message: 0,
-    generations: 0,
-    offset: 0,
-    message_bytes: 0,
-    bytes: 0,
-    slab: 0,
-    tag: 0,
-    sequence: 0,
-    sender: SENDER,
-    user_header: [0; DELIVERY_USER_HEADER_MAX],
-};
+const NOTHING: Delivery = Delivery { sender: SENDER, ..Delivery::ZERO };
 
 /// Daemon's side of a session, and the number of slots it used. Every slice has a slot and a slab of its own.
 struct Daemon {
