@@ -122,6 +122,11 @@ impl Releases {
         rates.bytes_per_ms = if rates.bytes_per_ms == 0 { now } else { (rates.bytes_per_ms * 7 + now) / 8 };
     }
 
+    /// Returns whether the session has given anything back.
+    pub fn has_given_back(&self, session: u32) -> bool {
+        self.sessions[session as usize].post_nic.spans() > 0
+    }
+
     /// Returns the measured throughput in bytes per millisecond.
     pub fn bytes_per_ms(&self, session: u32) -> u64 {
         self.sessions[session as usize].bytes_per_ms

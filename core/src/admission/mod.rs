@@ -25,6 +25,7 @@ mod peers;
 mod policy;
 mod reading;
 mod requests;
+mod reserve;
 mod shares;
 mod suspension;
 mod turns;
@@ -32,6 +33,7 @@ mod view;
 
 pub(crate) use footprint_window::FootprintWindow;
 pub use policy::{GrantPolicy, QueueHead, StrictWithAging};
+pub(crate) use reserve::Reserve;
 pub(crate) use view::View;
 
 use crate::config::{CLASSES_MAX, Config};
@@ -47,6 +49,7 @@ use jet_escape::Pressure;
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 use reading::{Out, Reading};
 use requests::Requests;
+use reserve::Room;
 use shares::{InFlight, Shares, Turn};
 use suspension::Suspension;
 use turns::ClassQueue;
@@ -71,8 +74,6 @@ struct Limits {
     srq_floor_slabs: u32,
     /// Length up to which an application can collect a message.
     long_bytes: u64,
-    /// Whether a session that holds more than half of the pool leaves an eighth of the pool to the others.
-    leaves_room: bool,
 }
 
 /// Admission's state: which messages wait, which are being read, and which sessions are suspended.
@@ -80,6 +81,8 @@ struct Limits {
 pub(crate) struct Admission<P> {
     policy: P,
     limits: Limits,
+    /// What sessions leave to each other; `None` where the escape is off.
+    reserve: Option<Reserve>,
     /// Messages by class.
     queues: Box<[ClassQueue]>,
     shares: Shares,
@@ -118,9 +121,9 @@ impl<P: GrantPolicy> Admission<P> {
                 fragment_bytes: config.fragment_bytes,
                 srq_floor_slabs: config.srq_floor_slabs,
                 long_bytes: u64::from(config.pool_slabs) * SLAB_BYTES as u64 / 2,
-                leaves_room: config.escape.enabled,
             },
             queues: (0..config.classes).map(|_| ClassQueue::new(peers)).collect(),
+            reserve: config.reserve(),
             shares: Shares::new(config),
             requests: Requests::new(peers, config.sessions_max),
             reading: Reading::new(peers),
@@ -286,9 +289,7 @@ impl<P: GrantPolicy> Admission<P> {
         (messages, pool): (&mut Messages, &mut Pool),
         view: &impl View,
     ) -> Option<Grant> {
-        // Beyond one fragment's slabs, another fragment's stay in reserve, and one session leaves more to the
-        // others.
-        let wanted = (2 * self.fragment_slabs()).max(self.room_left_by_most(pool));
+        let wanted = self.reserve_slabs().max(self.room_left_by_most(pool));
         let mut room = pool.read_room(wanted, view.srq_needed());
         let in_flight = InFlight { reads: reads_in_use, bytes: self.in_flight_bytes };
         let mut passed = 0;
@@ -304,13 +305,14 @@ impl<P: GrantPolicy> Admission<P> {
             if !self.queues[class].may_use(peer, first_bytes, self.limits.fragment_bytes) {
                 continue;
             }
-            let Some((message, share)) = self.next_to_read(class, peer, room, messages, pool, view) else {
+            let next = self.next_to_read(class, peer, room, messages, pool, view);
+            let Some((message, share, most)) = next else {
                 self.waits_for = ReadsWaitFor::Room;
                 self.queues[class].pass();
                 passed += 1;
                 continue;
             };
-            let bytes = self.fragment_of(message, messages);
+            let bytes = self.fragment_of(message, messages).min(most * SLAB_BYTES_U32);
             match self.shares.turn(peer, u64::from(bytes), time.stall_free_ns, in_flight) {
                 Turn::Now => {}
                 Turn::AfterOwn => {
@@ -360,9 +362,9 @@ impl<P: GrantPolicy> Admission<P> {
         u32::try_from(left.min(u64::from(self.limits.fragment_bytes))).expect("at most a fragment")
     }
 
-    /// Returns the peer's message of the class that is to be read next, and the share of its fragment: the
-    /// cache, or escape memory for a session that takes it instead of waiting (Jet §5). Messages that may not
-    /// go on now are deferred, and their sessions suspended.
+    /// Returns the peer's message of the class that is to be read next, the share of its fragment, and the most
+    /// slabs that it may have. The share is the cache, or escape memory for a session that takes it instead of
+    /// waiting (Jet §5). Messages that may not go on now are deferred, and their sessions suspended.
     fn next_to_read(
         &mut self,
         class: usize,
@@ -371,9 +373,8 @@ impl<P: GrantPolicy> Admission<P> {
         messages: &mut Messages,
         pool: &Pool,
         view: &impl View,
-    ) -> Option<(u32, Share)> {
+    ) -> Option<(u32, Share, u32)> {
         let pressed = view.pressure() != Pressure::Ok;
-        let within_window = self.is_within_window(pool);
         let mut next = self.queues[class].first_running(peer);
         while let Some(message) = next {
             let following = messages[message].next;
@@ -394,10 +395,12 @@ impl<P: GrantPolicy> Admission<P> {
             let prefers_memory =
                 view.takes_memory(session) && (!plenty || (pressed && class > 0) || in_memory);
             if prefers_memory && pool.memory_room() >= left.min(self.fragment_slabs()) {
-                return Some((message, Share::Spilled));
+                return Some((message, Share::Spilled, self.fragment_slabs()));
             }
-            if (plenty && within_window) || self.may_use_reserve(message, messages, view) {
-                return Some((message, Share::Read));
+            match self.room_for(message, room, (messages, pool), view) {
+                Room::Plenty => return Some((message, Share::Read, self.fragment_slabs())),
+                Room::Loan(slabs) if slabs > 0 => return Some((message, Share::Read, slabs)),
+                Room::Loan(_) | Room::Nothing => {}
             }
         }
         None
@@ -424,34 +427,6 @@ impl<P: GrantPolicy> Admission<P> {
                 queue.offer(peer, self.reading.is_new(peer, class));
             }
         }
-    }
-
-    /// Returns whether the message may use the slabs that are kept in reserve. Two kinds of messages may: the
-    /// message that its application waits for, if the application gave back all that it got of it; and the
-    /// first message of an application that holds nothing. An application that has something to read does not
-    /// need the reserve.
-    fn may_use_reserve(&self, message: u32, messages: &Messages, view: &impl View) -> bool {
-        let record = &messages[message];
-        match view.oldest_incomplete(record.session) {
-            None => !self.limits.leaves_room || !view.holds_anything(record.session),
-            Some(oldest) if oldest == message => {
-                !self.limits.leaves_room || (record.held == 0 && record.reads == 0)
-            }
-            Some(_) => false,
-        }
-    }
-
-    /// Returns the slabs that a session leaves free in the pool when it holds more than half of the pool: an
-    /// eighth, or 0 where the escape is off. Such a session may stop giving back, which is known only when
-    /// its runs are stragglers.
-    fn room_left_by_most(&self, pool: &Pool) -> u32 {
-        if self.limits.leaves_room { pool.total() / 8 } else { 0 }
-    }
-
-    fn room_left_by(&self, session: u32, pool: &Pool, view: &impl View) -> u32 {
-        let holds_most = view.held_in_cache(session) > pool.total() / 2;
-        let reserve = 2 * self.fragment_slabs();
-        if holds_most { reserve.max(self.room_left_by_most(pool)) } else { reserve }
     }
 
     /// Returns whether another fragment of the READ share fits the footprint window. Stragglers' slabs do not

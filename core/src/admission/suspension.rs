@@ -118,7 +118,7 @@ impl<P: GrantPolicy> Admission<P> {
         view.has_backlog(session)
             || !view.has_room_for_fragment(session)
             || view.holds_its_memory(session)
-            || (self.limits.leaves_room && view.pressure() != Pressure::Ok && view.is_slow(session))
+            || (self.reserve.is_some() && view.pressure() != Pressure::Ok && view.is_slow(session))
     }
 
     /// Returns whether the session has something to read while the pool has no room that the session may use.
@@ -126,16 +126,17 @@ impl<P: GrantPolicy> Admission<P> {
     fn lacks_room(&self, session: u32, pool: &Pool, view: &impl View) -> bool {
         // A suspension for lack of room ends only when there is room for more than one fragment.
         let slack = if self.suspensions[session as usize].suspended { self.fragment_slabs() } else { 0 };
-        self.limits.leaves_room
+        self.reserve.is_some()
             && view.holds_anything(session)
-            && pool.read_room_max(view.srq_needed()) < self.room_left_by(session, pool, view) + slack
+            && (pool.read_room_max(view.srq_needed()) < self.room_left_by(session, pool, view) + slack
+                || self.is_bounded_by_quarantine(session, pool, view))
             && !(view.takes_memory(session) && pool.memory_room() >= self.fragment_slabs())
     }
 
     /// Returns whether the pool has too little room for the session's next fragment. With the rule that
     /// sessions leave room to others, that room is subtracted.
     pub fn has_no_room_for(&self, session: u32, pool: &Pool, view: &impl View) -> bool {
-        if self.limits.leaves_room {
+        if self.reserve.is_some() {
             self.lacks_room(session, pool, view)
         } else {
             pool.read_room_max(view.srq_needed()) < self.fragment_slabs()

@@ -23,6 +23,8 @@ pub(crate) trait View {
     fn held_in_cache(&self, session: u32) -> u32;
     /// Returns whether anything delivered to the session is not released, or anything is being read for it.
     fn holds_anything(&self, session: u32) -> bool;
+    /// Returns whether the session's application has ever given something back.
+    fn has_given_back(&self, session: u32) -> bool;
     /// Returns whether most of what the session holds are stragglers.
     fn is_slow(&self, session: u32) -> bool;
     /// Returns the session's measured throughput in bytes per millisecond.

@@ -101,8 +101,7 @@ impl<P: GrantPolicy> Receiver<P> {
     pub fn with_policy(config: Config, incarnation: u64, policy: P) -> Result<Self, ConfigError> {
         config.check()?;
         let (peers, sessions) = (config.peers_max, config.sessions_max);
-        let read_floor =
-            if config.escape.enabled { config.fragment_bytes / jet_wire::SLAB_BYTES_U32 } else { 0 };
+        let read_floor = config.reserve().map_or(0, |reserve| reserve.read_floor(config.pool_slabs));
         Ok(Self {
             config,
             incarnation,

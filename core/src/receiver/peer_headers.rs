@@ -7,6 +7,10 @@ use crate::effects::{Effects, PeerId};
 use crate::outbox::Link;
 use jet_wire::message::{ByeHeader, ByeReason, CreditHeader};
 
+/// Small messages for which there must be room before a session's senders get credit for one. Without it,
+/// the slab of a message that was just refused would be the room for the next one.
+const CREDIT_MARGIN: u32 = 16;
+
 impl<P: GrantPolicy> Receiver<P> {
     /// Sends the ends and the credit that are due, to all peers that were marked for this flush.
     pub(super) fn send_headers(&mut self, effects: &mut impl Effects) {
@@ -71,12 +75,13 @@ impl<P: GrantPolicy> Receiver<P> {
     }
 
     /// Returns whether senders get no credit for a session. That is so if the session is suspended for its
-    /// application. It is also so if the session holds so many messages that the SRQ share, or the records,
-    /// would not suffice for the other sessions.
+    /// application. It is also so if the session holds so many messages that the SRQ share, the pool, or the
+    /// records would not suffice for the other sessions.
     #[inline]
     pub(super) fn withholds_credit(&self, session: u32) -> bool {
         self.admission.is_suspended_for_its_application(session)
             || self.holds_most_of_the_srq_share(session)
+            || !self.may_have_small(session, CREDIT_MARGIN)
             || self.keeps_too_many_records(session)
     }
 

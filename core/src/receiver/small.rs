@@ -33,6 +33,8 @@ impl<P: GrantPolicy> Receiver<P> {
             Some(AckStatus::NoApp)
         } else if self.is_slab_lost(slab) || !self.checks.small_fits(small, slab, effects) {
             Some(AckStatus::Corrupt)
+        } else if !self.may_have_small(session, 0) || self.keeps_too_many_records(session) {
+            Some(AckStatus::Busy)
         } else {
             None
         };
@@ -59,6 +61,17 @@ impl<P: GrantPolicy> Receiver<P> {
         let bytes = HeaderBytes::in_place(&small.user_header, small.user_header().len());
         let user_header = UserHeader::Arrived(bytes);
         self.deliver_small(now_ns, message, (slab, Share::Srq), user_header, effects);
+    }
+
+    /// Returns whether the session may have another small message, whose slab is not posted any more, and
+    /// `further` ones beside it.
+    #[inline]
+    pub(super) fn may_have_small(&self, session: u32, further: u32) -> bool {
+        let available = (self.pool.free() + self.srq.posted()).saturating_sub(further);
+        self.admission.may_have_small(available, &self.pool, || {
+            let held = self.escape.held_in_cache(session) + self.delivery.backlog(session);
+            (held, self.releases.has_given_back(session))
+        })
     }
 
     /// Delivers a small message. The session must have a slot and a message number.

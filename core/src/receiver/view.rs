@@ -77,6 +77,11 @@ impl View for Mechanisms<'_> {
     }
 
     #[inline]
+    fn has_given_back(&self, session: u32) -> bool {
+        self.releases.has_given_back(session)
+    }
+
+    #[inline]
     fn is_slow(&self, session: u32) -> bool {
         self.escape.is_slow(session)
     }

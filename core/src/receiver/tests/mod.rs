@@ -14,6 +14,7 @@ mod records;
 mod scenarios;
 mod shares;
 mod standstill;
+mod stopped;
 
 use super::*;
 use crate::admission::FootprintWindow;
