@@ -66,7 +66,7 @@ impl Asking {
 pub fn run(run_size: RunSize) -> Result<Vec<Row>, Box<dyn Error>> {
     let (sessions, peers) = (run_size.of(SESSIONS, 20), run_size.of(PEERS, 20));
     let bytes = run_size.of(BYTES, 256 << 20);
-    let settings = ["limits.sessions=1100", "session.slots=128", "session.messages=128"].map(str::to_owned);
+    let settings = ["limits.sessions=1400", "session.slots=128", "session.messages=128"].map(str::to_owned);
     let rig = Rig::start("shm", true, &settings)?;
     let _sessions = (0..sessions).map(|n| idle_session(&rig, n)).collect::<Result<Vec<_>, _>>()?;
     let _peers = (0..peers).map(|_| idle_sender(&rig)).collect::<Result<Vec<_>, _>>()?;

@@ -54,7 +54,8 @@ impl Quarantine {
         faulted: bool,
         held_slabs: u32,
     ) {
-        let until_ns = now_ns.saturating_add(self.span_ns);
+        // Where it held nothing, nobody reads anything of it.
+        let until_ns = if held_slabs == 0 { now_ns } else { now_ns.saturating_add(self.span_ns) };
         let detained = Detained { name, process, until_ns, holder_lives: true, faulted, held_slabs };
         self.sessions[session as usize] = Some(detained);
     }

@@ -46,7 +46,9 @@ enum Session {
         registration: Registration,
     },
     /// The session is over, but its number cannot be used again yet.
-    Over,
+    Over {
+        process: Option<ProcessId>,
+    },
 }
 
 /// The reason why a session was not opened.
@@ -54,9 +56,18 @@ enum Session {
 pub(crate) enum OpenRefused {
     /// Every session number is in use.
     NumbersTaken,
+    /// The process has its share of the numbers.
+    ProcessShare {
+        /// Numbers that the process has.
+        has: u32,
+    },
     /// Another open session has the name.
     NameTaken,
 }
+
+/// Free numbers, for each of which one process may have three: the first process gets three quarters of all,
+/// and there is always a number left for the next one.
+const NUMBERS_PER_FREE: u32 = 3;
 
 /// All applications by name, connected senders, and sessions.
 #[derive(Debug)]
@@ -139,6 +150,10 @@ impl Registry {
     pub fn open(&mut self, registration: Registration) -> Result<u32, OpenRefused> {
         let is_free = |session: &Session| matches!(session, Session::Free);
         let free = self.sessions.iter().position(is_free).ok_or(OpenRefused::NumbersTaken)?;
+        let (free_numbers, has) = self.numbers_of(registration.process);
+        if has > 0 && has >= free_numbers.saturating_mul(NUMBERS_PER_FREE) {
+            return Err(OpenRefused::ProcessShare { has });
+        }
         let app = self.use_app(registration.name).ok_or(OpenRefused::NumbersTaken)?;
         if self.apps[app as usize].session != NONE {
             self.drop_app(app);
@@ -151,12 +166,26 @@ impl Registry {
         Ok(session)
     }
 
+    /// Returns how many numbers are free, and how many a process has. One that cannot be told from others has
+    /// none of its own.
+    fn numbers_of(&self, process: Option<ProcessId>) -> (u32, u32) {
+        let (mut free, mut has) = (0, 0);
+        for session in &self.sessions {
+            match session {
+                Session::Free => free += 1,
+                Session::Open { registration: Registration { process: of, .. }, .. }
+                | Session::Over { process: of } => has += u32::from(of.is_some() && *of == process),
+            }
+        }
+        (free, has)
+    }
+
     /// Closes a session: its name is free at once, its number not before [`Self::free`]. Returns `None` if
     /// the session was not open.
     pub fn close(&mut self, session: u32) -> Option<Registration> {
         let entry = &mut self.sessions[session as usize];
         let Session::Open { app, registration } = *entry else { return None };
-        *entry = Session::Over;
+        *entry = Session::Over { process: registration.process };
         self.apps[app as usize].session = NONE;
         self.open -= 1;
         self.drop_app(app);
@@ -173,7 +202,7 @@ impl Registry {
     pub fn registration(&self, session: u32) -> Option<&Registration> {
         match self.sessions.get(session as usize)? {
             Session::Open { registration, .. } => Some(registration),
-            Session::Free | Session::Over => None,
+            Session::Free | Session::Over { .. } => None,
         }
     }
 

@@ -19,6 +19,13 @@ pub enum OpenError {
         /// Configured limit.
         max: u32,
     },
+    /// The process has its share of the sessions, counting those in quarantine.
+    ProcessShare {
+        /// Sessions that the process has.
+        has: u32,
+        /// Configured limit of all processes' sessions.
+        max: u32,
+    },
     /// The class does not exist.
     Class {
         /// Class that the application asked for.
@@ -43,6 +50,13 @@ impl core::fmt::Display for OpenError {
             }
             Self::TooMany { max } => {
                 write!(f, "all {max} sessions are in use or in quarantine; raise limits.sessions")
+            }
+            Self::ProcessShare { has, max } => {
+                write!(
+                    f,
+                    "this process has {has} of the {max} sessions, counting those in quarantine, and the rest \
+                     is for other processes; close some of its sessions, or raise limits.sessions"
+                )
             }
             Self::Class { found, classes } => {
                 write!(f, "class {found} does not exist; choose 0 to {}", classes - 1)
@@ -90,6 +104,9 @@ impl<P: GrantPolicy> Receiver<P> {
         let opened = self.registry.open(Registration { name, class, takes_memory, process });
         opened.map(SessionId).map_err(|refused| match refused {
             OpenRefused::NumbersTaken => OpenError::TooMany { max: self.config.sessions_max },
+            OpenRefused::ProcessShare { has } => {
+                OpenError::ProcessShare { has, max: self.config.sessions_max }
+            }
             OpenRefused::NameTaken => OpenError::NameTaken,
         })
     }

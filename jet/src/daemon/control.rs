@@ -291,7 +291,9 @@ async fn register(
         Ok(Err(error)) => {
             let code = match error {
                 OpenSessionError::Receiver(OpenError::NameTaken) => ErrorCode::NameTaken,
-                OpenSessionError::Receiver(OpenError::TooMany { .. }) => ErrorCode::TooManySessions,
+                OpenSessionError::Receiver(OpenError::TooMany { .. } | OpenError::ProcessShare { .. }) => {
+                    ErrorCode::TooManySessions
+                }
                 OpenSessionError::Receiver(OpenError::Quarantined { .. }) => ErrorCode::Quarantined,
                 OpenSessionError::Receiver(OpenError::Class { .. }) => ErrorCode::BadRequest,
                 OpenSessionError::Receiver(OpenError::Draining) => ErrorCode::Draining,

@@ -166,3 +166,37 @@ fn a_quarantine_lasts_its_time_though_the_application_is_gone() {
     bench.wait(200_000_000);
     assert_eq!(bench.receiver.stats().quarantined_slabs, 0);
 }
+
+#[test]
+fn one_process_leaves_session_numbers_to_the_others() {
+    let mut bench = Bench::new(Config { sessions_max: 16, ..config() });
+    let mut all_of = |process: u32| {
+        let mut count = 0;
+        loop {
+            let app = alloc::format!("app-{process}-{count}");
+            match open_as(&mut bench, &app, Some(process)) {
+                Ok(_) => count += 1,
+                Err(refused) => {
+                    assert!(matches!(refused, OpenError::ProcessShare { has, max: 16 } if has == count));
+                    let said = refused.to_string();
+                    assert!(said.contains(&alloc::format!("has {count} of the 16")), "{said}");
+                    return count;
+                }
+            }
+        }
+    };
+    assert_eq!([all_of(1), all_of(2)], [12, 3]);
+    // The last number is for somebody who has none.
+    open_as(&mut bench, "late", Some(3)).unwrap();
+    assert_eq!(open_as(&mut bench, "later", Some(4)), Err(OpenError::TooMany { max: 16 }));
+}
+
+#[test]
+fn a_session_that_held_nothing_leaves_its_number_at_once() {
+    let mut bench = Bench::new(config());
+    for life in 0..100 {
+        let session = open_as(&mut bench, "disk", Some(7)).unwrap_or_else(|error| panic!("{life}: {error}"));
+        bench.receiver.handle_session_gone(bench.now_ns, session, &mut bench.world);
+        bench.wait(10_000_000);
+    }
+}
