@@ -1,6 +1,5 @@
 //! The receiver's configuration, with the paper's numbers as defaults.
 
-use crate::admission::Reserve;
 use crate::pool::EscapeShape;
 use jet_escape::{EscapeConfig, EscapeConfigError};
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
@@ -250,13 +249,6 @@ impl Config {
             return Err(ConfigError::Following);
         }
         self.escape.check().map_err(ConfigError::Escape)
-    }
-
-    /// Returns the sizes of the reserve, which sessions leave to each other; `None` where the escape is off.
-    pub(crate) fn reserve(&self) -> Option<Reserve> {
-        let fragment = self.fragment_bytes / SLAB_BYTES_U32;
-        let of = |sessions| Reserve::new(self.pool_slabs, fragment, sessions, self.srq_floor_slabs);
-        self.escape.enabled.then(|| of(self.sessions_max))
     }
 
     /// Returns how many slabs of escape memory there are for each purpose.

@@ -18,6 +18,9 @@ const SIGNAL_NS: u64 = 1_000_000;
 /// not take that long.
 const UNRESPONSIVE_NS: u64 = 5_000_000_000;
 
+/// Nanoseconds in which a peer without unfinished messages was sent nothing, after which it is idle.
+const IDLE_NS: u64 = 1_000_000_000;
+
 /// The state of a peer's connection, as far as it matters to what may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
@@ -393,6 +396,23 @@ impl Outbox {
             .filter(|(_, outbox)| is_unresponsive(outbox))
             .max_by_key(|(_, outbox)| outbox.overflow.len())
             .map(|(peer, _)| peer)
+    }
+
+    /// Returns, of the peers without unfinished messages that were sent nothing for long, the one that has been
+    /// so for longest.
+    pub fn longest_idle(&self, now_ns: u64) -> Option<u32> {
+        let is_idle = |outbox: &PeerOutbox| {
+            outbox.link == Link::Established
+                && outbox.unfinished == 0
+                && now_ns.saturating_sub(outbox.last_sent.now_ns) >= IDLE_NS
+        };
+        let idle = (0u32..).zip(self.peers.iter()).filter(|(_, outbox)| is_idle(outbox));
+        idle.min_by_key(|(_, outbox)| outbox.last_sent.now_ns).map(|(peer, _)| peer)
+    }
+
+    /// Returns how many connections are ending.
+    pub fn leaving(&self) -> usize {
+        self.peers.iter().filter(|outbox| matches!(outbox.link, Link::Leaving { .. })).count()
     }
 
     /// Returns whether every end was sent to its sender.

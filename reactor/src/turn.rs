@@ -133,7 +133,9 @@ impl<N: Nic, A: Application> Driver<N, A> {
 
     fn connection(&mut self, now_ns: u64, event: Event) {
         match event {
-            Event::ConnectRequest { qp, private_data } => self.answer_connect_request(qp, &private_data),
+            Event::ConnectRequest { qp, private_data } => {
+                self.answer_connect_request(now_ns, qp, &private_data);
+            }
             Event::Connected { qp, reads_max, .. } => {
                 if let Some(peer) = self.handler.peers.peer(qp) {
                     self.receiver.handle_connected(peer, reads_max);
@@ -152,13 +154,18 @@ impl<N: Nic, A: Application> Driver<N, A> {
         }
     }
 
-    fn answer_connect_request(&mut self, qp: Qp, private_data: &PrivateData) {
+    fn answer_connect_request(&mut self, now_ns: u64, qp: Qp, private_data: &PrivateData) {
         let joined = match Hello::decode(private_data.as_slice()) {
             Ok(hello) => {
-                let joined = self.receiver.handle_hello(&hello, &mut self.handler);
+                let joined = self.receiver.handle_hello(now_ns, &hello, &mut self.handler);
                 let application = hello.app.as_str();
                 match &joined {
                     Ok(joined) => tracing::debug!(peer = joined.peer.0, application, "a sender connects"),
+                    Err(Refusal::TooManyPeers) => tracing::warn!(
+                        application,
+                        "a sender is refused: there are as many as limits.peers; of those that have been idle \
+                         for a second, the longest is asked to leave"
+                    ),
                     Err(refusal) => tracing::debug!(application, "a sender is refused: {refusal}"),
                 }
                 joined.map(|joined| (joined, hello.app))

@@ -4,8 +4,9 @@
 //! There are two kinds of them: new peers, which have delivered nothing yet, and slow ones. New peers return
 //! first: most of them are not slow, and the first READ tells. Each kind has READs that the other cannot
 //! have, so none of them waits for ever. Of one kind the policy says which class goes first, by how long each
-//! class has waited here; within a class it is who has waited longest. A peer whose own READ has ended goes
-//! behind those that wait.
+//! class has waited here. Within a class it is the slow peer that has waited longest, and in turns the new
+//! peer that has waited longest and the one that came last. So hundreds of new peers that answer nothing do
+//! not hold up one that comes after them. A peer whose own READ has ended goes behind those that wait.
 //!
 //! What a new peer has yet to deliver may take up more than the pool has room for. Then it waits for the
 //! room, but one returns whenever none has for [`CROWDED_NS`]. What slow peers have yet to deliver does not
@@ -15,11 +16,12 @@ use super::Admission;
 use super::policy::{GrantPolicy, QueueHead};
 use super::reading::Out;
 use super::shares::{Standing, Unproven};
-use super::turns::Ring;
 use crate::config::CLASSES_MAX;
 use crate::pool::Pool;
 use crate::time::TurnTime;
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec;
 
 /// The kinds of peers, in the order of their return.
 const KINDS: [Standing; 2] = [Standing::New, Standing::Slow];
@@ -37,9 +39,46 @@ fn is_of_new_kind(standing: Standing) -> bool {
 struct Line {
     /// A peer may be listed that does not wait any more, or waits as one of the other kind by now: it is
     /// dropped when it comes first.
-    peers: Ring,
+    peers: VecDeque<u32>,
+    /// Which peers are in it.
+    has: Box<[bool]>,
+    /// Whether the one that came last returns next.
+    last_is_next: bool,
     /// Time when a peer last returned, or the line began.
     since_ns: u64,
+}
+
+impl Line {
+    fn new(peers: u32) -> Self {
+        Self {
+            peers: VecDeque::with_capacity(peers as usize),
+            has: vec![false; peers as usize].into_boxed_slice(),
+            last_is_next: false,
+            since_ns: 0,
+        }
+    }
+
+    /// Puts a peer at the end, if it is not in the line. Returns whether it was put there.
+    fn push(&mut self, peer: u32) -> bool {
+        let is_added = !core::mem::replace(&mut self.has[peer as usize], true);
+        if is_added {
+            self.peers.push_back(peer);
+        }
+        is_added
+    }
+
+    /// Returns the peer that returns next.
+    fn next(&self) -> Option<u32> {
+        if self.last_is_next { self.peers.back() } else { self.peers.front() }.copied()
+    }
+
+    /// Takes the peer that returns next out of the line.
+    fn pop(&mut self) {
+        let peer = if self.last_is_next { self.peers.pop_back() } else { self.peers.pop_front() };
+        if let Some(peer) = peer {
+            self.has[peer as usize] = false;
+        }
+    }
 }
 
 /// Waiting peers of one kind.
@@ -66,7 +105,7 @@ pub(super) struct AfterSlow {
 
 impl AfterSlow {
     pub fn new(classes: u8, peers: u32) -> Self {
-        let lines = || (0..classes).map(|_| Line { peers: Ring::new(peers), since_ns: 0 }).collect();
+        let lines = || (0..classes).map(|_| Line::new(peers)).collect();
         let waiting = || Waiting { lines: lines(), listed: 0, returned_ns: 0 };
         Self { new: waiting(), slow: waiting(), now_ns: 0, refused: false }
     }
@@ -104,10 +143,10 @@ impl AfterSlow {
         let now_ns = self.now_ns;
         let waiting = self.of(kind);
         let line = &mut waiting.lines[class];
-        if line.peers.head().is_none() {
+        if line.peers.is_empty() {
             line.since_ns = now_ns;
         }
-        waiting.listed += u32::from(line.peers.push(peer));
+        waiting.listed += u32::from(line.push(peer));
     }
 }
 
@@ -124,13 +163,14 @@ impl<P: GrantPolicy> Admission<P> {
             let heads = self.heads_after_slow(kind);
             let Some(class) = self.policy.next_class(&heads, time.now_ns) else { continue };
             let line = &self.after_slow.of(kind).lines[usize::from(class)];
-            let Some(peer) = line.peers.head() else { continue };
+            let Some(peer) = line.next() else { continue };
             if !self.may_return(peer, kind, time, pool) || !self.shares.take_of(unproven, kind) {
                 continue;
             }
             let waiting = self.after_slow.of(kind);
             let line = &mut waiting.lines[usize::from(class)];
-            line.peers.pop();
+            line.pop();
+            line.last_is_next = kind == Standing::New && !line.last_is_next;
             line.since_ns = time.now_ns;
             waiting.listed -= 1;
             waiting.returned_ns = time.now_ns;
@@ -155,7 +195,7 @@ impl<P: GrantPolicy> Admission<P> {
         let Waiting { lines, listed, .. } = self.after_slow.of(kind);
         let lines = lines.iter_mut();
         for (((class, head), line), queue) in (0u8..).zip(&mut heads).zip(lines).zip(&self.queues) {
-            while let Some(peer) = line.peers.head() {
+            while let Some(peer) = line.next() {
                 if self.reading.out(peer) == Some(Out::Slow)
                     && is_of_new_kind(self.shares.standing(peer)) == is_of_new_kind(kind)
                     && queue.has_messages_of(peer)
@@ -163,7 +203,7 @@ impl<P: GrantPolicy> Admission<P> {
                     *head = Some(QueueHead { class, since_ns: line.since_ns });
                     break;
                 }
-                line.peers.pop();
+                line.pop();
                 *listed -= 1;
             }
         }
@@ -203,7 +243,10 @@ impl<P: GrantPolicy> Admission<P> {
             let waits = |peer: &u32| self.reading.out(*peer) == Some(Out::Slow);
             for peer in (0..peers).filter(waits).filter(|&peer| self.queues[class].has_messages_of(peer)) {
                 let standing = self.shares.standing(peer);
-                assert!(self.after_slow.of(standing).lines[class].peers.has(peer), "{peer} of {standing:?}");
+                assert!(
+                    self.after_slow.of(standing).lines[class].has[peer as usize],
+                    "{peer} of {standing:?}"
+                );
             }
         }
     }

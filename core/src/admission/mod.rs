@@ -123,7 +123,7 @@ impl<P: GrantPolicy> Admission<P> {
                 long_bytes: u64::from(config.pool_slabs) * SLAB_BYTES as u64 / 2,
             },
             queues: (0..config.classes).map(|_| ClassQueue::new(peers)).collect(),
-            reserve: config.reserve(),
+            reserve: Reserve::of(config),
             shares: Shares::new(config),
             requests: Requests::new(peers, config.sessions_max),
             reading: Reading::new(peers),
@@ -312,7 +312,9 @@ impl<P: GrantPolicy> Admission<P> {
                 passed += 1;
                 continue;
             };
-            let bytes = self.fragment_of(message, messages).min(most * SLAB_BYTES_U32);
+            let most_bytes = u64::from(most * SLAB_BYTES_U32).min(self.shares.read_bytes_max(peer));
+            let bytes =
+                self.fragment_of(message, messages).min(u32::try_from(most_bytes).unwrap_or(u32::MAX));
             match self.shares.turn(peer, u64::from(bytes), time.stall_free_ns, in_flight) {
                 Turn::Now => {}
                 Turn::AfterOwn => {

@@ -21,8 +21,10 @@
 
 use super::policy::GrantPolicy;
 use super::{Admission, View};
+use crate::config::Config;
 use crate::messages::Messages;
 use crate::pool::Pool;
+use jet_wire::SLAB_BYTES_U32;
 
 /// Slabs of the reserve that are kept for each session, and the least loan.
 const PER_SESSION: u32 = 2;
@@ -47,8 +49,15 @@ pub(crate) struct Reserve {
 }
 
 impl Reserve {
-    /// Sizes of a pool of `total` slabs for so many sessions.
-    pub fn new(total: u32, fragment: u32, sessions: u32, srq_floor: u32) -> Self {
+    /// Returns the sizes for a receiver with this configuration; `None` where the escape is off.
+    pub fn of(config: &Config) -> Option<Self> {
+        let Config { pool_slabs, sessions_max, srq_floor_slabs, .. } = *config;
+        let fragment = config.fragment_bytes / SLAB_BYTES_U32;
+        config.escape.enabled.then(|| Self::new(pool_slabs, fragment, sessions_max, srq_floor_slabs))
+    }
+
+    /// Returns the sizes for a pool of `total` slabs and so many sessions.
+    fn new(total: u32, fragment: u32, sessions: u32, srq_floor: u32) -> Self {
         // In a small pool the reserve would leave too little for what it is kept for.
         let for_sessions = sessions.saturating_mul(PER_SESSION).min(total / 16);
         let little = (srq_floor + 2 * fragment + for_sessions).min(total / 4);
@@ -174,12 +183,7 @@ impl<P: GrantPolicy> Admission<P> {
     /// Returns whether the session may have another small message. `available`: free and posted slabs.
     /// `held`: slabs that the session holds, and small messages that wait for its slots.
     #[inline]
-    pub fn may_have_small(
-        &self,
-        available: u32,
-        pool: &Pool,
-        held: impl FnOnce() -> (u32, bool),
-    ) -> bool {
+    pub fn may_have_small(&self, available: u32, pool: &Pool, held: impl FnOnce() -> (u32, bool)) -> bool {
         match &self.reserve {
             Some(reserve) if !reserve.has_much(available, pool) => {
                 let (held, has_given_back) = held();

@@ -23,7 +23,7 @@ pub use arrival::Arrival;
 pub use peers::Joined;
 pub use sessions::OpenError;
 
-use crate::admission::{Admission, GrantPolicy, StrictWithAging};
+use crate::admission::{Admission, GrantPolicy, Reserve, StrictWithAging};
 use crate::checks::Checks;
 use crate::config::{Config, ConfigError};
 use crate::credit::Credit;
@@ -101,7 +101,7 @@ impl<P: GrantPolicy> Receiver<P> {
     pub fn with_policy(config: Config, incarnation: u64, policy: P) -> Result<Self, ConfigError> {
         config.check()?;
         let (peers, sessions) = (config.peers_max, config.sessions_max);
-        let read_floor = config.reserve().map_or(0, |reserve| reserve.read_floor(config.pool_slabs));
+        let read_floor = Reserve::of(&config).map_or(0, |reserve| reserve.read_floor(config.pool_slabs));
         Ok(Self {
             config,
             incarnation,

@@ -7,7 +7,10 @@ use crate::effects::{Effects, PeerId};
 use crate::index::NONE;
 use crate::messages::MessageState;
 use jet_wire::message::hello::{Hello, Refusal, Welcome, features};
-use jet_wire::message::{AckStatus, Versions};
+use jet_wire::message::{AckStatus, ByeReason, Versions};
+
+/// Senders that are leaving at once, at most, because they were idle and others wanted their places.
+const LEAVING_MAX: usize = 16;
 
 /// A sender that was let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,9 +26,18 @@ impl<P: GrantPolicy> Receiver<P> {
     /// if the connection fails, call [`Self::handle_peer_lost`]. Before [`Self::handle_connected`] nothing
     /// but a farewell is sent to it.
     ///
+    /// Where there are as many senders as there may be, the one that has been idle for longest is asked to
+    /// leave, so that the next attempt finds a place.
+    ///
     /// # Errors
     /// [`Refusal`] is the answer to send.
-    pub fn handle_hello(&mut self, hello: &Hello, effects: &mut impl Effects) -> Result<Joined, Refusal> {
+    pub fn handle_hello(
+        &mut self,
+        now_ns: u64,
+        hello: &Hello,
+        effects: &mut impl Effects,
+    ) -> Result<Joined, Refusal> {
+        self.outbox.set_turn_time(self.turn_time(now_ns));
         let supported = Versions::SUPPORTED;
         let version = supported.agree(hello.versions).ok_or(Refusal::Version(supported))?;
         if self.draining {
@@ -37,7 +49,15 @@ impl<P: GrantPolicy> Receiver<P> {
             self.forget_lost_peers(effects);
             joined = self.registry.join(hello.app, hello.sender_id);
         }
-        let peer = joined.ok_or(Refusal::TooManyPeers)?;
+        let Some(peer) = joined else {
+            // Who comes again and again empties no more places than that.
+            if self.outbox.leaving() < LEAVING_MAX
+                && let Some(idle) = self.outbox.longest_idle(now_ns)
+            {
+                self.expel(idle, ByeReason::Draining, effects);
+            }
+            return Err(Refusal::TooManyPeers);
+        };
         // A sender that claims no receive entries posts some all the same: nothing could ever be sent to it
         // otherwise.
         let sends_max = self.config.control_sends_max.min(u32::from(hello.receive_entries)).max(1);

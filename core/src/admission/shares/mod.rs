@@ -4,7 +4,8 @@
 //! and a slow peer's takes long. Without shares, one slow peer would soon have all of them. So each peer has
 //! a window of bytes, which follows what the peer delivers:
 //!
-//! * A peer that has delivered nothing yet has one READ at a time.
+//! * A peer that has delivered nothing yet has one READ at a time, of 64 KiB at most. So it is soon known
+//!   whether it delivers, also of a peer behind a slow link.
 //! * The window of the others is their rate times [`HORIZON_NS`], or times twice their round trip if that is
 //!   longer. It is at least one fragment, so that a slow peer goes on, and at most the configured share, so
 //!   that a peer that stops delivering leaves room for the others.
@@ -21,6 +22,10 @@
 //! A peer whose round trip is longer than half of [`PROMPT_NS`] is slow, however well it delivers: it has an
 //! eighth of the READs.
 //!
+//! While peers that have stalled have half of the READs, the last sixteenth is for those that deliver: who has
+//! nothing in flight gets one of these only if it has delivered lately a quarter of what the best one has. For
+//! many peers may each deliver a little, and then stop with one READ each.
+//!
 //! Peers that have stalled for long are disconnected where they hold others up. For that a peer's silence
 //! counts only while the receiver hears anybody: a READ brings its bytes, a peer's NIC takes a SEND, or
 //! somebody says hello. What arrives is answered with SENDs. Where nothing of that happens for [`HEARD_NS`],
@@ -31,11 +36,15 @@
 //! Times are of the clock that stands still while nobody calls the receiver: a peer is not slow because the
 //! receiver was.
 
+mod limits;
+
 use crate::config::Config;
 use crate::stats::ShareStats;
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
+use limits::Limits;
+pub(super) use limits::{InFlight, Unproven};
 
 /// Nanoseconds of a peer's deliveries that may be in flight: a window is what the peer delivers in that time.
 /// It is long enough for a host that does something else for a moment.
@@ -52,6 +61,9 @@ const STALL_NS: u64 = 2_000_000;
 const STALL_SPANS: u64 = 4;
 /// Nanoseconds for which a stalled peer is waited for, at the least, while others have something to read.
 const STALL_NS_MAX: u64 = 4_000_000_000;
+/// The same for a peer that has delivered nothing yet, and was asked for [`FIRST_BYTES`] at most. It counts
+/// also while nobody is heard, for such a peer loses nothing: it has hardly begun.
+const SILENT_NS_MAX: u64 = 1_500_000_000;
 /// Nanoseconds after which a stalled peer is waited for no longer, however slow it has been, and whether or
 /// not anything came from others.
 const STALL_NS_LIMIT: u64 = 30_000_000_000;
@@ -60,14 +72,17 @@ const HEARD_NS: u64 = 1_000_000_000;
 /// Nanoseconds in which nobody was heard after which peers that are silent have all of their time again. It
 /// is longer than the usual time between two heartbeats, which may be all that is heard.
 const OUTAGE_NS: u64 = 10_000_000_000;
-/// Eighths of READs and bytes in flight that all slow peers together may have, and all new peers.
-const KIND_EIGHTHS: u32 = 5;
-/// Eighths that all peers together may have that are slow or new.
-const UNPROVEN_EIGHTHS: u32 = 6;
 /// Nanoseconds of deliveries that a rate is measured over. Older ones count half.
 const RATE_NS: u64 = 50_000_000;
 /// Bytes at which older deliveries count half, too, so that no product overflows.
 const RATE_BYTES: u64 = 1 << 30;
+
+/// Bytes of the READ of a peer that has delivered nothing yet, at most.
+const FIRST_BYTES: u64 = 64 << 10;
+/// Part of what the best peer delivered lately that others must have delivered while many have stalled.
+const BEST_PART: u64 = 4;
+/// Ticks in which what the best peer delivered counts half.
+const BEST_TICKS: u64 = 64;
 
 /// Whether a peer may have another READ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,23 +117,6 @@ pub(super) struct Change {
     pub standing: bool,
     /// Whether its window has grown.
     pub has_grown: bool,
-}
-
-/// READs and bytes of all peers that are in flight, or are being checked.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct InFlight {
-    pub reads: u32,
-    pub bytes: u64,
-}
-
-impl InFlight {
-    const NOTHING: Self = Self { reads: 0, bytes: 0 };
-
-    /// Returns whether another READ of `bytes` bytes is more than `most`. The first one is not.
-    #[inline]
-    fn is_full(self, bytes: u64, most: Self) -> bool {
-        self.reads > 0 && (self.reads >= most.reads || self.bytes + bytes > most.bytes)
-    }
 }
 
 /// What a peer has in flight, and what it delivered lately.
@@ -187,8 +185,11 @@ impl Peer {
 
     /// Returns whether the peer stalled so long ago that it may be disconnected for it.
     fn has_stalled_long(&self, now_ns: u64) -> bool {
-        let span_ns = self.usual_ns.saturating_mul(STALL_SPANS).clamp(STALL_NS_MAX, STALL_NS_LIMIT);
         let silent_ns = self.silent_ns(now_ns);
+        if !self.is_measured() {
+            return silent_ns > SILENT_NS_MAX;
+        }
+        let span_ns = self.usual_ns.saturating_mul(STALL_SPANS).clamp(STALL_NS_MAX, STALL_NS_LIMIT);
         silent_ns > STALL_NS_LIMIT || (silent_ns > span_ns && self.silent_while_heard_ns > span_ns)
     }
 
@@ -229,48 +230,6 @@ impl Peer {
     }
 }
 
-/// Limits of READs and bytes in flight.
-#[derive(Clone, Copy, Debug)]
-struct Limits {
-    /// Whether peers have shares at all.
-    shared: bool,
-    fragment_bytes: u64,
-    reads: u32,
-    bytes: u64,
-    /// The most of one peer.
-    peer_reads: u32,
-    peer_bytes: u64,
-    /// The most of all slow peers together, and of all new ones.
-    kind: InFlight,
-    /// The most of all peers together that are slow or new.
-    unproven: InFlight,
-    /// What each of the two kinds may have whatever the other has.
-    own: InFlight,
-}
-
-impl Limits {
-    fn new(config: &Config) -> Self {
-        let fragment_bytes = u64::from(config.fragment_bytes);
-        let reads_of = |part: u32, of: u32| (config.reads_max * part / of).max(1);
-        let bytes_of = |part: u32, of: u32| {
-            (config.in_flight_bytes * u64::from(part) / u64::from(of)).max(fragment_bytes)
-        };
-        let eighths = |part: u32| InFlight { reads: reads_of(part, 8), bytes: bytes_of(part, 8) };
-        let own = eighths(UNPROVEN_EIGHTHS - KIND_EIGHTHS);
-        Self {
-            shared: config.peer_share_percent < 100,
-            fragment_bytes,
-            reads: config.reads_max,
-            bytes: config.in_flight_bytes,
-            peer_reads: reads_of(config.peer_share_percent, 100),
-            peer_bytes: bytes_of(config.peer_share_percent, 100),
-            kind: eighths(KIND_EIGHTHS),
-            unproven: eighths(UNPROVEN_EIGHTHS),
-            own,
-        }
-    }
-}
-
 /// The shares of all peers.
 #[derive(Debug)]
 pub(super) struct Shares {
@@ -279,63 +238,16 @@ pub(super) struct Shares {
     /// Peers with READs in flight.
     busy: Vec<u32>,
     unproven: Unproven,
+    /// READs of peers that had stalled at the last tick.
+    stalled_reads: u32,
+    /// The most bytes that a peer delivered lately, as [`Peer::delivered_bytes`].
+    best_bytes: u64,
     /// Whether anybody was heard since the last tick.
     hears: bool,
     /// Time of the last tick before which somebody was heard.
     heard_ns: u64,
     /// Time of the last tick.
     ticked_ns: u64,
-}
-
-/// What peers that are not prompt have in flight, by kind.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Unproven {
-    slow: InFlight,
-    new: InFlight,
-}
-
-impl Unproven {
-    #[inline]
-    fn of(&mut self, kind: Standing) -> Option<&mut InFlight> {
-        match kind {
-            Standing::New | Standing::Silent => Some(&mut self.new),
-            Standing::Slow => Some(&mut self.slow),
-            Standing::Prompt => None,
-        }
-    }
-
-    #[inline]
-    fn all(&self) -> InFlight {
-        InFlight { reads: self.slow.reads + self.new.reads, bytes: self.slow.bytes + self.new.bytes }
-    }
-
-    /// Returns whether another READ of a peer of the kind has to wait for one of its kind. Some are its own,
-    /// whatever the other kind has: a prompt peer that freezes with all its READs is slow then, with more
-    /// than slow peers may have.
-    #[inline]
-    fn is_full(&mut self, kind: Standing, bytes: u64, limits: &Limits) -> bool {
-        let all = self.all();
-        self.of(kind).is_some_and(|of_kind| {
-            of_kind.is_full(bytes, limits.kind)
-                || (all.is_full(bytes, limits.unproven) && of_kind.is_full(bytes, limits.own))
-        })
-    }
-
-    #[inline]
-    fn add(&mut self, kind: Standing, reads: u32, bytes: u64) {
-        if let Some(of_kind) = self.of(kind) {
-            of_kind.reads += reads;
-            of_kind.bytes += bytes;
-        }
-    }
-
-    #[inline]
-    fn subtract(&mut self, kind: Standing, reads: u32, bytes: u64) {
-        if let Some(of_kind) = self.of(kind) {
-            of_kind.reads -= reads;
-            of_kind.bytes -= bytes;
-        }
-    }
 }
 
 impl Shares {
@@ -345,7 +257,9 @@ impl Shares {
             limits,
             peers: vec![Peer::new(limits.fragment_bytes); config.peers_max as usize].into_boxed_slice(),
             busy: Vec::with_capacity(config.reads_max as usize),
-            unproven: Unproven { slow: InFlight::NOTHING, new: InFlight::NOTHING },
+            unproven: Unproven::NOTHING,
+            stalled_reads: 0,
+            best_bytes: 0,
             hears: false,
             heard_ns: 0,
             ticked_ns: 0,
@@ -359,6 +273,13 @@ impl Shares {
 
     pub fn set_reads_max(&mut self, peer: u32, reads_max: u32) {
         self.peers[peer as usize].reads_max = reads_max;
+    }
+
+    /// Returns the most bytes that the peer's next READ may have.
+    #[inline]
+    pub fn read_bytes_max(&self, peer: u32) -> u64 {
+        let is_new = self.limits.shared && !self.peers[peer as usize].is_measured();
+        if is_new { FIRST_BYTES.min(self.limits.fragment_bytes) } else { self.limits.fragment_bytes }
     }
 
     /// Returns the READs of the peer in flight.
@@ -457,6 +378,13 @@ impl Shares {
             {
                 return Turn::AfterAny;
             }
+        } else if is_prompt
+            && self.stalled_reads >= limits.reads.div_ceil(2)
+            && (all.reads + (limits.reads / 16).max(1) >= limits.reads
+                || all.bytes + bytes + limits.bytes / 16 > limits.bytes)
+            && state.delivered_bytes.saturating_mul(BEST_PART) < self.best_bytes
+        {
+            return Turn::AfterSlow;
         }
         match (self.unproven.is_full(standing, bytes, limits), has_own) {
             (false, _) => Turn::Now,
@@ -493,6 +421,7 @@ impl Shares {
         if ok {
             self.hears = true;
             state.measure(bytes, now_ns.saturating_sub(posted_ns), now_ns, &self.limits);
+            self.best_bytes = self.best_bytes.max(state.delivered_bytes);
         }
         state.progress_ns = now_ns;
         let has_grown = state.window_bytes > window_bytes;
@@ -523,11 +452,14 @@ impl Shares {
         }
         let hears = now_ns.saturating_sub(self.heard_ns) < HEARD_NS;
         let heard_ns = if hears { now_ns.saturating_sub(before_ns).min(HEARD_NS) } else { 0 };
+        self.best_bytes -= self.best_bytes / BEST_TICKS;
+        self.stalled_reads = 0;
         for place in 0..self.busy.len() {
             let peer = self.busy[place];
             let state = &mut self.peers[peer as usize];
             let goes_on = state.progress_ns < before_ns && !begins_anew;
             state.silent_while_heard_ns = if goes_on { state.silent_while_heard_ns + heard_ns } else { 0 };
+            self.stalled_reads += if state.has_stalled(now_ns) { state.reads } else { 0 };
             self.classify(peer, now_ns);
         }
     }

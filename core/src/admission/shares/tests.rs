@@ -236,7 +236,7 @@ fn the_peer_that_stalled_first_is_found_once_it_took_long() {
     bench.post(0, FRAGMENT);
     bench.now_ns += 1;
     bench.post(1, FRAGMENT);
-    bench.pass(STALL_NS_MAX, Some(2));
+    bench.pass(SILENT_NS_MAX - 100 * MS, Some(2));
     assert_eq!(bench.longest_stalled(), None);
     bench.pass(300 * MS, Some(2));
     assert_eq!(bench.longest_stalled(), Some(0));
@@ -249,6 +249,7 @@ fn the_peer_that_stalled_first_is_found_once_it_took_long() {
 #[test]
 fn a_silence_of_all_peers_is_no_peers_fault_unless_it_lasts() {
     let mut bench = Bench::new(2);
+    bench.deliver(0, 1_000_000, 50);
     bench.post(0, FRAGMENT);
     bench.pass(3_000 * MS, Some(1));
     // The receiver hears nobody for 20 s.
@@ -261,19 +262,27 @@ fn a_silence_of_all_peers_is_no_peers_fault_unless_it_lasts() {
     assert_eq!(bench.longest_stalled(), Some(0));
     // After a shorter one it has the rest, less the second after which the silence of all was noticed.
     let mut bench = Bench::new(2);
-    bench.post(0, FRAGMENT);
+    bench.deliver(0, 1_000_000, 50);
+    let posted = bench.post(0, FRAGMENT);
     bench.pass(2_000 * MS, Some(1));
     bench.pass(3_000 * MS, None);
     bench.pass(1_000 * MS, Some(1));
     assert_eq!(bench.longest_stalled(), None);
     bench.pass(300 * MS, Some(1));
     assert_eq!(bench.longest_stalled(), Some(0));
-    bench.end(0, 0);
+    (0..posted).for_each(|_| bench.end(0, 0));
     bench.post(0, FRAGMENT);
     bench.pass(STALL_NS_LIMIT, None);
     assert_eq!(bench.longest_stalled(), None);
     bench.pass(100 * MS, None);
     assert_eq!(bench.longest_stalled(), Some(0), "it may be that the silent ones have all READs");
+    // Who has delivered nothing yet has less time, whoever is heard.
+    let mut bench = Bench::new(2);
+    bench.post(0, FRAGMENT);
+    bench.pass(SILENT_NS_MAX - 100 * MS, None);
+    assert_eq!(bench.longest_stalled(), None);
+    bench.pass(200 * MS, None);
+    assert_eq!(bench.longest_stalled(), Some(0));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! that wait.
 
 use super::*;
+use jet_wire::message::hello::Refusal;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -35,7 +36,7 @@ fn no_more_is_said_at_once_than_a_sender_has_receive_entries_for() {
         receive_entries: 2,
         app: name("disk"),
     };
-    let joined = bench.receiver.handle_hello(&hello, &mut bench.world).unwrap();
+    let joined = bench.receiver.handle_hello(bench.now_ns, &hello, &mut bench.world).unwrap();
     bench.receiver.handle_connected(joined.peer, 1);
     bench.flush();
     for sequence in 1..=5 {
@@ -201,4 +202,65 @@ fn peers_that_take_nothing_leave_sends_to_the_others() {
         end_of(&mut bench, *listens);
     }
     assert_eq!(under_way(&bench, *listens), config.control_sends_max);
+}
+
+fn hello(app: &str) -> Hello {
+    let (versions, app) = (Versions::SUPPORTED, name(app));
+    Hello { versions, features: 0, sender_id: 43, receive_entries: 16, app }
+}
+
+#[test]
+fn where_there_are_as_many_peers_as_there_may_be_the_one_idle_for_longest_makes_room() {
+    let mut bench = Bench::new(config());
+    bench.open("disk");
+    let peers: Vec<PeerId> = (0..bench.receiver.config.peers_max).map(|_| bench.join("disk")).collect();
+    let comes =
+        |bench: &mut Bench| bench.receiver.handle_hello(bench.now_ns, &hello("disk"), &mut bench.world);
+    assert_eq!(comes(&mut bench), Err(Refusal::TooManyPeers));
+    assert_eq!(bench.world.byes, [0u32; 0], "nobody has been idle for a second");
+    // The first has a message without an end, and the second had one a while ago.
+    bench.wait(500_000_000);
+    bench.small(peers[0], 1, b"x");
+    bench.small(peers[1], 1, b"x");
+    bench.flush();
+    let session = SessionId(0);
+    let (first, second) = (bench.delivery(session).unwrap().0, bench.delivery(session).unwrap().0);
+    bench.release(session, &second, true, 0);
+    bench.wait(1_100_000_000);
+    assert_eq!(comes(&mut bench), Err(Refusal::TooManyPeers));
+    let [left] = bench.world.byes[..] else { panic!("{:?}", bench.world.byes) };
+    assert!(left >= 2, "{left} has, or had, something lately");
+    // While that one leaves, the next ones that come have others leave.
+    assert_eq!(comes(&mut bench), Err(Refusal::TooManyPeers));
+    assert!(
+        matches!(bench.world.byes[..], [first, second] if first == left && second >= 2 && second != left)
+    );
+    bench.receiver.handle_peer_lost(PeerId(left));
+    assert_eq!(comes(&mut bench).unwrap().peer, PeerId(left));
+    // Nobody is cut off who has something without an end.
+    for _ in 0..20 {
+        bench.wait(1_000_000_000);
+        let _ = comes(&mut bench);
+        for bye in core::mem::take(&mut bench.world.byes) {
+            assert_ne!(bye, peers[0].0);
+        }
+    }
+    bench.release(session, &first, true, 0);
+    bench.flush();
+    assert!(bench.world.ends.contains(&(peers[0].0, 1, AckStatus::Consumed)));
+    assert_eq!(bench.receiver.stats().peer_faults, 0);
+}
+
+#[test]
+fn of_many_idle_peers_sixteen_leave_at_once_at_most() {
+    let mut bench = Bench::new(Config { peers_max: 64, srq_slabs: 64, ..config() });
+    for _ in 0..64 {
+        bench.join("disk");
+    }
+    bench.wait(2_000_000_000);
+    for _ in 0..100 {
+        let refused = bench.receiver.handle_hello(bench.now_ns, &hello("disk"), &mut bench.world);
+        assert_eq!(refused, Err(Refusal::TooManyPeers));
+    }
+    assert_eq!(bench.world.byes.len(), 16);
 }

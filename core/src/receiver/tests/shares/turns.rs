@@ -20,10 +20,6 @@ impl Bench {
         self.end_read_of(peer);
         self.consume(app);
     }
-
-    fn has_ended(&self, peer: PeerId, sequence: u64) -> bool {
-        self.world.ends.contains(&(peer.0, sequence, AckStatus::Consumed))
-    }
 }
 
 #[test]
