@@ -398,8 +398,8 @@ impl Outbox {
             .map(|(peer, _)| peer)
     }
 
-    /// Returns, of the peers without unfinished messages that were sent nothing for long, the one that has been
-    /// so for longest.
+    /// Returns, of the peers without unfinished messages that were sent nothing for long, the one that has
+    /// been so for longest.
     pub fn longest_idle(&self, now_ns: u64) -> Option<u32> {
         let is_idle = |outbox: &PeerOutbox| {
             outbox.link == Link::Established

@@ -163,8 +163,8 @@ impl<N: Nic, A: Application> Driver<N, A> {
                     Ok(joined) => tracing::debug!(peer = joined.peer.0, application, "a sender connects"),
                     Err(Refusal::TooManyPeers) => tracing::warn!(
                         application,
-                        "a sender is refused: there are as many as limits.peers; the one that has been idle for \
-                         longest, and for a second at least, is asked to leave"
+                        "a sender is refused: there are as many as limits.peers; the one that has been idle \
+                         for longest, and for a second at least, is asked to leave"
                     ),
                     Err(refusal) => tracing::debug!(application, "a sender is refused: {refusal}"),
                 }

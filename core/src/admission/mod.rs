@@ -364,9 +364,10 @@ impl<P: GrantPolicy> Admission<P> {
         u32::try_from(left.min(u64::from(self.limits.fragment_bytes))).expect("at most a fragment")
     }
 
-    /// Returns the peer's message of the class that is to be read next, the share of its fragment, and the most
-    /// slabs that it may have. The share is the cache, or escape memory for a session that takes it instead of
-    /// waiting (Jet §5). Messages that may not go on now are deferred, and their sessions suspended.
+    /// Returns the peer's message of the class that is to be read next, the share of its fragment, and the
+    /// most slabs that it may have. The share is the cache, or escape memory for a session that takes it
+    /// instead of waiting (Jet §5). Messages that may not go on now are deferred, and their sessions
+    /// suspended.
     fn next_to_read(
         &mut self,
         class: usize,

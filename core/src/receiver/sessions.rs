@@ -54,8 +54,8 @@ impl core::fmt::Display for OpenError {
             Self::ProcessShare { has, max } => {
                 write!(
                     f,
-                    "this process has {has} of the {max} sessions, counting those in quarantine, and the rest \
-                     is for other processes; close some of its sessions, or raise limits.sessions"
+                    "this process has {has} of the {max} sessions, counting those in quarantine, and the \
+                     rest is for other processes; close some of its sessions, or raise limits.sessions"
                 )
             }
             Self::Class { found, classes } => {

@@ -22,9 +22,9 @@
 //! A peer whose round trip is longer than half of [`PROMPT_NS`] is slow, however well it delivers: it has an
 //! eighth of the READs.
 //!
-//! While peers that have stalled have half of the READs, the last sixteenth is for those that deliver: who has
-//! nothing in flight gets one of these only if it has delivered lately a quarter of what the best one has. For
-//! many peers may each deliver a little, and then stop with one READ each.
+//! While peers that have stalled have half of the READs, the last sixteenth is for those that deliver: who
+//! has nothing in flight gets one of these only if it has delivered lately a quarter of what the best one
+//! has. For many peers may each deliver a little, and then stop with one READ each.
 //!
 //! Peers that have stalled for long are disconnected where they hold others up. For that a peer's silence
 //! counts only while the receiver hears anybody: a READ brings its bytes, a peer's NIC takes a SEND, or
