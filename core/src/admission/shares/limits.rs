@@ -42,6 +42,9 @@ pub(super) struct Limits {
     unproven: InFlight,
     /// What each of the two kinds may have whatever the other has.
     own: InFlight,
+    /// What is kept for those that deliver most: half of what those with something in flight leave to the
+    /// others. Nothing where the other half would be no fragment.
+    kept: InFlight,
 }
 
 impl Limits {
@@ -63,7 +66,19 @@ impl Limits {
             kind: eighths(KIND_EIGHTHS),
             unproven: eighths(UNPROVEN_EIGHTHS),
             own,
+            kept: if config.reads_max >= 16 && config.in_flight_bytes / 16 >= fragment_bytes {
+                InFlight { reads: config.reads_max / 16, bytes: config.in_flight_bytes / 16 }
+            } else {
+                InFlight::NOTHING
+            },
         }
+    }
+
+    /// Returns whether another READ of `bytes` bytes would take what is kept for those that deliver most.
+    #[inline]
+    pub(super) fn are_nearly_full(&self, all: InFlight, bytes: u64) -> bool {
+        self.kept.reads > 0
+            && (all.reads + self.kept.reads >= self.reads || all.bytes + bytes + self.kept.bytes > self.bytes)
     }
 }
 

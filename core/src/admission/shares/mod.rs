@@ -22,9 +22,9 @@
 //! A peer whose round trip is longer than half of [`PROMPT_NS`] is slow, however well it delivers: it has an
 //! eighth of the READs.
 //!
-//! While peers that have stalled have half of the READs, the last sixteenth is for those that deliver: who
-//! has nothing in flight gets one of these only if it has delivered lately a quarter of what the best one
-//! has. For many peers may each deliver a little, and then stop with one READ each.
+//! The last sixteenth is for those that deliver: who has nothing in flight gets one of these only if it has
+//! delivered lately a quarter of what the best one has. For many peers may each deliver a little, and then
+//! freeze with one READ each, all at once.
 //!
 //! Peers that have stalled for long are disconnected where they hold others up. For that a peer's silence
 //! counts only while the receiver hears anybody: a READ brings its bytes, a peer's NIC takes a SEND, or
@@ -79,7 +79,7 @@ const RATE_BYTES: u64 = 1 << 30;
 
 /// Bytes of the READ of a peer that has delivered nothing yet, at most.
 const FIRST_BYTES: u64 = 64 << 10;
-/// Part of what the best peer delivered lately that others must have delivered while many have stalled.
+/// Part of what the best peer delivered lately that others must have delivered for the last READs.
 const BEST_PART: u64 = 4;
 /// Ticks in which what the best peer delivered counts half.
 const BEST_TICKS: u64 = 64;
@@ -238,8 +238,6 @@ pub(super) struct Shares {
     /// Peers with READs in flight.
     busy: Vec<u32>,
     unproven: Unproven,
-    /// READs of peers that had stalled at the last tick.
-    stalled_reads: u32,
     /// The most bytes that a peer delivered lately, as [`Peer::delivered_bytes`].
     best_bytes: u64,
     /// Whether anybody was heard since the last tick.
@@ -258,7 +256,6 @@ impl Shares {
             peers: vec![Peer::new(limits.fragment_bytes); config.peers_max as usize].into_boxed_slice(),
             busy: Vec::with_capacity(config.reads_max as usize),
             unproven: Unproven::NOTHING,
-            stalled_reads: 0,
             best_bytes: 0,
             hears: false,
             heard_ns: 0,
@@ -379,9 +376,7 @@ impl Shares {
                 return Turn::AfterAny;
             }
         } else if is_prompt
-            && self.stalled_reads >= limits.reads.div_ceil(2)
-            && (all.reads + (limits.reads / 16).max(1) >= limits.reads
-                || all.bytes + bytes + limits.bytes / 16 > limits.bytes)
+            && limits.are_nearly_full(all, bytes)
             && state.delivered_bytes.saturating_mul(BEST_PART) < self.best_bytes
         {
             return Turn::AfterSlow;
@@ -453,13 +448,11 @@ impl Shares {
         let hears = now_ns.saturating_sub(self.heard_ns) < HEARD_NS;
         let heard_ns = if hears { now_ns.saturating_sub(before_ns).min(HEARD_NS) } else { 0 };
         self.best_bytes -= self.best_bytes / BEST_TICKS;
-        self.stalled_reads = 0;
         for place in 0..self.busy.len() {
             let peer = self.busy[place];
             let state = &mut self.peers[peer as usize];
             let goes_on = state.progress_ns < before_ns && !begins_anew;
             state.silent_while_heard_ns = if goes_on { state.silent_while_heard_ns + heard_ns } else { 0 };
-            self.stalled_reads += if state.has_stalled(now_ns) { state.reads } else { 0 };
             self.classify(peer, now_ns);
         }
     }

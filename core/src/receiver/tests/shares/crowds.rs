@@ -102,8 +102,9 @@ fn peers_that_deliver_a_little_and_freeze_do_not_stop_one_that_delivers_much() {
         }
         bench.flush();
     }
-    // A few at a time, as they would find READs free: each tick knows of those before.
-    for some in frozen.chunks(6) {
+    // Many at once, and then a few at a time.
+    let (at_once, later) = frozen.split_at(100);
+    for some in core::iter::once(at_once).chain(later.chunks(6)) {
         some.iter().for_each(|&peer| bench.request_with_credit(peer, 2, 256 << 10, 0));
         for _ in 0..5 {
             send(&mut bench, &mut sequence);
