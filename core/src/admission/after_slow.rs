@@ -2,7 +2,9 @@
 //! one of those READs has ended.
 //!
 //! There are two kinds of them: new peers, which have delivered nothing yet, and slow ones. New peers return
-//! first: most of them are not slow, and the first READ tells. Each kind has READs that the other cannot
+//! first: most of them are not slow, and the first READ tells. Beside them prompt peers may wait that deliver
+//! little, while all READs but the last are in flight: they return before slow ones, once there are others.
+//! Each kind has READs that the other cannot
 //! have, so none of them waits for ever. Of one kind the policy says which class goes first, by how long each
 //! class has waited here. Within a class it is the slow peer that has waited longest, and in turns the new
 //! peer that has waited longest and the one that came last. So hundreds of new peers that answer nothing do
@@ -15,7 +17,7 @@
 use super::Admission;
 use super::policy::{GrantPolicy, QueueHead};
 use super::reading::Out;
-use super::shares::{Standing, Unproven};
+use super::shares::{InFlight, Standing, Unproven};
 use crate::config::CLASSES_MAX;
 use crate::pool::Pool;
 use crate::time::TurnTime;
@@ -24,14 +26,14 @@ use alloc::collections::VecDeque;
 use alloc::vec;
 
 /// The kinds of peers, in the order of their return.
-const KINDS: [Standing; 2] = [Standing::New, Standing::Slow];
+const KINDS: [Standing; 3] = [Standing::New, Standing::Prompt, Standing::Slow];
 /// Nanoseconds after which a peer returns though the pool has no room for what it has yet to deliver.
 const CROWDED_NS: u64 = 10_000_000;
 
-/// Returns whether peers of the standing wait among the new ones; the others wait among the slow ones.
+/// Returns the kind among which peers of the standing wait.
 #[inline]
-fn is_of_new_kind(standing: Standing) -> bool {
-    matches!(standing, Standing::New | Standing::Silent)
+fn kind_of(standing: Standing) -> Standing {
+    if standing == Standing::Silent { Standing::New } else { standing }
 }
 
 /// Peers of one kind and class, in the order in which they came.
@@ -96,6 +98,7 @@ struct Waiting {
 #[derive(Debug)]
 pub(super) struct AfterSlow {
     new: Waiting,
+    prompt: Waiting,
     slow: Waiting,
     /// Time of the present turn.
     now_ns: u64,
@@ -107,12 +110,16 @@ impl AfterSlow {
     pub fn new(classes: u8, peers: u32) -> Self {
         let lines = || (0..classes).map(|_| Line::new(peers)).collect();
         let waiting = || Waiting { lines: lines(), listed: 0, returned_ns: 0 };
-        Self { new: waiting(), slow: waiting(), now_ns: 0, refused: false }
+        Self { new: waiting(), prompt: waiting(), slow: waiting(), now_ns: 0, refused: false }
     }
 
     #[inline]
     fn of(&mut self, kind: Standing) -> &mut Waiting {
-        if is_of_new_kind(kind) { &mut self.new } else { &mut self.slow }
+        match kind {
+            Standing::New | Standing::Silent => &mut self.new,
+            Standing::Prompt => &mut self.prompt,
+            Standing::Slow => &mut self.slow,
+        }
     }
 
     /// Begins a turn of admission.
@@ -124,7 +131,7 @@ impl AfterSlow {
     /// Returns whether no peer is listed.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.new.listed + self.slow.listed == 0
+        self.new.listed + self.prompt.listed + self.slow.listed == 0
     }
 
     /// Returns whether any peer of the kind is listed.
@@ -133,7 +140,7 @@ impl AfterSlow {
         match kind {
             Standing::New | Standing::Silent => self.new.listed > 0,
             Standing::Slow => self.slow.listed > 0,
-            Standing::Prompt => false,
+            Standing::Prompt => self.prompt.listed > 0,
         }
     }
 
@@ -152,7 +159,13 @@ impl AfterSlow {
 
 impl<P: GrantPolicy> Admission<P> {
     /// Lets one peer that waits for READs of slow peers take turns again, if there is room for its READ.
-    pub(super) fn return_after_slow(&mut self, unproven: &mut Unproven, time: TurnTime, pool: &Pool) -> bool {
+    pub(super) fn return_after_slow(
+        &mut self,
+        unproven: &mut Unproven,
+        time: TurnTime,
+        reads_in_use: u32,
+        pool: &Pool,
+    ) -> bool {
         if self.after_slow.refused {
             return false;
         }
@@ -164,7 +177,15 @@ impl<P: GrantPolicy> Admission<P> {
             let Some(class) = self.policy.next_class(&heads, time.now_ns) else { continue };
             let line = &self.after_slow.of(kind).lines[usize::from(class)];
             let Some(peer) = line.next() else { continue };
-            if !self.may_return(peer, kind, time, pool) || !self.shares.take_of(unproven, kind) {
+            if !self.may_return(peer, kind, time, pool) {
+                continue;
+            }
+            let all = InFlight { reads: reads_in_use, bytes: self.in_flight_bytes };
+            let has_place = match kind {
+                Standing::Prompt => self.shares.may_have_the_last(peer, all),
+                _ => self.shares.take_of(unproven, kind),
+            };
+            if !has_place {
                 continue;
             }
             let waiting = self.after_slow.of(kind);
@@ -197,7 +218,7 @@ impl<P: GrantPolicy> Admission<P> {
         for (((class, head), line), queue) in (0u8..).zip(&mut heads).zip(lines).zip(&self.queues) {
             while let Some(peer) = line.next() {
                 if self.reading.out(peer) == Some(Out::Slow)
-                    && is_of_new_kind(self.shares.standing(peer)) == is_of_new_kind(kind)
+                    && kind_of(self.shares.standing(peer)) == kind
                     && queue.has_messages_of(peer)
                 {
                     *head = Some(QueueHead { class, since_ns: line.since_ns });

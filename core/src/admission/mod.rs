@@ -180,10 +180,10 @@ impl<P: GrantPolicy> Admission<P> {
         view: &impl View,
     ) -> Option<Grant> {
         let mut unproven = self.shares.unproven();
-        self.return_after_slow(&mut unproven, time, pool);
+        self.return_after_slow(&mut unproven, time, reads_in_use, pool);
         loop {
             let grant = self.next_in_turn(time, reads_in_use, (messages, pool), view);
-            if grant.is_some() || !self.return_after_slow(&mut unproven, time, pool) {
+            if grant.is_some() || !self.return_after_slow(&mut unproven, time, reads_in_use, pool) {
                 return grant;
             }
         }

@@ -196,7 +196,9 @@ impl<P: GrantPolicy> Admission<P> {
         let standing = self.shares.standing(peer);
         match out {
             // Its place is for whoever of its kind has waited longest.
-            Out::Own if self.after_slow.has_any(standing) => self.wait_after_slow(peer),
+            Out::Own if standing != Standing::Prompt && self.after_slow.has_any(standing) => {
+                self.wait_after_slow(peer);
+            }
             Out::Slow if standing != Standing::Prompt => {}
             _ => self.return_to_turns(peer),
         }

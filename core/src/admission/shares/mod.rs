@@ -341,6 +341,20 @@ impl Shares {
         all.reads >= self.limits.reads.div_ceil(2) || all.bytes >= self.limits.bytes.div_ceil(2)
     }
 
+    /// Returns whether the peer has delivered lately a good part of what the best one has.
+    #[inline]
+    fn is_among_best(&self, peer: &Peer) -> bool {
+        peer.delivered_bytes.saturating_mul(BEST_PART) >= self.best_bytes
+    }
+
+    /// Returns whether the peer, which is prompt and has nothing in flight, may have a READ beside these.
+    pub fn may_have_the_last(&self, peer: u32, all: InFlight) -> bool {
+        let is_left = all.bytes + self.limits.fragment_bytes <= self.limits.bytes;
+        is_left
+            && (!self.limits.are_nearly_full(all, self.limits.fragment_bytes)
+                || self.is_among_best(&self.peers[peer as usize]))
+    }
+
     /// Decides whether the peer may have a READ of `bytes` bytes now.
     #[inline]
     pub fn turn(&mut self, peer: u32, bytes: u64, now_ns: u64, all: InFlight) -> Turn {
@@ -375,10 +389,7 @@ impl Shares {
             {
                 return Turn::AfterAny;
             }
-        } else if is_prompt
-            && limits.are_nearly_full(all, bytes)
-            && state.delivered_bytes.saturating_mul(BEST_PART) < self.best_bytes
-        {
+        } else if is_prompt && limits.are_nearly_full(all, bytes) && !self.is_among_best(state) {
             return Turn::AfterSlow;
         }
         match (self.unproven.is_full(standing, bytes, limits), has_own) {

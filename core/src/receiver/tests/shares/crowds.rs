@@ -119,3 +119,40 @@ fn peers_that_deliver_a_little_and_freeze_do_not_stop_one_that_delivers_much() {
     let reads_of_frozen = bench.world.reads.len();
     assert!(reads_of_frozen >= 16, "{reads_of_frozen}: they had their chance");
 }
+
+#[test]
+fn a_prompt_peer_that_delivers_little_has_its_turn_once_the_frozen_ones_are_cut_off() {
+    let mut bench = Bench::new(crowded());
+    bench.open("frozen");
+    let app = bench.open("good");
+    let [much, little] = [bench.join("good"), bench.join("good")];
+    let mut sequence = 1;
+    for _ in 0..100 {
+        bench.request_with_credit(much, sequence, 256 << 10, 0);
+        sequence += 1;
+        pass(&mut bench, app, &[much]);
+    }
+    bench.request_with_credit(little, 1, 8192, 0);
+    pass(&mut bench, app, &[little]);
+    let frozen: Vec<PeerId> = (0..32).map(|_| bench.join("frozen")).collect();
+    for &peer in &frozen {
+        bench.request_with_credit(peer, 1, 8192, 0);
+        bench.now_ns += 50_000;
+        bench.end_read_of(peer);
+        while let Some((part, _)) = bench.delivery(SessionId(0)) {
+            bench.release(SessionId(0), &part, true, 0);
+        }
+        bench.flush();
+    }
+    frozen.iter().for_each(|&peer| bench.request_with_credit(peer, 2, 256 << 10, 0));
+    assert_eq!(bench.world.reads.len(), 30, "the last sixteenth is left");
+    bench.request_with_credit(little, 2, 8192, 0);
+    assert_eq!(bench.reads_of(little), 0, "it is for those that deliver much");
+    let begin_ns = bench.now_ns;
+    while !bench.has_ended(little, 2) {
+        bench.request_with_credit(much, sequence, 256 << 10, 0);
+        sequence += 1;
+        pass(&mut bench, app, &[much, little]);
+        assert!(bench.now_ns - begin_ns < 5_000 * MS, "{:?}", bench.receiver.stats());
+    }
+}
