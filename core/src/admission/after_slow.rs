@@ -74,6 +74,11 @@ impl Line {
         if self.last_is_next { self.peers.back() } else { self.peers.front() }.copied()
     }
 
+    /// Puts the peer that has waited longest at the end.
+    fn rotate(&mut self) {
+        self.peers.rotate_left(1.min(self.peers.len()));
+    }
+
     /// Takes the peer that returns next out of the line.
     fn pop(&mut self) {
         let peer = if self.last_is_next { self.peers.pop_back() } else { self.peers.pop_front() };
@@ -186,6 +191,10 @@ impl<P: GrantPolicy> Admission<P> {
                 _ => self.shares.take_of(unproven, kind),
             };
             if !has_place {
+                if kind == Standing::Prompt {
+                    // One behind it may be among the best by now.
+                    self.after_slow.prompt.lines[usize::from(class)].rotate();
+                }
                 continue;
             }
             let waiting = self.after_slow.of(kind);

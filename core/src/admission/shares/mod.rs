@@ -81,7 +81,7 @@ const RATE_BYTES: u64 = 1 << 30;
 const FIRST_BYTES: u64 = 64 << 10;
 /// Part of what the best peer delivered lately that others must have delivered for the last READs.
 const BEST_PART: u64 = 4;
-/// Ticks in which what the best peer delivered counts half.
+/// Part of what the best peer delivered that is forgotten with each tick in which anything is delivered.
 const BEST_TICKS: u64 = 64;
 
 /// Whether a peer may have another READ.
@@ -240,6 +240,8 @@ pub(super) struct Shares {
     unproven: Unproven,
     /// The most bytes that a peer delivered lately, as [`Peer::delivered_bytes`].
     best_bytes: u64,
+    /// Whether a READ brought its bytes since the last tick.
+    delivers: bool,
     /// Whether anybody was heard since the last tick.
     hears: bool,
     /// Time of the last tick before which somebody was heard.
@@ -257,6 +259,7 @@ impl Shares {
             busy: Vec::with_capacity(config.reads_max as usize),
             unproven: Unproven::NOTHING,
             best_bytes: 0,
+            delivers: false,
             hears: false,
             heard_ns: 0,
             ticked_ns: 0,
@@ -425,7 +428,7 @@ impl Shares {
         state.bytes -= bytes;
         self.unproven.subtract(state.standing, 1, bytes);
         if ok {
-            self.hears = true;
+            (self.hears, self.delivers) = (true, true);
             state.measure(bytes, now_ns.saturating_sub(posted_ns), now_ns, &self.limits);
             self.best_bytes = self.best_bytes.max(state.delivered_bytes);
         }
@@ -458,7 +461,9 @@ impl Shares {
         }
         let hears = now_ns.saturating_sub(self.heard_ns) < HEARD_NS;
         let heard_ns = if hears { now_ns.saturating_sub(before_ns).min(HEARD_NS) } else { 0 };
-        self.best_bytes -= self.best_bytes / BEST_TICKS;
+        if core::mem::take(&mut self.delivers) {
+            self.best_bytes -= self.best_bytes / BEST_TICKS;
+        }
         for place in 0..self.busy.len() {
             let peer = self.busy[place];
             let state = &mut self.peers[peer as usize];

@@ -148,8 +148,15 @@ fn a_prompt_peer_that_delivers_little_has_its_turn_once_more_reads_are_free() {
     assert_eq!(bench.world.reads.len(), 30, "the last sixteenth is left");
     bench.request_with_credit(little, 2, 8192, 0);
     assert_eq!(bench.reads_of(little), 0, "it is for those that deliver much");
-    // By now the frozen ones are slow, and have more than slow ones may have.
-    bench.wait(10 * MS);
+    // By now the frozen ones are slow, and have more than slow ones may have. While nothing is delivered,
+    // nobody else is among the best.
+    (0..300).for_each(|_| bench.wait(10 * MS));
+    assert_eq!((bench.world.reads.len(), bench.reads_of(little)), (30, 0));
+    // Nor does it matter who came first, for one that is.
+    bench.request_with_credit(much, sequence, 256 << 10, 0);
+    assert_eq!(bench.reads_of(much), 1);
+    bench.end_read_of(much);
+    bench.consume(app);
     for &peer in &frozen[..3] {
         bench.end_read_of(peer);
         bench.flush();
