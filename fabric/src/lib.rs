@@ -29,6 +29,7 @@ pub mod limits;
 pub mod memory;
 pub mod nic;
 mod readiness;
+pub mod sim;
 pub mod soft;
 pub mod unix;
 #[cfg(feature = "verbs")]

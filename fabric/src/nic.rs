@@ -34,7 +34,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Handle of a connection (queue pair). It is stale once [`Event::Disconnected`] was polled for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Qp {
     /// Place in the NIC's table of connections.
     pub index: u32,

@@ -178,6 +178,12 @@ impl<N: Nic, A: Application> Driver<N, A> {
         may_sleep
     }
 
+    /// Carries out one job of workers without threads ([`Workers::stepped`](crate::workers::Workers)).
+    /// Returns `false` if there is none.
+    pub fn step_workers(&mut self) -> bool {
+        self.handler.workers.step()
+    }
+
     /// Takes [`Self::prepare_sleep`] back: applications need not wake the caller any more.
     pub fn wake_up(&mut self) {
         self.handler.sessions.wake_up();

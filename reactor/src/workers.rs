@@ -143,6 +143,8 @@ pub struct Workers {
     under_way: usize,
     capacity: usize,
     threads: Vec<(Thread, Option<JoinHandle<()>>)>,
+    /// Whether jobs are carried out by [`Self::step`].
+    is_stepped: bool,
 }
 
 impl Workers {
@@ -169,7 +171,8 @@ impl Workers {
             taker: Sleeper::asleep(),
             bell: Box::new(bell),
         });
-        let mut workers = Self { shared, under_way: 0, capacity, threads: Vec::with_capacity(threads) };
+        let threads_made = Vec::with_capacity(threads);
+        let mut workers = Self { shared, under_way: 0, capacity, threads: threads_made, is_stepped: false };
         for n in 0..threads {
             let shared = Arc::clone(&workers.shared);
             let thread =
@@ -177,6 +180,28 @@ impl Workers {
             workers.threads.push((thread.thread().clone(), Some(thread)));
         }
         Ok(workers)
+    }
+
+    /// Makes workers without threads: their jobs wait until the caller carries them out with [`Self::step`].
+    /// A simulator does so, which decides how long a job takes. They have room for `capacity` jobs whose ends
+    /// were not taken.
+    ///
+    /// # Errors
+    /// The system's error where the handler of SIGBUS cannot be set up.
+    pub fn stepped(capacity: usize) -> io::Result<Self> {
+        let mut workers = Self::start(0, capacity, || ())?;
+        workers.is_stepped = true;
+        Ok(workers)
+    }
+
+    /// Carries out one job of workers that were made by [`Self::stepped`]. Returns `false` if there is none.
+    pub fn step(&mut self) -> bool {
+        let job = if self.is_stepped { self.shared.next_job() } else { None };
+        let any = job.is_some();
+        if let Some(job) = job {
+            self.shared.put_done(job.carry_out());
+        }
+        any
     }
 
     /// Submits a job. Makes a system call only where a worker sleeps.
@@ -190,9 +215,10 @@ impl Workers {
     ///   the list included.
     ///
     /// # Errors
-    /// [`QueueFull`]: as many jobs are under way as there is room for. Always where there are no threads.
+    /// [`QueueFull`]: as many jobs are under way as there is room for. Always where nobody carries jobs out.
     pub unsafe fn submit(&mut self, job: Job) -> Result<(), QueueFull> {
-        if self.threads.is_empty() || self.under_way == self.capacity {
+        let nobody_works = self.threads.is_empty() && !self.is_stepped;
+        if nobody_works || self.under_way == self.capacity {
             return Err(QueueFull);
         }
         let pushed = match job {

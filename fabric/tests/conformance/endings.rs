@@ -184,7 +184,7 @@ pub fn a_killed_peer_flushes_what_is_in_flight(fabric: &dyn Fabric) {
     }
     let mut world = World::new(fabric);
     let (bystander, _) = world.connect();
-    let name = format!("{}::a_killed_peer_flushes_what_is_in_flight", fabric.name());
+    let name = format!("{}_processes::a_killed_peer_flushes_what_is_in_flight", fabric.name());
     for enough in [1, 100, 1000] {
         world.server().received.clear();
         let child = Command::new(std::env::current_exe().unwrap())

@@ -1,13 +1,16 @@
 //! The fabrics that the suite runs on.
 //!
 //! They are software NICs over both transports, polled and on a thread, without limits and with those of a
-//! device; and an RDMA device, if one is named.
+//! device; simulated NICs; and an RDMA device, if one is named.
 
 use jet_fabric::address::Address;
 use jet_fabric::limits::Profile;
 use jet_fabric::nic::Nic;
+use jet_fabric::sim::{Conditions, Network, SimOptions};
 use jet_fabric::soft::threaded::{Threaded, ThreadedOptions};
 use jet_fabric::soft::{SoftNic, SoftOptions};
+use std::sync::OnceLock;
+use std::time::Duration;
 
 /// Fabric that the suite runs on: makes NICs and addresses.
 pub trait Fabric {
@@ -90,6 +93,58 @@ fabric_of_a_profile! { CONNECTX_6:
     TcpConnectX6, "tcp_connectx_6", polled, tcp_address;
     ShmThreadedConnectX6, "shm_threaded_connectx_6", on_a_thread, shm_address;
     TcpThreadedConnectX6, "tcp_threaded_connectx_6", on_a_thread, tcp_address;
+}
+
+/// Simulated NICs in a network of their own for each case, with the limits of a device. The time is the real
+/// one.
+pub struct Sim {
+    name: &'static str,
+    profile: Profile,
+    network: OnceLock<Network>,
+}
+
+impl Sim {
+    pub const SMALLEST: Self = Self::of("sim_smallest", Profile::SMALLEST);
+    pub const CONNECTX_6: Self = Self::of("sim_connectx_6", Profile::CONNECTX_6);
+    pub const RXE: Self = Self::of("sim_rxe", Profile::RXE);
+
+    const fn of(name: &'static str, profile: Profile) -> Self {
+        Self { name, profile, network: OnceLock::new() }
+    }
+
+    /// Returns the network's conditions. They are bad ones, with a new seed, so that much happens in another
+    /// order.
+    fn conditions() -> Conditions {
+        let seed = crate::random::seed();
+        Conditions { jitter_ns: 20_000, flush_ns: 200_000, last_wqe_ns: 500_000, ..Conditions::quiet(seed) }
+    }
+}
+
+impl Fabric for Sim {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn nic(&self, _end: &str, options: SoftOptions) -> Box<dyn Nic> {
+        let options = on(self.profile, options);
+        let network = self.network.get_or_init(|| Network::new(Self::conditions()));
+        let nanoseconds = |span: Duration| u64::try_from(span.as_nanos()).expect("a short span");
+        let made = SimOptions {
+            regions_max: options.regions_max,
+            rnr_timeout_ns: options.rnr_timeout.map(nanoseconds),
+            farewell_ns: nanoseconds(options.farewell),
+            ..SimOptions::new(options.profile.expect("it was just set"), options.requirements())
+        };
+        Box::new(network.nic(made).unwrap_or_else(|error| panic!("{error}")))
+    }
+
+    fn address(&self, _: &tempfile::TempDir) -> Address {
+        Address::Rdma("receiver:0".to_owned())
+    }
+
+    fn foreign_address(&self) -> Address {
+        Address::Tcp("127.0.0.1:1".to_owned())
+    }
 }
 
 /// Verbs, between two devices or through one. Environment variables name the devices (docs/rdma.md).

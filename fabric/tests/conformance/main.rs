@@ -1,8 +1,8 @@
 //! The rules of the `Nic` trait, checked for every NIC.
 //!
 //! Software NICs run over `shm:` and `tcp:`, polled by their user and on a thread of their own, without
-//! limits and with those of two devices. NICs on verbs run where the feature `verbs` is on and the
-//! environment names a device.
+//! limits and with those of two devices. Simulated NICs run with the limits of three. NICs on verbs run where
+//! the feature `verbs` is on and the environment names a device.
 //!
 //! All cases are driven by polling and bounded by a deadline; nothing sleeps. Besides its own subject every
 //! case checks the rules in `harness.rs`: each request completes once, READs are in order, nothing follows
@@ -36,10 +36,11 @@ macro_rules! suite {
     };
 }
 
+/// Runs the cases for every NIC.
 macro_rules! conforms {
-    ($($(#[$how:meta])* $name:ident: $fabric:ident;)+) => {
+    ($($(#[$how:meta])* $name:ident: $fabric:expr;)+) => {
         $(mod $name {
-            suite! { [$(#[$how])*] crate::fabrics::$fabric;
+            suite! { [$(#[$how])*] $fabric;
                 connections:
                     private_data_travels_both_ways,
                     a_rejected_connection_is_stale_at_both_ends,
@@ -70,8 +71,7 @@ macro_rules! conforms {
                     a_farewell_arrives_before_the_end,
                     an_end_without_an_entry_for_the_farewell_ends_all_the_same,
                     a_lost_peer_flushes_what_is_in_flight,
-                    a_peer_lost_before_the_answer_ends_the_request,
-                    a_killed_peer_flushes_what_is_in_flight;
+                    a_peer_lost_before_the_answer_ends_the_request;
                 waking:
                     a_sleeper_wakes_for_everything,
                     two_sleepers_never_miss_each_other;
@@ -82,11 +82,22 @@ macro_rules! conforms {
     };
 }
 
-/// Runs the cases for a device, and for a software NIC that keeps to a device's limits.
-macro_rules! completes_as_a_device {
+/// Runs the cases with several processes.
+macro_rules! outlives_other_processes {
     ($($(#[$how:meta])* $name:ident: $fabric:ident;)+) => {
         $(mod $name {
             suite! { [$(#[$how])*] crate::fabrics::$fabric;
+                endings: a_killed_peer_flushes_what_is_in_flight;
+            }
+        })+
+    };
+}
+
+/// Runs the cases for a device, and for a NIC that keeps to a device's limits.
+macro_rules! completes_as_a_device {
+    ($($(#[$how:meta])* $name:ident: $fabric:expr;)+) => {
+        $(mod $name {
+            suite! { [$(#[$how])*] $fabric;
                 order:
                     a_send_completes_after_the_reads_before_it,
                     no_send_completes_before_what_was_posted_before_it;
@@ -107,29 +118,50 @@ macro_rules! refuses_who_answers_no_read {
 }
 
 conforms! {
-    shm: Shm;
-    tcp: Tcp;
-    shm_threaded: ShmThreaded;
-    tcp_threaded: TcpThreaded;
-    shm_smallest: ShmSmallest;
-    tcp_smallest: TcpSmallest;
-    shm_threaded_smallest: ShmThreadedSmallest;
-    tcp_threaded_smallest: TcpThreadedSmallest;
-    shm_connectx_6: ShmConnectX6;
-    tcp_connectx_6: TcpConnectX6;
-    shm_threaded_connectx_6: ShmThreadedConnectX6;
-    tcp_threaded_connectx_6: TcpThreadedConnectX6;
+    shm: crate::fabrics::Shm;
+    tcp: crate::fabrics::Tcp;
+    shm_threaded: crate::fabrics::ShmThreaded;
+    tcp_threaded: crate::fabrics::TcpThreaded;
+    shm_smallest: crate::fabrics::ShmSmallest;
+    tcp_smallest: crate::fabrics::TcpSmallest;
+    shm_threaded_smallest: crate::fabrics::ShmThreadedSmallest;
+    tcp_threaded_smallest: crate::fabrics::TcpThreadedSmallest;
+    shm_connectx_6: crate::fabrics::ShmConnectX6;
+    tcp_connectx_6: crate::fabrics::TcpConnectX6;
+    shm_threaded_connectx_6: crate::fabrics::ShmThreadedConnectX6;
+    tcp_threaded_connectx_6: crate::fabrics::TcpThreadedConnectX6;
+    sim_smallest: crate::fabrics::Sim::SMALLEST;
+    sim_connectx_6: crate::fabrics::Sim::CONNECTX_6;
+    sim_rxe: crate::fabrics::Sim::RXE;
+}
+
+outlives_other_processes! {
+    shm_processes: Shm;
+    tcp_processes: Tcp;
+    shm_threaded_processes: ShmThreaded;
+    tcp_threaded_processes: TcpThreaded;
+    shm_smallest_processes: ShmSmallest;
+    tcp_smallest_processes: TcpSmallest;
+    shm_threaded_smallest_processes: ShmThreadedSmallest;
+    tcp_threaded_smallest_processes: TcpThreadedSmallest;
+    shm_connectx_6_processes: ShmConnectX6;
+    tcp_connectx_6_processes: TcpConnectX6;
+    shm_threaded_connectx_6_processes: ShmThreadedConnectX6;
+    tcp_threaded_connectx_6_processes: TcpThreadedConnectX6;
 }
 
 completes_as_a_device! {
-    shm_smallest_order: ShmSmallest;
-    tcp_smallest_order: TcpSmallest;
-    shm_threaded_smallest_order: ShmThreadedSmallest;
-    tcp_threaded_smallest_order: TcpThreadedSmallest;
-    shm_connectx_6_order: ShmConnectX6;
-    tcp_connectx_6_order: TcpConnectX6;
-    shm_threaded_connectx_6_order: ShmThreadedConnectX6;
-    tcp_threaded_connectx_6_order: TcpThreadedConnectX6;
+    shm_smallest_order: crate::fabrics::ShmSmallest;
+    tcp_smallest_order: crate::fabrics::TcpSmallest;
+    shm_threaded_smallest_order: crate::fabrics::ShmThreadedSmallest;
+    tcp_threaded_smallest_order: crate::fabrics::TcpThreadedSmallest;
+    shm_connectx_6_order: crate::fabrics::ShmConnectX6;
+    tcp_connectx_6_order: crate::fabrics::TcpConnectX6;
+    shm_threaded_connectx_6_order: crate::fabrics::ShmThreadedConnectX6;
+    tcp_threaded_connectx_6_order: crate::fabrics::TcpThreadedConnectX6;
+    sim_smallest_order: crate::fabrics::Sim::SMALLEST;
+    sim_connectx_6_order: crate::fabrics::Sim::CONNECTX_6;
+    sim_rxe_order: crate::fabrics::Sim::RXE;
 }
 
 refuses_who_answers_no_read! {
@@ -142,13 +174,19 @@ refuses_who_answers_no_read! {
 #[cfg(feature = "verbs")]
 conforms! {
     #[ignore = "needs an RDMA device, named by JET_RDMA_ADDRESS: docs/rdma.md"]
-    rdma: Rdma;
+    rdma: crate::fabrics::Rdma;
+}
+
+#[cfg(feature = "verbs")]
+outlives_other_processes! {
+    #[ignore = "needs an RDMA device, named by JET_RDMA_ADDRESS: docs/rdma.md"]
+    rdma_processes: Rdma;
 }
 
 #[cfg(feature = "verbs")]
 completes_as_a_device! {
     #[ignore = "needs an RDMA device, named by JET_RDMA_ADDRESS: docs/rdma.md"]
-    rdma_order: Rdma;
+    rdma_order: crate::fabrics::Rdma;
 }
 
 #[cfg(feature = "verbs")]

@@ -20,14 +20,19 @@ struct Running {
 
 const QUARTER: usize = READ_AREA / 4;
 
-pub fn random_traffic_arrives_as_it_was_sent(fabric: &dyn Fabric) {
+/// Returns the seed that the environment names, or a new one, and prints it.
+pub fn seed() -> u64 {
     let seed =
         std::env::var("JET_CONFORMANCE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
             let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
             u64::from(now.subsec_nanos())
         });
     println!("JET_CONFORMANCE_SEED={seed}");
-    let mut numbers = fastrand::Rng::with_seed(seed);
+    seed
+}
+
+pub fn random_traffic_arrives_as_it_was_sent(fabric: &dyn Fabric) {
+    let mut numbers = fastrand::Rng::with_seed(seed());
     let mut world = World::new(fabric);
     let mut pairs: Vec<Pair> = (0..6).map(|_| new_pair(&mut world)).collect();
     let mut running: HashMap<(usize, u64), Running> = HashMap::new();

@@ -1,0 +1,94 @@
+//! A network, as its maker uses it: it makes NICs, lets time pass, and causes faults.
+
+use super::device::Device;
+use super::nic::SimNic;
+use super::options::{Conditions, SimOptions};
+use super::queue_pair::End;
+use super::world::World;
+use crate::Qp;
+use crate::limits::LimitError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Number of a NIC in its network. No two NICs ever have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NicId(pub u32);
+
+/// A simulated network. Its clones are handles of the same network.
+#[derive(Clone, Debug)]
+pub struct Network(Arc<Mutex<World>>);
+
+impl Network {
+    /// Makes a network without NICs, at time 0.
+    pub fn new(conditions: Conditions) -> Self {
+        Self(Arc::new(Mutex::new(World::new(conditions))))
+    }
+
+    pub(super) fn world(&self) -> MutexGuard<'_, World> {
+        // A test that panicked has failed already; NICs are still dropped.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a NIC.
+    ///
+    /// # Errors
+    /// [`LimitError`]: the device has less than the NIC needs.
+    pub fn nic(&self, options: SimOptions) -> Result<SimNic, LimitError> {
+        let device = Device::new(options)?;
+        let mut world = self.world();
+        let id = NicId(u32::try_from(world.devices.len()).expect("NICs are few"));
+        world.devices.push(device);
+        Ok(SimNic::new(self.clone(), id))
+    }
+
+    /// Returns the time of the network, in nanoseconds: the latest that any call named.
+    pub fn now_ns(&self) -> u64 {
+        self.world().now_ns
+    }
+
+    /// Returns the time at which something happens next, in nanoseconds.
+    pub fn next_ns(&self) -> Option<u64> {
+        self.world().next_ns()
+    }
+
+    /// Carries out all that is due at `now_ns`, in nanoseconds. Time never goes back: an earlier time than
+    /// the network's changes nothing.
+    pub fn advance(&self, now_ns: u64) {
+        self.world().advance(now_ns);
+    }
+
+    /// Takes a NIC whose user armed it, and for which there was something since.
+    pub fn take_woken(&self) -> Option<NicId> {
+        self.world().woken.pop().map(NicId)
+    }
+
+    /// Changes the conditions. What is under way keeps its times, and the seed its numbers.
+    pub fn set_conditions(&self, conditions: Conditions) {
+        self.world().conditions = conditions;
+    }
+
+    /// Returns the handles of a NIC's connections that stand, or are being set up.
+    pub fn connections(&self, nic: NicId) -> Vec<Qp> {
+        self.world().device(nic.0).standing()
+    }
+
+    /// Cuts a connection. Nothing comes through any more, and each end notices at a time of its own, within
+    /// [`Conditions::silence_ns`].
+    pub fn cut(&self, nic: NicId, qp: Qp) {
+        self.world().cut(End { nic: nic.0, qp });
+    }
+
+    /// Takes the power from a NIC's host: nothing comes from it any more. Its user is to drop it.
+    pub fn lose(&self, nic: NicId) {
+        self.world().lose(nic.0);
+    }
+
+    /// Removes a device from its host: its user hears [`Event::Gone`](crate::Event::Gone).
+    pub fn remove(&self, nic: NicId) {
+        self.world().remove(nic.0);
+    }
+
+    /// Lets nothing happen at a NIC before `until_ns`, in nanoseconds.
+    pub fn freeze(&self, nic: NicId, until_ns: u64) {
+        self.world().freeze(nic.0, until_ns);
+    }
+}

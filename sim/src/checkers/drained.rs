@@ -1,0 +1,36 @@
+//! Drained: at the end nothing is left of what was under way.
+
+use super::Checker;
+use jet_core::Stats;
+use jet_escape::Pressure;
+
+/// What must be nothing at the end.
+#[derive(Debug)]
+pub struct Drained;
+
+impl Checker for Drained {
+    fn name(&self) -> &'static str {
+        "drained"
+    }
+
+    fn look(&mut self, _now_ns: u64, stats: &Stats, is_settled: bool) -> Result<(), String> {
+        if !is_settled {
+            return Ok(());
+        }
+        let escape = &stats.escape;
+        let left = [
+            ("messages", stats.messages),
+            ("slabs of escape memory", escape.memory_used),
+            ("slabs that stand in for stragglers", escape.replaced_now),
+            ("copies", escape.copied_now + escape.copies_in_flight),
+            ("checks", stats.checks_in_flight),
+            ("slabs that took escape memory", escape.spilled_now),
+            ("suspended sessions", escape.suspended_sessions),
+        ];
+        match left.iter().find(|(_, count)| *count > 0) {
+            Some((what, count)) => Err(format!("{count} {what} are left")),
+            None if stats.pressure != Pressure::Ok => Err(format!("the pressure is {:?}", stats.pressure)),
+            None => Ok(()),
+        }
+    }
+}

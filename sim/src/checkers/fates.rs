@@ -1,0 +1,117 @@
+//! Fates: every message has exactly one end, and `Consumed` means that the application had every byte.
+
+use super::Checker;
+use crate::event::{Event, Life, MessageName};
+use jet_wire::message::AckStatus;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What is known of a message.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    bytes: u64,
+    /// Lives that the message was delivered to, with the bytes that each of them read.
+    read: Vec<(Life, u64)>,
+    consumed: bool,
+    rejected: Option<u32>,
+    /// Whether it was delivered to somebody who wrote what it liked to the receiver.
+    is_scribbled: bool,
+}
+
+/// Fates of messages. Those whose ends are known are forgotten.
+#[derive(Debug, Default)]
+pub struct Fates {
+    open: BTreeMap<MessageName, Known>,
+    /// The highest number of each sender, to tell a second end from the end of an unknown message.
+    submitted: BTreeMap<u64, u64>,
+    scribbled: BTreeSet<Life>,
+}
+
+impl Fates {
+    fn end_of(&mut self, message: MessageName, status: AckStatus) -> Result<(), String> {
+        let Some(known) = self.open.remove(&message) else {
+            let submitted = self.submitted.get(&message.sender).is_some_and(|last| message.sequence <= *last);
+            let which = if submitted { "a second time" } else { "though it was never submitted" };
+            return Err(format!("{message} ended {which}: {status:?}"));
+        };
+        match status {
+            AckStatus::Consumed if !known.consumed && !known.is_scribbled => {
+                Err(format!("{message} is said to be consumed, and no application consumed it: {known:?}"))
+            }
+            AckStatus::Rejected(code) if known.rejected != Some(code) && !known.is_scribbled => {
+                Err(format!("{message} is said to be rejected with {code}, and nobody did: {known:?}"))
+            }
+            AckStatus::Corrupt => Err(format!("{message} is said to be corrupt, and nothing corrupts bytes")),
+            AckStatus::Denied | AckStatus::TooLarge => Err(format!("{message} ended {status:?}")),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Checker for Fates {
+    fn name(&self) -> &'static str {
+        "fates"
+    }
+
+    fn note(&mut self, _now_ns: u64, event: &Event) -> Result<(), String> {
+        match *event {
+            Event::Submitted { message, bytes, .. } => {
+                self.open.insert(message, Known { bytes, ..Known::default() });
+                self.submitted.insert(message.sender, message.sequence);
+            }
+            Event::Delivered { life, message, whole_bytes, first, redelivered, .. } => {
+                let scribbled = self.scribbled.contains(&life);
+                // A message that has its end may be delivered once more, for the sender may not have heard.
+                let Some(known) = self.open.get_mut(&message) else { return Ok(()) };
+                if known.bytes != whole_bytes {
+                    return Err(format!("{message} has {} bytes, and came with {whole_bytes}", known.bytes));
+                }
+                known.is_scribbled |= scribbled;
+                if first {
+                    if !redelivered && !known.read.is_empty() {
+                        return Err(format!("{message} came a second time, and is not marked so"));
+                    }
+                    known.read.retain(|(of, _)| *of != life);
+                    known.read.push((life, 0));
+                }
+            }
+            Event::Read { life, message, bytes, .. } => {
+                if let Some(known) = self.open.get_mut(&message)
+                    && let Some((_, read)) = known.read.iter_mut().find(|(of, _)| *of == life)
+                {
+                    *read += u64::from(bytes);
+                }
+            }
+            Event::Finished { life, message, code } => {
+                let Some(known) = self.open.get_mut(&message) else { return Ok(()) };
+                if code > 0 {
+                    known.rejected = Some(code);
+                    return Ok(());
+                }
+                let read = known.read.iter().find(|(of, _)| *of == life).map_or(0, |(_, read)| *read);
+                if read != known.bytes {
+                    return Err(format!("{message} was consumed after {read} of {} bytes", known.bytes));
+                }
+                known.consumed = true;
+            }
+            Event::Ended { message, status } => self.end_of(message, status)?,
+            Event::SenderLost { sender } => {
+                self.open.retain(|message, _| message.sender != sender);
+            }
+            Event::Scribbled { life } => {
+                self.scribbled.insert(life);
+                for known in self.open.values_mut() {
+                    known.is_scribbled |= known.read.iter().any(|(of, _)| *of == life);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        match self.open.keys().next() {
+            Some(message) => Err(format!("{} messages have no end, {message} first", self.open.len())),
+            None => Ok(()),
+        }
+    }
+}

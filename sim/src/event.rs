@@ -1,0 +1,180 @@
+//! What happens in a simulation, as its checkers see it and its log keeps it.
+
+use jet_fabric::sim::NicId;
+use jet_wire::message::AckStatus;
+use std::fmt;
+
+/// Name of a message: its sender's identity, and the number that the sender gave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MessageName {
+    /// Identity of the sender.
+    pub sender: u64,
+    /// Number that the sender gave the message, which is its tag, too.
+    pub sequence: u64,
+}
+
+impl fmt::Display for MessageName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "message {} of sender {:x}", self.sequence, self.sender)
+    }
+}
+
+/// One life of an application's process. No two lives have the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Life(pub u32);
+
+/// A fault that the simulation caused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fault {
+    /// A connection is cut, and its ends notice it at different times.
+    Cut,
+    /// Nothing happens at a NIC for a while.
+    Freeze,
+    /// The receiver's thread does not run for a while.
+    Stall,
+    /// An application's process is killed, and begins anew later.
+    KillApplication,
+    /// The receiver's process is killed, and begins anew later.
+    RestartReceiver,
+    /// A sender's device is removed.
+    RemoveDevice,
+    /// A sender's host loses its power.
+    LoseSender,
+    /// An application writes what it likes into what it shares with the receiver.
+    Scribble,
+}
+
+impl Fault {
+    /// All faults.
+    pub const ALL: [Self; 8] = [
+        Self::Cut,
+        Self::Freeze,
+        Self::Stall,
+        Self::KillApplication,
+        Self::RestartReceiver,
+        Self::RemoveDevice,
+        Self::LoseSender,
+        Self::Scribble,
+    ];
+
+    /// Returns the fault's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cut => "cut",
+            Self::Freeze => "freeze",
+            Self::Stall => "stall",
+            Self::KillApplication => "kill-application",
+            Self::RestartReceiver => "restart-receiver",
+            Self::RemoveDevice => "remove-device",
+            Self::LoseSender => "lose-sender",
+            Self::Scribble => "scribble",
+        }
+    }
+}
+
+/// Something that happened. Times are in the log beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// A sender took a message from its user.
+    Submitted {
+        /// The message.
+        message: MessageName,
+        /// Number of the application's name.
+        app: u32,
+        /// Bytes of its payload.
+        bytes: u64,
+        /// Whether it was sent as a large message.
+        large: bool,
+    },
+    /// A sender reported the end of a message.
+    Ended {
+        /// The message.
+        message: MessageName,
+        /// Its end.
+        status: AckStatus,
+    },
+    /// A run was delivered to an application.
+    Delivered {
+        /// The application's life.
+        life: Life,
+        /// Number of the application's name.
+        app: u32,
+        /// The message.
+        message: MessageName,
+        /// Offset of the run in the message, in bytes.
+        offset: u64,
+        /// Bytes of the run.
+        bytes: u32,
+        /// Bytes of the message.
+        whole_bytes: u64,
+        /// Whether it is the message's first run.
+        first: bool,
+        /// Whether it is the message's last run.
+        last: bool,
+        /// Whether the message was marked as one that may have come before.
+        redelivered: bool,
+    },
+    /// An application has read a run's bytes, every one of which was right.
+    Read {
+        /// The application's life.
+        life: Life,
+        /// The message.
+        message: MessageName,
+        /// Bytes of the run.
+        bytes: u32,
+        /// Whether the run lay in escape memory.
+        escaped: bool,
+    },
+    /// An application told the receiver that it is done with a message.
+    Finished {
+        /// The application's life.
+        life: Life,
+        /// The message.
+        message: MessageName,
+        /// 0: consumed. Otherwise the code with which it was rejected.
+        code: u32,
+    },
+    /// An application heard that the rest of a message will not come.
+    Withdrawn {
+        /// The application's life.
+        life: Life,
+        /// The message.
+        message: MessageName,
+    },
+    /// An application's session was opened.
+    Opened {
+        /// The application's life.
+        life: Life,
+        /// Number of the application's name.
+        app: u32,
+    },
+    /// An application's session ended.
+    Closed {
+        /// The application's life.
+        life: Life,
+    },
+    /// An application wrote what it liked into what it shares with the receiver.
+    Scribbled {
+        /// The application's life.
+        life: Life,
+    },
+    /// A sender began.
+    SenderBegan {
+        /// Identity of the sender.
+        sender: u64,
+    },
+    /// A sender's process ended, and its messages have no ends any more.
+    SenderLost {
+        /// Identity of the sender.
+        sender: u64,
+    },
+    /// A receiver's process began.
+    ReceiverBegan {
+        /// Its NIC.
+        nic: NicId,
+    },
+    /// A fault was caused.
+    Fault(Fault),
+    /// No further fault is caused, and all applications are fast from now on.
+    Calm,
+}

@@ -1,0 +1,67 @@
+//! Everything that is seen of a simulation: the log, and the checkers.
+
+use crate::checkers::{Checker, Failure};
+use crate::event::Event;
+use crate::log::Log;
+use jet_core::Stats;
+
+/// Sees everything that happens.
+pub struct Observer {
+    log: Log,
+    checkers: Vec<Box<dyn Checker>>,
+    failure: Option<Failure>,
+    now_ns: u64,
+}
+
+impl Observer {
+    /// Makes an observer with these checkers.
+    pub fn new(checkers: Vec<Box<dyn Checker>>) -> Self {
+        Self { log: Log::new(), checkers, failure: None, now_ns: 0 }
+    }
+
+    /// Notes something that happened.
+    pub fn note(&mut self, now_ns: u64, event: &Event) {
+        self.now_ns = now_ns;
+        self.log.add(now_ns, event);
+        for checker in &mut self.checkers {
+            if let Err(what) = checker.note(now_ns, event) {
+                self.failure.get_or_insert(Failure { checker: checker.name(), now_ns, what });
+            }
+        }
+    }
+
+    /// Looks at the receiver's statistics. `is_settled`: everything has ended, and the senders are gone.
+    pub fn look(&mut self, now_ns: u64, stats: &Stats, is_settled: bool) {
+        self.now_ns = now_ns;
+        for checker in &mut self.checkers {
+            if let Err(what) = checker.look(now_ns, stats, is_settled) {
+                self.failure.get_or_insert(Failure { checker: checker.name(), now_ns, what });
+            }
+        }
+    }
+
+    /// Lets the checkers say what is missing now that nothing more happens.
+    pub fn end(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+        for checker in &mut self.checkers {
+            if let Err(what) = checker.end() {
+                self.failure.get_or_insert(Failure { checker: checker.name(), now_ns, what });
+            }
+        }
+    }
+
+    /// Reports a failure that no checker found.
+    pub fn fail(&mut self, checker: &'static str, what: String) {
+        self.failure.get_or_insert(Failure { checker, now_ns: self.now_ns, what });
+    }
+
+    /// Returns the first failure.
+    pub fn failure(&self) -> Option<&Failure> {
+        self.failure.as_ref()
+    }
+
+    /// Returns the log.
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+}

@@ -1,0 +1,87 @@
+//! Payload that is known from its message alone: each word of 8 bytes follows from the sender, the message's
+//! tag and the word's place.
+
+/// Bytes of a word.
+const WORD: usize = 8;
+/// Step from one word to the next: odd, so that 2^64 words differ.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Payload of one message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Payload(u64);
+
+impl Payload {
+    /// Returns the payload of a sender's message.
+    pub fn of(sender: u64, tag: u64) -> Self {
+        // Messages whose numbers are near each other have words that are not.
+        let mut mixed = sender.rotate_left(32) ^ tag.wrapping_mul(STEP);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Self(mixed ^ (mixed >> 31))
+    }
+
+    fn word(self, index: u64) -> u64 {
+        self.0.wrapping_add(index.wrapping_mul(STEP))
+    }
+
+    /// Writes the message's bytes from `offset` on, which is a multiple of 8.
+    pub fn write(self, offset: u64, bytes: &mut [u8]) {
+        let first = offset / WORD as u64;
+        let (words, rest) = bytes.as_chunks_mut::<WORD>();
+        let mut index = first;
+        for word in words {
+            *word = self.word(index).to_le_bytes();
+            index += 1;
+        }
+        let last = self.word(index).to_le_bytes();
+        rest.copy_from_slice(&last[..rest.len()]);
+    }
+
+    /// Returns the place of the first word that is not the message's, counted from `offset`, a multiple of 8.
+    pub fn find_damage(self, offset: u64, bytes: &[u8]) -> Option<usize> {
+        let first = offset / WORD as u64;
+        let (words, rest) = bytes.as_chunks::<WORD>();
+        // Without a branch for each word.
+        let mut differs = 0;
+        let mut index = first;
+        for word in words {
+            differs |= u64::from_le_bytes(*word) ^ self.word(index);
+            index += 1;
+        }
+        let last = self.word(index).to_le_bytes();
+        if differs == 0 && rest == &last[..rest.len()] {
+            return None;
+        }
+        let is_wrong = |(at, word): &(usize, &[u8; WORD])| {
+            u64::from_le_bytes(**word) != self.word(first + *at as u64)
+        };
+        Some(words.iter().enumerate().find(is_wrong).map_or(words.len(), |(at, _)| at) * WORD)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_found_whole_in_any_pieces_and_each_changed_byte_is_found() {
+        for bytes in [1, 7, 8, 9, 4095, 4096, 10_001] {
+            let payload = Payload::of(7, 31);
+            let mut whole = vec![0; bytes];
+            payload.write(0, &mut whole);
+            for piece in [8, 4096] {
+                for (at, part) in whole.chunks(piece).enumerate() {
+                    assert_eq!(payload.find_damage((at * piece) as u64, part), None);
+                }
+            }
+            for at in (0..bytes).step_by(97).chain([bytes - 1]) {
+                whole[at] ^= 0x40;
+                assert_eq!(payload.find_damage(0, &whole), Some(at / WORD * WORD));
+                whole[at] ^= 0x40;
+            }
+            for other in [Payload::of(7, 32), Payload::of(8, 31), Payload::of(31, 7)] {
+                assert_eq!(other.find_damage(0, &whole), Some(0));
+            }
+        }
+    }
+}

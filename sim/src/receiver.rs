@@ -1,0 +1,154 @@
+//! The receiver's process: the real core and driver, on a simulated NIC.
+
+use crate::bells::Bells;
+use crate::event::Life;
+use crate::scenario::Scenario;
+use jet_core::{OpenError, Receiver, SessionEnd, Standstill, Stats};
+use jet_fabric::memory::SharedMemory;
+use jet_fabric::nic::{Access, Nic};
+use jet_fabric::sim::{Network, NicId, SimNic};
+use jet_fabric::Address;
+use jet_reactor::workers::Workers;
+use jet_reactor::{Application, Driver, EscapeRegion, NewSession, Parts, PoolMemory, SessionTicket};
+use jet_wire::SLAB_BYTES;
+use jet_wire::message::HEADER_BYTES;
+use jet_wire::message::hello::AppName;
+use jet_wire::segment::{AppEnd, SegmentLayout, SegmentShape, app_end, daemon_end};
+use std::error::Error;
+use std::sync::Arc;
+
+/// Address that the receiver listens on.
+pub const ADDRESS: &str = "receiver:7450";
+
+/// The receiver's way to an application, beside the segment.
+pub struct Way {
+    life: Life,
+    bells: Bells,
+}
+
+impl Application for Way {
+    fn wake(&mut self) {
+        self.bells.wake_application(self.life);
+    }
+
+    fn stands_still(&mut self, standstill: Option<Standstill>) {
+        if standstill.is_some() {
+            self.bells.wake_application(self.life);
+        }
+    }
+
+    fn ended(self, end: SessionEnd) {
+        self.bells.end_session(self.life, end);
+    }
+}
+
+/// What an application gets when its session is opened.
+pub struct Opened {
+    /// Ticket of the session.
+    pub ticket: SessionTicket,
+    /// The application's end of the segment.
+    pub end: AppEnd,
+    /// Memory that the segment lies in.
+    pub segment: Arc<SharedMemory>,
+    /// The pool.
+    pub pool: Arc<SharedMemory>,
+    /// Escape memory, where there is some.
+    pub escape: Option<Arc<SharedMemory>>,
+}
+
+/// A process of the receiver.
+pub struct ReceiverProcess {
+    /// The driver.
+    pub driver: Driver<SimNic, Way>,
+    /// Its NIC.
+    pub nic: NicId,
+    pool: Arc<SharedMemory>,
+    escape: Option<Arc<SharedMemory>>,
+    shape: SegmentShape,
+    bells: Bells,
+}
+
+impl ReceiverProcess {
+    /// Starts a process that listens. `incarnation`: which one of them it is.
+    ///
+    /// # Errors
+    /// An error of the system, or of the scenario's numbers.
+    pub fn start(
+        scenario: &Scenario,
+        network: &Network,
+        bells: &Bells,
+        incarnation: u64,
+        now_ns: u64,
+    ) -> Result<Self, Box<dyn Error>> {
+        let config = scenario.config;
+        let mut nic = network.nic(scenario.receiver_nic())?;
+        let id = nic.id();
+        let memory = |name: &str, bytes| SharedMemory::new(name, bytes, false).map(Arc::new);
+        let pool = memory("sim-pool", config.pool_slabs as usize * SLAB_BYTES)?;
+        let headers = memory("sim-headers", config.srq_slabs as usize * HEADER_BYTES)?;
+        let shape = config.escape_shape();
+        let escape_slabs = shape.replace_slabs + shape.memory_slabs;
+        let escape = match escape_slabs {
+            0 => None,
+            slabs => Some(memory("sim-escape", slabs as usize * SLAB_BYTES)?),
+        };
+        let pool_key = nic.register(&pool, Access::LocalWrite)?;
+        let headers_key = nic.register(&headers, Access::LocalWrite)?;
+        let region = match &escape {
+            Some(memory) => {
+                let key = nic.register(memory, Access::LocalWrite)?;
+                Some(EscapeRegion { memory: Arc::clone(memory), key })
+            }
+            None => None,
+        };
+        nic.listen(&Address::Rdma(ADDRESS.to_owned()))?;
+        let receiver = Receiver::new(config, incarnation).map_err(|error| error.to_string())?;
+        let jobs = (config.copies_max + config.reads_max) as usize;
+        let parts = Parts {
+            nic,
+            pool: PoolMemory { pool: Arc::clone(&pool), headers, pool_key, headers_key },
+            escape: region,
+            workers: Workers::stepped(jobs)?,
+            congestion: Box::new(|_| ()),
+        };
+        let mut driver = Driver::new(receiver, parts);
+        driver.start(now_ns);
+        driver.handle_escape_memory(escape_slabs);
+        let shape = SegmentShape::new(config.session_slots, config.session_messages);
+        Ok(Self { driver, nic: id, pool, escape, shape, bells: bells.clone() })
+    }
+
+    /// Opens a session for an application.
+    ///
+    /// # Errors
+    /// [`OpenError`]: the receiver refuses it.
+    pub fn open(
+        &mut self,
+        life: Life,
+        app: AppName,
+        (class, takes_memory): (u8, bool),
+    ) -> Result<Opened, OpenError> {
+        let bytes = SegmentLayout::new(self.shape).total_bytes();
+        let segment = SharedMemory::new("sim-session", bytes, false).map(Arc::new).expect("memory for a session");
+        // SAFETY: the mapping is zeroed and page-aligned, and both ends keep it. These are the only ends.
+        let daemon = unsafe { daemon_end(segment.base(), segment.bytes(), self.shape) }.expect("large enough");
+        // SAFETY: as above.
+        let end = unsafe { app_end(segment.base(), segment.bytes()) }.expect("a segment");
+        let ticket = self.driver.open(NewSession {
+            app,
+            class,
+            takes_memory,
+            process: None,
+            segment: daemon,
+            memory: Arc::clone(&segment),
+            application: Way { life, bells: self.bells.clone() },
+        })?;
+        let (pool, escape) = (Arc::clone(&self.pool), self.escape.clone());
+        Ok(Opened { ticket, end, segment, pool, escape })
+    }
+
+    /// Returns the receiver's statistics.
+    pub fn stats(&self) -> Stats {
+        self.driver.receiver().stats()
+    }
+}

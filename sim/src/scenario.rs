@@ -1,0 +1,364 @@
+//! Scenario of a simulation: everything that is chosen before it begins, drawn from one seed.
+
+use crate::event::Fault;
+use fastrand::Rng;
+use jet_core::{Checksums, Config};
+use jet_escape::EscapeConfig;
+use jet_fabric::limits::{CompletionQueues, Profile, Requirements};
+use jet_fabric::sim::{Conditions, SimOptions};
+use jet_wire::SLAB_BYTES;
+use std::fmt;
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MS;
+
+/// What an application does with its messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Habit {
+    /// It reads each run at once, and gives it back.
+    Fast,
+    /// It takes a time for each run.
+    Slow,
+    /// It reads nothing for a long time now and then.
+    Stalling,
+    /// It reads one message after the other, and leaves what comes of later ones.
+    OneByOne,
+    /// It gives nothing of a message back before it has all of it.
+    Collecting,
+    /// It holds what it reads for long, so that nobody may move it.
+    Pinning,
+}
+
+/// Plan of an application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ApplicationPlan {
+    /// Number of its name: several applications may have the same, and then one of them has it at a time.
+    pub name: u32,
+    /// What it does with its messages.
+    pub habit: Habit,
+    /// Nanoseconds that it takes for a run.
+    pub run_ns: u64,
+    /// Runs that it reads at once, at most.
+    pub parallel: u32,
+    /// Of a thousand messages, how many it rejects.
+    pub rejects_permille: u32,
+    /// Whether its messages may take escape memory instead of waiting.
+    pub takes_memory: bool,
+    /// Its admission class.
+    pub class: u8,
+}
+
+/// Plan of a sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SenderPlan {
+    /// Number of the application's name that it sends to.
+    pub app: u32,
+    /// Messages that it sends.
+    pub messages: u64,
+    /// Messages that it has outstanding.
+    pub depth: u32,
+    /// Of a thousand messages, how many are large ones.
+    pub large_permille: u32,
+    /// Bytes of a large message, at most.
+    pub large_bytes: u64,
+    /// Bytes of a small message, at most.
+    pub small_bytes: u32,
+    /// Admission class of its large messages.
+    pub class: u8,
+    /// Whether its messages carry a checksum.
+    pub checksums: bool,
+    /// Whether ends that may pass are tried again.
+    pub retries: bool,
+    /// Device of its host.
+    pub profile: Profile,
+}
+
+/// Everything that is chosen before a simulation begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scenario {
+    /// Seed that the rest is drawn from, and all that happens by chance.
+    pub seed: u64,
+    /// The network.
+    pub conditions: Conditions,
+    /// Device of the receiver's host.
+    pub profile: Profile,
+    /// Numbers of the receiver.
+    pub config: Config,
+    /// Nanoseconds that a turn of any thread takes, at most.
+    pub turn_ns: u64,
+    /// Nanoseconds until a thread that was woken runs, at most.
+    pub wake_ns: u64,
+    /// Nanoseconds that a copy or a checksum takes, at most.
+    pub job_ns: u64,
+    /// Applications.
+    pub applications: Vec<ApplicationPlan>,
+    /// Senders.
+    pub senders: Vec<SenderPlan>,
+    /// Faults that may be caused.
+    pub faults: Vec<Fault>,
+    /// Mean nanoseconds between two faults.
+    pub fault_ns: u64,
+    /// Time of the last fault, in nanoseconds. After it all applications are fast.
+    pub calm_ns: u64,
+    /// Nanoseconds after that time within which everything must have ended.
+    pub settle_ns: u64,
+}
+
+fn one_of<T: Copy>(random: &mut Rng, choices: &[T]) -> T {
+    choices[random.usize(..choices.len())]
+}
+
+impl Scenario {
+    /// Draws a scenario in which anything may happen.
+    pub fn of(seed: u64) -> Self {
+        let random = &mut Rng::with_seed(seed);
+        let profile = one_of(random, &[Profile::CONNECTX_6, Profile::CONNECTX_6, Profile::RXE, Profile::SMALLEST]);
+        let config = config(random, &profile);
+        let names = random.u32(1..=3);
+        let applications = (0..names + random.u32(0..=1))
+            .map(|number| application(random, number % names, &config))
+            .collect();
+        let senders = (0..random.u32(1..=6)).map(|_| sender(random, names, &config)).collect();
+        let mut faults = Vec::new();
+        if random.u8(..4) > 0 {
+            faults.extend(Fault::ALL.into_iter().filter(|_| random.bool()));
+        }
+        Self {
+            seed,
+            conditions: conditions(random, seed),
+            profile,
+            config,
+            turn_ns: one_of(random, &[200, 2_000, 20_000]),
+            wake_ns: one_of(random, &[1_000, 30_000, 1_000_000]),
+            job_ns: one_of(random, &[5_000, 100_000, 5 * MS]),
+            applications,
+            senders,
+            faults,
+            fault_ns: one_of(random, &[MS, 10 * MS, 200 * MS]),
+            calm_ns: one_of(random, &[20 * MS, 200 * MS, 3 * SECOND]),
+            settle_ns: 300 * SECOND,
+        }
+    }
+
+    /// A scenario without faults, in which everybody is fast. It measures the simulator.
+    pub fn plain(seed: u64, large_permille: u32) -> Self {
+        let config = Config { checksums: Checksums::Off, sessions_max: 8, peers_max: 64, ..Config::default() };
+        let application = ApplicationPlan {
+            name: 0,
+            habit: Habit::Fast,
+            run_ns: 0,
+            parallel: 64,
+            rejects_permille: 0,
+            takes_memory: false,
+            class: 0,
+        };
+        let sender = SenderPlan {
+            app: 0,
+            messages: 200_000,
+            depth: 64,
+            large_permille,
+            large_bytes: 4 << 20,
+            small_bytes: SLAB_BYTES as u32,
+            class: 0,
+            checksums: false,
+            retries: true,
+            profile: Profile::CONNECTX_6,
+        };
+        Self {
+            seed,
+            conditions: Conditions::quiet(seed),
+            profile: Profile::CONNECTX_6,
+            config,
+            turn_ns: 2_000,
+            wake_ns: 30_000,
+            job_ns: 10_000,
+            applications: vec![application],
+            senders: vec![sender; 4],
+            faults: Vec::new(),
+            fault_ns: SECOND,
+            calm_ns: 0,
+            settle_ns: 3_600 * SECOND,
+        }
+    }
+
+    /// Returns the options of the receiver's NIC.
+    pub fn receiver_nic(&self) -> SimOptions {
+        let config = &self.config;
+        let requirements = Requirements {
+            qps: config.peers_max + config.peers_max / 8 + 16,
+            srq_entries: config.srq_slabs,
+            reads: config.reads_max,
+            reads_per_qp: config.reads_max.min(16),
+            reads_answered_per_qp: 0,
+            sends: config.sends_max,
+            sends_per_qp: config.sends_per_peer_max(),
+            scatter: 64,
+            probes_per_qp: 0,
+            completion_queues: CompletionQueues::Apart,
+        };
+        SimOptions::new(self.profile, requirements)
+    }
+
+    /// Returns the options of a sender's NIC.
+    pub fn sender_nic(profile: Profile) -> SimOptions {
+        let requirements = Requirements { probes_per_qp: 0, ..Requirements::VERBS_SENDER };
+        SimOptions::new(profile, requirements)
+    }
+}
+
+fn conditions(random: &mut Rng, seed: u64) -> Conditions {
+    Conditions {
+        seed: !seed,
+        latency_ns: one_of(random, &[500, 2_000, 50_000]),
+        jitter_ns: one_of(random, &[0, 500, 20_000, MS]),
+        bytes_per_us: one_of(random, &[1_250, 12_500, 25_000]),
+        rnr_ns: one_of(random, &[10_000, 640_000]),
+        kernel_ns: one_of(random, &[10_000, MS]),
+        flush_ns: one_of(random, &[1_000, MS, 50 * MS]),
+        last_wqe_ns: one_of(random, &[1_000, MS, 200 * MS]),
+        silence_ns: one_of(random, &[10 * MS, 2 * SECOND]),
+    }
+}
+
+fn config(random: &mut Rng, profile: &Profile) -> Config {
+    let defaults = Config::default();
+    let pool_slabs: u32 = one_of(random, &[192, 512, 1024, 3072]);
+    let entries = u32::try_from(profile.attributes().max_srq_wr).expect("the device has an SRQ");
+    let srq_slabs = (pool_slabs / one_of(random, &[3, 4])).min(entries);
+    let srq_floor_slabs = (srq_slabs / one_of(random, &[2, 8])).max(8);
+    let fragment_bytes: u32 = one_of(random, &[16 << 10, 64 << 10, 256 << 10]);
+    let fragment_slabs = fragment_bytes / 4096;
+    let memory_slabs = one_of(random, &[0, 2 * fragment_slabs, 1024]);
+    let replace_slabs_max = one_of(random, &[0, pool_slabs / 12, 256]);
+    let reads_max = one_of(random, &[2, 8, 32]);
+    let pool_bytes = u64::from(pool_slabs) * SLAB_BYTES as u64;
+    let in_flight_bytes = (pool_bytes / one_of(random, &[2, 4])).max(u64::from(fragment_bytes));
+    Config {
+        pool_slabs,
+        srq_slabs,
+        srq_floor_slabs,
+        srq_reserve_entries: (srq_floor_slabs / 2).max(1),
+        fragment_bytes,
+        reads_max,
+        in_flight_bytes,
+        peer_share_percent: one_of(random, &[25, 75, 100]),
+        footprint_follows: false,
+        checksums: one_of(random, &[Checksums::Inline, Checksums::Workers, Checksums::Off]),
+        scatter_max: u32::try_from(profile.attributes().max_sge_rd).unwrap_or(1).clamp(1, 64),
+        message_bytes_max: 8 << 20,
+        peers_max: 16,
+        sessions_max: 8,
+        messages_max: (srq_slabs + reads_max).max(one_of(random, &[0, 1024])) + 64,
+        requests_per_peer: one_of(random, &[2, 64]),
+        credit_max: one_of(random, &[4, 64, 256]).min(srq_slabs),
+        session_slots: one_of(random, &[128, 1024]),
+        session_messages: one_of(random, &[16, 1024]),
+        control_sends_max: one_of(random, &[1, 12]),
+        sends_max: one_of(random, &[16, 1024]),
+        heartbeat_ns: one_of(random, &[20 * MS, 5 * SECOND]),
+        quarantine_ns: one_of(random, &[MS, SECOND]),
+        tick_ns: one_of(random, &[MS, 10 * MS]),
+        escape: EscapeConfig {
+            enabled: random.u8(..4) > 0,
+            replace_slabs_max,
+            straggler_ns: one_of(random, &[200_000, 2 * MS]),
+            ..EscapeConfig::default()
+        },
+        memory_slabs,
+        session_memory_slabs: if memory_slabs == 0 { 0 } else { memory_slabs.max(fragment_slabs) },
+        copies_max: one_of(random, &[1, 64]),
+        signals: random.bool(),
+        ..defaults
+    }
+}
+
+fn application(random: &mut Rng, name: u32, config: &Config) -> ApplicationPlan {
+    let habits = [
+        Habit::Fast,
+        Habit::Fast,
+        Habit::Slow,
+        Habit::Stalling,
+        Habit::OneByOne,
+        Habit::Collecting,
+        Habit::Pinning,
+    ];
+    ApplicationPlan {
+        name,
+        habit: one_of(random, &habits),
+        run_ns: one_of(random, &[0, 1_000, 50_000, 2 * MS]),
+        parallel: one_of(random, &[1, 4, 64]),
+        rejects_permille: one_of(random, &[0, 0, 20]),
+        takes_memory: random.bool() && config.memory_slabs > 0,
+        class: random.u8(..config.classes),
+    }
+}
+
+fn sender(random: &mut Rng, names: u32, config: &Config) -> SenderPlan {
+    let large_permille = one_of(random, &[0, 10, 100, 1000]);
+    let messages = if large_permille == 1000 { 60 } else { one_of(random, &[50, 500, 3000]) };
+    SenderPlan {
+        app: random.u32(..names),
+        messages,
+        depth: one_of(random, &[1, 8, 64, 200]),
+        large_permille,
+        large_bytes: one_of(random, &[8 << 10, 200 << 10, 1 << 20, 4 << 20]),
+        small_bytes: one_of(random, &[0, 64, SLAB_BYTES as u32]),
+        class: random.u8(..config.classes),
+        checksums: random.bool(),
+        retries: random.u8(..4) > 0,
+        profile: one_of(random, &[Profile::CONNECTX_6, Profile::RXE, Profile::SMALLEST]),
+    }
+}
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {}", self.seed)?;
+        writeln!(f, "  receiver on {}: {:?}", self.profile, self.config)?;
+        writeln!(f, "  {:?}", self.conditions)?;
+        let Self { turn_ns, wake_ns, job_ns, fault_ns, calm_ns, settle_ns, .. } = self;
+        writeln!(f, "  turn_ns {turn_ns}, wake_ns {wake_ns}, job_ns {job_ns}")?;
+        let names: Vec<_> = self.faults.iter().map(|fault| fault.name()).collect();
+        let faults = if names.is_empty() { "none".to_owned() } else { names.join(" ") };
+        writeln!(f, "  faults: {faults}; fault_ns {fault_ns}, calm_ns {calm_ns}, settle_ns {settle_ns}")?;
+        for application in &self.applications {
+            writeln!(f, "  {application:?}")?;
+        }
+        for sender in &self.senders {
+            writeln!(
+                f,
+                "  sender on {}: to {}, {} messages, {} outstanding, {} of 1000 large, up to {} and {} bytes, \
+                 class {}, checksums {}, retries {}",
+                sender.profile,
+                sender.app,
+                sender.messages,
+                sender.depth,
+                sender.large_permille,
+                sender.small_bytes,
+                sender.large_bytes,
+                sender.class,
+                sender.checksums,
+                sender.retries
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_seed_has_a_scenario_that_the_receiver_and_its_device_take() {
+        for seed in 0..2_000 {
+            let scenario = Scenario::of(seed);
+            scenario.config.check().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            let network = jet_fabric::sim::Network::new(scenario.conditions);
+            network.nic(scenario.receiver_nic()).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            for sender in &scenario.senders {
+                network.nic(Scenario::sender_nic(sender.profile)).unwrap();
+            }
+            assert_eq!(scenario, Scenario::of(seed));
+        }
+    }
+}

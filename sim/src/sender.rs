@@ -1,0 +1,230 @@
+//! A sender's process: the real driver and protocol, on a simulated NIC.
+
+use crate::event::{Event, MessageName};
+use crate::observer::Observer;
+use crate::payload::Payload;
+use crate::receiver::ADDRESS;
+use crate::scenario::{Scenario, SenderPlan};
+use fastrand::Rng;
+use jet_client::send::{Driver, NicSource, RetryPolicy, SendBuffer, SendConnectError, SenderOptions};
+use jet_fabric::Address;
+use jet_fabric::limits::Profile;
+use jet_fabric::nic::Nic;
+use jet_fabric::sim::{Network, NicId};
+use jet_wire::SLAB_BYTES;
+use std::cell::Cell;
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// Nanoseconds for which ends that may pass are tried again, and for which connections are.
+const RETRY: Duration = Duration::from_secs(60);
+
+/// NICs of one sender: each after the first takes the place of one whose device was removed.
+struct Nics {
+    network: Network,
+    profile: Profile,
+    /// Number of the present NIC.
+    current: Arc<AtomicU32>,
+}
+
+impl Nics {
+    fn make(&self) -> io::Result<Box<dyn Nic>> {
+        let nic = self.network.nic(Scenario::sender_nic(self.profile)).map_err(io::Error::other)?;
+        // Only one thread uses it.
+        self.current.store(nic.id().0, Ordering::Relaxed);
+        Ok(Box::new(nic))
+    }
+}
+
+impl NicSource for Nics {
+    fn open(&mut self) -> Result<Box<dyn Nic>, SendConnectError> {
+        Ok(self.make()?)
+    }
+
+    fn stand_in(&mut self) -> io::Result<Box<dyn Nic>> {
+        self.make()
+    }
+}
+
+/// A process of a sender.
+pub struct SenderProcess {
+    driver: Driver,
+    plan: SenderPlan,
+    id: u64,
+    app: u32,
+    random: Rng,
+    nic: Arc<AtomicU32>,
+    buffers: Vec<SendBuffer>,
+    small: Box<[u8; SLAB_BYTES]>,
+    /// Messages that were submitted.
+    sent: u64,
+    /// Messages that have no end.
+    open: u32,
+    /// Whether nothing more is to be sent.
+    is_over: bool,
+    /// Length of the message that found no room.
+    next: Cell<Option<(bool, usize)>>,
+}
+
+impl SenderProcess {
+    /// Starts a process.
+    ///
+    /// # Errors
+    /// The driver's error.
+    pub fn start(
+        plan: SenderPlan,
+        id: u64,
+        network: &Network,
+        random: Rng,
+        app_name: &str,
+    ) -> Result<Self, Box<dyn Error>> {
+        let nic = Arc::new(AtomicU32::new(0));
+        let nics = Nics { network: network.clone(), profile: plan.profile, current: Arc::clone(&nic) };
+        let largest = usize::try_from(plan.large_bytes)?.next_power_of_two();
+        let options = SenderOptions {
+            in_flight_max: plan.depth,
+            reconnect_for: RETRY,
+            retry: if plan.retries {
+                RetryPolicy::all_for_ns(u64::try_from(RETRY.as_nanos())?)
+            } else {
+                RetryPolicy::default()
+            },
+            crc: plan.checksums,
+            region_bytes: largest.max(1 << 20),
+            ..SenderOptions::new(Address::Rdma(ADDRESS.to_owned()), app_name)
+        };
+        let first = nics.make()?;
+        let driver = Driver::new(&options, id, first, Box::new(nics))?;
+        Ok(Self {
+            driver,
+            plan,
+            id,
+            app: plan.app,
+            random,
+            nic,
+            buffers: Vec::new(),
+            small: Box::new([0; SLAB_BYTES]),
+            sent: 0,
+            open: 0,
+            is_over: false,
+            next: Cell::new(None),
+        })
+    }
+
+    /// Returns the sender's identity.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Returns its present NIC.
+    pub fn nic(&self) -> NicId {
+        NicId(self.nic.load(Ordering::Relaxed))
+    }
+
+    /// Sends nothing more beyond what was submitted.
+    pub fn stop(&mut self) {
+        self.is_over = true;
+    }
+
+    /// Returns whether everything was sent, and every message has its end.
+    pub fn is_done(&self) -> bool {
+        self.open == 0 && (self.is_over || self.sent == self.plan.messages)
+    }
+
+    /// Returns what it waits for, in words.
+    pub fn state(&self) -> String {
+        let Self { id, sent, open, driver, .. } = self;
+        let connected = driver.is_connected();
+        format!("sender {id:x}: {sent} sent, {open} without an end, connected {connected}")
+    }
+
+    /// Runs once. Returns the time at which it must run again though nothing happens; `None`: not at all.
+    pub fn run(&mut self, now_ns: u64, observer: &mut Observer) -> Option<u64> {
+        self.driver.drive(now_ns);
+        self.take_ends(now_ns, observer);
+        let mut submitted = false;
+        while self.submit(now_ns, observer) {
+            submitted = true;
+        }
+        if submitted {
+            self.driver.drive(now_ns);
+            self.take_ends(now_ns, observer);
+        }
+        if self.driver.nic().arm(now_ns) { self.driver.next_timeout_ns() } else { Some(now_ns) }
+    }
+
+    fn take_ends(&mut self, now_ns: u64, observer: &mut Observer) {
+        while let Some(ended) = self.driver.poll_end() {
+            self.open -= 1;
+            self.buffers.extend(ended.buffer);
+            let message = MessageName { sender: self.id, sequence: ended.ticket.0 };
+            observer.note(now_ns, &Event::Ended { message, status: ended.status });
+        }
+    }
+
+    /// Draws the next message: whether it is a large one, and its bytes.
+    fn draw(&mut self) -> (bool, usize) {
+        let large = self.random.u32(..1000) < self.plan.large_permille;
+        let bytes = if large {
+            usize::try_from(self.random.u64(1..=self.plan.large_bytes)).expect("a length")
+        } else {
+            self.random.usize(0..=self.plan.small_bytes as usize)
+        };
+        (large, bytes)
+    }
+
+    fn submit(&mut self, now_ns: u64, observer: &mut Observer) -> bool {
+        if self.is_over || self.sent == self.plan.messages || self.open >= self.plan.depth {
+            return false;
+        }
+        let (large, bytes) = self.next.take().unwrap_or_else(|| self.draw());
+        let tag = self.sent + 1;
+        let payload = Payload::of(self.id, tag);
+        let taken = if large {
+            let most = usize::try_from(self.plan.large_bytes).expect("a length");
+            let buffer = match self.buffers.pop() {
+                Some(buffer) => buffer,
+                None => match self.driver.buffer(most) {
+                    Ok(buffer) => buffer,
+                    Err(_) => return self.put_off(large, bytes),
+                },
+            };
+            let mut buffer = buffer;
+            payload.write(0, &mut buffer[..bytes]);
+            self.driver.send(now_ns, tag, &tag.to_le_bytes(), buffer, bytes, self.plan.class).map_err(
+                |(error, buffer)| {
+                    self.buffers.push(buffer);
+                    error
+                },
+            )
+        } else {
+            payload.write(0, &mut self.small[..bytes]);
+            self.driver.send_small(now_ns, tag, &tag.to_le_bytes(), &self.small[..bytes])
+        };
+        match taken {
+            Ok(ticket) => {
+                assert_eq!(ticket.0, tag, "a sender's sequence numbers count up");
+                (self.sent, self.open) = (tag, self.open + 1);
+                let message = MessageName { sender: self.id, sequence: tag };
+                let event = Event::Submitted { message, app: self.app, bytes: bytes as u64, large };
+                observer.note(now_ns, &event);
+                true
+            }
+            Err(error) => {
+                if !error.is_would_block() {
+                    observer.fail("sender", format!("{message} was refused: {error}", message = tag));
+                }
+                self.put_off(large, bytes)
+            }
+        }
+    }
+
+    /// Keeps a message that found no room for the next run.
+    fn put_off(&self, large: bool, bytes: usize) -> bool {
+        self.next.set(Some((large, bytes)));
+        false
+    }
+}
