@@ -87,6 +87,8 @@ pub struct ApplicationProcess {
     random: Rng,
     session: Option<Session>,
     stalled_until_ns: u64,
+    /// Whether it wrote what it likes to what it shares. It does nothing more until it is killed.
+    is_wild: bool,
 }
 
 /// What a run of an application leads to.
@@ -101,7 +103,7 @@ pub struct Ran {
 impl ApplicationProcess {
     /// Makes an application without a session.
     pub fn new(plan: ApplicationPlan, life: Life, random: Rng) -> Self {
-        Self { plan, life, random, session: None, stalled_until_ns: 0 }
+        Self { plan, life, random, session: None, stalled_until_ns: 0, is_wild: false }
     }
 
     /// Returns its plan.
@@ -162,6 +164,11 @@ impl ApplicationProcess {
         });
     }
 
+    /// Returns whether it wrote what it likes, and does nothing more.
+    pub fn is_wild(&self) -> bool {
+        self.is_wild
+    }
+
     /// Forgets its session.
     pub fn close(&mut self) {
         self.session = None;
@@ -184,6 +191,7 @@ impl ApplicationProcess {
     /// Writes what it likes into what it shares with the receiver.
     pub fn scribble(&mut self) {
         let Some(session) = &self.session else { return };
+        self.is_wild = true;
         let words = session.segment.bytes() / 8;
         // Often in the rings' indices, which lie near the beginning.
         let near = words.min(64);
@@ -197,10 +205,13 @@ impl ApplicationProcess {
 
     /// Runs once.
     pub fn run(&mut self, now_ns: u64, observer: &mut Observer) -> Ran {
+        if self.is_wild {
+            return Ran { again_ns: None, wakes_receiver: false };
+        }
         if self.stalled_until_ns > now_ns {
             return Ran { again_ns: Some(self.stalled_until_ns), wakes_receiver: false };
         }
-        let Self { plan, life, random, session, stalled_until_ns } = self;
+        let Self { plan, life, random, session, stalled_until_ns, .. } = self;
         let Some(session) = session else { return Ran { again_ns: None, wakes_receiver: false } };
         let mut worker = Worker { plan, life: *life, random, now_ns, observer };
         worker.end_reading(session);

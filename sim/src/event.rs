@@ -86,6 +86,13 @@ pub enum Event {
         /// Whether it was sent as a large message.
         large: bool,
     },
+    /// A sender posted the SEND of a message: the message itself where it is small, otherwise its request.
+    Sent {
+        /// The message.
+        message: MessageName,
+        /// Whether it was sent before: without a mark that is so after an end that passed.
+        redelivered: bool,
+    },
     /// A sender reported the end of a message.
     Ended {
         /// The message.

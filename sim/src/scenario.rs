@@ -202,7 +202,7 @@ impl Scenario {
     /// Returns the options of a sender's NIC.
     pub fn sender_nic(profile: Profile) -> SimOptions {
         let requirements = Requirements { probes_per_qp: 0, ..Requirements::VERBS_SENDER };
-        SimOptions::new(profile, requirements)
+        SimOptions { keeps_headers: true, ..SimOptions::new(profile, requirements) }
     }
 }
 

@@ -10,8 +10,9 @@ use jet_client::send::{Driver, NicSource, RetryPolicy, SendBuffer, SendConnectEr
 use jet_fabric::Address;
 use jet_fabric::limits::Profile;
 use jet_fabric::nic::Nic;
-use jet_fabric::sim::{Network, NicId};
+use jet_fabric::sim::{Network, NicId, Posted};
 use jet_wire::SLAB_BYTES;
+use jet_wire::message::{FromSender, parse_from_sender};
 use std::cell::Cell;
 use std::error::Error;
 use std::io;
@@ -52,6 +53,7 @@ impl NicSource for Nics {
 /// A process of a sender.
 pub struct SenderProcess {
     driver: Driver,
+    network: Network,
     plan: SenderPlan,
     id: u64,
     app: u32,
@@ -100,6 +102,7 @@ impl SenderProcess {
         let driver = Driver::new(&options, id, first, Box::new(nics))?;
         Ok(Self {
             driver,
+            network: network.clone(),
             plan,
             id,
             app: plan.app,
@@ -143,17 +146,38 @@ impl SenderProcess {
 
     /// Runs once. Returns the time at which it must run again though nothing happens; `None`: not at all.
     pub fn run(&mut self, now_ns: u64, observer: &mut Observer) -> Option<u64> {
-        self.driver.drive(now_ns);
-        self.take_ends(now_ns, observer);
+        self.drive(now_ns, observer);
         let mut submitted = false;
         while self.submit(now_ns, observer) {
             submitted = true;
         }
         if submitted {
-            self.driver.drive(now_ns);
-            self.take_ends(now_ns, observer);
+            self.drive(now_ns, observer);
         }
         if self.driver.nic().arm(now_ns) { self.driver.next_timeout_ns() } else { Some(now_ns) }
+    }
+
+    fn drive(&mut self, now_ns: u64, observer: &mut Observer) {
+        self.driver.drive(now_ns);
+        self.note_sent(now_ns, observer);
+        self.take_ends(now_ns, observer);
+    }
+
+    /// Notes which SENDs were posted.
+    fn note_sent(&mut self, now_ns: u64, observer: &mut Observer) {
+        while let Some(Posted { header, payload_bytes }) = self.network.take_posted(self.nic()) {
+            let (sequence, redelivered) = match parse_from_sender(header.0[0], &header, payload_bytes) {
+                Ok(FromSender::Small(small)) => (small.sequence.get(), small.redelivered()),
+                Ok(FromSender::Request(request)) => (request.sequence.get(), request.redelivered()),
+                Ok(FromSender::CreditReturn(_)) => continue,
+                Err(error) => {
+                    observer.fail("sender", format!("{:x} sent a header that is wrong: {error}", self.id));
+                    return;
+                }
+            };
+            let message = MessageName { sender: self.id, sequence };
+            observer.note(now_ns, &Event::Sent { message, redelivered });
+        }
     }
 
     fn take_ends(&mut self, now_ns: u64, observer: &mut Observer) {

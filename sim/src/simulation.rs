@@ -14,7 +14,9 @@ use fastrand::Rng;
 use jet_core::OpenError;
 use jet_fabric::sim::{Network, NicId};
 use jet_wire::message::hello::AppName;
+use std::any::Any;
 use std::error::Error;
+use std::panic::{self, AssertUnwindSafe};
 
 /// Time of an actor that does not run by itself.
 const NEVER: u64 = u64::MAX;
@@ -94,6 +96,11 @@ fn app_name(number: u32) -> String {
     format!("app-{number}")
 }
 
+fn panic_text(panicked: &(dyn Any + Send)) -> String {
+    let text = panicked.downcast_ref::<&str>().copied();
+    text.or_else(|| panicked.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text").to_owned()
+}
+
 impl Simulation {
     /// Makes the simulation of a scenario.
     ///
@@ -165,7 +172,11 @@ impl Simulation {
     /// An error of the system.
     pub fn run(mut self) -> Result<Outcome, Box<dyn Error>> {
         while self.observer.failure().is_none() && !self.is_settled() {
-            self.step()?;
+            // What panicked is not called any more: only what was seen of it is read.
+            match panic::catch_unwind(AssertUnwindSafe(|| self.step())) {
+                Ok(stepped) => stepped?,
+                Err(panicked) => self.observer.fail("panic", panic_text(&*panicked)),
+            }
         }
         if self.observer.failure().is_none() {
             if let Some(process) = &self.receiver.process {
@@ -196,7 +207,7 @@ impl Simulation {
 
     /// Lets the next thing happen.
     fn step(&mut self) -> Result<(), Box<dyn Error>> {
-        let (actor, at_ns) = self.next_actor();
+        let (mut actor, mut at_ns) = self.next_actor();
         let network_ns = self.network.next_ns().unwrap_or(NEVER);
         let next_ns = at_ns.min(network_ns);
         let limit_ns = self.scenario.calm_ns.saturating_add(self.scenario.settle_ns);
@@ -205,10 +216,13 @@ impl Simulation {
             self.observer.fail("liveness", format!("not everything ended in time:\n{states}"));
             return Ok(());
         }
-        self.now_ns = self.now_ns.max(next_ns);
-        if !self.is_calm && self.now_ns >= self.scenario.calm_ns {
+        if !self.is_calm && next_ns >= self.scenario.calm_ns {
+            // Others may be next then.
+            self.now_ns = self.now_ns.max(self.scenario.calm_ns);
             self.calm();
+            (actor, at_ns) = self.next_actor();
         }
+        self.now_ns = self.now_ns.max(at_ns.min(network_ns));
         if network_ns <= at_ns {
             self.network.advance(self.now_ns);
         } else {
@@ -380,7 +394,11 @@ impl Simulation {
         self.is_calm = true;
         self.fault_ns = NEVER;
         self.observer.note(self.now_ns, &Event::Calm);
-        for application in &mut self.applications {
+        for index in 0..self.applications.len() {
+            if self.applications[index].process.is_wild() {
+                self.kill_application(index);
+            }
+            let application = &mut self.applications[index];
             application.process.calm();
             application.at_ns = application.at_ns.min(self.now_ns + 1);
         }

@@ -1,5 +1,6 @@
 //! A simulated device: its tables and queues.
 
+use super::network::Posted;
 use super::options::SimOptions;
 use super::queue_pair::{End, QueuePair, State};
 use super::regions::Regions;
@@ -82,6 +83,8 @@ pub(super) struct Device {
     pub sends: u32,
     /// QPs with requests that were posted since the doorbell was rung.
     pub rung: Vec<u32>,
+    /// Headers of SENDs that were posted, for who watches them.
+    pub posted: VecDeque<Posted>,
     /// Number of the address that it listens on.
     pub listens: Option<u32>,
     /// Time from which on its port is free.
@@ -110,6 +113,7 @@ impl Device {
             reads: 0,
             sends: 0,
             rung: Vec::new(),
+            posted: VecDeque::new(),
             listens: None,
             port_free_ns: 0,
             counters: Counters::default(),

@@ -36,6 +36,6 @@ mod schedule;
 mod transfer;
 mod world;
 
-pub use network::{Network, NicId};
+pub use network::{Network, NicId, Posted};
 pub use nic::SimNic;
 pub use options::{Conditions, SimOptions};

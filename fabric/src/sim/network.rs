@@ -7,11 +7,21 @@ use super::queue_pair::End;
 use super::world::World;
 use crate::Qp;
 use crate::limits::LimitError;
+use jet_wire::message::HeaderBytes;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Number of a NIC in its network. No two NICs ever have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NicId(pub u32);
+
+/// A SEND that was posted.
+#[derive(Clone, Copy, Debug)]
+pub struct Posted {
+    /// Its header.
+    pub header: HeaderBytes,
+    /// Bytes of its payload.
+    pub payload_bytes: usize,
+}
 
 /// A simulated network. Its clones are handles of the same network.
 #[derive(Clone, Debug)]
@@ -59,6 +69,12 @@ impl Network {
     /// Takes a NIC whose user armed it, and for which there was something since.
     pub fn take_woken(&self) -> Option<NicId> {
         self.world().woken.pop().map(NicId)
+    }
+
+    /// Takes the first SEND that a NIC's user posted and that was not taken, where
+    /// [`SimOptions::keeps_headers`] says so.
+    pub fn take_posted(&self, nic: NicId) -> Option<Posted> {
+        self.world().device(nic.0).posted.pop_front()
     }
 
     /// Changes the conditions. What is under way keeps its times, and the seed its numbers.

@@ -18,6 +18,8 @@ pub struct SimOptions {
     pub farewell_ns: u64,
     /// Nanoseconds in which a connection must be set up. After them it ends with `ETIMEDOUT`.
     pub handshake_ns: u64,
+    /// Whether headers of posted SENDs are kept for [`crate::sim::Network::take_posted`].
+    pub keeps_headers: bool,
 }
 
 impl SimOptions {
@@ -30,6 +32,7 @@ impl SimOptions {
             rnr_timeout_ns: None,
             farewell_ns: 1_000_000_000,
             handshake_ns: 5_000_000_000,
+            keeps_headers: false,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! SENDs and READs: how they go from one end to the other, and how their outcomes come back.
 
 use super::device::Presence;
+use super::network::Posted;
 use super::queue_pair::{End, Kind, SendPayload, State, Wqe};
 use super::regions::NoAccess;
 use super::schedule::What;
@@ -49,6 +50,9 @@ impl World {
         pair.push_send(request);
         let was_rung = std::mem::replace(&mut pair.is_rung, true);
         device.sends = all + 1;
+        if device.options.keeps_headers {
+            device.posted.push_back(Posted { header: *request.header, payload_bytes: local });
+        }
         if !was_rung {
             device.rung.push(end.qp.index);
         }

@@ -1,14 +1,50 @@
 //! Order: small messages of a sender arrive in the order in which they were sent.
+//!
+//! A message that is sent again, because its connection was lost or its end passes, keeps its number and not
+//! its place. So the order is that of the SENDs: what arrives at one life of an application must be some of
+//! the SENDs of small messages of one sender, in their order.
 
 use super::Checker;
 use crate::event::{Event, Life, MessageName};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The last small message that each life had of each sender.
+/// The SENDs of one sender's small messages, numbered from 1.
+#[derive(Debug, Default)]
+struct Sends {
+    count: u64,
+    /// Number of each message's first SEND, by the message's number; 0: none.
+    first: Vec<u64>,
+    /// Numbers of the further SENDs of a message.
+    again: BTreeMap<u64, Vec<u64>>,
+}
+
+impl Sends {
+    fn add(&mut self, sequence: u64) {
+        self.count += 1;
+        let at = usize::try_from(sequence).expect("messages are few");
+        if self.first.len() <= at {
+            self.first.resize((at + 1).next_power_of_two(), 0);
+        }
+        match self.first[at] {
+            0 => self.first[at] = self.count,
+            _ => self.again.entry(sequence).or_default().push(self.count),
+        }
+    }
+
+    /// Returns the number of a message's first SEND behind another one.
+    fn behind(&self, sequence: u64, last: u64) -> Option<u64> {
+        let first = self.first.get(usize::try_from(sequence).ok()?).copied().unwrap_or(0);
+        let further = self.again.get(&sequence).map_or(&[][..], Vec::as_slice);
+        [first].iter().chain(further).copied().find(|number| *number > last)
+    }
+}
+
+/// The SENDs of each sender, and the last one of them that each life had.
 #[derive(Debug, Default)]
 pub struct Order {
     large: BTreeSet<MessageName>,
-    last: BTreeMap<(Life, u64), u64>,
+    sends: BTreeMap<u64, Sends>,
+    last: BTreeMap<(Life, u64), (u64, u64)>,
 }
 
 impl Checker for Order {
@@ -21,19 +57,16 @@ impl Checker for Order {
             Event::Submitted { message, large: true, .. } => {
                 self.large.insert(message);
             }
-            Event::Ended { message, .. } => {
-                self.large.remove(&message);
+            Event::Sent { message, .. } if !self.large.contains(&message) => {
+                self.sends.entry(message.sender).or_default().add(message.sequence);
             }
-            // A message that is sent again for an end that passed keeps its number, and not its place. It is
-            // marked, unless no application can have seen it.
-            Event::Delivered { life, message, first: true, redelivered: false, .. }
-                if !self.large.contains(&message) =>
-            {
-                let last = self.last.entry((life, message.sender)).or_insert(0);
-                if message.sequence <= *last {
-                    return Err(format!("{message} came after message {last}"));
-                }
-                *last = message.sequence.max(*last);
+            Event::Delivered { life, message, first: true, .. } if !self.large.contains(&message) => {
+                let last = self.last.entry((life, message.sender)).or_insert((0, 0));
+                let sends = self.sends.get(&message.sender);
+                let Some(number) = sends.and_then(|sends| sends.behind(message.sequence, last.0)) else {
+                    return Err(format!("{message} came after message {}, which was sent later", last.1));
+                };
+                *last = (number, message.sequence);
             }
             _ => {}
         }
