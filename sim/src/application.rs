@@ -2,6 +2,7 @@
 //! back as its habit is.
 
 use crate::event::{Event, Life, MessageName};
+use crate::ghosts::Ghost;
 use crate::observer::Observer;
 use crate::payload::Payload;
 use crate::receiver::Opened;
@@ -169,9 +170,29 @@ impl ApplicationProcess {
         self.is_wild
     }
 
-    /// Forgets its session.
-    pub fn close(&mut self) {
-        self.session = None;
+    /// Forgets its session. Returns what it was reading: its I/O may go on.
+    pub fn close(&mut self) -> Vec<Ghost> {
+        let Some(session) = self.session.take().filter(|_| !self.is_wild) else { return Vec::new() };
+        let ghost = |reading: &Reading| {
+            let Reading { run, place, .. } = *reading;
+            let message = session.messages[run.message as usize].name;
+            let (memory, from) = session.place(&run, place)?;
+            let (bytes, offset) = (run.bytes as usize, run.offset);
+            Some(Ghost { life: self.life, message, memory: Arc::clone(memory), from, bytes, offset })
+        };
+        session.reading.iter().filter_map(ghost).collect()
+    }
+
+    /// Returns whether it waits to be woken though there is something for it.
+    pub fn oversleeps(&self) -> bool {
+        let is_waiting = self.session.as_ref().is_some_and(|session| !session.end.deliveries.is_empty());
+        is_waiting && !self.is_wild && self.stalled_until_ns == 0
+    }
+
+    /// Returns whether the receiver has something of it to take.
+    pub fn has_unread_releases(&mut self) -> bool {
+        let unread = self.session.as_mut().map(|session| session.end.releases.unread());
+        !self.is_wild && matches!(unread, Some(Ok(1..)))
     }
 
     /// Returns what it has in hand, in words.
@@ -280,13 +301,17 @@ impl Session {
         self.write(Release { index: message, generation, first: 0, count: 0, kind, reserved: 0, code });
     }
 
+    /// Returns the memory and the place of a run; `None` where that lies outside of what it shares.
+    fn place(&self, run: &Run, place: Place) -> Option<(&Arc<SharedMemory>, usize)> {
+        let memory = if place.escaped { self.escape.as_ref()? } else { &self.pool };
+        let from = place.slab as usize * SLAB_BYTES;
+        (from + run.bytes as usize <= memory.bytes()).then_some((memory, from))
+    }
+
     /// Returns the bytes of a run at its place; `None` where that lies outside of what it shares.
     fn bytes(&self, run: &Run, place: Place) -> Option<&[u8]> {
-        let memory = if place.escaped { self.escape.as_ref()? } else { &self.pool };
-        let (from, bytes) = (place.slab as usize * SLAB_BYTES, run.bytes as usize);
-        if from + bytes > memory.bytes() {
-            return None;
-        }
+        let (memory, from) = self.place(run, place)?;
+        let bytes = run.bytes as usize;
         // SAFETY: within the mapping, as just checked. While the run is pinned, nobody writes its bytes; that
         // they do not is what the simulation checks.
         Some(unsafe { std::slice::from_raw_parts(memory.base().add(from), bytes) })

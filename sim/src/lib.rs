@@ -10,11 +10,14 @@
 //! watches one kind of promise. The same seed gives the same events at the same times: the hash over them is
 //! printed.
 
+mod actors;
 mod application;
 mod bells;
 pub mod checkers;
 mod counts;
 pub mod event;
+mod faults;
+mod ghosts;
 mod log;
 mod observer;
 mod payload;
@@ -22,6 +25,7 @@ mod receiver;
 pub mod scenario;
 mod sender;
 mod simulation;
+mod watch;
 
 pub use checkers::Failure;
 pub use counts::Counts;

@@ -1,9 +1,8 @@
 //! Everything that is seen of a simulation: the log, and the checkers.
 
-use crate::checkers::{Checker, Failure};
+use crate::checkers::{Checker, Failure, Look};
 use crate::event::Event;
 use crate::log::Log;
-use jet_core::Stats;
 
 /// Sees everything that happens.
 pub struct Observer {
@@ -30,11 +29,12 @@ impl Observer {
         }
     }
 
-    /// Looks at the receiver's statistics. `is_settled`: everything has ended, and the senders are gone.
-    pub fn look(&mut self, now_ns: u64, stats: &Stats, is_settled: bool) {
+    /// Looks at the receiver between two of its turns.
+    pub fn look(&mut self, look: &Look<'_>) {
+        let now_ns = look.now_ns;
         self.now_ns = now_ns;
         for checker in &mut self.checkers {
-            if let Err(what) = checker.look(now_ns, stats, is_settled) {
+            if let Err(what) = checker.look(look) {
                 self.failure.get_or_insert(Failure { checker: checker.name(), now_ns, what });
             }
         }

@@ -62,6 +62,8 @@ pub struct ReceiverProcess {
     pub driver: Driver<SimNic, Way>,
     /// Its NIC.
     pub nic: NicId,
+    /// Sessions whose applications are gone, and of which the driver was not told.
+    pub gone: Vec<SessionTicket>,
     pool: Arc<SharedMemory>,
     escape: Option<Arc<SharedMemory>>,
     shape: SegmentShape,
@@ -115,7 +117,7 @@ impl ReceiverProcess {
         driver.start(now_ns);
         driver.handle_escape_memory(escape_slabs);
         let shape = SegmentShape::new(config.session_slots, config.session_messages);
-        Ok(Self { driver, nic: id, pool, escape, shape, bells: bells.clone() })
+        Ok(Self { driver, nic: id, gone: Vec::new(), pool, escape, shape, bells: bells.clone() })
     }
 
     /// Opens a session for an application.
@@ -145,6 +147,18 @@ impl ReceiverProcess {
         })?;
         let (pool, escape) = (Arc::clone(&self.pool), self.escape.clone());
         Ok(Opened { ticket, end, segment, pool, escape })
+    }
+
+    /// Runs one turn. `was_commanded`: something was asked of the driver since the last one.
+    pub fn turn(&mut self, now_ns: u64, was_commanded: bool) -> bool {
+        let Self { driver, gone, .. } = self;
+        driver.turn(now_ns, |driver| {
+            let any_gone = !gone.is_empty();
+            for ticket in gone.drain(..) {
+                driver.application_gone(now_ns, ticket);
+            }
+            any_gone || was_commanded
+        })
     }
 
     /// Returns the receiver's statistics.

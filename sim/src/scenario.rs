@@ -46,6 +46,8 @@ pub struct ApplicationPlan {
     pub takes_memory: bool,
     /// Its admission class.
     pub class: u8,
+    /// Whether it never registers.
+    pub is_absent: bool,
 }
 
 /// Plan of a sender.
@@ -71,6 +73,8 @@ pub struct SenderPlan {
     pub retries: bool,
     /// Device of its host.
     pub profile: Profile,
+    /// Bytes that leave its host in a microsecond, where that is slower than the network.
+    pub bytes_per_us: Option<u64>,
 }
 
 /// Everything that is chosen before a simulation begins.
@@ -78,6 +82,8 @@ pub struct SenderPlan {
 pub struct Scenario {
     /// Seed that the rest is drawn from, and all that happens by chance.
     pub seed: u64,
+    /// Whether nothing but the senders' number and a slow one of them holds anything up.
+    pub contended: bool,
     /// The network.
     pub conditions: Conditions,
     /// Device of the receiver's host.
@@ -112,6 +118,9 @@ impl Scenario {
     /// Draws a scenario in which anything may happen.
     pub fn of(seed: u64) -> Self {
         let random = &mut Rng::with_seed(seed);
+        if random.u8(..8) == 0 {
+            return Self::contended(seed, random);
+        }
         let profile = one_of(random, &[Profile::CONNECTX_6, Profile::CONNECTX_6, Profile::RXE, Profile::SMALLEST]);
         let config = config(random, &profile);
         let names = random.u32(1..=3);
@@ -125,6 +134,7 @@ impl Scenario {
         }
         Self {
             seed,
+            contended: false,
             conditions: conditions(random, seed),
             profile,
             config,
@@ -140,6 +150,55 @@ impl Scenario {
         }
     }
 
+    /// Draws a scenario in which many want READs, and nobody fails. One sender may be slow.
+    fn contended(seed: u64, random: &mut Rng) -> Self {
+        let profile = one_of(random, &[Profile::CONNECTX_6, Profile::RXE]);
+        let drawn = config(random, &profile);
+        let config = Config { aging_ns: one_of(random, &[MS, 5 * MS]), ..drawn };
+        let names = random.u32(1..=2);
+        let applications = (0..names)
+            .map(|name| ApplicationPlan {
+                name,
+                habit: Habit::Fast,
+                run_ns: one_of(random, &[0, 1_000]),
+                parallel: 64,
+                rejects_permille: 0,
+                takes_memory: false,
+                class: random.u8(..config.classes),
+                is_absent: false,
+            })
+            .collect();
+        let mut senders: Vec<_> = (0..random.u32(3..=6))
+            .map(|_| SenderPlan {
+                messages: 60,
+                depth: one_of(random, &[4, 16]),
+                large_permille: 1000,
+                large_bytes: one_of(random, &[200 << 10, 1 << 20]),
+                ..sender(random, names, &config)
+            })
+            .collect();
+        if random.bool() {
+            let slow = &mut senders[0];
+            (slow.bytes_per_us, slow.messages, slow.large_bytes) = (Some(2), 4, 64 << 10);
+        }
+        Self {
+            seed,
+            contended: true,
+            conditions: Conditions { bytes_per_us: one_of(random, &[125, 1_250]), ..Conditions::quiet(!seed) },
+            profile,
+            config,
+            turn_ns: one_of(random, &[200, 2_000]),
+            wake_ns: one_of(random, &[1_000, 30_000]),
+            job_ns: 5_000,
+            applications,
+            senders,
+            faults: Vec::new(),
+            fault_ns: SECOND,
+            calm_ns: 0,
+            settle_ns: 300 * SECOND,
+        }
+    }
+
     /// A scenario without faults, in which everybody is fast. It measures the simulator.
     pub fn plain(seed: u64, large_permille: u32) -> Self {
         let config = Config { checksums: Checksums::Off, sessions_max: 8, peers_max: 64, ..Config::default() };
@@ -151,6 +210,7 @@ impl Scenario {
             rejects_permille: 0,
             takes_memory: false,
             class: 0,
+            is_absent: false,
         };
         let sender = SenderPlan {
             app: 0,
@@ -163,9 +223,11 @@ impl Scenario {
             checksums: false,
             retries: true,
             profile: Profile::CONNECTX_6,
+            bytes_per_us: None,
         };
         Self {
             seed,
+            contended: false,
             conditions: Conditions::quiet(seed),
             profile: Profile::CONNECTX_6,
             config,
@@ -200,9 +262,10 @@ impl Scenario {
     }
 
     /// Returns the options of a sender's NIC.
-    pub fn sender_nic(profile: Profile) -> SimOptions {
+    pub fn sender_nic(plan: &SenderPlan) -> SimOptions {
         let requirements = Requirements { probes_per_qp: 0, ..Requirements::VERBS_SENDER };
-        SimOptions { keeps_headers: true, ..SimOptions::new(profile, requirements) }
+        let SenderPlan { profile, bytes_per_us, .. } = *plan;
+        SimOptions { bytes_per_us, keeps_headers: true, ..SimOptions::new(profile, requirements) }
     }
 }
 
@@ -290,6 +353,7 @@ fn application(random: &mut Rng, name: u32, config: &Config) -> ApplicationPlan 
         rejects_permille: one_of(random, &[0, 0, 20]),
         takes_memory: random.bool() && config.memory_slabs > 0,
         class: random.u8(..config.classes),
+        is_absent: false,
     }
 }
 
@@ -307,6 +371,7 @@ fn sender(random: &mut Rng, names: u32, config: &Config) -> SenderPlan {
         checksums: random.bool(),
         retries: random.u8(..4) > 0,
         profile: one_of(random, &[Profile::CONNECTX_6, Profile::RXE, Profile::SMALLEST]),
+        bytes_per_us: None,
     }
 }
 
@@ -356,7 +421,7 @@ mod tests {
             let network = jet_fabric::sim::Network::new(scenario.conditions);
             network.nic(scenario.receiver_nic()).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
             for sender in &scenario.senders {
-                network.nic(Scenario::sender_nic(sender.profile)).unwrap();
+                network.nic(Scenario::sender_nic(sender)).unwrap();
             }
             assert_eq!(scenario, Scenario::of(seed));
         }

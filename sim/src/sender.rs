@@ -6,9 +6,8 @@ use crate::payload::Payload;
 use crate::receiver::ADDRESS;
 use crate::scenario::{Scenario, SenderPlan};
 use fastrand::Rng;
-use jet_client::send::{Driver, NicSource, RetryPolicy, SendBuffer, SendConnectError, SenderOptions};
+use jet_client::send::{Driver, NicSource, RetryPolicy, ProtocolStats, SendBuffer, SendConnectError, SenderOptions};
 use jet_fabric::Address;
-use jet_fabric::limits::Profile;
 use jet_fabric::nic::Nic;
 use jet_fabric::sim::{Network, NicId, Posted};
 use jet_wire::SLAB_BYTES;
@@ -26,14 +25,14 @@ const RETRY: Duration = Duration::from_secs(60);
 /// NICs of one sender: each after the first takes the place of one whose device was removed.
 struct Nics {
     network: Network,
-    profile: Profile,
+    plan: SenderPlan,
     /// Number of the present NIC.
     current: Arc<AtomicU32>,
 }
 
 impl Nics {
     fn make(&self) -> io::Result<Box<dyn Nic>> {
-        let nic = self.network.nic(Scenario::sender_nic(self.profile)).map_err(io::Error::other)?;
+        let nic = self.network.nic(Scenario::sender_nic(&self.plan)).map_err(io::Error::other)?;
         // Only one thread uses it.
         self.current.store(nic.id().0, Ordering::Relaxed);
         Ok(Box::new(nic))
@@ -65,8 +64,6 @@ pub struct SenderProcess {
     sent: u64,
     /// Messages that have no end.
     open: u32,
-    /// Whether nothing more is to be sent.
-    is_over: bool,
     /// Length of the message that found no room.
     next: Cell<Option<(bool, usize)>>,
 }
@@ -84,7 +81,7 @@ impl SenderProcess {
         app_name: &str,
     ) -> Result<Self, Box<dyn Error>> {
         let nic = Arc::new(AtomicU32::new(0));
-        let nics = Nics { network: network.clone(), profile: plan.profile, current: Arc::clone(&nic) };
+        let nics = Nics { network: network.clone(), plan, current: Arc::clone(&nic) };
         let largest = usize::try_from(plan.large_bytes)?.next_power_of_two();
         let options = SenderOptions {
             in_flight_max: plan.depth,
@@ -112,7 +109,6 @@ impl SenderProcess {
             small: Box::new([0; SLAB_BYTES]),
             sent: 0,
             open: 0,
-            is_over: false,
             next: Cell::new(None),
         })
     }
@@ -127,21 +123,30 @@ impl SenderProcess {
         NicId(self.nic.load(Ordering::Relaxed))
     }
 
-    /// Sends nothing more beyond what was submitted.
-    pub fn stop(&mut self) {
-        self.is_over = true;
+    /// Returns the share of its windows that it uses, in thousandths.
+    pub fn window_permille(&self) -> u32 {
+        self.driver.window_permille()
+    }
+
+    /// Returns the protocol's counters.
+    pub fn stats(&self) -> ProtocolStats {
+        self.driver.stats()
     }
 
     /// Returns whether everything was sent, and every message has its end.
     pub fn is_done(&self) -> bool {
-        self.open == 0 && (self.is_over || self.sent == self.plan.messages)
+        self.open == 0 && self.sent == self.plan.messages
     }
 
     /// Returns what it waits for, in words.
     pub fn state(&self) -> String {
         let Self { id, sent, open, driver, .. } = self;
-        let connected = driver.is_connected();
-        format!("sender {id:x}: {sent} sent, {open} without an end, connected {connected}")
+        let (connected, window) = (driver.is_connected(), driver.window_permille());
+        format!(
+            "sender {id:x}: {sent} sent, {open} without an end, connected {connected}, window {window} of 1000, \
+             {:?}",
+            driver.stats()
+        )
     }
 
     /// Runs once. Returns the time at which it must run again though nothing happens; `None`: not at all.
@@ -201,7 +206,7 @@ impl SenderProcess {
     }
 
     fn submit(&mut self, now_ns: u64, observer: &mut Observer) -> bool {
-        if self.is_over || self.sent == self.plan.messages || self.open >= self.plan.depth {
+        if self.sent == self.plan.messages || self.open >= self.plan.depth {
             return false;
         }
         let (large, bytes) = self.next.take().unwrap_or_else(|| self.draw());

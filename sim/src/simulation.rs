@@ -1,33 +1,30 @@
 //! The simulation: it makes up the time, and lets each actor run when it is due.
 
+use crate::actors::{Actor, ApplicationActor, NEVER, ReceiverActor, SenderActor};
 use crate::application::{ApplicationProcess, Ran};
 use crate::bells::Bells;
 use crate::checkers::{self, Failure};
 use crate::counts::Counts;
-use crate::event::{Event, Fault, Life};
+use crate::event::{Event, Life};
+use crate::ghosts::Ghosts;
 use crate::log::Log;
 use crate::observer::Observer;
 use crate::receiver::ReceiverProcess;
-use crate::scenario::{ApplicationPlan, Scenario};
+use crate::scenario::{ApplicationPlan, Scenario, SenderPlan};
 use crate::sender::SenderProcess;
+use crate::watch::Collected;
 use fastrand::Rng;
 use jet_core::OpenError;
-use jet_fabric::sim::{Network, NicId};
+use jet_fabric::sim::Network;
 use jet_wire::message::hello::AppName;
 use std::any::Any;
 use std::error::Error;
 use std::panic::{self, AssertUnwindSafe};
 
-/// Time of an actor that does not run by itself.
-const NEVER: u64 = u64::MAX;
 /// Turns of the receiver between two looks at its statistics.
 const LOOK_EVERY: u32 = 32;
 /// Nanoseconds until an application whose registration was refused tries again, at most.
 const REGISTER_NS: u64 = 5_000_000;
-/// Nanoseconds until a process that was killed is there again, at most.
-const RESTART_NS: u64 = 50_000_000;
-/// Nanoseconds for which something stands still, at most.
-const STAND_STILL_NS: u64 = 20_000_000;
 
 /// What a simulation came to.
 #[derive(Clone, Debug)]
@@ -42,58 +39,41 @@ pub struct Outcome {
     pub failure: Option<Failure>,
 }
 
-struct ReceiverActor {
-    process: Option<ReceiverProcess>,
-    /// Time at which it runs next, or is started.
-    at_ns: u64,
-    is_asleep: bool,
-    /// Time at which a job of its workers ends.
-    job_ns: u64,
-    incarnation: u64,
-    turns: u32,
-    /// Time for which it is late.
-    late_ns: u64,
-}
-
-struct ApplicationActor {
-    process: ApplicationProcess,
-    at_ns: u64,
-}
-
-struct SenderActor {
-    process: SenderProcess,
-    at_ns: u64,
-}
-
 /// A simulation.
 pub struct Simulation {
-    scenario: Scenario,
-    network: Network,
-    bells: Bells,
-    observer: Observer,
-    counts: Counts,
+    pub(crate) scenario: Scenario,
+    pub(crate) network: Network,
+    pub(crate) bells: Bells,
+    pub(crate) observer: Observer,
+    pub(crate) counts: Counts,
+    /// What actors' times are drawn from.
     random: Rng,
-    now_ns: u64,
-    receiver: ReceiverActor,
-    applications: Vec<ApplicationActor>,
-    senders: Vec<SenderActor>,
+    /// What faults are drawn from.
+    pub(crate) chaos: Rng,
+    pub(crate) now_ns: u64,
+    pub(crate) receiver: ReceiverActor,
+    pub(crate) applications: Vec<ApplicationActor>,
+    pub(crate) senders: Vec<SenderActor>,
+    pub(crate) ghosts: Ghosts,
+    pub(crate) collected: Collected,
     lives: u32,
     sender_ids: u64,
-    fault_ns: u64,
-    is_calm: bool,
-}
-
-/// Which actor runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Actor {
-    Receiver,
-    Application(usize),
-    Sender(usize),
-    Chaos,
+    /// Time of the next fault.
+    pub(crate) fault_ns: u64,
+    pub(crate) is_calm: bool,
 }
 
 fn app_name(number: u32) -> String {
     format!("app-{number}")
+}
+
+/// Returns what one party's chances are drawn from. They are the same whatever other parties there are.
+fn random_of(seed: u64, party: &str, number: u64) -> Rng {
+    let mut random = Rng::with_seed(seed);
+    for byte in party.bytes() {
+        random = Rng::with_seed(random.u64(..) ^ u64::from(byte));
+    }
+    Rng::with_seed(random.u64(..) ^ number)
 }
 
 fn panic_text(panicked: &(dyn Any + Send)) -> String {
@@ -107,61 +87,55 @@ impl Simulation {
     /// # Errors
     /// An error of the system, or of the scenario's numbers.
     pub fn new(scenario: Scenario) -> Result<Self, Box<dyn Error>> {
-        let mut random = Rng::with_seed(scenario.seed ^ 0x5eed);
-        let network = Network::new(scenario.conditions);
-        let observer = Observer::new(checkers::all(&scenario));
-        let receiver = ReceiverActor {
-            process: None,
-            at_ns: 0,
-            is_asleep: false,
-            job_ns: NEVER,
-            incarnation: 0,
-            turns: 0,
-            late_ns: 0,
-        };
-        let fault_ns = if scenario.faults.is_empty() { NEVER } else { random.u64(..=scenario.fault_ns * 2) };
+        let seed = scenario.seed;
+        let mut chaos = random_of(seed, "faults", 0);
+        let fault_ns = if scenario.faults.is_empty() { NEVER } else { chaos.u64(..=scenario.fault_ns * 2) };
         let mut simulation = Self {
-            network,
+            network: Network::new(scenario.conditions),
             bells: Bells::default(),
-            observer,
+            observer: Observer::new(checkers::all(&scenario)),
             counts: Counts::default(),
-            random,
+            random: random_of(seed, "times", 0),
+            chaos,
             now_ns: 0,
-            receiver,
+            receiver: ReceiverActor::NEW,
             applications: Vec::new(),
             senders: Vec::new(),
+            ghosts: Ghosts::default(),
+            collected: Collected::default(),
             lives: 0,
             sender_ids: 0,
             fault_ns,
             is_calm: false,
             scenario,
         };
-        for plan in simulation.scenario.applications.clone() {
-            let actor = simulation.application(plan);
+        for (index, plan) in simulation.scenario.applications.clone().into_iter().enumerate() {
+            let actor = simulation.application(index, plan);
             simulation.applications.push(actor);
         }
-        for plan in simulation.scenario.senders.clone() {
-            let actor = simulation.sender(plan)?;
+        for (index, plan) in simulation.scenario.senders.clone().into_iter().enumerate() {
+            let actor = simulation.sender(index, plan)?;
             simulation.senders.push(actor);
         }
         Ok(simulation)
     }
 
-    fn application(&mut self, plan: ApplicationPlan) -> ApplicationActor {
+    /// Makes a process of an application, by its place.
+    pub(crate) fn application(&mut self, index: usize, plan: ApplicationPlan) -> ApplicationActor {
         self.lives += 1;
-        let random = self.random.fork();
-        let process = ApplicationProcess::new(plan, Life(self.lives), random);
-        let at_ns = self.now_ns + self.random.u64(1..=REGISTER_NS);
-        ApplicationActor { process, at_ns }
+        let mut random = random_of(self.scenario.seed, "application", (index as u64) << 32 | u64::from(self.lives));
+        let at_ns = if plan.is_absent { NEVER } else { self.now_ns + random.u64(1..=REGISTER_NS) };
+        ApplicationActor { process: ApplicationProcess::new(plan, Life(self.lives), random), at_ns }
     }
 
-    fn sender(&mut self, plan: crate::scenario::SenderPlan) -> Result<SenderActor, Box<dyn Error>> {
+    /// Makes a process of a sender, by its place.
+    pub(crate) fn sender(&mut self, index: usize, plan: SenderPlan) -> Result<SenderActor, Box<dyn Error>> {
         self.sender_ids += 1;
+        let mut random = random_of(self.scenario.seed, "sender", (index as u64) << 32 | self.sender_ids);
         // Identities are random numbers that are not 0.
-        let id = self.random.u64(1..=u64::MAX >> 16) << 16 | self.sender_ids;
-        let random = self.random.fork();
+        let id = random.u64(1..=u64::MAX >> 16) << 16 | self.sender_ids;
+        let at_ns = if plan.messages == 0 { NEVER } else { self.now_ns + random.u64(1..=REGISTER_NS) };
         let process = SenderProcess::start(plan, id, &self.network, random, &app_name(plan.app))?;
-        let at_ns = self.now_ns + self.random.u64(1..=REGISTER_NS);
         self.observer.note(self.now_ns, &Event::SenderBegan { sender: id });
         Ok(SenderActor { process, at_ns })
     }
@@ -179,9 +153,7 @@ impl Simulation {
             }
         }
         if self.observer.failure().is_none() {
-            if let Some(process) = &self.receiver.process {
-                self.observer.look(self.now_ns, &process.stats(), true);
-            }
+            self.look(true);
             self.observer.end(self.now_ns);
         }
         self.count_receiver();
@@ -202,7 +174,9 @@ impl Simulation {
             && stats.escape.memory_used == 0
             && stats.escape.copies_in_flight == 0
             && stats.in_flight_bytes == 0;
-        is_empty && stats.pressure == jet_escape::Pressure::Ok
+        // A window grows again with time.
+        let windows_are_full = self.senders.iter().all(|sender| sender.process.window_permille() == 1000);
+        is_empty && windows_are_full && stats.pressure == jet_escape::Pressure::Ok
     }
 
     /// Lets the next thing happen.
@@ -210,6 +184,9 @@ impl Simulation {
         let (mut actor, mut at_ns) = self.next_actor();
         let network_ns = self.network.next_ns().unwrap_or(NEVER);
         let next_ns = at_ns.min(network_ns);
+        if self.check_standstill(next_ns) {
+            return Ok(());
+        }
         let limit_ns = self.scenario.calm_ns.saturating_add(self.scenario.settle_ns);
         if next_ns > limit_ns {
             let states = self.states();
@@ -222,7 +199,15 @@ impl Simulation {
             self.calm();
             (actor, at_ns) = self.next_actor();
         }
+        if next_ns.saturating_sub(self.now_ns) > self.scenario.wake_ns + self.scenario.turn_ns {
+            self.check_sleepers();
+        }
         self.now_ns = self.now_ns.max(at_ns.min(network_ns));
+        if self.ghosts.next_ns().is_some_and(|until_ns| until_ns <= self.now_ns)
+            && let Some(what) = self.ghosts.check_until(self.now_ns)
+        {
+            self.observer.fail("quarantine", what);
+        }
         if network_ns <= at_ns {
             self.network.advance(self.now_ns);
         } else {
@@ -305,7 +290,8 @@ impl Simulation {
         self.applications.iter_mut().find(|application| application.process.life() == life)
     }
 
-    fn wake_receiver(&mut self) {
+    /// Wakes the receiver, where it sleeps.
+    pub(crate) fn wake_receiver(&mut self) {
         if self.receiver.is_asleep && self.receiver.process.is_some() {
             let at_ns = self.wake_ns();
             self.receiver.at_ns = self.receiver.at_ns.min(at_ns);
@@ -336,11 +322,9 @@ impl Simulation {
         if std::mem::take(&mut receiver.is_asleep) {
             process.driver.wake_up();
         }
-        let worked = process.driver.turn(now_ns, |_| false);
+        let worked = process.turn(now_ns, std::mem::take(&mut receiver.was_commanded));
         receiver.turns += 1;
-        if receiver.turns.is_multiple_of(LOOK_EVERY) {
-            observer.look(now_ns, &process.stats(), false);
-        }
+        let looks = receiver.turns.is_multiple_of(LOOK_EVERY);
         if worked {
             receiver.job_ns = receiver.job_ns.min(now_ns + job_ns);
             receiver.at_ns = now_ns + turn_ns;
@@ -349,6 +333,9 @@ impl Simulation {
             receiver.at_ns = process.driver.idle_span_ns(now_ns).map_or(NEVER, |span_ns| now_ns + span_ns);
         } else {
             receiver.at_ns = now_ns + turn_ns;
+        }
+        if looks {
+            self.look(false);
         }
         Ok(())
     }
@@ -387,6 +374,7 @@ impl Simulation {
             Err(error) => self.observer.fail("registration", error.to_string()),
         }
         // A command wakes the receiver's thread.
+        self.receiver.was_commanded = true;
         self.wake_receiver();
     }
 
@@ -399,120 +387,22 @@ impl Simulation {
                 self.kill_application(index);
             }
             let application = &mut self.applications[index];
+            if application.process.plan().is_absent {
+                continue;
+            }
             application.process.calm();
             application.at_ns = application.at_ns.min(self.now_ns + 1);
         }
     }
 
-    fn cause_fault(&mut self) -> Result<(), Box<dyn Error>> {
-        let mean_ns = self.scenario.fault_ns;
-        self.fault_ns = self.now_ns + self.random.u64(1..=mean_ns * 2);
-        let fault = self.scenario.faults[self.random.usize(..self.scenario.faults.len())];
-        self.observer.note(self.now_ns, &Event::Fault(fault));
-        self.counts.add(fault.name());
-        let span_ns = self.random.u64(1..=STAND_STILL_NS);
-        let application = self.random.usize(..self.applications.len());
-        let sender = self.random.usize(..self.senders.len());
-        match fault {
-            Fault::Cut => self.cut(sender),
-            Fault::Freeze => {
-                let nic = match &self.receiver.process {
-                    Some(process) if self.random.bool() => process.nic,
-                    _ => self.senders[sender].process.nic(),
-                };
-                self.network.freeze(nic, self.now_ns + span_ns);
-            }
-            Fault::Stall => {
-                if self.receiver.process.is_some() && self.receiver.at_ns < NEVER {
-                    self.receiver.at_ns = self.receiver.at_ns.max(self.now_ns) + span_ns;
-                    self.receiver.late_ns += span_ns;
-                }
-            }
-            Fault::KillApplication => self.kill_application(application),
-            Fault::Scribble => {
-                let life = self.applications[application].process.life();
-                if self.applications[application].process.ticket().is_some() {
-                    self.observer.note(self.now_ns, &Event::Scribbled { life });
-                    self.applications[application].process.scribble();
-                    // It reads nothing any more, and dies when the receiver ends its session, or later.
-                    self.applications[application].at_ns = NEVER;
-                    self.wake_receiver();
-                }
-            }
-            Fault::RestartReceiver => self.restart_receiver(),
-            Fault::RemoveDevice => self.network.remove(self.senders[sender].process.nic()),
-            Fault::LoseSender => {
-                let plan = self.scenario.senders[sender];
-                let lost = &self.senders[sender].process;
-                let (nic, id) = (lost.nic(), lost.id());
-                self.network.lose(nic);
-                self.observer.note(self.now_ns, &Event::SenderLost { sender: id });
-                self.senders[sender] = self.sender(plan)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn cut(&mut self, sender: usize) {
-        let nic: NicId = self.senders[sender].process.nic();
-        let connections = self.network.connections(nic);
-        if let Some(qp) = connections.first() {
-            self.network.cut(nic, *qp);
-        }
-    }
-
-    /// Kills an application's process. Another one takes its place.
-    fn kill_application(&mut self, index: usize) {
-        let killed = &mut self.applications[index].process;
-        let (life, ticket) = (killed.life(), killed.ticket());
-        killed.close();
-        if let (Some(ticket), Some(process)) = (ticket, &mut self.receiver.process) {
-            process.driver.application_gone(self.now_ns, ticket);
-            self.wake_receiver();
-        }
-        self.observer.note(self.now_ns, &Event::Closed { life });
-        self.replace_application(index);
-    }
-
-    fn replace_application(&mut self, index: usize) {
-        let plan = self.scenario.applications[index];
-        let mut actor = self.application(plan);
-        if self.is_calm {
-            actor.process.calm();
-        }
-        actor.at_ns += self.random.u64(..RESTART_NS);
-        self.applications[index] = actor;
-    }
-
-    fn restart_receiver(&mut self) {
-        if self.receiver.process.is_none() {
-            return;
-        }
-        self.count_receiver();
-        self.receiver.process = None;
-        // Its sockets are closed: the applications' processes hear of it, and register with the next one.
-        while self.bells.take_woken().is_some() || self.bells.take_ended().is_some() {}
-        for index in 0..self.applications.len() {
-            if self.applications[index].process.ticket().is_some() {
-                let life = self.applications[index].process.life();
-                self.observer.note(self.now_ns, &Event::Closed { life });
-                self.replace_application(index);
-            }
-        }
-        self.receiver.at_ns = self.now_ns + self.random.u64(1..=RESTART_NS);
-        self.receiver.job_ns = NEVER;
-        self.receiver.is_asleep = false;
-        self.receiver.late_ns = 0;
-    }
-
     /// Counts what the receiver's process has counted.
-    fn count_receiver(&mut self) {
+    pub(crate) fn count_receiver(&mut self) {
         if let Some(process) = &self.receiver.process {
             self.counts.add_stats(&process.stats(), &process.driver.counters());
         }
     }
 
-    fn states(&self) -> String {
+    pub(crate) fn states(&self) -> String {
         let mut lines: Vec<String> = self.senders.iter().map(|sender| sender.process.state()).collect();
         lines.extend(self.applications.iter().map(|application| application.process.state()));
         match &self.receiver.process {

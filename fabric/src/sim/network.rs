@@ -77,6 +77,16 @@ impl Network {
         self.world().device(nic.0).posted.pop_front()
     }
 
+    /// Returns whether a NIC's user has something to poll.
+    pub fn has_work(&self, nic: NicId) -> bool {
+        self.world().device(nic.0).has_work()
+    }
+
+    /// Returns the READs of a NIC that were posted and whose completions were not polled.
+    pub fn reads_under_way(&self, nic: NicId) -> u32 {
+        self.world().device(nic.0).reads
+    }
+
     /// Changes the conditions. What is under way keeps its times, and the seed its numbers.
     pub fn set_conditions(&self, conditions: Conditions) {
         self.world().conditions = conditions;

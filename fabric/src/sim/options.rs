@@ -18,6 +18,8 @@ pub struct SimOptions {
     pub farewell_ns: u64,
     /// Nanoseconds in which a connection must be set up. After them it ends with `ETIMEDOUT`.
     pub handshake_ns: u64,
+    /// Bytes that leave this NIC's port in a microsecond, where it is slower than the network.
+    pub bytes_per_us: Option<u64>,
     /// Whether headers of posted SENDs are kept for [`crate::sim::Network::take_posted`].
     pub keeps_headers: bool,
 }
@@ -32,6 +34,7 @@ impl SimOptions {
             rnr_timeout_ns: None,
             farewell_ns: 1_000_000_000,
             handshake_ns: 5_000_000_000,
+            bytes_per_us: None,
             keeps_headers: false,
         }
     }

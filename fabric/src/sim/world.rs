@@ -92,6 +92,7 @@ impl World {
         let Conditions { latency_ns, jitter_ns, bytes_per_us, .. } = self.conditions;
         let on_the_way_ns = latency_ns + self.up_to(jitter_ns);
         let now_ns = self.now_ns;
+        let bytes_per_us = self.device(nic).options.bytes_per_us.unwrap_or(bytes_per_us);
         let port_free_ns = &mut self.device(nic).port_free_ns;
         *port_free_ns = now_ns.max(*port_free_ns) + bytes * 1000 / bytes_per_us.max(1);
         *port_free_ns + on_the_way_ns

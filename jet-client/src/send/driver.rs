@@ -268,6 +268,11 @@ impl Driver {
         self.protocol.stats()
     }
 
+    /// Returns the share of its windows that the driver may use after congestion signals, in thousandths.
+    pub fn window_permille(&self) -> u32 {
+        self.protocol.window_permille()
+    }
+
     /// Returns the sender's identity.
     pub fn id(&self) -> u64 {
         self.sender_id

@@ -310,7 +310,7 @@ impl Sender {
             protocol: self.driver.stats(),
             nic: self.driver.nic.counters(),
             in_flight: self.driver.in_flight(),
-            window_permille: self.driver.protocol.window_permille(),
+            window_permille: self.driver.window_permille(),
             unchecked: self.driver.unchecked,
         }
     }

@@ -1,20 +1,20 @@
 //! Credit: senders that keep to it are not cut off for it, and find a receive entry for each SEND.
 
-use super::Checker;
+use super::{Checker, Look};
 use crate::event::{Event, Fault};
 use crate::scenario::Scenario;
-use jet_core::Stats;
 
-/// What may end a sender or a session.
+/// What senders may have, and what may end a session.
 #[derive(Debug)]
 pub struct Credit {
+    credit_max: u64,
     scribbles: bool,
     sessions_faulted: u64,
 }
 
 impl Credit {
-    pub fn new(_scenario: &Scenario) -> Self {
-        Self { scribbles: false, sessions_faulted: 0 }
+    pub fn new(scenario: &Scenario) -> Self {
+        Self { credit_max: scenario.config.credit_max.into(), scribbles: false, sessions_faulted: 0 }
     }
 }
 
@@ -24,11 +24,16 @@ impl Checker for Credit {
     }
 
     fn note(&mut self, _now_ns: u64, event: &Event) -> Result<(), String> {
-        self.scribbles |= *event == Event::Fault(Fault::Scribble);
+        match event {
+            Event::Fault(Fault::Scribble) => self.scribbles = true,
+            Event::ReceiverBegan { .. } => self.sessions_faulted = 0,
+            _ => {}
+        }
         Ok(())
     }
 
-    fn look(&mut self, _now_ns: u64, stats: &Stats, _is_settled: bool) -> Result<(), String> {
+    fn look(&mut self, look: &Look<'_>) -> Result<(), String> {
+        let stats = look.stats;
         if stats.peer_faults > 0 {
             return Err(format!("{} senders were cut off for breaking the rules", stats.peer_faults));
         }
@@ -36,6 +41,7 @@ impl Checker for Credit {
             return Err(format!("{} sessions were ended for what they released", stats.session_faults));
         }
         self.sessions_faulted = stats.session_faults;
-        Ok(())
+        let rich = look.peers.iter().find(|peer| peer.credit > self.credit_max);
+        rich.map_or(Ok(()), |peer| Err(format!("a sender has more credit than anybody may have: {peer:?}")))
     }
 }

@@ -1,7 +1,6 @@
 //! Drained: at the end nothing is left of what was under way.
 
-use super::Checker;
-use jet_core::Stats;
+use super::{Checker, Look};
 use jet_escape::Pressure;
 
 /// What must be nothing at the end.
@@ -13,10 +12,11 @@ impl Checker for Drained {
         "drained"
     }
 
-    fn look(&mut self, _now_ns: u64, stats: &Stats, is_settled: bool) -> Result<(), String> {
-        if !is_settled {
+    fn look(&mut self, look: &Look<'_>) -> Result<(), String> {
+        if !look.is_settled {
             return Ok(());
         }
+        let stats = look.stats;
         let escape = &stats.escape;
         let left = [
             ("messages", stats.messages),

@@ -1,16 +1,20 @@
 //! Checkers: each watches one kind of promise, and says which event broke it.
 
+mod congestion;
 mod credit;
 mod drained;
+mod escape_memory;
 mod fates;
 mod order;
 mod routing;
 mod slabs;
+mod starvation;
 mod windows;
 
 use crate::event::Event;
 use crate::scenario::Scenario;
-use jet_core::Stats;
+use jet_core::{PeerStats, SessionStats, Stats};
+use jet_fabric::nic::Counters;
 use std::fmt;
 
 /// A promise that was broken.
@@ -31,6 +35,27 @@ impl fmt::Display for Failure {
     }
 }
 
+/// What a look at the receiver sees, between two of its turns.
+#[derive(Clone, Copy, Debug)]
+pub struct Look<'a> {
+    /// Time, in nanoseconds.
+    pub now_ns: u64,
+    /// Statistics of the receiver.
+    pub stats: &'a Stats,
+    /// Statistics of each connected sender.
+    pub peers: &'a [PeerStats],
+    /// Statistics of each open session.
+    pub sessions: &'a [SessionStats],
+    /// Counters of the receiver's NIC.
+    pub nic: &'a Counters,
+    /// READs that the receiver's NIC has under way.
+    pub nic_reads: u32,
+    /// The smallest share of its windows that a sender uses, in thousandths.
+    pub window_permille: u32,
+    /// Whether everything has ended.
+    pub is_settled: bool,
+}
+
 /// Watches a promise.
 pub trait Checker {
     /// Returns the checker's name.
@@ -45,12 +70,12 @@ pub trait Checker {
         Ok(())
     }
 
-    /// Looks at the receiver's statistics. `is_settled`: everything has ended.
+    /// Looks at the receiver between two of its turns.
     ///
     /// # Errors
-    /// What is wrong with them.
-    fn look(&mut self, now_ns: u64, stats: &Stats, is_settled: bool) -> Result<(), String> {
-        let _ = (now_ns, stats, is_settled);
+    /// What is wrong with it.
+    fn look(&mut self, look: &Look<'_>) -> Result<(), String> {
+        let _ = look;
         Ok(())
     }
 
@@ -72,6 +97,9 @@ pub fn all(scenario: &Scenario) -> Vec<Box<dyn Checker>> {
         Box::new(slabs::Slabs::new(scenario)),
         Box::new(windows::Windows::new(scenario)),
         Box::new(credit::Credit::new(scenario)),
+        Box::new(escape_memory::EscapeMemory::new(scenario)),
+        Box::new(starvation::Starvation::new(scenario)),
+        Box::new(congestion::Congestion::new(scenario)),
         Box::new(drained::Drained),
     ]
 }

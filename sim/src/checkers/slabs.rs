@@ -1,6 +1,6 @@
 //! Slabs: each is somewhere, and nowhere twice.
 
-use super::Checker;
+use super::{Checker, Look};
 use crate::scenario::Scenario;
 use jet_core::Stats;
 
@@ -21,14 +21,23 @@ impl Checker for Slabs {
         "slabs"
     }
 
-    fn look(&mut self, _now_ns: u64, stats: &Stats, is_settled: bool) -> Result<(), String> {
+    fn look(&mut self, look: &Look<'_>) -> Result<(), String> {
+        let stats = look.stats;
         let Stats { free_slabs, posted_slabs, pool_slabs, small_held_slabs, read_slabs, .. } = *stats;
-        let known = free_slabs + posted_slabs + small_held_slabs + read_slabs;
-        let Stats { quarantined_slabs, retired_slabs, .. } = *stats;
-        if pool_slabs != self.pool_slabs || known > pool_slabs || retired_slabs > 0 {
+        let Stats { quarantined_slabs, retired_slabs, escape, .. } = *stats;
+        if pool_slabs != self.pool_slabs || retired_slabs > 0 {
             return Err(format!("of {} slabs there are {stats:?}", self.pool_slabs));
         }
-        if is_settled && (free_slabs + posted_slabs != pool_slabs || quarantined_slabs > 0) {
+        // A straggler that was replaced is out of the budget, and its stand-in from escape memory is in it.
+        let counted = free_slabs + posted_slabs + small_held_slabs + read_slabs + quarantined_slabs;
+        let stand_ins = escape.memory_used.checked_sub(escape.copied_now + escape.spilled_now);
+        let Some(budget) = stand_ins.map(|stand_ins| pool_slabs + stand_ins - escape.replaced_now) else {
+            return Err(format!("more slabs of escape memory are held than are in use: {escape:?}"));
+        };
+        if counted != budget {
+            return Err(format!("{counted} slabs are somewhere, and there are {budget}: {stats:?}"));
+        }
+        if look.is_settled && (free_slabs + posted_slabs != pool_slabs || quarantined_slabs > 0) {
             let lost = pool_slabs - free_slabs - posted_slabs;
             return Err(format!("{lost} slabs of {pool_slabs} did not come back: {stats:?}"));
         }

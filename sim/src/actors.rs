@@ -1,0 +1,71 @@
+//! The actors of a simulation: processes, and the times at which they run.
+
+use crate::application::ApplicationProcess;
+use crate::receiver::ReceiverProcess;
+use crate::sender::SenderProcess;
+
+/// Time of an actor that does not run by itself.
+pub const NEVER: u64 = u64::MAX;
+
+/// The receiver.
+pub struct ReceiverActor {
+    /// Its process, where one runs.
+    pub process: Option<ReceiverProcess>,
+    /// Time at which it runs next, or is started.
+    pub at_ns: u64,
+    /// Whether it sleeps until it is woken, or until that time.
+    pub is_asleep: bool,
+    /// Time at which a job of its workers ends.
+    pub job_ns: u64,
+    /// Processes that were started.
+    pub incarnation: u64,
+    /// Turns of all of them.
+    pub turns: u32,
+    /// Nanoseconds for which it is late.
+    pub late_ns: u64,
+    /// Whether something was asked of it beside what NIC, rings and workers have.
+    pub was_commanded: bool,
+}
+
+impl ReceiverActor {
+    /// An actor without a process. One is started at once.
+    pub const NEW: Self = Self {
+        process: None,
+        at_ns: 0,
+        is_asleep: false,
+        job_ns: NEVER,
+        incarnation: 0,
+        turns: 0,
+        late_ns: 0,
+        was_commanded: false,
+    };
+}
+
+/// An application.
+pub struct ApplicationActor {
+    /// Its process.
+    pub process: ApplicationProcess,
+    /// Time at which it runs next.
+    pub at_ns: u64,
+}
+
+/// A sender.
+pub struct SenderActor {
+    /// Its process.
+    pub process: SenderProcess,
+    /// Time at which it runs next.
+    pub at_ns: u64,
+}
+
+/// Which actor runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Actor {
+    /// The receiver, or a job of its workers.
+    Receiver,
+    /// An application, by its place.
+    Application(usize),
+    /// A sender, by its place.
+    Sender(usize),
+    /// Who causes faults.
+    Chaos,
+}

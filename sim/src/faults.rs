@@ -1,0 +1,116 @@
+//! Faults: what the simulation does to its actors, and how they come back.
+
+use crate::event::{Event, Fault};
+use crate::actors::NEVER;
+use crate::simulation::Simulation;
+use jet_fabric::sim::NicId;
+use std::error::Error;
+
+/// Nanoseconds until a process that was killed is there again, at most.
+const RESTART_NS: u64 = 50_000_000;
+/// Nanoseconds for which something stands still, at most.
+const STAND_STILL_NS: u64 = 20_000_000;
+
+impl Simulation {
+    pub(crate) fn cause_fault(&mut self) -> Result<(), Box<dyn Error>> {
+        let mean_ns = self.scenario.fault_ns;
+        self.fault_ns = self.now_ns + self.chaos.u64(1..=mean_ns * 2);
+        let fault = self.scenario.faults[self.chaos.usize(..self.scenario.faults.len())];
+        self.observer.note(self.now_ns, &Event::Fault(fault));
+        self.counts.add(fault.name());
+        let span_ns = self.chaos.u64(1..=STAND_STILL_NS);
+        let application = self.chaos.usize(..self.applications.len());
+        let sender = self.chaos.usize(..self.senders.len());
+        match fault {
+            Fault::Cut => self.cut(sender),
+            Fault::Freeze => {
+                let nic = match &self.receiver.process {
+                    Some(process) if self.chaos.bool() => process.nic,
+                    _ => self.senders[sender].process.nic(),
+                };
+                self.network.freeze(nic, self.now_ns + span_ns);
+            }
+            Fault::Stall => {
+                if self.receiver.process.is_some() && self.receiver.at_ns < NEVER {
+                    self.receiver.at_ns = self.receiver.at_ns.max(self.now_ns) + span_ns;
+                    self.receiver.late_ns += span_ns;
+                }
+            }
+            Fault::KillApplication => self.kill_application(application),
+            Fault::Scribble => {
+                let life = self.applications[application].process.life();
+                if self.applications[application].process.ticket().is_some() {
+                    self.observer.note(self.now_ns, &Event::Scribbled { life });
+                    self.applications[application].process.scribble();
+                    // It reads nothing any more, and dies when the receiver ends its session, or later.
+                    self.applications[application].at_ns = NEVER;
+                    self.wake_receiver();
+                }
+            }
+            Fault::RestartReceiver => self.restart_receiver(),
+            Fault::RemoveDevice => self.network.remove(self.senders[sender].process.nic()),
+            Fault::LoseSender => {
+                let plan = self.scenario.senders[sender];
+                let lost = &self.senders[sender].process;
+                let (nic, id) = (lost.nic(), lost.id());
+                self.network.lose(nic);
+                self.observer.note(self.now_ns, &Event::SenderLost { sender: id });
+                self.senders[sender] = self.sender(sender, plan)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn cut(&mut self, sender: usize) {
+        let nic: NicId = self.senders[sender].process.nic();
+        let connections = self.network.connections(nic);
+        if let Some(qp) = connections.first() {
+            self.network.cut(nic, *qp);
+        }
+    }
+
+    /// Kills an application's process. Another one takes its place.
+    pub(crate) fn kill_application(&mut self, index: usize) {
+        let killed = &mut self.applications[index].process;
+        let (life, ticket) = (killed.life(), killed.ticket());
+        let ghosts = killed.close();
+        if let (Some(ticket), Some(process)) = (ticket, &mut self.receiver.process) {
+            self.ghosts.add(self.now_ns + self.scenario.config.quarantine_ns, ghosts);
+            process.gone.push(ticket);
+            self.wake_receiver();
+        }
+        self.observer.note(self.now_ns, &Event::Closed { life });
+        self.replace_application(index);
+    }
+
+    fn replace_application(&mut self, index: usize) {
+        let plan = self.scenario.applications[index];
+        let mut actor = self.application(index, plan);
+        if self.is_calm {
+            actor.process.calm();
+        }
+        actor.at_ns += self.chaos.u64(..RESTART_NS);
+        self.applications[index] = actor;
+    }
+
+    fn restart_receiver(&mut self) {
+        if self.receiver.process.is_none() {
+            return;
+        }
+        self.count_receiver();
+        self.receiver.process = None;
+        // Its sockets are closed: the applications' processes hear of it, and register with the next one.
+        while self.bells.take_woken().is_some() || self.bells.take_ended().is_some() {}
+        for index in 0..self.applications.len() {
+            if self.applications[index].process.ticket().is_some() {
+                let life = self.applications[index].process.life();
+                self.observer.note(self.now_ns, &Event::Closed { life });
+                self.replace_application(index);
+            }
+        }
+        self.receiver.at_ns = self.now_ns + self.chaos.u64(1..=RESTART_NS);
+        self.receiver.job_ns = NEVER;
+        self.receiver.is_asleep = false;
+        self.receiver.late_ns = 0;
+    }
+}

@@ -1,0 +1,79 @@
+//! What the simulation looks at between the turns of its actors.
+
+use crate::actors::NEVER;
+use crate::checkers::Look;
+use crate::simulation::Simulation;
+use jet_core::{PeerId, PeerStats, SessionId, SessionStats};
+
+/// Room for what a look collects, used again by the next one.
+#[derive(Debug, Default)]
+pub struct Collected {
+    peers: Vec<PeerStats>,
+    sessions: Vec<SessionStats>,
+}
+
+impl Simulation {
+    /// Lets the checkers look at the receiver.
+    pub(crate) fn look(&mut self, is_settled: bool) {
+        let Self { receiver, network, observer, senders, collected, scenario, now_ns, .. } = self;
+        let Some(process) = &receiver.process else { return };
+        let Collected { peers, sessions } = collected;
+        let core = process.driver.receiver();
+        peers.clear();
+        peers.extend((0..scenario.config.peers_max).filter_map(|peer| core.peer_stats(*now_ns, PeerId(peer))));
+        sessions.clear();
+        sessions.extend(
+            (0..scenario.config.sessions_max).filter_map(|session| core.session_stats(SessionId(session))),
+        );
+        let windows = senders.iter().map(|sender| sender.process.window_permille());
+        observer.look(&Look {
+            now_ns: *now_ns,
+            stats: &process.stats(),
+            peers,
+            sessions,
+            nic: &process.driver.counters(),
+            nic_reads: network.reads_under_way(process.nic),
+            window_permille: windows.min().unwrap_or(1000),
+            is_settled,
+        });
+    }
+
+    /// Looks for parties that sleep though there is something for them. To be called when nobody runs for
+    /// longer than it takes to wake up.
+    pub(crate) fn check_sleepers(&mut self) {
+        let Self { receiver, network, observer, senders, applications, now_ns, scenario, .. } = self;
+        let soon_ns = *now_ns + scenario.wake_ns + scenario.turn_ns;
+        for application in applications.iter_mut() {
+            let life = application.process.life();
+            if application.at_ns > soon_ns && application.process.oversleeps() {
+                observer.fail("wake-up", format!("{life:?} sleeps, and there is a delivery for it"));
+            }
+            if receiver.is_asleep && receiver.at_ns > soon_ns && application.process.has_unread_releases() {
+                observer.fail("wake-up", format!("the receiver sleeps, and {life:?} released something"));
+            }
+        }
+        if let Some(process) = &receiver.process
+            && receiver.is_asleep
+            && receiver.at_ns > soon_ns
+            && (network.has_work(process.nic) || !process.gone.is_empty())
+        {
+            observer.fail("wake-up", "the receiver sleeps, and its NIC has something for it".to_owned());
+        }
+        for sender in senders.iter_mut() {
+            if sender.at_ns > soon_ns && network.has_work(sender.process.nic()) {
+                let id = sender.process.id();
+                observer.fail("wake-up", format!("sender {id:x} sleeps, and its NIC has something for it"));
+            }
+        }
+    }
+
+    /// Reports that nobody runs any more, though not everything has ended.
+    pub(crate) fn check_standstill(&mut self, next_ns: u64) -> bool {
+        if next_ns < NEVER {
+            return false;
+        }
+        let states = self.states();
+        self.observer.fail("wake-up", format!("nobody runs any more, and something is left:\n{states}"));
+        true
+    }
+}
