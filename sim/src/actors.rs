@@ -21,6 +21,8 @@ pub struct ReceiverActor {
     pub incarnation: u64,
     /// Turns of all of them.
     pub turns: u32,
+    /// Time before which it does not run, whoever wakes it.
+    pub stalled_until_ns: u64,
     /// Nanoseconds for which it is late.
     pub late_ns: u64,
     /// Whether something was asked of it beside what NIC, rings and workers have.
@@ -36,6 +38,7 @@ impl ReceiverActor {
         job_ns: NEVER,
         incarnation: 0,
         turns: 0,
+        stalled_until_ns: 0,
         late_ns: 0,
         was_commanded: false,
     };
@@ -53,6 +56,8 @@ pub struct ApplicationActor {
 pub struct SenderActor {
     /// Its process.
     pub process: SenderProcess,
+    /// Whether it has run. Before that it waits for nobody.
+    pub has_begun: bool,
     /// Time at which it runs next.
     pub at_ns: u64,
 }

@@ -54,6 +54,8 @@ struct Reading {
 struct Message {
     generation: u16,
     name: MessageName,
+    /// Number of its delivery.
+    delivery: u32,
     whole_bytes: u64,
     /// Bytes that were delivered, and that were read.
     delivered: u64,
@@ -74,6 +76,8 @@ struct Session {
     pool: Arc<SharedMemory>,
     escape: Option<Arc<SharedMemory>>,
     messages: Vec<Message>,
+    /// Messages that began to arrive.
+    begun: u32,
     /// Open messages in the order in which they began to arrive.
     order: VecDeque<u32>,
     reading: Vec<Reading>,
@@ -142,6 +146,7 @@ impl ApplicationProcess {
         let message = Message {
             generation: 0,
             name: nobody,
+            delivery: 0,
             whole_bytes: 0,
             delivered: 0,
             read: 0,
@@ -159,6 +164,7 @@ impl ApplicationProcess {
             pool,
             escape,
             messages,
+            begun: 0,
             order: VecDeque::new(),
             reading: Vec::new(),
             unwritten: VecDeque::new(),
@@ -362,7 +368,9 @@ impl Worker<'_> {
             if message.is_open {
                 return self.fail(format!("number {} begins while it is in use", delivery.message));
             }
+            session.begun += 1;
             *message = Message {
+                delivery: session.begun,
                 generation: delivery.message_generation(),
                 name: MessageName { sender: delivery.sender, sequence: delivery.sequence },
                 whole_bytes: delivery.message_bytes,
@@ -385,6 +393,7 @@ impl Worker<'_> {
             return self.fail(format!("a run of a message that number {} is not", delivery.message));
         }
         let (name, whole_bytes, delivered) = (message.name, message.whole_bytes, message.delivered);
+        let number = message.delivery;
         let (offset, bytes) = (delivery.offset, delivery.bytes);
         if offset != delivered || message.complete || last != (offset + u64::from(bytes) == whole_bytes) {
             return self.fail(format!(
@@ -407,6 +416,7 @@ impl Worker<'_> {
             life,
             app,
             message: name,
+            delivery: number,
             offset,
             bytes,
             whole_bytes,
@@ -446,9 +456,9 @@ impl Worker<'_> {
             let Some(number) = self.next(session) else { return };
             let message = &mut session.messages[number as usize];
             if message.is_rejected {
-                let (life, name, code) = (self.life, message.name, REJECTION);
+                let (life, name, code, delivery) = (self.life, message.name, REJECTION, message.delivery);
                 session.finish(number, code);
-                self.note(&Event::Finished { life, message: name, code });
+                self.note(&Event::Finished { life, message: name, delivery, code });
                 continue;
             }
             let run = message.waiting.pop_front().expect("it has one");
@@ -489,7 +499,7 @@ impl Worker<'_> {
     /// Reads a run's bytes and gives them back. The message's last run ends the message.
     fn read(&mut self, session: &mut Session, run: Run, place: Place) {
         let message = &mut session.messages[run.message as usize];
-        let name = message.name;
+        let (name, delivery) = (message.name, message.delivery);
         message.read += u64::from(run.bytes);
         let ends = message.is_open && message.complete && message.read == message.whole_bytes;
         match session.bytes(&run, place).map(|bytes| Payload::of(name.sender, name.sequence).find_damage(run.offset, bytes)) {
@@ -510,10 +520,10 @@ impl Worker<'_> {
         }
         session.give_back(&run, 0, split);
         let (life, bytes, escaped) = (self.life, run.bytes, place.escaped);
-        self.note(&Event::Read { life, message: name, bytes, escaped });
+        self.note(&Event::Read { life, message: name, delivery, bytes, escaped });
         if ends {
             session.finish(run.message, 0);
-            self.note(&Event::Finished { life, message: name, code: 0 });
+            self.note(&Event::Finished { life, message: name, delivery, code: 0 });
         }
     }
 

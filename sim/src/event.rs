@@ -108,6 +108,8 @@ pub enum Event {
         app: u32,
         /// The message.
         message: MessageName,
+        /// Number of this delivery of it. Each life counts its own.
+        delivery: u32,
         /// Offset of the run in the message, in bytes.
         offset: u64,
         /// Bytes of the run.
@@ -127,6 +129,8 @@ pub enum Event {
         life: Life,
         /// The message.
         message: MessageName,
+        /// Number of the delivery.
+        delivery: u32,
         /// Bytes of the run.
         bytes: u32,
         /// Whether the run lay in escape memory.
@@ -138,6 +142,8 @@ pub enum Event {
         life: Life,
         /// The message.
         message: MessageName,
+        /// Number of the delivery.
+        delivery: u32,
         /// 0: consumed. Otherwise the code with which it was rejected.
         code: u32,
     },

@@ -32,7 +32,8 @@ impl Simulation {
             }
             Fault::Stall => {
                 if self.receiver.process.is_some() && self.receiver.at_ns < NEVER {
-                    self.receiver.at_ns = self.receiver.at_ns.max(self.now_ns) + span_ns;
+                    let until_ns = self.receiver.at_ns.max(self.now_ns) + span_ns;
+                    (self.receiver.at_ns, self.receiver.stalled_until_ns) = (until_ns, until_ns);
                     self.receiver.late_ns += span_ns;
                 }
             }
@@ -111,6 +112,6 @@ impl Simulation {
         self.receiver.at_ns = self.now_ns + self.chaos.u64(1..=RESTART_NS);
         self.receiver.job_ns = NEVER;
         self.receiver.is_asleep = false;
-        self.receiver.late_ns = 0;
+        (self.receiver.stalled_until_ns, self.receiver.late_ns) = (0, 0);
     }
 }

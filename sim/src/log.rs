@@ -4,7 +4,7 @@ use crate::event::Event;
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 
-/// Events that are kept.
+/// Events that are kept where nobody asks for more.
 const KEPT: usize = 40;
 
 /// A hash that is the same on every machine and in every run, unlike the standard library's.
@@ -49,12 +49,18 @@ pub struct Log {
     digest: Digest,
     count: u64,
     last: VecDeque<(u64, Event)>,
+    kept: usize,
 }
 
 impl Log {
     /// Makes an empty log.
     pub fn new() -> Self {
-        Self { digest: Digest(0), count: 0, last: VecDeque::with_capacity(KEPT) }
+        Self { digest: Digest(0), count: 0, last: VecDeque::with_capacity(KEPT), kept: KEPT }
+    }
+
+    /// Keeps so many of the last events, at least one.
+    pub fn keep(&mut self, events: usize) {
+        self.kept = events.max(1);
     }
 
     /// Adds an event.
@@ -62,7 +68,7 @@ impl Log {
         self.digest.write_u64(now_ns);
         event.hash(&mut self.digest);
         self.count += 1;
-        if self.last.len() == KEPT {
+        if self.last.len() >= self.kept {
             self.last.pop_front();
         }
         self.last.push_back((now_ns, *event));

@@ -13,6 +13,9 @@ struct Args {
     /// Run this seed
     #[arg(long)]
     seed: Option<u64>,
+    /// Print so many of the last events where a seed fails
+    #[arg(long, default_value_t = 40)]
+    events: usize,
     /// Run seeds one after the other, beginning with --seed, for --seconds
     #[arg(long)]
     swarm: bool,
@@ -24,8 +27,8 @@ struct Args {
     plain: Option<u32>,
 }
 
-fn run(scenario: Scenario) -> Result<Outcome, Box<dyn Error>> {
-    Simulation::new(scenario)?.run()
+fn run(scenario: Scenario, events: usize) -> Result<Outcome, Box<dyn Error>> {
+    Simulation::new(scenario)?.keeping(events).run()
 }
 
 fn report(outcome: &Outcome) {
@@ -48,7 +51,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let scenario = args.plain.map_or_else(|| Scenario::of(seed), |large| Scenario::plain(seed, large));
     print!("{scenario}");
     let begin = Instant::now();
-    let outcome = run(scenario)?;
+    let outcome = run(scenario, args.events)?;
     let seconds = begin.elapsed().as_secs_f64();
     print!("{}", outcome.counts);
     #[allow(clippy::cast_precision_loss)]
@@ -64,7 +67,7 @@ fn swarm(first: u64, seconds: u64) -> Result<ExitCode, Box<dyn Error>> {
     let mut seed = first;
     let mut counts = jet_sim::Counts::default();
     while begin.elapsed().as_secs() < seconds {
-        let outcome = run(Scenario::of(seed))?;
+        let outcome = run(Scenario::of(seed), 40)?;
         counts.merge(&outcome.counts);
         if outcome.failure.is_some() {
             print!("{}", Scenario::of(seed));

@@ -60,6 +60,11 @@ impl Observer {
         self.failure.as_ref()
     }
 
+    /// Keeps so many of the last events.
+    pub fn keep(&mut self, events: usize) {
+        self.log.keep(events);
+    }
+
     /// Returns the log.
     pub fn log(&self) -> &Log {
         &self.log

@@ -137,7 +137,14 @@ impl Simulation {
         let at_ns = if plan.messages == 0 { NEVER } else { self.now_ns + random.u64(1..=REGISTER_NS) };
         let process = SenderProcess::start(plan, id, &self.network, random, &app_name(plan.app))?;
         self.observer.note(self.now_ns, &Event::SenderBegan { sender: id });
-        Ok(SenderActor { process, at_ns })
+        Ok(SenderActor { process, has_begun: false, at_ns })
+    }
+
+    /// Keeps so many of the last events in the log.
+    #[must_use]
+    pub fn keeping(mut self, events: usize) -> Self {
+        self.observer.keep(events);
+        self
     }
 
     /// Runs the simulation to its end.
@@ -242,6 +249,7 @@ impl Simulation {
                 let turn_ns = self.turn_ns();
                 let now_ns = self.now_ns;
                 let sender = &mut self.senders[index];
+                sender.has_begun = true;
                 let again_ns = sender.process.run(now_ns, &mut self.observer);
                 sender.at_ns = again_ns.map_or(NEVER, |again_ns| again_ns.max(now_ns + turn_ns));
             }
@@ -293,7 +301,7 @@ impl Simulation {
     /// Wakes the receiver, where it sleeps.
     pub(crate) fn wake_receiver(&mut self) {
         if self.receiver.is_asleep && self.receiver.process.is_some() {
-            let at_ns = self.wake_ns();
+            let at_ns = self.wake_ns().max(self.receiver.stalled_until_ns);
             self.receiver.at_ns = self.receiver.at_ns.min(at_ns);
         }
     }
@@ -366,6 +374,8 @@ impl Simulation {
         match process.open(life, app, (class, takes_memory)) {
             Ok(opened) => {
                 application.process.open(opened);
+                // It looks at its ring before it sleeps for the first time.
+                application.at_ns = now_ns + 1;
                 self.observer.note(now_ns, &Event::Opened { life, app: name });
                 self.counts.add("session opened");
             }

@@ -43,24 +43,25 @@ impl Simulation {
     pub(crate) fn check_sleepers(&mut self) {
         let Self { receiver, network, observer, senders, applications, now_ns, scenario, .. } = self;
         let soon_ns = *now_ns + scenario.wake_ns + scenario.turn_ns;
+        let receiver_sleeps =
+            receiver.is_asleep && receiver.at_ns > soon_ns && receiver.stalled_until_ns <= *now_ns;
         for application in applications.iter_mut() {
             let life = application.process.life();
             if application.at_ns > soon_ns && application.process.oversleeps() {
                 observer.fail("wake-up", format!("{life:?} sleeps, and there is a delivery for it"));
             }
-            if receiver.is_asleep && receiver.at_ns > soon_ns && application.process.has_unread_releases() {
+            if receiver_sleeps && application.process.has_unread_releases() {
                 observer.fail("wake-up", format!("the receiver sleeps, and {life:?} released something"));
             }
         }
         if let Some(process) = &receiver.process
-            && receiver.is_asleep
-            && receiver.at_ns > soon_ns
+            && receiver_sleeps
             && (network.has_work(process.nic) || !process.gone.is_empty())
         {
             observer.fail("wake-up", "the receiver sleeps, and its NIC has something for it".to_owned());
         }
         for sender in senders.iter_mut() {
-            if sender.at_ns > soon_ns && network.has_work(sender.process.nic()) {
+            if sender.has_begun && sender.at_ns > soon_ns && network.has_work(sender.process.nic()) {
                 let id = sender.process.id();
                 observer.fail("wake-up", format!("sender {id:x} sleeps, and its NIC has something for it"));
             }

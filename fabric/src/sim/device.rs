@@ -4,6 +4,7 @@ use super::network::Posted;
 use super::options::SimOptions;
 use super::queue_pair::{End, QueuePair, State};
 use super::regions::Regions;
+use super::schedule::What;
 use crate::Qp;
 use crate::limits::{LimitError, NicLimits};
 use crate::nic::{Completion, Counters, DisconnectReason, Event, SrqEntry, Status, Work};
@@ -67,6 +68,8 @@ pub(super) struct Device {
     pub options: SimOptions,
     pub limits: NicLimits,
     pub presence: Presence,
+    /// What was due while the device was frozen, in its order.
+    pub held: Vec<(End, What)>,
     pub regions: Regions,
     pub srq: VecDeque<SrqEntry>,
     /// SRQ entries that are posted, or completed and not polled.
@@ -102,6 +105,7 @@ impl Device {
             options,
             limits,
             presence: Presence::There,
+            held: Vec::new(),
             regions: Regions::new(options.regions_max),
             srq: VecDeque::with_capacity(limits.reported.srq_entries_max as usize),
             srq_used: 0,

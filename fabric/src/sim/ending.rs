@@ -196,6 +196,9 @@ impl World {
         device.presence = Presence::Removed;
         device.listens = None;
         device.events.push_back(Event::Gone);
+        for (end, what) in std::mem::take(&mut device.held) {
+            self.after(0, end, what);
+        }
         for qp in self.device(nic).standing() {
             let end = End { nic, qp };
             if let Some(peer) = self.peer(end)
@@ -213,10 +216,14 @@ impl World {
         self.wake(nic);
     }
 
-    /// Lets nothing happen at a NIC before a time.
+    /// Lets nothing happen at a NIC before a time. What is due meanwhile happens then, in its order.
     pub fn freeze(&mut self, nic: u32, until_ns: u64) {
-        if self.device(nic).is_there() {
-            self.device(nic).presence = Presence::Frozen { until_ns };
-        }
+        let until_ns = match self.device(nic).presence {
+            Presence::There => until_ns,
+            Presence::Frozen { until_ns: before_ns } => until_ns.max(before_ns),
+            Presence::Lost | Presence::Removed => return,
+        };
+        self.device(nic).presence = Presence::Frozen { until_ns };
+        self.at(until_ns, Self::no_qp(nic), What::Thaw);
     }
 }

@@ -43,6 +43,8 @@ pub(super) enum What {
     Flush,
     /// The device takes no SRQ entry for an end any more.
     LastWqe,
+    /// A device that was frozen goes on.
+    Thaw,
 }
 
 #[derive(Clone, Copy, Debug)]

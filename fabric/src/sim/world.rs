@@ -109,10 +109,12 @@ impl World {
             self.now_ns = self.now_ns.max(at_ns);
             let presence = self.device(end.nic).presence;
             match presence {
-                // In their order, which is that of their adding.
-                Presence::Frozen { until_ns } if until_ns > self.now_ns => {
-                    self.schedule.add(until_ns, 0, end, what);
+                Presence::Frozen { until_ns } if what == What::Thaw => {
+                    if until_ns <= self.now_ns {
+                        self.thaw(end.nic);
+                    }
                 }
+                Presence::Frozen { .. } => self.device(end.nic).held.push((end, what)),
                 Presence::Lost => {}
                 _ => self.happen(end, what),
             }
@@ -135,6 +137,16 @@ impl World {
             What::Silent => self.silent(end),
             What::Flush => self.flush_work(end),
             What::LastWqe => self.last_wqe(end),
+            // The device was removed meanwhile.
+            What::Thaw => {}
+        }
+    }
+
+    /// Lets happen what was held up at a device that was frozen.
+    fn thaw(&mut self, nic: u32) {
+        self.device(nic).presence = Presence::There;
+        for (end, what) in std::mem::take(&mut self.device(nic).held) {
+            self.happen(end, what);
         }
     }
 

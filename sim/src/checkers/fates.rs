@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug, Default)]
 struct Known {
     bytes: u64,
-    /// Lives that the message was delivered to, with the bytes that each of them read.
-    read: Vec<(Life, u64)>,
+    /// Lives that the message was delivered to, and the numbers of the deliveries, with the bytes that were
+    /// read of each of them.
+    read: Vec<((Life, u32), u64)>,
     consumed: bool,
     rejected: Option<u32>,
     /// Whether it was delivered to somebody who wrote what it liked to the receiver.
@@ -58,7 +59,7 @@ impl Checker for Fates {
                 self.open.insert(message, Known { bytes, ..Known::default() });
                 self.submitted.insert(message.sender, message.sequence);
             }
-            Event::Delivered { life, message, whole_bytes, first, redelivered, .. } => {
+            Event::Delivered { life, message, delivery, whole_bytes, first, redelivered, .. } => {
                 let scribbled = self.scribbled.contains(&life);
                 // A message that has its end may be delivered once more, for the sender may not have heard.
                 let Some(known) = self.open.get_mut(&message) else { return Ok(()) };
@@ -70,24 +71,23 @@ impl Checker for Fates {
                     if !redelivered && !known.read.is_empty() {
                         return Err(format!("{message} came a second time, and is not marked so"));
                     }
-                    known.read.retain(|(of, _)| *of != life);
-                    known.read.push((life, 0));
+                    known.read.push(((life, delivery), 0));
                 }
             }
-            Event::Read { life, message, bytes, .. } => {
+            Event::Read { life, message, delivery, bytes, .. } => {
                 if let Some(known) = self.open.get_mut(&message)
-                    && let Some((_, read)) = known.read.iter_mut().find(|(of, _)| *of == life)
+                    && let Some((_, read)) = known.read.iter_mut().find(|(of, _)| *of == (life, delivery))
                 {
                     *read += u64::from(bytes);
                 }
             }
-            Event::Finished { life, message, code } => {
+            Event::Finished { life, message, delivery, code } => {
                 let Some(known) = self.open.get_mut(&message) else { return Ok(()) };
                 if code > 0 {
                     known.rejected = Some(code);
                     return Ok(());
                 }
-                let read = known.read.iter().find(|(of, _)| *of == life).map_or(0, |(_, read)| *read);
+                let read = known.read.iter().find(|(of, _)| *of == (life, delivery)).map_or(0, |(_, read)| *read);
                 if read != known.bytes {
                     return Err(format!("{message} was consumed after {read} of {} bytes", known.bytes));
                 }
@@ -100,7 +100,7 @@ impl Checker for Fates {
             Event::Scribbled { life } => {
                 self.scribbled.insert(life);
                 for known in self.open.values_mut() {
-                    known.is_scribbled |= known.read.iter().any(|(of, _)| *of == life);
+                    known.is_scribbled |= known.read.iter().any(|((of, _), _)| *of == life);
                 }
             }
             _ => {}
