@@ -14,6 +14,13 @@ const STAND_STILL_NS: u64 = 20_000_000;
 impl Simulation {
     pub(crate) fn cause_fault(&mut self) -> Result<(), Box<dyn Error>> {
         let mean_ns = self.scenario.fault_ns;
+        if self.faults == self.scenario.faults_max {
+            // No further one comes, and so there is nothing to wait for.
+            self.fault_ns = NEVER;
+            self.scenario.calm_ns = self.scenario.calm_ns.min(self.now_ns);
+            return Ok(());
+        }
+        self.faults += 1;
         self.fault_ns = self.now_ns + self.chaos.u64(1..=mean_ns * 2);
         let fault = self.scenario.faults[self.chaos.usize(..self.scenario.faults.len())];
         self.observer.note(self.now_ns, &Event::Fault(fault));

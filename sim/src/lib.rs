@@ -18,6 +18,7 @@ mod counts;
 pub mod event;
 mod faults;
 mod ghosts;
+mod less;
 mod log;
 mod observer;
 mod payload;
@@ -29,6 +30,7 @@ mod watch;
 
 pub use checkers::Failure;
 pub use counts::Counts;
+pub use less::{Less, NotLess, shrink};
 pub use log::Log;
 pub use payload::Payload;
 pub use scenario::Scenario;

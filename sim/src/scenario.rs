@@ -102,6 +102,8 @@ pub struct Scenario {
     pub senders: Vec<SenderPlan>,
     /// Faults that may be caused.
     pub faults: Vec<Fault>,
+    /// Faults that are caused, at most.
+    pub faults_max: u32,
     /// Mean nanoseconds between two faults.
     pub fault_ns: u64,
     /// Time of the last fault, in nanoseconds. After it all applications are fast.
@@ -144,6 +146,7 @@ impl Scenario {
             applications,
             senders,
             faults,
+            faults_max: one_of(random, &[3, 10, 40]),
             fault_ns: one_of(random, &[MS, 10 * MS, 200 * MS]),
             calm_ns: one_of(random, &[20 * MS, 200 * MS, 3 * SECOND]),
             settle_ns: 300 * SECOND,
@@ -193,6 +196,7 @@ impl Scenario {
             applications,
             senders,
             faults: Vec::new(),
+            faults_max: 0,
             fault_ns: SECOND,
             calm_ns: 0,
             settle_ns: 300 * SECOND,
@@ -237,6 +241,7 @@ impl Scenario {
             applications: vec![application],
             senders: vec![sender; 4],
             faults: Vec::new(),
+            faults_max: 0,
             fault_ns: SECOND,
             calm_ns: 0,
             settle_ns: 3_600 * SECOND,

@@ -58,6 +58,8 @@ pub struct Simulation {
     pub(crate) collected: Collected,
     lives: u32,
     sender_ids: u64,
+    /// Faults so far.
+    pub(crate) faults: u32,
     /// Time of the next fault.
     pub(crate) fault_ns: u64,
     pub(crate) is_calm: bool,
@@ -105,6 +107,7 @@ impl Simulation {
             collected: Collected::default(),
             lives: 0,
             sender_ids: 0,
+            faults: 0,
             fault_ns,
             is_calm: false,
             scenario,
