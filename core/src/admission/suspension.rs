@@ -280,7 +280,6 @@ impl<P: GrantPolicy> Admission<P> {
     /// that were refused credit may ask again.
     pub fn review(
         &mut self,
-        now_ns: u64,
         is_open: impl Fn(u32) -> bool,
         (messages, pool): (&mut Messages, &Pool),
         view: &impl View,
@@ -293,13 +292,13 @@ impl<P: GrantPolicy> Admission<P> {
                 && self.suspensions[session as usize].suspended
                 && self.is_to_be_suspended(session, pool, view)
             {
-                frees_senders |= self.keep_suspended(now_ns, session, (messages, pool), view);
+                frees_senders |= self.keep_suspended(session, (messages, pool), view);
                 position += 1;
                 continue;
             }
-            frees_senders |= self.resume(now_ns, session, messages);
-            self.requeue_deferred(now_ns, session, messages);
-            self.read_on_awaited(now_ns, session, messages, pool, view);
+            frees_senders |= self.resume(session, messages);
+            self.requeue_deferred(session, messages);
+            self.read_on_awaited(session, messages, pool, view);
             let suspension = &mut self.suspensions[session as usize];
             if suspension.has_deferred() || suspension.begun > 0 {
                 position += 1;
@@ -313,7 +312,6 @@ impl<P: GrantPolicy> Admission<P> {
 
     fn keep_suspended(
         &mut self,
-        now_ns: u64,
         session: u32,
         (messages, pool): (&mut Messages, &Pool),
         view: &impl View,
@@ -323,14 +321,14 @@ impl<P: GrantPolicy> Admission<P> {
         self.waits_for_room |= !for_its_application && suspension.has_deferred();
         let frees_senders = core::mem::replace(&mut suspension.for_its_application, for_its_application)
             && !for_its_application;
-        self.read_on_awaited(now_ns, session, messages, pool, view);
+        self.read_on_awaited(session, messages, pool, view);
         frees_senders
     }
 
     /// Resumes a session: the first of its deferred messages wait again, before others of their peers. These
     /// are the messages that had begun to arrive, and the ones behind them. Returns whether the session was
     /// suspended.
-    fn resume(&mut self, now_ns: u64, session: u32, messages: &mut Messages) -> bool {
+    fn resume(&mut self, session: u32, messages: &mut Messages) -> bool {
         let suspension = &mut self.suspensions[session as usize];
         suspension.for_its_application = false;
         if !core::mem::take(&mut suspension.suspended) {
@@ -345,18 +343,18 @@ impl<P: GrantPolicy> Admission<P> {
             }
             // Each goes before those of its peer that wait, so the last one goes first.
             while let Some(message) = reversed.pop(messages) {
-                self.requeue(now_ns, message, true, messages);
+                self.requeue(message, true, messages);
             }
         }
         true
     }
 
-    /// Puts a message back among those of its peer that wait for admission.
-    fn requeue(&mut self, now_ns: u64, message: u32, first: bool, messages: &mut Messages) {
+    /// Puts a message back among those of its peer that wait for admission. Its class has waited meanwhile: a
+    /// session that is suspended again and again for want of room would otherwise never age.
+    fn requeue(&mut self, message: u32, first: bool, messages: &mut Messages) {
         let class = messages[message].class();
         self.count_waiting(message, messages);
         messages[message].state = MessageState::Waiting;
-        self.queues[class].wait_from(now_ns);
         if first {
             self.queues[class].push_waiting_first(message, messages);
         } else {
@@ -367,14 +365,14 @@ impl<P: GrantPolicy> Admission<P> {
 
     /// Puts the rest of the deferred messages at the ends of the queues where none of the session's waits any
     /// more. What other sessions requested meanwhile goes first.
-    fn requeue_deferred(&mut self, now_ns: u64, session: u32, messages: &mut Messages) {
+    fn requeue_deferred(&mut self, session: u32, messages: &mut Messages) {
         for class in 0..self.queues.len() {
             if self.suspensions[session as usize].queued[class].waiting > 0 {
                 continue;
             }
             let mut back = self.split_deferred(session, class, messages);
             while let Some(message) = back.pop(messages) {
-                self.requeue(now_ns, message, false, messages);
+                self.requeue(message, false, messages);
             }
         }
     }
@@ -389,7 +387,6 @@ impl<P: GrantPolicy> Admission<P> {
     /// that are may wait for what only its end gives back, so it waits for no place among them.
     fn read_on_awaited(
         &mut self,
-        now_ns: u64,
         session: u32,
         messages: &mut Messages,
         pool: &Pool,
@@ -402,7 +399,6 @@ impl<P: GrantPolicy> Admission<P> {
         {
             return;
         }
-        self.queues[messages[awaited].class()].wait_from(now_ns);
         if state == MessageState::Deferred {
             self.take_deferred(awaited, messages);
         } else {
