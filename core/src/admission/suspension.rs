@@ -385,13 +385,7 @@ impl<P: GrantPolicy> Admission<P> {
 
     /// Reads on the message that the session's application waits for, if it is not being read. The messages
     /// that are may wait for what only its end gives back, so it waits for no place among them.
-    fn read_on_awaited(
-        &mut self,
-        session: u32,
-        messages: &mut Messages,
-        pool: &Pool,
-        view: &impl View,
-    ) {
+    fn read_on_awaited(&mut self, session: u32, messages: &mut Messages, pool: &Pool, view: &impl View) {
         let Some(awaited) = view.oldest_incomplete(session) else { return };
         let state = messages[awaited].state;
         if !matches!(state, MessageState::Deferred | MessageState::Waiting)

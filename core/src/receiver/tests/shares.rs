@@ -353,6 +353,34 @@ fn a_low_class_gets_one_fragment_in_each_aging_bound_with_a_long_message() {
     assert!(reads[1..].iter().all(|&reads| reads == 1), "{reads:?}");
 }
 
+/// Found by jet-sim --seed 100025.
+#[test]
+fn a_low_class_ages_while_its_session_is_suspended_for_want_of_room() {
+    // Two fragments and the reserve fill the READ share: each READ of the session suspends it.
+    let config =
+        Config { pool_slabs: 32 + 16, srq_slabs: 16, credit_max: 8, in_flight_bytes: FRAGMENT, ..shared() };
+    let mut bench =
+        Bench::new(Config { peer_share_percent: 100, memory_slabs: 0, session_memory_slabs: 0, ..config });
+    let app = bench.open("both");
+    let [urgent, low] = [bench.join("both"), bench.join("both")];
+    bench.request_class(urgent, 1, 1 << 30, 0, None);
+    bench.flush();
+    (1..=10).for_each(|n| bench.request_with_credit(low, n, FRAGMENT, 3));
+    let (begin, mut of_low, mut suspensions) = (bench.now_ns, 0, 0);
+    while bench.now_ns <= begin + 5 * config.aging_ns {
+        bench.now_ns += MS;
+        of_low += usize::from(bench.world.reads.front().is_some_and(|read| read.0 == low));
+        if !bench.world.reads.is_empty() {
+            bench.read_done();
+        }
+        suspensions += u32::from(bench.receiver.stats().escape.suspended_sessions > 0);
+        bench.consume(app);
+        bench.flush();
+    }
+    assert!(suspensions > 0, "what this is about");
+    assert!((4..=5).contains(&of_low), "{of_low} READs in five aging bounds");
+}
+
 #[test]
 fn a_long_message_of_a_low_class_hides_no_others_of_it() {
     let config = Config { peer_share_percent: 100, reads_max: 4, ..shared() };
