@@ -217,8 +217,26 @@ impl ApplicationProcess {
 
     /// Writes what it likes into what it shares with the receiver.
     pub fn scribble(&mut self) {
-        let Some(session) = &self.session else { return };
+        let Some(session) = &mut self.session else { return };
         self.is_wild = true;
+        // Often releases of what it holds, or does not hold, in any form.
+        for _ in 0..self.random.usize(..16) {
+            let known = session.messages.iter().flat_map(|message| &message.waiting).next().copied();
+            let index = known.map_or_else(|| self.random.u32(..2000), |run| run.slot);
+            let generation = known.map_or_else(|| self.random.u16(..4), |run| run.generation);
+            let (first, count, kind) = (self.random.u16(..70), self.random.u16(..70), self.random.u8(..4));
+            // Whether there is room makes no difference.
+            let _ = session.end.releases.push(Release {
+                index,
+                generation,
+                first,
+                count,
+                kind,
+                reserved: self.random.u8(..2),
+                code: self.random.u32(..3),
+            });
+        }
+        session.end.releases.publish();
         let words = session.segment.bytes() / 8;
         // Often in the rings' indices, which lie near the beginning.
         let near = words.min(64);

@@ -1,9 +1,78 @@
 //! What happened how often: states that a search must reach to be worth something.
 
-use jet_core::Stats;
+use crate::event::Event;
+use jet_client::send::ProtocolStats;
+use jet_core::{ReadsWaitFor, Stats};
 use jet_fabric::nic::Counters;
 use std::collections::BTreeMap;
+use jet_wire::message::AckStatus;
 use std::fmt;
+
+/// States that a swarm of few seeds reaches. What is beyond them would be a search for nothing.
+pub const RARE: [&str; 47] = [
+    "READs wait for room",
+    "READs wait for senders",
+    "READs wait for the window",
+    "RNR",
+    "checked bytes",
+    "checks under way",
+    "copies failed",
+    "copies pinned",
+    "copies under way",
+    "cut",
+    "dangers",
+    "delivered again",
+    "end application gone",
+    "end busy",
+    "end consumed",
+    "end no application",
+    "end rejected",
+    "flushed",
+    "freeze",
+    "given application gone",
+    "given busy",
+    "given no application",
+    "given rejected",
+    "kill-application",
+    "line moves",
+    "lose-sender",
+    "marks",
+    "name taken",
+    "read from escape memory",
+    "recalls of credit",
+    "redelivered at the receiver",
+    "remove-device",
+    "restart-receiver",
+    "scribble",
+    "sent again after a lost connection",
+    "sent again after an end that passes",
+    "session ended for a fault",
+    "sessions suspended",
+    "signals",
+    "slabs copied",
+    "slabs in quarantine",
+    "slabs replaced",
+    "slabs spilled",
+    "stall",
+    "window cuts",
+    "window steps",
+    "withdrawn",
+];
+
+fn end_name(status: AckStatus) -> &'static str {
+    match status {
+        AckStatus::Consumed => "end consumed",
+        AckStatus::Rejected(_) => "end rejected",
+        AckStatus::Busy => "end busy",
+        AckStatus::NoApp => "end no application",
+        AckStatus::AppGone => "end application gone",
+        AckStatus::Draining => "end draining",
+        AckStatus::PeerLost => "end peer lost",
+        AckStatus::Denied => "end denied",
+        AckStatus::TooLarge => "end too large",
+        AckStatus::Corrupt => "end corrupt",
+    }
+}
 
 /// Counts by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,7 +111,7 @@ impl Counts {
             ("small messages", stats.small_messages),
             ("large messages", stats.large_messages),
             ("delivered bytes", stats.delivered_bytes),
-            ("redelivered", stats.redelivered),
+            ("redelivered at the receiver", stats.redelivered),
             ("unresponsive peers", stats.unresponsive_peers),
             ("stalled peers", stats.stalled_peers),
             ("session faults", stats.session_faults),
@@ -51,21 +120,72 @@ impl Counts {
             ("slabs copied", escape.copied_total),
             ("slabs spilled", escape.spilled_total),
             ("copies pinned", escape.copies_pinned),
+            ("copies failed", escape.copies_failed),
             ("dangers", escape.dangers),
             ("marks", escape.marks),
             ("signals", escape.signals),
             ("checked bytes", stats.checked_bytes),
-            ("end consumed", ends.consumed),
-            ("end rejected", ends.rejected),
-            ("end busy", ends.busy),
-            ("end no application", ends.no_app),
-            ("end application gone", ends.app_gone),
+            ("given consumed", ends.consumed),
+            ("given rejected", ends.rejected),
+            ("given busy", ends.busy),
+            ("given no application", ends.no_app),
+            ("given application gone", ends.app_gone),
             ("READs", nic.reads),
             ("RNR", nic.rnr),
             ("flushed", nic.flushed),
         ];
         for (name, count) in counted {
             self.add_many(name, count);
+        }
+    }
+
+    /// Adds what a sender's protocol has counted.
+    pub fn add_sender(&mut self, stats: &ProtocolStats) {
+        let counted = [
+            ("sent again after a lost connection", stats.redelivered),
+            ("sent again after an end that passes", stats.retried),
+            ("connections", stats.connections),
+            ("recalls of credit", stats.recalls),
+            ("receiver timeouts", stats.receiver_timeouts),
+            ("acknowledgements ignored", stats.acks_ignored),
+            ("headers stray", stats.headers_stray),
+            ("window cuts", stats.window.cuts),
+            ("window steps", stats.window.steps),
+        ];
+        for (name, count) in counted {
+            self.add_many(name, count);
+        }
+    }
+
+    /// Adds what an event shows.
+    pub fn add_event(&mut self, event: &Event) {
+        match event {
+            Event::Ended { status, .. } => self.add(end_name(*status)),
+            Event::Withdrawn { .. } => self.add("withdrawn"),
+            Event::Read { escaped: true, .. } => self.add("read from escape memory"),
+            Event::Delivered { redelivered: true, first: true, .. } => self.add("delivered again"),
+            Event::Fault(fault) => self.add(fault.name()),
+            _ => {}
+        }
+    }
+
+    /// Adds what a look at the receiver shows of its state.
+    pub fn add_look(&mut self, stats: &Stats) {
+        let waits = match stats.reads_wait_for {
+            ReadsWaitFor::Nothing => "READs wait for nothing",
+            ReadsWaitFor::Room => "READs wait for room",
+            ReadsWaitFor::Window => "READs wait for the window",
+            ReadsWaitFor::Senders => "READs wait for senders",
+        };
+        self.add(waits);
+        let states = [
+            ("sessions suspended", stats.escape.suspended_sessions),
+            ("checks under way", stats.checks_in_flight),
+            ("copies under way", stats.escape.copies_in_flight),
+            ("slabs in quarantine", stats.quarantined_slabs),
+        ];
+        for (name, count) in states {
+            self.add_many(name, u64::from(count > 0));
         }
     }
 

@@ -24,7 +24,6 @@ impl Simulation {
         self.fault_ns = self.now_ns + self.chaos.u64(1..=mean_ns * 2);
         let fault = self.scenario.faults[self.chaos.usize(..self.scenario.faults.len())];
         self.observer.note(self.now_ns, &Event::Fault(fault));
-        self.counts.add(fault.name());
         let span_ns = self.chaos.u64(1..=STAND_STILL_NS);
         let application = self.chaos.usize(..self.applications.len());
         let sender = self.chaos.usize(..self.senders.len());
@@ -62,6 +61,7 @@ impl Simulation {
                 let lost = &self.senders[sender].process;
                 let (nic, id) = (lost.nic(), lost.id());
                 self.network.lose(nic);
+                self.count_sender(sender);
                 self.observer.note(self.now_ns, &Event::SenderLost { sender: id });
                 self.senders[sender] = self.sender(sender, plan)?;
             }

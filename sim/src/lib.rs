@@ -29,7 +29,7 @@ mod simulation;
 mod watch;
 
 pub use checkers::Failure;
-pub use counts::Counts;
+pub use counts::{Counts, RARE};
 pub use less::{Less, NotLess, shrink};
 pub use log::Log;
 pub use payload::Payload;

@@ -1,12 +1,14 @@
 //! Everything that is seen of a simulation: the log, and the checkers.
 
 use crate::checkers::{Checker, Failure, Look};
+use crate::counts::Counts;
 use crate::event::Event;
 use crate::log::Log;
 
 /// Sees everything that happens.
 pub struct Observer {
     log: Log,
+    counts: Counts,
     checkers: Vec<Box<dyn Checker>>,
     failure: Option<Failure>,
     now_ns: u64,
@@ -15,13 +17,14 @@ pub struct Observer {
 impl Observer {
     /// Makes an observer with these checkers.
     pub fn new(checkers: Vec<Box<dyn Checker>>) -> Self {
-        Self { log: Log::new(), checkers, failure: None, now_ns: 0 }
+        Self { log: Log::new(), counts: Counts::default(), checkers, failure: None, now_ns: 0 }
     }
 
     /// Notes something that happened.
     pub fn note(&mut self, now_ns: u64, event: &Event) {
         self.now_ns = now_ns;
         self.log.add(now_ns, event);
+        self.counts.add_event(event);
         for checker in &mut self.checkers {
             if let Err(what) = checker.note(now_ns, event) {
                 self.failure.get_or_insert(Failure { checker: checker.name(), now_ns, what });
@@ -32,6 +35,7 @@ impl Observer {
     /// Looks at the receiver between two of its turns.
     pub fn look(&mut self, look: &Look<'_>) {
         let now_ns = look.now_ns;
+        self.counts.add_look(look.stats);
         self.now_ns = now_ns;
         for checker in &mut self.checkers {
             if let Err(what) = checker.look(look) {
@@ -63,6 +67,11 @@ impl Observer {
     /// Keeps so many of the last events.
     pub fn keep(&mut self, events: usize) {
         self.log.keep(events);
+    }
+
+    /// Returns what happened how often.
+    pub fn counts(&mut self) -> &mut Counts {
+        &mut self.counts
     }
 
     /// Returns the log.

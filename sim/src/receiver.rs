@@ -85,7 +85,7 @@ impl ReceiverProcess {
         let config = scenario.config;
         let mut nic = network.nic(scenario.receiver_nic())?;
         let id = nic.id();
-        let memory = |name: &str, bytes| SharedMemory::new(name, bytes, false).map(Arc::new);
+        let memory = |name: &str, bytes| SharedMemory::lazy(name, bytes).map(Arc::new);
         let pool = memory("sim-pool", config.pool_slabs as usize * SLAB_BYTES)?;
         let headers = memory("sim-headers", config.srq_slabs as usize * HEADER_BYTES)?;
         let shape = config.escape_shape();
@@ -131,7 +131,7 @@ impl ReceiverProcess {
         (class, takes_memory): (u8, bool),
     ) -> Result<Opened, OpenError> {
         let bytes = SegmentLayout::new(self.shape).total_bytes();
-        let segment = SharedMemory::new("sim-session", bytes, false).map(Arc::new).expect("memory for a session");
+        let segment = SharedMemory::lazy("sim-session", bytes).map(Arc::new).expect("memory for a session");
         // SAFETY: the mapping is zeroed and page-aligned, and both ends keep it. These are the only ends.
         let daemon = unsafe { daemon_end(segment.base(), segment.bytes(), self.shape) }.expect("large enough");
         // SAFETY: as above.

@@ -305,7 +305,7 @@ fn config(random: &mut Rng, profile: &Profile) -> Config {
         pool_slabs,
         srq_slabs,
         srq_floor_slabs,
-        srq_reserve_entries: (srq_floor_slabs / 2).max(1),
+        srq_reserve_entries: one_of(random, &[1, (srq_floor_slabs / 2).max(1)]),
         fragment_bytes,
         reads_max,
         in_flight_bytes,

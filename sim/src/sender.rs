@@ -21,6 +21,8 @@ use std::time::Duration;
 
 /// Nanoseconds for which ends that may pass are tried again, and for which connections are.
 const RETRY: Duration = Duration::from_secs(60);
+/// Large messages that a sender has outstanding, at most: each has memory of its own.
+const LARGE_MAX: u32 = 16;
 
 /// NICs of one sender: each after the first takes the place of one whose device was removed.
 struct Nics {
@@ -64,6 +66,8 @@ pub struct SenderProcess {
     sent: u64,
     /// Messages that have no end.
     open: u32,
+    /// Large ones of these.
+    open_large: u32,
     /// Length of the message that found no room.
     next: Cell<Option<(bool, usize)>>,
 }
@@ -89,7 +93,7 @@ impl SenderProcess {
             retry: if plan.retries {
                 RetryPolicy::all_for_ns(u64::try_from(RETRY.as_nanos())?)
             } else {
-                RetryPolicy::default()
+                RetryPolicy::NEVER
             },
             crc: plan.checksums,
             region_bytes: largest.max(1 << 20),
@@ -109,6 +113,7 @@ impl SenderProcess {
             small: Box::new([0; SLAB_BYTES]),
             sent: 0,
             open: 0,
+            open_large: 0,
             next: Cell::new(None),
         })
     }
@@ -188,6 +193,7 @@ impl SenderProcess {
     fn take_ends(&mut self, now_ns: u64, observer: &mut Observer) {
         while let Some(ended) = self.driver.poll_end() {
             self.open -= 1;
+            self.open_large -= u32::from(ended.buffer.is_some());
             self.buffers.extend(ended.buffer);
             let message = MessageName { sender: self.id, sequence: ended.ticket.0 };
             observer.note(now_ns, &Event::Ended { message, status: ended.status });
@@ -210,6 +216,9 @@ impl SenderProcess {
             return false;
         }
         let (large, bytes) = self.next.take().unwrap_or_else(|| self.draw());
+        if large && self.open_large == LARGE_MAX {
+            return self.put_off(large, bytes);
+        }
         let tag = self.sent + 1;
         let payload = Payload::of(self.id, tag);
         let taken = if large {
@@ -237,6 +246,7 @@ impl SenderProcess {
             Ok(ticket) => {
                 assert_eq!(ticket.0, tag, "a sender's sequence numbers count up");
                 (self.sent, self.open) = (tag, self.open + 1);
+                self.open_large += u32::from(large);
                 let message = MessageName { sender: self.id, sequence: tag };
                 let event = Event::Submitted { message, app: self.app, bytes: bytes as u64, large };
                 observer.note(now_ns, &event);

@@ -45,7 +45,6 @@ pub struct Simulation {
     pub(crate) network: Network,
     pub(crate) bells: Bells,
     pub(crate) observer: Observer,
-    pub(crate) counts: Counts,
     /// What actors' times are drawn from.
     random: Rng,
     /// What faults are drawn from.
@@ -96,7 +95,6 @@ impl Simulation {
             network: Network::new(scenario.conditions),
             bells: Bells::default(),
             observer: Observer::new(checkers::all(&scenario)),
-            counts: Counts::default(),
             random: random_of(seed, "times", 0),
             chaos,
             now_ns: 0,
@@ -167,7 +165,11 @@ impl Simulation {
             self.observer.end(self.now_ns);
         }
         self.count_receiver();
-        let Self { observer, counts, now_ns, .. } = self;
+        for index in 0..self.senders.len() {
+            self.count_sender(index);
+        }
+        let Self { mut observer, now_ns, .. } = self;
+        let counts = observer.counts().clone();
         Ok(Outcome { log: observer.log().clone(), counts, now_ns, failure: observer.failure().cloned() })
     }
 
@@ -287,7 +289,7 @@ impl Simulation {
             }
         }
         while let Some((life, end)) = self.bells.take_ended() {
-            self.counts.add(if end.is_fault() { "session ended for a fault" } else { "session ended" });
+            self.observer.counts().add(if end.is_fault() { "session ended for a fault" } else { "session ended" });
             // Its process ends with its session.
             if let Some(index) = self.applications.iter().position(|one| one.process.life() == life)
                 && end.is_fault()
@@ -380,10 +382,10 @@ impl Simulation {
                 // It looks at its ring before it sleeps for the first time.
                 application.at_ns = now_ns + 1;
                 self.observer.note(now_ns, &Event::Opened { life, app: name });
-                self.counts.add("session opened");
+                self.observer.counts().add("session opened");
             }
-            Err(OpenError::NameTaken) => self.counts.add("name taken"),
-            Err(OpenError::TooMany { .. }) => self.counts.add("no session left"),
+            Err(OpenError::NameTaken) => self.observer.counts().add("name taken"),
+            Err(OpenError::TooMany { .. }) => self.observer.counts().add("no session left"),
             Err(error) => self.observer.fail("registration", error.to_string()),
         }
         // A command wakes the receiver's thread.
@@ -411,8 +413,13 @@ impl Simulation {
     /// Counts what the receiver's process has counted.
     pub(crate) fn count_receiver(&mut self) {
         if let Some(process) = &self.receiver.process {
-            self.counts.add_stats(&process.stats(), &process.driver.counters());
+            self.observer.counts().add_stats(&process.stats(), &process.driver.counters());
         }
+    }
+
+    /// Counts what a sender's process has counted.
+    pub(crate) fn count_sender(&mut self, index: usize) {
+        self.observer.counts().add_sender(&self.senders[index].process.stats());
     }
 
     pub(crate) fn states(&self) -> String {

@@ -1,7 +1,7 @@
 //! Connections are made.
 
 use super::device::timed_out;
-use super::queue_pair::{End, State};
+use super::queue_pair::{End, QueuePair, State};
 use super::schedule::What;
 use super::world::World;
 use crate::Qp;
@@ -30,7 +30,8 @@ impl World {
     }
 
     pub(super) fn asked(&mut self, nic: u32, from: End) {
-        let Some(asking) = self.qp(from).filter(|asking| asking.state == State::Asking) else { return };
+        let is_heard = |asking: &&mut QueuePair| asking.state == State::Asking && !asking.is_cut;
+        let Some(asking) = self.qp(from).filter(is_heard) else { return };
         let (address, said) = (asking.address, asking.said);
         let device = self.device(nic);
         let qp = (device.listens == Some(address)).then(|| device.begin(State::Asked)).flatten();
@@ -86,7 +87,9 @@ impl World {
     }
 
     pub(super) fn accepted(&mut self, end: End) {
-        let Some(pair) = self.qp(end).filter(|pair| pair.state == State::Asking) else { return };
+        let Some(pair) = self.qp(end).filter(|pair| pair.state == State::Asking && !pair.is_cut) else {
+            return;
+        };
         let (peer, private_data) = (pair.peer.expect("who was accepted has a peer"), pair.answer);
         pair.state = State::Up;
         let reads_max = self.depth(end, peer);
@@ -97,7 +100,9 @@ impl World {
     }
 
     pub(super) fn ready(&mut self, end: End) {
-        let Some(pair) = self.qp(end).filter(|pair| pair.state == State::Answered) else { return };
+        let Some(pair) = self.qp(end).filter(|pair| pair.state == State::Answered && !pair.is_cut) else {
+            return;
+        };
         pair.state = State::Up;
         let reads_max = pair.reads_max;
         let private_data = PrivateData::new(&[]).expect("empty private data");
@@ -106,7 +111,9 @@ impl World {
     }
 
     pub(super) fn refused(&mut self, end: End, by_user: bool) {
-        let Some(pair) = self.qp(end).filter(|pair| pair.state == State::Asking) else { return };
+        let Some(pair) = self.qp(end).filter(|pair| pair.state == State::Asking && !pair.is_cut) else {
+            return;
+        };
         let private_data = pair.answer;
         let reason = DisconnectReason::Transport(libc::ECONNREFUSED);
         let qp = end.qp;

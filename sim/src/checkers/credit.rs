@@ -8,13 +8,20 @@ use crate::scenario::Scenario;
 #[derive(Debug)]
 pub struct Credit {
     credit_max: u64,
+    /// SRQ entries for senders that were idle, and the most senders that were there.
+    reserve: u32,
+    peers: u32,
     scribbles: bool,
     sessions_faulted: u64,
 }
 
 impl Credit {
     pub fn new(scenario: &Scenario) -> Self {
-        Self { credit_max: scenario.config.credit_max.into(), scribbles: false, sessions_faulted: 0 }
+        Self {
+            credit_max: scenario.config.credit_max.into(),
+            reserve: scenario.config.srq_reserve_entries,
+            peers: 0,
+            scribbles: false, sessions_faulted: 0 }
     }
 }
 
@@ -41,6 +48,12 @@ impl Checker for Credit {
             return Err(format!("{} sessions were ended for what they released", stats.session_faults));
         }
         self.sessions_faulted = stats.session_faults;
+        // An idle sender keeps one credit, for which no entry is posted beyond the reserve.
+        self.peers = self.peers.max(stats.peers);
+        if look.nic.rnr > 0 && self.peers <= self.reserve {
+            let (rnr, peers, reserve) = (look.nic.rnr, self.peers, self.reserve);
+            return Err(format!("{rnr} SENDs of {peers} senders found no entry, and {reserve} are in reserve"));
+        }
         let rich = look.peers.iter().find(|peer| peer.credit > self.credit_max);
         rich.map_or(Ok(()), |peer| Err(format!("a sender has more credit than anybody may have: {peer:?}")))
     }
