@@ -9,6 +9,7 @@
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
+use jet_wire::planted;
 
 /// Credit of an idle sender.
 const CREDIT_FLOOR: u32 = 1;
@@ -248,7 +249,9 @@ impl Credit {
 
     /// Lets senders that were refused credit for their sessions ask again.
     pub fn retry_refused(&mut self) {
-        self.without_credit.append(&mut self.refused);
+        if !planted!(BarredForEver) {
+            self.without_credit.append(&mut self.refused);
+        }
     }
 
     /// Returns the senders that get no credit because their sessions withhold it.

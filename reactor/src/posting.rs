@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 mod waiting_headers;
 
 use waiting_headers::WaitingHeaders;
+use jet_wire::planted;
 
 /// A READ to be posted.
 #[derive(Clone, Copy, Debug)]
@@ -230,6 +231,10 @@ fn header_now<N: Nic>(
 fn after_posting<N: Nic>(nic: &mut N, qp: Qp, peer: PeerId, result: Result<(), PostError>) -> Posted {
     match result {
         Ok(()) => Posted::Done,
+        Err(PostError::QueueFull) if planted!(DepthIsDeath) => {
+            nic.disconnect(qp);
+            Posted::Refused
+        }
         Err(PostError::QueueFull) => Posted::NoRoom,
         // The connection's end is on its way. The receiver learns of the failed READs before that.
         Err(PostError::Stale) => Posted::Refused,

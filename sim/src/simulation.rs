@@ -385,6 +385,8 @@ impl Simulation {
                 self.observer.counts().add("session opened");
             }
             Err(OpenError::NameTaken) => self.observer.counts().add("name taken"),
+            // What another life held for a fault of its own is not back yet.
+            Err(OpenError::Quarantined { .. }) => self.observer.counts().add("held back for a fault"),
             Err(OpenError::TooMany { .. }) => self.observer.counts().add("no session left"),
             Err(error) => self.observer.fail("registration", error.to_string()),
         }

@@ -33,6 +33,7 @@ impl Simulation {
             sessions,
             nic: &process.driver.counters(),
             nic_reads: network.reads_under_way(process.nic),
+            connections: senders.iter().map(|sender| sender.process.stats().connections).sum(),
             window_permille: windows.min().unwrap_or(1000),
             is_settled,
         });

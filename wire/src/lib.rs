@@ -25,6 +25,7 @@ extern crate std;
 pub mod in_place;
 pub mod link;
 pub mod message;
+pub mod planted;
 pub mod ring;
 pub mod segment;
 pub mod sleep;

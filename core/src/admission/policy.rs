@@ -1,6 +1,7 @@
 //! The policy for which class goes next (Jet §5), chosen by the receiver's creator.
 
 use crate::config::CLASSES_MAX;
+use jet_wire::planted;
 
 /// A class that has something to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,7 @@ impl GrantPolicy for StrictWithAging {
         for head in heads.iter().flatten() {
             first = first.or(Some(head));
             if now_ns.saturating_sub(head.since_ns) > self.aging_ns
+                && !planted!(AgingSkipped)
                 && aged.is_none_or(|oldest| head.since_ns < oldest.since_ns)
             {
                 aged = Some(head);

@@ -14,6 +14,7 @@ use crate::reads::Read;
 use crate::time::TurnTime;
 use jet_wire::SLAB_BYTES_U32;
 use jet_wire::message::{AckStatus, ByeReason, RequestHeader};
+use jet_wire::planted;
 
 impl<P: GrantPolicy> Receiver<P> {
     /// Handles a request that arrived: it is refused, or waits for admission. A user header that does not fit
@@ -150,7 +151,9 @@ impl<P: GrantPolicy> Receiver<P> {
         let (message, bytes, posted_ns) = (entry.message, entry.bytes, entry.posted_ns);
         let peer = self.messages[message].peer;
         if peer != NONE {
-            self.admission.read_ended(time, peer, bytes, posted_ns, ok);
+            if ok || !planted!(WindowKeptOnFlush) {
+                self.admission.read_ended(time, peer, bytes, posted_ns, ok);
+            }
             if refused {
                 let sequence = self.messages[message].sequence;
                 self.expel_for(peer, ByeReason::BadMemory, Some(sequence), effects);

@@ -7,6 +7,7 @@ use crate::pool::{Run, Share};
 use crate::releases::Releases;
 use crate::slots::ReleasedSlices;
 use jet_wire::segment::Release;
+use jet_wire::planted;
 
 impl<P: GrantPolicy> Receiver<P> {
     /// Handles a release entry: the application gave slices back, finished a message, or both. On an error
@@ -95,6 +96,9 @@ impl<P: GrantPolicy> Receiver<P> {
         if released.cached_and_idle {
             self.escape.release(session, released.slot, released.run.count);
             self.pool.give_cached(released.run, released.share);
+            if planted!(SlabFreedTwice) && released.share == Share::Read {
+                self.pool.give_cached(released.run, released.share);
+            }
         } else {
             self.give_back_escaped(session, released.slot, released.run, released.share);
         }

@@ -8,6 +8,7 @@ use crate::messages::MessageState;
 use crate::registry::{OpenRefused, Registration};
 use jet_wire::message::AckStatus;
 use jet_wire::message::hello::AppName;
+use jet_wire::planted;
 
 /// The reason why an application was not registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,6 +161,9 @@ impl<P: GrantPolicy> Receiver<P> {
             record.held = 0;
             // Messages that the application finished stay finished; the others end because the application is
             // gone.
+            if planted!(RequestLost) && record.held == 0 && record.arrived == 0 {
+                continue;
+            }
             if !record.app_state.is_finished() {
                 self.fail(message, AckStatus::AppGone);
             } else {

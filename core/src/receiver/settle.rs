@@ -8,6 +8,7 @@ use crate::admission::GrantPolicy;
 use crate::index::NONE;
 use crate::messages::{AppState, Kind, MessageState};
 use jet_wire::message::AckStatus;
+use jet_wire::planted;
 
 impl<P: GrantPolicy> Receiver<P> {
     /// Decides that the message ends with `status`, unless its end was decided before; the message must be in
@@ -30,6 +31,9 @@ impl<P: GrantPolicy> Receiver<P> {
                     self.end(message, AckStatus::Rejected(code));
                 }
                 AppState::Finished { .. } | AppState::Done { .. } if record.held == 0 => {
+                    self.end(message, AckStatus::Consumed);
+                }
+                AppState::Open { .. } if planted!(EarlyAcknowledgement) => {
                     self.end(message, AckStatus::Consumed);
                 }
                 AppState::Finished { .. }

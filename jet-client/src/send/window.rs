@@ -2,6 +2,8 @@
 //!
 //! A signal of the receiver cuts the share multiplicatively. It is regained additively (Jet §4.3, "mark").
 
+use jet_wire::planted;
+
 /// Counters of the congestion window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowStats {
@@ -90,7 +92,7 @@ impl Window {
     fn set(&mut self, permille: u32, since_ns: u64, now_ns: u64) {
         self.permille = permille;
         self.counted_ns = now_ns;
-        self.grows_at_ns = (permille < FULL).then(|| since_ns.saturating_add(self.recovery_interval_ns));
+        self.grows_at_ns = (permille < FULL && !planted!(CongestionKept)).then(|| since_ns.saturating_add(self.recovery_interval_ns));
     }
 
     fn count_to(&mut self, now_ns: u64) {

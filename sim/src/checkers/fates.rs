@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug, Default)]
 struct Known {
     bytes: u64,
+    app: u32,
     /// Lives that the message was delivered to, and the numbers of the deliveries, with the bytes that were
     /// read of each of them.
     read: Vec<((Life, u32), u64)>,
@@ -25,6 +26,8 @@ pub struct Fates {
     /// The highest number of each sender, to tell a second end from the end of an unknown message.
     submitted: BTreeMap<u64, u64>,
     scribbled: BTreeSet<Life>,
+    /// Names of the applications, by their lives.
+    apps: BTreeMap<Life, u32>,
 }
 
 impl Fates {
@@ -55,8 +58,17 @@ impl Checker for Fates {
 
     fn note(&mut self, _now_ns: u64, event: &Event) -> Result<(), String> {
         match *event {
-            Event::Submitted { message, bytes, .. } => {
-                self.open.insert(message, Known { bytes, ..Known::default() });
+            Event::Opened { life, app } => {
+                self.apps.insert(life, app);
+            }
+            Event::Closed { life } => {
+                self.apps.remove(&life);
+            }
+            Event::Submitted { message, app, bytes, .. } => {
+                let is_of_app = |life: &Life| self.apps.get(life) == Some(&app);
+                // The one who wrote what it liked may have named any message that it is still to get.
+                let is_scribbled = self.scribbled.iter().any(is_of_app);
+                self.open.insert(message, Known { bytes, app, is_scribbled, ..Known::default() });
                 self.submitted.insert(message.sender, message.sequence);
             }
             Event::Delivered { life, message, delivery, whole_bytes, first, redelivered, .. } => {
@@ -99,8 +111,9 @@ impl Checker for Fates {
             }
             Event::Scribbled { life } => {
                 self.scribbled.insert(life);
+                let app = self.apps.get(&life);
                 for known in self.open.values_mut() {
-                    known.is_scribbled |= known.read.iter().any(|((of, _), _)| *of == life);
+                    known.is_scribbled |= Some(&known.app) == app;
                 }
             }
             _ => {}

@@ -1,6 +1,7 @@
 //! Checkers: each watches one kind of promise, and says which event broke it.
 
 mod congestion;
+mod connections;
 mod credit;
 mod drained;
 mod escape_memory;
@@ -50,6 +51,8 @@ pub struct Look<'a> {
     pub nic: &'a Counters,
     /// READs that the receiver's NIC has under way.
     pub nic_reads: u32,
+    /// Connections that senders made.
+    pub connections: u64,
     /// The smallest share of its windows that a sender uses, in thousandths.
     pub window_permille: u32,
     /// Whether everything has ended.
@@ -100,6 +103,7 @@ pub fn all(scenario: &Scenario) -> Vec<Box<dyn Checker>> {
         Box::new(escape_memory::EscapeMemory::new(scenario)),
         Box::new(starvation::Starvation::new(scenario)),
         Box::new(congestion::Congestion::new(scenario)),
+        Box::new(connections::Connections::new(scenario)),
         Box::new(drained::Drained),
     ]
 }

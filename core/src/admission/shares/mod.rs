@@ -43,6 +43,7 @@ use crate::stats::ShareStats;
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
+use jet_wire::planted;
 use limits::Limits;
 pub(super) use limits::{InFlight, Unproven};
 
@@ -367,6 +368,9 @@ impl Shares {
             return Turn::AfterOwn;
         }
         if all.bytes + bytes > limits.bytes {
+            return Turn::AfterAny;
+        }
+        if planted!(UnmeasuredWaits) && !state.is_measured() && all.reads > 0 {
             return Turn::AfterAny;
         }
         if !limits.shared {

@@ -1,0 +1,34 @@
+//! Connections: where nothing fails, none ends.
+
+use super::{Checker, Look};
+use crate::scenario::Scenario;
+
+/// How many connections there may be, at most.
+#[derive(Debug)]
+pub struct Connections {
+    most: Option<u64>,
+}
+
+impl Connections {
+    pub fn new(scenario: &Scenario) -> Self {
+        // A slow sender may be disconnected for holding up others.
+        let is_even = scenario.senders.iter().all(|sender| sender.bytes_per_us.is_none());
+        Self { most: (scenario.faults.is_empty() && is_even).then_some(scenario.senders.len() as u64) }
+    }
+}
+
+impl Checker for Connections {
+    fn name(&self) -> &'static str {
+        "connections"
+    }
+
+    fn look(&mut self, look: &Look<'_>) -> Result<(), String> {
+        match self.most {
+            Some(most) if look.connections > most => Err(format!(
+                "{} connections were made, and there are {most} senders: {:?}",
+                look.connections, look.stats
+            )),
+            _ => Ok(()),
+        }
+    }
+}

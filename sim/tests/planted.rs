@@ -1,0 +1,49 @@
+//! Planted bugs: each is found by seeds that are fixed, and so shows what the checkers are worth. Built only
+//! with `RUSTFLAGS="--cfg jet_planted"`.
+#![cfg(jet_planted)]
+
+use jet_sim::{Scenario, Simulation};
+use jet_wire::planted::{Planted, plant};
+use std::panic;
+
+/// Seeds that are searched for each bug.
+const SEEDS: u64 = 200;
+
+/// The checkers that may find a bug first.
+fn finders(bug: Planted) -> &'static [&'static str] {
+    match bug {
+        Planted::SlabFreedTwice => &["slabs", "panic", "application"],
+        Planted::WindowKeptOnFlush => &["windows", "liveness", "panic"],
+        Planted::EarlyAcknowledgement => &["fates", "panic"],
+        Planted::PinIgnored => &["application", "quarantine", "panic", "escape memory"],
+        Planted::RequestLost => &["liveness", "fates", "panic", "wake-up"],
+        Planted::AgingSkipped | Planted::UnmeasuredWaits => &["starvation", "liveness"],
+        Planted::CongestionKept => &["liveness", "congestion"],
+        Planted::CreditLeaked => &["liveness", "credit", "wake-up"],
+        Planted::DepthIsDeath => &["connections"],
+        Planted::BarredForEver => &["liveness", "wake-up"],
+    }
+}
+
+#[test]
+fn each_planted_bug_is_found() {
+    let report = panic::take_hook();
+    panic::set_hook(Box::new(|_| ()));
+    let mut missed = Vec::new();
+    for bug in Planted::ALL {
+        plant(Some(bug));
+        let found = (1..=SEEDS).find_map(|seed| {
+            let outcome = Simulation::new(Scenario::of(seed)).and_then(Simulation::run).ok()?;
+            outcome.failure.map(|failure| (seed, failure))
+        });
+        match found {
+            Some((seed, failure)) if finders(bug).contains(&failure.checker) => {
+                println!("{bug:?}: seed {seed}, {failure}");
+            }
+            other => missed.push((bug, other)),
+        }
+    }
+    plant(None);
+    panic::set_hook(report);
+    assert!(missed.is_empty(), "not found, or by nobody who looks for it: {missed:#?}");
+}
