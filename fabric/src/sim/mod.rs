@@ -33,6 +33,8 @@ mod options;
 mod queue_pair;
 mod regions;
 mod schedule;
+#[cfg(test)]
+mod tests;
 mod transfer;
 mod world;
 

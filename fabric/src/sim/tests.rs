@@ -1,0 +1,324 @@
+//! Tests of what may go wrong in a simulated network. What holds on every fabric is in the conformance suite.
+
+use super::{Conditions, Network, NicId, SimNic, SimOptions};
+use crate::Address;
+use crate::limits::{Profile, Requirements};
+use crate::memory::SharedMemory;
+use crate::nic::{
+    Access, Completion, DisconnectReason, Event, MemoryKey, Nic, Payload, PrivateData, Qp, ReadRequest,
+    SendRequest, Sge, SrqEntry, Status, Work,
+};
+use jet_wire::message::{HEADER_BYTES, HeaderBytes};
+use std::sync::Arc;
+
+const MS: u64 = 1_000_000;
+const PAGE: usize = 4096;
+
+/// Something that an end has seen, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    Completed(Work, Status),
+    Ended(DisconnectReason),
+    Gone,
+}
+
+/// One NIC, with memory for headers, slabs and READs.
+struct End {
+    nic: SimNic,
+    key: MemoryKey,
+    memory: Arc<SharedMemory>,
+    qp: Option<Qp>,
+    seen: Vec<(u64, Seen)>,
+}
+
+impl End {
+    fn new(network: &Network, options: SimOptions) -> Self {
+        let mut nic = network.nic(options).unwrap();
+        let memory = Arc::new(SharedMemory::new("test-sim", 64 * PAGE, false).unwrap());
+        let key = nic.register(&memory, Access::RemoteRead).unwrap();
+        Self { nic, key, memory, qp: None, seen: Vec::new() }
+    }
+
+    fn sge(&self, page: usize, bytes: usize) -> Sge {
+        Sge { key: self.key, offset: (page * PAGE) as u64, bytes: u32::try_from(bytes).unwrap() }
+    }
+
+    fn post_entry(&mut self, id: u32) {
+        let header = self.sge(id as usize, HEADER_BYTES);
+        self.nic.post_srq(SrqEntry { id, header, payload: None }).unwrap();
+    }
+
+    fn send(&mut self, id: u64) {
+        let mut header = HeaderBytes([0; HEADER_BYTES]);
+        header.0[..8].copy_from_slice(&id.to_le_bytes());
+        let request = SendRequest { id, header: &header, payload: Payload::None };
+        self.nic.post_send(self.qp.unwrap(), request).unwrap();
+        self.nic.flush();
+    }
+
+    /// Returns the number of the SEND that arrived in an entry.
+    fn arrived(&self, entry: u32) -> u64 {
+        // SAFETY: within the mapping; the test has polled what was written there.
+        let bytes = unsafe { self.memory.base().add(entry as usize * PAGE).cast::<[u8; 8]>().read() };
+        u64::from_le_bytes(bytes)
+    }
+
+    fn poll(&mut self, now_ns: u64) {
+        let mut completions = [Completion::UNUSED; 8];
+        loop {
+            let count = self.nic.poll(now_ns, &mut completions);
+            let done = completions[..count].iter().map(|done| Seen::Completed(done.work, done.status));
+            self.seen.extend(done.map(|seen| (now_ns, seen)));
+            if count < completions.len() {
+                break;
+            }
+        }
+        while let Some(event) = self.nic.poll_event(now_ns) {
+            match event {
+                Event::ConnectRequest { qp, .. } => {
+                    self.nic.accept(qp, &PrivateData::new(&[]).unwrap()).unwrap();
+                }
+                Event::Connected { qp, .. } => self.qp = Some(qp),
+                Event::Disconnected { reason, .. } => self.seen.push((now_ns, Seen::Ended(reason))),
+                Event::Rejected { .. } => panic!("nobody refuses"),
+                Event::Gone => self.seen.push((now_ns, Seen::Gone)),
+                _ => {}
+            }
+        }
+    }
+
+    fn end(&self) -> Option<(u64, DisconnectReason)> {
+        self.seen.iter().find_map(|(at_ns, seen)| match seen {
+            Seen::Ended(reason) => Some((*at_ns, *reason)),
+            _ => None,
+        })
+    }
+
+    /// Returns the SRQ entries in which something arrived, in the order of their completions.
+    fn entries(&self) -> Vec<u32> {
+        let entry = |(_, seen): &(u64, Seen)| match seen {
+            Seen::Completed(Work::Receive { entry, .. }, Status::Success) => Some(*entry),
+            _ => None,
+        };
+        self.seen.iter().filter_map(entry).collect()
+    }
+
+    fn outcomes(&self) -> Vec<(Work, Status)> {
+        let outcome = |(_, seen): &(u64, Seen)| match seen {
+            Seen::Completed(work @ (Work::Send { .. } | Work::Read { .. }), status) => Some((*work, *status)),
+            _ => None,
+        };
+        self.seen.iter().filter_map(outcome).collect()
+    }
+}
+
+fn options() -> SimOptions {
+    let requirements = Requirements {
+        qps: 8,
+        srq_entries: 32,
+        reads: 8,
+        reads_per_qp: 8,
+        reads_answered_per_qp: 8,
+        sends: 32,
+        sends_per_qp: 16,
+        scatter: 4,
+        ..Requirements::SOFTWARE_DAEMON
+    };
+    SimOptions::new(Profile::CONNECTX_6, requirements)
+}
+
+/// Two ends of a network.
+struct Pair {
+    network: Network,
+    a: End,
+    b: End,
+}
+
+impl Pair {
+    fn unconnected(conditions: Conditions, options: SimOptions) -> Self {
+        let network = Network::new(conditions);
+        let (a, mut b) = (End::new(&network, options), End::new(&network, options));
+        b.nic.listen(&Address::Rdma("b:1".to_owned())).unwrap();
+        Self { network, a, b }
+    }
+
+    fn connect(&mut self) {
+        self.a.nic.connect(&Address::Rdma("b:1".to_owned()), &PrivateData::new(&[]).unwrap()).unwrap();
+    }
+
+    fn new(conditions: Conditions, options: SimOptions) -> Self {
+        let mut pair = Self::unconnected(conditions, options);
+        pair.connect();
+        pair.run_for(MS);
+        assert!(pair.a.qp.is_some() && pair.b.qp.is_some());
+        pair
+    }
+
+    /// Lets time pass, and both ends poll whenever something has happened.
+    fn run_for(&mut self, span_ns: u64) {
+        let end_ns = self.network.now_ns() + span_ns;
+        loop {
+            let now_ns = self.network.next_ns().unwrap_or(end_ns).min(end_ns).max(self.network.now_ns());
+            self.network.advance(now_ns);
+            self.a.poll(now_ns);
+            self.b.poll(now_ns);
+            if now_ns == end_ns && self.network.next_ns().is_none_or(|next_ns| next_ns > end_ns) {
+                return;
+            }
+        }
+    }
+
+    fn ids(&self) -> (NicId, NicId) {
+        (self.a.nic.id(), self.b.nic.id())
+    }
+}
+
+fn quiet() -> Conditions {
+    Conditions { silence_ns: 10 * MS, ..Conditions::quiet(7) }
+}
+
+const TIMED_OUT: DisconnectReason = DisconnectReason::Transport(libc::ETIMEDOUT);
+
+#[test]
+fn a_cut_connection_brings_nothing_and_each_end_notices_in_time() {
+    let mut pair = Pair::new(quiet(), options());
+    (0..8).for_each(|id| pair.b.post_entry(id));
+    let (cut_ns, id) = (pair.network.now_ns(), pair.ids().0);
+    pair.network.cut(id, pair.a.qp.unwrap());
+    pair.a.send(1);
+    pair.run_for(20 * MS);
+    assert_eq!(pair.b.entries(), [0; 0]);
+    assert!(matches!(pair.a.outcomes()[..], [(Work::Send { id: 1 }, Status::Other(12))]));
+    let (at_a, at_b) = (pair.a.end().unwrap(), pair.b.end().unwrap());
+    assert_eq!((at_a.1, at_b.1), (TIMED_OUT, TIMED_OUT));
+    for at_ns in [at_a.0, at_b.0] {
+        assert!((cut_ns..=cut_ns + 11 * MS).contains(&at_ns), "{at_ns} after {cut_ns}");
+    }
+    assert_ne!(at_a.0, at_b.0, "each notices at a time of its own");
+}
+
+#[test]
+fn what_is_cut_while_it_is_made_is_never_made() {
+    for cut_after_ns in [0, 20_000, 60_000, 100_000] {
+        let mut pair = Pair::unconnected(quiet(), options());
+        pair.connect();
+        pair.run_for(cut_after_ns);
+        let connections = pair.network.connections(pair.a.nic.id());
+        pair.network.cut(pair.a.nic.id(), connections[0]);
+        pair.run_for(10_000 * MS);
+        assert!(pair.network.connections(pair.a.nic.id()).is_empty(), "cut after {cut_after_ns} ns");
+        assert!(pair.network.connections(pair.b.nic.id()).is_empty(), "cut after {cut_after_ns} ns");
+    }
+}
+
+#[test]
+fn a_host_without_power_sends_nothing_and_its_peer_notices() {
+    let mut pair = Pair::new(quiet(), options());
+    pair.b.post_entry(0);
+    pair.a.send(1);
+    pair.network.lose(pair.a.nic.id());
+    pair.run_for(20 * MS);
+    assert_eq!(pair.b.end().map(|(_, reason)| reason), Some(TIMED_OUT));
+    assert!(pair.network.connections(pair.b.nic.id()).is_empty());
+}
+
+#[test]
+fn what_is_due_at_a_frozen_device_happens_afterwards_in_its_order() {
+    let mut pair = Pair::new(quiet(), options());
+    (0..6).for_each(|id| pair.b.post_entry(id));
+    let begin_ns = pair.network.now_ns();
+    let id = pair.ids().1;
+    pair.network.freeze(id, begin_ns + 3 * MS);
+    for number in 1..=3 {
+        pair.a.send(number);
+        pair.run_for(MS / 2);
+    }
+    // A shorter time changes nothing, a longer one does.
+    pair.network.freeze(id, begin_ns + 2 * MS);
+    pair.network.freeze(id, begin_ns + 5 * MS);
+    for number in 4..=6 {
+        pair.a.send(number);
+        pair.run_for(MS / 2);
+    }
+    pair.run_for(begin_ns + 5 * MS - 1 - pair.network.now_ns());
+    assert_eq!(pair.b.entries(), [0; 0], "it is frozen");
+    pair.run_for(MS);
+    let arrived: Vec<_> = pair.b.entries().into_iter().map(|entry| pair.b.arrived(entry)).collect();
+    assert_eq!(arrived, [1, 2, 3, 4, 5, 6]);
+}
+
+#[test]
+fn a_device_that_is_removed_is_told_of_and_its_connections_end() {
+    let mut pair = Pair::new(quiet(), options());
+    pair.a.send(1);
+    pair.network.remove(pair.a.nic.id());
+    pair.run_for(20 * MS);
+    assert!(pair.a.seen.iter().any(|(_, seen)| *seen == Seen::Gone));
+    let no_device = DisconnectReason::Transport(libc::ENODEV);
+    assert_eq!(pair.a.end().map(|(_, reason)| reason), Some(no_device));
+    assert_eq!(pair.a.outcomes().len(), 1, "what was posted completes all the same");
+    assert_eq!(pair.b.end().map(|(_, reason)| reason), Some(TIMED_OUT));
+    let again = pair.a.nic.connect(&Address::Rdma("b:1".to_owned()), &PrivateData::new(&[]).unwrap());
+    assert!(again.is_err(), "there is no device any more");
+}
+
+#[test]
+fn a_send_without_an_entry_fails_once_its_time_is_over_and_otherwise_waits() {
+    let limited = SimOptions { rnr_timeout_ns: Some(5 * MS), ..options() };
+    let mut pair = Pair::new(quiet(), limited);
+    pair.a.send(1);
+    pair.run_for(4 * MS);
+    assert_eq!((pair.a.outcomes().len(), pair.b.nic.counters().rnr), (0, 1));
+    pair.run_for(4 * MS);
+    assert_eq!(pair.a.outcomes(), [(Work::Send { id: 1 }, Status::RnrExhausted)]);
+
+    let mut pair = Pair::new(quiet(), options());
+    pair.a.send(1);
+    pair.run_for(100 * MS);
+    assert_eq!(pair.a.outcomes(), []);
+    pair.b.post_entry(0);
+    pair.run_for(MS);
+    assert_eq!(pair.a.outcomes(), [(Work::Send { id: 1 }, Status::Success)]);
+}
+
+/// Disconnects while SENDs and a READ are under way. Returns what each end saw.
+fn hang_up(seed: u64) -> (Vec<(u64, Seen)>, Vec<(u64, Seen)>) {
+    let mut pair = Pair::new(Conditions { jitter_ns: 5_000, ..Conditions::quiet(seed) }, options());
+    (0..8).for_each(|id| pair.b.post_entry(id));
+    (1..=4).for_each(|number| pair.a.send(number));
+    let (address, key) = (pair.b.nic.remote_address(pair.b.key, 0), pair.b.key.0);
+    let scatter = [pair.a.sge(40, 8 * PAGE)];
+    let qp = pair.a.qp.unwrap();
+    pair.a.nic.post_read(qp, ReadRequest { id: 9, address, key, scatter: &scatter }).unwrap();
+    pair.a.nic.flush();
+    pair.b.nic.disconnect(pair.b.qp.unwrap());
+    pair.run_for(100 * MS);
+    (pair.a.seen, pair.b.seen)
+}
+
+#[test]
+fn the_same_seed_gives_the_same_results_and_others_give_others() {
+    assert_eq!(hang_up(1), hang_up(1));
+    assert!((2..10).any(|seed| hang_up(seed) != hang_up(1)));
+}
+
+#[test]
+fn a_send_that_was_flushed_may_have_arrived() {
+    let mut late = 0;
+    for seed in 0..40 {
+        let conditions = Conditions { latency_ns: 200_000, ..Conditions::quiet(seed) };
+        let mut pair = Pair::unconnected(conditions, SimOptions { farewell_ns: 1_000, ..options() });
+        pair.connect();
+        pair.run_for(5 * MS);
+        (0..8).for_each(|id| pair.b.post_entry(id));
+        (1..=4).for_each(|number| pair.a.send(number));
+        pair.a.nic.disconnect(pair.a.qp.unwrap());
+        pair.run_for(100 * MS);
+        let flushed = pair.a.outcomes().iter().filter(|(_, status)| *status == Status::Flushed).count();
+        let arrived: Vec<_> = pair.b.entries().into_iter().map(|entry| pair.b.arrived(entry)).collect();
+        assert_eq!(flushed, 4, "seed {seed}: no acknowledgement came");
+        assert!(arrived.iter().copied().eq(1..=arrived.len() as u64), "seed {seed}: {arrived:?}");
+        late += usize::from(!arrived.is_empty());
+    }
+    assert!((1..40).contains(&late), "{late} of 40");
+}
