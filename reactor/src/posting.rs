@@ -12,8 +12,8 @@ use std::collections::VecDeque;
 
 mod waiting_headers;
 
-use waiting_headers::WaitingHeaders;
 use jet_wire::planted;
+use waiting_headers::WaitingHeaders;
 
 /// A READ to be posted.
 #[derive(Clone, Copy, Debug)]

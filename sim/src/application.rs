@@ -210,7 +210,11 @@ impl ApplicationProcess {
                 let open = session.messages.iter().filter(|message| message.is_open).count();
                 let waiting: usize = session.messages.iter().map(|message| message.waiting.len()).sum();
                 let reading = session.reading.len();
-                format!("application {} ({life:?}): {open} messages open, {waiting} runs waiting, {reading} being read", plan.name)
+                format!(
+                    "application {} ({life:?}): {open} messages open, {waiting} runs waiting, {reading} \
+                     being read",
+                    plan.name
+                )
             }
         }
     }
@@ -280,7 +284,9 @@ impl ApplicationProcess {
             again_ns = Some(*stalled_until_ns);
         } else if !session.end.deliveries.prepare_sleep() {
             again_ns = Some(now_ns);
-        } else if session.end.notice().is_some() && session.messages.iter().any(|message| message.is_collected && message.is_open) {
+        } else if session.end.notice().is_some()
+            && session.messages.iter().any(|message| message.is_collected && message.is_open)
+        {
             // The notice came while it ran.
             again_ns = Some(now_ns);
         }
@@ -491,6 +497,9 @@ impl Worker<'_> {
             };
             let span_ns = match self.plan.habit {
                 Habit::Pinning => self.plan.run_ns.max(1_000_000) * 10,
+                // The low bits of an identity count the senders.
+                Habit::Choosy if name.sender % 2 == 0 => self.plan.run_ns.max(1_000_000) * 50,
+                Habit::Choosy => 0,
                 _ => self.plan.run_ns,
             };
             if span_ns == 0 {
@@ -520,11 +529,16 @@ impl Worker<'_> {
         let (name, delivery) = (message.name, message.delivery);
         message.read += u64::from(run.bytes);
         let ends = message.is_open && message.complete && message.read == message.whole_bytes;
-        match session.bytes(&run, place).map(|bytes| Payload::of(name.sender, name.sequence).find_damage(run.offset, bytes)) {
+        match session
+            .bytes(&run, place)
+            .map(|bytes| Payload::of(name.sender, name.sequence).find_damage(run.offset, bytes))
+        {
             Some(None) => {}
             Some(Some(at)) => {
                 let (offset, bytes) = (run.offset, run.bytes);
-                self.fail(format!("{name}: of {bytes} bytes from {offset} the word at {at} is wrong, {place:?}"));
+                self.fail(format!(
+                    "{name}: of {bytes} bytes from {offset} the word at {at} is wrong, {place:?}"
+                ));
             }
             None => self.fail(format!("{name}: {place:?} is outside of the memory")),
         }

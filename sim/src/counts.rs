@@ -4,8 +4,8 @@ use crate::event::Event;
 use jet_client::send::ProtocolStats;
 use jet_core::{ReadsWaitFor, Stats};
 use jet_fabric::nic::Counters;
-use std::collections::BTreeMap;
 use jet_wire::message::AckStatus;
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// States that a swarm of few seeds reaches. What is beyond them would be a search for nothing.

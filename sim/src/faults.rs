@@ -1,7 +1,7 @@
 //! Faults: what the simulation does to its actors, and how they come back.
 
-use crate::event::{Event, Fault};
 use crate::actors::NEVER;
+use crate::event::{Event, Fault};
 use crate::simulation::Simulation;
 use jet_fabric::sim::NicId;
 use std::error::Error;

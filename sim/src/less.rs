@@ -102,7 +102,9 @@ impl Scenario {
     fn candidates(&self) -> Vec<Less> {
         let mut all = Vec::new();
         let most = self.senders.iter().map(|sender| sender.messages).max().unwrap_or(0);
-        all.extend([most / 8, most / 2, most * 7 / 8].into_iter().filter(|less| *less < most).map(Less::Messages));
+        all.extend(
+            [most / 8, most / 2, most * 7 / 8].into_iter().filter(|less| *less < most).map(Less::Messages),
+        );
         all.extend((0..self.senders.len()).filter(|at| self.senders[*at].messages > 0).map(Less::Sender));
         let present = |at: &usize| !self.applications[*at].is_absent;
         all.extend((0..self.applications.len()).filter(present).map(Less::Application));
@@ -136,8 +138,10 @@ pub fn shrink(
             let smaller = smallest.clone().without(less);
             let outcome = Simulation::new(smaller.clone())?.run()?;
             if outcome.failure.as_ref().is_some_and(|other| other.checker == failure.checker) {
-                left_out.retain(|before| std::mem::discriminant(before) != std::mem::discriminant(&less)
-                    || matches!(less, Less::Sender(_) | Less::Application(_) | Less::Fault(_)));
+                left_out.retain(|before| {
+                    std::mem::discriminant(before) != std::mem::discriminant(&less)
+                        || matches!(less, Less::Sender(_) | Less::Application(_) | Less::Fault(_))
+                });
                 left_out.push(less);
                 (smallest, found) = (smaller, Some(outcome));
                 continue 'again;
@@ -165,7 +169,9 @@ mod tests {
             assert_eq!(less.to_string().parse(), Ok(less));
         }
         for wrong in ["", "sender", "sender=", "sender=x", "fault=none", "faults=-1", "nothing=1"] {
-            assert!(wrong.parse::<Less>().unwrap_err().to_string().starts_with(&format!("{wrong:?} is none")));
+            assert!(
+                wrong.parse::<Less>().unwrap_err().to_string().starts_with(&format!("{wrong:?} is none"))
+            );
         }
     }
 }

@@ -49,7 +49,11 @@ fn run(scenario: Scenario, events: usize) -> Result<Outcome, Box<dyn Error>> {
 
 /// Returns counts as JSON.
 fn counted(counts: &Counts) -> serde_json::Value {
-    counts.iter().map(|(name, count)| (name.to_owned(), json!(count))).collect::<serde_json::Map<_, _>>().into()
+    counts
+        .iter()
+        .map(|(name, count)| (name.to_owned(), json!(count)))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
 }
 
 fn print_end(outcome: &Outcome) {
@@ -192,8 +196,8 @@ fn swarm(first: u64, args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     } else {
         print!("{}", found.counts);
         println!(
-            "{seeds} seeds from {first} on, {:.1} a second; a second and job {small:.0} small messages, {:.2} GB \
-             of checked payload",
+            "{seeds} seeds from {first} on, {:.1} a second; a second and job {small:.0} small messages, \
+             {:.2} GB of checked payload",
             seeds as f64 / seconds,
             bytes / 1e9
         );

@@ -52,9 +52,8 @@ impl Payload {
         if differs == 0 && rest == &last[..rest.len()] {
             return None;
         }
-        let is_wrong = |(at, word): &(usize, &[u8; WORD])| {
-            u64::from_le_bytes(**word) != self.word(first + *at as u64)
-        };
+        let is_wrong =
+            |(at, word): &(usize, &[u8; WORD])| u64::from_le_bytes(**word) != self.word(first + *at as u64);
         Some(words.iter().enumerate().find(is_wrong).map_or(words.len(), |(at, _)| at) * WORD)
     }
 }

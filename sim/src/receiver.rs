@@ -4,10 +4,10 @@ use crate::bells::Bells;
 use crate::event::Life;
 use crate::scenario::Scenario;
 use jet_core::{OpenError, Receiver, SessionEnd, Standstill, Stats};
+use jet_fabric::Address;
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{Access, Nic};
 use jet_fabric::sim::{Network, NicId, SimNic};
-use jet_fabric::Address;
 use jet_reactor::workers::Workers;
 use jet_reactor::{Application, Driver, EscapeRegion, NewSession, Parts, PoolMemory, SessionTicket};
 use jet_wire::SLAB_BYTES;
@@ -133,7 +133,8 @@ impl ReceiverProcess {
         let bytes = SegmentLayout::new(self.shape).total_bytes();
         let segment = SharedMemory::lazy("sim-session", bytes).map(Arc::new).expect("memory for a session");
         // SAFETY: the mapping is zeroed and page-aligned, and both ends keep it. These are the only ends.
-        let daemon = unsafe { daemon_end(segment.base(), segment.bytes(), self.shape) }.expect("large enough");
+        let daemon =
+            unsafe { daemon_end(segment.base(), segment.bytes(), self.shape) }.expect("large enough");
         // SAFETY: as above.
         let end = unsafe { app_end(segment.base(), segment.bytes()) }.expect("a segment");
         let ticket = self.driver.open(NewSession {

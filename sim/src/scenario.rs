@@ -27,6 +27,8 @@ pub enum Habit {
     Collecting,
     /// It holds what it reads for long, so that nobody may move it.
     Pinning,
+    /// It holds what half of the senders send for long, and gives the others' back at once.
+    Choosy,
 }
 
 /// Plan of an application.
@@ -123,7 +125,8 @@ impl Scenario {
         if random.u8(..8) == 0 {
             return Self::contended(seed, random);
         }
-        let profile = one_of(random, &[Profile::CONNECTX_6, Profile::CONNECTX_6, Profile::RXE, Profile::SMALLEST]);
+        let profile =
+            one_of(random, &[Profile::CONNECTX_6, Profile::CONNECTX_6, Profile::RXE, Profile::SMALLEST]);
         let config = config(random, &profile);
         let names = random.u32(1..=3);
         let applications = (0..names + random.u32(0..=1))
@@ -187,7 +190,10 @@ impl Scenario {
         Self {
             seed,
             contended: true,
-            conditions: Conditions { bytes_per_us: one_of(random, &[125, 1_250]), ..Conditions::quiet(!seed) },
+            conditions: Conditions {
+                bytes_per_us: one_of(random, &[125, 1_250]),
+                ..Conditions::quiet(!seed)
+            },
             profile,
             config,
             turn_ns: one_of(random, &[200, 2_000]),
@@ -205,7 +211,8 @@ impl Scenario {
 
     /// A scenario without faults, in which everybody is fast. It measures the simulator.
     pub fn plain(seed: u64, large_permille: u32) -> Self {
-        let config = Config { checksums: Checksums::Off, sessions_max: 8, peers_max: 64, ..Config::default() };
+        let config =
+            Config { checksums: Checksums::Off, sessions_max: 8, peers_max: 64, ..Config::default() };
         let application = ApplicationPlan {
             name: 0,
             habit: Habit::Fast,
@@ -349,12 +356,15 @@ fn application(random: &mut Rng, name: u32, config: &Config) -> ApplicationPlan 
         Habit::OneByOne,
         Habit::Collecting,
         Habit::Pinning,
+        Habit::Choosy,
+        Habit::Choosy,
     ];
+    let habit = one_of(random, &habits);
     ApplicationPlan {
         name,
-        habit: one_of(random, &habits),
+        habit,
         run_ns: one_of(random, &[0, 1_000, 50_000, 2 * MS]),
-        parallel: one_of(random, &[1, 4, 64]),
+        parallel: if habit == Habit::Choosy { 1024 } else { one_of(random, &[1, 4, 64]) },
         rejects_permille: one_of(random, &[0, 0, 20]),
         takes_memory: random.bool() && config.memory_slabs > 0,
         class: random.u8(..config.classes),
@@ -396,8 +406,8 @@ impl fmt::Display for Scenario {
         for sender in &self.senders {
             writeln!(
                 f,
-                "  sender on {}: to {}, {} messages, {} outstanding, {} of 1000 large, up to {} and {} bytes, \
-                 class {}, checksums {}, retries {}",
+                "  sender on {}: to {}, {} messages, {} outstanding, {} of 1000 large, up to {} and {} \
+                 bytes, class {}, checksums {}, retries {}",
                 sender.profile,
                 sender.app,
                 sender.messages,

@@ -6,7 +6,9 @@ use crate::payload::Payload;
 use crate::receiver::ADDRESS;
 use crate::scenario::{Scenario, SenderPlan};
 use fastrand::Rng;
-use jet_client::send::{Driver, NicSource, RetryPolicy, ProtocolStats, SendBuffer, SendConnectError, SenderOptions};
+use jet_client::send::{
+    Driver, NicSource, ProtocolStats, RetryPolicy, SendBuffer, SendConnectError, SenderOptions,
+};
 use jet_fabric::Address;
 use jet_fabric::nic::Nic;
 use jet_fabric::sim::{Network, NicId, Posted};
@@ -148,8 +150,8 @@ impl SenderProcess {
         let Self { id, sent, open, driver, .. } = self;
         let (connected, window) = (driver.is_connected(), driver.window_permille());
         format!(
-            "sender {id:x}: {sent} sent, {open} without an end, connected {connected}, window {window} of 1000, \
-             {:?}",
+            "sender {id:x}: {sent} sent, {open} without an end, connected {connected}, window {window} of \
+             1000, {:?}",
             driver.stats()
         )
     }

@@ -124,7 +124,8 @@ impl Simulation {
     /// Makes a process of an application, by its place.
     pub(crate) fn application(&mut self, index: usize, plan: ApplicationPlan) -> ApplicationActor {
         self.lives += 1;
-        let mut random = random_of(self.scenario.seed, "application", (index as u64) << 32 | u64::from(self.lives));
+        let mut random =
+            random_of(self.scenario.seed, "application", (index as u64) << 32 | u64::from(self.lives));
         let at_ns = if plan.is_absent { NEVER } else { self.now_ns + random.u64(1..=REGISTER_NS) };
         ApplicationActor { process: ApplicationProcess::new(plan, Life(self.lives), random), at_ns }
     }
@@ -289,7 +290,11 @@ impl Simulation {
             }
         }
         while let Some((life, end)) = self.bells.take_ended() {
-            self.observer.counts().add(if end.is_fault() { "session ended for a fault" } else { "session ended" });
+            self.observer.counts().add(if end.is_fault() {
+                "session ended for a fault"
+            } else {
+                "session ended"
+            });
             // Its process ends with its session.
             if let Some(index) = self.applications.iter().position(|one| one.process.life() == life)
                 && end.is_fault()

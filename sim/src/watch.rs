@@ -20,7 +20,8 @@ impl Simulation {
         let Collected { peers, sessions } = collected;
         let core = process.driver.receiver();
         peers.clear();
-        peers.extend((0..scenario.config.peers_max).filter_map(|peer| core.peer_stats(*now_ns, PeerId(peer))));
+        peers
+            .extend((0..scenario.config.peers_max).filter_map(|peer| core.peer_stats(*now_ns, PeerId(peer))));
         sessions.clear();
         sessions.extend(
             (0..scenario.config.sessions_max).filter_map(|session| core.session_stats(SessionId(session))),
@@ -33,6 +34,7 @@ impl Simulation {
             sessions,
             nic: &process.driver.counters(),
             nic_reads: network.reads_under_way(process.nic),
+            receiver_timeouts: senders.iter().map(|sender| sender.process.stats().receiver_timeouts).sum(),
             connections: senders.iter().map(|sender| sender.process.stats().connections).sum(),
             window_permille: windows.min().unwrap_or(1000),
             is_settled,

@@ -7,7 +7,7 @@ use jet_wire::planted::{Planted, plant};
 use std::panic;
 
 /// Seeds that are searched for each bug.
-const SEEDS: u64 = 2500;
+const SEEDS: u64 = 400;
 
 /// The checkers that may find a bug first.
 fn finders(bug: Planted) -> &'static [&'static str] {
@@ -18,10 +18,10 @@ fn finders(bug: Planted) -> &'static [&'static str] {
         Planted::PinIgnored => &["application", "quarantine", "panic", "escape memory"],
         Planted::RequestLost => &["liveness", "fates", "panic", "wake-up"],
         Planted::AgingSkipped | Planted::UnmeasuredWaits => &["starvation", "liveness"],
-        Planted::CongestionKept => &["liveness", "congestion"],
-        Planted::CreditLeaked => &["liveness", "credit", "wake-up"],
+        Planted::CongestionKept => &["liveness", "congestion", "wake-up"],
+        Planted::CreditLeaked => &["liveness", "credit", "wake-up", "connections"],
         Planted::DepthIsDeath => &["connections", "liveness"],
-        Planted::BarredForEver => &["liveness", "wake-up"],
+        Planted::BarredForEver => &["liveness", "wake-up", "connections"],
     }
 }
 

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const SEEDS: u64 = 60;
 
 fn run(seed: u64) -> Outcome {
-    Simulation::new(Scenario::of(seed)).and_then(Simulation::run).unwrap_or_else(|error| panic!("{seed}: {error}"))
+    Simulation::new(Scenario::of(seed))
+        .and_then(Simulation::run)
+        .unwrap_or_else(|error| panic!("{seed}: {error}"))
 }
 
 #[test]
@@ -38,7 +40,10 @@ fn a_seed_gives_the_same_events_each_time() {
     for seed in [1, 2, 3, 5, 8, 13] {
         let (first, second) = (run(seed), run(seed));
         assert_eq!(first.log.hash(), second.log.hash(), "seed {seed}");
-        assert_eq!((first.log.count(), first.now_ns, first.counts), (second.log.count(), second.now_ns, second.counts));
+        assert_eq!(
+            (first.log.count(), first.now_ns, first.counts),
+            (second.log.count(), second.now_ns, second.counts)
+        );
     }
 }
 

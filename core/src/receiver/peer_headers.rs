@@ -6,6 +6,7 @@ use crate::credit::{Decay, Reachability, Room};
 use crate::effects::{Effects, PeerId};
 use crate::outbox::Link;
 use jet_wire::message::{ByeHeader, ByeReason, CreditHeader};
+use jet_wire::planted;
 
 /// Small messages for which there must be room before a session's senders get credit for one. Without it,
 /// the slab of a message that was just refused would be the room for the next one.
@@ -46,6 +47,9 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// Gives the peer the credit that it should have now; returns how much that is.
     fn issue_credit(&mut self, peer: u32) -> u64 {
+        if planted!(BarredForEver) && self.credit.refused().contains(&peer) {
+            return 0;
+        }
         let session = self.registry.session_of(peer);
         if session.is_some_and(|session| self.withholds_credit(session)) {
             self.credit.refuse(peer);

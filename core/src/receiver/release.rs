@@ -6,8 +6,8 @@ use crate::effects::{Effects, ReleaseError, SessionEnd, SessionId};
 use crate::pool::{Run, Share};
 use crate::releases::Releases;
 use crate::slots::ReleasedSlices;
-use jet_wire::segment::Release;
 use jet_wire::planted;
+use jet_wire::segment::Release;
 
 impl<P: GrantPolicy> Receiver<P> {
     /// Handles a release entry: the application gave slices back, finished a message, or both. On an error

@@ -1,8 +1,9 @@
 //! Simulated RNICs, and the network between them, in one process and in time that the caller makes up.
 //!
-//! A [`Network`] makes NICs ([`SimNic`]) that reach each other, and nobody else. Each keeps to the limits of a
-//! [device](crate::limits::Profile), as a NIC on verbs does. Connections are reliable connections (RC): what
-//! one end posts arrives in its order, once, or the connection ends. Between connections nothing is ordered.
+//! A [`Network`] makes NICs ([`SimNic`]) that reach each other, and nobody else. Each keeps to the limits of
+//! a [device](crate::limits::Profile), as a NIC on verbs does. Connections are reliable connections (RC):
+//! what one end posts arrives in its order, once, or the connection ends. Between connections nothing is
+//! ordered.
 //!
 //! Nothing happens by itself. Everything that is under way has a time at which it happens, and
 //! [`Network::advance`] carries out all that is due. The calls of a NIC which take a time do so, too. All

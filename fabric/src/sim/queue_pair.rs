@@ -90,7 +90,9 @@ impl Wqe {
     pub fn bytes_out(&self) -> u64 {
         match self.kind {
             Kind::Send { payload: SendPayload::Inline } => (HEADER_BYTES + self.inline.len()) as u64,
-            Kind::Send { payload: SendPayload::Registered(sge) } => HEADER_BYTES as u64 + u64::from(sge.bytes),
+            Kind::Send { payload: SendPayload::Registered(sge) } => {
+                HEADER_BYTES as u64 + u64::from(sge.bytes)
+            }
             Kind::Read { .. } => 32,
         }
     }

@@ -147,7 +147,8 @@ fn stretch(memory: &SharedMemory, offset: u64, bytes: u64) -> Result<Stretch, No
     if end > memory.bytes() as u64 {
         return Err(NoAccess);
     }
-    let (offset, bytes) = (usize::try_from(offset).or(Err(NoAccess))?, usize::try_from(bytes).or(Err(NoAccess))?);
+    let (offset, bytes) =
+        (usize::try_from(offset).or(Err(NoAccess))?, usize::try_from(bytes).or(Err(NoAccess))?);
     // SAFETY: within the mapping, as just checked.
     Ok(Stretch { start: unsafe { memory.base().add(offset) }, bytes })
 }

@@ -9,28 +9,19 @@ use std::collections::BinaryHeap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     /// A connection request arrives at the NIC that listens. `from`: the end that asks.
-    Asked {
-        from: End,
-    },
+    Asked { from: End },
     /// The answer to the end's connection request arrives: the other end accepted.
     Accepted,
     /// The answer to the end's connection request arrives: the other end refused, or nobody listens.
-    Refused {
-        by_user: bool,
-    },
+    Refused { by_user: bool },
     /// The other end knows that this end accepted it.
     Ready,
     /// The end must have been set up by now.
     SetUpLate,
     /// A request of the other end arrives: its number in the other end's send queue.
-    Request {
-        number: u64,
-    },
+    Request { number: u64 },
     /// The outcome of one of this end's requests arrives.
-    Outcome {
-        number: u64,
-        status: Status,
-    },
+    Outcome { number: u64, status: Status },
     /// SENDs that found no SRQ entry are tried again.
     TryAgain,
     /// The end waited long enough for its last SENDs to be taken.

@@ -87,7 +87,8 @@ macro_rules! outlives_other_processes {
     ($($(#[$how:meta])* $name:ident: $fabric:ident;)+) => {
         $(mod $name {
             suite! { [$(#[$how])*] crate::fabrics::$fabric;
-                endings: a_killed_peer_flushes_what_is_in_flight;
+                endings:
+                    a_killed_peer_flushes_what_is_in_flight;
             }
         })+
     };

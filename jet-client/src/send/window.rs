@@ -92,7 +92,8 @@ impl Window {
     fn set(&mut self, permille: u32, since_ns: u64, now_ns: u64) {
         self.permille = permille;
         self.counted_ns = now_ns;
-        self.grows_at_ns = (permille < FULL && !planted!(CongestionKept)).then(|| since_ns.saturating_add(self.recovery_interval_ns));
+        self.grows_at_ns = (permille < FULL && !planted!(CongestionKept))
+            .then(|| since_ns.saturating_add(self.recovery_interval_ns));
     }
 
     fn count_to(&mut self, now_ns: u64) {

@@ -1,4 +1,5 @@
-//! Connections: where nothing fails, none ends.
+//! Connections: where nothing fails, none ends. A receiver that runs never leaves a sender without a word for
+//! so long that the sender gives the connection up, whatever fails.
 
 use super::{Checker, Look};
 use crate::scenario::Scenario;
@@ -23,6 +24,9 @@ impl Checker for Connections {
     }
 
     fn look(&mut self, look: &Look<'_>) -> Result<(), String> {
+        if look.receiver_timeouts > 0 {
+            return Err(format!("{} times a sender heard nothing for too long", look.receiver_timeouts));
+        }
         match self.most {
             Some(most) if look.connections > most => Err(format!(
                 "{} connections were made, and there are {most} senders: {:?}",

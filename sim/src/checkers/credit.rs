@@ -24,7 +24,9 @@ impl Credit {
             reserve: scenario.config.srq_reserve_entries,
             peers: 0,
             is_fast: scenario.contended,
-            scribbles: false, sessions_faulted: 0 }
+            scribbles: false,
+            sessions_faulted: 0,
+        }
     }
 }
 
@@ -51,14 +53,15 @@ impl Checker for Credit {
             return Err(format!("{} sessions were ended for what they released", stats.session_faults));
         }
         self.sessions_faulted = stats.session_faults;
-        // An idle sender keeps one credit, for which no entry is posted beyond the reserve. Where applications
-        // hold all slabs of small messages, senders have credit for what is given back next.
+        // An idle sender keeps one credit, for which no entry is posted beyond the reserve. Where
+        // applications hold all slabs of small messages, senders have credit for what is given back next.
         self.peers = self.peers.max(stats.peers);
         if self.is_fast && look.nic.rnr > 0 && self.peers <= self.reserve {
             let (rnr, peers, reserve) = (look.nic.rnr, self.peers, self.reserve);
             let credit: Vec<_> = look.peers.iter().map(|peer| peer.credit).collect();
             return Err(format!(
-                "{rnr} SENDs of {peers} senders found no entry, and {reserve} are in reserve: credit {credit:?}, {stats:?}"
+                "{rnr} SENDs of {peers} senders found no entry, and {reserve} are in reserve: credit \
+                 {credit:?}, {stats:?}"
             ));
         }
         let rich = look.peers.iter().find(|peer| peer.credit > self.credit_max);

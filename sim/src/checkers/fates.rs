@@ -99,7 +99,8 @@ impl Checker for Fates {
                     known.rejected = Some(code);
                     return Ok(());
                 }
-                let read = known.read.iter().find(|(of, _)| *of == (life, delivery)).map_or(0, |(_, read)| *read);
+                let read =
+                    known.read.iter().find(|(of, _)| *of == (life, delivery)).map_or(0, |(_, read)| *read);
                 if read != known.bytes {
                     return Err(format!("{message} was consumed after {read} of {} bytes", known.bytes));
                 }
