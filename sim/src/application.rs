@@ -498,7 +498,7 @@ impl Worker<'_> {
             let span_ns = match self.plan.habit {
                 Habit::Pinning => self.plan.run_ns.max(1_000_000) * 10,
                 // The low bits of an identity count the senders.
-                Habit::Choosy if name.sender % 2 == 0 => self.plan.run_ns.max(1_000_000) * 50,
+                Habit::Choosy if name.sender.is_multiple_of(2) => self.plan.run_ns.max(1_000_000) * 50,
                 Habit::Choosy => 0,
                 _ => self.plan.run_ns,
             };

@@ -42,7 +42,7 @@ impl Ghosts {
     /// its message's. To be called before anybody else runs at that time or later.
     pub fn check_until(&mut self, now_ns: u64) -> Option<String> {
         let due = self.0.iter().take_while(|(until_ns, _)| *until_ns <= now_ns).count();
-        let damaged = self.0.drain(..due).find_map(|(until_ns, ghost)| {
+        self.0.drain(..due).find_map(|(until_ns, ghost)| {
             let Ghost { life, message, memory, from, bytes, offset } = ghost;
             // SAFETY: within the mapping, as its maker checked. Nobody writes these bytes while nobody runs.
             let read = unsafe { std::slice::from_raw_parts(memory.base().add(from), bytes) };
@@ -53,7 +53,6 @@ impl Ghosts {
                 at,
                 from / jet_wire::SLAB_BYTES
             ))
-        });
-        damaged
+        })
     }
 }

@@ -118,8 +118,17 @@ impl Scenario {
     }
 }
 
+/// A smaller scenario that fails as the whole one does.
+#[derive(Clone, Debug)]
+pub struct Shrunk {
+    /// What was left out.
+    pub left_out: Vec<Less>,
+    /// What came of the rest.
+    pub outcome: Outcome,
+}
+
 /// Leaves out of a scenario that failed what can be left out while the same checker finds something, for at
-/// most a time. Returns what was left out, and what came of the rest.
+/// most a time. `None`: nothing could be left out.
 ///
 /// # Errors
 /// An error of the system.
@@ -127,7 +136,7 @@ pub fn shrink(
     scenario: &Scenario,
     failure: &Failure,
     longest: Duration,
-) -> Result<Option<(Vec<Less>, Outcome)>, Box<dyn Error>> {
+) -> Result<Option<Shrunk>, Box<dyn Error>> {
     let begin = Instant::now();
     let (mut smallest, mut left_out, mut found) = (scenario.clone(), Vec::new(), None);
     'again: loop {
@@ -149,7 +158,7 @@ pub fn shrink(
         }
         break;
     }
-    Ok(found.map(|outcome| (left_out, outcome)))
+    Ok(found.map(|outcome| Shrunk { left_out, outcome }))
 }
 
 #[cfg(test)]

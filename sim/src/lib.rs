@@ -30,7 +30,7 @@ mod watch;
 
 pub use checkers::Failure;
 pub use counts::{Counts, RARE};
-pub use less::{Less, NotLess, shrink};
+pub use less::{Less, NotLess, Shrunk, shrink};
 pub use log::Log;
 pub use payload::Payload;
 pub use scenario::Scenario;

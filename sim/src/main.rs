@@ -74,10 +74,10 @@ fn print_failure(scenario: &Scenario, outcome: &Outcome, args: &Args) -> Result<
     let seed = scenario.seed;
     println!("again: jet-sim --seed {seed}");
     let Some(failure) = &outcome.failure else { return Ok(()) };
-    if let Some((less, smaller)) = shrink(scenario, failure, Duration::from_secs(args.shrink))? {
-        let options: Vec<_> = less.iter().map(|less| format!(" --less {less}")).collect();
-        if let Some(failure) = &smaller.failure {
-            println!("a smaller scenario fails after {} events: {failure}", smaller.log.count());
+    if let Some(smaller) = shrink(scenario, failure, Duration::from_secs(args.shrink))? {
+        let options: Vec<_> = smaller.left_out.iter().map(|less| format!(" --less {less}")).collect();
+        if let Some(failure) = &smaller.outcome.failure {
+            println!("a smaller scenario fails after {} events: {failure}", smaller.outcome.log.count());
         }
         println!("again: jet-sim --seed {seed}{}", options.concat());
     }

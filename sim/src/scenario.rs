@@ -6,7 +6,7 @@ use jet_core::{Checksums, Config};
 use jet_escape::EscapeConfig;
 use jet_fabric::limits::{CompletionQueues, Profile, Requirements};
 use jet_fabric::sim::{Conditions, SimOptions};
-use jet_wire::SLAB_BYTES;
+use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 use std::fmt;
 
 const MS: u64 = 1_000_000;
@@ -229,7 +229,7 @@ impl Scenario {
             depth: 64,
             large_permille,
             large_bytes: 4 << 20,
-            small_bytes: SLAB_BYTES as u32,
+            small_bytes: SLAB_BYTES_U32,
             class: 0,
             checksums: false,
             retries: true,
@@ -381,7 +381,7 @@ fn sender(random: &mut Rng, names: u32, config: &Config) -> SenderPlan {
         depth: one_of(random, &[1, 8, 64, 200]),
         large_permille,
         large_bytes: one_of(random, &[8 << 10, 200 << 10, 1 << 20, 4 << 20]),
-        small_bytes: one_of(random, &[0, 64, SLAB_BYTES as u32]),
+        small_bytes: one_of(random, &[0, 64, SLAB_BYTES_U32]),
         class: random.u8(..config.classes),
         checksums: random.bool(),
         retries: random.u8(..4) > 0,

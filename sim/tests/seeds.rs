@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Seeds that are run. They reach every state of [`RARE`].
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 150;
 
 fn run(seed: u64) -> Outcome {
     Simulation::new(Scenario::of(seed))

@@ -70,7 +70,7 @@ impl World {
                 self.tell(peer, What::HungUp);
             }
         }
-        let span_ns = self.from_one_to(self.conditions.flush_ns);
+        let span_ns = self.one_to(self.conditions.flush_ns);
         self.after(span_ns, end, What::Flush);
     }
 
@@ -113,7 +113,7 @@ impl World {
         }
         pair.state = State::Flushed(reason);
         self.complete_done(end);
-        let span_ns = self.from_one_to(self.conditions.last_wqe_ns);
+        let span_ns = self.one_to(self.conditions.last_wqe_ns);
         self.after(span_ns, end, What::LastWqe);
     }
 
@@ -181,7 +181,7 @@ impl World {
         for end in [Some(end), peer].into_iter().flatten() {
             if let Some(pair) = self.qp(end) {
                 pair.is_cut = true;
-                let span_ns = self.from_one_to(self.conditions.silence_ns);
+                let span_ns = self.one_to(self.conditions.silence_ns);
                 self.after(span_ns, end, What::Silent);
             }
         }
@@ -205,7 +205,7 @@ impl World {
                 && let Some(pair) = self.qp(peer)
             {
                 pair.is_cut = true;
-                let span_ns = self.from_one_to(self.conditions.silence_ns);
+                let span_ns = self.one_to(self.conditions.silence_ns);
                 self.after(span_ns, peer, What::Silent);
             }
             if let Some(pair) = self.qp(end) {

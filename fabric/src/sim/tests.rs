@@ -82,7 +82,6 @@ impl End {
                 Event::Disconnected { reason, .. } => self.seen.push((now_ns, Seen::Ended(reason))),
                 Event::Rejected { .. } => panic!("nobody refuses"),
                 Event::Gone => self.seen.push((now_ns, Seen::Gone)),
-                _ => {}
             }
         }
     }
@@ -282,7 +281,7 @@ fn a_send_without_an_entry_fails_once_its_time_is_over_and_otherwise_waits() {
 }
 
 /// Disconnects while SENDs and a READ are under way. Returns what each end saw.
-fn hang_up(seed: u64) -> (Vec<(u64, Seen)>, Vec<(u64, Seen)>) {
+fn hang_up(seed: u64) -> [Vec<(u64, Seen)>; 2] {
     let mut pair = Pair::new(Conditions { jitter_ns: 5_000, ..Conditions::quiet(seed) }, options());
     (0..8).for_each(|id| pair.b.post_entry(id));
     (1..=4).for_each(|number| pair.a.send(number));
@@ -293,7 +292,7 @@ fn hang_up(seed: u64) -> (Vec<(u64, Seen)>, Vec<(u64, Seen)>) {
     pair.a.nic.flush();
     pair.b.nic.disconnect(pair.b.qp.unwrap());
     pair.run_for(100 * MS);
-    (pair.a.seen, pair.b.seen)
+    [pair.a.seen, pair.b.seen]
 }
 
 #[test]

@@ -46,7 +46,7 @@ impl World {
     }
 
     /// Returns a number from 1 to `most`.
-    pub fn from_one_to(&mut self, most: u64) -> u64 {
+    pub fn one_to(&mut self, most: u64) -> u64 {
         self.random.u64(1..=most.max(1))
     }
 

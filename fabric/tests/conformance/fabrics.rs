@@ -104,11 +104,19 @@ pub struct Sim {
 }
 
 impl Sim {
-    pub const SMALLEST: Self = Self::of("sim_smallest", Profile::SMALLEST);
-    pub const CONNECTX_6: Self = Self::of("sim_connectx_6", Profile::CONNECTX_6);
-    pub const RXE: Self = Self::of("sim_rxe", Profile::RXE);
+    pub fn smallest() -> Self {
+        Self::of("sim_smallest", Profile::SMALLEST)
+    }
 
-    const fn of(name: &'static str, profile: Profile) -> Self {
+    pub fn connectx_6() -> Self {
+        Self::of("sim_connectx_6", Profile::CONNECTX_6)
+    }
+
+    pub fn rxe() -> Self {
+        Self::of("sim_rxe", Profile::RXE)
+    }
+
+    fn of(name: &'static str, profile: Profile) -> Self {
         Self { name, profile, network: OnceLock::new() }
     }
 

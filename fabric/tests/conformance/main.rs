@@ -131,9 +131,9 @@ conforms! {
     tcp_connectx_6: crate::fabrics::TcpConnectX6;
     shm_threaded_connectx_6: crate::fabrics::ShmThreadedConnectX6;
     tcp_threaded_connectx_6: crate::fabrics::TcpThreadedConnectX6;
-    sim_smallest: crate::fabrics::Sim::SMALLEST;
-    sim_connectx_6: crate::fabrics::Sim::CONNECTX_6;
-    sim_rxe: crate::fabrics::Sim::RXE;
+    sim_smallest: crate::fabrics::Sim::smallest();
+    sim_connectx_6: crate::fabrics::Sim::connectx_6();
+    sim_rxe: crate::fabrics::Sim::rxe();
 }
 
 outlives_other_processes! {
@@ -160,9 +160,9 @@ completes_as_a_device! {
     tcp_connectx_6_order: crate::fabrics::TcpConnectX6;
     shm_threaded_connectx_6_order: crate::fabrics::ShmThreadedConnectX6;
     tcp_threaded_connectx_6_order: crate::fabrics::TcpThreadedConnectX6;
-    sim_smallest_order: crate::fabrics::Sim::SMALLEST;
-    sim_connectx_6_order: crate::fabrics::Sim::CONNECTX_6;
-    sim_rxe_order: crate::fabrics::Sim::RXE;
+    sim_smallest_order: crate::fabrics::Sim::smallest();
+    sim_connectx_6_order: crate::fabrics::Sim::connectx_6();
+    sim_rxe_order: crate::fabrics::Sim::rxe();
 }
 
 refuses_who_answers_no_read! {
