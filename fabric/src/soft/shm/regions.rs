@@ -48,7 +48,7 @@ pub(super) const PIECES_MAX: usize = 17;
 pub(super) struct PeerRegions {
     regions: Vec<PeerRegion>,
     bytes: u64,
-    /// Bytes of the regions that are mapped.
+    /// Bytes of the regions that are mapped, or will be.
     mapped_bytes: u64,
     last: usize,
 }
@@ -59,10 +59,23 @@ pub(super) struct PeerRegion {
     bytes: usize,
     /// The region's memory file, with its place. `None` once all pages are known to be there.
     file: Option<(OwnedFd, FilePlace)>,
-    /// `None` where all is read by calls.
-    mapped: Option<Mapped>,
+    way: Way,
+    /// Whether the region counts among [`PeerRegions::mapped_bytes`].
+    counts: bool,
     /// Given back when the fields above are dropped.
     _held: Held,
+}
+
+/// Way to the bytes of a region.
+#[derive(Debug)]
+enum Way {
+    /// All is read by calls.
+    Calls,
+    /// The region is mapped when it is read for the first time. So a region that is registered, and taken
+    /// back unread, costs no mapping.
+    CallsAtFirst,
+    /// Pages that are known to be there are read through the mapping, and others by calls.
+    Mapped(Mapped),
 }
 
 /// Mapping of a region, and which of its pages may be touched.
@@ -190,11 +203,12 @@ impl PeerRegions {
             Err(error) => return Err((error.into(), file)),
         };
         let fits = self.mapped_bytes + bytes as u64 <= MAPPED_BYTES_MAX;
-        let mapped = if fits && keeps_its_pages(&file) { Mapped::new(&file, bytes) } else { None };
+        let counts = fits && keeps_its_pages(&file);
+        let way = if counts { Way::CallsAtFirst } else { Way::Calls };
         self.bytes += bytes as u64;
-        self.mapped_bytes += mapped.as_ref().map_or(0, |_| bytes as u64);
+        self.mapped_bytes += if counts { bytes as u64 } else { 0 };
         let (held, of_file) = places;
-        self.regions.push(PeerRegion { key, bytes, file: Some((file, of_file)), mapped, _held: held });
+        self.regions.push(PeerRegion { key, bytes, file: Some((file, of_file)), way, counts, _held: held });
         Ok(())
     }
 
@@ -203,7 +217,7 @@ impl PeerRegions {
         let index = self.regions.iter().position(|region| region.key == key)?;
         let region = self.regions.swap_remove(index);
         self.bytes -= region.bytes as u64;
-        self.mapped_bytes -= region.mapped.as_ref().map_or(0, |_| region.bytes as u64);
+        self.mapped_bytes -= if region.counts { region.bytes as u64 } else { 0 };
         Some(region)
     }
 
@@ -232,8 +246,8 @@ impl PeerRegions {
     pub(super) unsafe fn copy(&mut self, place: RegionPlace, pieces: &[Piece]) -> Result<(), Unreadable> {
         let region = &mut self.regions[place.region];
         let bytes = pieces.iter().map(|piece| piece.bytes as usize).sum();
-        match &region.mapped {
-            Some(mapped) if mapped.known.has(place.offset, bytes) => {
+        match &region.way {
+            Way::Mapped(mapped) if mapped.known.has(place.offset, bytes) => {
                 // SAFETY: the stretch lies within the mapping, by `translate`. The peer may change its bytes
                 // meanwhile: they are copied as they are, and not looked at. `copy_from` and not
                 // `copy_from_nonoverlapping`: a NIC connected to itself may read a region into itself.
@@ -263,7 +277,10 @@ impl PeerRegion {
         }
         // SAFETY: the pieces may be written, as the caller promises.
         unsafe { read_all(file, vectors, offset)? };
-        let Some(mapped) = &mut self.mapped else { return Ok(()) };
+        if matches!(self.way, Way::CallsAtFirst) {
+            self.way = Mapped::new(file, self.bytes).map_or(Way::Calls, Way::Mapped);
+        }
+        let Way::Mapped(mapped) = &mut self.way else { return Ok(()) };
         let mut at = offset;
         for piece in pieces {
             // SAFETY: the piece was written, and nobody else has a reference to it or writes it.
@@ -434,13 +451,24 @@ mod tests {
             (4096, SealFlags::FUTURE_WRITE, false),
         ]) {
             regions.add(key, file(bytes, seals), 64, u64::MAX, places()).unwrap();
-            let region = regions.regions.last().unwrap();
-            assert_eq!(region.mapped.is_some(), mapped, "{bytes} bytes with {seals:?}");
+            assert_eq!(is_mapped_by_a_read(&mut regions, key), mapped, "{bytes} bytes with {seals:?}");
         }
         // What is taken back makes room.
         assert!(regions.remove(2).is_some());
         regions.add(9, file(4096, SealFlags::FUTURE_WRITE), 64, u64::MAX, places()).unwrap();
-        assert!(regions.regions.last().unwrap().mapped.is_some());
+        assert!(is_mapped_by_a_read(&mut regions, 9));
+    }
+
+    /// Reads the first byte of a region, and returns whether the region is mapped then. Before, it is not.
+    fn is_mapped_by_a_read(regions: &mut PeerRegions, key: u32) -> bool {
+        let is_mapped = |regions: &PeerRegions| matches!(regions.regions.last().unwrap().way, Way::Mapped(_));
+        assert!(!is_mapped(regions), "nothing of it was read yet");
+        let place = regions.translate(key, 0, 1).unwrap();
+        let mut byte = [0xffu8];
+        // SAFETY: the piece is a byte of this function's, which has no reference to it meanwhile.
+        unsafe { regions.copy(place, &[Piece { to: byte.as_mut_ptr(), bytes: 1 }]).unwrap() };
+        assert_eq!(byte, [0]);
+        is_mapped(regions)
     }
 
     /// Checks what [`keeps_its_pages`] relies on: that is the kernel's promise.
