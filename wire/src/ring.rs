@@ -285,6 +285,16 @@ impl<T: Item> Consumer<T> {
         Ok(Some(item))
     }
 
+    /// Undoes the last [`Self::pop`] since [`Self::advance`]: its item is the oldest again. The producer, which
+    /// may be hostile, can have changed the item when it is popped again.
+    ///
+    /// # Panics
+    /// Where nothing was popped since then.
+    pub fn put_back(&mut self) {
+        assert!(self.head != self.advanced, "only what was popped is put back");
+        self.head = self.head.wrapping_sub(1);
+    }
+
     /// Gives the cells of everything popped back to the producer. Costs little when nothing was popped.
     #[inline]
     pub fn advance(&mut self) {

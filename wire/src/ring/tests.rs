@@ -49,6 +49,7 @@ enum Step {
     Push,
     Publish,
     Pop,
+    PutBack,
     Advance,
     PrepareSleep,
     Awake,
@@ -61,6 +62,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => Just(Step::Push),
         3 => Just(Step::Publish),
         6 => Just(Step::Pop),
+        1 => Just(Step::PutBack),
         3 => Just(Step::Advance),
         1 => Just(Step::PrepareSleep),
         1 => Just(Step::Awake),
@@ -75,13 +77,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct Oracle {
     hidden: VecDeque<u64>,
     shown: VecDeque<u64>,
-    taken_and_held: usize,
+    taken_and_held: VecDeque<u64>,
     sleeping: bool,
 }
 
 impl Oracle {
     fn cells_used(&self) -> usize {
-        self.hidden.len() + self.shown.len() + self.taken_and_held
+        self.hidden.len() + self.shown.len() + self.taken_and_held.len()
     }
 }
 
@@ -115,12 +117,18 @@ proptest! {
                 }
                 Step::Pop => {
                     let expected = oracle.shown.pop_front();
-                    oracle.taken_and_held += usize::from(expected.is_some());
+                    oracle.taken_and_held.extend(expected);
                     prop_assert_eq!(ring.consumer.pop(), Ok(expected.map(Wide::of)));
+                }
+                Step::PutBack => {
+                    if let Some(last) = oracle.taken_and_held.pop_back() {
+                        ring.consumer.put_back();
+                        oracle.shown.push_front(last);
+                    }
                 }
                 Step::Advance => {
                     ring.consumer.advance();
-                    oracle.taken_and_held = 0;
+                    oracle.taken_and_held.clear();
                 }
                 Step::PrepareSleep => {
                     oracle.sleeping = oracle.shown.is_empty();
@@ -136,7 +144,7 @@ proptest! {
                 }
                 Step::Count => {
                     prop_assert_eq!(ring.consumer.is_empty(), oracle.shown.is_empty());
-                    let unread = oracle.shown.len() + oracle.taken_and_held;
+                    let unread = oracle.shown.len() + oracle.taken_and_held.len();
                     prop_assert_eq!(ring.producer.unread().map(|unread| unread as usize), Ok(unread));
                     let room = capacity as usize - oracle.cells_used();
                     prop_assert_eq!(ring.producer.room().map(|room| room as usize), Ok(room));
