@@ -1,5 +1,5 @@
 //! Deadlines of a software NIC: one at a time for each connection, and for each transport one of its
-//! listeners and one of its strangers.
+//! listeners and one of its strangers; and one of those that wait for a turn.
 //!
 //! The time comes in as a number from the caller that polls; nothing here reads a clock. The span of a wait
 //! that begins between two polls is counted from the later poll, since nobody knows how long ago the earlier
@@ -22,6 +22,8 @@ pub(crate) enum Wait {
     SendRest,
     /// The system must have a descriptor for the next connection.
     Accept,
+    /// Connections whose messages wait in their sockets must have a turn.
+    Turn,
 }
 
 /// Time that never comes.

@@ -26,6 +26,8 @@ pub(crate) enum Place {
         /// Low bits of the number, within [`NUMBER_MASK`].
         number: u32,
     },
+    /// Connections of the transport that wait for a turn. They have a deadline, and no descriptor.
+    Turns,
 }
 
 /// Owner of a descriptor.
@@ -40,6 +42,7 @@ pub(crate) struct Token {
 const KIND_SHIFT: u32 = 56;
 const IS_LISTENER: u64 = 1 << 32;
 const IS_STRANGER: u64 = 1 << 33;
+const IS_TURNS: u64 = IS_LISTENER | IS_STRANGER;
 const NUMBER_SHIFT: u32 = 34;
 /// Bits of a stranger's number that fit between the flags and the kind.
 pub(crate) const NUMBER_MASK: u32 = (1 << (KIND_SHIFT - NUMBER_SHIFT)) - 1;
@@ -53,6 +56,7 @@ impl Token {
             Place::Stranger { place, number } => {
                 IS_STRANGER | u64::from(number & NUMBER_MASK) << NUMBER_SHIFT | u64::from(place)
             }
+            Place::Turns => IS_TURNS,
         };
         (self.kind as u64) << KIND_SHIFT | place
     }
@@ -71,6 +75,7 @@ impl Token {
                 let number = u32::try_from(bits >> NUMBER_SHIFT & u64::from(NUMBER_MASK)).expect("masked");
                 Place::Stranger { place: index, number }
             }
+            IS_TURNS => Place::Turns,
             _ => Place::Connection(index),
         };
         Some(Self { kind, place })
@@ -90,6 +95,7 @@ mod tests {
                     Place::Connection(index),
                     Place::Listener(index),
                     Place::Stranger { place: index, number: index & NUMBER_MASK },
+                    Place::Turns,
                 ] {
                     let token = Token { kind, place };
                     assert_eq!(Token::from_u64(token.to_u64()), Some(token));

@@ -89,7 +89,7 @@ impl Accepting for Shm {
         match Connection::new(tables, qp, socket, source, None) {
             Ok(connection) => {
                 self.insert(connection);
-                self.check_socket(tables, qp.index);
+                self.listen_to(tables, qp.index);
             }
             Err((_, socket)) => {
                 tables.qps.release(qp);

@@ -10,13 +10,14 @@ mod socket;
 
 use super::control::Control;
 use super::link::{Fault, Link, RING_CELLS};
-use super::regions::PeerRegions;
+use super::regions::{PeerRegions, RegionPlace};
 use crate::nic::{DisconnectReason, PrivateData, Qp, RegionError, Status};
 use crate::soft::source::Source;
 use crate::soft::tables::Tables;
 use crate::soft::tables::qps::QpState;
 use crate::soft::tables::reads::ReadList;
 use crate::soft::tables::region_places::SourcePlaces;
+use crate::soft::tables::socket_turns::SourceNumber;
 use crate::soft::token::{Kind, Place, Token};
 use jet_wire::ring::RingError;
 use rustix::event::epoll::EventFlags;
@@ -74,14 +75,42 @@ struct PostedSend {
     staged: bool,
 }
 
+/// Where a stretch of the peer's memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sought {
+    /// The stretch is there.
+    At(RegionPlace),
+    /// No announced region contains it.
+    Nowhere,
+    /// Announcements wait for their turn. Once they were taken, [`Connection::awaits`] is no longer true.
+    Later,
+}
+
+/// Announcements that a SEND of the peer or a READ of this end waits for: they wait in the socket for a turn.
+#[derive(Clone, Copy, Debug)]
+struct Awaited {
+    /// Announcements that the peer had made, which must be taken; the count wraps.
+    announced: u32,
+    /// Messages that were taken meanwhile.
+    messages: u32,
+}
+
+impl Awaited {
+    /// Whether all of them were taken, of which so many were.
+    fn is_taken(self, seen: u32) -> bool {
+        // Both counts wrap. A message may be seen before it is counted: then `seen` is ahead.
+        matches!(self.announced.wrapping_sub(seen), 0 | 0x8000_0000..)
+    }
+}
+
 /// Connection over `shm:`, seen from this end.
 pub(super) struct Connection {
     pub(super) qp: Qp,
     socket: OwnedFd,
     /// Whether the epoll watches the socket.
     watched: bool,
-    /// Whether the epoll also watches for room in the socket.
-    watched_for_room: bool,
+    /// Events that the epoll watches for.
+    watched_for: EventFlags,
     pub(super) link: Option<Link>,
     sends: VecDeque<PostedSend>,
     /// SENDs of this end that have completed since the connection began; the count wraps.
@@ -95,6 +124,12 @@ pub(super) struct Connection {
     source: Source,
     /// Places for regions that the peer's process has taken.
     source_places: SourcePlaces,
+    /// Number of the peer's process among those that have turns.
+    source_number: SourceNumber,
+    /// Whether messages in the socket wait for a turn. The socket is not watched for more of them meanwhile.
+    in_line: bool,
+    /// What a SEND or a READ waits for.
+    awaited: Option<Awaited>,
     /// Announcements of the peer's regions that this end has taken; the count wraps.
     announcements_seen: u32,
     /// Announcements of this end's regions that were made to the peer; the count wraps.
@@ -135,16 +170,18 @@ impl Connection {
         source: Source,
         link: Option<Link>,
     ) -> Result<Self, (io::Error, OwnedFd)> {
-        if let Err(error) = tables.epoll.add(socket.as_fd(), Self::token(qp), EventFlags::IN) {
+        let watched_for = EventFlags::IN;
+        if let Err(error) = tables.epoll.add(socket.as_fd(), Self::token(qp), watched_for) {
             return Err((error, socket));
         }
         let source_places = tables.region_places.of(source);
+        let source_number = tables.socket_turns.join(source);
         Ok(Self {
             qp,
             source,
             socket,
             watched: true,
-            watched_for_room: false,
+            watched_for,
             link,
             sends: VecDeque::with_capacity(RING_CELLS as usize),
             sends_completed: 0,
@@ -153,6 +190,9 @@ impl Connection {
             staged_held: 0,
             peer_regions: PeerRegions::default(),
             source_places,
+            source_number,
+            in_line: false,
+            awaited: None,
             announcements_seen: 0,
             announced: 0,
             outbox: VecDeque::new(),
@@ -258,6 +298,7 @@ impl Connection {
 
     /// Gives what the connection has to the thread that frees such things.
     pub(super) fn leave(self, tables: &mut Tables) {
+        tables.socket_turns.leave(self.source_number, self.qp.index);
         tables.disposal.free((self.peer_regions, self.link));
         tables.disposal.close_socket(self.source, self.socket);
     }

@@ -5,7 +5,7 @@
 //! and doorbells ([`control`]). A connection with recent work is *hot*: every poll reads its rings. A
 //! connection without recent work is *cold*: its peer rings the bell, and the epoll reports that. So a NIC
 //! with a thousand connections costs only as much as the busy ones among them. How connections are accepted
-//! is in [`accepting`].
+//! is in [`accepting`], and whose messages on sockets are taken in [`sockets`].
 
 mod accepting;
 mod connection;
@@ -13,6 +13,7 @@ mod control;
 mod link;
 mod listener;
 mod regions;
+mod sockets;
 #[cfg(test)]
 mod tests;
 
@@ -118,31 +119,6 @@ impl Shm {
         connection.end(tables, end);
     }
 
-    /// Takes the messages on a connection's socket, and acts on the outcome.
-    fn check_socket(&mut self, tables: &mut Tables, index: u32) {
-        let Some(connection) = &mut self.connections[index as usize] else { return };
-        let qp = connection.qp;
-        let before = tables.qps.get(qp).map(|entry| entry.state);
-        let checked = connection.listen_to_peer(tables);
-        let hung_up = connection.hung_up;
-        let after = tables.qps.get(qp).expect("a connection's QP lives").state;
-        match (checked, after) {
-            (Err(end), _) => self.end(tables, index, end),
-            // The peer refused the connection.
-            (Ok(_), QpState::Ended) => self.end(tables, index, End::LOCAL),
-            (Ok(rang), QpState::Connected | QpState::Closing) => {
-                if rang || hung_up || before != Some(after) {
-                    self.make_hot(index);
-                }
-            }
-            (Ok(_), QpState::Handshake | QpState::Requested | QpState::Connecting) if hung_up => {
-                let end = connection.end_by_peer();
-                self.end(tables, index, end);
-            }
-            (Ok(_), QpState::Handshake | QpState::Requested | QpState::Connecting) => {}
-        }
-    }
-
     /// Polls a hot connection once. Returns whether there was work, or how the connection ends.
     #[inline]
     fn poll_connection(
@@ -150,7 +126,7 @@ impl Shm {
         tables: &mut Tables,
         budget: &mut u32,
     ) -> Result<bool, End> {
-        if connection.waits_for_entry() {
+        if connection.stands_still() {
             // A poll that found nothing may have made the peer ring: see `arm`.
             connection.link().stop_waiting_for_room();
         }
@@ -217,7 +193,7 @@ impl Shm {
 
     /// Makes a connection's peer ring from now on. `false` where work waits that no bell would announce.
     fn cool(connection: &mut Connection) -> bool {
-        let waits = connection.waits_for_entry()
+        let waits = connection.stands_still()
             || connection.hung_up
             || connection.reads.front().is_some()
             || connection.dirty;
@@ -324,6 +300,7 @@ impl Transport for Shm {
             .and_then(|()| connection.announce_all(tables));
         if sent.is_err() {
             connection.unwatch(tables);
+            connection.leave(tables);
             return Err(system(io::Error::other("the listener's socket does not take what is sent")));
         }
         self.insert(connection);
@@ -419,20 +396,22 @@ impl Transport for Shm {
             Place::Connection(index) => index,
             Place::Listener(_) => return self.accept_again(tables),
             Place::Stranger { .. } => return self.end_late_strangers(tables),
+            Place::Turns => return self.give_turns(tables),
         };
         let end = match wait {
             Wait::Rnr => End::work(Status::RnrExhausted, Fault::RnrExhausted),
             Wait::Farewell => End::LOCAL,
-            Wait::Handshake | Wait::ReadAnswer | Wait::SendRest | Wait::Accept => End::TIMEOUT,
+            Wait::Handshake | Wait::ReadAnswer | Wait::SendRest | Wait::Accept | Wait::Turn => End::TIMEOUT,
         };
         self.end(tables, index, end);
     }
 
     fn ready(&mut self, tables: &mut Tables, place: Place, flags: EventFlags) {
         match place {
-            Place::Connection(index) => self.check_socket(tables, index),
+            Place::Connection(index) => self.check_socket(tables, index, flags),
             Place::Listener(_) => drop(self.accept_round(tables)),
             Place::Stranger { place, number } => self.stranger_is_ready(tables, place, number, flags),
+            Place::Turns => {}
         }
     }
 
@@ -449,8 +428,9 @@ impl Transport for Shm {
             let connection = self.connections[index as usize].as_deref_mut().expect("what is hot exists");
             if Self::cool(connection) {
                 self.hot.swap_remove(place);
-            } else if connection.waits_for_entry() && !connection.hung_up && connection.prepare_for_room() {
-                // This connection has nothing to do until the user posts to the SRQ, or the peer takes SENDs.
+            } else if connection.stands_still() && !connection.hung_up && connection.prepare_for_room() {
+                // This connection has nothing to do until the user posts to the SRQ, it has a turn, or the
+                // peer takes SENDs.
                 place += 1;
             } else {
                 return false;

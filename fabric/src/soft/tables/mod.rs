@@ -8,6 +8,7 @@ pub(crate) mod reads;
 pub(crate) mod region_places;
 pub(crate) mod regions;
 pub(crate) mod send_order;
+pub(crate) mod socket_turns;
 
 use super::deadlines::Deadlines;
 use super::options::SoftOptions;
@@ -21,6 +22,7 @@ use reads::Reads;
 use region_places::RegionPlaces;
 use regions::Regions;
 use send_order::SendOrder;
+use socket_turns::SocketTurns;
 use std::io;
 
 /// Number of transports.
@@ -52,12 +54,15 @@ pub(crate) struct Tables {
     /// Places for regions of all connections' peers that this process may read. Files are open for regions
     /// of which some pages may be holes.
     pub(crate) region_places: RegionPlaces,
+    /// Whose messages on sockets over `shm:` are taken next.
+    pub(crate) socket_turns: SocketTurns,
     /// Frees what peers leave behind, and closes the files that they sent.
     pub(crate) disposal: Disposal,
     /// Descriptors that the NIC waits for.
     pub(crate) epoll: Readiness,
     /// Deadlines of connections, by the QP's index; of each transport's listeners, by
-    /// [`Self::place_of_listeners`]; and of each transport's strangers, by [`Self::place_of_strangers`].
+    /// [`Self::place_of_listeners`]; of each transport's strangers, by [`Self::place_of_strangers`]; and of
+    /// those in line, by [`Self::place_of_turns`].
     pub(crate) deadlines: Deadlines,
     completions: Completions,
     /// Keeps completed SENDs until the READs before them are done. `None` unless SENDs complete as on a
@@ -82,9 +87,10 @@ impl Tables {
             reads: Reads::new(options.reads_max),
             counters: Counters::default(),
             region_places: RegionPlaces::new(options.mapped_regions_max, descriptors_for_regions()),
+            socket_turns: SocketTurns::default(),
             disposal: Disposal::new(options.mapped_regions_max as usize),
             epoll: Readiness::new()?,
-            deadlines: Deadlines::new(options.qps_max + 2 * KINDS),
+            deadlines: Deadlines::new(options.qps_max + 2 * KINDS + 1),
             completions: Completions::new(options.completions as usize),
             order: options.profile.map(|_| SendOrder::new(options.qps_max, options.sends_max())),
             events: Events::new(options.qps_max as usize * EVENTS_PER_QP),
@@ -274,14 +280,21 @@ impl Tables {
         self.place_of_listeners(kind) + KINDS
     }
 
-    /// Returns the owner of the deadline at a place: a connection, a transport's listeners, or its strangers.
+    /// Returns the place in [`Self::deadlines`] of those in line of [`Self::socket_turns`].
+    pub(crate) fn place_of_turns(&self) -> u32 {
+        self.options.qps_max + 2 * KINDS
+    }
+
+    /// Returns the owner of the deadline at a place: a connection, a transport's listeners, its strangers, or
+    /// those in line.
     pub(crate) fn whose_deadline(&self, place: u32) -> Token {
         match place.checked_sub(self.options.qps_max) {
             None => Token { kind: self.qps.kind_at(place), place: Place::Connection(place) },
             Some(0) => Token { kind: Kind::Shm, place: Place::Listener(0) },
             Some(1) => Token { kind: Kind::Tcp, place: Place::Listener(0) },
             Some(2) => Token { kind: Kind::Shm, place: Place::Stranger { place: 0, number: 0 } },
-            Some(_) => Token { kind: Kind::Tcp, place: Place::Stranger { place: 0, number: 0 } },
+            Some(3) => Token { kind: Kind::Tcp, place: Place::Stranger { place: 0, number: 0 } },
+            Some(_) => Token { kind: Kind::Shm, place: Place::Turns },
         }
     }
 }

@@ -237,7 +237,9 @@ impl Connection {
             }
             // A closing connection ends for the reason that it was given before.
             Wait::Farewell => Err(End::of(DisconnectReason::Local)),
-            Wait::Handshake | Wait::Accept => Err(End::of(DisconnectReason::Transport(libc::ETIMEDOUT))),
+            Wait::Handshake | Wait::Accept | Wait::Turn => {
+                Err(End::of(DisconnectReason::Transport(libc::ETIMEDOUT)))
+            }
         }
     }
 

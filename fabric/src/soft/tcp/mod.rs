@@ -339,6 +339,7 @@ impl Transport for Tcp {
                 self.idle_polls = 0;
                 return self.stranger_is_ready(tables, place, number, flags);
             }
+            Place::Turns => return,
         };
         self.idle_polls = 0;
         let connection = self.slots[index as usize].connection.as_ref();
@@ -371,6 +372,8 @@ impl Transport for Tcp {
             }
             Place::Listener(_) => self.end_pause(tables),
             Place::Stranger { .. } => self.end_late_strangers(tables),
+            // Only `shm:` has a line.
+            Place::Turns => {}
         }
     }
 

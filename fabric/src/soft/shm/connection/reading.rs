@@ -1,21 +1,25 @@
 //! READs of this end, which copy from the peer's memory.
 
-use super::{Connection, End};
+use super::{Connection, End, Sought};
 use crate::nic::{RegionError, Status};
 use crate::soft::shm::link::{Fault, REMOTE_OPERATION};
 use crate::soft::shm::regions::{PIECES_MAX, Piece, RegionPlace, Unreadable};
 use crate::soft::tables::Tables;
 
 impl Connection {
-    /// Copies at most `bytes_max` bytes for the oldest READs. `true` where READs remain.
+    /// Copies at most `bytes_max` bytes for the oldest READs. `true` where READs remain that can go on.
     pub(in crate::soft::shm) fn read(&mut self, tables: &mut Tables, bytes_max: u32) -> Result<bool, End> {
         let mut budget = bytes_max;
         while let Some(slot) = self.reads.front() {
             let read = tables.reads.get(slot);
             let (key, address, bytes) = (read.key, read.address, read.bytes);
-            let Some(from) = self.translate_peer(tables, key, address, bytes)? else {
-                self.complete_read(tables, Status::RemoteAccess);
-                return Err(End::work(Status::RemoteAccess, Fault::RemoteAccess));
+            let from = match self.translate_peer(tables, key, address, bytes)? {
+                Sought::At(from) => from,
+                Sought::Later => return Ok(false),
+                Sought::Nowhere => {
+                    self.complete_read(tables, Status::RemoteAccess);
+                    return Err(End::work(Status::RemoteAccess, Fault::RemoteAccess));
+                }
             };
             while tables.reads.get(slot).done < bytes {
                 if budget == 0 {

@@ -1,6 +1,6 @@
 //! SENDs of the peer: taken out of the ring and put into SRQ entries.
 
-use super::{Connection, End};
+use super::{Connection, End, Sought};
 use crate::nic::Status;
 use crate::soft::deadlines::Wait;
 use crate::soft::options::PAYLOAD_BYTES_MAX;
@@ -32,6 +32,9 @@ impl Connection {
         tables: &mut Tables,
         budget: &mut u32,
     ) -> Result<bool, End> {
+        if self.awaits() {
+            return Ok(false);
+        }
         let mut taken = 0;
         while taken < RECEIVE_BURST && *budget > 0 {
             if tables.srq.is_empty() {
@@ -39,7 +42,10 @@ impl Connection {
                 break;
             }
             let Some(item) = self.link().incoming.pop()? else { break };
-            self.land(tables, &item)?;
+            if !self.land(tables, &item)? {
+                self.link().incoming.put_back();
+                break;
+            }
             self.received = self.received.wrapping_add(1);
             taken += 1;
             *budget -= 1;
@@ -72,24 +78,27 @@ impl Connection {
         }
     }
 
-    /// Whether a SEND of the peer waits for an SRQ entry.
-    pub(in crate::soft::shm) fn waits_for_entry(&self) -> bool {
-        self.rnr
+    /// Whether a SEND of the peer waits for an SRQ entry, or for announcements.
+    pub(in crate::soft::shm) fn stands_still(&self) -> bool {
+        self.rnr || self.awaits()
     }
 
-    /// Copies one SEND into an SRQ entry. `item` must be this end's own copy, which the peer cannot change.
+    /// Copies one SEND into an SRQ entry. `false` where it waits for announcements, and nothing was done.
+    ///
+    /// `item` must be this end's own copy, which the peer cannot change.
     #[inline]
-    fn land(&mut self, tables: &mut Tables, item: &SendItem) -> Result<(), End> {
+    fn land(&mut self, tables: &mut Tables, item: &SendItem) -> Result<bool, End> {
         let bytes = item.payload_bytes;
         let from = match item.source {
             source::BESIDE if bytes as usize <= BESIDE_BYTES => Source::Memory(item.beside.as_ptr()),
             source::STAGED if bytes <= PAYLOAD_BYTES_MAX => {
                 Source::Memory(self.link().staged_by_peer(item.place).ok_or(End::PROTOCOL)?)
             }
-            source::REGISTERED => self
-                .translate_peer(tables, item.key, item.place, bytes)?
-                .map(Source::Region)
-                .ok_or(End::work(Status::LocalProtection, Fault::PayloadKey))?,
+            source::REGISTERED => match self.translate_peer(tables, item.key, item.place, bytes)? {
+                Sought::At(place) => Source::Region(place),
+                Sought::Later => return Ok(false),
+                Sought::Nowhere => return Err(End::work(Status::LocalProtection, Fault::PayloadKey)),
+            },
             _ => return Err(End::PROTOCOL),
         };
         let entry = tables.srq.pop().expect("seen by the caller");
@@ -127,6 +136,6 @@ impl Connection {
         }
         tables.counters.bytes_in += HEADER_BYTES as u64 + u64::from(bytes);
         tables.complete_receive(self.qp, entry.id, bytes, Status::Success);
-        Ok(())
+        Ok(true)
     }
 }

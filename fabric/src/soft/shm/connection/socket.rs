@@ -1,13 +1,14 @@
 //! Messages between the two ends of a connection over its socket: answers, announcements of regions, bells.
 
-use super::{Connection, End};
+use super::{Awaited, Connection, End, Sought};
 use crate::memory::{MapError, Mapping, Protection, is_on_huge_pages};
 use crate::nic::{DisconnectReason, Event, MemoryKey, RegionError};
+use crate::soft::deadlines::Wait;
 use crate::soft::shm::control::{Control, Received, receive, send_control};
 use crate::soft::shm::link::{Fault, LINK_BYTES, Link};
-use crate::soft::shm::regions::RegionPlace;
 use crate::soft::tables::Tables;
 use crate::soft::tables::qps::QpState;
+use crate::soft::tables::socket_turns::{REGION_COST, TURNS_EVERY};
 use rustix::event::epoll::EventFlags;
 use rustix::fs::{SealFlags, fcntl_get_seals};
 use std::io;
@@ -20,14 +21,6 @@ const SOCKET_BURST: u32 = 64;
 ///
 /// Two messages for each region may wait in the peer's outbox, and a socket holds some hundred.
 const ANNOUNCEMENTS_PER_REGION: u32 = 8;
-
-/// Kinds of message that were taken from the socket.
-enum Handled {
-    /// The peer rang the bell.
-    Bell,
-    /// A control message, which was carried out.
-    Control,
-}
 
 impl Connection {
     /// Stops watching the socket, after its end was seen.
@@ -87,14 +80,21 @@ impl Connection {
                 Err(error) => return Err(transport(&error)),
             }
         }
-        let for_room = !self.outbox.is_empty();
-        if self.watched && for_room != self.watched_for_room {
-            let flags = if for_room { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
-            tables
-                .epoll
-                .modify(self.socket.as_fd(), Self::token(self.qp), flags)
-                .map_err(|error| transport(&error))?;
-            self.watched_for_room = for_room;
+        self.watch(tables)
+    }
+
+    /// Makes the epoll watch for what this connection acts on.
+    fn watch(&mut self, tables: &Tables) -> Result<(), End> {
+        let flags = match (self.in_line, self.outbox.is_empty()) {
+            (false, true) => EventFlags::IN,
+            (false, false) => EventFlags::IN | EventFlags::OUT,
+            // Only that the other end is closed, which the epoll tells always: once, since edge-triggered.
+            (true, _) => EventFlags::ET,
+        };
+        if self.watched && flags != self.watched_for {
+            let changed = tables.epoll.modify(self.socket.as_fd(), Self::token(self.qp), flags);
+            changed.map_err(|error| transport(&error))?;
+            self.watched_for = flags;
         }
         Ok(())
     }
@@ -119,40 +119,122 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes the messages that arrived on the socket. `true` where the bell rang.
+    /// Takes messages that arrived on the socket, as many as the peer's process may spend. The connection
+    /// stands in line for the others. `true` where the bell rang, or may have.
+    ///
+    /// A connection that stands in line must have been given its turn.
     pub(in crate::soft::shm) fn listen_to_peer(&mut self, tables: &mut Tables) -> Result<bool, End> {
         self.empty_outbox(tables)?;
+        let (number, now_ns) = (self.source_number, tables.deadlines.now_ns());
         let mut rang = false;
         for _ in 0..SOCKET_BURST {
-            match self.receive_control(tables)? {
-                Some(Handled::Bell) => rang = true,
-                Some(Handled::Control) => {}
-                None => break,
+            let may_take = match self.in_line {
+                false => tables.socket_turns.may_take(number, now_ns),
+                true => tables.socket_turns.may_go_on(number, now_ns),
+            };
+            if !may_take {
+                self.stand_in_line(tables)?;
+                // What waits may be a bell.
+                rang = true;
+                break;
+            }
+            // This end asks for one bell when it no longer polls the connection.
+            let bell_cost = u32::from(self.hot || rang);
+            match self.receive_control(tables, bell_cost)? {
+                Some(is_bell) => rang |= is_bell,
+                None => {
+                    self.awaited = None;
+                    self.leave_line(tables)?;
+                    break;
+                }
             }
         }
-        Ok(rang)
+        let taken = |awaited: &Awaited| awaited.is_taken(self.announcements_seen);
+        self.awaited = self.awaited.filter(|awaited| !taken(awaited));
+        match self.awaited {
+            Some(awaited) if awaited.messages >= announcements_max(tables) => Err(End::PROTOCOL),
+            _ => Ok(rang),
+        }
     }
 
-    /// Takes one message from the socket, and carries out a control message. `None` where there are no more.
-    fn receive_control(&mut self, tables: &mut Tables) -> Result<Option<Handled>, End> {
-        match receive(&self.socket) {
-            Received::Bell => Ok(Some(Handled::Bell)),
+    /// Puts the connection at the end of its process's line, where it does not stand.
+    fn stand_in_line(&mut self, tables: &mut Tables) -> Result<(), End> {
+        tables.socket_turns.stand_in_line(self.source_number, self.qp.index);
+        let deadline = tables.place_of_turns();
+        if tables.deadlines.wait_at(deadline).is_none() {
+            tables.deadlines.set(deadline, Wait::Turn, TURNS_EVERY);
+        }
+        self.in_line = true;
+        self.watch(tables)
+    }
+
+    /// Notes that no message waits for a turn any more.
+    fn leave_line(&mut self, tables: &mut Tables) -> Result<(), End> {
+        self.in_line = false;
+        self.watch(tables)
+    }
+
+    /// Notes that the other end was closed while messages waited for their turn. They are not taken any more:
+    /// whoever left so much would keep its place for long.
+    pub(in crate::soft::shm) fn hangs_up_in_line(&mut self, tables: &mut Tables) {
+        tables.socket_turns.stand_down(self.source_number, self.qp.index);
+        (self.in_line, self.awaited, self.hung_up) = (false, None, true);
+        self.unwatch(tables);
+    }
+
+    /// Whether messages in the socket wait for a turn.
+    pub(in crate::soft::shm) fn is_in_line(&self) -> bool {
+        self.in_line
+    }
+
+    /// Returns how many announcements of the peer were taken.
+    #[cfg(test)]
+    pub(in crate::soft::shm) fn announcements_seen(&self) -> u32 {
+        self.announcements_seen
+    }
+
+    /// Makes this a connection of another source, as far as turns go.
+    #[cfg(test)]
+    pub(in crate::soft::shm) fn set_source(
+        &mut self,
+        tables: &mut Tables,
+        source: crate::soft::source::Source,
+    ) {
+        tables.socket_turns.leave(self.source_number, self.qp.index);
+        self.source_number = tables.socket_turns.join(source);
+    }
+
+    /// Whether a SEND of the peer or a READ of this end waits for announcements.
+    pub(in crate::soft::shm) fn awaits(&self) -> bool {
+        self.awaited.is_some()
+    }
+
+    /// Takes one message from the socket, and carries out a control message. Returns whether it was a bell.
+    /// `None` where there are no more.
+    fn receive_control(&mut self, tables: &mut Tables, bell_cost: u32) -> Result<Option<bool>, End> {
+        let (is_bell, cost) = match receive(&self.socket) {
+            Received::Bell => (true, bell_cost),
             Received::Control(control, file) => {
                 self.carry_out(tables, control, file)?;
-                Ok(Some(Handled::Control))
+                (false, if let Control::Register(_) = control { REGION_COST } else { 1 })
             }
-            Received::Nothing => Ok(None),
+            Received::Nothing => return Ok(None),
             Received::Closed => {
                 self.hung_up = true;
                 self.unwatch(tables);
-                Ok(None)
+                return Ok(None);
             }
             Received::Malformed(files) => {
                 tables.disposal.close_files(self.source, files);
-                Err(End::PROTOCOL)
+                return Err(End::PROTOCOL);
             }
-            Received::NoDescriptor => Err(RegionError::ReceiverFull.into()),
+            Received::NoDescriptor => return Err(RegionError::ReceiverFull.into()),
+        };
+        tables.socket_turns.spend(self.source_number, cost, tables.deadlines.now_ns());
+        if let Some(awaited) = &mut self.awaited {
+            awaited.messages += 1;
         }
+        Ok(Some(is_bell))
     }
 
     fn carry_out(&mut self, tables: &mut Tables, control: Control, file: Option<OwnedFd>) -> Result<(), End> {
@@ -228,8 +310,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns the place of a stretch of the peer's memory, by what the peer has announced up to now. `None`
-    /// where no announced region contains it.
+    /// Returns the place of a stretch of the peer's memory, by what the peer has announced up to now.
     #[inline]
     pub(in crate::soft::shm) fn translate_peer(
         &mut self,
@@ -237,31 +318,52 @@ impl Connection {
         key: u32,
         address: u64,
         bytes: u32,
-    ) -> Result<Option<RegionPlace>, End> {
-        if self.link().peer_announced() != self.announcements_seen {
-            self.take_announcements(tables)?;
+    ) -> Result<Sought, End> {
+        if self.link().peer_announced() != self.announcements_seen && !self.take_announcements(tables)? {
+            return Ok(Sought::Later);
         }
-        Ok(self.peer_regions.translate(key, address, bytes))
+        Ok(self.peer_regions.translate(key, address, bytes).map_or(Sought::Nowhere, Sought::At))
     }
 
+    /// Takes what the peer has announced up to now. `false` where that waits for a turn.
     #[cold]
-    fn take_announcements(&mut self, tables: &mut Tables) -> Result<(), End> {
+    fn take_announcements(&mut self, tables: &mut Tables) -> Result<bool, End> {
+        if self.awaits() {
+            return Ok(false);
+        }
+        if self.hung_up {
+            return Ok(true);
+        }
+        self.empty_outbox(tables)?;
         // Announcements after this point are left to the next call, since a peer that never stops must not
         // hold this thread.
-        let target = self.link().peer_announced();
-        let is_reached = |seen: u32| {
-            // Both counts wrap. A message may be seen before it is counted: then `seen` is ahead.
-            matches!(target.wrapping_sub(seen), 0 | 0x8000_0000..)
-        };
-        self.empty_outbox(tables)?;
-        // A bell that is taken here is not lost: the caller works on the connection, so it is hot.
-        for _ in 0..ANNOUNCEMENTS_PER_REGION * tables.options.regions_max {
-            if is_reached(self.announcements_seen) || self.receive_control(tables)?.is_none() {
-                return Ok(());
+        let announced = self.link().peer_announced();
+        self.awaited = Some(Awaited { announced, messages: 0 });
+        let (number, now_ns) = (self.source_number, tables.deadlines.now_ns());
+        while let Some(awaited) = self.awaited.filter(|awaited| !awaited.is_taken(self.announcements_seen)) {
+            if awaited.messages >= announcements_max(tables) {
+                return Err(End::PROTOCOL);
+            }
+            if self.in_line {
+                return Ok(false);
+            }
+            if !tables.socket_turns.may_take(number, now_ns) {
+                self.stand_in_line(tables)?;
+                return Ok(false);
+            }
+            // A bell that is taken here is not lost: the caller works on the connection, so it is hot.
+            if self.receive_control(tables, 1)?.is_none() {
+                break;
             }
         }
-        if is_reached(self.announcements_seen) { Ok(()) } else { Err(End::PROTOCOL) }
+        self.awaited = None;
+        Ok(true)
     }
+}
+
+/// Returns how many messages are taken for one address, at most.
+fn announcements_max(tables: &Tables) -> u32 {
+    ANNOUNCEMENTS_PER_REGION * tables.options.regions_max
 }
 
 /// Makes the end of a connection whose socket failed with this error.

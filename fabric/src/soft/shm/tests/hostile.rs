@@ -1,6 +1,7 @@
 //! Tests of peers that break the protocol over `shm:`: each loses its own connection, and other connections
 //! are served.
 
+use super::super::connection::Sought;
 use super::super::control::{Control, Received, receive, send_control};
 use super::super::link::{LINK_BYTES, Link, SendItem, source};
 use super::super::listener::connect_to;
@@ -234,8 +235,10 @@ fn announcements_are_taken_up_to_the_count_seen_and_no_more_than_a_nic_could_mak
     let memory = SharedMemory::new("jet-test", 4096, false).unwrap();
     let is_known = |place: &mut Place, key| {
         let nic = &mut place.host.nic;
+        nic.tables.deadlines.begin_poll(place.host.now_ns);
         let found = nic.shm.get(qp).unwrap().translate_peer(&mut nic.tables, key, 0, 1);
-        found.map(|found| found.is_some()).map_err(|end| end.reason)
+        nic.tables.deadlines.end_poll();
+        found.map(|found| matches!(found, Sought::At(_))).map_err(|end| end.reason)
     };
     for key in 1..=3 {
         assert!(send_control(&socket, Control::Register(key), Some(memory.as_fd())).unwrap());

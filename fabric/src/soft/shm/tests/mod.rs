@@ -1,12 +1,13 @@
 //! Tests of what is particular to `shm:`: the handshake, staging, keys, sleep, ends. Peers that break the
 //! protocol are in [`hostile`], those that say nothing in [`strangers`], files that do not close in
-//! [`files`], deadlines in [`deadlines`], regions with holes in [`sparse`].
+//! [`files`], deadlines in [`deadlines`], regions with holes in [`sparse`], messages without end in [`turns`].
 
 mod deadlines;
 mod files;
 mod hostile;
 mod sparse;
 mod strangers;
+mod turns;
 
 use super::connection::Connection;
 use super::control::{Control, Received, receive, send_control};
