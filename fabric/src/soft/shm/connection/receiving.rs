@@ -44,6 +44,8 @@ impl Connection {
             let Some(item) = self.link().incoming.pop()? else { break };
             if !self.land(tables, &item)? {
                 self.link().incoming.put_back();
+                // It waits for no entry.
+                self.rnr_ends(tables);
                 break;
             }
             self.received = self.received.wrapping_add(1);

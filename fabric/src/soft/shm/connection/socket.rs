@@ -133,9 +133,9 @@ impl Connection {
                 true => tables.socket_turns.may_go_on(number, now_ns),
             };
             if !may_take {
+                // What woke this end may be a bell. In line nothing wakes it.
+                rang |= !self.in_line;
                 self.stand_in_line(tables)?;
-                // What waits may be a bell.
-                rang = true;
                 break;
             }
             // This end asks for one bell when it no longer polls the connection.

@@ -276,6 +276,26 @@ fn a_send_whose_region_waits_for_a_turn_stays_in_the_ring_and_lets_the_receiver_
     assert_eq!(place.host.bytes_in_slab(1, 1), [9]);
 }
 
+#[test]
+fn who_stands_in_line_goes_cold_and_turns_do_not_warm_it() {
+    let mut place = Place::new(SoftOptions::default());
+    let mut peer = Peer::new(&mut place);
+    peer.stands_in_line(&mut place);
+    for _ in 0..3 {
+        until("cold", || {
+            place.host.turn();
+            place.host.nic.shm.hot.is_empty()
+        });
+        peer.announce(u32::MAX);
+        let before = peer.taken(&mut place.host);
+        // 1 ms has enough for a turn, of which the socket has more.
+        place.host.now_ns += 1_000_000;
+        place.host.turn();
+        assert!(peer.taken(&mut place.host) > before && place.host.nic.tables.socket_turns.has_line());
+        assert!(place.host.nic.shm.hot.is_empty(), "it announces, and rings no bell");
+    }
+}
+
 /// Lets time pass until all was taken that a peer announced.
 fn drain(place: &mut Place, peer: &mut Peer) {
     until("all taken", || {
