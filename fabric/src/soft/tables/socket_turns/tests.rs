@@ -121,20 +121,22 @@ fn nobody_goes_past_those_in_line() {
 #[test]
 fn who_comes_back_has_spent_what_it_had_spent_and_a_source_that_is_gone_takes_no_place() {
     let mut turns = SocketTurns::default();
-    let mut number = turns.join(source(1));
-    let mut spent = 0;
-    for _ in 0..1_000 {
-        if turns.may_take(number, 0) {
-            turns.spend(number, REGION_COST, 0);
-            spent += REGION_COST;
+    let (mut number, mut spent) = (turns.join(source(1)), 0);
+    // It never stands in line, and comes back instead.
+    for at in 0..10_000 {
+        let now_ns = 7 + at * MS / 10;
+        while turns.may_take(number, now_ns) {
+            turns.spend(number, 1, now_ns);
+            spent += 1;
         }
         turns.leave(number, 0);
         number = turns.join(source(1));
     }
-    assert!(spent <= OF_ALL.saved, "{spent}");
+    let share = 1_000 * per_ms(OF_SOURCE);
+    assert!((share..=share + u64::from(OF_SOURCE.saved) + 1).contains(&spent), "{spent} of {share}");
     turns.leave(number, 0);
     for other in 2..1_000 {
-        let now_ns = u64::from(other) * MS;
+        let now_ns = u64::from(1_000 + other) * MS;
         let number = turns.join(source(other));
         turns.spend(number, 1, now_ns);
         turns.leave(number, 0);
