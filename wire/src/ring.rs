@@ -285,8 +285,8 @@ impl<T: Item> Consumer<T> {
         Ok(Some(item))
     }
 
-    /// Undoes the last [`Self::pop`] since [`Self::advance`]: its item is the oldest again. The producer, which
-    /// may be hostile, can have changed the item when it is popped again.
+    /// Undoes the last [`Self::pop`] since [`Self::advance`]: its item is the oldest again. The producer,
+    /// which may be hostile, can have changed the item when it is popped again.
     ///
     /// # Panics
     /// Where nothing was popped since then.

@@ -1,6 +1,7 @@
 //! Tests of what is particular to `shm:`: the handshake, staging, keys, sleep, ends. Peers that break the
 //! protocol are in [`hostile`], those that say nothing in [`strangers`], files that do not close in
-//! [`files`], deadlines in [`deadlines`], regions with holes in [`sparse`], messages without end in [`turns`].
+//! [`files`], deadlines in [`deadlines`], regions with holes in [`sparse`], messages without end in
+//! [`turns`].
 
 mod deadlines;
 mod files;
