@@ -51,15 +51,22 @@ pub(crate) struct Reserve {
 impl Reserve {
     /// Returns the sizes for a receiver with this configuration; `None` where the escape is off.
     pub fn of(config: &Config) -> Option<Self> {
-        let Config { pool_slabs, sessions_max, srq_floor_slabs, .. } = *config;
+        let Config { pool_slabs, srq_slabs, sessions_max, srq_floor_slabs, .. } = *config;
+        let read_share = pool_slabs - srq_slabs;
         let fragment = config.fragment_bytes / SLAB_BYTES_U32;
-        config.escape.enabled.then(|| Self::new(pool_slabs, fragment, sessions_max, srq_floor_slabs))
+        config
+            .escape
+            .enabled
+            .then(|| Self::new((pool_slabs, read_share), fragment, sessions_max, srq_floor_slabs))
     }
 
-    /// Returns the sizes for a pool of `total` slabs and so many sessions.
-    fn new(total: u32, fragment: u32, sessions: u32, srq_floor: u32) -> Self {
-        // In a small pool the reserve would leave too little for what it is kept for.
-        let for_sessions = sessions.saturating_mul(PER_SESSION).min(total / 16);
+    /// Returns the sizes for a pool of `total` slabs, of which `read_share` are not configured for the SRQ,
+    /// and so many sessions.
+    fn new((total, read_share): (u32, u32), fragment: u32, sessions: u32, srq_floor: u32) -> Self {
+        // In a small pool the reserve would leave too little for what it is kept for. A fragment beside it
+        // must fit the READ share, or nobody would ever have more than a loan.
+        let spare = read_share.saturating_sub(3 * fragment);
+        let for_sessions = sessions.saturating_mul(PER_SESSION).min(total / 16).min(spare);
         let little = (srq_floor + 2 * fragment + for_sessions).min(total / 4);
         Self { fragment, for_sessions, srq_floor, little, quarantine: total / QUARANTINE_PART }
     }
@@ -201,7 +208,7 @@ mod tests {
 
     /// The default pool: 3,072 slabs, fragments of 64, 64 sessions, an SRQ floor of 128.
     fn reserve() -> Reserve {
-        Reserve::new(3072, 64, 64, 128)
+        Reserve::new((3072, 2048), 64, 64, 128)
     }
 
     #[test]
@@ -235,7 +242,7 @@ mod tests {
     #[test]
     fn a_small_pool_keeps_most_of_itself() {
         for total in [8, 64, 192, 256] {
-            let reserve = Reserve::new(total, 16, 64, 8);
+            let reserve = Reserve::new((total, total * 2 / 3), 16, 64, 8);
             assert!(reserve.for_sessions <= total / 16 && reserve.little <= total / 4);
             assert!(reserve.read_floor(total) <= 16.max(total / 8));
         }

@@ -58,7 +58,7 @@ impl World {
     /// Ends a connection. Its work is flushed some time later, and the other end hears of it.
     pub(super) fn end(&mut self, end: End, reason: DisconnectReason) {
         let Some(pair) = self.qp(end).filter(|pair| pair.state.stands()) else { return };
-        let (peer, is_cut) = (pair.peer, pair.is_cut);
+        let (peer, is_cut, outcomes_from_ns) = (pair.peer, pair.is_cut, pair.outcomes_from_ns);
         let was_up = matches!(pair.state, State::Up | State::Leaving);
         pair.state = State::Ended(reason);
         pair.inbound.clear();
@@ -67,7 +67,8 @@ impl World {
                 self.leave_on_the_way(end, peer);
             }
             if !is_cut && reason != DisconnectReason::Peer {
-                self.tell(peer, What::HungUp);
+                // What this end has answered comes first.
+                self.tell_from(outcomes_from_ns, peer, What::HungUp);
             }
         }
         let span_ns = self.one_to(self.conditions.flush_ns);

@@ -14,9 +14,9 @@ const ACK_BYTES: u64 = 32;
 
 /// What became of the first request that waits at an end.
 enum Taken {
-    /// It was carried out, and this is its outcome. It is known at the other end once so many bytes have come
-    /// there.
-    Outcome(Status, u64),
+    /// It was carried out, and this is its outcome at the other end, once so many bytes have come there.
+    /// `failed`: the connection ends at this end, too.
+    Outcome { status: Status, bytes: u64, failed: Option<Status> },
     /// There is no SRQ entry for it.
     Waits,
     /// It is gone with its sender.
@@ -149,11 +149,15 @@ impl World {
             match self.take_request(end, peer, number) {
                 Taken::Waits => return self.wait_for_entry(end, peer, number),
                 Taken::Lost => {}
-                Taken::Outcome(status, bytes) => {
+                Taken::Outcome { status, bytes, failed } => {
                     let leaves_ns = self.leaves(end.nic, bytes);
                     if let Some(pair) = self.qp(end) {
                         let at_ns = pair.arrives_ns(leaves_ns, true);
                         self.at(at_ns, peer, What::Outcome { number, status });
+                    }
+                    if let Some(failed) = failed {
+                        // Behind the outcome, which comes over the connection itself.
+                        return self.end(end, DisconnectReason::WorkRequest(failed));
                     }
                 }
             }
@@ -174,7 +178,13 @@ impl World {
         };
         match kind {
             Kind::Send { payload } => match self.take_send(end, peer, number, late.as_ref(), payload) {
-                Some(status) => Taken::Outcome(status, ACK_BYTES),
+                Some(status) => {
+                    let failed = (status != Status::Success).then_some(status);
+                    // The sender hears of what is its own fault, or of the length.
+                    let is_ours = status == Status::LocalProtection;
+                    let status = if is_ours { Status::Other(REMOTE_OPERATION) } else { status };
+                    Taken::Outcome { status, bytes: ACK_BYTES, failed }
+                }
                 None => {
                     if let Some(wqe) = late {
                         self.late.insert((peer, number), wqe);
@@ -183,10 +193,11 @@ impl World {
                 }
             },
             Kind::Read { address, key, bytes } => {
-                match self.device(end.nic).regions.remote(key, address, bytes) {
-                    Ok(_) => Taken::Outcome(Status::Success, ACK_BYTES + bytes),
-                    Err(NoAccess) => Taken::Outcome(Status::RemoteAccess, ACK_BYTES),
-                }
+                let (status, bytes) = match self.device(end.nic).regions.remote(key, address, bytes) {
+                    Ok(_) => (Status::Success, ACK_BYTES + bytes),
+                    Err(NoAccess) => (Status::RemoteAccess, ACK_BYTES),
+                };
+                Taken::Outcome { status, bytes, failed: None }
             }
         }
     }
@@ -216,11 +227,7 @@ impl World {
             at_end.counters.bytes_in += HEADER_BYTES as u64 + u64::from(payload_bytes);
         }
         self.wake(end.nic);
-        if status != Status::Success {
-            self.end(end, DisconnectReason::WorkRequest(status));
-        }
-        // The sender hears of what is its own fault, or of the length.
-        Some(if status == Status::LocalProtection { Status::Other(REMOTE_OPERATION) } else { status })
+        Some(status)
     }
 
     fn wait_for_entry(&mut self, end: End, peer: End, number: u64) {

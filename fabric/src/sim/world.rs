@@ -82,9 +82,15 @@ impl World {
 
     /// Lets something happen at an end once a message of connection management has come there.
     pub fn tell(&mut self, end: End, what: What) {
+        self.tell_from(0, end, what);
+    }
+
+    /// Does the same, not before a time.
+    pub fn tell_from(&mut self, from_ns: u64, end: End, what: What) {
         let Conditions { latency_ns, jitter_ns, kernel_ns, .. } = self.conditions;
         let span_ns = latency_ns + self.up_to(jitter_ns) + self.up_to(kernel_ns);
-        self.after(span_ns, end, what);
+        let at_ns = self.now_ns.saturating_add(span_ns).max(from_ns);
+        self.at(at_ns, end, what);
     }
 
     /// Returns when something of so many bytes that leaves a device now is at the other end of the wire.

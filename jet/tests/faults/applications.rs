@@ -272,8 +272,8 @@ fn a_segment_scribbled_over_costs_its_own_session_only() {
             let (code, message) = said.expect("it says why");
             assert_eq!(code, ErrorCode::BadRequest, "{way:?}: {message}");
             for status in sender.ends(sent) {
-                // A random release may end the session's own messages in any way. What the session holds may be
-                // so much that no further small message is taken.
+                // A random release may end the session's own messages in any way. What the session holds may
+                // be so much that no further small message is taken.
                 assert!(
                     matches!(
                         status,

@@ -165,7 +165,8 @@ fn thousands_of_applications_are_all_in_the_status() {
     let raised = setrlimit(Resource::Nofile, Rlimit { current: enough, maximum: enough });
     raised.expect("this test wants ulimit -Hn of 16384, or root");
     let rig = Rig::start(&["limits.sessions=4096", "session.slots=128", "session.messages=128"]);
-    // One process has at most three quarters of them. The connection keeps a session open. The session's descriptors are not needed here.
+    // One process has at most three quarters of them. The connection keeps a session open. The session's
+    // descriptors are not needed here.
     let sessions: Vec<_> = (0..SESSIONS)
         .map(|n| {
             let mut connection = ControlConnection::connect(&rig.control()).unwrap();
