@@ -32,9 +32,15 @@ impl Crowd {
         let address = host.address().parse().unwrap();
         let options = SenderOptions { region_bytes: 4096, ..SenderOptions::new(address, "store") };
         let mut sender = Sender::connect(options).expect("the daemon listens");
-        let held = (FIRST..SHARE).map(|_| sender.buffer(4096).expect("few regions of its own")).collect();
+        let mut held: Vec<_> =
+            (FIRST..SHARE).map(|_| sender.buffer(4096).expect("few regions of its own")).collect();
+        // Regions are taken in their order, and a message out of the last one once it was taken.
+        let last = held.pop().expect("there are some");
+        sender.send_small_buffer(1, b"", last, 4096).expect("room for a message");
+        let ended = until("the daemon to have them", || sender.poll());
+        held.extend(ended.buffer);
         let mut crowd = Self { sender, _held: held };
-        until("the daemon to have them", || {
+        until("one sender", || {
             crowd.turn();
             host.status().filter(|status| status.peer_count == 1)
         });
