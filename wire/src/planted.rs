@@ -1,5 +1,5 @@
 //! Bugs that are planted on purpose, so that the simulator can show that it finds them. They are compiled
-//! only with `--cfg jet_planted`, which no build that ships has: [`planted!`](crate::planted) is `false`
+//! only with `--cfg jet_planted`, which no build that ships has: [`planted!`](crate::planted!) is `false`
 //! there.
 
 /// A bug that can be planted.
