@@ -18,10 +18,10 @@ const DESCRIPTORS: u64 = 96;
 const SHARE: usize = 36;
 /// Regions that a sender announces before it has buffers.
 const FIRST: usize = 1;
-const FILE_BYTES: usize = 80 << 20;
+const FILE_BYTES: usize = 160 << 20;
 
-/// A sender that holds so many regions that few are left to `jet send`: enough to connect, and too few for 64
-/// pieces that wait to be read, in 16 regions. (A file is closed when its region is read.)
+/// A sender that holds so many regions that few are left to `jet send`: enough to connect, and too few for
+/// 128 pieces that wait to be read, in 32 regions. (A file is closed when its region is read.)
 struct Crowd {
     sender: Sender,
     _held: Vec<SendBuffer>,
@@ -59,7 +59,7 @@ fn start(host: &Host, retry_for: &str) -> ([Process; 3], Crowd) {
     let crowd = Crowd::come(host);
     let file = host.path("file");
     fs::write(&file, test_bytes(1, FILE_BYTES)).unwrap();
-    let options = ["--in-flight", "64", "--piece-bytes", "1048576", "--retry-for", retry_for];
+    let options = ["--in-flight", "128", "--piece-bytes", "1048576", "--retry-for", retry_for];
     let send = host.send(&[&file], &options);
     ([daemon, recv, send], crowd)
 }
