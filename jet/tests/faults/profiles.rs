@@ -5,7 +5,7 @@
 //! environment names, the profile applies beside the device's own limits.
 
 use crate::children::Role;
-use crate::rig::{Rig, SIZES_ON_SMALLEST, nic_threads, random_for};
+use crate::rig::{Actor, Rig, SIZES_ON_SMALLEST, nic_threads, random_for};
 use crate::traffic::Traffic;
 use jet_client::send::{AckStatus, SendConnectError, Sender, SenderOptions};
 use jet_fabric::Address;
@@ -14,6 +14,7 @@ use jet_fabric::nic::Nic;
 use jet_fabric::soft::threaded::{Threaded, ThreadedOptions};
 use jet_fabric::soft::{SoftNic, SoftOptions};
 use jet_test_support::device::fabrics;
+use jet_test_support::waiting::until;
 use jet_wire::message::hello::Refusal;
 use std::collections::HashMap;
 
@@ -257,17 +258,35 @@ fn a_daemon_that_asks_too_much_of_a_device_says_of_what_and_which_key_to_lower()
     }
 }
 
+/// Connects a sender with a message that its application keeps: a sender that is idle makes room for others
+/// that come.
+fn connect_and_keep_busy(
+    address: &Address,
+    senders: &mut Vec<Sender>,
+    keeper: &Actor,
+) -> Result<(), SendConnectError> {
+    let mut sender = Sender::connect(Rig::sender_options(address, "store"))?;
+    sender.send_small(0, b"", b"kept").expect("taken");
+    senders.push(sender);
+    until("the message", || {
+        for sender in senders.iter_mut() {
+            assert!(sender.poll().is_none(), "a message that is kept has no end");
+        }
+        (keeper.reported("begun") == senders.len()).then_some(())
+    });
+    Ok(())
+}
+
 #[test]
 fn who_comes_beyond_a_devices_connections_is_told_so() {
     let rig = daemon_on(SMALLEST, nic_threads()[0]);
-    let _app = rig.application(Role::Consumer, "store");
+    let keeper = rig.application(Role::Keeper, "store");
     // Of 64 connections 8 are kept for telling further senders that there is no room.
     let mut senders: Vec<Sender> = Vec::new();
     for address in rig.fabrics() {
         let refused = loop {
-            match Sender::connect(Rig::sender_options(&address, "store")) {
-                Ok(sender) => senders.push(sender),
-                Err(error) => break error,
+            if let Err(error) = connect_and_keep_busy(&address, &mut senders, &keeper) {
+                break error;
             }
         };
         assert_eq!(senders.len(), 56, "{address}");
