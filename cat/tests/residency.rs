@@ -67,7 +67,10 @@ struct Witness {
     region: Region,
     /// Duration in ticks that 95 of 100 touches of its lines reach or exceed when memory serves them.
     memory_ticks: u64,
+    /// Pages in the order in which their lines are timed, made anew once all were.
+    order: Vec<usize>,
     next: usize,
+    random: u64,
 }
 
 /// Lines that the witness times before a round's touches, and again after them.
@@ -81,7 +84,9 @@ const GONE_SHARE_MAX: f64 = GONE_MAX as f64 / (2 * PROBES) as f64;
 
 impl Witness {
     fn new() -> Self {
-        let mut witness = Self { region: Region::zeroed(1 << 20).unwrap(), memory_ticks: 0, next: 0 };
+        let region = Region::zeroed(1 << 20).unwrap();
+        let order = (0..region.pages()).collect();
+        let mut witness = Self { region, memory_ticks: 0, order, next: 0, random: 1 };
         let mut memory = Vec::new();
         for _ in 0..8 {
             flush(&witness.region, |_| true);
@@ -92,10 +97,27 @@ impl Witness {
         witness
     }
 
+    /// Returns a page, each once before one comes again. Their order is random: at a fixed distance from page
+    /// to page some prefetchers (those of Zen 5) read the line before it is timed.
+    fn page(&mut self) -> usize {
+        if self.next.is_multiple_of(self.order.len()) {
+            self.next = 0;
+            for last in (1..self.order.len()).rev() {
+                // xorshift64, Marsaglia 2003.
+                self.random ^= self.random << 13;
+                self.random ^= self.random >> 7;
+                self.random ^= self.random << 17;
+                self.order.swap(last, usize::try_from(self.random % (last as u64 + 1)).unwrap());
+            }
+        }
+        self.next += 1;
+        self.order[self.next - 1]
+    }
+
     /// Times one line, in another page each time. Another line of the page is read before, to fill the TLB.
     fn probe(&mut self) -> u64 {
-        self.next = (self.next + 97) % self.region.pages();
-        let page = self.region.base().wrapping_add(self.next * PAGE_BYTES);
+        let page = self.page();
+        let page = self.region.base().wrapping_add(page * PAGE_BYTES);
         let line = page.wrapping_add(8 * LINE_BYTES);
         // SAFETY: both bytes lie in this test's own region; fences and the counter are on every x86_64.
         unsafe {
