@@ -19,6 +19,7 @@
 //! a session holds.
 
 mod after_slow;
+mod deferred;
 mod footprint;
 mod footprint_window;
 mod peers;
@@ -45,6 +46,7 @@ use crate::time::TurnTime;
 use after_slow::AfterSlow;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use deferred::Deferred;
 use jet_escape::Pressure;
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 use reading::{Out, Reading};
@@ -85,6 +87,8 @@ pub(crate) struct Admission<P> {
     reserve: Option<Reserve>,
     /// Messages by class.
     queues: Box<[ClassQueue]>,
+    /// Messages of suspended sessions, by class.
+    deferred: Box<[Deferred]>,
     shares: Shares,
     requests: Requests,
     /// Messages that are being read.
@@ -123,6 +127,7 @@ impl<P: GrantPolicy> Admission<P> {
                 long_bytes: u64::from(config.pool_slabs) * SLAB_BYTES as u64 / 2,
             },
             queues: (0..config.classes).map(|_| ClassQueue::new(peers)).collect(),
+            deferred: (0..config.classes).map(|_| Deferred::new(config.sessions_max, peers)).collect(),
             reserve: Reserve::of(config),
             shares: Shares::new(config),
             requests: Requests::new(peers, config.sessions_max),
@@ -293,14 +298,15 @@ impl<P: GrantPolicy> Admission<P> {
         let mut room = pool.read_room(wanted, view.srq_needed());
         let in_flight = InFlight { reads: reads_in_use, bytes: self.in_flight_bytes };
         let mut passed = 0;
+        let mut first_without_window = None;
         // Each peer twice, for its turn may begin with the first visit.
         for _ in 0..2 * self.queues[class].turns() {
             if passed > 2 * self.limits.reads_max {
                 // The others have their turns with the next event.
                 return None;
             }
-            let peer = self.queues[class].next_turn(|peer| self.reading.is_out(peer))?;
-            let first = self.queues[class].first_running(peer)?;
+            let Some(peer) = self.queues[class].next_turn(|peer| self.reading.is_out(peer)) else { break };
+            let Some(first) = self.queues[class].first_running(peer) else { break };
             let first_bytes = self.fragment_of(first, messages);
             if !self.queues[class].may_use(peer, first_bytes, self.limits.fragment_bytes) {
                 continue;
@@ -328,6 +334,7 @@ impl<P: GrantPolicy> Admission<P> {
                 Turn::AfterAny => {
                     self.waits_for = ReadsWaitFor::Window;
                     self.queues[class].pass();
+                    first_without_window.get_or_insert(peer);
                     passed += 1;
                     continue;
                 }
@@ -353,6 +360,11 @@ impl<P: GrantPolicy> Admission<P> {
             // Each run will need a slot.
             let slots = view.slots_left(messages[message].session);
             return Some(Grant { message, share, slabs: slabs.min(room_left).min(slots), bytes });
+        }
+        // The window has room for nobody, so nobody has lost a turn. Otherwise the turns would come round
+        // with each event, and somebody could be passed over each time that there is room.
+        if let Some(peer) = first_without_window {
+            self.queues[class].return_to(peer);
         }
         None
     }
@@ -486,8 +498,8 @@ impl<P: GrantPolicy> Admission<P> {
     /// search.
     pub fn unlink_deferred(&mut self, session: u32, messages: &mut Messages) {
         for class in 0..self.queues.len() {
-            while let Some(message) = self.suspensions[session as usize].queued[class].deferred.pop(messages)
-            {
+            let mut all = self.deferred[class].take_all(session, messages);
+            while let Some(message) = all.pop(messages) {
                 self.unlinked(message, messages);
             }
         }
@@ -536,11 +548,7 @@ impl<P: GrantPolicy> Admission<P> {
 
     /// Returns the number of messages that wait for admission, or are deferred with a suspended session.
     pub fn waiting(&self) -> u32 {
-        let deferred = self
-            .suspensions
-            .iter()
-            .flat_map(|suspension| suspension.queued.iter())
-            .map(|queued| queued.deferred.len());
+        let deferred = self.deferred.iter().map(Deferred::all);
         self.queues.iter().map(ClassQueue::waiting).chain(deferred).sum()
     }
 }

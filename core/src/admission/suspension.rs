@@ -19,28 +19,10 @@
 use super::policy::GrantPolicy;
 use super::{Admission, View};
 use crate::config::CLASSES_MAX;
-use crate::index::NONE;
 use crate::messages::{MessageList, MessageState, Messages};
 use crate::pool::Pool;
 use alloc::boxed::Box;
 use jet_escape::Pressure;
-
-/// A session's messages of one class that were not admitted.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Queued {
-    /// Number of the messages that are in the class's queue.
-    pub waiting: u32,
-    /// Messages of the session that are not in the class's queue: they wait until the session is no longer
-    /// suspended, or until their class's queue has a place for them.
-    pub deferred: MessageList,
-    /// The last deferred message that left its class's queue since the session was suspended. The next such
-    /// message goes behind it.
-    deferred_last: u32,
-}
-
-impl Queued {
-    const NOTHING: Self = Self { waiting: 0, deferred: MessageList::EMPTY, deferred_last: NONE };
-}
 
 /// The suspension of one session.
 #[derive(Clone, Debug)]
@@ -54,9 +36,9 @@ pub(super) struct Suspension {
     reviewed: bool,
     /// Number of messages that wait for admission and had begun to arrive before they were deferred.
     begun: u32,
-    /// The session's messages that were not admitted, by class. They are boxed so that the fields that every
-    /// message reads lie close together.
-    pub queued: Box<[Queued; CLASSES_MAX]>,
+    /// Messages of the session that are in their classes' queues, by class. They are boxed so that the fields
+    /// that every message reads lie close together.
+    pub waiting: Box<[u32; CLASSES_MAX]>,
 }
 
 impl Default for Suspension {
@@ -66,19 +48,15 @@ impl Default for Suspension {
             for_its_application: false,
             reviewed: false,
             begun: 0,
-            queued: Box::new([Queued::NOTHING; CLASSES_MAX]),
+            waiting: Box::new([0; CLASSES_MAX]),
         }
     }
 }
 
 impl Suspension {
-    fn has_deferred(&self) -> bool {
-        self.queued.iter().any(|queued| queued.deferred.len() > 0)
-    }
-
     /// Forgets all messages of the session that wait.
-    pub fn forget_queued(&mut self) {
-        *self.queued = [Queued::NOTHING; CLASSES_MAX];
+    pub fn forget_waiting(&mut self) {
+        *self.waiting = [0; CLASSES_MAX];
         self.begun = 0;
     }
 }
@@ -159,13 +137,13 @@ impl<P: GrantPolicy> Admission<P> {
     /// there yet.
     pub fn enqueue(&mut self, now_ns: u64, message: u32, messages: &mut Messages) {
         let (peer, class) = (messages[message].peer, messages[message].class());
-        let queued = &mut self.suspensions[messages[message].session as usize].queued[class];
-        if queued.deferred.len() > 0 {
+        let session = messages[message].session;
+        if self.deferred[class].len(session) > 0 {
             messages[message].state = MessageState::Deferred;
-            queued.deferred.push(messages, message);
+            self.deferred[class].push(message, messages);
         } else {
             messages[message].state = MessageState::Waiting;
-            queued.waiting += 1;
+            self.suspensions[session as usize].waiting[class] += 1;
             self.queues[class].wait_from(now_ns);
             self.queues[class].push_waiting(message, messages);
             self.offer(class, peer);
@@ -177,7 +155,7 @@ impl<P: GrantPolicy> Admission<P> {
         let begun = u32::from(messages.transfer(message).requested > 0);
         let record = &messages[message];
         let suspension = &mut self.suspensions[record.session as usize];
-        suspension.queued[record.class()].waiting += 1;
+        suspension.waiting[record.class()] += 1;
         suspension.begun += begun;
     }
 
@@ -187,7 +165,7 @@ impl<P: GrantPolicy> Admission<P> {
         let begun = u32::from(messages.transfer(message).requested > 0);
         let record = &messages[message];
         let suspension = &mut self.suspensions[record.session as usize];
-        suspension.queued[record.class()].waiting -= 1;
+        suspension.waiting[record.class()] -= 1;
         suspension.begun -= begun;
     }
 
@@ -213,35 +191,23 @@ impl<P: GrantPolicy> Admission<P> {
         self.queues[class].take_running(message, messages);
         self.leave_running(message, messages);
         messages[message].state = MessageState::Deferred;
-        let queued = &mut self.suspensions[messages[message].session as usize].queued[class];
-        queued.deferred.push_front(messages, message);
-        if queued.deferred_last == NONE {
-            queued.deferred_last = message;
-        }
+        self.deferred[class].push_running(message, messages);
     }
 
     /// Defers a message that has just left the queue of its class. It goes before the session's later
     /// deferred messages.
     fn defer(&mut self, message: u32, messages: &mut Messages) {
-        let record = &mut messages[message];
-        record.state = MessageState::Deferred;
-        let queued = &mut self.suspensions[record.session as usize].queued[record.class()];
-        let last = core::mem::replace(&mut queued.deferred_last, message);
-        if last == NONE {
-            queued.deferred.push_front(messages, message);
-        } else {
-            queued.deferred.insert_after(messages, last, message);
-        }
+        messages[message].state = MessageState::Deferred;
+        self.deferred[messages[message].class()].push_waiting(message, messages);
     }
 
-    /// Takes a deferred message out of its session's list.
+    /// Takes a deferred message out of its session's line.
     pub(super) fn take_deferred(&mut self, message: u32, messages: &mut Messages) {
-        let record = &messages[message];
-        let queued = &mut self.suspensions[record.session as usize].queued[record.class()];
-        queued.deferred.take_one(messages, message);
-        if queued.deferred_last == message {
-            queued.deferred_last = NONE;
-        }
+        self.deferred[messages[message].class()].take_one(message, messages);
+    }
+
+    fn has_deferred(&self, session: u32) -> bool {
+        self.deferred.iter().any(|deferred| deferred.len(session) > 0)
     }
 
     /// Returns the class's next message to admit, and its peer. Messages before it whose sessions may not
@@ -299,11 +265,10 @@ impl<P: GrantPolicy> Admission<P> {
             frees_senders |= self.resume(session, messages);
             self.requeue_deferred(session, messages);
             self.read_on_awaited(session, messages, pool, view);
-            let suspension = &mut self.suspensions[session as usize];
-            if suspension.has_deferred() || suspension.begun > 0 {
+            if self.has_deferred(session) || self.suspensions[session as usize].begun > 0 {
                 position += 1;
             } else {
-                suspension.reviewed = false;
+                self.suspensions[session as usize].reviewed = false;
                 self.reviewed.swap_remove(position);
             }
         }
@@ -317,8 +282,8 @@ impl<P: GrantPolicy> Admission<P> {
         view: &impl View,
     ) -> bool {
         let for_its_application = self.is_due_to_its_application(session, view);
+        self.waits_for_room |= !for_its_application && self.has_deferred(session);
         let suspension = &mut self.suspensions[session as usize];
-        self.waits_for_room |= !for_its_application && suspension.has_deferred();
         let frees_senders = core::mem::replace(&mut suspension.for_its_application, for_its_application)
             && !for_its_application;
         self.read_on_awaited(session, messages, pool, view);
@@ -335,8 +300,8 @@ impl<P: GrantPolicy> Admission<P> {
             return false;
         }
         for class in 0..self.queues.len() {
-            self.suspensions[session as usize].queued[class].deferred_last = NONE;
-            let mut back = self.split_deferred(session, class, messages);
+            self.deferred[class].resume(session);
+            let mut back = self.deferred[class].take_turns(session, self.limits.reads_max, messages);
             let mut reversed = MessageList::EMPTY;
             while let Some(message) = back.pop(messages) {
                 reversed.push_front(messages, message);
@@ -367,20 +332,14 @@ impl<P: GrantPolicy> Admission<P> {
     /// more. What other sessions requested meanwhile goes first.
     fn requeue_deferred(&mut self, session: u32, messages: &mut Messages) {
         for class in 0..self.queues.len() {
-            if self.suspensions[session as usize].queued[class].waiting > 0 {
+            if self.suspensions[session as usize].waiting[class] > 0 {
                 continue;
             }
-            let mut back = self.split_deferred(session, class, messages);
+            let mut back = self.deferred[class].take_turns(session, self.limits.reads_max, messages);
             while let Some(message) = back.pop(messages) {
                 self.requeue(message, false, messages);
             }
         }
-    }
-
-    /// Takes the first deferred messages of a class, as many as could run at once.
-    fn split_deferred(&mut self, session: u32, class: usize, messages: &mut Messages) -> MessageList {
-        let queued = &mut self.suspensions[session as usize].queued[class];
-        queued.deferred.split_front(messages, self.limits.reads_max)
     }
 
     /// Reads on the message that the session's application waits for, if it is not being read. The messages
@@ -421,8 +380,8 @@ impl<P: GrantPolicy> Admission<P> {
 
     /// Returns whether messages of the session wait for admission.
     pub fn has_queued(&self, session: u32) -> bool {
-        let queued = &self.suspensions[session as usize].queued;
-        queued.iter().any(|queued| queued.waiting + queued.deferred.len() > 0)
+        self.has_deferred(session)
+            || self.suspensions[session as usize].waiting.iter().any(|waiting| *waiting > 0)
     }
 
     /// Returns whether a session is suspended because the pool has no room for what waits.
@@ -435,6 +394,6 @@ impl<P: GrantPolicy> Admission<P> {
     pub fn reset(&mut self, session: u32) {
         let suspension = &mut self.suspensions[session as usize];
         (suspension.suspended, suspension.for_its_application) = (false, false);
-        suspension.forget_queued();
+        suspension.forget_waiting();
     }
 }

@@ -326,6 +326,16 @@ impl ClassQueue {
         self.turns.rotate();
     }
 
+    /// Returns the turn to a peer that was passed over.
+    pub fn return_to(&mut self, peer: u32) {
+        for _ in 0..self.turns.len() {
+            if self.turns.head() == Some(peer) {
+                return;
+            }
+            self.turns.rotate();
+        }
+    }
+
     /// Returns whether the peer may have so many bytes read in its turn. If not, it may have a fragment more
     /// in its next turn, and the turn passes on. A peer that is alone always may.
     #[inline]

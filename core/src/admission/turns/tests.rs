@@ -136,3 +136,21 @@ fn a_peer_of_which_nothing_is_read_goes_first() {
     queue.offer(2, true);
     assert_eq!(queue.next_admission(|_| false, |_| false), Some(0), "it is no newcomer any more");
 }
+
+#[test]
+fn a_turn_that_nobody_could_use_is_not_lost() {
+    let mut messages = Messages::new(4);
+    let mut queue = ClassQueue::new(3);
+    for peer in 0..3 {
+        let message = messages.add().unwrap();
+        messages[message].peer = peer;
+        queue.push_running(message, &mut messages);
+        queue.offer(peer, false);
+    }
+    for passed in 0..7 {
+        let first = queue.next_turn(|_| false).unwrap();
+        (0..passed).for_each(|_| queue.pass());
+        queue.return_to(first);
+        assert_eq!(queue.next_turn(|_| false), Some(first), "after {passed} were passed over");
+    }
+}
