@@ -24,6 +24,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// A range of bytes in memory.
+#[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
     /// Address of the first byte.
@@ -36,6 +37,7 @@ pub struct Piece {
 unsafe impl Send for Piece {}
 
 /// A memory page, of any size, that cannot be touched any more.
+#[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Poisoned {
     /// Address of the first byte.
@@ -221,47 +223,54 @@ pub unsafe fn guarded<T: Copy, F: Fn() -> T + Copy>(touched: &[Piece], work: F) 
     Ok(unsafe { this.result.assume_init() })
 }
 
-/// Calls a function. Returns whether the call was abandoned.
-///
-/// All registers that a function must preserve are saved on the stack, so the handler needs to restore only
-/// the stack pointer.
 #[cfg(target_arch = "x86_64")]
-#[unsafe(naked)]
-unsafe extern "sysv64" fn call(
-    guard: *mut Guard,
-    run: extern "C" fn(*mut c_void),
-    argument: *mut c_void,
-) -> bool {
-    core::arch::naked_asm!(
-        "push rbp",
-        "push rbx",
-        "push r12",
-        "push r13",
-        "push r14",
-        "push r15",
-        // Six registers and the return address: one more word aligns the stack for a call.
-        "sub rsp, 8",
-        "mov [rdi], rsp",
-        "lea rax, [rip + 2f]",
-        "mov [rdi + 8], rax",
-        "mov rdi, rdx",
-        "call rsi",
-        "xor eax, eax",
-        "jmp 3f",
-        // The handler continues the thread here.
-        "2:",
-        "mov eax, 1",
-        "3:",
-        "add rsp, 8",
-        "pop r15",
-        "pop r14",
-        "pop r13",
-        "pop r12",
-        "pop rbx",
-        "pop rbp",
-        "ret",
-    )
+unsafe extern "sysv64" {
+    /// Calls a function. Returns whether the call was abandoned.
+    ///
+    /// All registers that a function must preserve are saved on the stack, so the handler needs to restore
+    /// only the stack pointer.
+    #[link_name = "jet_reactor_guarded_call"]
+    fn call(guard: *mut Guard, run: extern "C" fn(*mut c_void), argument: *mut c_void) -> bool;
 }
+
+// Not a naked function: those are newer than the toolchain that checks the stated minimum (`.ci/older-rust`).
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".pushsection .text.jet_reactor_guarded_call,\"ax\",@progbits",
+    ".globl jet_reactor_guarded_call",
+    ".hidden jet_reactor_guarded_call",
+    ".type jet_reactor_guarded_call,@function",
+    "jet_reactor_guarded_call:",
+    "push rbp",
+    "push rbx",
+    "push r12",
+    "push r13",
+    "push r14",
+    "push r15",
+    // Six registers and the return address: one more word aligns the stack for a call.
+    "sub rsp, 8",
+    "mov [rdi], rsp",
+    "lea rax, [rip + 2f]",
+    "mov [rdi + 8], rax",
+    "mov rdi, rdx",
+    "call rsi",
+    "xor eax, eax",
+    "jmp 3f",
+    // The handler continues the thread here.
+    "2:",
+    "mov eax, 1",
+    "3:",
+    "add rsp, 8",
+    "pop r15",
+    "pop r14",
+    "pop r13",
+    "pop r12",
+    "pop rbx",
+    "pop rbp",
+    "ret",
+    ".size jet_reactor_guarded_call, . - jet_reactor_guarded_call",
+    ".popsection",
+);
 
 /// Calls a function without a guard, because this processor has no implementation. Returns `false`.
 #[cfg(not(target_arch = "x86_64"))]
