@@ -9,22 +9,26 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// States that a swarm of few seeds reaches. What is beyond them would be a search for nothing.
-pub const RARE: [&str; 47] = [
+pub const RARE: [&str; 53] = [
     "READs wait for room",
     "READs wait for senders",
     "READs wait for the window",
     "RNR",
     "checked bytes",
     "checks under way",
+    "clock-jump",
+    "connections half open",
     "copies failed",
     "copies pinned",
     "copies under way",
     "cut",
     "dangers",
     "delivered again",
+    "drain",
     "end application gone",
     "end busy",
     "end consumed",
+    "end draining",
     "end no application",
     "end rejected",
     "flushed",
@@ -42,6 +46,8 @@ pub const RARE: [&str; 47] = [
     "recalls of credit",
     "redelivered at the receiver",
     "remove-device",
+    "remove-receiver-device",
+    "requests refused by a queue",
     "restart-receiver",
     "scribble",
     "sent again after a lost connection",

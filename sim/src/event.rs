@@ -42,11 +42,19 @@ pub enum Fault {
     LoseSender,
     /// An application writes what it likes into what it shares with the receiver.
     Scribble,
+    /// The receiver drains, and its process begins anew when it is over.
+    Drain,
+    /// The receiver's device is removed. Its process ends, and begins anew with another device.
+    RemoveReceiverDevice,
+    /// The clock of the receiver's host jumps ahead, as after a pause of a virtual machine.
+    ClockJump,
+    /// A connection is cut, and the next one is cut when only one end knows that it stands.
+    HalfOpen,
 }
 
 impl Fault {
     /// All faults.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 12] = [
         Self::Cut,
         Self::Freeze,
         Self::Stall,
@@ -55,6 +63,10 @@ impl Fault {
         Self::RemoveDevice,
         Self::LoseSender,
         Self::Scribble,
+        Self::Drain,
+        Self::RemoveReceiverDevice,
+        Self::ClockJump,
+        Self::HalfOpen,
     ];
 
     /// Returns the fault's name.
@@ -68,6 +80,10 @@ impl Fault {
             Self::RemoveDevice => "remove-device",
             Self::LoseSender => "lose-sender",
             Self::Scribble => "scribble",
+            Self::Drain => "drain",
+            Self::RemoveReceiverDevice => "remove-receiver-device",
+            Self::ClockJump => "clock-jump",
+            Self::HalfOpen => "half-open",
         }
     }
 }

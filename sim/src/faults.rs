@@ -10,6 +10,10 @@ use std::error::Error;
 const RESTART_NS: u64 = 50_000_000;
 /// Nanoseconds for which something stands still, at most.
 const STAND_STILL_NS: u64 = 20_000_000;
+/// Nanoseconds that a drain may take, at most.
+const DRAIN_NS: u64 = 200_000_000;
+/// Nanoseconds by which a clock jumps ahead, at most.
+const JUMP_NS: u64 = 10_000_000_000;
 
 impl Simulation {
     pub(crate) fn cause_fault(&mut self) -> Result<(), Box<dyn Error>> {
@@ -55,6 +59,32 @@ impl Simulation {
                 }
             }
             Fault::RestartReceiver => self.restart_receiver(),
+            Fault::Drain => {
+                if let Some(process) = &mut self.receiver.process {
+                    let deadline_ns = process.clock_ns(self.now_ns) + self.chaos.u64(1..=DRAIN_NS);
+                    process.driver.drain(deadline_ns);
+                    self.receiver.was_commanded = true;
+                    self.wake_receiver();
+                }
+            }
+            Fault::RemoveReceiverDevice => {
+                if let Some(process) = &self.receiver.process {
+                    self.network.remove(process.nic);
+                }
+            }
+            Fault::ClockJump => {
+                let span_ns = self.chaos.u64(1..=JUMP_NS);
+                if let Some(process) = &mut self.receiver.process {
+                    process.jump(&self.network, span_ns);
+                    self.ghosts.hurry(span_ns);
+                    self.receiver.was_commanded = true;
+                    self.wake_receiver();
+                }
+            }
+            Fault::HalfOpen => {
+                self.cut(sender);
+                self.network.halve_next(true);
+            }
             Fault::RemoveDevice => self.network.remove(self.senders[sender].process.nic()),
             Fault::LoseSender => {
                 let plan = self.scenario.senders[sender];
@@ -101,7 +131,8 @@ impl Simulation {
         self.applications[index] = actor;
     }
 
-    fn restart_receiver(&mut self) {
+    /// Ends the receiver's process. Another one begins later.
+    pub(crate) fn restart_receiver(&mut self) {
         if self.receiver.process.is_none() {
             return;
         }

@@ -22,6 +22,7 @@ mod less;
 mod log;
 mod observer;
 mod payload;
+mod printed;
 mod receiver;
 pub mod scenario;
 mod sender;

@@ -64,6 +64,8 @@ pub struct ReceiverProcess {
     pub nic: NicId,
     /// Sessions whose applications are gone, and of which the driver was not told.
     pub gone: Vec<SessionTicket>,
+    /// Nanoseconds by which its clock is ahead of the simulation's.
+    ahead_ns: u64,
     pool: Arc<SharedMemory>,
     escape: Option<Arc<SharedMemory>>,
     shape: SegmentShape,
@@ -117,7 +119,7 @@ impl ReceiverProcess {
         driver.start(now_ns);
         driver.handle_escape_memory(escape_slabs);
         let shape = SegmentShape::new(config.session_slots, config.session_messages);
-        Ok(Self { driver, nic: id, gone: Vec::new(), pool, escape, shape, bells: bells.clone() })
+        Ok(Self { driver, nic: id, gone: Vec::new(), ahead_ns: 0, pool, escape, shape, bells: bells.clone() })
     }
 
     /// Opens a session for an application.
@@ -150,8 +152,22 @@ impl ReceiverProcess {
         Ok(Opened { ticket, end, segment, pool, escape })
     }
 
+    /// Returns the time by the process's clock, in nanoseconds.
+    pub fn clock_ns(&self, now_ns: u64) -> u64 {
+        now_ns + self.ahead_ns
+    }
+
+    /// Lets the process's clock jump ahead.
+    pub fn jump(&mut self, network: &Network, span_ns: u64) {
+        self.ahead_ns += span_ns;
+        network.set_clock_ahead(self.nic, self.ahead_ns);
+        // The process measures for how long it was not called by the same clock.
+        self.driver.handle_stall(span_ns);
+    }
+
     /// Runs one turn. `was_commanded`: something was asked of the driver since the last one.
     pub fn turn(&mut self, now_ns: u64, was_commanded: bool) -> bool {
+        let now_ns = self.clock_ns(now_ns);
         let Self { driver, gone, .. } = self;
         driver.turn(now_ns, |driver| {
             let any_gone = !gone.is_empty();
@@ -160,6 +176,22 @@ impl ReceiverProcess {
             }
             any_gone || was_commanded
         })
+    }
+
+    /// Returns whether the process ends after a turn: its device is gone, or a drain is over.
+    pub fn ends(&mut self, now_ns: u64, worked: bool) -> bool {
+        let now_ns = self.clock_ns(now_ns);
+        if worked && !self.driver.deadline_is_over(now_ns) {
+            return false;
+        }
+        self.driver.nic_is_gone() || self.driver.continue_drain(now_ns)
+    }
+
+    /// Prepares to sleep. Returns for how many nanoseconds, where nothing happens; `None`: there is something
+    /// to do.
+    pub fn sleep(&mut self, now_ns: u64) -> Option<Option<u64>> {
+        let now_ns = self.clock_ns(now_ns);
+        self.driver.prepare_sleep(now_ns).then(|| self.driver.idle_span_ns(now_ns))
     }
 
     /// Returns the receiver's statistics.

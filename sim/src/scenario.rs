@@ -7,7 +7,6 @@ use jet_escape::EscapeConfig;
 use jet_fabric::limits::{CompletionQueues, Profile, Requirements};
 use jet_fabric::sim::{Conditions, SimOptions};
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
-use std::fmt;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -122,9 +121,14 @@ impl Scenario {
     /// Draws a scenario in which anything may happen.
     pub fn of(seed: u64) -> Self {
         let random = &mut Rng::with_seed(seed);
-        if random.u8(..8) == 0 {
-            return Self::contended(seed, random);
+        match random.u8(..8) {
+            0 => Self::contended(seed, random),
+            1 => Self::of_anything(seed, random).pressed(random),
+            _ => Self::of_anything(seed, random),
         }
+    }
+
+    fn of_anything(seed: u64, random: &mut Rng) -> Self {
         let profile =
             one_of(random, &[Profile::CONNECTX_6, Profile::CONNECTX_6, Profile::RXE, Profile::SMALLEST]);
         let config = config(random, &profile);
@@ -156,11 +160,36 @@ impl Scenario {
         }
     }
 
+    /// Lets the applications hold what the pool has, and leaves the escape little but to mark congestion.
+    fn pressed(mut self, random: &mut Rng) -> Self {
+        let config = &mut self.config;
+        config.escape.enabled = true;
+        config.escape.replace_slabs_max = one_of(random, &[0, 16]);
+        config.escape.thresholds.safe_permille = 400;
+        config.escape.thresholds.danger_permille = one_of(random, &[50, 300]);
+        (config.copies_max, config.signals) = (1, true);
+        let fragment_slabs = config.fragment_bytes / SLAB_BYTES_U32;
+        config.memory_slabs = one_of(random, &[0, 2 * fragment_slabs]);
+        config.session_memory_slabs = config.memory_slabs;
+        for application in &mut self.applications {
+            application.habit = one_of(random, &[Habit::Slow, Habit::Stalling, Habit::Pinning]);
+            (application.run_ns, application.parallel) = (one_of(random, &[2 * MS, 20 * MS]), 64);
+            application.takes_memory &= config.memory_slabs > 0;
+        }
+        self
+    }
+
     /// Draws a scenario in which many want READs, and nobody fails. One sender may be slow.
     fn contended(seed: u64, random: &mut Rng) -> Self {
         let profile = one_of(random, &[Profile::CONNECTX_6, Profile::RXE]);
         let drawn = config(random, &profile);
-        let config = Config { aging_ns: one_of(random, &[MS, 5 * MS]), ..drawn };
+        // Nobody waits because the receiver was busy once: the sender then decides when it asks again.
+        let config = Config {
+            aging_ns: one_of(random, &[MS, 5 * MS]),
+            requests_per_peer: 64,
+            messages_max: drawn.messages_max + 1024,
+            ..drawn
+        };
         let names = random.u32(1..=2);
         let applications = (0..names)
             .map(|name| ApplicationPlan {
@@ -292,6 +321,7 @@ fn conditions(random: &mut Rng, seed: u64) -> Conditions {
         flush_ns: one_of(random, &[1_000, MS, 50 * MS]),
         last_wqe_ns: one_of(random, &[1_000, MS, 200 * MS]),
         silence_ns: one_of(random, &[10 * MS, 2 * SECOND]),
+        refusals_permille: one_of(random, &[0, 0, 50, 500]),
     }
 }
 
@@ -387,40 +417,6 @@ fn sender(random: &mut Rng, names: u32, config: &Config) -> SenderPlan {
         retries: random.u8(..4) > 0,
         profile: one_of(random, &[Profile::CONNECTX_6, Profile::RXE, Profile::SMALLEST]),
         bytes_per_us: None,
-    }
-}
-
-impl fmt::Display for Scenario {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "seed {}", self.seed)?;
-        writeln!(f, "  receiver on {}: {:?}", self.profile, self.config)?;
-        writeln!(f, "  {:?}", self.conditions)?;
-        let Self { turn_ns, wake_ns, job_ns, fault_ns, calm_ns, settle_ns, .. } = self;
-        writeln!(f, "  turn_ns {turn_ns}, wake_ns {wake_ns}, job_ns {job_ns}")?;
-        let names: Vec<_> = self.faults.iter().map(|fault| fault.name()).collect();
-        let faults = if names.is_empty() { "none".to_owned() } else { names.join(" ") };
-        writeln!(f, "  faults: {faults}; fault_ns {fault_ns}, calm_ns {calm_ns}, settle_ns {settle_ns}")?;
-        for application in &self.applications {
-            writeln!(f, "  {application:?}")?;
-        }
-        for sender in &self.senders {
-            writeln!(
-                f,
-                "  sender on {}: to {}, {} messages, {} outstanding, {} of 1000 large, up to {} and {} \
-                 bytes, class {}, checksums {}, retries {}",
-                sender.profile,
-                sender.app,
-                sender.messages,
-                sender.depth,
-                sender.large_permille,
-                sender.small_bytes,
-                sender.large_bytes,
-                sender.class,
-                sender.checksums,
-                sender.retries
-            )?;
-        }
-        Ok(())
     }
 }
 

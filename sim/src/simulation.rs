@@ -169,7 +169,10 @@ impl Simulation {
         for index in 0..self.senders.len() {
             self.count_sender(index);
         }
-        let Self { mut observer, now_ns, .. } = self;
+        let Self { mut observer, network, now_ns, .. } = self;
+        let happened = network.happened();
+        observer.counts().add_many("connections half open", happened.half_open);
+        observer.counts().add_many("requests refused by a queue", happened.refusals);
         let counts = observer.counts().clone();
         Ok(Outcome { log: observer.log().clone(), counts, now_ns, failure: observer.failure().cloned() })
     }
@@ -343,14 +346,16 @@ impl Simulation {
         let worked = process.turn(now_ns, std::mem::take(&mut receiver.was_commanded));
         receiver.turns += 1;
         let looks = receiver.turns.is_multiple_of(LOOK_EVERY);
+        receiver.at_ns = now_ns + turn_ns;
+        if process.ends(now_ns, worked) {
+            self.restart_receiver();
+            return Ok(());
+        }
         if worked {
             receiver.job_ns = receiver.job_ns.min(now_ns + job_ns);
-            receiver.at_ns = now_ns + turn_ns;
-        } else if process.driver.prepare_sleep(now_ns) {
+        } else if let Some(span_ns) = process.sleep(now_ns) {
             receiver.is_asleep = true;
-            receiver.at_ns = process.driver.idle_span_ns(now_ns).map_or(NEVER, |span_ns| now_ns + span_ns);
-        } else {
-            receiver.at_ns = now_ns + turn_ns;
+            receiver.at_ns = span_ns.map_or(NEVER, |span_ns| now_ns + span_ns);
         }
         if looks {
             self.look(false);
@@ -393,6 +398,7 @@ impl Simulation {
             // What another life held for a fault of its own is not back yet.
             Err(OpenError::Quarantined { .. }) => self.observer.counts().add("held back for a fault"),
             Err(OpenError::TooMany { .. }) => self.observer.counts().add("no session left"),
+            Err(OpenError::Draining) => self.observer.counts().add("registered while draining"),
             Err(error) => self.observer.fail("registration", error.to_string()),
         }
         // A command wakes the receiver's thread.
@@ -403,6 +409,7 @@ impl Simulation {
     fn calm(&mut self) {
         self.is_calm = true;
         self.fault_ns = NEVER;
+        self.network.halve_next(false);
         self.observer.note(self.now_ns, &Event::Calm);
         for index in 0..self.applications.len() {
             if self.applications[index].process.is_wild() {

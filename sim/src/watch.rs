@@ -18,10 +18,11 @@ impl Simulation {
         let Self { receiver, network, observer, senders, collected, scenario, now_ns, .. } = self;
         let Some(process) = &receiver.process else { return };
         let Collected { peers, sessions } = collected;
-        let core = process.driver.receiver();
+        let (core, clock_ns) = (process.driver.receiver(), process.clock_ns(*now_ns));
         peers.clear();
-        peers
-            .extend((0..scenario.config.peers_max).filter_map(|peer| core.peer_stats(*now_ns, PeerId(peer))));
+        peers.extend(
+            (0..scenario.config.peers_max).filter_map(|peer| core.peer_stats(clock_ns, PeerId(peer))),
+        );
         sessions.clear();
         sessions.extend(
             (0..scenario.config.sessions_max).filter_map(|session| core.session_stats(SessionId(session))),

@@ -92,6 +92,8 @@ pub(super) struct Device {
     pub listens: Option<u32>,
     /// Time from which on its port is free.
     pub port_free_ns: u64,
+    /// Nanoseconds by which its user's clock is ahead of the network's.
+    pub clock_ahead_ns: u64,
     pub counters: Counters,
     /// Whether its user sleeps until it is woken.
     pub armed: bool,
@@ -120,6 +122,7 @@ impl Device {
             posted: VecDeque::new(),
             listens: None,
             port_free_ns: 0,
+            clock_ahead_ns: 0,
             counters: Counters::default(),
             armed: false,
             bell: None,

@@ -96,6 +96,10 @@ impl World {
         self.qp(end).expect("it was just found").reads_max = reads_max;
         self.device(end.nic).events.push_back(Event::Connected { qp: end.qp, private_data, reads_max });
         self.wake(end.nic);
+        if std::mem::take(&mut self.halves_next) {
+            self.happened.half_open += 1;
+            self.cut(end);
+        }
         self.tell(peer, What::Ready);
     }
 

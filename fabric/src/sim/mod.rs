@@ -39,6 +39,6 @@ mod tests;
 mod transfer;
 mod world;
 
-pub use network::{Network, NicId, Posted};
+pub use network::{Happened, Network, NicId, Posted};
 pub use nic::SimNic;
 pub use options::{Conditions, SimOptions};

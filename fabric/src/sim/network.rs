@@ -23,6 +23,15 @@ pub struct Posted {
     pub payload_bytes: usize,
 }
 
+/// What happened in a network that no NIC counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Happened {
+    /// Requests that a queue refused though it had room ([`Conditions::refusals_permille`]).
+    pub refusals: u64,
+    /// Connections that were cut when only one end knew that they stand ([`Network::halve_next`]).
+    pub half_open: u64,
+}
+
 /// A simulated network. Its clones are handles of the same network.
 #[derive(Clone, Debug)]
 pub struct Network(Arc<Mutex<World>>);
@@ -101,6 +110,22 @@ impl Network {
     /// [`Conditions::silence_ns`].
     pub fn cut(&self, nic: NicId, qp: Qp) {
         self.world().cut(End { nic: nic.0, qp });
+    }
+
+    /// Lets the next connection that is made be half open, or lets it be whole again: the end that asked for
+    /// it hears that it stands, and then nothing comes through any more.
+    pub fn halve_next(&self, halves: bool) {
+        self.world().halves_next = halves;
+    }
+
+    /// Returns what happened that no NIC counts.
+    pub fn happened(&self) -> Happened {
+        self.world().happened
+    }
+
+    /// Lets the clock of a NIC's user be ahead of the network's by so many nanoseconds.
+    pub fn set_clock_ahead(&self, nic: NicId, ahead_ns: u64) {
+        self.world().device(nic.0).clock_ahead_ns = ahead_ns;
     }
 
     /// Takes the power from a NIC's host: nothing comes from it any more. Its user is to drop it.

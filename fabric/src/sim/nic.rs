@@ -142,7 +142,7 @@ impl Nic for SimNic {
     fn poll(&mut self, now_ns: u64, completions: &mut [Completion]) -> usize {
         let mut world = self.network.world();
         world.ring_doorbell(self.id.0);
-        world.advance(now_ns);
+        world.advance_for(self.id.0, now_ns);
         // The completions of SRQ entries and of requests come over different queues.
         let received_first = world.coin();
         let device = world.device(self.id.0);
@@ -158,7 +158,7 @@ impl Nic for SimNic {
 
     fn poll_event(&mut self, now_ns: u64) -> Option<Event> {
         let mut world = self.network.world();
-        world.advance(now_ns);
+        world.advance_for(self.id.0, now_ns);
         world.device(self.id.0).take_event()
     }
 
@@ -183,7 +183,7 @@ impl Nic for SimNic {
     fn arm(&mut self, now_ns: u64) -> bool {
         let mut world = self.network.world();
         world.ring_doorbell(self.id.0);
-        world.advance(now_ns);
+        world.advance_for(self.id.0, now_ns);
         world.arm(self.id.0)
     }
 }

@@ -62,6 +62,9 @@ pub struct Conditions {
     pub last_wqe_ns: u64,
     /// Time until an end notices that the other one is silent, at most.
     pub silence_ns: u64,
+    /// Of 1000 requests, how many a queue refuses though it has room. That is so only where requests of the
+    /// same kind are outstanding on the connection, so that a completion says when to try again.
+    pub refusals_permille: u32,
 }
 
 impl Conditions {
@@ -77,6 +80,7 @@ impl Conditions {
             flush_ns: 5_000,
             last_wqe_ns: 5_000,
             silence_ns: 2_000_000_000,
+            refusals_permille: 0,
         }
     }
 }

@@ -44,9 +44,13 @@ impl World {
         debug_assert!(local <= jet_wire::SLAB_BYTES);
         let (all, has_device_room) = (device.sends, device.sends < limits.sends);
         let pair = device.qp(end.qp).filter(|pair| pair.state == State::Up).ok_or(PostError::Stale)?;
-        if pair.sends >= limits.reported.sends_per_qp_max || !has_device_room || !pair.has_room() {
+        let has_room = pair.sends < limits.reported.sends_per_qp_max && has_device_room && pair.has_room();
+        let outstanding = pair.sends;
+        if !has_room || self.refuses(outstanding) {
             return Err(PostError::QueueFull);
         }
+        let device = self.device(end.nic);
+        let pair = device.qp(end.qp).expect("it was just found");
         pair.push_send(request);
         let was_rung = std::mem::replace(&mut pair.is_rung, true);
         device.sends = all + 1;
@@ -68,9 +72,12 @@ impl World {
         if request.scatter.len() > limits.reported.scatter_max as usize || pair.reads_max == 0 {
             return Err(PostError::Limit);
         }
-        if pair.reads >= pair.reads_max || !has_device_room || !pair.has_room() {
+        let has_room = pair.reads < pair.reads_max && has_device_room && pair.has_room();
+        let outstanding = pair.reads;
+        if !has_room || self.refuses(outstanding) {
             return Err(PostError::QueueFull);
         }
+        let device = self.device(end.nic);
         let mut bytes = 0;
         for sge in request.scatter {
             let stretch = device.regions.local(sge).map_err(|NoAccess| PostError::LocalProtection)?;

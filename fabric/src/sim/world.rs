@@ -1,6 +1,7 @@
 //! The devices of a network, what is under way between them, and the time.
 
 use super::device::{Device, Presence, peer_of};
+use super::network::Happened;
 use super::options::Conditions;
 use super::queue_pair::{End, QueuePair, Wqe};
 use super::schedule::{Schedule, What};
@@ -23,6 +24,9 @@ pub(super) struct World {
     pub woken: Vec<u32>,
     /// Devices that have a bell.
     pub bells: u32,
+    /// Whether the next connection is cut when only one end knows that it stands.
+    pub halves_next: bool,
+    pub happened: Happened,
 }
 
 impl World {
@@ -37,6 +41,8 @@ impl World {
             late: BTreeMap::new(),
             woken: Vec::new(),
             bells: 0,
+            halves_next: false,
+            happened: Happened::default(),
         }
     }
 
@@ -52,6 +58,14 @@ impl World {
 
     pub fn coin(&mut self) -> bool {
         self.random.bool()
+    }
+
+    /// Returns whether a queue refuses a request, of whose kind so many are outstanding on the connection.
+    pub fn refuses(&mut self, outstanding: u32) -> bool {
+        let permille = self.conditions.refusals_permille;
+        let refuses = permille > 0 && outstanding > 0 && self.random.u32(..1000) < permille;
+        self.happened.refusals += u64::from(refuses);
+        refuses
     }
 
     pub fn device(&mut self, nic: u32) -> &mut Device {
@@ -126,6 +140,12 @@ impl World {
             }
         }
         self.now_ns = self.now_ns.max(now_ns);
+    }
+
+    /// Does the same at a time of the clock that a NIC's user has.
+    pub fn advance_for(&mut self, nic: u32, now_ns: u64) {
+        let ahead_ns = self.device(nic).clock_ahead_ns;
+        self.advance(now_ns.saturating_sub(ahead_ns));
     }
 
     fn happen(&mut self, end: End, what: What) {
