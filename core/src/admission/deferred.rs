@@ -83,10 +83,9 @@ impl Deferred {
 
     /// Adds a request that was never in its queue, behind the others of its peer.
     pub fn push(&mut self, message: u32, messages: &mut Messages) {
-        let (session, peer) = (messages[message].session, messages[message].peer);
-        self.sessions[session as usize].len += 1;
+        let peer = messages[message].peer;
         self.peers[peer as usize].messages.push(messages, message);
-        self.list(session, peer);
+        self.added(message, messages);
     }
 
     /// Adds a message that was being read, before all others.
