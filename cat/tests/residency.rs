@@ -70,7 +70,7 @@ struct Witness {
     /// Pages in the order in which their lines are timed, made anew once all were.
     order: Vec<usize>,
     next: usize,
-    random: u64,
+    random: fastrand::Rng,
 }
 
 /// Lines that the witness times before a round's touches, and again after them.
@@ -86,7 +86,8 @@ impl Witness {
     fn new() -> Self {
         let region = Region::zeroed(1 << 20).unwrap();
         let order = (0..region.pages()).collect();
-        let mut witness = Self { region, memory_ticks: 0, order, next: 0, random: 1 };
+        let mut witness =
+            Self { region, memory_ticks: 0, order, next: 0, random: fastrand::Rng::with_seed(1) };
         let mut memory = Vec::new();
         for _ in 0..8 {
             flush(&witness.region, |_| true);
@@ -102,13 +103,7 @@ impl Witness {
     fn page(&mut self) -> usize {
         if self.next.is_multiple_of(self.order.len()) {
             self.next = 0;
-            for last in (1..self.order.len()).rev() {
-                // xorshift64, Marsaglia 2003.
-                self.random ^= self.random << 13;
-                self.random ^= self.random >> 7;
-                self.random ^= self.random << 17;
-                self.order.swap(last, usize::try_from(self.random % (last as u64 + 1)).unwrap());
-            }
+            self.random.shuffle(&mut self.order);
         }
         self.next += 1;
         self.order[self.next - 1]
