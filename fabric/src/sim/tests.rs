@@ -222,6 +222,31 @@ fn a_host_without_power_sends_nothing_and_its_peer_notices() {
 }
 
 #[test]
+fn who_goes_while_its_answers_are_on_their_way_is_a_peer_that_went() {
+    const LATENCY: u64 = 20_000;
+    let mut completed = 0;
+    for after_ns in (0..4 * LATENCY).step_by(1_000) {
+        let mut pair = Pair::new(Conditions { latency_ns: LATENCY, ..quiet() }, options());
+        let (address, key) = (pair.b.nic.remote_address(pair.b.key, 0), pair.b.key.0);
+        let scatter = [pair.a.sge(40, PAGE)];
+        let qp = pair.a.qp.unwrap();
+        pair.a.nic.post_read(qp, ReadRequest { id: 9, address, key, scatter: &scatter }).unwrap();
+        pair.a.nic.flush();
+        pair.run_for(after_ns);
+        let Pair { network, mut a, b } = pair;
+        drop(b);
+        let now_ns = network.now_ns() + 100 * MS;
+        network.advance(now_ns);
+        a.poll(now_ns);
+        let [(Work::Read { id: 9 }, status)] = a.outcomes()[..] else { panic!("{:?}", a.outcomes()) };
+        assert_eq!(a.end().map(|(_, reason)| reason), Some(DisconnectReason::Peer), "after {after_ns} ns");
+        assert!(matches!(status, Status::Success | Status::Flushed), "after {after_ns} ns: {status:?}");
+        completed += usize::from(status == Status::Success);
+    }
+    assert!((1..80).contains(&completed), "{completed} of 80");
+}
+
+#[test]
 fn what_is_due_at_a_frozen_device_happens_afterwards_in_its_order() {
     let mut pair = Pair::new(quiet(), options());
     (0..6).for_each(|id| pair.b.post_entry(id));

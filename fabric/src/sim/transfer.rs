@@ -261,7 +261,11 @@ impl World {
         let Some(wqe) = pair.request(number) else { return };
         let (kind, peer) = (wqe.kind, pair.peer.expect("who is up has a peer"));
         let status = match (kind, status) {
-            (Kind::Read { .. }, Status::Success) => self.bring(end, peer, number, u64::MAX),
+            (Kind::Read { .. }, Status::Success) => match self.bring(end, peer, number, u64::MAX) {
+                Some(status) => status,
+                // The bytes are gone with the peer. Its end is what this end hears of next.
+                None => return,
+            },
             _ => status,
         };
         if let Some(wqe) = self.qp(end).and_then(|pair| pair.request_mut(number)) {
@@ -275,28 +279,31 @@ impl World {
         }
     }
 
-    /// Copies the bytes of a READ to its stretches, `most` bytes at most.
-    pub(super) fn bring(&mut self, end: End, peer: End, number: u64, most: u64) -> Status {
+    /// Copies the bytes of a READ to its stretches, `most` bytes at most. `None`: their host has gone, and
+    /// the bytes with it.
+    pub(super) fn bring(&mut self, end: End, peer: End, number: u64, most: u64) -> Option<Status> {
         let (at_end, at_peer) = two(&mut self.devices, end.nic, peer.nic);
         let source = at_peer.as_deref().unwrap_or(at_end);
         if source.presence == Presence::Lost {
-            return Status::Flushed;
+            return None;
         }
         let pair = &at_end.qps[end.qp.index as usize];
         let Some(Wqe { kind: Kind::Read { address, key, bytes }, scatter, .. }) = pair.request(number) else {
-            return Status::Flushed;
+            unreachable!("its callers found a READ");
         };
-        let Ok(mut from) = source.regions.remote(*key, *address, *bytes) else { return Status::RemoteAccess };
+        let Ok(mut from) = source.regions.remote(*key, *address, *bytes) else {
+            return Some(Status::RemoteAccess);
+        };
         from = from.first(usize::try_from(most.min(*bytes)).expect("a READ fits memory"));
         let mut brought = 0;
         for sge in scatter {
-            let Ok(to) = at_end.regions.local(sge) else { return Status::LocalProtection };
+            let Ok(to) = at_end.regions.local(sge) else { return Some(Status::LocalProtection) };
             let copied = from.copy_to(to);
             from = from.after(copied);
             brought += copied as u64;
         }
         at_end.counters.bytes_in += brought;
-        Status::Success
+        Some(Status::Success)
     }
 
     /// Completes an end's first requests, as far as their outcomes are known.
