@@ -9,6 +9,7 @@ pub mod device;
 pub mod disk;
 pub mod folder;
 pub mod limits;
+pub mod pipe;
 pub mod port;
 pub mod process;
 pub mod random;

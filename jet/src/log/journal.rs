@@ -107,7 +107,7 @@ mod tests {
         let got = reader.recv(&mut bytes).unwrap();
         let wanted =
             "PRIORITY=4\nSYSLOG_IDENTIFIER=jetd\nMESSAGE=one line\nJET_APPLICATION=store\nJET_PEER=7\n";
-        assert_eq!(str::from_utf8(&bytes[..got]).unwrap(), wanted);
+        assert_eq!(std::str::from_utf8(&bytes[..got]).unwrap(), wanted);
         journal.put("jetd", &record("two\nlines")).unwrap();
         let got = reader.recv(&mut bytes).unwrap();
         let long = b"MESSAGE\n\x09\0\0\0\0\0\0\0two\nlines\n";

@@ -176,13 +176,14 @@ impl Visit for Parts {
 mod tests {
     use super::super::form::Form;
     use super::*;
-    use std::io::{pipe, read_to_string};
+    use jet_test_support::pipe::pipe;
+    use std::io::read_to_string;
     use std::os::fd::AsFd;
     use tracing_subscriber::layer::SubscriberExt;
 
     /// Returns the lines that are written of what `log` logs.
     fn lines(log: impl FnOnce()) -> Vec<String> {
-        let (reader, to) = pipe().unwrap();
+        let (reader, to) = pipe();
         let (writer, stop) = Writer::start_on("jetd", Form::Json, move |write| write(to.as_fd()));
         tracing::subscriber::with_default(tracing_subscriber::registry().with(Layer::new(writer)), log);
         drop(stop);

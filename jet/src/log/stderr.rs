@@ -151,8 +151,9 @@ fn write_within(to: BorrowedFd<'_>, bytes: &[u8], deadline: Option<Instant>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use jet_test_support::pipe::pipe;
     use std::fs::File;
-    use std::io::{self, Read, pipe};
+    use std::io::{self, Read};
     use std::os::fd::FromRawFd;
 
     fn loss(lines: u64) -> String {
@@ -162,7 +163,7 @@ mod tests {
     #[test]
     fn a_reader_that_is_gone_and_a_full_disk_cost_the_line_alone() {
         let mut lines = Stderr::NONE;
-        let (reader, writer) = pipe().unwrap();
+        let (reader, writer) = pipe();
         drop(reader);
         lines.put(writer.as_fd(), "gone\n", loss);
         // Another output than the one before.
@@ -181,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_reader_that_stands_still_is_waited_for_once() {
-        let (mut reader, writer) = pipe().unwrap();
+        let (mut reader, writer) = pipe();
         let mut lines = Stderr::NONE;
         let line = format!("{}\n", "x".repeat(CHUNK_BYTES - 1));
         while !lines.timed_out {
@@ -206,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_line_that_was_cut_does_not_run_into_the_next() {
-        let (mut reader, writer) = pipe().unwrap();
+        let (mut reader, writer) = pipe();
         let mut lines = Stderr::NONE;
         // More than any pipe holds by default.
         lines.put(writer.as_fd(), &format!("{}\n", "y".repeat(4 << 20)), loss);
@@ -257,7 +258,7 @@ mod tests {
     #[test]
     fn what_other_processes_share_is_not_made_another() {
         let (_reader, terminal) = terminal();
-        let (_pipe, writer) = pipe().unwrap();
+        let (_pipe, writer) = pipe();
         for shared in [terminal.as_fd(), writer.as_fd()] {
             let before = rustix::fs::fcntl_getfl(shared).unwrap();
             let mut lines = Stderr::NONE;

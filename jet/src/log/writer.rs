@@ -431,8 +431,9 @@ fn loss(lines: u64) -> Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use jet_test_support::pipe::pipe;
     use std::fs::File;
-    use std::io::{Read, pipe};
+    use std::io::Read;
 
     fn record(message: String) -> Record {
         Record { time: SystemTime::now(), level: Level::INFO, message, fields: Vec::new(), left_out: 0 }
@@ -446,7 +447,7 @@ mod tests {
 
     #[test]
     fn lines_come_in_order_and_progress_stays_the_last() {
-        let (mut reader, writer) = pipe().unwrap();
+        let (mut reader, writer) = pipe();
         let (lines, stop) = Writer::start_on("jet", Form::Human, on(writer));
         lines.put(record("one".to_owned()));
         lines.progress("half\n".to_owned());
@@ -460,7 +461,7 @@ mod tests {
 
     #[test]
     fn a_reader_that_stands_still_holds_up_neither_lines_nor_the_end() {
-        let (mut reader, writer) = pipe().unwrap();
+        let (mut reader, writer) = pipe();
         let (lines, stop) = Writer::start_on("jet", Form::Human, on(writer));
         let before = Instant::now();
         for n in 0..100_000 {
@@ -478,7 +479,7 @@ mod tests {
 
     #[test]
     fn what_was_left_out_is_told_once_there_is_room_again() {
-        let (mut reader, writer) = pipe().unwrap();
+        let (mut reader, writer) = pipe();
         let (lines, stop) = Writer::start_on("jet", Form::Human, on(writer));
         let line = "y".repeat(4096);
         // Until the thread waits for the reader and the queue is full.
@@ -506,7 +507,7 @@ mod tests {
 
     #[test]
     fn lines_that_may_wait_are_all_taken_by_a_slow_reader_and_flushed_in_order() {
-        let (mut reader, writer) = pipe().unwrap();
+        let (mut reader, writer) = pipe();
         let (lines, stop) = Writer::start_on("jet", Form::Human, on(writer));
         let reading = std::thread::spawn(move || {
             let mut said = String::new();
@@ -528,7 +529,7 @@ mod tests {
 
     #[test]
     fn lines_that_were_lost_last_are_told_at_the_end() {
-        let (mut reader, writer) = pipe().unwrap();
+        let (mut reader, writer) = pipe();
         let (lines, stop) = Writer::start_on("jet", Form::Human, on(writer));
         let queued = 2 * LINES;
         for _ in 0..queued {
@@ -557,7 +558,7 @@ mod tests {
     #[test]
     fn room_is_kept_for_warnings_and_each_form_tells_of_lines_that_found_none() {
         for form in [Form::Json, Form::Human] {
-            let (mut reader, writer) = pipe().unwrap();
+            let (mut reader, writer) = pipe();
             let (lines, stop) = Writer::start_on("jet", form, on(writer));
             while lines.shared.lost.load(Ordering::Relaxed) == 0 {
                 lines.put(record("y".repeat(4096)));
@@ -584,7 +585,7 @@ mod tests {
 
     #[test]
     fn without_a_thread_the_reason_and_errors_are_written_at_once_and_nothing_waits() {
-        let (reader, writer) = pipe().unwrap();
+        let (reader, writer) = pipe();
         let spawn = |_| Err(io::Error::from_raw_os_error(libc::EAGAIN));
         let (lines, stop) = Writer::start_with("jetd", Form::Human, false, on(writer), spawn);
         lines.put(record("left out".to_owned()));

@@ -1,13 +1,14 @@
 //! A crowd of connections that say nothing and connect again as soon as they are closed.
 
 use jet_fabric::Address;
+use jet_test_support::pipe::pipe;
 use jet_test_support::waiting::until;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv};
 use rustix::net::{ipproto, socket_with};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::io::{PipeWriter, pipe};
+use std::fs::File;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -59,7 +60,7 @@ impl Door {
 /// Crowd that a thread keeps up until it is dropped.
 pub struct Crowd {
     closed: Arc<AtomicU64>,
-    stop: Option<PipeWriter>,
+    stop: Option<File>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -83,7 +84,7 @@ impl Crowd {
         // Shells set a soft limit of 1,024 descriptors, and this process's tests share them.
         let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
         setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).expect("it may be raised");
-        let (stopped, stop) = pipe().expect("a pipe");
+        let (stopped, stop) = pipe();
         let closed = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&closed);
         let mut sockets: Vec<_> = (0..count).filter_map(|_| door.knock()).collect();

@@ -8,6 +8,7 @@ use jet::files::sending::SendReport;
 use jet_control::protocol::PROTOCOL_VERSION;
 use jet_control::{ControlConnection, ControlRequest, ControlResponse};
 use jet_test_support::limits::limit;
+use jet_test_support::pipe::pipe;
 use jet_test_support::process::Process;
 use jet_test_support::tree::{assert_same, large_tree};
 use jet_test_support::waiting::until;
@@ -15,7 +16,7 @@ use rustix::process::{Resource, Signal};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{PipeReader, Read, Write, pipe};
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
@@ -48,8 +49,8 @@ impl Dead {
 
     /// Makes the log the command's standard error. The caller keeps the returned reader while the process
     /// runs.
-    pub fn prepare(&self, host: &Host, command: &mut Command) -> Option<PipeReader> {
-        let (reader, mut writer) = pipe().unwrap();
+    pub fn prepare(&self, host: &Host, command: &mut Command) -> Option<File> {
+        let (reader, mut writer) = pipe();
         match self {
             Self::NoReader => {
                 command.stderr(writer);
@@ -77,7 +78,7 @@ impl Dead {
 }
 
 /// Fills a pipe until it takes no more.
-fn fill(writer: &mut std::io::PipeWriter) {
+fn fill(writer: &mut File) {
     use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
     let flags = fcntl_getfl(&writer).unwrap();
     fcntl_setfl(&writer, flags | OFlags::NONBLOCK).unwrap();
@@ -86,7 +87,7 @@ fn fill(writer: &mut std::io::PipeWriter) {
 }
 
 /// Starts a daemon with that log.
-fn daemon(host: &Host, log: &Dead) -> (Process, Option<PipeReader>) {
+fn daemon(host: &Host, log: &Dead) -> (Process, Option<File>) {
     let mut kept = None;
     let daemon = host.daemon_prepared(&[], |command| kept = log.prepare(host, command));
     (daemon, kept)
@@ -210,7 +211,7 @@ fn a_result_that_cannot_be_printed_is_an_error_unless_its_reader_left() {
             full.stderr_text()
         );
         let mut left = host.start_with(arguments, |command| {
-            command.stdout(pipe().unwrap().1);
+            command.stdout(pipe().1);
         });
         assert_eq!((left.wait().code(), left.stderr_text()), (Some(0), String::new()), "{arguments:?}");
     }
