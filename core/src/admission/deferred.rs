@@ -2,12 +2,16 @@
 //!
 //! When a session goes on, its deferred messages go back to their queue a few at a time. First go those that
 //! had begun to arrive, for they hold slabs. The others go one of each peer in turn, however many a peer has:
-//! otherwise a peer that asks for much would fill the session alone, again and again.
+//! otherwise a peer that asks for much would fill the session alone, again and again. A peer of which nothing
+//! was read before the session was suspended again has not had its turn: it returns to the front.
 
 use crate::index::NONE;
 use crate::messages::{MessageList, Messages};
 use alloc::boxed::Box;
 use alloc::vec;
+
+/// Number that no suspension has.
+const NEVER: u64 = 0;
 
 /// One peer's deferred messages of which nothing was read. A peer's messages all go to one session.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +19,9 @@ struct PeerLine {
     messages: MessageList,
     /// The last of them that left its class's queue since the session was suspended, and which suspension
     /// that was. The next one that leaves goes behind it.
-    last: (u32, u32),
+    last: (u32, u64),
+    /// The suspension in which the peer returned to the front of the line.
+    in_front: u64,
     /// The peers before and after this one in the session's line.
     before: u32,
     after: u32,
@@ -27,13 +33,15 @@ struct SessionLine {
     /// Messages that had begun to arrive.
     begun: MessageList,
     /// The last of them, as in [`PeerLine::last`].
-    last: (u32, u32),
+    last: (u32, u64),
     /// First and last of the peers that have others.
     peers: (u32, u32),
+    /// The last of the peers that returned to the front, and in which suspension.
+    front: (u32, u64),
     /// Messages of all peers.
     len: u32,
     /// Number of the suspension. No two suspensions have the same, whatever their sessions.
-    suspension: u32,
+    suspension: u64,
 }
 
 /// The deferred messages of one class.
@@ -42,7 +50,7 @@ pub(super) struct Deferred {
     sessions: Box<[SessionLine]>,
     peers: Box<[PeerLine]>,
     /// Number that the next suspension gets.
-    next_suspension: u32,
+    next_suspension: u64,
 }
 
 impl Deferred {
@@ -53,14 +61,16 @@ impl Deferred {
             begun: MessageList::EMPTY,
             last: none,
             peers: (NONE, NONE),
+            front: none,
             len: 0,
             suspension,
         };
-        let peer = PeerLine { messages: MessageList::EMPTY, last: none, before: NONE, after: NONE };
+        let peer =
+            PeerLine { messages: MessageList::EMPTY, last: none, in_front: NEVER, before: NONE, after: NONE };
         Self {
-            sessions: (0..sessions).map(session).collect(),
+            sessions: (1..=u64::from(sessions)).map(session).collect(),
             peers: vec![peer; peers as usize].into_boxed_slice(),
-            next_suspension: sessions,
+            next_suspension: u64::from(sessions) + 1,
         }
     }
 
@@ -78,7 +88,18 @@ impl Deferred {
     /// Notes that a session goes on: what leaves its queue after this belongs to another suspension.
     pub fn resume(&mut self, session: u32) {
         self.sessions[session as usize].suspension = self.next_suspension;
-        self.next_suspension = self.next_suspension.wrapping_add(1);
+        self.next_suspension += 1;
+    }
+
+    /// Returns the present time, counted in sessions that went on.
+    #[inline]
+    pub fn resumed(&self) -> u64 {
+        self.next_suspension
+    }
+
+    /// Returns whether a time is after the one at which a session last went on.
+    pub fn is_since(&self, resumed: u64, session: u32) -> bool {
+        resumed > self.sessions[session as usize].suspension
     }
 
     /// Adds a request that was never in its queue, behind the others of its peer.
@@ -88,19 +109,21 @@ impl Deferred {
         self.added(message, messages);
     }
 
-    /// Adds a message that was being read, before all others.
-    pub fn push_running(&mut self, message: u32, messages: &mut Messages) {
+    /// Adds a message that was being read, before all others. `has_read`: something was read of its peer
+    /// since the session went on.
+    pub fn push_running(&mut self, message: u32, has_read: bool, messages: &mut Messages) {
         let (list, last, suspension) = self.place(message, messages);
         list.push_front(messages, message);
         if last.0 == NONE || last.1 != suspension {
             *last = (message, suspension);
         }
-        self.added(message, messages);
+        self.returned(message, has_read, messages);
     }
 
     /// Adds a message that has just left its queue: behind those that left it before since the session was
-    /// suspended, and before those that were deferred earlier.
-    pub fn push_waiting(&mut self, message: u32, messages: &mut Messages) {
+    /// suspended, and before those that were deferred earlier. `has_read`: something was read of its peer
+    /// since the session went on.
+    pub fn push_waiting(&mut self, message: u32, has_read: bool, messages: &mut Messages) {
         let (list, last, suspension) = self.place(message, messages);
         match core::mem::replace(last, (message, suspension)) {
             (before, of) if before != NONE && of == suspension => {
@@ -108,7 +131,7 @@ impl Deferred {
             }
             _ => list.push_front(messages, message),
         }
-        self.added(message, messages);
+        self.returned(message, has_read, messages);
     }
 
     /// Takes one message out.
@@ -149,7 +172,7 @@ impl Deferred {
     }
 
     /// Returns the list that a message belongs to, what left it last, and the number of the suspension.
-    fn place(&mut self, message: u32, messages: &mut Messages) -> (&mut MessageList, &mut (u32, u32), u32) {
+    fn place(&mut self, message: u32, messages: &mut Messages) -> (&mut MessageList, &mut (u32, u64), u64) {
         let (session, peer) = (messages[message].session, messages[message].peer);
         let line = &mut self.sessions[session as usize];
         if messages.transfer(message).requested > 0 {
@@ -158,6 +181,13 @@ impl Deferred {
             let of_peer = &mut self.peers[peer as usize];
             (&mut of_peer.messages, &mut of_peer.last, line.suspension)
         }
+    }
+
+    fn returned(&mut self, message: u32, has_read: bool, messages: &Messages) {
+        if !has_read {
+            self.put_in_front(messages[message].session, messages[message].peer);
+        }
+        self.added(message, messages);
     }
 
     fn added(&mut self, message: u32, messages: &Messages) {
@@ -183,15 +213,39 @@ impl Deferred {
         if self.peers[peer as usize].messages.len() == 0 || self.is_listed(session, peer) {
             return;
         }
+        let last = self.sessions[session as usize].peers.1;
+        self.list_after(session, last, peer);
+    }
+
+    /// Puts a peer that has messages before the others of its session's line, but behind those that were put
+    /// there in the same suspension.
+    fn put_in_front(&mut self, session: u32, peer: u32) {
+        let SessionLine { front, suspension, .. } = self.sessions[session as usize];
+        if self.peers[peer as usize].messages.len() == 0 || self.peers[peer as usize].in_front == suspension {
+            return;
+        }
+        self.unlist(session, peer);
+        let before = if front.1 == suspension { front.0 } else { NONE };
+        self.list_after(session, before, peer);
+        self.peers[peer as usize].in_front = suspension;
+        self.sessions[session as usize].front = (peer, suspension);
+    }
+
+    /// Puts a peer that is in no line behind another one; `NONE`: before all others.
+    fn list_after(&mut self, session: u32, before: u32, peer: u32) {
         let ends = &mut self.sessions[session as usize].peers;
-        let before = core::mem::replace(&mut ends.1, peer);
-        if before == NONE {
-            ends.0 = peer;
+        let after = if before == NONE {
+            core::mem::replace(&mut ends.0, peer)
         } else {
-            self.peers[before as usize].after = peer;
+            core::mem::replace(&mut self.peers[before as usize].after, peer)
+        };
+        if after == NONE {
+            ends.1 = peer;
+        } else {
+            self.peers[after as usize].before = peer;
         }
         let line = &mut self.peers[peer as usize];
-        (line.before, line.after) = (before, NONE);
+        (line.before, line.after) = (before, after);
     }
 
     /// Takes a peer out of its session's line, if it is in it.
@@ -201,8 +255,12 @@ impl Deferred {
         }
         let line = &mut self.peers[peer as usize];
         let (before, after) = (line.before, line.after);
-        (line.before, line.after) = (NONE, NONE);
-        let ends = &mut self.sessions[session as usize].peers;
+        (line.before, line.after, line.in_front) = (NONE, NONE, NEVER);
+        let SessionLine { peers: ends, front, .. } = &mut self.sessions[session as usize];
+        if front.0 == peer {
+            // Those before it were put in front, too.
+            front.0 = before;
+        }
         if before == NONE {
             ends.0 = after;
         } else {
@@ -250,13 +308,38 @@ mod tests {
     }
 
     #[test]
+    fn who_was_passed_over_keeps_its_place_however_often_the_session_is_suspended() {
+        let (mut messages, mut deferred) = (Messages::new(32), Deferred::new(1, 4));
+        for peer in 0..3 {
+            for _ in 0..8 {
+                let added = message(&mut messages, 0, peer, 0);
+                deferred.push(added, &mut messages);
+            }
+        }
+        let alone = message(&mut messages, 0, 3, 0);
+        deferred.push(alone, &mut messages);
+        // Each time the first one alone is read, and the others are deferred again.
+        let mut read = Vec::new();
+        for _ in 0..8 {
+            deferred.resume(0);
+            let mut back = take(&mut deferred, 0, 8, &mut messages).into_iter();
+            let first = messages[back.next().unwrap()].peer;
+            back.for_each(|other| {
+                deferred.push_waiting(other, messages[other].peer == first, &mut messages);
+            });
+            read.push(first);
+        }
+        assert_eq!(read, [0, 1, 2, 3, 0, 1, 2, 0], "in turn, with one message or with eight");
+    }
+
+    #[test]
     fn what_had_begun_goes_first_whoever_it_is_of() {
         let (mut messages, mut deferred) = (Messages::new(8), Deferred::new(1, 2));
         let new = message(&mut messages, 0, 0, 0);
         let [first, second] = [(); 2].map(|()| message(&mut messages, 0, 1, 4096));
         deferred.push(new, &mut messages);
-        deferred.push_waiting(first, &mut messages);
-        deferred.push_waiting(second, &mut messages);
+        deferred.push_waiting(first, true, &mut messages);
+        deferred.push_waiting(second, true, &mut messages);
         assert_eq!(take(&mut deferred, 0, 8, &mut messages), [first, second, new]);
     }
 
@@ -265,15 +348,15 @@ mod tests {
         let (mut messages, mut deferred) = (Messages::new(8), Deferred::new(2, 1));
         let all: Vec<_> = (0..4).map(|_| message(&mut messages, 0, 0, 0)).collect();
         deferred.push(all[3], &mut messages);
-        deferred.push_running(all[0], &mut messages);
-        deferred.push_waiting(all[1], &mut messages);
-        deferred.push_waiting(all[2], &mut messages);
+        deferred.push_running(all[0], true, &mut messages);
+        deferred.push_waiting(all[1], true, &mut messages);
+        deferred.push_waiting(all[2], true, &mut messages);
         let mut taken = deferred.take_all(0, &mut messages);
         assert_eq!(core::iter::from_fn(|| taken.pop(&messages)).collect::<Vec<_>>(), all);
         // The peer goes to another session: nothing goes behind what it had in the first one.
         all.iter().for_each(|message| messages[*message].session = 1);
         deferred.push(all[3], &mut messages);
-        deferred.push_waiting(all[0], &mut messages);
+        deferred.push_waiting(all[0], true, &mut messages);
         assert_eq!(take(&mut deferred, 1, 8, &mut messages), [all[0], all[3]]);
     }
 
@@ -293,8 +376,8 @@ mod tests {
                         let added = message(&mut messages, session, peer, u64::from(op > 0 && count == 0));
                         match op {
                             0 => deferred.push(added, &mut messages),
-                            1 => deferred.push_running(added, &mut messages),
-                            _ => deferred.push_waiting(added, &mut messages),
+                            1 => deferred.push_running(added, count == 1, &mut messages),
+                            _ => deferred.push_waiting(added, count == 1, &mut messages),
                         }
                         known.push(added);
                     }

@@ -435,6 +435,15 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
+    /// Lists the peer among those that take turns. The caller adds a message of the peer at once.
+    fn expect(&mut self, class: usize, peer: u32) {
+        match self.reading.out(peer) {
+            None => self.queues[class].expect(peer, self.reading.is_new(peer, class)),
+            Some(Out::Own) => {}
+            Some(Out::Slow) => self.after_slow.push(self.shares.standing(peer), class, peer),
+        }
+    }
+
     /// Lets a peer take turns again, in all classes.
     fn return_to_turns(&mut self, peer: u32) {
         if self.reading.return_to_turns(peer) {

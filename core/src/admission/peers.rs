@@ -148,7 +148,7 @@ impl<P: GrantPolicy> Admission<P> {
         if more {
             queue.push_running(message, messages);
         }
-        queue.used(peer, bytes, time.now_ns);
+        queue.used(peer, bytes, time.now_ns, self.deferred[class].resumed());
         if !more {
             // The peer may have another message read side by side.
             self.offer(class, peer);

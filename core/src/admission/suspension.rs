@@ -191,14 +191,23 @@ impl<P: GrantPolicy> Admission<P> {
         self.queues[class].take_running(message, messages);
         self.leave_running(message, messages);
         messages[message].state = MessageState::Deferred;
-        self.deferred[class].push_running(message, messages);
+        let has_read = self.has_read_since_resumed(message, messages);
+        self.deferred[class].push_running(message, has_read, messages);
     }
 
     /// Defers a message that has just left the queue of its class. It goes before the session's later
     /// deferred messages.
     fn defer(&mut self, message: u32, messages: &mut Messages) {
         messages[message].state = MessageState::Deferred;
-        self.deferred[messages[message].class()].push_waiting(message, messages);
+        let has_read = self.has_read_since_resumed(message, messages);
+        self.deferred[messages[message].class()].push_waiting(message, has_read, messages);
+    }
+
+    /// Returns whether anything was read of the message's peer, in its class, since its session went on.
+    fn has_read_since_resumed(&self, message: u32, messages: &Messages) -> bool {
+        let record = &messages[message];
+        let read = self.queues[record.class()].last_read(record.peer);
+        self.deferred[record.class()].is_since(read, record.session)
     }
 
     /// Takes a deferred message out of its session's line.
@@ -304,6 +313,8 @@ impl<P: GrantPolicy> Admission<P> {
             let mut back = self.deferred[class].take_turns(session, self.limits.reads_max, messages);
             let mut reversed = MessageList::EMPTY;
             while let Some(message) = back.pop(messages) {
+                // Whose message is the first one also has the first turn.
+                self.expect(class, messages[message].peer);
                 reversed.push_front(messages, message);
             }
             // Each goes before those of its peer that wait, so the last one goes first.

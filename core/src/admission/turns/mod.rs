@@ -87,6 +87,8 @@ struct PeerQueue {
     running: MessageList,
     /// Bytes that the peer may still have read in its turn.
     deficit_bytes: u32,
+    /// Time of the last READ, counted in sessions that went on ([`super::deferred::Deferred::resumed`]).
+    last_read: u64,
 }
 
 /// The messages of one class, by peer.
@@ -111,7 +113,12 @@ pub(super) struct ClassQueue {
 
 impl ClassQueue {
     pub fn new(peers: u32) -> Self {
-        let empty = PeerQueue { waiting: MessageList::EMPTY, running: MessageList::EMPTY, deficit_bytes: 0 };
+        let empty = PeerQueue {
+            waiting: MessageList::EMPTY,
+            running: MessageList::EMPTY,
+            deficit_bytes: 0,
+            last_read: 0,
+        };
         Self {
             peers: vec![empty; peers as usize].into_boxed_slice(),
             admissions: Ring::new(peers),
@@ -229,15 +236,22 @@ impl ClassQueue {
     /// class is being read of it.
     #[inline]
     pub fn offer(&mut self, peer: u32, is_new: bool) {
-        let queue = &mut self.peers[peer as usize];
+        let queue = &self.peers[peer as usize];
+        let is_running = queue.running.len() > 0;
         if queue.waiting.len() > 0 {
-            self.admissions.push(peer);
-            if is_new {
-                self.newcomers.push(peer);
-            }
+            self.expect(peer, is_new);
         }
-        if queue.running.len() > 0 {
+        if is_running {
             self.turns.push(peer);
+        }
+    }
+
+    /// Lists the peer among those with messages that wait for admission. The caller adds one at once.
+    #[inline]
+    pub fn expect(&mut self, peer: u32, is_new: bool) {
+        self.admissions.push(peer);
+        if is_new {
+            self.newcomers.push(peer);
         }
     }
 
@@ -349,10 +363,16 @@ impl ClassQueue {
         false
     }
 
-    /// Counts bytes that the peer has read in its turn.
+    /// Returns when a READ of the peer was last posted, counted in sessions that went on.
+    pub fn last_read(&self, peer: u32) -> u64 {
+        self.peers[peer as usize].last_read
+    }
+
+    /// Counts bytes that the peer has read in its turn. `resumed`: the time, counted in sessions that went on.
     #[inline]
-    pub fn used(&mut self, peer: u32, bytes: u32, now_ns: u64) {
+    pub fn used(&mut self, peer: u32, bytes: u32, now_ns: u64, resumed: u64) {
         let queue = &mut self.peers[peer as usize];
+        queue.last_read = resumed;
         queue.deficit_bytes = queue.deficit_bytes.saturating_sub(bytes);
         if queue.running.len() == 0 {
             // A peer without anything to read saves nothing up for later.

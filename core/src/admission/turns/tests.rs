@@ -68,7 +68,7 @@ fn run(sizes: &[u32], fragment_bytes: u32, grants: u32) -> Vec<u64> {
         let message = queue.first_running(peer).unwrap();
         queue.take_running(message, &mut messages);
         queue.push_running(message, &mut messages);
-        queue.used(peer, sizes[peer as usize], 0);
+        queue.used(peer, sizes[peer as usize], 0, 1);
         read[peer as usize] += u64::from(sizes[peer as usize]);
     }
     read
@@ -93,7 +93,7 @@ fn who_has_nothing_to_read_saves_nothing_up() {
     queue.offer(0, false);
     queue.peers[0].deficit_bytes = 500;
     queue.take_running(message, &mut messages);
-    queue.used(0, 10, 5);
+    queue.used(0, 10, 5, 1);
     assert_eq!((queue.peers[0].deficit_bytes, queue.since_ns), (0, 5));
 }
 
@@ -109,7 +109,7 @@ fn a_class_waits_since_it_has_something_to_read_or_was_granted_something() {
         queue.offer(peer, true);
     }
     assert_eq!(queue.since_ns, 100, "since the first one came");
-    queue.used(0, 10, 200);
+    queue.used(0, 10, 200, 1);
     assert_eq!(queue.since_ns, 200);
     assert!(queue.has_head(|_| false));
     assert!(!queue.has_head(|_| true), "all its peers are out of turn");
