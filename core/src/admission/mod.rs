@@ -74,6 +74,7 @@ struct Limits {
     reads_max: u32,
     fragment_bytes: u32,
     srq_floor_slabs: u32,
+    aging_ns: u64,
     /// Length up to which an application can collect a message.
     long_bytes: u64,
 }
@@ -124,6 +125,7 @@ impl<P: GrantPolicy> Admission<P> {
                 reads_max: config.reads_max,
                 fragment_bytes: config.fragment_bytes,
                 srq_floor_slabs: config.srq_floor_slabs,
+                aging_ns: config.aging_ns,
                 long_bytes: u64::from(config.pool_slabs) * SLAB_BYTES as u64 / 2,
             },
             queues: (0..config.classes).map(|_| ClassQueue::new(peers)).collect(),

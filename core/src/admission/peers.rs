@@ -137,12 +137,14 @@ impl<P: GrantPolicy> Admission<P> {
         let record = &mut messages[message];
         record.reads += 1;
         let (peer, class, more) = (record.peer, record.class(), requested < record.length);
+        let session = record.session;
         if !more {
             record.state = MessageState::Settling;
         }
         if self.shares.posted(peer, u64::from(bytes), time.stall_free_ns) {
             self.note_standing(peer);
         }
+        self.was_granted(session, class, time.now_ns);
         let queue = &mut self.queues[class];
         queue.take_running(message, messages);
         if more {

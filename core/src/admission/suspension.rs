@@ -39,6 +39,8 @@ pub(super) struct Suspension {
     /// Messages of the session that are in their classes' queues, by class. They are boxed so that the fields
     /// that every message reads lie close together.
     pub waiting: Box<[u32; CLASSES_MAX]>,
+    /// Time since when the session has had something of each class to read and was granted nothing of it.
+    since_ns: Box<[u64; CLASSES_MAX]>,
 }
 
 impl Default for Suspension {
@@ -49,6 +51,7 @@ impl Default for Suspension {
             reviewed: false,
             begun: 0,
             waiting: Box::new([0; CLASSES_MAX]),
+            since_ns: Box::new([0; CLASSES_MAX]),
         }
     }
 }
@@ -143,7 +146,11 @@ impl<P: GrantPolicy> Admission<P> {
             self.deferred[class].push(message, messages);
         } else {
             messages[message].state = MessageState::Waiting;
-            self.suspensions[session as usize].waiting[class] += 1;
+            let suspension = &mut self.suspensions[session as usize];
+            if suspension.waiting[class] == 0 {
+                suspension.since_ns[class] = now_ns;
+            }
+            suspension.waiting[class] += 1;
             self.queues[class].wait_from(now_ns);
             self.queues[class].push_waiting(message, messages);
             self.offer(class, peer);
@@ -255,6 +262,7 @@ impl<P: GrantPolicy> Admission<P> {
     /// that were refused credit may ask again.
     pub fn review(
         &mut self,
+        now_ns: u64,
         is_open: impl Fn(u32) -> bool,
         (messages, pool): (&mut Messages, &Pool),
         view: &impl View,
@@ -271,7 +279,7 @@ impl<P: GrantPolicy> Admission<P> {
                 position += 1;
                 continue;
             }
-            frees_senders |= self.resume(session, messages);
+            frees_senders |= self.resume(session, now_ns, messages, view);
             self.requeue_deferred(session, messages);
             self.read_on_awaited(session, messages, pool, view);
             if self.has_deferred(session) || self.suspensions[session as usize].begun > 0 {
@@ -300,9 +308,9 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Resumes a session: the first of its deferred messages wait again, before others of their peers. These
-    /// are the messages that had begun to arrive, and the ones behind them. Returns whether the session was
-    /// suspended.
-    fn resume(&mut self, session: u32, messages: &mut Messages) -> bool {
+    /// are the messages that had begun to arrive, and the ones behind them. Of a class that is overdue, the
+    /// first one is read at once. Returns whether the session was suspended.
+    fn resume(&mut self, session: u32, now_ns: u64, messages: &mut Messages, view: &impl View) -> bool {
         let suspension = &mut self.suspensions[session as usize];
         suspension.for_its_application = false;
         if !core::mem::take(&mut suspension.suspended) {
@@ -311,6 +319,11 @@ impl<P: GrantPolicy> Admission<P> {
         for class in 0..self.queues.len() {
             self.deferred[class].resume(session);
             let mut back = self.deferred[class].take_turns(session, self.limits.reads_max, messages);
+            if self.is_overdue(session, class, now_ns)
+                && let Some(first) = back.pop(messages)
+            {
+                self.read_overdue(first, messages, view);
+            }
             let mut reversed = MessageList::EMPTY;
             while let Some(message) = back.pop(messages) {
                 // Whose message is the first one also has the first turn.
@@ -323,6 +336,32 @@ impl<P: GrantPolicy> Admission<P> {
             }
         }
         true
+    }
+
+    /// Returns whether the session was granted nothing of a class for so long that it comes before others of
+    /// the class. Where the class ages, another session's message may have its turn each time, for this one is
+    /// suspended then. And when it is resumed, its more urgent messages take the room. There is one aging bound
+    /// for each session that may be in this state, so all of them together have one more fragment in each.
+    fn is_overdue(&self, session: u32, class: usize, now_ns: u64) -> bool {
+        let since_ns = self.suspensions[session as usize].since_ns[class];
+        let bounds = 1 + self.reviewed.len() as u64;
+        now_ns.saturating_sub(since_ns) > self.limits.aging_ns.saturating_mul(bounds)
+    }
+
+    /// Gives a message of a class that is overdue the next turn; it is in no list.
+    fn read_overdue(&mut self, message: u32, messages: &mut Messages, view: &impl View) {
+        let (peer, session, class) =
+            (messages[message].peer, messages[message].session, messages[message].class());
+        let footprint_bytes = self.first_footprint(message, messages, view);
+        self.begin_reading(message, false, footprint_bytes, messages);
+        let since_ns = self.suspensions[session as usize].since_ns[class];
+        self.queues[class].give_turn(peer, self.limits.fragment_bytes, since_ns);
+    }
+
+    /// Notes that the session was granted a READ of a class.
+    #[inline]
+    pub(super) fn was_granted(&mut self, session: u32, class: usize, now_ns: u64) {
+        self.suspensions[session as usize].since_ns[class] = now_ns;
     }
 
     /// Puts a message back among those of its peer that wait for admission. Its class has waited meanwhile: a

@@ -153,7 +153,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.outbox.set_turn_time(self.turn_time(now_ns));
         self.run_escape(now_ns, effects);
         if self.admission.is_reviewing() {
-            self.review();
+            self.review(now_ns);
         }
         if self.admission.has_work() {
             self.grant(now_ns, effects);
@@ -164,10 +164,10 @@ impl<P: GrantPolicy> Receiver<P> {
     }
 
     /// Reviews the suspended sessions. Sessions without a reason to be suspended are resumed.
-    fn review(&mut self) {
+    fn review(&mut self, now_ns: u64) {
         let view = mechanisms_of!(self);
         let is_open = |session: u32| self.registry.is_open(session);
-        if self.admission.review(is_open, (&mut self.messages, &self.pool), &view) {
+        if self.admission.review(now_ns, is_open, (&mut self.messages, &self.pool), &view) {
             self.credit.retry_refused();
         }
     }

@@ -350,6 +350,14 @@ impl ClassQueue {
         }
     }
 
+    /// Gives the next turn to a peer, for a fragment. The class has waited since `since_ns` for it.
+    pub fn give_turn(&mut self, peer: u32, fragment_bytes: u32, since_ns: u64) {
+        self.return_to(peer);
+        let queue = &mut self.peers[peer as usize];
+        queue.deficit_bytes = queue.deficit_bytes.max(fragment_bytes);
+        self.since_ns = self.since_ns.min(since_ns);
+    }
+
     /// Returns whether the peer may have so many bytes read in its turn. If not, it may have a fragment more
     /// in its next turn, and the turn passes on. A peer that is alone always may.
     #[inline]

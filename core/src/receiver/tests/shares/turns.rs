@@ -440,3 +440,30 @@ fn peers_keep_their_places_while_their_session_is_suspended_for_want_of_room() {
     assert!(suspensions > 0, "what this is about");
     assert!(got.iter().all(|got| (15..=25).contains(got)), "{got:?} of 80 READs");
 }
+
+/// Found by jet-sim --seed 6000008 and --seed 7000441.
+#[test]
+fn a_low_class_of_one_application_is_read_though_another_one_has_its_turns() {
+    let config =
+        Config { pool_slabs: 32 + 16, srq_slabs: 16, credit_max: 8, in_flight_bytes: FRAGMENT, ..shared() };
+    let mut bench =
+        Bench::new(Config { peer_share_percent: 100, memory_slabs: 0, session_memory_slabs: 0, ..config });
+    let apps = ["both", "low"].map(|app| bench.open(app));
+    let [urgent, low, other] = ["both", "both", "low"].map(|app| bench.join(app));
+    bench.request_class(urgent, 1, 1 << 30, 0, None);
+    bench.request_class(other, 1, 1 << 30, 3, None);
+    bench.flush();
+    (1..=8).for_each(|n| bench.request_with_credit(low, n, FRAGMENT, 3));
+    let (begin, mut got) = (bench.now_ns, [0; 3]);
+    while bench.now_ns <= begin + 12 * config.aging_ns {
+        bench.now_ns += MS;
+        if let Some(&(peer, ..)) = bench.world.reads.front() {
+            got[[urgent, low, other].iter().position(|of| *of == peer).unwrap()] += 1;
+            bench.read_done();
+        }
+        apps.iter().for_each(|&app| bench.consume(app));
+        bench.flush();
+    }
+    assert!((3..=6).contains(&got[1]), "{got:?} READs in twelve aging bounds");
+    assert!(got[1] + got[2] <= 2 * 12, "{got:?} READs in twelve aging bounds");
+}
