@@ -1,6 +1,7 @@
 //! The actors of a simulation: processes, and the times at which they run.
 
 use crate::application::ApplicationProcess;
+use crate::cheat::CheatProcess;
 use crate::receiver::ReceiverProcess;
 use crate::sender::SenderProcess;
 
@@ -62,6 +63,14 @@ pub struct SenderActor {
     pub at_ns: u64,
 }
 
+/// A sender that breaks the rules.
+pub struct CheatActor {
+    /// Its process.
+    pub process: CheatProcess,
+    /// Time at which it runs next.
+    pub at_ns: u64,
+}
+
 /// Which actor runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Actor {
@@ -71,6 +80,8 @@ pub enum Actor {
     Application(usize),
     /// A sender, by its place.
     Sender(usize),
+    /// A cheat, by its place.
+    Cheat(usize),
     /// Who causes faults.
     Chaos,
 }

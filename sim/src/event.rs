@@ -4,6 +4,9 @@ use jet_fabric::sim::NicId;
 use jet_wire::message::AckStatus;
 use std::fmt;
 
+/// Bit that the identities of cheats have, and of no other sender: the low 16 bits of an identity count.
+pub const CHEAT: u64 = 1 << 15;
+
 /// Name of a message: its sender's identity, and the number that the sender gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageName {
@@ -11,6 +14,13 @@ pub struct MessageName {
     pub sender: u64,
     /// Number that the sender gave the message, which is its tag, too.
     pub sequence: u64,
+}
+
+impl MessageName {
+    /// Returns whether its sender is a cheat. Then nothing is known of its bytes.
+    pub fn is_of_cheat(self) -> bool {
+        self.sender & CHEAT != 0
+    }
 }
 
 impl fmt::Display for MessageName {
@@ -50,11 +60,13 @@ pub enum Fault {
     ClockJump,
     /// A connection is cut, and the next one is cut when only one end knows that it stands.
     HalfOpen,
+    /// The clock of a sender's host jumps ahead.
+    SenderClockJump,
 }
 
 impl Fault {
     /// All faults.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Cut,
         Self::Freeze,
         Self::Stall,
@@ -67,6 +79,7 @@ impl Fault {
         Self::RemoveReceiverDevice,
         Self::ClockJump,
         Self::HalfOpen,
+        Self::SenderClockJump,
     ];
 
     /// Returns the fault's name.
@@ -84,6 +97,7 @@ impl Fault {
             Self::RemoveReceiverDevice => "remove-receiver-device",
             Self::ClockJump => "clock-jump",
             Self::HalfOpen => "half-open",
+            Self::SenderClockJump => "sender-clock-jump",
         }
     }
 }
@@ -191,6 +205,13 @@ pub enum Event {
     SenderBegan {
         /// Identity of the sender.
         sender: u64,
+    },
+    /// A cheat asked for a connection, under an identity that it had never had.
+    CheatBegan {
+        /// The identity.
+        sender: u64,
+        /// Number of the application's name that it sends to.
+        app: u32,
     },
     /// A sender's process ended, and its messages have no ends any more.
     SenderLost {

@@ -13,7 +13,7 @@ const STAND_STILL_NS: u64 = 20_000_000;
 /// Nanoseconds that a drain may take, at most.
 const DRAIN_NS: u64 = 200_000_000;
 /// Nanoseconds by which a clock jumps ahead, at most.
-const JUMP_NS: u64 = 10_000_000_000;
+pub const JUMP_NS: u64 = 10_000_000_000;
 
 impl Simulation {
     pub(crate) fn cause_fault(&mut self) -> Result<(), Box<dyn Error>> {
@@ -84,6 +84,13 @@ impl Simulation {
             Fault::HalfOpen => {
                 self.cut(sender);
                 self.network.halve_next(true);
+            }
+            Fault::SenderClockJump => {
+                let span_ns = self.chaos.u64(1..=JUMP_NS);
+                let jumping = &mut self.senders[sender];
+                jumping.process.jump(span_ns);
+                // Its timers are due earlier.
+                jumping.at_ns = jumping.at_ns.min(self.now_ns + 1);
             }
             Fault::RemoveDevice => self.network.remove(self.senders[sender].process.nic()),
             Fault::LoseSender => {

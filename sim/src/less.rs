@@ -22,6 +22,8 @@ pub enum Less {
     Faults(u32),
     /// Each sender sends at most so many messages.
     Messages(u64),
+    /// The cheat at this place does nothing.
+    Cheat(usize),
 }
 
 impl fmt::Display for Less {
@@ -32,6 +34,7 @@ impl fmt::Display for Less {
             Self::Fault(fault) => write!(f, "fault={}", fault.name()),
             Self::Faults(count) => write!(f, "faults={count}"),
             Self::Messages(count) => write!(f, "messages={count}"),
+            Self::Cheat(index) => write!(f, "cheat={index}"),
         }
     }
 }
@@ -44,7 +47,8 @@ impl fmt::Display for NotLess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:?} is none of sender=PLACE, application=PLACE, fault=NAME, faults=COUNT, messages=COUNT",
+            "{:?} is none of sender=PLACE, application=PLACE, cheat=PLACE, fault=NAME, faults=COUNT, \
+             messages=COUNT",
             self.0
         )
     }
@@ -62,6 +66,7 @@ impl FromStr for Less {
         let small = |number: u64| u32::try_from(number).map_err(|_| error());
         match what {
             "sender" => Ok(Self::Sender(small(number?)? as usize)),
+            "cheat" => Ok(Self::Cheat(small(number?)? as usize)),
             "application" => Ok(Self::Application(small(number?)? as usize)),
             "faults" => Ok(Self::Faults(small(number?)?)),
             "messages" => Ok(Self::Messages(number?)),
@@ -89,6 +94,11 @@ impl Scenario {
                     application.is_absent = true;
                 }
             }
+            Less::Cheat(index) => {
+                if let Some(cheat) = self.cheats.get_mut(index) {
+                    cheat.actions = 0;
+                }
+            }
             Less::Fault(fault) => self.faults.retain(|one| *one != fault),
             Less::Faults(count) => self.faults_max = self.faults_max.min(count),
             Less::Messages(count) => {
@@ -108,6 +118,7 @@ impl Scenario {
         all.extend((0..self.senders.len()).filter(|at| self.senders[*at].messages > 0).map(Less::Sender));
         let present = |at: &usize| !self.applications[*at].is_absent;
         all.extend((0..self.applications.len()).filter(present).map(Less::Application));
+        all.extend((0..self.cheats.len()).filter(|at| self.cheats[*at].actions > 0).map(Less::Cheat));
         all.extend(self.faults.iter().copied().map(Less::Fault));
         if !self.faults.is_empty() {
             let most = self.faults_max;
@@ -149,7 +160,10 @@ pub fn shrink(
             if outcome.failure.as_ref().is_some_and(|other| other.checker == failure.checker) {
                 left_out.retain(|before| {
                     std::mem::discriminant(before) != std::mem::discriminant(&less)
-                        || matches!(less, Less::Sender(_) | Less::Application(_) | Less::Fault(_))
+                        || matches!(
+                            less,
+                            Less::Sender(_) | Less::Application(_) | Less::Cheat(_) | Less::Fault(_)
+                        )
                 });
                 left_out.push(less);
                 (smallest, found) = (smaller, Some(outcome));
@@ -173,6 +187,7 @@ mod tests {
             Less::Fault(Fault::RestartReceiver),
             Less::Faults(2),
             Less::Messages(70),
+            Less::Cheat(1),
         ];
         for less in all {
             assert_eq!(less.to_string().parse(), Ok(less));

@@ -13,6 +13,7 @@
 mod actors;
 mod application;
 mod bells;
+mod cheat;
 pub mod checkers;
 mod counts;
 pub mod event;

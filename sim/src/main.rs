@@ -16,8 +16,8 @@ struct Args {
     /// Run this seed; with --swarm begin with it. Default: a random one
     #[arg(long)]
     seed: Option<u64>,
-    /// Leave something out of the seed's scenario: sender=PLACE, application=PLACE, fault=NAME, faults=COUNT
-    /// or messages=COUNT
+    /// Leave something out of the seed's scenario: sender=PLACE, application=PLACE, cheat=PLACE, fault=NAME,
+    /// faults=COUNT or messages=COUNT
     #[arg(long, value_name = "WHAT", conflicts_with_all = ["swarm", "plain"])]
     less: Vec<Less>,
     /// Print so many of the last events where a seed fails

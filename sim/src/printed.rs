@@ -16,6 +16,7 @@ impl Habit {
             Self::Collecting => "gives a message back once it has all of it",
             Self::Pinning => "pins what it reads",
             Self::Choosy => "holds what half of the senders send",
+            Self::Disk => "writes to a disk",
         }
     }
 }
@@ -38,14 +39,14 @@ impl fmt::Display for ApplicationPlan {
 impl fmt::Display for SenderPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { app, messages, depth, large_permille, large_bytes, small_bytes, .. } = self;
-        let Self { class, checksums, retries, profile, bytes_per_us, .. } = self;
+        let Self { class, checksums, retries, patience_ns, profile, bytes_per_us, .. } = self;
         write!(
             f,
             "sender on {profile}, class {class}: {messages} messages to app-{app}, {depth} outstanding, \
              {large_permille} of 1000 large ones, up to {small_bytes} and {large_bytes} bytes"
         )?;
         f.write_str(if *checksums { ", with checksums" } else { "" })?;
-        f.write_str(if *retries { "" } else { ", tries nothing again" })?;
+        write!(f, ", {} for {patience_ns} ns", if *retries { "tries again" } else { "connects again" })?;
         match bytes_per_us {
             Some(bytes) => write!(f, ", slow: {bytes} bytes/us"),
             None => Ok(()),
@@ -94,7 +95,8 @@ impl fmt::Display for Scenario {
         writeln!(f, "  calm from {calm_ns} ns on, and then {settle_ns} ns to settle")?;
         writeln!(f, "  receiver on {profile}, beside the defaults: {}", numbers(config).join(", "))?;
         self.applications.iter().try_for_each(|application| writeln!(f, "  {application}"))?;
-        self.senders.iter().try_for_each(|sender| writeln!(f, "  {sender}"))
+        self.senders.iter().try_for_each(|sender| writeln!(f, "  {sender}"))?;
+        self.cheats.iter().try_for_each(|cheat| writeln!(f, "  {cheat}"))
     }
 }
 
@@ -117,7 +119,7 @@ mod tests {
 
     #[test]
     fn scenarios_that_differ_are_printed_differently() {
-        let scenario = Scenario::of(1);
+        let scenario = (1..).map(Scenario::of).find(|scenario| !scenario.cheats.is_empty()).unwrap();
         let printed = scenario.to_string();
         assert!(!printed.contains('{'), "{printed}");
         let mut others = Vec::new();
@@ -134,7 +136,11 @@ mod tests {
         other(|scenario| scenario.applications[0].run_ns += 1);
         other(|scenario| scenario.applications[0].is_absent = true);
         other(|scenario| scenario.senders[0].depth += 1);
+        other(|scenario| scenario.senders[0].patience_ns += 1);
         other(|scenario| scenario.senders[0].bytes_per_us = Some(3));
+        other(|scenario| scenario.cheats[0].actions += 1);
+        other(|scenario| scenario.cheats[0].is_deaf ^= true);
+        other(|scenario| drop(scenario.cheats.pop()));
         for other in &others {
             assert_ne!(*other, printed);
         }

@@ -1,6 +1,8 @@
 //! Scenario of a simulation: everything that is chosen before it begins, drawn from one seed.
 
+use crate::cheat::CheatPlan;
 use crate::event::Fault;
+use crate::faults::JUMP_NS;
 use fastrand::Rng;
 use jet_core::{Checksums, Config};
 use jet_escape::EscapeConfig;
@@ -10,6 +12,8 @@ use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
+/// Nanoseconds of its clock for which a sender tries things again. Clocks that jump have more.
+const PATIENCE_NS: u64 = 60 * SECOND;
 
 /// What an application does with its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +32,8 @@ pub enum Habit {
     Pinning,
     /// It holds what half of the senders send for long, and gives the others' back at once.
     Choosy,
+    /// It writes what it reads to a disk: writes end in any order, some of them late, and some of them fail.
+    Disk,
 }
 
 /// Plan of an application.
@@ -72,6 +78,8 @@ pub struct SenderPlan {
     pub checksums: bool,
     /// Whether ends that may pass are tried again.
     pub retries: bool,
+    /// Nanoseconds for which it tries ends that may pass again, and connections.
+    pub patience_ns: u64,
     /// Device of its host.
     pub profile: Profile,
     /// Bytes that leave its host in a microsecond, where that is slower than the network.
@@ -101,6 +109,8 @@ pub struct Scenario {
     pub applications: Vec<ApplicationPlan>,
     /// Senders.
     pub senders: Vec<SenderPlan>,
+    /// Senders that break the rules.
+    pub cheats: Vec<CheatPlan>,
     /// Faults that may be caused.
     pub faults: Vec<Fault>,
     /// Faults that are caused, at most.
@@ -152,12 +162,23 @@ impl Scenario {
             job_ns: one_of(random, &[5_000, 100_000, 5 * MS]),
             applications,
             senders,
+            cheats: CheatPlan::draw(&mut Rng::with_seed(!seed), names),
             faults,
             faults_max: one_of(random, &[3, 10, 40]),
             fault_ns: one_of(random, &[MS, 10 * MS, 200 * MS]),
             calm_ns: one_of(random, &[20 * MS, 200 * MS, 3 * SECOND]),
             settle_ns: 300 * SECOND,
         }
+        .with_patience()
+    }
+
+    /// Lets senders whose clocks may jump be patient for all jumps together.
+    fn with_patience(mut self) -> Self {
+        if self.faults.contains(&Fault::SenderClockJump) {
+            let jumps_ns = u64::from(self.faults_max) * JUMP_NS;
+            self.senders.iter_mut().for_each(|sender| sender.patience_ns += jumps_ns);
+        }
+        self
     }
 
     /// Lets the applications hold what the pool has, and leaves the escape little but to mark congestion.
@@ -230,6 +251,7 @@ impl Scenario {
             job_ns: 5_000,
             applications,
             senders,
+            cheats: Vec::new(),
             faults: Vec::new(),
             faults_max: 0,
             fault_ns: SECOND,
@@ -262,6 +284,7 @@ impl Scenario {
             class: 0,
             checksums: false,
             retries: true,
+            patience_ns: PATIENCE_NS,
             profile: Profile::CONNECTX_6,
             bytes_per_us: None,
         };
@@ -276,6 +299,7 @@ impl Scenario {
             job_ns: 10_000,
             applications: vec![application],
             senders: vec![sender; 4],
+            cheats: Vec::new(),
             faults: Vec::new(),
             faults_max: 0,
             fault_ns: SECOND,
@@ -388,6 +412,7 @@ fn application(random: &mut Rng, name: u32, config: &Config) -> ApplicationPlan 
         Habit::Pinning,
         Habit::Choosy,
         Habit::Choosy,
+        Habit::Disk,
     ];
     let habit = one_of(random, &habits);
     ApplicationPlan {
@@ -415,6 +440,7 @@ fn sender(random: &mut Rng, names: u32, config: &Config) -> SenderPlan {
         class: random.u8(..config.classes),
         checksums: random.bool(),
         retries: random.u8(..4) > 0,
+        patience_ns: PATIENCE_NS,
         profile: one_of(random, &[Profile::CONNECTX_6, Profile::RXE, Profile::SMALLEST]),
         bytes_per_us: None,
     }
@@ -433,6 +459,9 @@ mod tests {
             network.nic(scenario.receiver_nic()).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
             for sender in &scenario.senders {
                 network.nic(Scenario::sender_nic(sender)).unwrap();
+            }
+            for cheat in &scenario.cheats {
+                network.nic(cheat.nic()).unwrap();
             }
             assert_eq!(scenario, Scenario::of(seed));
         }

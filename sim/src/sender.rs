@@ -18,11 +18,9 @@ use std::cell::Cell;
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Nanoseconds for which ends that may pass are tried again, and for which connections are.
-const RETRY: Duration = Duration::from_secs(60);
 /// Large messages that a sender has outstanding, at most: each has memory of its own.
 const LARGE_MAX: u32 = 16;
 
@@ -32,6 +30,8 @@ struct Nics {
     plan: SenderPlan,
     /// Number of the present NIC.
     current: Arc<AtomicU32>,
+    /// Nanoseconds by which the sender's clock is ahead of the network's.
+    ahead_ns: Arc<AtomicU64>,
 }
 
 impl Nics {
@@ -39,6 +39,7 @@ impl Nics {
         let nic = self.network.nic(Scenario::sender_nic(&self.plan)).map_err(io::Error::other)?;
         // Only one thread uses it.
         self.current.store(nic.id().0, Ordering::Relaxed);
+        self.network.set_clock_ahead(nic.id(), self.ahead_ns.load(Ordering::Relaxed));
         Ok(Box::new(nic))
     }
 }
@@ -62,6 +63,7 @@ pub struct SenderProcess {
     app: u32,
     random: Rng,
     nic: Arc<AtomicU32>,
+    ahead_ns: Arc<AtomicU64>,
     buffers: Vec<SendBuffer>,
     small: Box<[u8; SLAB_BYTES]>,
     /// Messages that were submitted.
@@ -87,16 +89,18 @@ impl SenderProcess {
         app_name: &str,
     ) -> Result<Self, Box<dyn Error>> {
         let nic = Arc::new(AtomicU32::new(0));
-        let nics = Nics { network: network.clone(), plan, current: Arc::clone(&nic) };
+        let ahead_ns = Arc::new(AtomicU64::new(0));
+        let nics = Nics {
+            network: network.clone(),
+            plan,
+            current: Arc::clone(&nic),
+            ahead_ns: Arc::clone(&ahead_ns),
+        };
         let largest = usize::try_from(plan.large_bytes)?.next_power_of_two();
         let options = SenderOptions {
             in_flight_max: plan.depth,
-            reconnect_for: RETRY,
-            retry: if plan.retries {
-                RetryPolicy::all_for_ns(u64::try_from(RETRY.as_nanos())?)
-            } else {
-                RetryPolicy::NEVER
-            },
+            reconnect_for: Duration::from_nanos(plan.patience_ns),
+            retry: if plan.retries { RetryPolicy::all_for_ns(plan.patience_ns) } else { RetryPolicy::NEVER },
             crc: plan.checksums,
             region_bytes: largest.max(1 << 20),
             ..SenderOptions::new(Address::Rdma(ADDRESS.to_owned()), app_name)
@@ -111,6 +115,7 @@ impl SenderProcess {
             app: plan.app,
             random,
             nic,
+            ahead_ns,
             buffers: Vec::new(),
             small: Box::new([0; SLAB_BYTES]),
             sent: 0,
@@ -156,6 +161,18 @@ impl SenderProcess {
         )
     }
 
+    /// Lets the process's clock jump ahead.
+    pub fn jump(&mut self, span_ns: u64) {
+        let ahead_ns = self.ahead_ns.load(Ordering::Relaxed) + span_ns;
+        self.ahead_ns.store(ahead_ns, Ordering::Relaxed);
+        self.network.set_clock_ahead(self.nic(), ahead_ns);
+    }
+
+    /// Returns the time by the process's clock.
+    fn clock_ns(&self, now_ns: u64) -> u64 {
+        now_ns + self.ahead_ns.load(Ordering::Relaxed)
+    }
+
     /// Runs once. Returns the time at which it must run again though nothing happens; `None`: not at all.
     pub fn run(&mut self, now_ns: u64, observer: &mut Observer) -> Option<u64> {
         self.drive(now_ns, observer);
@@ -166,11 +183,16 @@ impl SenderProcess {
         if submitted {
             self.drive(now_ns, observer);
         }
-        if self.driver.nic().arm(now_ns) { self.driver.next_timeout_ns() } else { Some(now_ns) }
+        let clock_ns = self.clock_ns(now_ns);
+        if !self.driver.nic().arm(clock_ns) {
+            return Some(now_ns);
+        }
+        let ahead_ns = clock_ns - now_ns;
+        self.driver.next_timeout_ns().map(|timeout_ns| timeout_ns.saturating_sub(ahead_ns))
     }
 
     fn drive(&mut self, now_ns: u64, observer: &mut Observer) {
-        self.driver.drive(now_ns);
+        self.driver.drive(self.clock_ns(now_ns));
         self.note_sent(now_ns, observer);
         self.take_ends(now_ns, observer);
     }
@@ -223,6 +245,7 @@ impl SenderProcess {
         }
         let tag = self.sent + 1;
         let payload = Payload::of(self.id, tag);
+        let clock_ns = self.clock_ns(now_ns);
         let taken = if large {
             let most = usize::try_from(self.plan.large_bytes).expect("a length");
             let buffer = match self.buffers.pop() {
@@ -234,7 +257,7 @@ impl SenderProcess {
             };
             let mut buffer = buffer;
             payload.write(0, &mut buffer[..bytes]);
-            self.driver.send(now_ns, tag, &tag.to_le_bytes(), buffer, bytes, self.plan.class).map_err(
+            self.driver.send(clock_ns, tag, &tag.to_le_bytes(), buffer, bytes, self.plan.class).map_err(
                 |(error, buffer)| {
                     self.buffers.push(buffer);
                     error
@@ -242,7 +265,7 @@ impl SenderProcess {
             )
         } else {
             payload.write(0, &mut self.small[..bytes]);
-            self.driver.send_small(now_ns, tag, &tag.to_le_bytes(), &self.small[..bytes])
+            self.driver.send_small(clock_ns, tag, &tag.to_le_bytes(), &self.small[..bytes])
         };
         match taken {
             Ok(ticket) => {

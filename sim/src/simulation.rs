@@ -1,8 +1,9 @@
 //! The simulation: it makes up the time, and lets each actor run when it is due.
 
-use crate::actors::{Actor, ApplicationActor, NEVER, ReceiverActor, SenderActor};
+use crate::actors::{Actor, ApplicationActor, CheatActor, NEVER, ReceiverActor, SenderActor};
 use crate::application::{ApplicationProcess, Ran};
 use crate::bells::Bells;
+use crate::cheat::CheatProcess;
 use crate::checkers::{self, Failure};
 use crate::counts::Counts;
 use crate::event::{Event, Life};
@@ -53,6 +54,7 @@ pub struct Simulation {
     pub(crate) receiver: ReceiverActor,
     pub(crate) applications: Vec<ApplicationActor>,
     pub(crate) senders: Vec<SenderActor>,
+    cheats: Vec<CheatActor>,
     pub(crate) ghosts: Ghosts,
     pub(crate) collected: Collected,
     lives: u32,
@@ -66,6 +68,11 @@ pub struct Simulation {
 
 fn app_name(number: u32) -> String {
     format!("app-{number}")
+}
+
+/// Returns the number of the application that has a name.
+pub fn app_number(name: &str) -> Option<u32> {
+    name.strip_prefix("app-")?.parse().ok()
 }
 
 /// Returns what one party's chances are drawn from. They are the same whatever other parties there are.
@@ -101,6 +108,7 @@ impl Simulation {
             receiver: ReceiverActor::NEW,
             applications: Vec::new(),
             senders: Vec::new(),
+            cheats: Vec::new(),
             ghosts: Ghosts::default(),
             collected: Collected::default(),
             lives: 0,
@@ -117,6 +125,14 @@ impl Simulation {
         for (index, plan) in simulation.scenario.senders.clone().into_iter().enumerate() {
             let actor = simulation.sender(index, plan)?;
             simulation.senders.push(actor);
+        }
+        for (index, plan) in simulation.scenario.cheats.clone().into_iter().enumerate() {
+            let number = index as u64;
+            let mut random = random_of(seed, "cheat", number);
+            let at_ns = random.u64(1..=REGISTER_NS);
+            let name = app_name(plan.app);
+            let process = CheatProcess::start(plan, number, &simulation.network, random, name)?;
+            simulation.cheats.push(CheatActor { process, at_ns });
         }
         Ok(simulation)
     }
@@ -246,6 +262,9 @@ impl Simulation {
         for (index, sender) in self.senders.iter().enumerate() {
             consider(Actor::Sender(index), sender.at_ns);
         }
+        for (index, cheat) in self.cheats.iter().enumerate() {
+            consider(Actor::Cheat(index), cheat.at_ns);
+        }
         consider(Actor::Chaos, self.fault_ns);
         next
     }
@@ -261,6 +280,10 @@ impl Simulation {
                 sender.has_begun = true;
                 let again_ns = sender.process.run(now_ns, &mut self.observer);
                 sender.at_ns = again_ns.map_or(NEVER, |again_ns| again_ns.max(now_ns + turn_ns));
+            }
+            Actor::Cheat(index) => {
+                let cheat = &mut self.cheats[index];
+                cheat.at_ns = cheat.process.run(self.now_ns, &mut self.observer).unwrap_or(NEVER);
             }
             Actor::Chaos => self.cause_fault()?,
         }
@@ -411,6 +434,10 @@ impl Simulation {
         self.fault_ns = NEVER;
         self.network.halve_next(false);
         self.observer.note(self.now_ns, &Event::Calm);
+        for cheat in &mut self.cheats {
+            cheat.process.calm();
+            cheat.at_ns = cheat.at_ns.min(self.now_ns + 1);
+        }
         for index in 0..self.applications.len() {
             if self.applications[index].process.is_wild() {
                 self.kill_application(index);

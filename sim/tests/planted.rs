@@ -22,6 +22,8 @@ fn finders(bug: Planted) -> &'static [&'static str] {
         Planted::CreditLeaked => &["liveness", "credit", "wake-up", "connections"],
         Planted::DepthIsDeath => &["connections", "liveness"],
         Planted::BarredForEver => &["liveness", "wake-up", "connections"],
+        Planted::AnyClass => &["panic"],
+        Planted::AnyCreditReturn => &["credit", "liveness", "panic"],
     }
 }
 

@@ -28,11 +28,15 @@ pub enum Planted {
     BarredForEver,
     /// A sender of which nothing was measured waits for others' READs.
     UnmeasuredWaits,
+    /// Any class that a request names is taken.
+    AnyClass,
+    /// Any answer to a recall of credit is taken, also where nothing was recalled.
+    AnyCreditReturn,
 }
 
 impl Planted {
     /// All bugs.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::SlabFreedTwice,
         Self::WindowKeptOnFlush,
         Self::EarlyAcknowledgement,
@@ -44,6 +48,8 @@ impl Planted {
         Self::DepthIsDeath,
         Self::BarredForEver,
         Self::UnmeasuredWaits,
+        Self::AnyClass,
+        Self::AnyCreditReturn,
     ];
 }
 

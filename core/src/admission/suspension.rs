@@ -339,9 +339,10 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Returns whether the session was granted nothing of a class for so long that it comes before others of
-    /// the class. Where the class ages, another session's message may have its turn each time, for this one is
-    /// suspended then. And when it is resumed, its more urgent messages take the room. There is one aging bound
-    /// for each session that may be in this state, so all of them together have one more fragment in each.
+    /// the class. Where the class ages, another session's message may have its turn each time, for this one
+    /// is suspended then. And when it is resumed, its more urgent messages take the room. There is one aging
+    /// bound for each session that may be in this state, so all of them together have one more fragment in
+    /// each.
     fn is_overdue(&self, session: u32, class: usize, now_ns: u64) -> bool {
         let since_ns = self.suspensions[session as usize].since_ns[class];
         let bounds = 1 + self.reviewed.len() as u64;

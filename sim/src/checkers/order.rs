@@ -60,7 +60,9 @@ impl Checker for Order {
             Event::Sent { message, .. } if !self.large.contains(&message) => {
                 self.sends.entry(message.sender).or_default().add(message.sequence);
             }
-            Event::Delivered { life, message, first: true, .. } if !self.large.contains(&message) => {
+            Event::Delivered { life, message, first: true, .. }
+                if !self.large.contains(&message) && !message.is_of_cheat() =>
+            {
                 let last = self.last.entry((life, message.sender)).or_insert((0, 0));
                 let sends = self.sends.get(&message.sender);
                 let Some(number) = sends.and_then(|sends| sends.behind(message.sequence, last.0)) else {

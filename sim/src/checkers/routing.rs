@@ -1,7 +1,7 @@
 //! Routing: a message comes to the application that its sender named, and to no other.
 
 use super::Checker;
-use crate::event::Event;
+use crate::event::{Event, MessageName};
 use std::collections::BTreeMap;
 
 /// Applications' names by sender, and by life.
@@ -17,8 +17,9 @@ impl Checker for Routing {
 
     fn note(&mut self, _now_ns: u64, event: &Event) -> Result<(), String> {
         match *event {
-            Event::Submitted { message, app, .. } => {
-                self.named.insert(message.sender, app);
+            Event::Submitted { message: MessageName { sender, .. }, app, .. }
+            | Event::CheatBegan { sender, app } => {
+                self.named.insert(sender, app);
                 Ok(())
             }
             Event::Delivered { app, message, .. } => match self.named.get(&message.sender) {

@@ -376,7 +376,8 @@ impl ClassQueue {
         self.peers[peer as usize].last_read
     }
 
-    /// Counts bytes that the peer has read in its turn. `resumed`: the time, counted in sessions that went on.
+    /// Counts bytes that the peer has read in its turn. `resumed`: the time, counted in sessions that went
+    /// on.
     #[inline]
     pub fn used(&mut self, peer: u32, bytes: u32, now_ns: u64, resumed: u64) {
         let queue = &mut self.peers[peer as usize];

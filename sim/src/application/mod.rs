@@ -1,0 +1,204 @@
+//! A modelled application: it takes deliveries off its ring, reads the bytes where they lie, and gives them
+//! back as its habit is.
+
+mod session;
+mod worker;
+
+use crate::event::Life;
+use crate::ghosts::Ghost;
+use crate::observer::Observer;
+use crate::receiver::Opened;
+use crate::scenario::{ApplicationPlan, Habit};
+use fastrand::Rng;
+use jet_reactor::SessionTicket;
+use jet_wire::segment::Release;
+use session::{Reading, Session};
+use std::sync::Arc;
+use worker::Worker;
+
+/// Nanoseconds until an application tries again to write to a full ring.
+const FULL_RING_NS: u64 = 10_000;
+
+/// An application.
+pub struct ApplicationProcess {
+    plan: ApplicationPlan,
+    life: Life,
+    random: Rng,
+    session: Option<Session>,
+    stalled_until_ns: u64,
+    /// Whether it wrote what it likes to what it shares. It does nothing more until it is killed.
+    is_wild: bool,
+}
+
+/// What a run of an application leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ran {
+    /// Time at which it must run again though nothing happens.
+    pub again_ns: Option<u64>,
+    /// Whether the receiver is to be woken.
+    pub wakes_receiver: bool,
+}
+
+impl ApplicationProcess {
+    /// Makes an application without a session.
+    pub fn new(plan: ApplicationPlan, life: Life, random: Rng) -> Self {
+        Self { plan, life, random, session: None, stalled_until_ns: 0, is_wild: false }
+    }
+
+    /// Returns its plan.
+    pub fn plan(&self) -> &ApplicationPlan {
+        &self.plan
+    }
+
+    /// Returns which life it is.
+    pub fn life(&self) -> Life {
+        self.life
+    }
+
+    /// Returns the ticket of its session.
+    pub fn ticket(&self) -> Option<SessionTicket> {
+        self.session.as_ref().map(|session| session.ticket)
+    }
+
+    /// Makes it a fast application.
+    pub fn calm(&mut self) {
+        let Self { plan, session, .. } = self;
+        *plan = ApplicationPlan { habit: Habit::Fast, run_ns: 0, parallel: 64, rejects_permille: 0, ..*plan };
+        self.stalled_until_ns = 0;
+        for message in session.iter_mut().flat_map(|session| &mut session.messages) {
+            message.is_collected = false;
+        }
+        for reading in session.iter_mut().flat_map(|session| &mut session.reading) {
+            reading.until_ns = 0;
+        }
+    }
+
+    /// Takes what it got when its session was opened.
+    pub fn open(&mut self, opened: Opened) {
+        self.session = Some(Session::new(opened));
+    }
+
+    /// Returns whether it wrote what it likes, and does nothing more.
+    pub fn is_wild(&self) -> bool {
+        self.is_wild
+    }
+
+    /// Forgets its session. Returns what it was reading: its I/O may go on.
+    pub fn close(&mut self) -> Vec<Ghost> {
+        let Some(session) = self.session.take().filter(|_| !self.is_wild) else { return Vec::new() };
+        let ghost = |reading: &Reading| {
+            let Reading { run, place, name: message, .. } = *reading;
+            if message.is_of_cheat() {
+                return None;
+            }
+            let (memory, from) = session.place(&run, place)?;
+            let (bytes, offset) = (run.bytes as usize, run.offset);
+            Some(Ghost { life: self.life, message, memory: Arc::clone(memory), from, bytes, offset })
+        };
+        session.reading.iter().filter_map(ghost).collect()
+    }
+
+    /// Returns whether it waits to be woken though there is something for it.
+    pub fn oversleeps(&self) -> bool {
+        let is_waiting = self.session.as_ref().is_some_and(|session| !session.end.deliveries.is_empty());
+        is_waiting && !self.is_wild && self.stalled_until_ns == 0
+    }
+
+    /// Returns whether the receiver has something of it to take.
+    pub fn has_unread_releases(&mut self) -> bool {
+        let unread = self.session.as_mut().map(|session| session.end.releases.unread());
+        !self.is_wild && matches!(unread, Some(Ok(1..)))
+    }
+
+    /// Returns what it has in hand, in words.
+    pub fn state(&self) -> String {
+        let Self { life, plan, session, .. } = self;
+        match session {
+            None => format!("application {} ({:?}): no session", plan.name, life),
+            Some(session) => {
+                let open = session.messages.iter().filter(|message| message.is_open).count();
+                let waiting: usize = session.messages.iter().map(|message| message.waiting.len()).sum();
+                let reading = session.reading.len();
+                format!(
+                    "application {} ({life:?}): {open} messages open, {waiting} runs waiting, {reading} \
+                     being read",
+                    plan.name
+                )
+            }
+        }
+    }
+
+    /// Writes what it likes into what it shares with the receiver.
+    pub fn scribble(&mut self) {
+        let Some(session) = &mut self.session else { return };
+        self.is_wild = true;
+        // Often releases of what it holds, or does not hold, in any form.
+        for _ in 0..self.random.usize(..16) {
+            let known = session.messages.iter().flat_map(|message| &message.waiting).next().copied();
+            let index = known.map_or_else(|| self.random.u32(..2000), |run| run.slot);
+            let generation = known.map_or_else(|| self.random.u16(..4), |run| run.generation);
+            let (first, count, kind) = (self.random.u16(..70), self.random.u16(..70), self.random.u8(..4));
+            // Whether there is room makes no difference.
+            let _ = session.end.releases.push(Release {
+                index,
+                generation,
+                first,
+                count,
+                kind,
+                reserved: self.random.u8(..2),
+                code: self.random.u32(..3),
+            });
+        }
+        session.end.releases.publish();
+        let words = session.segment.bytes() / 8;
+        // Often in the rings' indices, which lie near the beginning.
+        let near = words.min(64);
+        for _ in 0..self.random.usize(1..64) {
+            let at = if self.random.bool() { self.random.usize(..near) } else { self.random.usize(..words) };
+            let word = if self.random.bool() { self.random.u64(..) } else { self.random.u64(..300) };
+            // SAFETY: within the mapping, and aligned. The other end reads each word once and checks it.
+            unsafe { session.segment.base().cast::<u64>().add(at).write_volatile(word) };
+        }
+    }
+
+    /// Runs once.
+    pub fn run(&mut self, now_ns: u64, observer: &mut Observer) -> Ran {
+        if self.is_wild {
+            return Ran { again_ns: None, wakes_receiver: false };
+        }
+        if self.stalled_until_ns > now_ns {
+            return Ran { again_ns: Some(self.stalled_until_ns), wakes_receiver: false };
+        }
+        let Self { plan, life, random, session, stalled_until_ns, .. } = self;
+        let Some(session) = session else { return Ran { again_ns: None, wakes_receiver: false } };
+        let mut worker = Worker { plan, life: *life, random, now_ns, observer };
+        worker.end_reading(session);
+        worker.take_deliveries(session);
+        if session.end.deliveries.is_empty() && session.end.notice().is_some() {
+            // Nothing more comes before something was given back.
+            session.messages.iter_mut().for_each(|message| message.is_collected = false);
+        }
+        worker.begin_reading(session);
+        *stalled_until_ns = worker.stall();
+        session.write_unwritten();
+        session.end.releases.publish();
+        let wakes_receiver = session.end.releases.wake_needed();
+        let due_ns = session.reading.iter().map(|reading| reading.until_ns).min();
+        let mut again_ns = due_ns;
+        if !session.unwritten.is_empty() {
+            let full_ns = now_ns + FULL_RING_NS;
+            again_ns = Some(again_ns.map_or(full_ns, |at_ns| at_ns.min(full_ns)));
+        }
+        if *stalled_until_ns > now_ns {
+            again_ns = Some(*stalled_until_ns);
+        } else if !session.end.deliveries.prepare_sleep() {
+            again_ns = Some(now_ns);
+        } else if session.end.notice().is_some()
+            && session.messages.iter().any(|message| message.is_collected && message.is_open)
+        {
+            // The notice came while it ran.
+            again_ns = Some(now_ns);
+        }
+        Ran { again_ns, wakes_receiver }
+    }
+}

@@ -1,0 +1,168 @@
+//! What an application knows of its session: the segment's end, its messages, and the runs that it holds.
+
+use crate::event::MessageName;
+use crate::receiver::Opened;
+use jet_fabric::memory::SharedMemory;
+use jet_reactor::SessionTicket;
+use jet_wire::ring::PushError;
+use jet_wire::segment::{AppEnd, Place, Release, release_kind};
+use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A run that was delivered and not given back.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    pub slot: u32,
+    pub generation: u16,
+    pub message: u32,
+    pub offset: u64,
+    pub bytes: u32,
+}
+
+impl Run {
+    /// Returns how many slices it has.
+    pub fn slices(&self) -> u16 {
+        u16::try_from(self.bytes.div_ceil(SLAB_BYTES_U32).max(1)).expect("a fragment at most")
+    }
+}
+
+/// A run that is being read.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
+    pub until_ns: u64,
+    pub run: Run,
+    pub place: Place,
+    /// The run's message, and the number of its delivery: the message may end while the run is read.
+    pub name: MessageName,
+    pub delivery: u32,
+    /// Whether the message is rejected at the end of this run.
+    pub fails: bool,
+}
+
+/// What the application knows of a message number.
+#[derive(Clone, Debug)]
+pub struct Message {
+    pub generation: u16,
+    pub name: MessageName,
+    /// Number of its delivery.
+    pub delivery: u32,
+    pub whole_bytes: u64,
+    /// Bytes that were delivered, and that were read.
+    pub delivered: u64,
+    pub read: u64,
+    pub complete: bool,
+    pub is_open: bool,
+    pub is_rejected: bool,
+    /// Whether its runs wait until all of them are there.
+    pub is_collected: bool,
+    pub waiting: VecDeque<Run>,
+}
+
+impl Message {
+    /// A number that no message has had.
+    pub const UNUSED: Self = Self {
+        generation: 0,
+        name: MessageName { sender: 0, sequence: 0 },
+        delivery: 0,
+        whole_bytes: 0,
+        delivered: 0,
+        read: 0,
+        complete: false,
+        is_open: false,
+        is_rejected: false,
+        is_collected: false,
+        waiting: VecDeque::new(),
+    };
+}
+
+/// What one session shares with the receiver.
+pub struct Session {
+    pub ticket: SessionTicket,
+    pub end: AppEnd,
+    pub segment: Arc<SharedMemory>,
+    pub pool: Arc<SharedMemory>,
+    pub escape: Option<Arc<SharedMemory>>,
+    pub messages: Vec<Message>,
+    /// Messages that began to arrive.
+    pub begun: u32,
+    /// Open messages in the order in which they began to arrive.
+    pub order: VecDeque<u32>,
+    pub reading: Vec<Reading>,
+    /// Releases that found the ring full.
+    pub unwritten: VecDeque<Release>,
+}
+
+impl Session {
+    /// Makes the session of an application that has just got its memory.
+    pub fn new(opened: Opened) -> Self {
+        let Opened { ticket, end, segment, pool, escape } = opened;
+        let messages = vec![Message::UNUSED; end.shape().messages as usize];
+        Self {
+            ticket,
+            end,
+            segment,
+            pool,
+            escape,
+            messages,
+            begun: 0,
+            order: VecDeque::new(),
+            reading: Vec::new(),
+            unwritten: VecDeque::new(),
+        }
+    }
+
+    fn write(&mut self, release: Release) {
+        self.unwritten.push_back(release);
+        self.write_unwritten();
+    }
+
+    /// Writes the releases that found the ring full, as far as there is room.
+    pub fn write_unwritten(&mut self) {
+        while let Some(release) = self.unwritten.front() {
+            match self.end.releases.push(*release) {
+                Ok(()) => drop(self.unwritten.pop_front()),
+                Err(PushError::Full) => return,
+                // The application itself broke the ring, or the receiver is wrong; its session ends then.
+                Err(PushError::Broken(_)) => return self.unwritten.clear(),
+            }
+        }
+    }
+
+    /// Gives some of a run's slices back.
+    pub fn give_back(&mut self, run: &Run, first: u16, count: u16) {
+        let (index, generation, kind) = (run.slot, run.generation, release_kind::SLICES);
+        self.write(Release { index, generation, first, count, kind, reserved: 0, code: 0 });
+    }
+
+    /// Ends a message, and gives what waits of it back.
+    pub fn finish(&mut self, message: u32, code: u32) {
+        let known = &mut self.messages[message as usize];
+        known.is_open = false;
+        let (generation, waiting) = (known.generation, std::mem::take(&mut known.waiting));
+        for run in &waiting {
+            self.give_back(run, 0, run.slices());
+        }
+        self.messages[message as usize].waiting = waiting;
+        self.messages[message as usize].waiting.clear();
+        self.order.retain(|open| *open != message);
+        let kind = release_kind::FINISH;
+        self.write(Release { index: message, generation, first: 0, count: 0, kind, reserved: 0, code });
+    }
+
+    /// Returns the memory and the place of a run; `None` where that lies outside of what it shares.
+    pub fn place(&self, run: &Run, place: Place) -> Option<(&Arc<SharedMemory>, usize)> {
+        let memory = if place.escaped { self.escape.as_ref()? } else { &self.pool };
+        let from = place.slab as usize * SLAB_BYTES;
+        (from + run.bytes as usize <= memory.bytes()).then_some((memory, from))
+    }
+
+    /// Returns the bytes of a run at its place; `None` where that lies outside of what it shares.
+    pub fn bytes(&self, run: &Run, place: Place) -> Option<&[u8]> {
+        let (memory, from) = self.place(run, place)?;
+        let bytes = run.bytes as usize;
+        // SAFETY: within the mapping, as just checked. While the run is pinned, nobody writes its bytes; that
+        // they do not is what the simulation checks.
+        Some(unsafe { std::slice::from_raw_parts(memory.base().add(from), bytes) })
+    }
+}
