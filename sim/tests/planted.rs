@@ -1,5 +1,5 @@
 //! Planted bugs: each is found by seeds that are fixed, and so shows what the checkers are worth. Built only
-//! with `RUSTFLAGS="--cfg jet_planted"`. `JET_PLANTED=NAME` chooses one of them.
+//! with `RUSTC_WORKSPACE_WRAPPER=sim/with-planted-bugs`. `JET_PLANTED=NAME` chooses one of them.
 #![cfg(jet_planted)]
 
 use jet_sim::{Scenario, Simulation};

@@ -1,12 +1,12 @@
 //! `jet-sim`: runs one seed, or many.
 
+mod swarm;
+
 use clap::Parser;
 use jet_sim::{Counts, Less, Outcome, Scenario, Simulation, shrink};
 use serde_json::json;
 use std::error::Error;
 use std::process::ExitCode;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Search for what breaks Jet's promises, in time that is made up, from seeds
@@ -29,6 +29,9 @@ struct Args {
     /// Seconds for which --swarm runs seeds
     #[arg(long, default_value_t = 60)]
     seconds: u64,
+    /// Seconds of processor time for which --swarm runs seeds, instead of --seconds
+    #[arg(long, value_name = "SECONDS", conflicts_with = "seconds")]
+    processor_seconds: Option<u64>,
     /// Seeds that --swarm runs at once. Default: one on each core
     #[arg(long)]
     jobs: Option<usize>,
@@ -41,9 +44,21 @@ struct Args {
     /// Print the result as one line of JSON
     #[arg(long)]
     json: bool,
+    /// Plant a bug of `wire/src/planted.rs`
+    #[cfg(jet_planted)]
+    #[arg(long, value_name = "BUG")]
+    plant: Option<String>,
 }
 
-fn run(scenario: Scenario, events: usize) -> Result<Outcome, Box<dyn Error>> {
+/// Returns the bug of a name.
+#[cfg(jet_planted)]
+fn planted(name: &str) -> Result<jet_wire::planted::Planted, String> {
+    let all = jet_wire::planted::Planted::ALL;
+    let found = all.into_iter().find(|bug| format!("{bug:?}") == name);
+    found.ok_or_else(|| format!("{name} is none of {all:?}"))
+}
+
+fn simulate(scenario: Scenario, events: usize) -> Result<Outcome, Box<dyn Error>> {
     Simulation::new(scenario)?.keeping(events).run()
 }
 
@@ -87,7 +102,9 @@ fn print_failure(scenario: &Scenario, outcome: &Outcome, args: &Args) -> Result<
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let args = Args::parse();
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1 << 48));
-    if args.swarm { swarm(seed, &args) } else { one(seed, &args) }
+    #[cfg(jet_planted)]
+    jet_wire::planted::plant(args.plant.as_deref().map(planted).transpose()?);
+    if args.swarm { swarm::run(seed, &args) } else { one(seed, &args) }
 }
 
 #[allow(clippy::cast_precision_loss)] // rates for people
@@ -98,7 +115,7 @@ fn one(seed: u64, args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         print!("{scenario}");
     }
     let begin = Instant::now();
-    let outcome = run(scenario.clone(), args.events)?;
+    let outcome = simulate(scenario.clone(), args.events)?;
     let seconds = begin.elapsed().as_secs_f64();
     let small = outcome.counts.of("small messages") as f64 / seconds;
     let bytes = outcome.counts.of("delivered bytes") as f64 / seconds;
@@ -127,84 +144,4 @@ fn one(seed: u64, args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         }
     }
     Ok(if outcome.failure.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-}
-
-/// What the threads of a swarm have found.
-#[derive(Default)]
-struct Found {
-    counts: Counts,
-    seeds: u64,
-    failed: Option<(Scenario, Outcome)>,
-    error: Option<String>,
-}
-
-#[allow(clippy::cast_precision_loss)] // rates for people
-fn swarm(first: u64, args: &Args) -> Result<ExitCode, Box<dyn Error>> {
-    let begin = Instant::now();
-    let longest = Duration::from_secs(args.seconds);
-    let jobs = args.jobs.map_or_else(|| std::thread::available_parallelism().map(Into::into), Ok)?;
-    let next = AtomicU64::new(first);
-    let is_over = AtomicBool::new(false);
-    let found = Mutex::new(Found::default());
-    std::thread::scope(|scope| {
-        for _ in 0..jobs.max(1) {
-            scope.spawn(|| {
-                while begin.elapsed() < longest && !is_over.load(Ordering::Relaxed) {
-                    let scenario = Scenario::of(next.fetch_add(1, Ordering::Relaxed));
-                    let outcome = run(scenario.clone(), args.events).map_err(|error| error.to_string());
-                    let mut found = found.lock().expect("no thread panics with it");
-                    match outcome {
-                        Ok(outcome) => {
-                            found.seeds += 1;
-                            found.counts.merge(&outcome.counts);
-                            if outcome.failure.is_none() {
-                                continue;
-                            }
-                            found.failed.get_or_insert((scenario, outcome));
-                        }
-                        Err(error) => {
-                            found.error.get_or_insert(format!("seed {}: {error}", scenario.seed));
-                        }
-                    }
-                    is_over.store(true, Ordering::Relaxed);
-                }
-            });
-        }
-    });
-    let found = found.into_inner()?;
-    if let Some(error) = found.error {
-        return Err(error.into());
-    }
-    let (seeds, seconds) = (found.seeds, begin.elapsed().as_secs_f64());
-    let small = found.counts.of("small messages") as f64 / seconds / jobs as f64;
-    let bytes = found.counts.of("delivered bytes") as f64 / seconds / jobs as f64;
-    let failure = found.failed.as_ref().and_then(|(_, outcome)| outcome.failure.as_ref());
-    if args.json {
-        let line = json!({
-            "first_seed": first,
-            "seeds": seeds,
-            "jobs": jobs,
-            "seconds": seconds,
-            "small_messages_per_s_and_job": small,
-            "bytes_per_s_and_job": bytes,
-            "counts": counted(&found.counts),
-            "failed_seed": found.failed.as_ref().map(|(scenario, _)| scenario.seed),
-            "checker": failure.map(|failure| failure.checker),
-            "failure": failure.map(ToString::to_string),
-        });
-        println!("{line}");
-    } else {
-        print!("{}", found.counts);
-        println!(
-            "{seeds} seeds from {first} on, {:.1} a second; a second and job {small:.0} small messages, \
-             {:.2} GB of checked payload",
-            seeds as f64 / seconds,
-            bytes / 1e9
-        );
-        match &found.failed {
-            Some((scenario, outcome)) => print_failure(scenario, outcome, args)?,
-            None => println!("nothing found"),
-        }
-    }
-    Ok(if failure.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
