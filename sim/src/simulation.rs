@@ -64,6 +64,8 @@ pub struct Simulation {
     /// Time of the next fault.
     pub(crate) fault_ns: u64,
     pub(crate) is_calm: bool,
+    /// Whether the cheats were sent away.
+    cheats_go: bool,
 }
 
 fn app_name(number: u32) -> String {
@@ -116,6 +118,7 @@ impl Simulation {
             faults: 0,
             fault_ns,
             is_calm: false,
+            cheats_go: false,
             scenario,
         };
         for (index, plan) in simulation.scenario.applications.clone().into_iter().enumerate() {
@@ -171,6 +174,7 @@ impl Simulation {
     /// An error of the system.
     pub fn run(mut self) -> Result<Outcome, Box<dyn Error>> {
         while self.observer.failure().is_none() && !self.is_settled() {
+            self.send_cheats_away();
             // What panicked is not called any more: only what was seen of it is read.
             match panic::catch_unwind(AssertUnwindSafe(|| self.step())) {
                 Ok(stepped) => stepped?,
@@ -191,6 +195,17 @@ impl Simulation {
         observer.counts().add_many("requests refused by a queue", happened.refusals);
         let counts = observer.counts().clone();
         Ok(Outcome { log: observer.log().clone(), counts, now_ns, failure: observer.failure().cloned() })
+    }
+
+    /// Sends the cheats away once the others have all their ends: these must not depend on it.
+    fn send_cheats_away(&mut self) {
+        let is_over = self.is_calm && self.senders.iter().all(|sender| sender.process.is_done());
+        if is_over && !std::mem::replace(&mut self.cheats_go, true) {
+            for cheat in &mut self.cheats {
+                cheat.process.calm();
+                cheat.at_ns = cheat.at_ns.min(self.now_ns + 1);
+            }
+        }
     }
 
     /// Returns whether everything has ended: all senders are done, and the receiver has nothing left.
@@ -434,10 +449,6 @@ impl Simulation {
         self.fault_ns = NEVER;
         self.network.halve_next(false);
         self.observer.note(self.now_ns, &Event::Calm);
-        for cheat in &mut self.cheats {
-            cheat.process.calm();
-            cheat.at_ns = cheat.at_ns.min(self.now_ns + 1);
-        }
         for index in 0..self.applications.len() {
             if self.applications[index].process.is_wild() {
                 self.kill_application(index);

@@ -247,7 +247,7 @@ impl<P: GrantPolicy> Admission<P> {
 
     /// Takes a peer out of its turns until one of the READs of slow peers has ended.
     pub(super) fn wait_after_slow(&mut self, peer: u32) {
-        self.reading.leave_turns(peer, Out::Slow);
+        self.leave_turns(peer, Out::Slow);
         // Its kind stays while it waits: a new one has nothing in flight, and who is measured is never new.
         for class in 0..self.queues.len() {
             if self.queues[class].has_messages_of(peer) {

@@ -20,8 +20,9 @@ struct PeerLine {
     /// The last of them that left its class's queue since the session was suspended, and which suspension
     /// that was. The next one that leaves goes behind it.
     last: (u32, u64),
-    /// The suspension in which the peer returned to the front of the line.
-    in_front: u64,
+    /// The suspension in which the peer returned to the front of the line, and whether it is among those of
+    /// which a message was being read.
+    in_front: (u64, bool),
     /// The peers before and after this one in the session's line.
     before: u32,
     after: u32,
@@ -36,8 +37,9 @@ struct SessionLine {
     last: (u32, u64),
     /// First and last of the peers that have others.
     peers: (u32, u32),
-    /// The last of the peers that returned to the front, and in which suspension.
-    front: (u32, u64),
+    /// The last of the peers that returned to the front, and in which suspension: first those of which a
+    /// message was being read, then the others.
+    front: [(u32, u64); 2],
     /// Messages of all peers.
     len: u32,
     /// Number of the suspension. No two suspensions have the same, whatever their sessions.
@@ -61,12 +63,17 @@ impl Deferred {
             begun: MessageList::EMPTY,
             last: none,
             peers: (NONE, NONE),
-            front: none,
+            front: [none; 2],
             len: 0,
             suspension,
         };
-        let peer =
-            PeerLine { messages: MessageList::EMPTY, last: none, in_front: NEVER, before: NONE, after: NONE };
+        let peer = PeerLine {
+            messages: MessageList::EMPTY,
+            last: none,
+            in_front: (NEVER, false),
+            before: NONE,
+            after: NONE,
+        };
         Self {
             sessions: (1..=u64::from(sessions)).map(session).collect(),
             peers: vec![peer; peers as usize].into_boxed_slice(),
@@ -78,6 +85,16 @@ impl Deferred {
     #[inline]
     pub fn len(&self, session: u32) -> u32 {
         self.sessions[session as usize].len
+    }
+
+    /// Returns whether any message of a session is deferred whose peer is chosen.
+    pub fn has_any_of(&self, session: u32, is_chosen: impl Fn(u32) -> bool, messages: &Messages) -> bool {
+        let line = &self.sessions[session as usize];
+        let listed = |first: u32| (first != NONE).then_some(first);
+        let mut begun = core::iter::successors(line.begun.head(), |message| listed(messages[*message].next));
+        let mut peers =
+            core::iter::successors(listed(line.peers.0), |peer| listed(self.peers[*peer as usize].after));
+        begun.any(|message| is_chosen(messages[message].peer)) || peers.any(is_chosen)
     }
 
     /// Returns how many messages are deferred.
@@ -117,7 +134,7 @@ impl Deferred {
         if last.0 == NONE || last.1 != suspension {
             *last = (message, suspension);
         }
-        self.returned(message, has_read, messages);
+        self.returned(message, (has_read, true), messages);
     }
 
     /// Adds a message that has just left its queue: behind those that left it before since the session was
@@ -131,7 +148,7 @@ impl Deferred {
             }
             _ => list.push_front(messages, message),
         }
-        self.returned(message, has_read, messages);
+        self.returned(message, (has_read, false), messages);
     }
 
     /// Takes one message out.
@@ -142,6 +159,29 @@ impl Deferred {
             *last = (NONE, suspension);
         }
         self.taken(message, messages);
+    }
+
+    /// Takes the first message of the peer that was passed over in the session's present suspension, if there
+    /// is one: it returned to the front of the line.
+    pub fn take_passed_over(&mut self, session: u32, messages: &mut Messages) -> Option<u32> {
+        let SessionLine { peers: (peer, _), suspension, .. } = self.sessions[session as usize];
+        if peer == NONE || self.peers[peer as usize].in_front.0 != suspension {
+            return None;
+        }
+        self.take_turn(session, messages)
+    }
+
+    /// Takes the first message of the first peer, and puts the peer at the end of the line.
+    fn take_turn(&mut self, session: u32, messages: &Messages) -> Option<u32> {
+        let peer = self.sessions[session as usize].peers.0;
+        if peer == NONE {
+            return None;
+        }
+        let message = self.peers[peer as usize].messages.pop(messages).expect("a listed peer has messages");
+        self.sessions[session as usize].len -= 1;
+        self.unlist(session, peer);
+        self.list(session, peer);
+        Some(message)
     }
 
     /// Takes all messages of a session that is over.
@@ -156,17 +196,10 @@ impl Deferred {
         let line = &mut self.sessions[session as usize];
         let mut taken = line.begun.split_front(messages, most);
         line.len -= taken.len();
-        while taken.len() < most {
-            let peer = self.sessions[session as usize].peers.0;
-            if peer == NONE {
-                break;
-            }
-            let message =
-                self.peers[peer as usize].messages.pop(messages).expect("a listed peer has messages");
+        while taken.len() < most
+            && let Some(message) = self.take_turn(session, messages)
+        {
             taken.push(messages, message);
-            self.sessions[session as usize].len -= 1;
-            self.unlist(session, peer);
-            self.list(session, peer);
         }
         taken
     }
@@ -183,9 +216,9 @@ impl Deferred {
         }
     }
 
-    fn returned(&mut self, message: u32, has_read: bool, messages: &Messages) {
+    fn returned(&mut self, message: u32, (has_read, was_running): (bool, bool), messages: &Messages) {
         if !has_read {
-            self.put_in_front(messages[message].session, messages[message].peer);
+            self.put_in_front(messages[message].session, messages[message].peer, was_running);
         }
         self.added(message, messages);
     }
@@ -218,17 +251,21 @@ impl Deferred {
     }
 
     /// Puts a peer that has messages before the others of its session's line, but behind those that were put
-    /// there in the same suspension.
-    fn put_in_front(&mut self, session: u32, peer: u32) {
-        let SessionLine { front, suspension, .. } = self.sessions[session as usize];
-        if self.peers[peer as usize].messages.len() == 0 || self.peers[peer as usize].in_front == suspension {
+    /// there in the same suspension. Peers of which a message was being read had come before those others.
+    fn put_in_front(&mut self, session: u32, peer: u32, was_running: bool) {
+        let suspension = self.sessions[session as usize].suspension;
+        let line = &self.peers[peer as usize];
+        let is_there = line.in_front.0 == suspension && (line.in_front.1 || !was_running);
+        if line.messages.len() == 0 || is_there {
             return;
         }
         self.unlist(session, peer);
-        let before = if front.1 == suspension { front.0 } else { NONE };
+        let front = &mut self.sessions[session as usize].front;
+        let [running, waiting] = front.map(|(last, of)| if of == suspension { last } else { NONE });
+        let before = if was_running || waiting == NONE { running } else { waiting };
+        front[usize::from(!was_running)] = (peer, suspension);
         self.list_after(session, before, peer);
-        self.peers[peer as usize].in_front = suspension;
-        self.sessions[session as usize].front = (peer, suspension);
+        self.peers[peer as usize].in_front = (suspension, was_running);
     }
 
     /// Puts a peer that is in no line behind another one; `NONE`: before all others.
@@ -255,11 +292,11 @@ impl Deferred {
         }
         let line = &mut self.peers[peer as usize];
         let (before, after) = (line.before, line.after);
-        (line.before, line.after, line.in_front) = (NONE, NONE, NEVER);
+        (line.before, line.after, line.in_front) = (NONE, NONE, (NEVER, false));
         let SessionLine { peers: ends, front, .. } = &mut self.sessions[session as usize];
-        if front.0 == peer {
+        for (last, _) in front.iter_mut().filter(|(last, _)| *last == peer) {
             // Those before it were put in front, too.
-            front.0 = before;
+            *last = before;
         }
         if before == NONE {
             ends.0 = after;

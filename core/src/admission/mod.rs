@@ -74,7 +74,6 @@ struct Limits {
     reads_max: u32,
     fragment_bytes: u32,
     srq_floor_slabs: u32,
-    aging_ns: u64,
     /// Length up to which an application can collect a message.
     long_bytes: u64,
 }
@@ -125,7 +124,6 @@ impl<P: GrantPolicy> Admission<P> {
                 reads_max: config.reads_max,
                 fragment_bytes: config.fragment_bytes,
                 srq_floor_slabs: config.srq_floor_slabs,
-                aging_ns: config.aging_ns,
                 long_bytes: u64::from(config.pool_slabs) * SLAB_BYTES as u64 / 2,
             },
             queues: (0..config.classes).map(|_| ClassQueue::new(peers)).collect(),
@@ -284,6 +282,7 @@ impl<P: GrantPolicy> Admission<P> {
         let is_long = self.is_long(messages[message].length);
         self.reading.begin(peer, class, is_long, (footprint_bytes, in_pool_bytes));
         self.queues[class].push_running(message, messages);
+        self.count_running(messages[message].session, class);
         self.offer(class, peer);
     }
 
@@ -326,7 +325,7 @@ impl<P: GrantPolicy> Admission<P> {
             match self.shares.turn(peer, u64::from(bytes), time.stall_free_ns, in_flight) {
                 Turn::Now => {}
                 Turn::AfterOwn => {
-                    self.reading.leave_turns(peer, Out::Own);
+                    self.leave_turns(peer, Out::Own);
                     continue;
                 }
                 Turn::AfterSlow => {
@@ -446,9 +445,18 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
+    /// Takes a peer out of its turns.
+    fn leave_turns(&mut self, peer: u32, out: Out) {
+        if !self.reading.is_out(peer) {
+            self.count_waiting_as(true, peer);
+        }
+        self.reading.leave_turns(peer, out);
+    }
+
     /// Lets a peer take turns again, in all classes.
     fn return_to_turns(&mut self, peer: u32) {
         if self.reading.return_to_turns(peer) {
+            self.count_waiting_as(false, peer);
             for (class, queue) in self.queues.iter_mut().enumerate() {
                 queue.offer(peer, self.reading.is_new(peer, class));
             }
@@ -491,7 +499,10 @@ impl<P: GrantPolicy> Admission<P> {
                 // The peer may have waited with this message for others of its own.
                 self.offer(class, peer);
             }
-            MessageState::Running => self.queues[class].take_running(message, messages),
+            MessageState::Running => {
+                self.uncount_running(record.session, class);
+                self.queues[class].take_running(message, messages);
+            }
             MessageState::Deferred => self.take_deferred(message, messages),
             _ => return,
         }

@@ -1,9 +1,9 @@
 //! What admission counts of peers: READs posted and ended, requests, and peers that hold others up.
 
-use super::Admission;
 use super::policy::GrantPolicy;
 use super::reading::Out;
 use super::shares::Standing;
+use super::{Admission, View};
 use crate::index::NONE;
 use crate::messages::{MessageState, Messages};
 use crate::pool::Share;
@@ -16,6 +16,7 @@ impl<P: GrantPolicy> Admission<P> {
         self.shares.join(peer);
         self.requests.forget_peer(peer);
         self.reading.join(peer);
+        self.queues.iter_mut().for_each(|queue| queue.join(peer));
     }
 
     /// Notes that a peer is heard: it said hello, or its NIC took a SEND.
@@ -99,23 +100,38 @@ impl<P: GrantPolicy> Admission<P> {
     /// Notes which peers have stalled. Returns a peer to disconnect: others wait, and peers whose READs have
     /// not ended for long have half of what there is; of these it is the one that stalled first. `is_leaving`
     /// says which peers are being disconnected already.
-    pub fn tick(&mut self, time: TurnTime, is_leaving: impl Fn(u32) -> bool) -> Option<u32> {
+    pub fn tick(
+        &mut self,
+        time: TurnTime,
+        is_leaving: impl Fn(u32) -> bool,
+        messages: &Messages,
+        view: &impl View,
+    ) -> Option<u32> {
         let now_ns = time.stall_free_ns;
         self.shares.tick(now_ns);
         for &peer in self.shares.busy() {
             self.reading.set_standing(peer, self.shares.standing(peer));
         }
-        if !self.shares.are_stalled_for_long(now_ns) || !self.is_anybody_waiting() {
+        if !self.shares.are_stalled_for_long(now_ns) || !self.is_anybody_waiting(messages, view) {
             return None;
         }
         self.shares.longest_stalled(now_ns, is_leaving)
     }
 
     /// Returns whether a peer has something to read and waits for none of its own READs.
-    fn is_anybody_waiting(&mut self) -> bool {
+    fn is_anybody_waiting(&mut self, messages: &Messages, view: &impl View) -> bool {
         let reading = &self.reading;
         self.queues.iter_mut().any(|queue| queue.has_head(|peer| reading.is_out(peer)))
             || self.any_waits_after_slow()
+            || self.reviewed.iter().any(|&session| self.waits_for_reads(session, messages, view))
+    }
+
+    /// Returns whether messages of the session are deferred that wait for READs of other peers: for the
+    /// slots or the room that these READs have. What waits for its application alone does not count.
+    fn waits_for_reads(&self, session: u32, messages: &Messages, view: &impl View) -> bool {
+        let is_waiting = |peer| !self.reading.is_out(peer);
+        (view.awaits_reads(session) || !self.is_suspended_for_its_application(session))
+            && self.deferred.iter().any(|deferred| deferred.has_any_of(session, is_waiting, messages))
     }
 
     /// Counts the READ of `bytes` bytes that was posted for a grant, into slabs of a share. The next message
@@ -140,6 +156,7 @@ impl<P: GrantPolicy> Admission<P> {
         let session = record.session;
         if !more {
             record.state = MessageState::Settling;
+            self.uncount_running(session, class);
         }
         if self.shares.posted(peer, u64::from(bytes), time.stall_free_ns) {
             self.note_standing(peer);

@@ -18,6 +18,10 @@ pub trait GrantPolicy {
     /// Returns the class to serve. `heads[c]` belongs to class `c`, and is `None` where nothing of that class
     /// waits.
     fn next_class(&self, heads: &[Option<QueueHead>; CLASSES_MAX], now_ns: u64) -> Option<u8>;
+
+    /// Returns the nanoseconds for which a class waits at most before it goes ahead of more urgent ones;
+    /// `u64::MAX`: it waits for ever.
+    fn aging_ns(&self) -> u64;
 }
 
 /// A policy of strict priority: the most urgent class goes first. A class that was granted nothing for longer
@@ -43,6 +47,10 @@ impl GrantPolicy for StrictWithAging {
             }
         }
         aged.or(first).map(|head| head.class)
+    }
+
+    fn aging_ns(&self) -> u64 {
+        self.aging_ns
     }
 }
 

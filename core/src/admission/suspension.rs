@@ -25,7 +25,7 @@ use alloc::boxed::Box;
 use jet_escape::Pressure;
 
 /// The suspension of one session.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Suspension {
     /// Whether the session is granted nothing new.
     suspended: bool,
@@ -36,30 +36,36 @@ pub(super) struct Suspension {
     reviewed: bool,
     /// Number of messages that wait for admission and had begun to arrive before they were deferred.
     begun: u32,
-    /// Messages of the session that are in their classes' queues, by class. They are boxed so that the fields
-    /// that every message reads lie close together.
-    pub waiting: Box<[u32; CLASSES_MAX]>,
-    /// Time since when the session has had something of each class to read and was granted nothing of it.
-    since_ns: Box<[u64; CLASSES_MAX]>,
+    /// What the session has of each class. Boxed so that the fields that every message reads lie close
+    /// together.
+    classes: Box<[OfClass; CLASSES_MAX]>,
 }
 
-impl Default for Suspension {
-    fn default() -> Self {
-        Self {
-            suspended: false,
-            for_its_application: false,
-            reviewed: false,
-            begun: 0,
-            waiting: Box::new([0; CLASSES_MAX]),
-            since_ns: Box::new([0; CLASSES_MAX]),
-        }
+/// What a session has of one class.
+#[derive(Clone, Copy, Debug, Default)]
+struct OfClass {
+    /// Time since when the session has had something of the class to read and was granted nothing of it.
+    since_ns: u64,
+    /// Messages in the class's queue that wait for admission, of peers that take turns.
+    waiting: u32,
+    /// The same, of peers out of turn.
+    waiting_out: u32,
+    /// Messages that are being read, and have something left to read.
+    running: u32,
+}
+
+impl OfClass {
+    /// Returns the count of messages that wait of peers in turn, or out of turn.
+    #[inline]
+    fn waiting_of(&mut self, is_out: bool) -> &mut u32 {
+        if is_out { &mut self.waiting_out } else { &mut self.waiting }
     }
 }
 
 impl Suspension {
     /// Forgets all messages of the session that wait.
     pub fn forget_waiting(&mut self) {
-        *self.waiting = [0; CLASSES_MAX];
+        *self.classes = Default::default();
         self.begun = 0;
     }
 }
@@ -146,11 +152,11 @@ impl<P: GrantPolicy> Admission<P> {
             self.deferred[class].push(message, messages);
         } else {
             messages[message].state = MessageState::Waiting;
-            let suspension = &mut self.suspensions[session as usize];
-            if suspension.waiting[class] == 0 {
-                suspension.since_ns[class] = now_ns;
+            let of_class = &mut self.suspensions[session as usize].classes[class];
+            if of_class.waiting + of_class.waiting_out + of_class.running == 0 {
+                of_class.since_ns = now_ns;
             }
-            suspension.waiting[class] += 1;
+            *of_class.waiting_of(self.reading.is_out(peer)) += 1;
             self.queues[class].wait_from(now_ns);
             self.queues[class].push_waiting(message, messages);
             self.offer(class, peer);
@@ -162,7 +168,7 @@ impl<P: GrantPolicy> Admission<P> {
         let begun = u32::from(messages.transfer(message).requested > 0);
         let record = &messages[message];
         let suspension = &mut self.suspensions[record.session as usize];
-        suspension.waiting[record.class()] += 1;
+        *suspension.classes[record.class()].waiting_of(self.reading.is_out(record.peer)) += 1;
         suspension.begun += begun;
     }
 
@@ -172,8 +178,34 @@ impl<P: GrantPolicy> Admission<P> {
         let begun = u32::from(messages.transfer(message).requested > 0);
         let record = &messages[message];
         let suspension = &mut self.suspensions[record.session as usize];
-        suspension.waiting[record.class()] -= 1;
+        *suspension.classes[record.class()].waiting_of(self.reading.is_out(record.peer)) -= 1;
         suspension.begun -= begun;
+    }
+
+    /// Counts a peer's messages that wait for admission among those of peers out of turn, or of peers that
+    /// take turns.
+    pub(super) fn count_waiting_as(&mut self, is_out: bool, peer: u32) {
+        for (class, queue) in self.queues.iter().enumerate() {
+            let (session, count) = queue.waiting_of(peer);
+            if count == 0 {
+                continue;
+            }
+            let of_class = &mut self.suspensions[session as usize].classes[class];
+            *of_class.waiting_of(!is_out) -= count;
+            *of_class.waiting_of(is_out) += count;
+        }
+    }
+
+    /// Counts a message of the session that is read from now on.
+    #[inline]
+    pub(super) fn count_running(&mut self, session: u32, class: usize) {
+        self.suspensions[session as usize].classes[class].running += 1;
+    }
+
+    /// Counts that a message of the session is not read any more, or that all of it was requested.
+    #[inline]
+    pub(super) fn uncount_running(&mut self, session: u32, class: usize) {
+        self.suspensions[session as usize].classes[class].running -= 1;
     }
 
     /// Takes a message out of those that wait for admission.
@@ -196,6 +228,7 @@ impl<P: GrantPolicy> Admission<P> {
     pub(super) fn defer_running(&mut self, message: u32, messages: &mut Messages) {
         let class = messages[message].class();
         self.queues[class].take_running(message, messages);
+        self.uncount_running(messages[message].session, class);
         self.leave_running(message, messages);
         messages[message].state = MessageState::Deferred;
         let has_read = self.has_read_since_resumed(message, messages);
@@ -308,21 +341,24 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Resumes a session: the first of its deferred messages wait again, before others of their peers. These
-    /// are the messages that had begun to arrive, and the ones behind them. Of a class that is overdue, the
-    /// first one is read at once. Returns whether the session was suspended.
+    /// are the messages that had begun to arrive, and the ones behind them. The first message of a peer that
+    /// was passed over has the next turn of its class, and so has the first one of a class that is overdue.
+    /// Returns whether the session was suspended.
     fn resume(&mut self, session: u32, now_ns: u64, messages: &mut Messages, view: &impl View) -> bool {
         let suspension = &mut self.suspensions[session as usize];
-        suspension.for_its_application = false;
+        let for_its_application = core::mem::take(&mut suspension.for_its_application);
         if !core::mem::take(&mut suspension.suspended) {
             return false;
         }
         for class in 0..self.queues.len() {
+            let passed_over = self.deferred[class].take_passed_over(session, messages);
             self.deferred[class].resume(session);
             let mut back = self.deferred[class].take_turns(session, self.limits.reads_max, messages);
-            if self.is_overdue(session, class, now_ns)
-                && let Some(first) = back.pop(messages)
-            {
-                self.read_overdue(first, messages, view);
+            let is_overdue = !for_its_application && self.is_overdue(session, class, now_ns, view);
+            let first = passed_over.or_else(|| if is_overdue { back.pop(messages) } else { None });
+            if let Some(first) = first {
+                let since_ns = self.suspensions[session as usize].classes[class].since_ns;
+                self.read_first(first, is_overdue.then_some(since_ns), messages, view);
             }
             let mut reversed = MessageList::EMPTY;
             while let Some(message) = back.pop(messages) {
@@ -341,28 +377,33 @@ impl<P: GrantPolicy> Admission<P> {
     /// Returns whether the session was granted nothing of a class for so long that it comes before others of
     /// the class. Where the class ages, another session's message may have its turn each time, for this one
     /// is suspended then. And when it is resumed, its more urgent messages take the room. There is one aging
-    /// bound for each session that may be in this state, so all of them together have one more fragment in
-    /// each.
-    fn is_overdue(&self, session: u32, class: usize, now_ns: u64) -> bool {
-        let since_ns = self.suspensions[session as usize].since_ns[class];
-        let bounds = 1 + self.reviewed.len() as u64;
-        now_ns.saturating_sub(since_ns) > self.limits.aging_ns.saturating_mul(bounds)
+    /// bound for each open session, so all of them together have at most one more fragment in each.
+    fn is_overdue(&self, session: u32, class: usize, now_ns: u64, view: &impl View) -> bool {
+        let since_ns = self.suspensions[session as usize].classes[class].since_ns;
+        let bounds = 1 + u64::from(view.open_sessions());
+        now_ns.saturating_sub(since_ns) > self.policy.aging_ns().saturating_mul(bounds)
     }
 
-    /// Gives a message of a class that is overdue the next turn; it is in no list.
-    fn read_overdue(&mut self, message: u32, messages: &mut Messages, view: &impl View) {
-        let (peer, session, class) =
-            (messages[message].peer, messages[message].session, messages[message].class());
+    /// Gives a deferred message, which is in no list any more, the next turn in its class. `since_ns`: the
+    /// class has waited since then for it.
+    fn read_first(&mut self, message: u32, since_ns: Option<u64>, messages: &mut Messages, view: &impl View) {
+        let (peer, class) = (messages[message].peer, messages[message].class());
+        if self.reading.is_out(peer) {
+            self.requeue(message, true, messages);
+            return;
+        }
         let footprint_bytes = self.first_footprint(message, messages, view);
         self.begin_reading(message, false, footprint_bytes, messages);
-        let since_ns = self.suspensions[session as usize].since_ns[class];
-        self.queues[class].give_turn(peer, self.limits.fragment_bytes, since_ns);
+        match since_ns {
+            Some(since_ns) => self.queues[class].give_turn(peer, self.limits.fragment_bytes, since_ns),
+            None => self.queues[class].put_before_its_session(peer, self.limits.fragment_bytes),
+        }
     }
 
     /// Notes that the session was granted a READ of a class.
     #[inline]
     pub(super) fn was_granted(&mut self, session: u32, class: usize, now_ns: u64) {
-        self.suspensions[session as usize].since_ns[class] = now_ns;
+        self.suspensions[session as usize].classes[class].since_ns = now_ns;
     }
 
     /// Puts a message back among those of its peer that wait for admission. Its class has waited meanwhile: a
@@ -383,7 +424,8 @@ impl<P: GrantPolicy> Admission<P> {
     /// more. What other sessions requested meanwhile goes first.
     fn requeue_deferred(&mut self, session: u32, messages: &mut Messages) {
         for class in 0..self.queues.len() {
-            if self.suspensions[session as usize].waiting[class] > 0 {
+            // Those of peers out of turn hold up nobody.
+            if self.suspensions[session as usize].classes[class].waiting > 0 {
                 continue;
             }
             let mut back = self.deferred[class].take_turns(session, self.limits.reads_max, messages);
@@ -432,7 +474,7 @@ impl<P: GrantPolicy> Admission<P> {
     /// Returns whether messages of the session wait for admission.
     pub fn has_queued(&self, session: u32) -> bool {
         self.has_deferred(session)
-            || self.suspensions[session as usize].waiting.iter().any(|waiting| *waiting > 0)
+            || self.suspensions[session as usize].classes.iter().any(|of| of.waiting + of.waiting_out > 0)
     }
 
     /// Returns whether a session is suspended because the pool has no room for what waits.

@@ -23,6 +23,8 @@ pub(crate) trait View {
     fn held_in_cache(&self, session: u32) -> u32;
     /// Returns whether anything delivered to the session is not released, or anything is being read for it.
     fn holds_anything(&self, session: u32) -> bool;
+    /// Returns whether anything is being read for the session.
+    fn awaits_reads(&self, session: u32) -> bool;
     /// Returns whether the session's application has ever given something back.
     fn has_given_back(&self, session: u32) -> bool;
     /// Returns whether most of what the session holds are stragglers.
@@ -31,6 +33,8 @@ pub(crate) trait View {
     fn bytes_per_ms(&self, session: u32) -> u64;
     /// Returns the session's measured post-NIC time in nanoseconds.
     fn post_nic_ns(&self, session: u32) -> u64;
+    /// Returns how many sessions are open.
+    fn open_sessions(&self) -> u32;
     /// Returns the pool's pressure.
     fn pressure(&self) -> Pressure;
     /// Returns the slabs that the SRQ share is about to need: for posted entries, held messages, and credit

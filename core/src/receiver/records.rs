@@ -65,7 +65,9 @@ impl<P: GrantPolicy> Receiver<P> {
         let time = self.turn_time(now_ns);
         for _ in 0..self.config.reads_max {
             let is_leaving = |peer| matches!(self.outbox.link(peer), Link::Leaving { .. });
-            let Some(peer) = self.admission.tick(time, is_leaving) else { return };
+            let view = mechanisms_of!(self);
+            let stalled = self.admission.tick(time, is_leaving, &self.messages, &view);
+            let Some(peer) = stalled else { return };
             self.stats.stalled_peers += 1;
             self.expel(peer, ByeReason::Unresponsive, effects);
         }

@@ -73,7 +73,12 @@ impl View for Mechanisms<'_> {
 
     #[inline]
     fn holds_anything(&self, session: u32) -> bool {
-        self.delivery.promised_slots(session) > 0 || self.escape.held_slabs(session) > 0
+        self.awaits_reads(session) || self.escape.held_slabs(session) > 0
+    }
+
+    #[inline]
+    fn awaits_reads(&self, session: u32) -> bool {
+        self.delivery.promised_slots(session) > 0
     }
 
     #[inline]
@@ -94,6 +99,10 @@ impl View for Mechanisms<'_> {
     #[inline]
     fn post_nic_ns(&self, session: u32) -> u64 {
         self.releases.post_nic_ns(session)
+    }
+
+    fn open_sessions(&self) -> u32 {
+        self.registry.open_count()
     }
 
     #[inline]

@@ -85,6 +85,8 @@ struct PeerQueue {
     waiting: MessageList,
     /// Messages that are being read, in the order of their turns.
     running: MessageList,
+    /// Session that the messages go to that wait: it is one for all of a peer's.
+    session: u32,
     /// Bytes that the peer may still have read in its turn.
     deficit_bytes: u32,
     /// Time of the last READ, counted in sessions that went on ([`super::deferred::Deferred::resumed`]).
@@ -116,6 +118,7 @@ impl ClassQueue {
         let empty = PeerQueue {
             waiting: MessageList::EMPTY,
             running: MessageList::EMPTY,
+            session: NONE,
             deficit_bytes: 0,
             last_read: 0,
         };
@@ -258,16 +261,20 @@ impl ClassQueue {
     /// Puts a message behind those of its peer that wait. The caller offers the peer.
     #[inline]
     pub fn push_waiting(&mut self, message: u32, messages: &mut Messages) {
-        let peer = messages[message].peer;
-        self.peers[peer as usize].waiting.push(messages, message);
+        let (peer, session) = (messages[message].peer, messages[message].session);
+        let queue = &mut self.peers[peer as usize];
+        queue.session = session;
+        queue.waiting.push(messages, message);
         self.waiting += 1;
     }
 
     /// Puts a message before those of its peer that wait. The caller offers the peer.
     #[inline]
     pub fn push_waiting_first(&mut self, message: u32, messages: &mut Messages) {
-        let peer = messages[message].peer;
-        self.peers[peer as usize].waiting.push_front(messages, message);
+        let (peer, session) = (messages[message].peer, messages[message].session);
+        let queue = &mut self.peers[peer as usize];
+        queue.session = session;
+        queue.waiting.push_front(messages, message);
         self.waiting += 1;
     }
 
@@ -353,9 +360,48 @@ impl ClassQueue {
     /// Gives the next turn to a peer, for a fragment. The class has waited since `since_ns` for it.
     pub fn give_turn(&mut self, peer: u32, fragment_bytes: u32, since_ns: u64) {
         self.return_to(peer);
+        self.allow(peer, fragment_bytes);
+        self.since_ns = self.since_ns.min(since_ns);
+    }
+
+    /// Puts a peer before the others of its session that take turns, for a fragment.
+    pub fn put_before_its_session(&mut self, peer: u32, fragment_bytes: u32) {
+        let session = self.peers[peer as usize].session;
+        for _ in 0..self.turns.len() {
+            match self.turns.pop() {
+                Some(first) if first != peer => {
+                    self.turns.push(first);
+                }
+                _ => {}
+            }
+        }
+        let mut is_placed = false;
+        for _ in 0..self.turns.len() {
+            let Some(first) = self.turns.pop() else { break };
+            if !is_placed && self.peers[first as usize].session == session {
+                is_placed = self.turns.push(peer);
+            }
+            self.turns.push(first);
+        }
+        self.turns.push(peer);
+        self.allow(peer, fragment_bytes);
+    }
+
+    /// Lets a peer have a fragment read in its next turn.
+    fn allow(&mut self, peer: u32, fragment_bytes: u32) {
         let queue = &mut self.peers[peer as usize];
         queue.deficit_bytes = queue.deficit_bytes.max(fragment_bytes);
-        self.since_ns = self.since_ns.min(since_ns);
+    }
+
+    /// Returns how many messages of the peer wait for admission, and the session that they go to.
+    pub fn waiting_of(&self, peer: u32) -> (u32, u32) {
+        let queue = &self.peers[peer as usize];
+        (queue.session, queue.waiting.len())
+    }
+
+    /// Begins anew with a peer's number.
+    pub fn join(&mut self, peer: u32) {
+        self.peers[peer as usize].last_read = 0;
     }
 
     /// Returns whether the peer may have so many bytes read in its turn. If not, it may have a fragment more

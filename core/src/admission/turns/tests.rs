@@ -154,3 +154,56 @@ fn a_turn_that_nobody_could_use_is_not_lost() {
         assert_eq!(queue.next_turn(|_| false), Some(first), "after {passed} were passed over");
     }
 }
+
+/// Returns a queue in which peers take turns, in this order, each with one message that is being read.
+/// `sessions`: the session that each of them sends to.
+fn taking_turns(sessions: &[u32]) -> (ClassQueue, Messages) {
+    let peers = u32::try_from(sessions.len()).unwrap();
+    let (mut messages, mut queue) = (Messages::new(8), ClassQueue::new(peers));
+    for (peer, session) in (0..peers).zip(sessions) {
+        let message = messages.add().unwrap();
+        (messages[message].peer, messages[message].session) = (peer, *session);
+        queue.push_waiting(message, &mut messages);
+        queue.pop_waiting(peer, &messages);
+        queue.push_running(message, &mut messages);
+        queue.offer(peer, false);
+    }
+    queue.since_ns = 1000;
+    (queue, messages)
+}
+
+fn next_turns(queue: &mut ClassQueue) -> Vec<u32> {
+    core::iter::from_fn(|| queue.turns.pop()).collect()
+}
+
+#[test]
+fn who_is_given_a_turn_is_next_and_its_class_has_waited_for_it() {
+    let (mut queue, _) = taking_turns(&[0, 0, 1]);
+    assert!(!queue.may_use(2, 4096, 4096), "its turn does not begin yet");
+    queue.give_turn(2, 4096, 300);
+    assert_eq!(queue.next_turn(|_| false), Some(2));
+    assert!(queue.may_use(2, 4096, 4096));
+    assert_eq!(queue.since_ns, 300);
+    queue.give_turn(1, 4096, 700);
+    assert_eq!(queue.since_ns, 300, "it has waited for another one");
+}
+
+#[test]
+fn who_is_put_before_its_session_is_behind_others() {
+    let (mut queue, _) = taking_turns(&[1, 0, 0, 0]);
+    queue.put_before_its_session(3, 4096);
+    assert!(queue.may_use(3, 4096, 4096));
+    assert_eq!(next_turns(&mut queue), [0, 3, 1, 2]);
+    let (mut queue, _) = taking_turns(&[1, 0, 2]);
+    queue.put_before_its_session(2, 4096);
+    assert_eq!(next_turns(&mut queue), [0, 1, 2], "nobody of its session is before it");
+}
+
+#[test]
+fn a_peer_begins_without_the_reads_of_its_predecessor() {
+    let (mut queue, _) = taking_turns(&[0]);
+    queue.used(0, 4096, 1, 7);
+    assert_eq!(queue.last_read(0), 7);
+    queue.join(0);
+    assert_eq!(queue.last_read(0), 0);
+}

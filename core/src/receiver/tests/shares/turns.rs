@@ -4,7 +4,7 @@ use super::*;
 
 impl Bench {
     /// Ends the oldest READ, 50 us later, and has the applications give back what was delivered.
-    fn read_and_consume(&mut self, apps: &[SessionId]) -> PeerId {
+    pub(super) fn read_and_consume(&mut self, apps: &[SessionId]) -> PeerId {
         self.now_ns += 50_000;
         let (peer, ..) = self.world.reads[0];
         self.read_done();
@@ -405,65 +405,4 @@ fn long_messages_take_no_places_of_short_ones() {
     assert_eq!(most_running_beside(&[long]), 4 + 3);
     assert_eq!(most_running_beside(&[short]), 4 + 1, "short ones do: it waits for their ends");
     assert_eq!(most_running_beside(&[long, short]), 4 + 4 + 1);
-}
-
-/// Found by jet-sim --seed 100100 and --seed 5000523.
-#[test]
-fn peers_keep_their_places_while_their_session_is_suspended_for_want_of_room() {
-    // Two fragments and the reserve fill the READ share: each READ of the session suspends it.
-    let config =
-        Config { pool_slabs: 32 + 16, srq_slabs: 16, credit_max: 8, in_flight_bytes: FRAGMENT, ..shared() };
-    let mut bench =
-        Bench::new(Config { peer_share_percent: 100, memory_slabs: 0, session_memory_slabs: 0, ..config });
-    let app = bench.open("disk");
-    let peers = [(); 4].map(|()| bench.join("disk"));
-    // Three ask for as much as they may. The last one asks for a message when it has got the one before.
-    for &peer in &peers[..3] {
-        (1..=8).for_each(|n| bench.request_with_credit(peer, n, FRAGMENT, 0));
-    }
-    let mut next = [9, 9, 9, 1];
-    let (mut got, mut suspensions) = ([0; 4], 0);
-    for _ in 0..80 {
-        if got[3] + 1 == next[3] {
-            bench.request_with_credit(peers[3], next[3], FRAGMENT, 0);
-            next[3] += 1;
-        }
-        let peer = bench.read_and_consume(&[app]);
-        let which = peers.iter().position(|&other| other == peer).unwrap();
-        got[which] += 1;
-        if which < 3 {
-            bench.request_with_credit(peer, next[which], FRAGMENT, 0);
-            next[which] += 1;
-        }
-        suspensions += u32::from(bench.receiver.stats().escape.suspended_sessions > 0);
-    }
-    assert!(suspensions > 0, "what this is about");
-    assert!(got.iter().all(|got| (15..=25).contains(got)), "{got:?} of 80 READs");
-}
-
-/// Found by jet-sim --seed 6000008 and --seed 7000441.
-#[test]
-fn a_low_class_of_one_application_is_read_though_another_one_has_its_turns() {
-    let config =
-        Config { pool_slabs: 32 + 16, srq_slabs: 16, credit_max: 8, in_flight_bytes: FRAGMENT, ..shared() };
-    let mut bench =
-        Bench::new(Config { peer_share_percent: 100, memory_slabs: 0, session_memory_slabs: 0, ..config });
-    let apps = ["both", "low"].map(|app| bench.open(app));
-    let [urgent, low, other] = ["both", "both", "low"].map(|app| bench.join(app));
-    bench.request_class(urgent, 1, 1 << 30, 0, None);
-    bench.request_class(other, 1, 1 << 30, 3, None);
-    bench.flush();
-    (1..=8).for_each(|n| bench.request_with_credit(low, n, FRAGMENT, 3));
-    let (begin, mut got) = (bench.now_ns, [0; 3]);
-    while bench.now_ns <= begin + 12 * config.aging_ns {
-        bench.now_ns += MS;
-        if let Some(&(peer, ..)) = bench.world.reads.front() {
-            got[[urgent, low, other].iter().position(|of| *of == peer).unwrap()] += 1;
-            bench.read_done();
-        }
-        apps.iter().for_each(|&app| bench.consume(app));
-        bench.flush();
-    }
-    assert!((3..=6).contains(&got[1]), "{got:?} READs in twelve aging bounds");
-    assert!(got[1] + got[2] <= 2 * 12, "{got:?} READs in twelve aging bounds");
 }
