@@ -22,6 +22,7 @@ mod after_slow;
 mod deferred;
 mod footprint;
 mod footprint_window;
+mod passed_over;
 mod peers;
 mod policy;
 mod reading;
@@ -54,7 +55,7 @@ use requests::Requests;
 use reserve::Room;
 use shares::{InFlight, Shares, Turn};
 use suspension::Suspension;
-use turns::ClassQueue;
+use turns::{ClassQueue, Place};
 
 /// Permission to read one fragment of a message.
 #[derive(Clone, Copy, Debug)]
@@ -299,23 +300,29 @@ impl<P: GrantPolicy> Admission<P> {
         let mut room = pool.read_room(wanted, view.srq_needed());
         let in_flight = InFlight { reads: reads_in_use, bytes: self.in_flight_bytes };
         let mut passed = 0;
-        let mut first_without_window = None;
+        // Those before it cannot use their turns now, and keep them.
+        let mut place = Place::FRONT;
         // Each peer twice, for its turn may begin with the first visit.
         for _ in 0..2 * self.queues[class].turns() {
-            if passed > 2 * self.limits.reads_max {
-                // The others have their turns with the next event.
+            if passed > 2 * self.limits.reads_max && reads_in_use > self.shares.unproven_reads() {
+                // The others have their turns when a READ ends.
+                self.queues[class].end_turns(place);
                 return None;
             }
-            let Some(peer) = self.queues[class].next_turn(|peer| self.reading.is_out(peer)) else { break };
+            let Some(peer) = self.queues[class].turn_at(place, |peer| self.reading.is_out(peer)) else {
+                break;
+            };
             let Some(first) = self.queues[class].first_running(peer) else { break };
             let first_bytes = self.fragment_of(first, messages);
-            if !self.queues[class].may_use(peer, first_bytes, self.limits.fragment_bytes) {
+            if !self.queues[class].may_use(place, first_bytes, self.limits.fragment_bytes) {
                 continue;
             }
             let next = self.next_to_read(class, peer, room, messages, pool, view);
-            let Some((message, share, most)) = next else {
+            let Some((message, share, most)) = next.filter(|_| !self.is_behind_another(class, peer, view))
+            else {
+                self.passes_over(class, peer);
                 self.waits_for = ReadsWaitFor::Room;
-                self.queues[class].pass();
+                place = self.queues[class].keep_turn(place);
                 passed += 1;
                 continue;
             };
@@ -334,8 +341,7 @@ impl<P: GrantPolicy> Admission<P> {
                 }
                 Turn::AfterAny => {
                     self.waits_for = ReadsWaitFor::Window;
-                    self.queues[class].pass();
-                    first_without_window.get_or_insert(peer);
+                    place = self.queues[class].keep_turn(place);
                     passed += 1;
                     continue;
                 }
@@ -346,7 +352,7 @@ impl<P: GrantPolicy> Admission<P> {
             // back soon.
             if room_left < slabs && (room_left == 0 || reads_in_use > self.shares.unproven_reads()) {
                 self.waits_for = ReadsWaitFor::Room;
-                self.queues[class].pass();
+                place = self.queues[class].keep_turn(place);
                 passed += 1;
                 if share == Share::Read {
                     // What there is waits until it is enough, and is not for shorter fragments of others.
@@ -361,11 +367,6 @@ impl<P: GrantPolicy> Admission<P> {
             // Each run will need a slot.
             let slots = view.slots_left(messages[message].session);
             return Some(Grant { message, share, slabs: slabs.min(room_left).min(slots), bytes });
-        }
-        // The window has room for nobody, so nobody has lost a turn. Otherwise the turns would come round
-        // with each event, and somebody could be passed over each time that there is room.
-        if let Some(peer) = first_without_window {
-            self.queues[class].return_to(peer);
         }
         None
     }

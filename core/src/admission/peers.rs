@@ -161,7 +161,7 @@ impl<P: GrantPolicy> Admission<P> {
         if self.shares.posted(peer, u64::from(bytes), time.stall_free_ns) {
             self.note_standing(peer);
         }
-        self.was_granted(session, class, time.now_ns);
+        self.was_granted(session, class, peer, time.now_ns);
         let queue = &mut self.queues[class];
         queue.take_running(message, messages);
         if more {

@@ -38,12 +38,12 @@ pub(super) struct Suspension {
     begun: u32,
     /// What the session has of each class. Boxed so that the fields that every message reads lie close
     /// together.
-    classes: Box<[OfClass; CLASSES_MAX]>,
+    pub classes: Box<[OfClass; CLASSES_MAX]>,
 }
 
 /// What a session has of one class.
 #[derive(Clone, Copy, Debug, Default)]
-struct OfClass {
+pub(super) struct OfClass {
     /// Time since when the session has had something of the class to read and was granted nothing of it.
     since_ns: u64,
     /// Messages in the class's queue that wait for admission, of peers that take turns.
@@ -52,6 +52,8 @@ struct OfClass {
     waiting_out: u32,
     /// Messages that are being read, and have something left to read.
     running: u32,
+    /// The peer that was passed over and comes first ([`super::passed_over`]).
+    pub passed_over: Option<u32>,
 }
 
 impl OfClass {
@@ -400,10 +402,14 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// Notes that the session was granted a READ of a class.
+    /// Notes that the session was granted a READ of a peer's message, of a class.
     #[inline]
-    pub(super) fn was_granted(&mut self, session: u32, class: usize, now_ns: u64) {
-        self.suspensions[session as usize].classes[class].since_ns = now_ns;
+    pub(super) fn was_granted(&mut self, session: u32, class: usize, peer: u32, now_ns: u64) {
+        let of_class = &mut self.suspensions[session as usize].classes[class];
+        of_class.since_ns = now_ns;
+        if of_class.passed_over == Some(peer) {
+            of_class.passed_over = None;
+        }
     }
 
     /// Puts a message back among those of its peer that wait for admission. Its class has waited meanwhile: a

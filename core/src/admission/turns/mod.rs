@@ -1,82 +1,17 @@
 //! Turns of the peers of one class. Peers take turns, however many messages each of them has: the turns are
 //! of equal bytes (deficit round robin). Within its turn a peer's messages go one after the other.
+//!
+//! A peer that cannot use its turn now keeps it, and those behind it go on. If it lost its turn instead, the
+//! turns would come round with each event, and somebody could be passed over each time that there is room for
+//! it.
+
+mod ring;
 
 use crate::index::NONE;
 use crate::messages::{MessageList, Messages};
 use alloc::boxed::Box;
 use alloc::vec;
-
-/// A first-in first-out list of peers, in which each peer is at most once.
-#[derive(Debug)]
-pub(super) struct Ring {
-    head: u32,
-    tail: u32,
-    len: u32,
-    links: Box<[Link]>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Link {
-    next: u32,
-    listed: bool,
-}
-
-impl Ring {
-    pub fn new(peers: u32) -> Self {
-        let unlisted = Link { next: NONE, listed: false };
-        Self { head: NONE, tail: NONE, len: 0, links: vec![unlisted; peers as usize].into_boxed_slice() }
-    }
-
-    #[inline]
-    pub fn head(&self) -> Option<u32> {
-        (self.head != NONE).then_some(self.head)
-    }
-
-    #[inline]
-    pub fn len(&self) -> u32 {
-        self.len
-    }
-
-    /// Puts a peer at the end, if it is not in the list. Returns whether it was put there.
-    #[inline]
-    pub fn push(&mut self, peer: u32) -> bool {
-        let link = &mut self.links[peer as usize];
-        if core::mem::replace(&mut link.listed, true) {
-            return false;
-        }
-        link.next = NONE;
-        if self.tail == NONE {
-            self.head = peer;
-        } else {
-            self.links[self.tail as usize].next = peer;
-        }
-        self.tail = peer;
-        self.len += 1;
-        true
-    }
-
-    /// Takes the first peer out of the list.
-    #[inline]
-    pub fn pop(&mut self) -> Option<u32> {
-        let peer = self.head()?;
-        let link = &mut self.links[peer as usize];
-        link.listed = false;
-        self.head = link.next;
-        if self.head == NONE {
-            self.tail = NONE;
-        }
-        self.len -= 1;
-        Some(peer)
-    }
-
-    /// Moves the first peer to the end of the list.
-    #[inline(never)] // see the head of `suspension`
-    pub fn rotate(&mut self) {
-        if let Some(peer) = self.pop() {
-            self.push(peer);
-        }
-    }
-}
+pub(super) use ring::{Place, Ring};
 
 /// One peer's messages of a class.
 #[derive(Clone, Copy, Debug)]
@@ -85,12 +20,14 @@ struct PeerQueue {
     waiting: MessageList,
     /// Messages that are being read, in the order of their turns.
     running: MessageList,
-    /// Session that the messages go to that wait: it is one for all of a peer's.
+    /// Session that the messages go to: it is one for all of a peer's.
     session: u32,
     /// Bytes that the peer may still have read in its turn.
     deficit_bytes: u32,
     /// Time of the last READ, counted in sessions that went on ([`super::deferred::Deferred::resumed`]).
     last_read: u64,
+    /// Time of the last READ.
+    read_ns: u64,
 }
 
 /// The messages of one class, by peer.
@@ -121,6 +58,7 @@ impl ClassQueue {
             session: NONE,
             deficit_bytes: 0,
             last_read: 0,
+            read_ns: 0,
         };
         Self {
             peers: vec![empty; peers as usize].into_boxed_slice(),
@@ -190,12 +128,18 @@ impl ClassQueue {
     /// Returns the peer whose turn it is.
     #[inline]
     pub fn next_turn(&mut self, is_out: impl Fn(u32) -> bool) -> Option<u32> {
+        self.turn_at(Place::FRONT, is_out)
+    }
+
+    /// Returns the peer whose turn it is behind those that keep theirs: the first one behind a place.
+    #[inline]
+    pub fn turn_at(&mut self, place: Place, is_out: impl Fn(u32) -> bool) -> Option<u32> {
         loop {
-            let peer = self.turns.head()?;
+            let peer = self.turns.at(place)?;
             if self.peers[peer as usize].running.len() > 0 && !is_out(peer) {
                 return Some(peer);
             }
-            self.turns.pop();
+            self.turns.take(place);
         }
     }
 
@@ -328,8 +272,10 @@ impl ClassQueue {
     /// Begins to read a message. The caller offers the peer.
     #[inline]
     pub fn push_running(&mut self, message: u32, messages: &mut Messages) {
-        let peer = messages[message].peer;
-        self.peers[peer as usize].running.push(messages, message);
+        let (peer, session) = (messages[message].peer, messages[message].session);
+        let queue = &mut self.peers[peer as usize];
+        queue.session = session;
+        queue.running.push(messages, message);
         self.running += 1;
     }
 
@@ -341,25 +287,22 @@ impl ClassQueue {
         self.running -= 1;
     }
 
-    /// Passes over the peer whose turn it is.
+    /// Returns the place behind a peer that keeps its turn.
     #[inline]
-    pub fn pass(&mut self) {
-        self.turns.rotate();
+    pub fn keep_turn(&self, place: Place) -> Place {
+        self.turns.behind(place)
     }
 
-    /// Returns the turn to a peer that was passed over.
-    pub fn return_to(&mut self, peer: u32) {
-        for _ in 0..self.turns.len() {
-            if self.turns.head() == Some(peer) {
-                return;
-            }
-            self.turns.rotate();
-        }
+    /// Ends the turns of all peers before a place.
+    #[cold]
+    pub fn end_turns(&mut self, place: Place) {
+        self.turns.move_to_end(place);
     }
 
     /// Gives the next turn to a peer, for a fragment. The class has waited since `since_ns` for it.
     pub fn give_turn(&mut self, peer: u32, fragment_bytes: u32, since_ns: u64) {
-        self.return_to(peer);
+        self.turns.remove(peer);
+        self.turns.insert(Place::FRONT, peer);
         self.allow(peer, fragment_bytes);
         self.since_ns = self.since_ns.min(since_ns);
     }
@@ -367,23 +310,14 @@ impl ClassQueue {
     /// Puts a peer before the others of its session that take turns, for a fragment.
     pub fn put_before_its_session(&mut self, peer: u32, fragment_bytes: u32) {
         let session = self.peers[peer as usize].session;
-        for _ in 0..self.turns.len() {
-            match self.turns.pop() {
-                Some(first) if first != peer => {
-                    self.turns.push(first);
-                }
-                _ => {}
-            }
+        self.turns.remove(peer);
+        let mut place = Place::FRONT;
+        while let Some(other) = self.turns.at(place)
+            && self.peers[other as usize].session != session
+        {
+            place = self.turns.behind(place);
         }
-        let mut is_placed = false;
-        for _ in 0..self.turns.len() {
-            let Some(first) = self.turns.pop() else { break };
-            if !is_placed && self.peers[first as usize].session == session {
-                is_placed = self.turns.push(peer);
-            }
-            self.turns.push(first);
-        }
-        self.turns.push(peer);
+        self.turns.insert(place, peer);
         self.allow(peer, fragment_bytes);
     }
 
@@ -399,21 +333,30 @@ impl ClassQueue {
         (queue.session, queue.waiting.len())
     }
 
-    /// Begins anew with a peer's number.
-    pub fn join(&mut self, peer: u32) {
-        self.peers[peer as usize].last_read = 0;
+    /// Returns the session that the peer's messages go to.
+    #[inline]
+    pub fn session_of(&self, peer: u32) -> u32 {
+        self.peers[peer as usize].session
     }
 
-    /// Returns whether the peer may have so many bytes read in its turn. If not, it may have a fragment more
-    /// in its next turn, and the turn passes on. A peer that is alone always may.
+    /// Begins anew with a peer's number.
+    pub fn join(&mut self, peer: u32) {
+        let queue = &mut self.peers[peer as usize];
+        (queue.last_read, queue.read_ns) = (0, 0);
+    }
+
+    /// Returns whether the peer behind a place may have so many bytes read in its turn. If not, its turn is
+    /// over, and it may have a fragment more in its next one. A peer that is alone always may.
     #[inline]
-    pub fn may_use(&mut self, peer: u32, bytes: u32, fragment_bytes: u32) -> bool {
+    pub fn may_use(&mut self, place: Place, bytes: u32, fragment_bytes: u32) -> bool {
+        let Some(peer) = self.turns.at(place) else { return false };
         let queue = &mut self.peers[peer as usize];
         if queue.deficit_bytes >= bytes || self.turns.len() == 1 {
             return true;
         }
         queue.deficit_bytes += fragment_bytes;
-        self.turns.rotate();
+        self.turns.take(place);
+        self.turns.push(peer);
         false
     }
 
@@ -422,12 +365,17 @@ impl ClassQueue {
         self.peers[peer as usize].last_read
     }
 
+    /// Returns when a READ of the peer was last posted; 0 if none was.
+    pub fn read_ns(&self, peer: u32) -> u64 {
+        self.peers[peer as usize].read_ns
+    }
+
     /// Counts bytes that the peer has read in its turn. `resumed`: the time, counted in sessions that went
     /// on.
     #[inline]
     pub fn used(&mut self, peer: u32, bytes: u32, now_ns: u64, resumed: u64) {
         let queue = &mut self.peers[peer as usize];
-        queue.last_read = resumed;
+        (queue.last_read, queue.read_ns) = (resumed, now_ns);
         queue.deficit_bytes = queue.deficit_bytes.saturating_sub(bytes);
         if queue.running.len() == 0 {
             // A peer without anything to read saves nothing up for later.
@@ -437,14 +385,6 @@ impl ClassQueue {
             }
         }
         self.since_ns = now_ns;
-    }
-}
-
-#[cfg(test)]
-impl Ring {
-    /// Returns whether a peer is in the list.
-    pub fn has(&self, peer: u32) -> bool {
-        self.links[peer as usize].listed
     }
 }
 

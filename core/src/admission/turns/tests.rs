@@ -1,47 +1,5 @@
 use super::*;
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use proptest::prelude::*;
-
-#[derive(Clone, Debug)]
-enum Op {
-    Push(u32),
-    Pop,
-    Rotate,
-}
-
-proptest! {
-    #[test]
-    fn a_ring_is_a_queue_in_which_each_peer_is_once(
-        ops in prop::collection::vec(
-            prop_oneof![3 => (0..6u32).prop_map(Op::Push), 2 => Just(Op::Pop), 1 => Just(Op::Rotate)],
-            1..200,
-        ),
-    ) {
-        let mut ring = Ring::new(6);
-        let mut model: VecDeque<u32> = VecDeque::new();
-        for op in ops {
-            match op {
-                Op::Push(peer) => {
-                    let is_new = !model.contains(&peer);
-                    if is_new {
-                        model.push_back(peer);
-                    }
-                    prop_assert_eq!(ring.push(peer), is_new);
-                }
-                Op::Pop => prop_assert_eq!(ring.pop(), model.pop_front()),
-                Op::Rotate => {
-                    ring.rotate();
-                    if !model.is_empty() {
-                        model.rotate_left(1);
-                    }
-                }
-            }
-            prop_assert_eq!(ring.head(), model.front().copied());
-            prop_assert_eq!(ring.len() as usize, model.len());
-        }
-    }
-}
 
 /// Runs turns of peers with messages of these sizes, and returns how many bytes each had read.
 fn run(sizes: &[u32], fragment_bytes: u32, grants: u32) -> Vec<u64> {
@@ -60,7 +18,7 @@ fn run(sizes: &[u32], fragment_bytes: u32, grants: u32) -> Vec<u64> {
     for _ in 0..grants {
         let peer = loop {
             let peer = queue.next_turn(|_| false).unwrap();
-            if queue.may_use(peer, sizes[peer as usize], fragment_bytes) {
+            if queue.may_use(Place::FRONT, sizes[peer as usize], fragment_bytes) {
                 break peer;
             }
         };
@@ -137,24 +95,6 @@ fn a_peer_of_which_nothing_is_read_goes_first() {
     assert_eq!(queue.next_admission(|_| false, |_| false), Some(0), "it is no newcomer any more");
 }
 
-#[test]
-fn a_turn_that_nobody_could_use_is_not_lost() {
-    let mut messages = Messages::new(4);
-    let mut queue = ClassQueue::new(3);
-    for peer in 0..3 {
-        let message = messages.add().unwrap();
-        messages[message].peer = peer;
-        queue.push_running(message, &mut messages);
-        queue.offer(peer, false);
-    }
-    for passed in 0..7 {
-        let first = queue.next_turn(|_| false).unwrap();
-        (0..passed).for_each(|_| queue.pass());
-        queue.return_to(first);
-        assert_eq!(queue.next_turn(|_| false), Some(first), "after {passed} were passed over");
-    }
-}
-
 /// Returns a queue in which peers take turns, in this order, each with one message that is being read.
 /// `sessions`: the session that each of them sends to.
 fn taking_turns(sessions: &[u32]) -> (ClassQueue, Messages) {
@@ -177,12 +117,33 @@ fn next_turns(queue: &mut ClassQueue) -> Vec<u32> {
 }
 
 #[test]
+fn who_cannot_use_its_turn_keeps_it_and_those_behind_it_go_on() {
+    let (mut queue, _) = taking_turns(&[0, 0, 0]);
+    let mut place = Place::FRONT;
+    assert!(!queue.may_use(place, 4096, 4096), "its turn begins when it comes again");
+    assert_eq!(queue.turn_at(place, |_| false), Some(1));
+    place = queue.keep_turn(place);
+    assert_eq!(queue.turn_at(place, |_| false), Some(2));
+    assert!(!queue.may_use(place, 4096, 4096));
+    assert!(queue.turn_at(place, |_| false) == Some(0) && queue.may_use(place, 4096, 4096));
+    assert_eq!(queue.turn_at(place, |peer| peer == 0), Some(2), "who is out of turn is dropped");
+    assert_eq!(next_turns(&mut queue), [1, 2]);
+}
+
+#[test]
+fn turns_end_when_too_many_cannot_use_theirs() {
+    let (mut queue, _) = taking_turns(&[0, 0, 0]);
+    let place = queue.keep_turn(queue.keep_turn(Place::FRONT));
+    queue.end_turns(place);
+    assert_eq!(next_turns(&mut queue), [2, 0, 1]);
+}
+
+#[test]
 fn who_is_given_a_turn_is_next_and_its_class_has_waited_for_it() {
     let (mut queue, _) = taking_turns(&[0, 0, 1]);
-    assert!(!queue.may_use(2, 4096, 4096), "its turn does not begin yet");
     queue.give_turn(2, 4096, 300);
     assert_eq!(queue.next_turn(|_| false), Some(2));
-    assert!(queue.may_use(2, 4096, 4096));
+    assert!(queue.may_use(Place::FRONT, 4096, 4096));
     assert_eq!(queue.since_ns, 300);
     queue.give_turn(1, 4096, 700);
     assert_eq!(queue.since_ns, 300, "it has waited for another one");
@@ -192,7 +153,8 @@ fn who_is_given_a_turn_is_next_and_its_class_has_waited_for_it() {
 fn who_is_put_before_its_session_is_behind_others() {
     let (mut queue, _) = taking_turns(&[1, 0, 0, 0]);
     queue.put_before_its_session(3, 4096);
-    assert!(queue.may_use(3, 4096, 4096));
+    let second = queue.keep_turn(Place::FRONT);
+    assert!(queue.turn_at(second, |_| false) == Some(3) && queue.may_use(second, 4096, 4096));
     assert_eq!(next_turns(&mut queue), [0, 3, 1, 2]);
     let (mut queue, _) = taking_turns(&[1, 0, 2]);
     queue.put_before_its_session(2, 4096);

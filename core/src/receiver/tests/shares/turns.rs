@@ -406,3 +406,52 @@ fn long_messages_take_no_places_of_short_ones() {
     assert_eq!(most_running_beside(&[short]), 4 + 1, "short ones do: it waits for their ends");
     assert_eq!(most_running_beside(&[long, short]), 4 + 4 + 1);
 }
+
+/// Without the escape, and with room for less than two fragments, an application has one message read.
+fn one_at_a_time() -> Config {
+    let escape = EscapeConfig { enabled: false, ..config().escape };
+    let config = Config { pool_slabs: 16 + 24, srq_slabs: 16, credit_max: 16, ..shared() };
+    Config { in_flight_bytes: 3 * FRAGMENT / 2, peer_share_percent: 100, escape, ..config }
+}
+
+impl Bench {
+    /// Has these peers request messages of three fragments, four at a time, until so many READs have ended.
+    /// Returns the READs of each.
+    fn reads_side_by_side(&mut self, peers: &[PeerId], apps: &[SessionId], reads: usize) -> Vec<usize> {
+        let (mut next, mut got) = (alloc::vec![1; peers.len()], alloc::vec![0; peers.len()]);
+        for _ in 0..reads {
+            for (&peer, next) in peers.iter().zip(&mut next) {
+                while *next <= 4 || self.has_ended(peer, *next - 4) {
+                    self.request_with_credit(peer, *next, 3 * FRAGMENT, 0);
+                    *next += 1;
+                }
+            }
+            let peer = self.read_and_consume(apps);
+            got[peers.iter().position(|&other| other == peer).unwrap()] += 1;
+        }
+        got
+    }
+}
+
+/// Found by jet-sim --seed 207000396832922.
+#[test]
+fn senders_to_one_application_are_read_in_turn_where_it_is_read_a_message_at_a_time() {
+    let mut bench = Bench::new(one_at_a_time());
+    let apps = ["both", "other"].map(|app| bench.open(app));
+    let peers = ["both", "both", "other"].map(|app| bench.join(app));
+    let got = bench.reads_side_by_side(&peers, &apps, 120);
+    assert!(got.iter().all(|&got| got >= 120 / 5), "{got:?} of 120 READs");
+}
+
+#[test]
+fn however_many_senders_wait_for_their_application_all_are_read_in_turn() {
+    // They are more than admission looks at in a turn.
+    let config = Config { reads_max: 4, peers_max: 16, messages_max: 256, ..one_at_a_time() };
+    let mut bench = Bench::new(Config { srq_slabs: 64, pool_slabs: 64 + 24, ..config });
+    let apps = ["many", "one"].map(|app| bench.open(app));
+    let mut peers: Vec<PeerId> = (0..12).map(|_| bench.join("many")).collect();
+    peers.push(bench.join("one"));
+    let got = bench.reads_side_by_side(&peers, &apps, 240);
+    assert!(got[12] >= 240 / 5, "{got:?} of 240 READs");
+    assert!(got[..12].iter().all(|got| (6..=9).contains(got)), "two or three messages: {got:?}");
+}
