@@ -33,7 +33,7 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Returns the peer of a session that was passed over, and comes first, while it takes turns.
-    fn passed_over(&self, session: u32, class: usize) -> Option<u32> {
+    pub(super) fn passed_over(&self, session: u32, class: usize) -> Option<u32> {
         let queue = &self.queues[class];
         self.suspensions[session as usize].classes[class].passed_over.filter(|&first| {
             queue.running_of(first) > 0 && queue.session_of(first) == session && !self.reading.is_out(first)

@@ -97,9 +97,10 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// Notes which peers have stalled. Returns a peer to disconnect: others wait, and peers whose READs have
-    /// not ended for long have half of what there is; of these it is the one that stalled first. `is_leaving`
-    /// says which peers are being disconnected already.
+    /// Notes which peers have stalled. Returns a peer to disconnect, whose READs have not ended for long
+    /// while others wait: such peers have half of what there is, or nothing else is read for the peer's
+    /// session, and other senders of the session wait. Of these it is the one that stalled first.
+    /// `is_leaving` says which peers are being disconnected already.
     pub fn tick(
         &mut self,
         time: TurnTime,
@@ -112,10 +113,25 @@ impl<P: GrantPolicy> Admission<P> {
         for &peer in self.shares.busy() {
             self.reading.set_standing(peer, self.shares.standing(peer));
         }
-        if !self.shares.are_stalled_for_long(now_ns) || !self.is_anybody_waiting(messages, view) {
-            return None;
+        if self.shares.are_stalled_for_long(now_ns) && self.is_anybody_waiting(messages, view) {
+            return self.shares.longest_stalled(now_ns, |peer| !is_leaving(peer));
         }
-        self.shares.longest_stalled(now_ns, is_leaving)
+        self.shares.longest_stalled(now_ns, |peer| {
+            !is_leaving(peer)
+                && self
+                    .shares
+                    .session_held_up_by(peer, now_ns)
+                    .is_some_and(|session| self.has_senders_waiting(session, now_ns, messages, view))
+        })
+    }
+
+    /// Returns whether senders of the session that have not stalled wait for READs of others: deferred with
+    /// the session, or passed over.
+    fn has_senders_waiting(&self, session: u32, now_ns: u64, messages: &Messages, view: &impl View) -> bool {
+        let has_stalled = |peer| self.shares.has_stalled_long(peer, now_ns);
+        (0..self.queues.len())
+            .any(|class| self.passed_over(session, class).is_some_and(|peer| !has_stalled(peer)))
+            || self.waits_for_reads(session, has_stalled, messages, view)
     }
 
     /// Returns whether a peer has something to read and waits for none of its own READs.
@@ -123,13 +139,20 @@ impl<P: GrantPolicy> Admission<P> {
         let reading = &self.reading;
         self.queues.iter_mut().any(|queue| queue.has_head(|peer| reading.is_out(peer)))
             || self.any_waits_after_slow()
-            || self.reviewed.iter().any(|&session| self.waits_for_reads(session, messages, view))
+            || self.reviewed.iter().any(|&session| self.waits_for_reads(session, |_| false, messages, view))
     }
 
     /// Returns whether messages of the session are deferred that wait for READs of other peers: for the
-    /// slots or the room that these READs have. What waits for its application alone does not count.
-    fn waits_for_reads(&self, session: u32, messages: &Messages, view: &impl View) -> bool {
-        let is_waiting = |peer| !self.reading.is_out(peer);
+    /// slots or the room that these READs have. What waits for its application alone does not count, nor do
+    /// the peers that `is_nobody` names.
+    fn waits_for_reads(
+        &self,
+        session: u32,
+        is_nobody: impl Fn(u32) -> bool,
+        messages: &Messages,
+        view: &impl View,
+    ) -> bool {
+        let is_waiting = |peer| !self.reading.is_out(peer) && !is_nobody(peer);
         (view.awaits_reads(session) || !self.is_suspended_for_its_application(session))
             && self.deferred.iter().any(|deferred| deferred.has_any_of(session, is_waiting, messages))
     }
@@ -158,7 +181,7 @@ impl<P: GrantPolicy> Admission<P> {
             record.state = MessageState::Settling;
             self.uncount_running(session, class);
         }
-        if self.shares.posted(peer, u64::from(bytes), time.stall_free_ns) {
+        if self.shares.posted((peer, session), u64::from(bytes), time.stall_free_ns) {
             self.note_standing(peer);
         }
         self.was_granted(session, class, peer, time.now_ns);

@@ -39,6 +39,7 @@
 mod limits;
 
 use crate::config::Config;
+use crate::index::NONE;
 use crate::stats::ShareStats;
 use alloc::boxed::Box;
 use alloc::vec;
@@ -146,6 +147,8 @@ struct Peer {
     standing: Standing,
     /// Place of the peer in the list of those with READs in flight.
     busy: u32,
+    /// Session that the last READ was posted for.
+    session: u32,
 }
 
 impl Peer {
@@ -164,6 +167,7 @@ impl Peer {
             silent_while_heard_ns: 0,
             standing: Standing::New,
             busy: 0,
+            session: NONE,
         }
     }
 
@@ -406,11 +410,12 @@ impl Shares {
         }
     }
 
-    /// Counts a READ that was posted. Returns whether the peer's standing has changed.
+    /// Counts a READ that was posted for a session. Returns whether the peer's standing has changed.
     #[inline]
-    pub fn posted(&mut self, peer: u32, bytes: u64, now_ns: u64) -> bool {
+    pub fn posted(&mut self, (peer, session): (u32, u32), bytes: u64, now_ns: u64) -> bool {
         let has_changed = self.classify(peer, now_ns);
         let state = &mut self.peers[peer as usize];
+        state.session = session;
         if state.reads == 0 {
             (state.progress_ns, state.counted_ns) = (now_ns, now_ns);
             state.busy = u32::try_from(self.busy.len()).expect("fewer than READs");
@@ -509,12 +514,28 @@ impl Shares {
         self.unproven.add(standing, state.reads, state.bytes);
     }
 
-    /// Returns, of the peers that stalled long ago, the one that stalled first. `is_leaving` says which peers
-    /// are being disconnected already.
-    pub fn longest_stalled(&self, now_ns: u64, is_leaving: impl Fn(u32) -> bool) -> Option<u32> {
+    /// Returns, of the peers that stalled long ago, the one that stalled first, among those that `is_meant`
+    /// chooses.
+    pub fn longest_stalled(&self, now_ns: u64, is_meant: impl Fn(u32) -> bool) -> Option<u32> {
         let silent_ns = |&peer: &u32| self.peers[peer as usize].silent_ns(now_ns);
-        let is_meant = |&peer: &u32| self.peers[peer as usize].has_stalled_long(now_ns) && !is_leaving(peer);
+        let is_meant = |&peer: &u32| self.peers[peer as usize].has_stalled_long(now_ns) && is_meant(peer);
         self.busy.iter().copied().filter(is_meant).max_by_key(silent_ns)
+    }
+
+    /// Returns whether the peer has READs in flight and stalled long ago.
+    pub fn has_stalled_long(&self, peer: u32, now_ns: u64) -> bool {
+        self.peers[peer as usize].has_stalled_long(now_ns)
+    }
+
+    /// Returns the session that the peer's READs in flight are for, if nothing else is read for it: each peer
+    /// with READs for it stalled long ago.
+    pub fn session_held_up_by(&self, peer: u32, now_ns: u64) -> Option<u32> {
+        let session = self.peers[peer as usize].session;
+        let of_session = self.busy.iter().map(|&other| &self.peers[other as usize]);
+        of_session
+            .filter(|other| other.session == session)
+            .all(|other| other.has_stalled_long(now_ns))
+            .then_some(session)
     }
 
     pub fn stats(&self, peer: u32, now_ns: u64) -> ShareStats {

@@ -26,7 +26,7 @@ impl Bench {
     fn post(&mut self, peer: u32, bytes: u64) -> u32 {
         let mut posted = 0;
         while self.turn(peer, bytes) == Turn::Now {
-            self.shares.posted(peer, bytes, self.now_ns);
+            self.shares.posted((peer, 0), bytes, self.now_ns);
             self.all.reads += 1;
             self.all.bytes += bytes;
             self.posted.push((peer, bytes, self.now_ns));
@@ -51,7 +51,7 @@ impl Bench {
             self.now_ns += 100 * MS;
             if let Some(other) = other {
                 assert_eq!(self.turn(other, FRAGMENT), Turn::Now, "there is always room for one more");
-                self.shares.posted(other, FRAGMENT, self.now_ns);
+                self.shares.posted((other, 0), FRAGMENT, self.now_ns);
                 self.shares.ended(other, FRAGMENT, self.now_ns, self.now_ns, true);
             }
             self.shares.tick(self.now_ns);
@@ -59,7 +59,7 @@ impl Bench {
     }
 
     fn longest_stalled(&self) -> Option<u32> {
-        self.shares.longest_stalled(self.now_ns, |_| false)
+        self.shares.longest_stalled(self.now_ns, |_| true)
     }
 
     /// Has a peer deliver fragments at a rate for a while, with as much in flight as it may have.
@@ -214,7 +214,7 @@ fn the_last_eighth_is_for_peers_with_nothing_in_flight() {
 fn a_peer_that_stops_delivering_gets_nothing_more_until_it_delivers() {
     let mut bench = Bench::new(1);
     bench.deliver(0, 1_000_000, 50);
-    bench.shares.posted(0, FRAGMENT, bench.now_ns);
+    bench.shares.posted((0, 0), FRAGMENT, bench.now_ns);
     bench.posted.push((0, FRAGMENT, bench.now_ns));
     (bench.all.reads, bench.all.bytes) = (1, FRAGMENT);
     assert_eq!(bench.turn(0, FRAGMENT), Turn::Now);
@@ -240,10 +240,22 @@ fn the_peer_that_stalled_first_is_found_once_it_took_long() {
     assert_eq!(bench.longest_stalled(), None);
     bench.pass(300 * MS, Some(2));
     assert_eq!(bench.longest_stalled(), Some(0));
-    let is_leaving = |peer| peer == 0;
-    assert_eq!(bench.shares.longest_stalled(bench.now_ns, is_leaving), Some(1), "the first one is leaving");
+    let is_meant = |peer| peer != 0;
+    assert_eq!(bench.shares.longest_stalled(bench.now_ns, is_meant), Some(1), "the first one is leaving");
     bench.end(0, 0);
     assert_eq!(bench.longest_stalled(), Some(1));
+}
+
+#[test]
+fn a_session_is_held_up_when_nothing_else_is_read_for_it() {
+    let mut bench = Bench::new(3);
+    bench.shares.posted((0, 7), FRAGMENT, bench.now_ns);
+    bench.shares.posted((1, 8), FRAGMENT, bench.now_ns);
+    bench.pass(SILENT_NS_MAX + 200 * MS, None);
+    assert_eq!(bench.shares.session_held_up_by(0, bench.now_ns), Some(7));
+    bench.shares.posted((2, 7), FRAGMENT, bench.now_ns);
+    assert_eq!(bench.shares.session_held_up_by(0, bench.now_ns), None);
+    assert_eq!(bench.shares.session_held_up_by(1, bench.now_ns), Some(8), "of another session");
 }
 
 #[test]

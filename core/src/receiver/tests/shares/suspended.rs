@@ -1,5 +1,6 @@
 //! Sessions that are suspended again and again for want of room: whose turn it is among their senders.
 
+use super::turns::one_at_a_time;
 use super::*;
 use alloc::format;
 use alloc::vec;
@@ -231,4 +232,43 @@ fn who_freezes_is_disconnected_while_other_senders_of_its_suspended_session_wait
         bench.join("disk");
     }
     assert_eq!(bench.world.disconnects, [frozen.0]);
+}
+
+/// Has one of two senders to an application freeze within a message. `asks`: the other one waits for room.
+/// Returns who is disconnected within so many seconds, in which another application's sender goes on.
+fn disconnected_beside_a_frozen_one(config: Config, asks: bool, seconds: u64) -> Vec<u32> {
+    let mut bench = Bench::new(config);
+    let apps = ["disk", "other"].map(|app| bench.open(app));
+    bench.world.reads_max.insert(0, 1);
+    let [frozen, beside, other] = ["disk", "disk", "other"].map(|app| bench.join(app));
+    let mut next = bench.warm(other, apps[1], 1);
+    bench.request_with_credit(frozen, 1, 3 * FRAGMENT, 0);
+    bench.end_read_of(frozen);
+    bench.consume(apps[0]);
+    bench.flush();
+    if asks {
+        bench.request_with_credit(beside, 1, 3 * FRAGMENT, 0);
+    }
+    assert_eq!((bench.reads_of(frozen), bench.reads_of(beside)), (1, 0), "what this is about");
+    let begin_ns = bench.now_ns;
+    while bench.now_ns < begin_ns + seconds * 1000 * MS && bench.world.disconnects.is_empty() {
+        bench.request_with_credit(other, next, FRAGMENT / 4, 0);
+        bench.end_read_of(other);
+        apps.iter().for_each(|&app| bench.consume(app));
+        bench.wait(50 * MS);
+        next += 1;
+    }
+    bench.world.disconnects.clone()
+}
+
+/// Found by jet-sim --seed 31012107 and --seed 5000427.
+#[test]
+fn a_sender_that_froze_does_not_hold_up_others_of_its_application_for_ever() {
+    let suspended = Config { in_flight_bytes: 3 * FRAGMENT, ..tight() };
+    let passed_over = Config { in_flight_bytes: 5 * FRAGMENT / 2, ..one_at_a_time() };
+    for config in [suspended, passed_over] {
+        assert_eq!(disconnected_beside_a_frozen_one(config, true, 5), [0]);
+        assert_eq!(disconnected_beside_a_frozen_one(config, true, 1), [0; 0], "it has time");
+        assert_eq!(disconnected_beside_a_frozen_one(config, false, 60), [0; 0], "nobody waits for it");
+    }
 }

@@ -408,7 +408,7 @@ fn long_messages_take_no_places_of_short_ones() {
 }
 
 /// Without the escape, and with room for less than two fragments, an application has one message read.
-fn one_at_a_time() -> Config {
+pub(super) fn one_at_a_time() -> Config {
     let escape = EscapeConfig { enabled: false, ..config().escape };
     let config = Config { pool_slabs: 16 + 24, srq_slabs: 16, credit_max: 16, ..shared() };
     Config { in_flight_bytes: 3 * FRAGMENT / 2, peer_share_percent: 100, escape, ..config }
