@@ -216,8 +216,11 @@ impl Deferred {
         }
     }
 
-    fn returned(&mut self, message: u32, (has_read, was_running): (bool, bool), messages: &Messages) {
-        if !has_read {
+    /// Lists a message that returned. Where its peer has not had its turn, the peer goes to the front: but
+    /// not for a message that had begun to arrive, for these go first anyway. Otherwise who has begun many
+    /// would begin another one before others begin their first.
+    fn returned(&mut self, message: u32, (has_read, was_running): (bool, bool), messages: &mut Messages) {
+        if !has_read && messages.transfer(message).requested == 0 {
             self.put_in_front(messages[message].session, messages[message].peer, was_running);
         }
         self.added(message, messages);

@@ -272,3 +272,25 @@ fn a_sender_that_froze_does_not_hold_up_others_of_its_application_for_ever() {
         assert_eq!(disconnected_beside_a_frozen_one(config, false, 60), [0; 0], "nobody waits for it");
     }
 }
+
+/// Found by jet-sim --seed 700004163.
+#[test]
+fn who_has_begun_many_messages_begins_no_other_one_before_others_begin_theirs() {
+    let config = Config { reads_max: 2, peers_max: 8, messages_max: 256, pool_slabs: 96, ..tight() };
+    let mut bench = Bench::new(Config { srq_slabs: 64, srq_floor_slabs: 64, ..config });
+    let app = bench.open("disk");
+    let peers = [(); 6].map(|()| bench.join("disk"));
+    let mut next = [1; 6];
+    let mut got = [0; 6];
+    for _ in 0..240 {
+        for (&peer, next) in peers.iter().zip(&mut next) {
+            while *next <= 4 || bench.has_ended(peer, *next - 4) {
+                bench.request_with_credit(peer, *next, 3 * FRAGMENT + 4096, 0);
+                *next += 1;
+            }
+        }
+        let peer = bench.read_and_consume(&[app]);
+        got[peers.iter().position(|&other| other == peer).unwrap()] += 1;
+    }
+    assert!(got.iter().all(|got| (38..=42).contains(got)), "{got:?} of 240 READs");
+}
