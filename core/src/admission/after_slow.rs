@@ -242,7 +242,28 @@ impl<P: GrantPolicy> Admission<P> {
 
     /// Returns whether any peer waits.
     pub(super) fn any_waits_after_slow(&mut self) -> bool {
-        KINDS.into_iter().any(|kind| self.heads_after_slow(kind).iter().any(Option::is_some))
+        KINDS.into_iter().any(|kind| self.waits_after_slow(kind))
+    }
+
+    /// Returns whether any peer of the kind waits.
+    fn waits_after_slow(&mut self, kind: Standing) -> bool {
+        self.heads_after_slow(kind).iter().any(Option::is_some)
+    }
+
+    /// Returns a kind of which peers wait, while all that have READs in flight stalled long ago.
+    pub(super) fn stalled_kind(&mut self, now_ns: u64) -> Option<Standing> {
+        [Standing::New, Standing::Slow].into_iter().find(|&kind| {
+            let mut busy =
+                self.shares.busy().iter().copied().filter(|&peer| self.is_of(kind, peer)).peekable();
+            busy.peek().is_some()
+                && busy.all(|peer| self.shares.has_stalled_long(peer, now_ns))
+                && self.waits_after_slow(kind)
+        })
+    }
+
+    /// Returns whether a peer is of the kind.
+    pub(super) fn is_of(&self, kind: Standing, peer: u32) -> bool {
+        kind_of(self.shares.standing(peer)) == kind
     }
 
     /// Takes a peer out of its turns until one of the READs of slow peers has ended.

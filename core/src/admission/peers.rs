@@ -98,9 +98,11 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Notes which peers have stalled. Returns a peer to disconnect, whose READs have not ended for long
-    /// while others wait: such peers have half of what there is, or nothing else is read for the peer's
+    /// while others wait. `is_leaving` says which peers are being disconnected already.
+    ///
+    /// Such peers have half of what there is; or they are all of the slow peers, or of the new ones, that
+    /// have READs in flight, and others of the kind wait for that; or nothing else is read for the peer's
     /// session, and other senders of the session wait. Of these it is the one that stalled first.
-    /// `is_leaving` says which peers are being disconnected already.
     pub fn tick(
         &mut self,
         time: TurnTime,
@@ -115,6 +117,9 @@ impl<P: GrantPolicy> Admission<P> {
         }
         if self.shares.are_stalled_for_long(now_ns) && self.is_anybody_waiting(messages, view) {
             return self.shares.longest_stalled(now_ns, |peer| !is_leaving(peer));
+        }
+        if let Some(kind) = self.stalled_kind(now_ns) {
+            return self.shares.longest_stalled(now_ns, |peer| self.is_of(kind, peer) && !is_leaving(peer));
         }
         self.shares.longest_stalled(now_ns, |peer| {
             !is_leaving(peer)

@@ -163,3 +163,46 @@ fn a_prompt_peer_that_delivers_little_has_its_turn_once_more_reads_are_free() {
     }
     assert_eq!(bench.reads_of(little), 1, "two frozen ones were before it");
 }
+
+/// Found by jet-sim --seed 800000305.
+#[test]
+fn a_sender_that_froze_does_not_keep_what_is_for_others_of_its_kind() {
+    // There is room for three fragments, and for one of new peers, or of slow ones.
+    let config = Config { in_flight_bytes: 3 * FRAGMENT, ..shared() };
+    for delivers_slowly in [false, true] {
+        let mut bench = Bench::new(config);
+        let apps = ["frozen", "other"].map(|app| bench.open(app));
+        let [frozen, other] = ["frozen", "other"].map(|app| bench.join(app));
+        if delivers_slowly {
+            bench.deliver_slowly(frozen, apps[0]);
+            bench.deliver_slowly(other, apps[1]);
+        }
+        bench.request_with_credit(frozen, 2, FRAGMENT, 0);
+        bench.wait(60_000 * MS);
+        assert!(bench.world.disconnects.is_empty(), "nobody waits for it");
+        bench.request_with_credit(other, 2, FRAGMENT, 0);
+        assert_eq!((bench.reads_of(frozen), bench.reads_of(other)), (1, 0), "what this is about");
+        bench.wait(1000 * MS);
+        assert_eq!(bench.world.disconnects, [frozen.0], "delivers slowly: {delivers_slowly}");
+    }
+}
+
+#[test]
+fn a_sender_that_froze_stays_while_others_of_its_kind_have_their_turns() {
+    let mut bench = Bench::new(Config { peers_max: 16, messages_max: 256, ..shared() });
+    let app = bench.open("disk");
+    let peers = [(); 7].map(|()| bench.join("disk"));
+    peers.iter().for_each(|&peer| bench.deliver_slowly(peer, app));
+    let (frozen, slow) = peers.split_at(3);
+    frozen.iter().for_each(|&peer| bench.request_with_credit(peer, 2, 1 << 30, 0));
+    slow.iter().for_each(|&peer| bench.request_with_credit(peer, 2, 1 << 30, 0));
+    assert_eq!(bench.world.reads.len(), 5, "what slow peers may have");
+    for _ in 0..300 {
+        bench.wait(100 * MS);
+        let &(peer, ..) = bench.world.reads.iter().find(|read| slow.contains(&read.0)).unwrap();
+        bench.end_read_of(peer);
+        bench.consume(app);
+        bench.flush();
+    }
+    assert!(bench.world.disconnects.is_empty(), "{:?}", bench.world.disconnects);
+}

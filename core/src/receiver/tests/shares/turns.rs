@@ -14,7 +14,7 @@ impl Bench {
     }
 
     /// Has a peer deliver its first message, of one fragment, so that it is slow from then on.
-    fn deliver_slowly(&mut self, peer: PeerId, app: SessionId) {
+    pub(super) fn deliver_slowly(&mut self, peer: PeerId, app: SessionId) {
         self.request_with_credit(peer, 1, FRAGMENT, 0);
         self.now_ns += 100 * MS;
         self.end_read_of(peer);
