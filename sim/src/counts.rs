@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// States that a swarm of few seeds reaches. What is beyond them would be a search for nothing.
-pub const RARE: [&str; 67] = [
+pub const RARE: [&str; 68] = [
     "READs wait for room",
     "READs wait for senders",
     "READs wait for the window",
@@ -74,6 +74,7 @@ pub const RARE: [&str; 67] = [
     "slabs replaced",
     "slabs spilled",
     "stall",
+    "stalled peers",
     "window cuts",
     "window steps",
     "withdrawn",
@@ -151,7 +152,6 @@ impl Counts {
             ("given no application", ends.no_app),
             ("given application gone", ends.app_gone),
             ("peers cut off", stats.peer_faults),
-            ("peers that took nothing", stats.unresponsive_peers),
             ("READs", nic.reads),
             ("RNR", nic.rnr),
             ("flushed", nic.flushed),

@@ -17,7 +17,7 @@ pub struct MessageName {
 }
 
 impl MessageName {
-    /// Returns whether its sender is a cheat. Then nothing is known of its bytes.
+    /// Returns whether its sender is a cheat. Then its numbers may be wrong.
     pub fn is_of_cheat(self) -> bool {
         self.sender & CHEAT != 0
     }
@@ -210,8 +210,8 @@ pub enum Event {
     CheatBegan {
         /// The identity.
         sender: u64,
-        /// Number of the application's name that it sends to.
-        app: u32,
+        /// Number of the application's name that it sends to; `None`: it names none that there may be.
+        app: Option<u32>,
     },
     /// A sender's process ended, and its messages have no ends any more.
     SenderLost {

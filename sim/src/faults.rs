@@ -89,8 +89,10 @@ impl Simulation {
                 let span_ns = self.chaos.u64(1..=JUMP_NS);
                 let jumping = &mut self.senders[sender];
                 jumping.process.jump(span_ns);
-                // Its timers are due earlier.
-                jumping.at_ns = jumping.at_ns.min(self.now_ns + 1);
+                // Its timers are due earlier, where it has any.
+                if jumping.at_ns < NEVER {
+                    jumping.at_ns = jumping.at_ns.min(self.now_ns + 1);
+                }
             }
             Fault::RemoveDevice => self.network.remove(self.senders[sender].process.nic()),
             Fault::LoseSender => {

@@ -53,7 +53,7 @@ impl Ghosts {
             let Ghost { life, message, memory, from, bytes, offset } = ghost;
             // SAFETY: within the mapping, as its maker checked. Nobody writes these bytes while nobody runs.
             let read = unsafe { std::slice::from_raw_parts(memory.base().add(from), bytes) };
-            let at = Payload::of(message.sender, message.sequence).find_damage(offset, read)?;
+            let at = Payload::of_message(message).find_damage(offset, read)?;
             Some(format!(
                 "{life:?} is gone, and before {until_ns} ns somebody wrote to {message} at {} of its \
                  {bytes} bytes from {offset}, in slab {}",

@@ -93,6 +93,13 @@ impl Scenario {
                 if let Some(application) = self.applications.get_mut(index) {
                     application.is_absent = true;
                 }
+                let names: Vec<u32> =
+                    self.applications.iter().filter(|one| !one.is_absent).map(|one| one.name).collect();
+                // Who sends to nobody would hear so all the time.
+                self.senders
+                    .iter_mut()
+                    .filter(|sender| !names.contains(&sender.app))
+                    .for_each(|sender| sender.messages = 0);
             }
             Less::Cheat(index) => {
                 if let Some(cheat) = self.cheats.get_mut(index) {

@@ -1,6 +1,8 @@
 //! Payload that is known from its message alone: each word of 8 bytes follows from the sender, the message's
 //! tag and the word's place.
 
+use crate::event::{CHEAT, MessageName};
+
 /// Bytes of a word.
 const WORD: usize = 8;
 /// Step from one word to the next: odd, so that 2^64 words differ.
@@ -11,6 +13,21 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 pub struct Payload(u64);
 
 impl Payload {
+    /// Returns the payload of a message. A cheat has the same bytes for all its messages, whatever it says
+    /// of them, for its numbers may be wrong.
+    pub fn of_message(message: MessageName) -> Self {
+        if message.is_of_cheat() {
+            return Self::of_cheat(message.sender);
+        }
+        Self::of(message.sender, message.sequence)
+    }
+
+    /// Returns the payload of all messages of a cheat. `sender`: one of its identities, of which the low bits
+    /// say which cheat it is.
+    pub fn of_cheat(sender: u64) -> Self {
+        Self::of((sender & (CHEAT - 1)) | CHEAT, 0)
+    }
+
     /// Returns the payload of a sender's message.
     pub fn of(sender: u64, tag: u64) -> Self {
         // Messages whose numbers are near each other have words that are not.

@@ -162,7 +162,7 @@ impl Scenario {
             job_ns: one_of(random, &[5_000, 100_000, 5 * MS]),
             applications,
             senders,
-            cheats: CheatPlan::draw(&mut Rng::with_seed(!seed), names),
+            cheats: CheatPlan::draw(&mut Rng::with_seed(seed.rotate_left(32)), names),
             faults,
             faults_max: one_of(random, &[3, 10, 40]),
             fault_ns: one_of(random, &[MS, 10 * MS, 200 * MS]),

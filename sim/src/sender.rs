@@ -13,7 +13,7 @@ use jet_fabric::Address;
 use jet_fabric::nic::Nic;
 use jet_fabric::sim::{Network, NicId, Posted};
 use jet_wire::SLAB_BYTES;
-use jet_wire::message::{FromSender, parse_from_sender};
+use jet_wire::message::{ByeReason, FromSender, parse_from_sender};
 use std::cell::Cell;
 use std::error::Error;
 use std::io;
@@ -193,6 +193,11 @@ impl SenderProcess {
 
     fn drive(&mut self, now_ns: u64, observer: &mut Observer) {
         self.driver.drive(self.clock_ns(now_ns));
+        if let Some(reason) = self.driver.farewell()
+            && !matches!(reason, ByeReason::Draining | ByeReason::Unresponsive)
+        {
+            observer.fail("credit", format!("sender {:x} breaks no rule, and was told: {reason}", self.id));
+        }
         self.note_sent(now_ns, observer);
         self.take_ends(now_ns, observer);
     }

@@ -32,11 +32,13 @@ pub enum Planted {
     AnyClass,
     /// Any answer to a recall of credit is taken, also where nothing was recalled.
     AnyCreditReturn,
+    /// The length that a small message's header states is believed, whatever arrived.
+    StatedPayload,
 }
 
 impl Planted {
     /// All bugs.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::SlabFreedTwice,
         Self::WindowKeptOnFlush,
         Self::EarlyAcknowledgement,
@@ -50,6 +52,7 @@ impl Planted {
         Self::UnmeasuredWaits,
         Self::AnyClass,
         Self::AnyCreditReturn,
+        Self::StatedPayload,
     ];
 }
 

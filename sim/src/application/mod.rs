@@ -88,9 +88,6 @@ impl ApplicationProcess {
         let Some(session) = self.session.take().filter(|_| !self.is_wild) else { return Vec::new() };
         let ghost = |reading: &Reading| {
             let Reading { run, place, name: message, .. } = *reading;
-            if message.is_of_cheat() {
-                return None;
-            }
             let (memory, from) = session.place(&run, place)?;
             let (bytes, offset) = (run.bytes as usize, run.offset);
             Some(Ghost { life: self.life, message, memory: Arc::clone(memory), from, bytes, offset })

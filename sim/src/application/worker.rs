@@ -19,14 +19,6 @@ const STALL_NS: u64 = 30_000_000;
 /// Of a thousand runs, after how many a stalling application stalls.
 const STALLS_PERMILLE: u32 = 20;
 
-/// Returns the place of the first word that is not the message's. Of a cheat's message nothing is known.
-fn find_damage(name: MessageName, offset: u64, bytes: &[u8]) -> Option<usize> {
-    if name.is_of_cheat() {
-        return None;
-    }
-    Payload::of(name.sender, name.sequence).find_damage(offset, bytes)
-}
-
 /// One run of an application.
 pub struct Worker<'a> {
     pub plan: &'a ApplicationPlan,
@@ -222,7 +214,8 @@ impl Worker<'_> {
         let is_open = message.is_open && message.delivery == delivery;
         message.read += if is_open { u64::from(run.bytes) } else { 0 };
         let ends = is_open && message.complete && message.read == message.whole_bytes;
-        match session.bytes(&run, place).map(|bytes| find_damage(name, run.offset, bytes)) {
+        match session.bytes(&run, place).map(|bytes| Payload::of_message(name).find_damage(run.offset, bytes))
+        {
             Some(None) => {}
             Some(Some(at)) => {
                 let (offset, bytes) = (run.offset, run.bytes);

@@ -9,21 +9,22 @@ pub use plan::{Cheat, CheatPlan};
 
 use crate::event::{CHEAT, Event};
 use crate::observer::Observer;
+use crate::payload::Payload;
 use crate::receiver::ADDRESS;
 use crate::simulation::app_number;
 use fastrand::Rng;
 use jet_fabric::Address;
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{
-    Access, Completion, Event as NicEvent, MemoryKey, Nic, Payload, PostError, PrivateData, Qp, SendRequest,
+    self, Access, Completion, Event as NicEvent, MemoryKey, Nic, PostError, PrivateData, Qp, SendRequest,
     Sge, SrqEntry, Status, Work,
 };
 use jet_fabric::sim::{Network, SimNic};
 use jet_wire::SLAB_BYTES_U32;
 use jet_wire::message::hello::{AppName, HELLO_BYTES, Hello, Welcome, features};
 use jet_wire::message::{
-    CreditReturn, FromReceiver, HEADER_BYTES, HeaderBytes, RequestFields, RequestHeader, SmallFields,
-    SmallHeader, Versions, parse_from_receiver,
+    CreditReturn, FromReceiver, HEADER_BYTES, HeaderBytes, REQUEST_INLINE_USER_HEADER_MAX, RequestFields,
+    RequestHeader, SmallFields, SmallHeader, USER_HEADER_MAX, Versions, parse_from_receiver,
 };
 use std::error::Error;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ use std::sync::Arc;
 /// Bytes of the memory that its messages lie in.
 const SOURCE_BYTES: usize = 1 << 20;
 /// SENDs beyond its credit, at most.
-const OVERSPENT_MAX: usize = 48;
+const OVERSPENT_MAX: u64 = 48;
 /// Nanoseconds until it looks again whether its connection has ended.
 const LOOK_NS: u64 = 1_000_000;
 
@@ -87,6 +88,9 @@ impl CheatProcess {
     ) -> Result<Self, Box<dyn Error>> {
         let mut nic = network.nic(plan.nic())?;
         let source = Arc::new(SharedMemory::lazy("sim-cheat", SOURCE_BYTES)?);
+        // SAFETY: the mapping is of so many bytes, and nobody else has it yet.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(source.base(), SOURCE_BYTES) };
+        Payload::of_cheat(number).write(0, bytes);
         let source_key = nic.register(&source, Access::RemoteRead)?;
         let entries = if plan.is_deaf { 0 } else { nic.limits().srq_entries_max.min(32) };
         let headers = Arc::new(SharedMemory::lazy("sim-cheat-headers", 32 * HEADER_BYTES)?);
@@ -127,14 +131,24 @@ impl CheatProcess {
             // It is silent, and still there.
             return None;
         }
-        self.plan.actions -= 1;
         match self.connection {
-            Connection::None => self.connect(now_ns, observer),
+            Connection::None => {
+                self.plan.actions -= 1;
+                self.connect(now_ns, observer);
+            }
             Connection::Asked(_) | Connection::Left => {}
             Connection::Up { .. } => {
+                self.plan.actions -= 1;
                 let breaks = self.random.u32(..1000) < self.plan.cheats_permille;
-                match self.random.choice(&self.plan.cheats).copied().filter(|_| breaks) {
-                    Some(cheat) => self.cheat(cheat, observer),
+                // Its first words are long said.
+                let cheat =
+                    self.random.choice(&self.plan.cheats).copied().filter(|cheat| *cheat != Cheat::Hello);
+                match cheat.filter(|_| breaks) {
+                    Some(cheat) => {
+                        if self.cheat(cheat) {
+                            observer.counts().add(cheat.name());
+                        }
+                    }
                     None => self.send_as_it_must_be(),
                 }
             }
@@ -161,7 +175,7 @@ impl CheatProcess {
                 match done.work {
                     Work::Receive { entry, .. } => {
                         if done.status == Status::Success {
-                            self.take_header(entry);
+                            self.take_header(entry, observer);
                         }
                         self.post_entry(entry);
                     }
@@ -197,8 +211,8 @@ impl CheatProcess {
         }
     }
 
-    fn take_header(&mut self, entry: u32) {
-        let Connection::Up { version, limit, .. } = &mut self.connection else { return };
+    fn take_header(&mut self, entry: u32, observer: &mut Observer) {
+        let Connection::Up { version, sent, limit, .. } = &mut self.connection else { return };
         let mut header = HeaderBytes::ZERO;
         let from = entry as usize * HEADER_BYTES;
         // SAFETY: within the mapping; its completion was polled, and nobody writes there before it is posted
@@ -209,8 +223,19 @@ impl CheatProcess {
         }
         match parse_from_receiver(*version, &header, 0) {
             Ok(FromReceiver::Ack(ack)) => *limit = ack.credit_limit.get(),
+            Ok(FromReceiver::Credit(credit)) if credit.recall() => {
+                // It answers as it must where it has credit for the answer, or where it does not lie here.
+                if *sent < *limit && !self.plan.cheats.contains(&Cheat::ReturnCredit) {
+                    *limit = (*limit).min(credit.credit_limit.get().max(*sent + 1));
+                    let answer = CreditReturn::encode(*limit);
+                    self.post(&answer, 0);
+                }
+            }
             Ok(FromReceiver::Credit(credit)) => *limit = credit.credit_limit.get(),
-            _ => {}
+            Ok(FromReceiver::Congestion(_) | FromReceiver::Bye(_)) => {}
+            Err(error) => {
+                observer.fail("cheat", format!("the receiver sent a header that is wrong: {error}"))
+            }
         }
     }
 
@@ -233,9 +258,9 @@ impl CheatProcess {
                 bytes[at[usize::from(self.random.bool())]] = self.random.u8(..);
             }
         }
-        // A byte that was changed may have named another application.
+        // A byte that was changed may have named another application, or none.
         let app = Hello::decode(&bytes).ok().and_then(|hello| app_number(hello.app.as_str()));
-        observer.note(now_ns, &Event::CheatBegan { sender, app: app.unwrap_or(self.plan.app) });
+        observer.note(now_ns, &Event::CheatBegan { sender, app });
         let address = Address::Rdma(ADDRESS.to_owned());
         let data = PrivateData::new(&bytes).expect("a hello fits");
         // Without a receiver there is nobody to cheat.
@@ -253,19 +278,25 @@ impl CheatProcess {
         }
     }
 
-    /// Posts a SEND. Returns whether there was room.
+    /// Posts a SEND in the version that was agreed on. Returns whether there was room.
     fn post(&mut self, header: &HeaderBytes, payload_bytes: u32) -> bool {
-        let Connection::Up { qp, version, sent, .. } = &mut self.connection else { return false };
+        let Connection::Up { version, .. } = self.connection else { return false };
         let mut header = *header;
-        header.set_version(*version);
+        header.set_version(version);
+        self.post_as_it_is(&header, payload_bytes)
+    }
+
+    /// Posts a SEND with exactly this header. Returns whether there was room.
+    fn post_as_it_is(&mut self, header: &HeaderBytes, payload_bytes: u32) -> bool {
+        let Connection::Up { qp, sent, .. } = &mut self.connection else { return false };
         let payload = match payload_bytes {
-            0 => Payload::None,
-            bytes => Payload::Registered(Sge { key: self.source_key, offset: 0, bytes }),
+            0 => nic::Payload::None,
+            bytes => nic::Payload::Registered(Sge { key: self.source_key, offset: 0, bytes }),
         };
-        match self.nic.post_send(*qp, SendRequest { id: *sent, header: &header, payload }) {
+        match self.nic.post_send(*qp, SendRequest { id: *sent, header, payload }) {
             Ok(()) => {
                 *sent += 1;
-                self.last = Some((header, payload_bytes));
+                self.last = Some((*header, payload_bytes));
                 true
             }
             Err(PostError::Stale) => {
@@ -292,9 +323,13 @@ impl CheatProcess {
         (header, payload_bytes)
     }
 
-    fn request(&mut self, length: u64, address: u64, key: u32) -> HeaderBytes {
+    /// Returns a request, and the bytes of the user header behind it, where that is a long one.
+    fn request(&mut self, length: u64, address: u64, key: u32) -> (HeaderBytes, u32) {
         self.sequence += 1;
-        RequestHeader::encode(&RequestFields {
+        let is_long = self.random.u8(..4) == 0;
+        let user_header_bytes =
+            if is_long { self.random.usize(REQUEST_INLINE_USER_HEADER_MAX + 1..=USER_HEADER_MAX) } else { 8 };
+        let header = RequestHeader::encode(&RequestFields {
             sequence: self.sequence,
             tag: self.sequence,
             length,
@@ -303,12 +338,13 @@ impl CheatProcess {
             class: self.random.u8(..8),
             crc32c: (self.random.u8(..4) == 0).then(|| self.random.u32(..)),
             redelivered: self.random.u8(..8) == 0,
-            user_header: &[7; 8],
-        })
+            user_header: &[7; USER_HEADER_MAX][..user_header_bytes],
+        });
+        (header, if is_long { u32::try_from(user_header_bytes).expect("it is short") } else { 0 })
     }
 
     /// Asks for a message of its memory.
-    fn request_of_memory(&mut self) -> HeaderBytes {
+    fn request_of_memory(&mut self) -> (HeaderBytes, u32) {
         let length = self.random.u64(1..=SOURCE_BYTES as u64);
         let address = self.nic.remote_address(self.source_key, 0);
         self.request(length, address, self.source_key.0)
@@ -320,78 +356,92 @@ impl CheatProcess {
         if sent >= limit {
             return;
         }
-        let (header, bytes) = if self.random.bool() { self.small() } else { (self.request_of_memory(), 0) };
+        let (header, bytes) = if self.random.bool() { self.small() } else { self.request_of_memory() };
         self.post(&header, bytes);
     }
 
-    fn cheat(&mut self, cheat: Cheat, observer: &mut Observer) {
-        let Connection::Up { message_bytes_max, .. } = self.connection else { return };
-        observer.counts().add(cheat.name());
+    /// Breaks a rule. Returns whether anybody can notice.
+    fn cheat(&mut self, cheat: Cheat) -> bool {
+        let Connection::Up { sent, limit, version, message_bytes_max, .. } = self.connection else {
+            return false;
+        };
         let address = self.nic.remote_address(self.source_key, 0);
         match cheat {
             Cheat::Overspend => {
-                for _ in 0..self.random.usize(1..=OVERSPENT_MAX) {
+                let more = self.random.u64(1..=OVERSPENT_MAX);
+                let mut posted = 0;
+                while posted < more {
                     let (header, bytes) = self.small();
                     if !self.post(&header, bytes) {
                         break;
                     }
+                    posted += 1;
                 }
+                sent + posted > limit
             }
             Cheat::Sizes => {
                 let lengths =
                     [0, SOURCE_BYTES as u64 + 1, message_bytes_max, message_bytes_max + 1, u64::MAX];
                 let length = lengths[self.random.usize(..lengths.len())];
                 // A header of no length cannot be made; one of a byte is made so.
-                let mut header = self.request(length.max(1), address, self.source_key.0);
+                let (mut header, bytes) = self.request(length.max(1), address, self.source_key.0);
                 if length == 0 {
                     header.0[LENGTH_AT..][..8].fill(0);
                 }
-                self.post(&header, 0);
+                self.post(&header, bytes)
             }
             Cheat::Keys => {
                 let (length, offset) = (self.random.u64(1..=1 << 20), self.random.u64(..));
-                let header = if self.random.bool() {
+                let (header, bytes) = if self.random.bool() {
                     let key = self.random.u32(..);
                     self.request(length, address, key)
                 } else {
                     self.request(length, address.wrapping_add(offset), self.source_key.0)
                 };
-                self.post(&header, 0);
+                self.post(&header, bytes)
             }
             Cheat::Deregister => {
                 self.nic.deregister(self.source_key);
                 if let Ok(key) = self.nic.register(&self.source, Access::RemoteRead) {
                     self.source_key = key;
                 }
+                true
             }
-            Cheat::Repeat => {
-                if let Some((header, bytes)) = self.last {
-                    self.post(&header, bytes);
-                }
-            }
+            Cheat::Repeat => self.last.is_some_and(|(header, bytes)| self.post(&header, bytes)),
             Cheat::Scramble => {
-                let (mut header, bytes) = self.small();
+                let (mut header, bytes) = match self.random.u8(..4) {
+                    0 => self.request_of_memory(),
+                    1 => (CreditReturn::encode(sent + 1), 0),
+                    _ => self.small(),
+                };
+                header.set_version(version);
                 for _ in 0..self.random.usize(1..6) {
-                    let at = self.random.usize(..HEADER_BYTES);
-                    header.0[at] = self.random.u8(..);
+                    // What is not a user header's bytes is at the front.
+                    let until = if self.random.bool() { FIELDS_BYTES } else { HEADER_BYTES };
+                    header.0[self.random.usize(..until)] = self.random.u8(..);
                 }
-                self.post(&header, bytes);
+                self.post_as_it_is(&header, bytes)
             }
             Cheat::Mismatch => {
                 let (header, _) = self.small();
                 let bytes = self.random.u32(..=SLAB_BYTES_U32);
-                self.post(&header, bytes);
+                self.post(&header, bytes)
             }
             Cheat::ReturnCredit => {
                 let limit = if self.random.bool() { self.random.u64(..64) } else { self.random.u64(..) };
-                self.post(&CreditReturn::encode(limit), 0);
+                self.post(&CreditReturn::encode(limit), 0)
             }
-            Cheat::Leave => self.leave(),
+            Cheat::Leave => {
+                self.leave();
+                true
+            }
             // When it connects.
-            Cheat::Hello => {}
+            Cheat::Hello => false,
         }
     }
 }
 
 /// Place of the length in the header of a request.
 const LENGTH_AT: usize = std::mem::offset_of!(RequestHeader, length);
+/// Bytes of the fields at a header's front.
+const FIELDS_BYTES: usize = 56;

@@ -2,15 +2,15 @@
 //! so long that the sender gives the connection up, whatever fails.
 
 use super::{Checker, Look};
-use crate::event::Fault;
+use crate::event::{Event, Fault};
 use crate::scenario::Scenario;
 
 /// How many connections there may be, at most.
 #[derive(Debug)]
 pub struct Connections {
     most: Option<u64>,
-    /// Whether senders' clocks may jump: a jump is as long as a receiver that says nothing.
-    jumps: bool,
+    /// Jumps of senders' clocks: one is as long as a receiver that says nothing.
+    jumps: u64,
 }
 
 impl Connections {
@@ -18,7 +18,7 @@ impl Connections {
         // A slow sender may be disconnected for holding up others.
         let is_even = scenario.senders.iter().all(|sender| sender.bytes_per_us.is_none());
         let most = (scenario.faults.is_empty() && is_even).then_some(scenario.senders.len() as u64);
-        Self { most, jumps: scenario.faults.contains(&Fault::SenderClockJump) }
+        Self { most, jumps: 0 }
     }
 }
 
@@ -27,9 +27,17 @@ impl Checker for Connections {
         "connections"
     }
 
+    fn note(&mut self, _now_ns: u64, event: &Event) -> Result<(), String> {
+        self.jumps += u64::from(*event == Event::Fault(Fault::SenderClockJump));
+        Ok(())
+    }
+
     fn look(&mut self, look: &Look<'_>) -> Result<(), String> {
-        if look.receiver_timeouts > 0 && !self.jumps {
-            return Err(format!("{} times a sender heard nothing for too long", look.receiver_timeouts));
+        if look.receiver_timeouts > self.jumps {
+            let (timeouts, jumps) = (look.receiver_timeouts, self.jumps);
+            return Err(format!(
+                "{timeouts} times a sender heard nothing for too long, {jumps} clocks jumped"
+            ));
         }
         match self.most {
             Some(most) if look.connections > most => Err(format!(

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// Applications' names by sender, and by life.
 #[derive(Debug, Default)]
 pub struct Routing {
-    named: BTreeMap<u64, u32>,
+    named: BTreeMap<u64, Option<u32>>,
 }
 
 impl Checker for Routing {
@@ -17,14 +17,17 @@ impl Checker for Routing {
 
     fn note(&mut self, _now_ns: u64, event: &Event) -> Result<(), String> {
         match *event {
-            Event::Submitted { message: MessageName { sender, .. }, app, .. }
-            | Event::CheatBegan { sender, app } => {
+            Event::Submitted { message: MessageName { sender, .. }, app, .. } => {
+                self.named.insert(sender, Some(app));
+                Ok(())
+            }
+            Event::CheatBegan { sender, app } => {
                 self.named.insert(sender, app);
                 Ok(())
             }
             Event::Delivered { app, message, .. } => match self.named.get(&message.sender) {
-                Some(named) if *named == app => Ok(()),
-                Some(named) => Err(format!("{message} is for application {named}, and came to {app}")),
+                Some(named) if *named == Some(app) => Ok(()),
+                Some(named) => Err(format!("{message} is for application {named:?}, and came to {app}")),
                 None => Err(format!("{message} came, and its sender sent nothing")),
             },
             _ => Ok(()),
