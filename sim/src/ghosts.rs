@@ -2,7 +2,7 @@
 //! quarantine is over.
 
 use crate::event::{Life, MessageName};
-use crate::payload::Payload;
+use crate::payload::find_damage;
 use jet_fabric::memory::SharedMemory;
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ impl Ghosts {
             let Ghost { life, message, memory, from, bytes, offset } = ghost;
             // SAFETY: within the mapping, as its maker checked. Nobody writes these bytes while nobody runs.
             let read = unsafe { std::slice::from_raw_parts(memory.base().add(from), bytes) };
-            let at = Payload::of_message(message).find_damage(offset, read)?;
+            let at = find_damage(message, offset, read)?;
             Some(format!(
                 "{life:?} is gone, and before {until_ns} ns somebody wrote to {message} at {} of its \
                  {bytes} bytes from {offset}, in slab {}",

@@ -8,22 +8,30 @@ const WORD: usize = 8;
 /// Step from one word to the next: odd, so that 2^64 words differ.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
+/// Bytes of the memory that a cheat sends from.
+pub const CHEAT_BYTES: usize = 1 << 20;
+
+/// Returns the place of the first word of a message's bytes that is wrong, counted from `offset`, a multiple of
+/// 8. A cheat may send any stretch of its memory under any number.
+pub fn find_damage(message: MessageName, offset: u64, bytes: &[u8]) -> Option<usize> {
+    if !message.is_of_cheat() {
+        return Payload::of(message.sender, message.sequence).find_damage(offset, bytes);
+    }
+    let payload = Payload::of_cheat(message.sender);
+    let damage = payload.find_damage(offset, bytes)?;
+    let mut memory = vec![0; CHEAT_BYTES];
+    payload.write(0, &mut memory);
+    let is_elsewhere = memory.windows(bytes.len()).any(|stretch| stretch == bytes);
+    (!is_elsewhere).then_some(damage)
+}
+
 /// Payload of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payload(u64);
 
 impl Payload {
-    /// Returns the payload of a message. A cheat has the same bytes for all its messages, whatever it says
-    /// of them, for its numbers may be wrong.
-    pub fn of_message(message: MessageName) -> Self {
-        if message.is_of_cheat() {
-            return Self::of_cheat(message.sender);
-        }
-        Self::of(message.sender, message.sequence)
-    }
-
-    /// Returns the payload of all messages of a cheat. `sender`: one of its identities, of which the low bits
-    /// say which cheat it is.
+    /// Returns what all messages of a cheat are of: its whole memory of [`CHEAT_BYTES`] bytes. `sender`: one
+    /// of its identities, of which the low bits say which cheat it is.
     pub fn of_cheat(sender: u64) -> Self {
         Self::of((sender & (CHEAT - 1)) | CHEAT, 0)
     }
@@ -78,6 +86,20 @@ impl Payload {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cheats_bytes_may_be_any_of_its_memory_and_no_others() {
+        let message = MessageName { sender: 5 << 16 | CHEAT | 1, sequence: 9 };
+        let mut memory = vec![0; CHEAT_BYTES];
+        Payload::of_cheat(message.sender).write(0, &mut memory);
+        for from in [0, 1, 4096, 70_001] {
+            assert_eq!(find_damage(message, 0, &memory[from..][..5000]), None);
+        }
+        memory[70_007] ^= 1;
+        assert_eq!(find_damage(message, 0, &memory[70_001..][..5000]), Some(0));
+        let other = MessageName { sender: message.sender + 1, ..message };
+        assert_eq!(find_damage(other, 0, &memory[..5000]), Some(0));
+    }
 
     #[test]
     fn what_was_written_is_found_whole_in_any_pieces_and_each_changed_byte_is_found() {

@@ -4,7 +4,7 @@
 use super::session::{Message, Reading, Run, Session};
 use crate::event::{Event, Life, MessageName};
 use crate::observer::Observer;
-use crate::payload::Payload;
+use crate::payload::find_damage;
 use crate::scenario::{ApplicationPlan, Habit};
 use fastrand::Rng;
 use jet_wire::segment::{Delivery, delivery_flags, delivery_kind};
@@ -214,8 +214,7 @@ impl Worker<'_> {
         let is_open = message.is_open && message.delivery == delivery;
         message.read += if is_open { u64::from(run.bytes) } else { 0 };
         let ends = is_open && message.complete && message.read == message.whole_bytes;
-        match session.bytes(&run, place).map(|bytes| Payload::of_message(name).find_damage(run.offset, bytes))
-        {
+        match session.bytes(&run, place).map(|bytes| find_damage(name, run.offset, bytes)) {
             Some(None) => {}
             Some(Some(at)) => {
                 let (offset, bytes) = (run.offset, run.bytes);

@@ -9,7 +9,7 @@ pub use plan::{Cheat, CheatPlan};
 
 use crate::event::{CHEAT, Event};
 use crate::observer::Observer;
-use crate::payload::Payload;
+use crate::payload::{CHEAT_BYTES, Payload};
 use crate::receiver::ADDRESS;
 use crate::simulation::app_number;
 use fastrand::Rng;
@@ -29,8 +29,6 @@ use jet_wire::message::{
 use std::error::Error;
 use std::sync::Arc;
 
-/// Bytes of the memory that its messages lie in.
-const SOURCE_BYTES: usize = 1 << 20;
 /// SENDs beyond its credit, at most.
 const OVERSPENT_MAX: u64 = 48;
 /// Nanoseconds until it looks again whether its connection has ended.
@@ -87,9 +85,9 @@ impl CheatProcess {
         app_name: String,
     ) -> Result<Self, Box<dyn Error>> {
         let mut nic = network.nic(plan.nic())?;
-        let source = Arc::new(SharedMemory::lazy("sim-cheat", SOURCE_BYTES)?);
+        let source = Arc::new(SharedMemory::lazy("sim-cheat", CHEAT_BYTES)?);
         // SAFETY: the mapping is of so many bytes, and nobody else has it yet.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(source.base(), SOURCE_BYTES) };
+        let bytes = unsafe { std::slice::from_raw_parts_mut(source.base(), CHEAT_BYTES) };
         Payload::of_cheat(number).write(0, bytes);
         let source_key = nic.register(&source, Access::RemoteRead)?;
         let entries = if plan.is_deaf { 0 } else { nic.limits().srq_entries_max.min(32) };
@@ -345,7 +343,7 @@ impl CheatProcess {
 
     /// Asks for a message of its memory.
     fn request_of_memory(&mut self) -> (HeaderBytes, u32) {
-        let length = self.random.u64(1..=SOURCE_BYTES as u64);
+        let length = self.random.u64(1..=CHEAT_BYTES as u64);
         let address = self.nic.remote_address(self.source_key, 0);
         self.request(length, address, self.source_key.0)
     }
@@ -380,8 +378,7 @@ impl CheatProcess {
                 sent + posted > limit
             }
             Cheat::Sizes => {
-                let lengths =
-                    [0, SOURCE_BYTES as u64 + 1, message_bytes_max, message_bytes_max + 1, u64::MAX];
+                let lengths = [0, CHEAT_BYTES as u64 + 1, message_bytes_max, message_bytes_max + 1, u64::MAX];
                 let length = lengths[self.random.usize(..lengths.len())];
                 // A header of no length cannot be made; one of a byte is made so.
                 let (mut header, bytes) = self.request(length.max(1), address, self.source_key.0);
