@@ -11,8 +11,8 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Bytes of the memory that a cheat sends from.
 pub const CHEAT_BYTES: usize = 1 << 20;
 
-/// Returns the place of the first word of a message's bytes that is wrong, counted from `offset`, a multiple of
-/// 8. A cheat may send any stretch of its memory under any number.
+/// Returns the place of the first word of a message's bytes that is wrong, counted from `offset`, a multiple
+/// of 8. A cheat may send any stretch of its memory under any number.
 pub fn find_damage(message: MessageName, offset: u64, bytes: &[u8]) -> Option<usize> {
     if !message.is_of_cheat() {
         return Payload::of(message.sender, message.sequence).find_damage(offset, bytes);

@@ -24,6 +24,7 @@ fn finders(bug: Planted) -> &'static [&'static str] {
         Planted::BarredForEver => &["liveness", "wake-up", "connections"],
         Planted::AnyClass => &["panic"],
         Planted::AnyCreditReturn => &["credit", "liveness", "panic"],
+        Planted::CreditUnbounded => &["credit"],
         Planted::StatedPayload => &["application"],
     }
 }

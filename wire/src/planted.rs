@@ -34,11 +34,13 @@ pub enum Planted {
     AnyCreditReturn,
     /// The length that a small message's header states is believed, whatever arrived.
     StatedPayload,
+    /// Senders get credit for more SENDs than the receive queue has entries for.
+    CreditUnbounded,
 }
 
 impl Planted {
     /// All bugs.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::SlabFreedTwice,
         Self::WindowKeptOnFlush,
         Self::EarlyAcknowledgement,
@@ -53,6 +55,7 @@ impl Planted {
         Self::AnyClass,
         Self::AnyCreditReturn,
         Self::StatedPayload,
+        Self::CreditUnbounded,
     ];
 }
 

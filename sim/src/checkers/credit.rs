@@ -1,4 +1,5 @@
-//! Credit: senders that keep to it are not cut off for it, and find a receive entry for each SEND.
+//! Credit: senders that keep to it are not cut off for it, and find a receive entry for each SEND. All of
+//! them together have no more than the receive queue may have entries.
 
 use super::{Checker, Look};
 use crate::event::{Event, Fault};
@@ -11,6 +12,8 @@ pub struct Credit {
     /// SRQ entries for senders that were idle, and the most senders that were there.
     reserve: u32,
     peers: u32,
+    /// The most entries that the receive queue might have so far.
+    entries: u32,
     /// Whether nobody breaks the rules.
     is_honest: bool,
     /// Whether applications give everything back at once.
@@ -25,6 +28,7 @@ impl Credit {
             credit_max: scenario.config.credit_max.into(),
             reserve: scenario.config.srq_reserve_entries,
             peers: 0,
+            entries: 0,
             is_honest: scenario.cheats.is_empty(),
             is_fast: scenario.contended,
             scribbles: false,
@@ -41,7 +45,7 @@ impl Checker for Credit {
     fn note(&mut self, _now_ns: u64, event: &Event) -> Result<(), String> {
         match event {
             Event::Fault(Fault::Scribble) => self.scribbles = true,
-            Event::ReceiverBegan { .. } => self.sessions_faulted = 0,
+            Event::ReceiverBegan { .. } => (self.sessions_faulted, self.entries) = (0, 0),
             _ => {}
         }
         Ok(())
@@ -65,6 +69,16 @@ impl Checker for Credit {
             return Err(format!(
                 "{rnr} SENDs of {peers} senders found no entry, and {reserve} are in reserve: credit \
                  {credit:?}, {stats:?}"
+            ));
+        }
+        // Beyond the budget each idle sender has one, and a sender that does not answer a recall what it had:
+        // which does not come where nobody stops.
+        self.entries = self.entries.max(stats.srq_limit_slabs);
+        let all: u64 = look.peers.iter().map(|peer| peer.credit).sum();
+        if self.is_fast && all > u64::from(self.entries + stats.peers) {
+            let (entries, peers) = (self.entries, stats.peers);
+            return Err(format!(
+                "{peers} senders have {all} credit, and there are {entries} entries at most"
             ));
         }
         let rich = look.peers.iter().find(|peer| peer.credit > self.credit_max);
