@@ -115,7 +115,7 @@ impl<P: GrantPolicy> Admission<P> {
         for &peer in self.shares.busy() {
             self.reading.set_standing(peer, self.shares.standing(peer));
         }
-        if self.shares.are_stalled_for_long(now_ns) && self.is_anybody_waiting(messages, view) {
+        if self.shares.are_stalled_for_long(now_ns) && self.is_anybody_waiting(now_ns, messages, view) {
             return self.shares.longest_stalled(now_ns, |peer| !is_leaving(peer));
         }
         if let Some(kind) = self.stalled_kind(now_ns) {
@@ -131,20 +131,24 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Returns whether senders of the session that have not stalled wait for READs of others: deferred with
-    /// the session, or passed over.
+    /// the session, passed over, or without credit.
     fn has_senders_waiting(&self, session: u32, now_ns: u64, messages: &Messages, view: &impl View) -> bool {
         let has_stalled = |peer| self.shares.has_stalled_long(peer, now_ns);
         (0..self.queues.len())
             .any(|class| self.passed_over(session, class).is_some_and(|peer| !has_stalled(peer)))
             || self.waits_for_reads(session, has_stalled, messages, view)
+            || self.withholds_credit_for_reads(session, now_ns, view)
     }
 
     /// Returns whether a peer has something to read and waits for none of its own READs.
-    fn is_anybody_waiting(&mut self, messages: &Messages, view: &impl View) -> bool {
+    fn is_anybody_waiting(&mut self, now_ns: u64, messages: &Messages, view: &impl View) -> bool {
         let reading = &self.reading;
         self.queues.iter_mut().any(|queue| queue.has_head(|peer| reading.is_out(peer)))
             || self.any_waits_after_slow()
-            || self.reviewed.iter().any(|&session| self.waits_for_reads(session, |_| false, messages, view))
+            || self.reviewed.iter().any(|&session| {
+                self.waits_for_reads(session, |_| false, messages, view)
+                    || self.withholds_credit_for_reads(session, now_ns, view)
+            })
     }
 
     /// Returns whether messages of the session are deferred that wait for READs of other peers: for the
@@ -160,6 +164,13 @@ impl<P: GrantPolicy> Admission<P> {
         let is_waiting = |peer| !self.reading.is_out(peer) && !is_nobody(peer);
         (view.awaits_reads(session) || !self.is_suspended_for_its_application(session))
             && self.deferred.iter().any(|deferred| deferred.has_any_of(session, is_waiting, messages))
+    }
+
+    /// Returns whether senders of the session that have not stalled get no credit for it, while its
+    /// application waits for the rest of a message: what it holds comes back with that.
+    fn withholds_credit_for_reads(&self, session: u32, now_ns: u64, view: &impl View) -> bool {
+        view.awaits_reads(session)
+            && view.refuses_credit_to(session, |peer| !self.shares.has_stalled_long(peer, now_ns))
     }
 
     /// Counts the READ of `bytes` bytes that was posted for a grant, into slabs of a share. The next message

@@ -25,6 +25,8 @@ pub(crate) trait View {
     fn holds_anything(&self, session: u32) -> bool;
     /// Returns whether anything is being read for the session.
     fn awaits_reads(&self, session: u32) -> bool;
+    /// Returns whether a sender of the session that is chosen has no credit, for the session withholds it.
+    fn refuses_credit_to(&self, session: u32, is_chosen: impl Fn(u32) -> bool) -> bool;
     /// Returns whether the session's application has ever given something back.
     fn has_given_back(&self, session: u32) -> bool;
     /// Returns whether most of what the session holds are stragglers.

@@ -260,9 +260,10 @@ impl<P: GrantPolicy> Receiver<P> {
         self.pool.restore_line();
         self.escape.tick(now_ns, stall_free_ns(now_ns, self.stalled_ns), &self.pool);
         self.admission.set_straggler_slabs(|| self.escape.all_straggler_slabs());
-        self.credit.retry_refused();
         self.disconnect_unresponsive(now_ns, effects);
+        // Who was refused credit since the last tick counts as one who waits.
         self.disconnect_stalled(now_ns, effects);
+        self.credit.retry_refused();
         self.send_heartbeats(now_ns, effects);
     }
 

@@ -1,6 +1,7 @@
 //! Admission's view of the other mechanisms.
 
 use crate::admission::View;
+use crate::credit::Credit;
 use crate::delivery::Delivery;
 use crate::escape::Escape;
 use crate::registry::Registry;
@@ -15,6 +16,7 @@ pub(super) struct Mechanisms<'a> {
     pub registry: &'a Registry,
     pub escape: &'a Escape,
     pub releases: &'a Releases,
+    pub credit: &'a Credit,
     pub fragment_slabs: u32,
     pub srq_needed: u32,
 }
@@ -31,6 +33,7 @@ macro_rules! mechanisms_of {
             registry: &$receiver.registry,
             escape: &$receiver.escape,
             releases: &$receiver.releases,
+            credit: &$receiver.credit,
         }
     };
 }
@@ -79,6 +82,11 @@ impl View for Mechanisms<'_> {
     #[inline]
     fn awaits_reads(&self, session: u32) -> bool {
         self.delivery.promised_slots(session) > 0
+    }
+
+    fn refuses_credit_to(&self, session: u32, is_chosen: impl Fn(u32) -> bool) -> bool {
+        let is_of_session = |peer: u32| self.registry.session_of(peer) == Some(session);
+        self.credit.refused().iter().any(|&peer| is_chosen(peer) && is_of_session(peer))
     }
 
     #[inline]

@@ -294,3 +294,38 @@ fn who_has_begun_many_messages_begins_no_other_one_before_others_begin_theirs() 
     }
     assert!(got.iter().all(|got| (38..=42).contains(got)), "{got:?} of 240 READs");
 }
+
+/// Found by jet-sim --seed 920003670.
+#[test]
+fn a_sender_that_froze_within_a_collected_message_does_not_keep_credit_from_others() {
+    // The frozen one's message has the only number that there is.
+    let mut bench = Bench::new(Config { session_messages: 1, ..shared() });
+    let apps = ["disk", "other"].map(|app| bench.open(app));
+    let [frozen, beside, other] = ["disk", "disk", "other"].map(|app| bench.join(app));
+    bench.request_with_credit(frozen, 1, 8 * FRAGMENT, 0);
+    let mut held = Vec::new();
+    while !bench.receiver.withholds_credit(apps[0].0) {
+        bench.end_read_of(frozen);
+        bench.flush();
+        held.extend(core::iter::from_fn(|| bench.delivery(apps[0])));
+    }
+    assert!(bench.reads_of(frozen) > 0, "what this is about");
+    let mut sequence = 0;
+    while bench.receiver.credit.outstanding(beside.0) > 0 {
+        sequence += 1;
+        bench.small(beside, sequence, b"small");
+        bench.flush();
+    }
+    let mut next = bench.warm(other, apps[1], 1);
+    let begin_ns = bench.now_ns;
+    while bench.world.disconnects.is_empty() {
+        bench.request_with_credit(other, next, FRAGMENT, 0);
+        bench.end_read_of(other);
+        bench.consume(apps[1]);
+        bench.wait(50 * MS);
+        next += 1;
+        assert!(bench.now_ns < begin_ns + 6000 * MS, "{:?}", bench.receiver.stats());
+    }
+    assert_eq!(bench.world.disconnects, [frozen.0]);
+    assert!(bench.now_ns > begin_ns + 1000 * MS, "it has time");
+}
