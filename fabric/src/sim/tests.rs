@@ -5,8 +5,8 @@ use crate::Address;
 use crate::limits::{Profile, Requirements};
 use crate::memory::SharedMemory;
 use crate::nic::{
-    Access, Completion, DisconnectReason, Event, MemoryKey, Nic, Payload, PrivateData, Qp, ReadRequest,
-    SendRequest, Sge, SrqEntry, Status, Work,
+    Access, Completion, DisconnectReason, Event, MemoryKey, Nic, Payload, PostError, PrivateData, Qp,
+    ReadRequest, SendRequest, Sge, SrqEntry, Status, Work,
 };
 use jet_wire::message::{HEADER_BYTES, HeaderBytes};
 use std::sync::Arc;
@@ -345,4 +345,55 @@ fn a_send_that_was_flushed_may_have_arrived() {
         late += usize::from(!arrived.is_empty());
     }
     assert!((1..40).contains(&late), "{late} of 40");
+}
+
+#[test]
+fn a_connection_that_is_half_open_stands_at_one_end_and_ends_there_in_time() {
+    let mut pair = Pair::unconnected(quiet(), options());
+    pair.network.halve_next(true);
+    pair.connect();
+    pair.run_for(MS);
+    assert!(pair.a.qp.is_some() && pair.b.qp.is_none(), "only who asked knows that it stands");
+    pair.a.send(1);
+    pair.run_for(20 * MS);
+    assert_eq!(pair.a.end().map(|(_, reason)| reason), Some(TIMED_OUT));
+    assert!(pair.network.connections(pair.b.nic.id()).is_empty(), "it never stood there");
+    assert_eq!(pair.network.happened().half_open, 1);
+    // The one after it is whole.
+    pair.connect();
+    pair.run_for(MS);
+    assert!(pair.b.qp.is_some());
+}
+
+#[test]
+fn a_queue_refuses_requests_only_where_a_completion_says_when_to_try_again() {
+    let mut pair = Pair::new(Conditions { refusals_permille: 1000, ..quiet() }, options());
+    (0..8).for_each(|id| pair.b.post_entry(id));
+    let qp = pair.a.qp.unwrap();
+    for number in 1..=3 {
+        pair.a.send(number);
+        let header = HeaderBytes([0; HEADER_BYTES]);
+        let another = SendRequest { id: 9, header: &header, payload: Payload::None };
+        assert_eq!(pair.a.nic.post_send(qp, another), Err(PostError::QueueFull), "one is outstanding");
+        let (address, key, scatter) =
+            (pair.b.nic.remote_address(pair.b.key, 0), pair.b.key.0, [pair.a.sge(40, PAGE)]);
+        let read = ReadRequest { id: 100 + number, address, key, scatter: &scatter };
+        pair.a.nic.post_read(qp, read).expect("no READ is outstanding");
+        pair.run_for(MS);
+    }
+    assert_eq!((pair.a.outcomes().len(), pair.network.happened().refusals), (6, 3));
+}
+
+#[test]
+fn who_polls_with_a_clock_that_is_ahead_sees_what_has_happened_and_nothing_to_come() {
+    let mut pair = Pair::new(quiet(), options());
+    pair.b.post_entry(0);
+    pair.network.set_clock_ahead(pair.a.nic.id(), 5_000 * MS);
+    pair.a.send(1);
+    let now_ns = pair.network.now_ns();
+    pair.a.poll(now_ns + 5_000 * MS);
+    assert_eq!((pair.a.outcomes(), pair.network.now_ns()), (Vec::new(), now_ns), "nothing has arrived yet");
+    pair.run_for(MS);
+    pair.a.poll(pair.network.now_ns() + 5_000 * MS);
+    assert_eq!(pair.a.outcomes(), [(Work::Send { id: 1 }, Status::Success)]);
 }
