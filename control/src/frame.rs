@@ -113,6 +113,7 @@ impl FrameDecoder {
 mod tests {
     use super::*;
     use crate::protocol::{ControlRequest, ControlResponse, PROTOCOL_VERSION};
+    use crate::status::{ResidentShare, WarmerReadings, WarmerStatus};
 
     #[test]
     fn frames_are_read_out_of_any_pieces() {
@@ -149,6 +150,21 @@ mod tests {
             assert_eq!(decoder.is_midway(), left);
         }
         assert_eq!(&frame[..], b"\x08\0\0\0\"status\"");
+    }
+
+    #[test]
+    fn fractions_are_read_as_they_were_written() {
+        // The fuzzer found the first, of which serde_json without `float_roundtrip` reads a neighbour.
+        let found = 4.396_125_649_636_577_3e18;
+        for rate_hz in
+            [found, f64::MIN_POSITIVE, f64::MAX].into_iter().chain((1..500).map(|n| f64::from(n).sqrt()))
+        {
+            let resident = Some(ResidentShare { share: rate_hz, ..Default::default() });
+            let status = WarmerStatus::Running(WarmerReadings { resident, rate_hz, ..Default::default() });
+            let mut decoder = FrameDecoder::default();
+            decoder.push(&encode_frame(&status).unwrap());
+            assert_eq!(decoder.next_frame().unwrap(), Some(status));
+        }
     }
 
     #[test]
