@@ -220,6 +220,13 @@ impl<T: TryFrom<u64>> Visitor<'_> for Quantity<T> {
 
     fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
         let number = self.unit.parse(text).map_err(E::custom)?;
+        // Such a number could not be printed, nor be written without a unit.
+        if i64::try_from(number).is_err() {
+            return Err(E::custom(format_args!(
+                "\"{text}\" is too large: a number in TOML is at most {}",
+                i64::MAX
+            )));
+        }
         self.fit(number)
     }
 }
@@ -258,6 +265,7 @@ mod tests {
             ("12.0", 12),
             // In floating point this is a little less than 1001.
             ("1.001kB", 1001),
+            ("9223372036854775807", (1 << 63) - 1),
         ] {
             assert_eq!(read(&format!("size = \"{text}\"")).unwrap().size, size, "{text}");
         }
@@ -276,6 +284,9 @@ mod tests {
             ("size = -1", "-1 is negative"),
             ("size = \"-1KiB\"", "neither"),
             ("size = \"99999999999 GiB\"", "too large"),
+            ("size = \"8EiB\"", "\"8EiB\" is too large: a number in TOML is at most 9223372036854775807"),
+            ("perhaps = \"9223372036854775808\"", "too large: a number in TOML"),
+            ("long = \"9223372036854776s\"", "too large: a number in TOML"),
             ("size = 1.5", "invalid type: floating point `1.5`, expected a number of bytes"),
             ("size = \"1.5B\"", "no whole number of bytes"),
             ("size = \"1.5\"", "no whole number of bytes"),

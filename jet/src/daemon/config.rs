@@ -19,6 +19,7 @@ use jet_reactor::workers::WORKERS_MAX;
 use jet_wire::segment::SegmentShape;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 const SLAB_BYTES: u64 = jet_wire::SLAB_BYTES as u64;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
@@ -99,6 +100,12 @@ pub enum ConfigError {
         file: Option<PathBuf>,
         /// Error from the TOML parser.
         source: toml::de::Error,
+    },
+    /// The path of the control socket cannot be printed, because it is not UTF-8.
+    #[error("control_socket = {path:?} cannot be written in TOML, because it is not UTF-8")]
+    Path {
+        /// Path of the control socket.
+        path: PathBuf,
     },
     /// The text after `--set` is not `SECTION.KEY=VALUE`.
     #[error("'--set {text}' is not SECTION.KEY=VALUE, as in --set pool.bytes=25165824")]
@@ -229,22 +236,24 @@ impl Config {
     /// # Errors
     /// Returns [`ConfigError`] if the file cannot be read or a value is invalid.
     pub fn load(file: Option<&Path>, overrides: &[String]) -> Result<Self, ConfigError> {
-        let mut table = match file {
-            None => toml::Table::new(),
+        let text = match file {
+            None => String::new(),
             Some(path) => std::fs::read_to_string(path)
-                .map_err(|source| ConfigError::File { path: path.to_owned(), source })?
-                .parse::<toml::Table>()
-                .map_err(|source| ConfigError::Toml { file: Some(path.to_owned()), source })?,
+                .map_err(|source| ConfigError::File { path: path.to_owned(), source })?,
         };
+        Self::read(&text, file, overrides)
+    }
+
+    /// Reads a configuration's text, which is that of `file`, and applies overrides.
+    fn read(text: &str, file: Option<&Path>, overrides: &[String]) -> Result<Self, ConfigError> {
+        let refused = |source| ConfigError::Toml { file: file.map(Path::to_owned), source };
+        let mut table: toml::Table = text.parse().map_err(refused)?;
         for text in overrides {
             set(&mut table, text)?;
         }
         let config: Self = match table.clone().try_into() {
             Ok(config) => config,
-            Err(error) => {
-                let source = as_a_word(table, &error).unwrap_or(error);
-                return Err(ConfigError::Toml { file: file.map(Path::to_owned), source });
-            }
+            Err(error) => return Err(refused(as_a_word(table, &error).unwrap_or(error))),
         };
         config.addresses()?;
         config.check_spans()?;
@@ -259,6 +268,19 @@ impl Config {
         config.cache.check()?;
         config.congestion.check()?;
         Ok(config)
+    }
+
+    /// Returns the configuration as TOML: what `--print-config` prints, and what can be read again.
+    ///
+    /// # Errors
+    /// Returns [`ConfigError::Path`] if the control socket was named on the command line by bytes that are no
+    /// text.
+    pub fn to_toml(&self) -> Result<String, ConfigError> {
+        let path = &self.control_socket;
+        if path.to_str().is_none() {
+            return Err(ConfigError::Path { path: path.clone() });
+        }
+        Ok(toml::to_string(self).expect("a configuration is TOML, except for paths that are no text"))
     }
 
     /// Checks that times are at most a day, and spinning at most a second. A longer time is probably given in
@@ -408,6 +430,15 @@ impl Config {
             signals: self.congestion.soft,
             ..jet_core::Config::default()
         })
+    }
+}
+
+/// Reads a configuration's text like [`Config::load`].
+impl FromStr for Config {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        Self::read(text, None, &[])
     }
 }
 

@@ -195,8 +195,7 @@ impl DaemonArgs {
 pub fn run_from_args(args: &DaemonArgs) -> ExitCode {
     let result = args.load().map_err(DaemonError::from).and_then(|config| {
         if args.print_config {
-            let text = toml::to_string(&config).expect("a configuration is always TOML");
-            print(&text);
+            print(&config.to_toml()?);
             return Ok(());
         }
         log::configure(&config.log);

@@ -1,6 +1,8 @@
 //! Tests of the configuration: values that can be set, values that are refused, and the error messages.
 
 use super::*;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
 fn load(overrides: &[&str]) -> Result<Config, ConfigError> {
     Config::load(None, &overrides.iter().map(|&text| text.to_owned()).collect::<Vec<_>>())
@@ -32,8 +34,33 @@ fn the_pools_node_is_the_one_that_is_named_and_else_the_devices() {
 
 #[test]
 fn what_is_printed_can_be_read() {
-    let printed = toml::to_string(&Config::default()).unwrap();
-    assert_eq!(printed.parse::<toml::Table>().unwrap().try_into::<Config>().unwrap(), Config::default());
+    for overrides in [
+        &[][..],
+        // The largest sizes that TOML has.
+        &["cache.bytes='9223372036854775807'", "cache.slack_bytes=9223372036854775807"],
+        &["cache.throttle={batch = 20, '/' = 50}", "cache.device_ways='pool'", "control_socket='a \\ \"b\"'"],
+    ] {
+        let config = load(overrides).unwrap();
+        assert_eq!(config.to_toml().unwrap().parse::<Config>().unwrap(), config);
+    }
+}
+
+#[test]
+fn sizes_that_toml_has_no_number_for_are_refused() {
+    for key in ["read.message_bytes_max", "read.in_flight_bytes", "cache.bytes", "cache.slack_bytes"] {
+        let error = load(&[&format!("{key}='8EiB'")]).unwrap_err().to_string();
+        assert!(
+            error.contains("\"8EiB\" is too large") && error.contains(key.split_once('.').unwrap().1),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_path_that_is_no_text_is_not_printed() {
+    let path = PathBuf::from(OsStr::from_bytes(b"/run/\xff"));
+    let error = Config { control_socket: path, ..Config::default() }.to_toml().unwrap_err().to_string();
+    assert!(error.contains("control_socket") && error.contains("not UTF-8"), "{error}");
 }
 
 #[test]
