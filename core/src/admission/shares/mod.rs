@@ -338,7 +338,8 @@ impl Shares {
         self.unproven.all().reads
     }
 
-    /// Returns whether peers that stalled long ago have half of the READs or bytes.
+    /// Returns whether peers that stalled long ago have half of the READs or bytes, or leave no room for a
+    /// fragment.
     pub fn are_stalled_for_long(&self, now_ns: u64) -> bool {
         let stalled = self.busy.iter().map(|&peer| &self.peers[peer as usize]);
         let stalled = stalled.filter(|peer| peer.has_stalled_long(now_ns));
@@ -346,7 +347,10 @@ impl Shares {
             reads: all.reads + peer.reads,
             bytes: all.bytes + peer.bytes,
         });
-        all.reads >= self.limits.reads.div_ceil(2) || all.bytes >= self.limits.bytes.div_ceil(2)
+        let leaves_a_fragment = all.bytes + self.limits.fragment_bytes <= self.limits.bytes;
+        all.reads >= self.limits.reads.div_ceil(2)
+            || all.bytes >= self.limits.bytes.div_ceil(2)
+            || (all.bytes > 0 && !leaves_a_fragment)
     }
 
     /// Returns whether the peer has delivered lately a good part of what the best one has.

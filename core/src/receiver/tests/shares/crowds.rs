@@ -206,3 +206,21 @@ fn a_sender_that_froze_stays_while_others_of_its_kind_have_their_turns() {
     }
     assert!(bench.world.disconnects.is_empty(), "{:?}", bench.world.disconnects);
 }
+
+/// Found by jet-sim --seed 930000251.
+#[test]
+fn a_sender_that_froze_does_not_keep_the_room_that_a_fragment_needs() {
+    // There is room for one fragment, and the frozen one has a quarter of it.
+    let mut bench = Bench::new(Config { in_flight_bytes: FRAGMENT, ..shared() });
+    let apps = ["frozen", "other"].map(|app| bench.open(app));
+    let [frozen, other] = ["frozen", "other"].map(|app| bench.join(app));
+    let next = bench.warm(other, apps[1], 1);
+    bench.deliver_slowly(frozen, apps[0]);
+    bench.request_with_credit(frozen, 2, FRAGMENT / 4, 0);
+    bench.wait(60_000 * MS);
+    assert!(bench.world.disconnects.is_empty(), "nobody waits for it");
+    bench.request_with_credit(other, next, FRAGMENT, 0);
+    assert_eq!((bench.reads_of(frozen), bench.reads_of(other)), (1, 0), "what this is about");
+    bench.wait(1000 * MS);
+    assert_eq!(bench.world.disconnects, [frozen.0]);
+}
