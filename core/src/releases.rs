@@ -26,6 +26,8 @@ pub(crate) struct Entry {
 #[derive(Clone, Debug, Default)]
 struct SessionRates {
     released_since_tick_bytes: u64,
+    /// Nanoseconds of ticks in which nothing came back, since something did.
+    idle_ns: u64,
     bytes_per_ms: u64,
     post_nic_ns: u64,
     post_nic: Histogram,
@@ -118,6 +120,7 @@ impl Releases {
     pub fn tick(&mut self, session: u32, span_ns: u64) {
         let rates = &mut self.sessions[session as usize];
         let bytes = core::mem::take(&mut rates.released_since_tick_bytes);
+        rates.idle_ns = if bytes > 0 { 0 } else { rates.idle_ns.saturating_add(span_ns) };
         let now = bytes.saturating_mul(1_000_000) / span_ns.max(1);
         rates.bytes_per_ms = if rates.bytes_per_ms == 0 { now } else { (rates.bytes_per_ms * 7 + now) / 8 };
     }
@@ -125,6 +128,11 @@ impl Releases {
     /// Returns whether the session has given anything back.
     pub fn has_given_back(&self, session: u32) -> bool {
         self.sessions[session as usize].post_nic.spans() > 0
+    }
+
+    /// Returns for how many nanoseconds nothing has come back.
+    pub fn idle_ns(&self, session: u32) -> u64 {
+        self.sessions[session as usize].idle_ns
     }
 
     /// Returns the measured throughput in bytes per millisecond.

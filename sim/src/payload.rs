@@ -30,8 +30,8 @@ pub fn find_damage(message: MessageName, offset: u64, bytes: &[u8]) -> Option<us
 pub struct Payload(u64);
 
 impl Payload {
-    /// Returns what all messages of a cheat are of: its whole memory of [`CHEAT_BYTES`] bytes. `sender`: one
-    /// of its identities, of which the low bits say which cheat it is.
+    /// Returns what all messages of a cheat are of: its whole memory. `sender`: one of its identities,
+    /// of which the low bits say which cheat it is.
     pub fn of_cheat(sender: u64) -> Self {
         Self::of((sender & (CHEAT - 1)) | CHEAT, 0)
     }

@@ -246,19 +246,8 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Returns whether any peer of the kind waits.
-    fn waits_after_slow(&mut self, kind: Standing) -> bool {
+    pub(super) fn waits_after_slow(&mut self, kind: Standing) -> bool {
         self.heads_after_slow(kind).iter().any(Option::is_some)
-    }
-
-    /// Returns a kind of which peers wait, while all that have READs in flight stalled long ago.
-    pub(super) fn stalled_kind(&mut self, now_ns: u64) -> Option<Standing> {
-        [Standing::New, Standing::Slow].into_iter().find(|&kind| {
-            let mut busy =
-                self.shares.busy().iter().copied().filter(|&peer| self.is_of(kind, peer)).peekable();
-            busy.peek().is_some()
-                && busy.all(|peer| self.shares.has_stalled_long(peer, now_ns))
-                && self.waits_after_slow(kind)
-        })
     }
 
     /// Returns whether a peer is of the kind.

@@ -22,6 +22,7 @@ mod after_slow;
 mod deferred;
 mod footprint;
 mod footprint_window;
+mod hold_ups;
 mod passed_over;
 mod peers;
 mod policy;
@@ -306,7 +307,7 @@ impl<P: GrantPolicy> Admission<P> {
         for _ in 0..2 * self.queues[class].turns() {
             if passed > 2 * self.limits.reads_max && reads_in_use > self.shares.unproven_reads() {
                 // The others have their turns when a READ ends.
-                self.queues[class].end_turns(place);
+                self.queues[class].move_behind_others(place);
                 return None;
             }
             let Some(peer) = self.queues[class].turn_at(place, |peer| self.reading.is_out(peer)) else {

@@ -1,4 +1,4 @@
-//! Peers that are passed over because another one's message arrives at their session.
+//! Peers that were passed over for want of room, as of their sessions.
 //!
 //! Where the pool has little room, only the message that an application waits for is read, so its senders are
 //! read a message at a time. When that message ends, whoever comes first begins the next one. Turns alone do
@@ -12,8 +12,9 @@ impl<P: GrantPolicy> Admission<P> {
     /// Notes that a peer could have nothing read in its turn.
     pub(super) fn passes_over(&mut self, class: usize, peer: u32) {
         let queue = &self.queues[class];
-        if queue.running_of(peer) == 0 {
-            return; // deferred with its session
+        if queue.running_of(peer) == 0 || self.shares.reads(peer) > 0 {
+            // It is deferred with its session, or waits for its own READs.
+            return;
         }
         let session = queue.session_of(peer);
         let first = self.passed_over(session, class);

@@ -1,9 +1,9 @@
 //! What admission counts of peers: READs posted and ended, requests, and peers that hold others up.
 
+use super::Admission;
 use super::policy::GrantPolicy;
 use super::reading::Out;
 use super::shares::Standing;
-use super::{Admission, View};
 use crate::index::NONE;
 use crate::messages::{MessageState, Messages};
 use crate::pool::Share;
@@ -12,11 +12,11 @@ use crate::time::TurnTime;
 
 impl<P: GrantPolicy> Admission<P> {
     /// Begins the counts of a sender that was let in.
-    pub fn join(&mut self, peer: u32) {
+    pub fn join(&mut self, now_ns: u64, peer: u32) {
         self.shares.join(peer);
         self.requests.forget_peer(peer);
         self.reading.join(peer);
-        self.queues.iter_mut().for_each(|queue| queue.join(peer));
+        self.queues.iter_mut().for_each(|queue| queue.join(now_ns, peer));
     }
 
     /// Notes that a peer is heard: it said hello, or its NIC took a SEND.
@@ -95,82 +95,6 @@ impl<P: GrantPolicy> Admission<P> {
         } else {
             self.waits_for
         }
-    }
-
-    /// Notes which peers have stalled. Returns a peer to disconnect, whose READs have not ended for long
-    /// while others wait. `is_leaving` says which peers are being disconnected already.
-    ///
-    /// Such peers have half of what there is; or they are all of the slow peers, or of the new ones, that
-    /// have READs in flight, and others of the kind wait for that; or nothing else is read for the peer's
-    /// session, and other senders of the session wait. Of these it is the one that stalled first.
-    pub fn tick(
-        &mut self,
-        time: TurnTime,
-        is_leaving: impl Fn(u32) -> bool,
-        messages: &Messages,
-        view: &impl View,
-    ) -> Option<u32> {
-        let now_ns = time.stall_free_ns;
-        self.shares.tick(now_ns);
-        for &peer in self.shares.busy() {
-            self.reading.set_standing(peer, self.shares.standing(peer));
-        }
-        if self.shares.are_stalled_for_long(now_ns) && self.is_anybody_waiting(now_ns, messages, view) {
-            return self.shares.longest_stalled(now_ns, |peer| !is_leaving(peer));
-        }
-        if let Some(kind) = self.stalled_kind(now_ns) {
-            return self.shares.longest_stalled(now_ns, |peer| self.is_of(kind, peer) && !is_leaving(peer));
-        }
-        self.shares.longest_stalled(now_ns, |peer| {
-            !is_leaving(peer)
-                && self
-                    .shares
-                    .session_held_up_by(peer, now_ns)
-                    .is_some_and(|session| self.has_senders_waiting(session, now_ns, messages, view))
-        })
-    }
-
-    /// Returns whether senders of the session that have not stalled wait for READs of others: deferred with
-    /// the session, passed over, or without credit.
-    fn has_senders_waiting(&self, session: u32, now_ns: u64, messages: &Messages, view: &impl View) -> bool {
-        let has_stalled = |peer| self.shares.has_stalled_long(peer, now_ns);
-        (0..self.queues.len())
-            .any(|class| self.passed_over(session, class).is_some_and(|peer| !has_stalled(peer)))
-            || self.waits_for_reads(session, has_stalled, messages, view)
-            || self.withholds_credit_for_reads(session, now_ns, view)
-    }
-
-    /// Returns whether a peer has something to read and waits for none of its own READs.
-    fn is_anybody_waiting(&mut self, now_ns: u64, messages: &Messages, view: &impl View) -> bool {
-        let reading = &self.reading;
-        self.queues.iter_mut().any(|queue| queue.has_head(|peer| reading.is_out(peer)))
-            || self.any_waits_after_slow()
-            || self.reviewed.iter().any(|&session| {
-                self.waits_for_reads(session, |_| false, messages, view)
-                    || self.withholds_credit_for_reads(session, now_ns, view)
-            })
-    }
-
-    /// Returns whether messages of the session are deferred that wait for READs of other peers: for the
-    /// slots or the room that these READs have. What waits for its application alone does not count, nor do
-    /// the peers that `is_nobody` names.
-    fn waits_for_reads(
-        &self,
-        session: u32,
-        is_nobody: impl Fn(u32) -> bool,
-        messages: &Messages,
-        view: &impl View,
-    ) -> bool {
-        let is_waiting = |peer| !self.reading.is_out(peer) && !is_nobody(peer);
-        (view.awaits_reads(session) || !self.is_suspended_for_its_application(session))
-            && self.deferred.iter().any(|deferred| deferred.has_any_of(session, is_waiting, messages))
-    }
-
-    /// Returns whether senders of the session that have not stalled get no credit for it, while its
-    /// application waits for the rest of a message: what it holds comes back with that.
-    fn withholds_credit_for_reads(&self, session: u32, now_ns: u64, view: &impl View) -> bool {
-        view.awaits_reads(session)
-            && view.refuses_credit_to(session, |peer| !self.shares.has_stalled_long(peer, now_ns))
     }
 
     /// Counts the READ of `bytes` bytes that was posted for a grant, into slabs of a share. The next message

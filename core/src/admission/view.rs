@@ -27,6 +27,8 @@ pub(crate) trait View {
     fn awaits_reads(&self, session: u32) -> bool;
     /// Returns whether a sender of the session that is chosen has no credit, for the session withholds it.
     fn refuses_credit_to(&self, session: u32, is_chosen: impl Fn(u32) -> bool) -> bool;
+    /// Returns for how many nanoseconds the session's application has given nothing back.
+    fn gives_nothing_back_ns(&self, session: u32) -> u64;
     /// Returns whether the session's application has ever given something back.
     fn has_given_back(&self, session: u32) -> bool;
     /// Returns whether most of what the session holds are stragglers.

@@ -63,7 +63,7 @@ impl<P: GrantPolicy> Receiver<P> {
         // otherwise.
         let sends_max = self.config.control_sends_max.min(u32::from(hello.receive_entries)).max(1);
         self.outbox.join(peer, sends_max, hello.features & features::CONGESTION != 0, version);
-        self.admission.join(peer);
+        self.admission.join(now_ns, peer);
         self.admission.hear();
         let room = self.credit_room();
         let credit_limit = self.credit.open(peer, room);

@@ -59,8 +59,7 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// Disconnects the peers whose READs have not ended for long, when they have half of all READs or bytes
-    /// in flight and others have something to read.
+    /// Disconnects peers whose READs have not ended for long while others wait ([`Admission::tick`]).
     pub(super) fn disconnect_stalled(&mut self, now_ns: u64, effects: &mut impl Effects) {
         let time = self.turn_time(now_ns);
         for _ in 0..self.config.reads_max {

@@ -86,7 +86,11 @@ impl View for Mechanisms<'_> {
 
     fn refuses_credit_to(&self, session: u32, is_chosen: impl Fn(u32) -> bool) -> bool {
         let is_of_session = |peer: u32| self.registry.session_of(peer) == Some(session);
-        self.credit.refused().iter().any(|&peer| is_chosen(peer) && is_of_session(peer))
+        self.credit.refused().iter().any(|&peer| is_of_session(peer) && is_chosen(peer))
+    }
+
+    fn gives_nothing_back_ns(&self, session: u32) -> u64 {
+        self.releases.idle_ns(session)
     }
 
     #[inline]

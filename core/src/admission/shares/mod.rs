@@ -63,8 +63,9 @@ const STALL_NS: u64 = 2_000_000;
 const STALL_SPANS: u64 = 4;
 /// Nanoseconds for which a stalled peer is waited for, at the least, while others have something to read.
 const STALL_NS_MAX: u64 = 4_000_000_000;
-/// The same for a peer that has delivered nothing yet, and was asked for [`FIRST_BYTES`] at most. It counts
-/// also while nobody is heard, for such a peer loses nothing: it has hardly begun.
+/// The same for a peer that has delivered nothing yet, and was asked for [`FIRST_BYTES`] at most, where such
+/// peers have half of everything. It counts also while nobody is heard, for such a peer loses nothing: it has
+/// hardly begun.
 const SILENT_NS_MAX: u64 = 1_500_000_000;
 /// Nanoseconds after which a stalled peer is waited for no longer, however slow it has been, and whether or
 /// not anything came from others.
@@ -188,12 +189,15 @@ impl Peer {
         self.silent_ns(now_ns) > STALL_NS.max(self.usual_ns.saturating_mul(STALL_SPANS))
     }
 
-    /// Returns whether the peer stalled so long ago that it may be disconnected for it.
+    /// Returns whether the peer stalled so long ago that it may be disconnected where such peers have half of
+    /// everything.
     fn has_stalled_long(&self, now_ns: u64) -> bool {
+        (!self.is_measured() && self.silent_ns(now_ns) > SILENT_NS_MAX) || self.is_silent(now_ns)
+    }
+
+    /// Returns whether nothing has come of the peer's READs in flight for long, while anybody was heard.
+    fn is_silent(&self, now_ns: u64) -> bool {
         let silent_ns = self.silent_ns(now_ns);
-        if !self.is_measured() {
-            return silent_ns > SILENT_NS_MAX;
-        }
         let span_ns = self.usual_ns.saturating_mul(STALL_SPANS).clamp(STALL_NS_MAX, STALL_NS_LIMIT);
         silent_ns > STALL_NS_LIMIT || (silent_ns > span_ns && self.silent_while_heard_ns > span_ns)
     }
@@ -526,20 +530,15 @@ impl Shares {
         self.busy.iter().copied().filter(is_meant).max_by_key(silent_ns)
     }
 
-    /// Returns whether the peer has READs in flight and stalled long ago.
-    pub fn has_stalled_long(&self, peer: u32, now_ns: u64) -> bool {
-        self.peers[peer as usize].has_stalled_long(now_ns)
+    /// Returns whether nothing has come of the peer's READs in flight for long, while anybody was heard. A
+    /// peer of which nothing was measured has as much time for its first READ as others have.
+    pub fn is_silent(&self, peer: u32, now_ns: u64) -> bool {
+        self.peers[peer as usize].is_silent(now_ns)
     }
 
-    /// Returns the session that the peer's READs in flight are for, if nothing else is read for it: each peer
-    /// with READs for it stalled long ago.
-    pub fn session_held_up_by(&self, peer: u32, now_ns: u64) -> Option<u32> {
-        let session = self.peers[peer as usize].session;
-        let of_session = self.busy.iter().map(|&other| &self.peers[other as usize]);
-        of_session
-            .filter(|other| other.session == session)
-            .all(|other| other.has_stalled_long(now_ns))
-            .then_some(session)
+    /// Returns the session that the peer's last READ was posted for.
+    pub fn session_of(&self, peer: u32) -> u32 {
+        self.peers[peer as usize].session
     }
 
     pub fn stats(&self, peer: u32, now_ns: u64) -> ShareStats {

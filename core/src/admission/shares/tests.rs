@@ -247,15 +247,19 @@ fn the_peer_that_stalled_first_is_found_once_it_took_long() {
 }
 
 #[test]
-fn a_session_is_held_up_when_nothing_else_is_read_for_it() {
-    let mut bench = Bench::new(3);
-    bench.shares.posted((0, 7), FRAGMENT, bench.now_ns);
-    bench.shares.posted((1, 8), FRAGMENT, bench.now_ns);
-    bench.pass(SILENT_NS_MAX + 200 * MS, None);
-    assert_eq!(bench.shares.session_held_up_by(0, bench.now_ns), Some(7));
-    bench.shares.posted((2, 7), FRAGMENT, bench.now_ns);
-    assert_eq!(bench.shares.session_held_up_by(0, bench.now_ns), None);
-    assert_eq!(bench.shares.session_held_up_by(1, bench.now_ns), Some(8), "of another session");
+fn a_first_read_has_as_much_time_as_others_where_nobody_has_half_of_everything() {
+    let mut bench = Bench::new(2);
+    bench.post(0, FRAGMENT);
+    bench.pass(STALL_NS_MAX - 100 * MS, Some(1));
+    assert!(bench.longest_stalled() == Some(0) && !bench.shares.is_silent(0, bench.now_ns));
+    bench.pass(400 * MS, Some(1));
+    assert!(bench.shares.is_silent(0, bench.now_ns));
+    // Nobody is heard meanwhile.
+    bench.post(1, FRAGMENT);
+    bench.end(0, 0);
+    bench.post(0, FRAGMENT);
+    bench.pass(2 * STALL_NS_MAX, None);
+    assert!(!bench.shares.is_silent(1, bench.now_ns));
 }
 
 #[test]

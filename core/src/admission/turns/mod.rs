@@ -3,7 +3,7 @@
 //!
 //! A peer that cannot use its turn now keeps it, and those behind it go on. If it lost its turn instead, the
 //! turns would come round with each event, and somebody could be passed over each time that there is room for
-//! it.
+//! it. Only where very many cannot use theirs, they go behind the others.
 
 mod ring;
 
@@ -26,7 +26,7 @@ struct PeerQueue {
     deficit_bytes: u32,
     /// Time of the last READ, counted in sessions that went on ([`super::deferred::Deferred::resumed`]).
     last_read: u64,
-    /// Time of the last READ.
+    /// Time of the last READ, or when the peer joined.
     read_ns: u64,
 }
 
@@ -293,9 +293,9 @@ impl ClassQueue {
         self.turns.behind(place)
     }
 
-    /// Ends the turns of all peers before a place.
+    /// Moves the peers before a place behind all others.
     #[cold]
-    pub fn end_turns(&mut self, place: Place) {
+    pub fn move_behind_others(&mut self, place: Place) {
         self.turns.move_to_end(place);
     }
 
@@ -339,10 +339,10 @@ impl ClassQueue {
         self.peers[peer as usize].session
     }
 
-    /// Begins anew with a peer's number.
-    pub fn join(&mut self, peer: u32) {
+    /// Begins anew with a peer's number. Who comes anew was not read longest ago.
+    pub fn join(&mut self, now_ns: u64, peer: u32) {
         let queue = &mut self.peers[peer as usize];
-        (queue.last_read, queue.read_ns) = (0, 0);
+        (queue.last_read, queue.read_ns) = (0, now_ns);
     }
 
     /// Returns whether the peer behind a place may have so many bytes read in its turn. If not, its turn is
@@ -365,7 +365,7 @@ impl ClassQueue {
         self.peers[peer as usize].last_read
     }
 
-    /// Returns when a READ of the peer was last posted; 0 if none was.
+    /// Returns when a READ of the peer was last posted, or when the peer joined.
     pub fn read_ns(&self, peer: u32) -> u64 {
         self.peers[peer as usize].read_ns
     }

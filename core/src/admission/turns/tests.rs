@@ -131,10 +131,10 @@ fn who_cannot_use_its_turn_keeps_it_and_those_behind_it_go_on() {
 }
 
 #[test]
-fn turns_end_when_too_many_cannot_use_theirs() {
+fn those_that_cannot_use_their_turns_go_behind_the_others_where_they_are_many() {
     let (mut queue, _) = taking_turns(&[0, 0, 0]);
     let place = queue.keep_turn(queue.keep_turn(Place::FRONT));
-    queue.end_turns(place);
+    queue.move_behind_others(place);
     assert_eq!(next_turns(&mut queue), [2, 0, 1]);
 }
 
@@ -166,6 +166,6 @@ fn a_peer_begins_without_the_reads_of_its_predecessor() {
     let (mut queue, _) = taking_turns(&[0]);
     queue.used(0, 4096, 1, 7);
     assert_eq!(queue.last_read(0), 7);
-    queue.join(0);
+    queue.join(9, 0);
     assert_eq!(queue.last_read(0), 0);
 }
