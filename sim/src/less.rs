@@ -2,7 +2,7 @@
 
 use crate::checkers::Failure;
 use crate::event::Fault;
-use crate::scenario::Scenario;
+use crate::scenario::{ApplicationPlan, Scenario};
 use crate::simulation::{Outcome, Simulation};
 use std::error::Error;
 use std::fmt;
@@ -93,13 +93,13 @@ impl Scenario {
                 if let Some(application) = self.applications.get_mut(index) {
                     application.is_absent = true;
                 }
-                let names: Vec<u32> =
-                    self.applications.iter().filter(|one| !one.is_absent).map(|one| one.name).collect();
                 // Who sends to nobody would hear so all the time.
-                self.senders
-                    .iter_mut()
-                    .filter(|sender| !names.contains(&sender.app))
-                    .for_each(|sender| sender.messages = 0);
+                for sender in &mut self.senders {
+                    let has_name = |one: &ApplicationPlan| one.name == sender.app && !one.is_absent;
+                    if !self.applications.iter().any(has_name) {
+                        sender.messages = 0;
+                    }
+                }
             }
             Less::Cheat(index) => {
                 if let Some(cheat) = self.cheats.get_mut(index) {

@@ -3,7 +3,9 @@
 use crate::bells::Bells;
 use crate::event::Life;
 use crate::scenario::Scenario;
-use jet_core::{OpenError, Receiver, SessionEnd, Standstill, Stats};
+use jet_core::{
+    OpenError, PeerId, PeerStats, Receiver, SessionEnd, SessionId, SessionStats, Standstill, Stats,
+};
 use jet_fabric::Address;
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{Access, Nic};
@@ -69,6 +71,8 @@ pub struct ReceiverProcess {
     pool: Arc<SharedMemory>,
     escape: Option<Arc<SharedMemory>>,
     shape: SegmentShape,
+    peers_max: u32,
+    sessions_max: u32,
     bells: Bells,
 }
 
@@ -119,7 +123,19 @@ impl ReceiverProcess {
         driver.start(now_ns);
         driver.handle_escape_memory(escape_slabs);
         let shape = SegmentShape::new(config.session_slots, config.session_messages);
-        Ok(Self { driver, nic: id, gone: Vec::new(), ahead_ns: 0, pool, escape, shape, bells: bells.clone() })
+        let (peers_max, sessions_max) = (config.peers_max, config.sessions_max);
+        Ok(Self {
+            driver,
+            nic: id,
+            gone: Vec::new(),
+            ahead_ns: 0,
+            pool,
+            escape,
+            shape,
+            peers_max,
+            sessions_max,
+            bells: bells.clone(),
+        })
     }
 
     /// Opens a session for an application.
@@ -192,6 +208,19 @@ impl ReceiverProcess {
     pub fn sleep(&mut self, now_ns: u64) -> Option<Option<u64>> {
         let now_ns = self.clock_ns(now_ns);
         self.driver.prepare_sleep(now_ns).then(|| self.driver.idle_span_ns(now_ns))
+    }
+
+    /// Returns the statistics of each connected sender.
+    pub fn peers(&self, now_ns: u64) -> impl Iterator<Item = PeerStats> {
+        let clock_ns = self.clock_ns(now_ns);
+        let receiver = self.driver.receiver();
+        (0..self.peers_max).filter_map(move |peer| receiver.peer_stats(clock_ns, PeerId(peer)))
+    }
+
+    /// Returns the statistics of each open session.
+    pub fn sessions(&self) -> impl Iterator<Item = SessionStats> {
+        let receiver = self.driver.receiver();
+        (0..self.sessions_max).filter_map(|session| receiver.session_stats(SessionId(session)))
     }
 
     /// Returns the receiver's statistics.

@@ -15,7 +15,7 @@ use crate::scenario::{ApplicationPlan, Scenario, SenderPlan};
 use crate::sender::SenderProcess;
 use crate::watch::Collected;
 use fastrand::Rng;
-use jet_core::{OpenError, PeerId, SessionId};
+use jet_core::OpenError;
 use jet_fabric::sim::Network;
 use jet_wire::message::hello::AppName;
 use std::any::Any;
@@ -481,17 +481,8 @@ impl Simulation {
             Some(process) => {
                 let (asleep, at_ns) = (self.receiver.is_asleep, self.receiver.at_ns);
                 lines.push(format!("receiver: asleep {asleep}, runs at {at_ns}: {:?}", process.stats()));
-                let (core, clock_ns) = (process.driver.receiver(), process.clock_ns(self.now_ns));
-                let peers = (0..self.scenario.config.peers_max).map(PeerId);
-                lines.extend(
-                    peers.filter_map(|peer| core.peer_stats(clock_ns, peer)).map(|peer| format!("{peer:?}")),
-                );
-                let sessions = (0..self.scenario.config.sessions_max).map(SessionId);
-                lines.extend(
-                    sessions
-                        .filter_map(|session| core.session_stats(session))
-                        .map(|session| format!("{session:?}")),
-                );
+                lines.extend(process.peers(self.now_ns).map(|peer| format!("{peer:?}")));
+                lines.extend(process.sessions().map(|session| format!("{session:?}")));
             }
             None => lines.push("receiver: not running".to_owned()),
         }

@@ -3,7 +3,7 @@
 use crate::actors::NEVER;
 use crate::checkers::Look;
 use crate::simulation::Simulation;
-use jet_core::{PeerId, PeerStats, SessionId, SessionStats};
+use jet_core::{PeerStats, SessionStats};
 
 /// Room for what a look collects, used again by the next one.
 #[derive(Debug, Default)]
@@ -15,18 +15,13 @@ pub struct Collected {
 impl Simulation {
     /// Lets the checkers look at the receiver.
     pub(crate) fn look(&mut self, is_settled: bool) {
-        let Self { receiver, network, observer, senders, collected, scenario, now_ns, .. } = self;
+        let Self { receiver, network, observer, senders, collected, now_ns, .. } = self;
         let Some(process) = &receiver.process else { return };
         let Collected { peers, sessions } = collected;
-        let (core, clock_ns) = (process.driver.receiver(), process.clock_ns(*now_ns));
         peers.clear();
-        peers.extend(
-            (0..scenario.config.peers_max).filter_map(|peer| core.peer_stats(clock_ns, PeerId(peer))),
-        );
+        peers.extend(process.peers(*now_ns));
         sessions.clear();
-        sessions.extend(
-            (0..scenario.config.sessions_max).filter_map(|session| core.session_stats(SessionId(session))),
-        );
+        sessions.extend(process.sessions());
         let windows = senders.iter().map(|sender| sender.process.window_permille());
         observer.look(&Look {
             now_ns: *now_ns,

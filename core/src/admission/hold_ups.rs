@@ -62,10 +62,10 @@ impl<P: GrantPolicy> Admission<P> {
         now_ns: u64,
         is_leaving: impl Fn(u32) -> bool,
     ) -> Option<u32> {
-        let busy = self.shares.busy().iter().copied();
-        let goes_on =
-            |peer| self.is_of(kind, peer) && (!self.shares.is_silent(peer, now_ns) || is_leaving(peer));
-        if busy.into_iter().any(goes_on) || !self.waits_after_slow(kind) {
+        let goes_on = |&peer: &u32| {
+            self.is_of(kind, peer) && (!self.shares.is_silent(peer, now_ns) || is_leaving(peer))
+        };
+        if self.shares.busy().iter().any(goes_on) || !self.waits_after_slow(kind) {
             return None;
         }
         self.shares.longest_stalled(now_ns, |peer| self.is_of(kind, peer))

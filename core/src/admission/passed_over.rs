@@ -19,7 +19,7 @@ impl<P: GrantPolicy> Admission<P> {
         let session = queue.session_of(peer);
         let first = self.passed_over(session, class);
         if first.is_none_or(|first| queue.read_ns(peer) < queue.read_ns(first)) {
-            self.suspensions[session as usize].classes[class].passed_over = Some(peer);
+            self.suspensions[session as usize].pass_over(class, peer);
         }
     }
 
@@ -28,7 +28,7 @@ impl<P: GrantPolicy> Admission<P> {
     #[inline]
     pub(super) fn is_behind_another(&self, class: usize, peer: u32, view: &impl View) -> bool {
         let session = self.queues[class].session_of(peer);
-        self.suspensions[session as usize].classes[class].passed_over.is_some()
+        self.suspensions[session as usize].passed_over(class).is_some()
             && view.oldest_incomplete(session).is_none()
             && self.passed_over(session, class).is_some_and(|first| first != peer)
     }
@@ -36,7 +36,7 @@ impl<P: GrantPolicy> Admission<P> {
     /// Returns the peer of a session that was passed over, and comes first, while it takes turns.
     pub(super) fn passed_over(&self, session: u32, class: usize) -> Option<u32> {
         let queue = &self.queues[class];
-        self.suspensions[session as usize].classes[class].passed_over.filter(|&first| {
+        self.suspensions[session as usize].passed_over(class).filter(|&first| {
             queue.running_of(first) > 0 && queue.session_of(first) == session && !self.reading.is_out(first)
         })
     }

@@ -38,12 +38,12 @@ pub(super) struct Suspension {
     begun: u32,
     /// What the session has of each class. Boxed so that the fields that every message reads lie close
     /// together.
-    pub classes: Box<[OfClass; CLASSES_MAX]>,
+    classes: Box<[OfClass; CLASSES_MAX]>,
 }
 
 /// What a session has of one class.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct OfClass {
+struct OfClass {
     /// Time since when the session has had something of the class to read and was granted nothing of it.
     since_ns: u64,
     /// Messages in the class's queue that wait for admission, of peers that take turns.
@@ -53,7 +53,7 @@ pub(super) struct OfClass {
     /// Messages that are being read, and have something left to read.
     running: u32,
     /// The peer that was passed over and comes first ([`super::passed_over`]).
-    pub passed_over: Option<u32>,
+    passed_over: Option<u32>,
 }
 
 impl OfClass {
@@ -65,6 +65,17 @@ impl OfClass {
 }
 
 impl Suspension {
+    /// Returns the peer of a class that was noted as passed over and has had nothing read since.
+    #[inline]
+    pub fn passed_over(&self, class: usize) -> Option<u32> {
+        self.classes[class].passed_over
+    }
+
+    /// Notes the peer of a class that was passed over and comes first.
+    pub fn pass_over(&mut self, class: usize, peer: u32) {
+        self.classes[class].passed_over = Some(peer);
+    }
+
     /// Forgets all messages of the session that wait.
     pub fn forget_waiting(&mut self) {
         *self.classes = Default::default();

@@ -192,17 +192,23 @@ fn use_slot(u: &mut Unstructured<'_>, slot: SlotWord<'_>) -> arbitrary::Result<(
     Ok(())
 }
 
+/// Uses a slot of an end, or one that it does not have.
+fn use_any_slot<'a>(
+    u: &mut Unstructured<'_>,
+    shape: SegmentShape,
+    slot_at: impl FnOnce(u32) -> Option<SlotWord<'a>>,
+) -> arbitrary::Result<()> {
+    let index = u.int_in_range(0..=shape.slots + 1)?;
+    let slot = slot_at(index);
+    assert_eq!(slot.is_some(), index < shape.slots);
+    slot.map_or(Ok(()), |slot| use_slot(u, slot))
+}
+
 fn daemon_turn(u: &mut Unstructured<'_>, end: &mut DaemonEnd, shape: SegmentShape) -> arbitrary::Result<()> {
     match u.int_in_range(0..=4)? {
         0 => drain(&mut end.releases, shape.release_cells, u)?,
         1 => fill(&mut end.deliveries, shape.delivery_cells, Delivery::ZERO, u.int_in_range(0..=70)?),
-        2 => {
-            let index = u.int_in_range(0..=shape.slots + 1)?;
-            assert_eq!(end.slot(index).is_some(), index < shape.slots);
-            if let Some(slot) = end.slot(index) {
-                use_slot(u, slot)?;
-            }
-        }
+        2 => use_any_slot(u, shape, |index| end.slot(index))?,
         3 => {
             let (message, header) = (u.int_in_range(0..=shape.messages + 1)?, <&[u8]>::arbitrary(u)?);
             let header = &header[..header.len().min(256)];
@@ -222,13 +228,7 @@ fn app_turn(u: &mut Unstructured<'_>, end: &mut AppEnd, shape: SegmentShape) -> 
     match u.int_in_range(0..=4)? {
         0 => drain(&mut end.deliveries, shape.delivery_cells, u)?,
         1 => fill(&mut end.releases, shape.release_cells, RELEASE, u.int_in_range(0..=140)?),
-        2 => {
-            let index = u.int_in_range(0..=shape.slots + 1)?;
-            assert_eq!(end.slot(index).is_some(), index < shape.slots);
-            if let Some(slot) = end.slot(index) {
-                use_slot(u, slot)?;
-            }
-        }
+        2 => use_any_slot(u, shape, |index| end.slot(index))?,
         3 => {
             let message = u.int_in_range(0..=shape.messages + 1)?;
             assert_eq!(end.read_user_header(message).is_some(), message < shape.messages);

@@ -8,6 +8,7 @@ const FRAGMENT: u64 = 64 << 10;
 const MS: u64 = 1_000_000;
 
 mod crowds;
+mod hold_ups;
 mod suspended;
 mod turns;
 
