@@ -12,49 +12,26 @@ use jet_control::frame::{FRAME_BYTES_MAX, FrameDecoder, FrameError, REQUEST_BYTE
 use jet_control::{ControlConnection, ControlRequest, ControlResponse};
 use libfuzzer_sys::arbitrary::{self, Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
+use peak_alloc::PeakAlloc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Number, Value};
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt::Debug;
 use std::io::Write;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Allocator that knows how many bytes are in use, and the most since [`memory_of`] began.
-struct Counting;
-
-static USED: AtomicUsize = AtomicUsize::new(0);
-static USED_MAX: AtomicUsize = AtomicUsize::new(0);
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-// SAFETY: all memory is the system allocator's; nothing is added to its answers.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let used = USED.fetch_add(layout.size(), Relaxed) + layout.size();
-        USED_MAX.fetch_max(used, Relaxed);
-        // SAFETY: the caller keeps the contract, which is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        USED.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: the caller keeps the contract, which is the same.
-        unsafe { System.dealloc(place, layout) }
-    }
-}
+static ALLOCATOR: PeakAlloc = PeakAlloc;
 
 /// Runs `work`. Returns its value, and the most bytes that were in use meanwhile beyond those before.
 fn memory_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
-    let before = USED.load(Relaxed);
-    USED_MAX.store(before, Relaxed);
+    let before = ALLOCATOR.current_usage();
+    ALLOCATOR.reset_peak_usage();
     let value = work();
-    (value, USED_MAX.load(Relaxed) - before)
+    (value, ALLOCATOR.peak_usage().saturating_sub(before))
 }
 
 /// Recorded frames of this version of the protocol: those of clients, and those of the daemon.
