@@ -12,7 +12,8 @@ pub struct Credit {
     /// SRQ entries for senders that were idle, and the most senders that were there.
     reserve: u32,
     peers: u32,
-    /// The most entries that the receive queue might have so far.
+    /// Entries that the receive queue has at most. How many it may have at a time depends on what READs use,
+    /// and senders keep credit that they got before.
     entries: u32,
     /// Whether nobody breaks the rules.
     is_honest: bool,
@@ -28,7 +29,7 @@ impl Credit {
             credit_max: scenario.config.credit_max.into(),
             reserve: scenario.config.srq_reserve_entries,
             peers: 0,
-            entries: 0,
+            entries: scenario.config.srq_slabs,
             is_honest: scenario.cheats.is_empty(),
             is_fast: scenario.contended,
             scribbles: false,
@@ -45,7 +46,7 @@ impl Checker for Credit {
     fn note(&mut self, _now_ns: u64, event: &Event) -> Result<(), String> {
         match event {
             Event::Fault(Fault::Scribble) => self.scribbles = true,
-            Event::ReceiverBegan { .. } => (self.sessions_faulted, self.entries) = (0, 0),
+            Event::ReceiverBegan { .. } => self.sessions_faulted = 0,
             _ => {}
         }
         Ok(())
@@ -73,7 +74,6 @@ impl Checker for Credit {
         }
         // Beyond the budget each idle sender has one, and a sender that does not answer a recall what it had:
         // which does not come where nobody stops.
-        self.entries = self.entries.max(stats.srq_limit_slabs);
         let all: u64 = look.peers.iter().map(|peer| peer.credit).sum();
         if self.is_fast && all > u64::from(self.entries + stats.peers) {
             let (entries, peers) = (self.entries, stats.peers);
