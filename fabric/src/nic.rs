@@ -138,8 +138,8 @@ pub enum Work {
         /// Number of the request.
         id: u64,
     },
-    /// SRQ entry that comes back unused because the SRQ is being torn down. The completion's QP means
-    /// nothing.
+    /// SRQ entry that comes back unused: the SRQ is being torn down, or a connection had taken the entry of
+    /// which nothing else is left. The completion's QP means nothing.
     SrqFlush {
         /// Number of the SRQ entry.
         entry: u32,

@@ -4,10 +4,14 @@ use super::device::{Presence, timed_out};
 use super::queue_pair::{End, Kind, SendPayload, State, Wqe};
 use super::schedule::What;
 use super::world::World;
-use crate::nic::{DisconnectReason, Event, Status};
+use crate::Qp;
+use crate::nic::{DisconnectReason, Event, Status, Work};
 
 /// Status of work that the other end never acknowledges: verbs' `IBV_WC_RETRY_EXC_ERR`.
 const UNACKNOWLEDGED: Status = Status::Other(12);
+
+/// Connection of which nothing is left but an SRQ entry.
+const NOBODY: Qp = Qp { index: u32::MAX, generation: 0 };
 
 impl World {
     /// Ends a connection at its user's wish, once its SENDs are taken.
@@ -114,6 +118,8 @@ impl World {
         }
         pair.state = State::Flushed(reason);
         self.complete_done(end);
+        let taken = self.up_to(self.conditions.entries_taken_max.into());
+        self.take_entries(end, taken, |entry| (end.qp, Work::Receive { entry, payload_bytes: 0 }));
         let span_ns = self.one_to(self.conditions.last_wqe_ns);
         self.after(span_ns, end, What::LastWqe);
     }
@@ -122,9 +128,22 @@ impl World {
         let Some(pair) = self.qp(end) else { return };
         if let State::Flushed(reason) = pair.state {
             pair.state = State::Over(reason);
+            let taken = self.up_to(self.conditions.entries_taken_max.into());
+            self.take_entries(end, taken, |entry| (NOBODY, Work::SrqFlush { entry }));
             self.device(end.nic).report_end(end.qp);
             self.wake_for_events(end.nic);
         }
+    }
+
+    /// Takes SRQ entries for a connection that ended, which come back without a SEND.
+    fn take_entries(&mut self, end: End, count: u64, work: impl Fn(u32) -> (Qp, Work)) {
+        let device = self.device(end.nic);
+        for _ in 0..count {
+            let Some(entry) = device.srq.pop_front() else { break };
+            let (qp, work) = work(entry.id);
+            device.complete(qp, work, Status::Flushed);
+        }
+        self.wake_for_events(end.nic);
     }
 
     fn wake_for_events(&mut self, nic: u32) {

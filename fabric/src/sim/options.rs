@@ -65,6 +65,9 @@ pub struct Conditions {
     /// Of 1000 requests, how many a queue refuses though it has room. That is so only where requests of the
     /// same kind are outstanding on the connection, so that a completion says when to try again.
     pub refusals_permille: u32,
+    /// SRQ entries, at most, that a device takes for a connection that ended until its work is flushed. After
+    /// that it takes as many again, which come back as [`Work::SrqFlush`](crate::nic::Work).
+    pub entries_taken_max: u32,
 }
 
 impl Conditions {
@@ -81,6 +84,7 @@ impl Conditions {
             last_wqe_ns: 5_000,
             silence_ns: 2_000_000_000,
             refusals_permille: 0,
+            entries_taken_max: 0,
         }
     }
 }

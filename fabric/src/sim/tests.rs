@@ -397,3 +397,36 @@ fn who_polls_with_a_clock_that_is_ahead_sees_what_has_happened_and_nothing_to_co
     pair.a.poll(pair.network.now_ns() + 5_000 * MS);
     assert_eq!(pair.a.outcomes(), [(Work::Send { id: 1 }, Status::Success)]);
 }
+
+#[test]
+fn entries_that_ended_connections_took_come_back_without_a_send() {
+    let mut pair = Pair::new(Conditions { entries_taken_max: 4, ..quiet() }, options());
+    (0..8).for_each(|id| pair.b.post_entry(id));
+    // Each end draws how many: of this many none is left.
+    for _ in 0..32 {
+        let qp = pair.a.qp.expect("it is connected");
+        pair.a.nic.disconnect(qp);
+        pair.run_for(MS);
+        pair.connect();
+        pair.run_for(MS);
+    }
+    let back = |taken: fn(&Work) -> Option<u32>| {
+        let entry = |(_, seen): &(u64, Seen)| match seen {
+            Seen::Completed(work, Status::Flushed) => taken(work),
+            _ => None,
+        };
+        pair.b.seen.iter().filter_map(entry).collect::<Vec<_>>()
+    };
+    let with_it = back(|work| match work {
+        Work::Receive { entry, .. } => Some(*entry),
+        _ => None,
+    });
+    let after_it = back(|work| match work {
+        Work::SrqFlush { entry } => Some(*entry),
+        _ => None,
+    });
+    assert!(!with_it.is_empty() && !after_it.is_empty(), "{with_it:?} {after_it:?}");
+    let mut all = [with_it, after_it].concat();
+    all.sort_unstable();
+    assert_eq!(all, (0..8).collect::<Vec<_>>(), "each comes back once");
+}

@@ -293,10 +293,12 @@ impl Driver {
                         self.take_header(qp, entry, payload_bytes, now_ns);
                     }
                     Work::Receive { entry, .. } => self.post_receive(entry),
+                    // A connection that ended had taken it.
+                    Work::SrqFlush { entry } if status == Status::Flushed => self.post_receive(entry),
                     Work::Send { id } => {
                         self.protocol.handle_send_completed(id, status == Status::Success, now_ns);
                     }
-                    // A sender posts no READs, and its SRQ is torn down with the NIC.
+                    // A sender posts no READs. An entry that the NIC refused would be refused again.
                     Work::Read { .. } | Work::SrqFlush { .. } => {}
                 }
             }

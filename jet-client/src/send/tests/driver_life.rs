@@ -4,7 +4,7 @@ use super::scripted_nic::{Script, ScriptedNic, qp};
 use crate::send::driver::{Driver, Ended, NicSource, RECEIVE_ENTRIES};
 use crate::send::error::SendConnectError;
 use crate::send::options::SenderOptions;
-use jet_fabric::nic::{PrivateData, Status};
+use jet_fabric::nic::{PrivateData, Status, Work};
 use jet_fabric::{Address, Event, Nic};
 use jet_wire::message::hello::Welcome;
 use jet_wire::message::{
@@ -298,4 +298,19 @@ fn another_device_is_taken_when_the_first_was_removed() {
     let end = life.driver.poll_end().expect("it ended");
     assert_eq!(end.status, AckStatus::Consumed);
     assert!(end.buffer.expect("it comes back").iter().all(|byte| *byte == 7));
+}
+
+#[test]
+fn entries_that_an_ended_connection_took_are_posted_again() {
+    let mut life = Life::connected();
+    life.script(|mut script| {
+        script.lose(qp(1));
+        script.flush_entry(qp(1), |entry| Work::Receive { entry, payload_bytes: 0 });
+        script.flush_entry(qp(1), |entry| Work::SrqFlush { entry });
+        assert_eq!(script.srq.len(), usize::from(RECEIVE_ENTRIES) - 2);
+    });
+    life.drive();
+    let mut posted = life.script(|script| script.srq.iter().map(|entry| entry.id).collect::<Vec<_>>());
+    posted.sort_unstable();
+    assert_eq!(posted, (0..u32::from(RECEIVE_ENTRIES)).collect::<Vec<_>>());
 }

@@ -47,6 +47,12 @@ impl Script {
         self.events.push_back(Event::Disconnected { qp, reason: DisconnectReason::Peer });
     }
 
+    /// Gives the next entry of the SRQ back without a SEND.
+    pub(super) fn flush_entry(&mut self, qp: Qp, work: impl FnOnce(u32) -> Work) {
+        let entry = self.srq.pop_front().expect("an entry");
+        self.completions.push_back(Completion { qp, work: work(entry.id), status: Status::Flushed });
+    }
+
     /// Puts a header into the next entry of the SRQ.
     pub(super) fn receive(&mut self, qp: Qp, header: &HeaderBytes) {
         let entry = self.srq.pop_front().expect("an entry");
