@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// States that a swarm of few seeds reaches. What is beyond them would be a search for nothing.
-pub const RARE: [&str; 68] = [
+pub const RARE: [&str; 73] = [
     "READs wait for room",
     "READs wait for senders",
     "READs wait for the window",
@@ -35,8 +35,13 @@ pub const RARE: [&str; 68] = [
     "freeze",
     "given application gone",
     "given busy",
+    "given corrupt",
+    "given denied",
+    "given draining",
+    "given lost",
     "given no application",
     "given rejected",
+    "given too large",
     "half-open",
     "held back for a fault",
     "hello",
@@ -151,6 +156,11 @@ impl Counts {
             ("given busy", ends.busy),
             ("given no application", ends.no_app),
             ("given application gone", ends.app_gone),
+            ("given denied", ends.denied),
+            ("given too large", ends.too_large),
+            ("given corrupt", ends.corrupt),
+            ("given draining", ends.draining),
+            ("given lost", ends.peer_lost),
             ("peers cut off", stats.peer_faults),
             ("READs", nic.reads),
             ("RNR", nic.rnr),

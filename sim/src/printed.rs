@@ -74,7 +74,7 @@ impl fmt::Display for Scenario {
         writeln!(
             f,
             "  network: {} to {} ns, {} bytes/us, RNR after {} ns, kernel {} ns, flush {} ns, \
-             last WQE {} ns, silence {} ns, {} of 1000 requests refused",
+             last WQE {} ns, silence {} ns, {} of 1000 requests refused, {} entries taken at an end",
             network.latency_ns,
             network.latency_ns + network.jitter_ns,
             network.bytes_per_us,
@@ -83,7 +83,8 @@ impl fmt::Display for Scenario {
             network.flush_ns,
             network.last_wqe_ns,
             network.silence_ns,
-            network.refusals_permille
+            network.refusals_permille,
+            network.entries_taken_max
         )?;
         writeln!(f, "  threads: a turn {turn_ns} ns, a wake-up {wake_ns} ns, a job {job_ns} ns at most")?;
         if faults.is_empty() {

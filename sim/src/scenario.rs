@@ -141,7 +141,8 @@ impl Scenario {
     fn of_anything(seed: u64, random: &mut Rng) -> Self {
         let profile =
             one_of(random, &[Profile::CONNECTX_6, Profile::CONNECTX_6, Profile::RXE, Profile::SMALLEST]);
-        let config = config(random, &profile);
+        let mut config = config(random, &profile);
+        config.session_memory_slabs = session_memory(seed, &config);
         let names = random.u32(1..=3);
         let applications = (0..names + random.u32(0..=1))
             .map(|number| application(random, number % names, &config))
@@ -346,6 +347,8 @@ fn conditions(random: &mut Rng, seed: u64) -> Conditions {
         last_wqe_ns: one_of(random, &[1_000, MS, 200 * MS]),
         silence_ns: one_of(random, &[10 * MS, 2 * SECOND]),
         refusals_permille: one_of(random, &[0, 0, 50, 500]),
+        // Apart, so that the rest of a seed's scenario does not depend on it.
+        entries_taken_max: one_of(&mut Rng::with_seed(!seed), &[0, 1, 4]),
     }
 }
 
@@ -399,6 +402,15 @@ fn config(random: &mut Rng, profile: &Profile) -> Config {
         signals: random.bool(),
         ..defaults
     }
+}
+
+/// Draws the escape memory that one session may have, in slabs: apart, so that the rest of a seed's scenario
+/// does not depend on it.
+fn session_memory(seed: u64, config: &Config) -> u32 {
+    let all = config.session_memory_slabs;
+    let fragment_slabs = config.fragment_bytes / SLAB_BYTES_U32;
+    let share = one_of(&mut Rng::with_seed(!seed), &[fragment_slabs, (all / 4).max(fragment_slabs), all]);
+    share.min(all)
 }
 
 fn application(random: &mut Rng, name: u32, config: &Config) -> ApplicationPlan {

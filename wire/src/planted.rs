@@ -36,11 +36,13 @@ pub enum Planted {
     StatedPayload,
     /// Senders get credit for more SENDs than the receive queue has entries for.
     CreditUnbounded,
+    /// Now and then a small message ends as if its application were not there.
+    AppForgotten,
 }
 
 impl Planted {
     /// All bugs.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::SlabFreedTwice,
         Self::WindowKeptOnFlush,
         Self::EarlyAcknowledgement,
@@ -56,6 +58,7 @@ impl Planted {
         Self::AnyCreditReturn,
         Self::StatedPayload,
         Self::CreditUnbounded,
+        Self::AppForgotten,
     ];
 }
 

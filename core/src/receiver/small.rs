@@ -9,6 +9,7 @@ use crate::index::NONE;
 use crate::messages::{MessageState, Small};
 use crate::pool::{Run, Share};
 use jet_wire::message::{AckStatus, SmallHeader};
+use jet_wire::planted;
 
 pub(super) const RECORD_IN_RESERVE: &str = "each entry that is posted has a record in reserve";
 
@@ -29,7 +30,7 @@ impl<P: GrantPolicy> Receiver<P> {
         let session = session.unwrap_or(NONE);
         let refused = if self.draining {
             Some(AckStatus::Draining)
-        } else if session == NONE {
+        } else if session == NONE || (planted!(AppForgotten) && small.sequence.get() % 64 == 0) {
             Some(AckStatus::NoApp)
         } else if self.is_slab_lost(slab) || !self.checks.small_fits(small, slab, effects) {
             Some(AckStatus::Corrupt)

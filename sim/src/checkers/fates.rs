@@ -1,7 +1,9 @@
-//! Fates: every message has exactly one end, and `Consumed` means that the application had every byte.
+//! Fates: every message has exactly one end, `Consumed` means that the application had every byte, and each
+//! other end has its reason.
 
 use super::Checker;
-use crate::event::{Event, Life, MessageName};
+use crate::event::{Event, Fault, Life, MessageName};
+use crate::scenario::Scenario;
 use jet_wire::message::AckStatus;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,11 +19,31 @@ struct Known {
     rejected: Option<u32>,
     /// Whether it was delivered to somebody who wrote what it liked to the receiver.
     is_scribbled: bool,
+    reasons: Reasons,
 }
 
+/// What happened while a message was under way that may end it before its application does.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reasons {
+    /// A life of its application ended.
+    app_ended: bool,
+    /// Nobody had its application's name.
+    name_free: bool,
+    /// The receiver drained.
+    drained: bool,
+}
+
+/// Nanoseconds for which the receiver may not know that an application ended, in a stall.
+const UNKNOWN_NS: u64 = 2_000_000_000;
+
 /// Fates of messages. Those whose ends are known are forgotten.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Fates {
+    /// Whether applications are fast, nothing fails, and there is room for all requests.
+    is_easy: bool,
+    drains: bool,
+    /// When the last life of each name ended.
+    ended_ns: BTreeMap<u32, u64>,
     open: BTreeMap<MessageName, Known>,
     /// The highest number of each sender, to tell a second end from the end of an unknown message.
     submitted: BTreeMap<u64, u64>,
@@ -31,6 +53,22 @@ pub struct Fates {
 }
 
 impl Fates {
+    pub fn new(scenario: &Scenario) -> Self {
+        Self {
+            is_easy: scenario.contended,
+            drains: false,
+            ended_ns: BTreeMap::new(),
+            open: BTreeMap::new(),
+            submitted: BTreeMap::new(),
+            scribbled: BTreeSet::new(),
+            apps: BTreeMap::new(),
+        }
+    }
+
+    fn has_name(&self, app: u32) -> bool {
+        self.apps.values().any(|&named| named == app)
+    }
+
     fn end_of(&mut self, message: MessageName, status: AckStatus) -> Result<(), String> {
         let Some(known) = self.open.remove(&message) else {
             let submitted = self.submitted.get(&message.sender).is_some_and(|last| message.sequence <= *last);
@@ -46,7 +84,20 @@ impl Fates {
             }
             AckStatus::Corrupt => Err(format!("{message} is said to be corrupt, and nothing corrupts bytes")),
             AckStatus::Denied | AckStatus::TooLarge => Err(format!("{message} ended {status:?}")),
-            _ => Ok(()),
+            AckStatus::Consumed | AckStatus::Rejected(_) => Ok(()),
+            // Who loses its connection has the patience for all faults there are.
+            AckStatus::PeerLost => Err(format!("{message} ended {status:?}: {known:?}")),
+            AckStatus::Busy if self.is_easy => Err(format!("{message} ended {status:?}, and there is room")),
+            AckStatus::AppGone if !known.reasons.app_ended && !known.is_scribbled => {
+                Err(format!("{message} ended {status:?}, and no application did: {known:?}"))
+            }
+            AckStatus::NoApp if !known.reasons.name_free && !known.is_scribbled => {
+                Err(format!("{message} ended {status:?}, and its application was there: {known:?}"))
+            }
+            AckStatus::Draining if !known.reasons.drained => {
+                Err(format!("{message} ended {status:?}, and nobody drained: {known:?}"))
+            }
+            AckStatus::Busy | AckStatus::AppGone | AckStatus::NoApp | AckStatus::Draining => Ok(()),
         }
     }
 }
@@ -56,19 +107,35 @@ impl Checker for Fates {
         "fates"
     }
 
-    fn note(&mut self, _now_ns: u64, event: &Event) -> Result<(), String> {
+    fn note(&mut self, now_ns: u64, event: &Event) -> Result<(), String> {
         match *event {
             Event::Opened { life, app } => {
                 self.apps.insert(life, app);
             }
             Event::Closed { life } => {
-                self.apps.remove(&life);
+                let Some(app) = self.apps.remove(&life) else { return Ok(()) };
+                self.ended_ns.insert(app, now_ns);
+                let name_free = !self.has_name(app);
+                for known in self.open.values_mut().filter(|known| known.app == app) {
+                    known.reasons.app_ended = true;
+                    known.reasons.name_free |= name_free;
+                }
             }
+            Event::Fault(Fault::Drain) => {
+                self.drains = true;
+                self.open.values_mut().for_each(|known| known.reasons.drained = true);
+            }
+            Event::ReceiverBegan { .. } => self.drains = false,
             Event::Submitted { message, app, bytes, .. } => {
                 let is_of_app = |life: &Life| self.apps.get(life) == Some(&app);
                 // The one who wrote what it liked may have named any message that it is still to get.
                 let is_scribbled = self.scribbled.iter().any(is_of_app);
-                self.open.insert(message, Known { bytes, app, is_scribbled, ..Known::default() });
+                let reasons = Reasons {
+                    app_ended: self.ended_ns.get(&app).is_some_and(|ended| now_ns - ended < UNKNOWN_NS),
+                    name_free: !self.has_name(app),
+                    drained: self.drains,
+                };
+                self.open.insert(message, Known { bytes, app, is_scribbled, reasons, ..Known::default() });
                 self.submitted.insert(message.sender, message.sequence);
             }
             Event::Delivered { life, message, delivery, whole_bytes, first, redelivered, .. } => {

@@ -96,7 +96,7 @@ pub trait Checker {
 /// Returns all checkers of a scenario.
 pub fn all(scenario: &Scenario) -> Vec<Box<dyn Checker>> {
     vec![
-        Box::new(fates::Fates::default()),
+        Box::new(fates::Fates::new(scenario)),
         Box::new(routing::Routing::default()),
         Box::new(order::Order::default()),
         Box::new(slabs::Slabs::new(scenario)),
