@@ -1,0 +1,257 @@
+//! Calls that send messages, and that take their ends.
+
+use crate::call::{Place, Pointer, meaning};
+use crate::daemon::{CLASSES, MESSAGE_BYTES_MAX};
+use crate::senders::{Buffer, pointer};
+use crate::world::{Sent, World};
+use jet_client_c::{
+    Code, jet_completion, jet_send_buffer, jet_send_small, jet_sender_poll, jet_sender_wait, jet_status_text,
+};
+use std::ffi::c_int;
+
+const HEADER_BYTES: [usize; 8] = [0, 1, 8, 96, 97, 256, 257, 32];
+const SMALL_BYTES: [usize; 8] = [0, 1, 5, 100, 4095, 4096, 4097, 9000];
+/// Longest user headers, and payload, of a small message and of a large one.
+const SMALL_HEADER_MAX: usize = 96;
+const SMALL_BYTES_MAX: usize = 4096;
+const LARGE_HEADER_MAX: usize = 256;
+/// Classes: -1 is a small message, 256 none.
+const SENT_CLASSES: [c_int; 8] = [-1, 0, 1, 3, 4, 255, 256, 0];
+
+/// Ends of messages, as the header numbers them.
+const CONSUMED: c_int = 0;
+const REJECTED: c_int = 1;
+const NO_APP: c_int = 3;
+const DENIED: c_int = 4;
+const APP_GONE: c_int = 7;
+
+/// Bytes that are sent, and the pointer that says where: null in place of some.
+struct Bytes {
+    bytes: &'static [u8],
+    is_null: bool,
+}
+
+impl Bytes {
+    fn pointer(&self) -> *const std::ffi::c_void {
+        if self.is_null { std::ptr::null() } else { self.bytes.as_ptr().cast() }
+    }
+
+    fn is_lie(&self) -> bool {
+        self.is_null && !self.bytes.is_empty()
+    }
+}
+
+impl World<'_> {
+    fn bytes<const N: usize>(&mut self, lengths: [usize; N]) -> Bytes {
+        let bytes = self.input.one_of(lengths);
+        let bytes = self.piece(bytes);
+        Bytes { bytes, is_null: self.input.digit(16) == 15 }
+    }
+
+    /// What a sender refuses whatever is sent.
+    fn sender_faults(&self, handle: usize) -> Vec<Code> {
+        let Some(end) = self.senders.get(&handle) else { return vec![] };
+        let mut faults = vec![];
+        if end.closed {
+            faults.push(Code::Closed);
+        }
+        if end.in_flight.len() == end.in_flight_max {
+            faults.push(Code::Full);
+        }
+        faults
+    }
+
+    /// Notes a message that was accepted.
+    fn accepted(&mut self, handle: usize, sent: Sent, buffer: Option<Buffer>, ticket: &Place) {
+        let end = self.senders.get_mut(&handle).expect("it lives");
+        end.sent += 1;
+        if ticket.is_good() {
+            // SAFETY: the library has written it.
+            assert_eq!(unsafe { ticket.written::<u64>() }, end.sent, "tickets count from 1");
+        }
+        end.drained = false;
+        end.in_flight.insert(end.sent, buffer);
+        let id = (end.id, end.sent);
+        self.sent.insert(id, sent);
+    }
+
+    fn new_message(&self, handle: usize, tag: u64, header: &'static [u8], payload: &'static [u8]) -> Sent {
+        let app = self.senders[&handle].app;
+        Sent {
+            app,
+            tag,
+            header,
+            payload,
+            large: false,
+            denied: false,
+            app_is_gone: self.apps[app].session.is_none(),
+            sender_is_gone: false,
+            receiver: None,
+            was_received: false,
+            finished: None,
+            slices: 0,
+            ended: false,
+        }
+    }
+
+    pub fn send_small(&mut self) {
+        let (handle, mut faults) = self.sender();
+        let (header, payload) = (self.bytes(HEADER_BYTES), self.bytes(SMALL_BYTES));
+        let mut ticket = Place::new(self.pointer());
+        let tag = self.input.digit(16) as u64;
+        if header.is_lie() || payload.is_lie() || ticket.is_crooked() {
+            faults.push(Code::Argument);
+        }
+        if header.bytes.len() > SMALL_HEADER_MAX || payload.bytes.len() > SMALL_BYTES_MAX {
+            faults.push(Code::Size);
+        }
+        faults.extend(self.sender_faults(handle));
+        let (header_at, payload_at, ticket_at) = (header.pointer(), payload.pointer(), ticket.pointer());
+        let (header, payload) = (header.bytes, payload.bytes);
+        let call = || {
+            let (sender, header_bytes, bytes) = (pointer(handle), header.len(), payload.len());
+            // SAFETY: the pointers lead to as many bytes, or are null; the ticket's is refused where it is
+            // crooked.
+            unsafe { jet_send_small(sender, tag, header_at, header_bytes, payload_at, bytes, ticket_at) }
+        };
+        if self.past.calls.check("jet_send_small", &faults, &[Code::Ok], call) != Code::Ok {
+            return ticket.check_unchanged("jet_send_small");
+        }
+        let sent = self.new_message(handle, tag, header, payload);
+        self.accepted(handle, sent, None, &ticket);
+    }
+
+    pub fn send_buffer(&mut self) {
+        let (handle, mut faults) = self.sender();
+        let (mut place, buffer, buffer_faults) = self.buffer(handle);
+        faults.extend(buffer_faults);
+        let header = self.bytes(HEADER_BYTES);
+        let whole = buffer.map_or(100, |buffer| buffer.shown.bytes);
+        let bytes = self.input.one_of([whole, 1, whole / 2, whole + 1, 4096, 4097, 0, usize::MAX]);
+        let class = self.input.one_of(SENT_CLASSES);
+        let mut ticket = Place::new(self.pointer());
+        let tag = self.input.digit(16) as u64;
+        if header.is_lie() || ticket.is_crooked() || class > 255 {
+            faults.push(Code::Argument);
+        }
+        let large = class >= 0;
+        let (header_max, bytes_max) =
+            if large { (LARGE_HEADER_MAX, MESSAGE_BYTES_MAX) } else { (SMALL_HEADER_MAX, SMALL_BYTES_MAX) };
+        let fits = bytes <= whole.min(bytes_max) && (bytes > 0 || !large);
+        if !fits || header.bytes.len() > header_max {
+            faults.push(Code::Size);
+        }
+        faults.extend(self.sender_faults(handle));
+        let (header_at, buffer_at, ticket_at) = (header.pointer(), place.pointer(), ticket.pointer());
+        let header = header.bytes;
+        let call = || {
+            let (sender, header_bytes) = (pointer(handle), header.len());
+            // SAFETY: the pointers lead to as many bytes, or are null, or crooked, which is refused.
+            unsafe {
+                jet_send_buffer(sender, tag, header_at, header_bytes, buffer_at, bytes, class, ticket_at)
+            }
+        };
+        match (self.past.calls.check("jet_send_buffer", &faults, &[Code::Ok], call), buffer) {
+            (Code::Ok, Some(buffer)) => {
+                self.buffer_gone(handle, buffer, &place);
+                let message = self.new_message(handle, tag, header, &buffer.bytes[..bytes]);
+                let denied = class >= i32::from(CLASSES);
+                self.accepted(handle, Sent { large, denied, ..message }, Some(buffer), &ticket);
+            }
+            _ => {
+                place.check_unchanged("jet_send_buffer");
+                ticket.check_unchanged("jet_send_buffer");
+            }
+        }
+    }
+
+    pub fn poll(&mut self) {
+        self.take_end(false);
+    }
+
+    pub fn wait(&mut self) {
+        self.take_end(true);
+    }
+
+    fn take_end(&mut self, waits: bool) {
+        let (handle, mut faults) = self.sender();
+        let mut place = Place::new(self.pointer());
+        if !place.is_good() {
+            faults.push(Code::Argument);
+        }
+        let is_empty = self.senders.get(&handle).is_some_and(|end| end.in_flight.is_empty());
+        let timeout = waits.then(|| self.input.timeout(!faults.is_empty() || is_empty));
+        self.take_end_at(handle, &faults, timeout, &mut place);
+    }
+
+    /// Takes the next message's end, and compares it with what became of the message. Without a timeout it
+    /// polls.
+    pub fn take_end_at(&mut self, handle: usize, faults: &[Code], timeout: Option<i64>, place: &mut Place) {
+        let good = match self.senders.get(&handle) {
+            Some(end) if end.in_flight.is_empty() => &[Code::Nothing][..],
+            Some(end) if end.drained => &[Code::Ok],
+            _ => &[Code::Ok, Code::Nothing],
+        };
+        let at = place.pointer();
+        let (name, code) = match timeout {
+            // SAFETY: the place is as long as the structure, or null, or crooked, which is refused.
+            None => (
+                "jet_sender_poll",
+                self.past.calls.check("jet_sender_poll", faults, good, || unsafe {
+                    jet_sender_poll(pointer(handle), at)
+                }),
+            ),
+            // SAFETY: as above.
+            Some(ns) => (
+                "jet_sender_wait",
+                self.past.calls.check("jet_sender_wait", faults, good, || unsafe {
+                    jet_sender_wait(pointer(handle), ns, at)
+                }),
+            ),
+        };
+        if code != Code::Ok {
+            return place.check_unchanged(name);
+        }
+        // SAFETY: the library has written it.
+        let end = unsafe { place.written::<jet_completion>() };
+        self.ended(handle, &end);
+    }
+
+    fn ended(&mut self, handle: usize, shown: &jet_completion) {
+        let end = self.senders.get_mut(&handle).expect("it lives");
+        let id = (end.id, shown.ticket);
+        let buffer = end.in_flight.remove(&shown.ticket);
+        let buffer = buffer.unwrap_or_else(|| panic!("{id:?} is not in flight: it ends twice"));
+        let sent = self.sent.get_mut(&id).expect("it was sent");
+        sent.ended = true;
+        let status = meaning(jet_status_text, shown.status);
+        let (finished, slices) = (sent.finished, sent.slices);
+        let is_true = match shown.status {
+            CONSUMED => finished == Some(0) && slices == 0,
+            REJECTED => finished.is_some_and(|code| code != 0) && slices == 0,
+            NO_APP | APP_GONE => sent.app_is_gone,
+            DENIED => sent.denied,
+            _ => false,
+        };
+        assert!(is_true, "{id:?} ends as {status}: finished {finished:?}, {slices} slices are held");
+        let code = if shown.status == REJECTED { finished.unwrap_or(0) } else { 0 };
+        assert_eq!(shown.code, code, "{id:?}: the application's code");
+        let Some(buffer) = buffer else {
+            let none = &shown.buffer;
+            return assert_eq!((none.data.is_null(), none.bytes, none.key), (true, 0, 0), "no buffer");
+        };
+        assert_eq!(
+            (shown.buffer.data, shown.buffer.bytes),
+            (buffer.shown.data, buffer.shown.bytes),
+            "{id:?}: the buffer comes back"
+        );
+        let buffer = Buffer { shown: shown.buffer, ..buffer };
+        buffer.check();
+        end.buffers.insert(shown.buffer.key, buffer);
+    }
+
+    /// Takes an end, if there is one within `ns` nanoseconds.
+    pub fn wait_at(&mut self, handle: usize, ns: i64) {
+        self.take_end_at(handle, &[], Some(ns), &mut Place::new(Pointer::Good));
+    }
+}
