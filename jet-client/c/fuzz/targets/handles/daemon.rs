@@ -16,16 +16,18 @@ use std::time::{Duration, Instant};
 const ROLE: &str = "JET_FUZZ_DAEMON";
 /// Classes of messages: the configuration's default.
 pub const CLASSES: u8 = 4;
-/// Longest message that the daemon accepts.
-pub const MESSAGE_BYTES_MAX: usize = 160 << 10;
-const SETTINGS: [&str; 16] = [
-    "pool.bytes=4194304",
-    "pool.srq_bytes=1048576",
+/// Longest message that the daemon accepts. It does not fit the room for READs, which is 128 KiB.
+pub const MESSAGE_BYTES_MAX: usize = 144 << 10;
+const SETTINGS: [&str; 18] = [
+    "pool.bytes=655360",
+    "pool.srq_bytes=524288",
+    "pool.srq_floor_bytes=524288",
+    "limits.credit_per_peer=32",
     "pool.huge_pages=\"off\"",
     "cache.reserve=\"off\"",
     "read.fragment_bytes=65536",
-    "read.in_flight_bytes=2097152",
-    "read.message_bytes_max=163840",
+    "read.in_flight_bytes=131072",
+    "read.message_bytes_max=147456",
     "limits.peers=256",
     "limits.sessions=256",
     "session.slots=128",

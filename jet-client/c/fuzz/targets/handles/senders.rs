@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 
 /// Lengths of buffers. The last is longer than any memory.
-const BUFFER_BYTES: [usize; 8] = [1, 100, 4096, 5000, 65_536, 200_000, 0, usize::MAX];
+const BUFFER_BYTES: [usize; 8] = [1, 100, 4096, 5000, 65_536, 150_000, 0, usize::MAX];
 /// Numbers of buffers of a row. The last two are more than any memory has.
 const ROWS: [usize; 8] = [0, 1, 2, 3, 4, 8, usize::MAX / 4096, usize::MAX / 2];
 const ROW_MAX: usize = 8;

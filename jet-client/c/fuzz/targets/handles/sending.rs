@@ -127,7 +127,8 @@ impl World<'_> {
         faults.extend(buffer_faults);
         let header = self.bytes(HEADER_BYTES);
         let whole = buffer.map_or(100, |buffer| buffer.shown.bytes);
-        let bytes = self.input.one_of([whole, 1, whole / 2, whole + 1, 4096, 4097, 0, usize::MAX]);
+        let bytes =
+            self.input.one_of([whole, 1, whole / 2, whole + 1, whole - whole / 16, 4097, 0, usize::MAX]);
         let class = self.input.one_of(SENT_CLASSES);
         let mut ticket = Place::new(self.pointer());
         let tag = self.input.digit(16) as u64;
