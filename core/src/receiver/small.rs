@@ -30,7 +30,7 @@ impl<P: GrantPolicy> Receiver<P> {
         let session = session.unwrap_or(NONE);
         let refused = if self.draining {
             Some(AckStatus::Draining)
-        } else if session == NONE || (planted!(AppForgotten) && small.sequence.get() % 64 == 0) {
+        } else if session == NONE || (planted!(AppForgotten) && small.sequence.get().is_multiple_of(64)) {
             Some(AckStatus::NoApp)
         } else if self.is_slab_lost(slab) || !self.checks.small_fits(small, slab, effects) {
             Some(AckStatus::Corrupt)
