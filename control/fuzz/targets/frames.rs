@@ -12,7 +12,6 @@ use jet_control::frame::{FRAME_BYTES_MAX, FrameDecoder, FrameError, REQUEST_BYTE
 use jet_control::{ControlConnection, ControlRequest, ControlResponse};
 use libfuzzer_sys::arbitrary::{self, Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use peak_alloc::PeakAlloc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Number, Value};
@@ -22,17 +21,6 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::LazyLock;
 use std::time::Duration;
-
-#[global_allocator]
-static ALLOCATOR: PeakAlloc = PeakAlloc;
-
-/// Runs `work`. Returns its value, and the most bytes that were in use meanwhile beyond those before.
-fn memory_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
-    let before = ALLOCATOR.current_usage();
-    ALLOCATOR.reset_peak_usage();
-    let value = work();
-    (value, ALLOCATOR.peak_usage().saturating_sub(before))
-}
 
 /// Recorded frames of this version of the protocol: those of clients, and those of the daemon.
 static RECORDED: LazyLock<[Vec<Value>; 2]> = LazyLock::new(|| {
@@ -230,7 +218,7 @@ fn in_pieces<T: DeserializeOwned>(mut decoder: FrameDecoder, stream: &[u8], leng
 
 /// Checks how much memory a stream takes: a frame's, as soon as its length is there, and what came behind it.
 fn memory(mut decoder: FrameDecoder, stream: &[u8], lengths: &[u8], bytes_max: usize) {
-    let ((), bytes) = memory_of(|| {
+    let ((), _, bytes) = jet_fuzz_memory::of(|| {
         for piece in pieces(stream, lengths) {
             decoder.push(piece);
             loop {
@@ -245,15 +233,15 @@ fn memory(mut decoder: FrameDecoder, stream: &[u8], lengths: &[u8], bytes_max: u
     let piece_max = 7 * 255;
     // A buffer that grows has up to twice what it must have, and is there beside the one before for a moment.
     let most = 3 * (bytes_max + piece_max) + 4096;
-    assert!(bytes <= most, "{bytes} bytes for frames of at most {bytes_max}");
+    assert!(bytes <= most.cast_signed(), "{bytes} bytes for frames of at most {bytes_max}");
 }
 
 /// Reads a frame's text, and checks how much memory that takes.
 fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, End> {
-    let (parsed, bytes) = memory_of(|| serde_json::from_slice(text));
+    let (parsed, _, bytes) = jet_fuzz_memory::of(|| serde_json::from_slice(text));
     // A field that is not at once known to be of one struct or another is kept in 32 bytes or more, in a list
     // that grows by doubling.
-    assert!(bytes <= 64 * text.len() + 4096, "a text of {} bytes took {bytes}", text.len());
+    assert!(bytes <= (64 * text.len() + 4096).cast_signed(), "a text of {} bytes took {bytes}", text.len());
     parsed.map_err(|error| End::Json(error.to_string()))
 }
 

@@ -1,6 +1,5 @@
 //! The NIC under test with its memory: what it may write, and what it has to complete.
 
-use crate::memory;
 use crate::stream::HEADER_BYTES;
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{
@@ -135,7 +134,7 @@ impl Host {
 
     /// Calls the NIC, and checks how much memory it takes.
     pub fn nic<T>(&mut self, call: impl FnOnce(&mut SoftNic) -> T) -> T {
-        let (value, bytes, bytes_max) = memory::of(|| call(&mut self.nic));
+        let (value, bytes, bytes_max) = jet_fuzz_memory::of(|| call(&mut self.nic));
         let bytes_max = self.nic_bytes + bytes_max;
         assert!(bytes_max <= MEMORY_MAX, "the NIC took {bytes_max} bytes");
         self.nic_bytes += bytes;

@@ -12,7 +12,6 @@
 #![no_main]
 
 mod host;
-mod memory;
 mod stream;
 
 use host::{Host, SLAB, SOURCE_BYTES, answer_byte, source_byte};

@@ -1,7 +1,6 @@
 //! Calls of the library: what they may answer, the text of their errors, the memory that they take, and the
 //! places in the caller's memory that they write.
 
-use crate::memory;
 use jet_client_c::{Code, jet_code_text, jet_error_text};
 use std::ffi::{CStr, c_char, c_int};
 
@@ -40,7 +39,7 @@ impl Calls {
         good: &[Code],
         call: impl FnOnce() -> c_int,
     ) -> Code {
-        let (number, bytes, bytes_max) = memory::of(call);
+        let (number, bytes, bytes_max) = jet_fuzz_memory::of(call);
         self.bytes += bytes;
         assert!(bytes_max <= CALL_BYTES_MAX, "{name} took {bytes_max} bytes");
         let text = text_at(jet_error_text());

@@ -22,7 +22,6 @@ mod call;
 mod daemon;
 mod input;
 mod lent;
-mod memory;
 mod senders;
 mod sending;
 mod sessions;

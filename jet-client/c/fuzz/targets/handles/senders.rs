@@ -3,7 +3,7 @@
 use crate::call::{Place, Pointer};
 use crate::daemon::text;
 use crate::lent::Lent;
-use crate::sized::{self, Sized};
+use crate::sized::{self, Structure};
 use crate::world::{APPS, HANDLES_MAX, World};
 use jet_client_c::{
     Code, jet_buffer, jet_buffer_free, jet_buffer_get, jet_buffer_get_row, jet_sender, jet_sender_close,
@@ -58,7 +58,7 @@ pub fn pointer(handle: usize) -> *mut jet_sender {
 
 impl World<'_> {
     fn sender_options(&mut self) -> jet_sender_options {
-        let mut memory = Sized::new(Pointer::Good);
+        let mut memory = Structure::new(Pointer::Good);
         let place = memory.pointer();
         let size = size_of::<jet_sender_options>();
         // SAFETY: the place is as long as the structure.
@@ -110,7 +110,7 @@ impl World<'_> {
             faults.push(Code::Argument);
         }
         let in_flight_max = if size < 40 { IN_FLIGHT_DEFAULT } else { options.in_flight_max as usize };
-        let mut memory = Sized::new(at);
+        let mut memory = Structure::new(at);
         let structure = memory.pointer::<jet_sender_options>();
         if at == Pointer::Good {
             options.size = size;
@@ -317,7 +317,7 @@ impl World<'_> {
         let kind = self.pointer();
         let size = self.input.one_of(sized::sizes(size_of::<jet_sender_stats>()));
         faults.extend(sized::faults(size, kind));
-        let mut memory = Sized::new(kind);
+        let mut memory = Structure::new(kind);
         let at = memory.pointer();
         // SAFETY: the memory is as long as the longest structure; a longer one, null and crooked are refused.
         let call = || unsafe { jet_sender_stats_get(pointer(handle), at, size) };
@@ -333,7 +333,7 @@ impl World<'_> {
     pub fn sender_options_init(&mut self) {
         let kind = self.pointer();
         let size = self.input.one_of(sized::sizes(size_of::<jet_sender_options>()));
-        let mut memory = Sized::new(kind);
+        let mut memory = Structure::new(kind);
         let at = memory.pointer();
         // SAFETY: as for the counters.
         let call = || unsafe { jet_sender_options_init_sized(at, size) };

@@ -3,7 +3,7 @@
 use crate::call::{Place, Pointer};
 use crate::daemon::{CLASSES, text};
 use crate::lent::Lent;
-use crate::sized::{self, Sized};
+use crate::sized::{self, Structure};
 use crate::world::{APPS, App, HANDLES_MAX, MessageId, World};
 use jet_client_c::{
     Code, jet_message, jet_message_finish, jet_message_next, jet_session, jet_session_fd, jet_session_flush,
@@ -80,7 +80,7 @@ fn place_faults(place: &Place) -> Vec<Code> {
 
 impl World<'_> {
     fn session_options(&mut self) -> jet_session_options {
-        let mut memory = Sized::new(Pointer::Good);
+        let mut memory = Structure::new(Pointer::Good);
         let place = memory.pointer();
         let size = size_of::<jet_session_options>();
         // SAFETY: the place is as long as the structure.
@@ -128,7 +128,7 @@ impl World<'_> {
         if session.is_some() {
             faults.push(Code::Refused);
         }
-        let mut memory = Sized::new(at);
+        let mut memory = Structure::new(at);
         let structure = memory.pointer::<jet_session_options>();
         if at == Pointer::Good {
             options.size = size;
@@ -435,7 +435,7 @@ impl World<'_> {
         let (pointer_kind, size) =
             (self.pointer(), self.input.one_of(sized::sizes(size_of::<jet_session_stats>())));
         faults.extend(sized::faults(size, pointer_kind));
-        let mut memory = Sized::new(pointer_kind);
+        let mut memory = Structure::new(pointer_kind);
         let at = memory.pointer();
         // SAFETY: the memory is as long as the longest structure; a longer one, null and crooked are refused.
         let call = || unsafe { jet_session_stats_get(pointer(handle), at, size) };
@@ -452,7 +452,7 @@ impl World<'_> {
     pub fn session_options_init(&mut self) {
         let pointer = self.pointer();
         let size = self.input.one_of(sized::sizes(size_of::<jet_session_options>()));
-        let mut memory = Sized::new(pointer);
+        let mut memory = Structure::new(pointer);
         let at = memory.pointer();
         // SAFETY: as for the counters.
         let call = || unsafe { jet_session_options_init_sized(at, size) };

@@ -19,12 +19,12 @@ pub fn faults(size: usize, pointer: Pointer) -> Vec<Code> {
 }
 
 /// Memory of the caller's for a structure of any size.
-pub struct Sized {
+pub struct Structure {
     words: Box<[u64; WORDS]>,
     pointer: Pointer,
 }
 
-impl Sized {
+impl Structure {
     pub fn new(pointer: Pointer) -> Self {
         Self { words: Box::new([UNTOUCHED; WORDS]), pointer }
     }

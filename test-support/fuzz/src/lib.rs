@@ -1,4 +1,4 @@
-//! How much memory the library takes.
+//! How much memory a fuzzed call takes. The crate brings the allocator of the program that it is linked into.
 
 use peak_alloc::PeakAlloc;
 
