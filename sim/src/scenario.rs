@@ -141,8 +141,10 @@ impl Scenario {
     fn of_anything(seed: u64, random: &mut Rng) -> Self {
         let profile =
             one_of(random, &[Profile::CONNECTX_6, Profile::CONNECTX_6, Profile::RXE, Profile::SMALLEST]);
+        // What is drawn apart leaves the rest of a seed's scenario as it is.
+        let apart = &mut Rng::with_seed(seed.rotate_left(16));
         let mut config = config(random, &profile);
-        config.session_memory_slabs = session_memory(seed, &config);
+        config.session_memory_slabs = session_memory(apart, &config);
         let names = random.u32(1..=3);
         let applications = (0..names + random.u32(0..=1))
             .map(|number| application(random, number % names, &config))
@@ -155,7 +157,7 @@ impl Scenario {
         Self {
             seed,
             contended: false,
-            conditions: conditions(random, seed),
+            conditions: conditions(random, apart, seed),
             profile,
             config,
             turn_ns: one_of(random, &[200, 2_000, 20_000]),
@@ -335,7 +337,7 @@ impl Scenario {
     }
 }
 
-fn conditions(random: &mut Rng, seed: u64) -> Conditions {
+fn conditions(random: &mut Rng, apart: &mut Rng, seed: u64) -> Conditions {
     Conditions {
         seed: !seed,
         latency_ns: one_of(random, &[500, 2_000, 50_000]),
@@ -347,8 +349,7 @@ fn conditions(random: &mut Rng, seed: u64) -> Conditions {
         last_wqe_ns: one_of(random, &[1_000, MS, 200 * MS]),
         silence_ns: one_of(random, &[10 * MS, 2 * SECOND]),
         refusals_permille: one_of(random, &[0, 0, 50, 500]),
-        // Apart, so that the rest of a seed's scenario does not depend on it.
-        entries_taken_max: one_of(&mut Rng::with_seed(!seed), &[0, 1, 4]),
+        entries_taken_max: one_of(apart, &[0, 1, 4]),
     }
 }
 
@@ -404,12 +405,11 @@ fn config(random: &mut Rng, profile: &Profile) -> Config {
     }
 }
 
-/// Draws the escape memory that one session may have, in slabs: apart, so that the rest of a seed's scenario
-/// does not depend on it.
-fn session_memory(seed: u64, config: &Config) -> u32 {
+/// Draws the escape memory that one session may have, in slabs.
+fn session_memory(apart: &mut Rng, config: &Config) -> u32 {
     let all = config.session_memory_slabs;
     let fragment_slabs = config.fragment_bytes / SLAB_BYTES_U32;
-    let share = one_of(&mut Rng::with_seed(!seed), &[fragment_slabs, (all / 4).max(fragment_slabs), all]);
+    let share = one_of(apart, &[fragment_slabs, (all / 4).max(fragment_slabs), all]);
     share.min(all)
 }
 
