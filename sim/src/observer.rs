@@ -1,6 +1,6 @@
 //! Everything that is seen of a simulation: the log, and the checkers.
 
-use crate::checkers::{Checker, Failure, Look};
+use crate::checkers::{Checkers, Failure, Look};
 use crate::counts::Counts;
 use crate::event::Event;
 use crate::log::Log;
@@ -9,14 +9,14 @@ use crate::log::Log;
 pub struct Observer {
     log: Log,
     counts: Counts,
-    checkers: Vec<Box<dyn Checker>>,
+    checkers: Checkers,
     failure: Option<Failure>,
     now_ns: u64,
 }
 
 impl Observer {
     /// Makes an observer with these checkers.
-    pub fn new(checkers: Vec<Box<dyn Checker>>) -> Self {
+    pub fn new(checkers: Checkers) -> Self {
         Self { log: Log::new(), counts: Counts::default(), checkers, failure: None, now_ns: 0 }
     }
 
@@ -25,33 +25,20 @@ impl Observer {
         self.now_ns = now_ns;
         self.log.add(now_ns, event);
         self.counts.add_event(event);
-        for checker in &mut self.checkers {
-            if let Err(what) = checker.note(now_ns, event) {
-                self.failure.get_or_insert(Failure { checker: checker.name(), now_ns, what });
-            }
-        }
+        self.checkers.note(now_ns, event, &mut self.failure);
     }
 
     /// Looks at the receiver between two of its turns.
     pub fn look(&mut self, look: &Look<'_>) {
-        let now_ns = look.now_ns;
         self.counts.add_look(look.stats);
-        self.now_ns = now_ns;
-        for checker in &mut self.checkers {
-            if let Err(what) = checker.look(look) {
-                self.failure.get_or_insert(Failure { checker: checker.name(), now_ns, what });
-            }
-        }
+        self.now_ns = look.now_ns;
+        self.checkers.look(look, &mut self.failure);
     }
 
     /// Lets the checkers say what is missing now that nothing more happens.
     pub fn end(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
-        for checker in &mut self.checkers {
-            if let Err(what) = checker.end() {
-                self.failure.get_or_insert(Failure { checker: checker.name(), now_ns, what });
-            }
-        }
+        self.checkers.end(now_ns, &mut self.failure);
     }
 
     /// Reports a failure that no checker found.

@@ -51,15 +51,14 @@ impl Payload {
 
     /// Writes the message's bytes from `offset` on, which is a multiple of 8.
     pub fn write(self, offset: u64, bytes: &mut [u8]) {
-        let first = offset / WORD as u64;
         let (words, rest) = bytes.as_chunks_mut::<WORD>();
-        let mut index = first;
+        // Counted on by the step: a multiplication for each word takes three times as long.
+        let mut next = self.word(offset / WORD as u64);
         for word in words {
-            *word = self.word(index).to_le_bytes();
-            index += 1;
+            *word = next.to_le_bytes();
+            next = next.wrapping_add(STEP);
         }
-        let last = self.word(index).to_le_bytes();
-        rest.copy_from_slice(&last[..rest.len()]);
+        rest.copy_from_slice(&next.to_le_bytes()[..rest.len()]);
     }
 
     /// Returns the place of the first word that is not the message's, counted from `offset`, a multiple of 8.
@@ -68,13 +67,12 @@ impl Payload {
         let (words, rest) = bytes.as_chunks::<WORD>();
         // Without a branch for each word.
         let mut differs = 0;
-        let mut index = first;
+        let mut next = self.word(first);
         for word in words {
-            differs |= u64::from_le_bytes(*word) ^ self.word(index);
-            index += 1;
+            differs |= u64::from_le_bytes(*word) ^ next;
+            next = next.wrapping_add(STEP);
         }
-        let last = self.word(index).to_le_bytes();
-        if differs == 0 && rest == &last[..rest.len()] {
+        if differs == 0 && rest == &next.to_le_bytes()[..rest.len()] {
             return None;
         }
         let is_wrong =

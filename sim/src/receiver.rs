@@ -70,6 +70,8 @@ pub struct ReceiverProcess {
     ahead_ns: u64,
     pool: Arc<SharedMemory>,
     escape: Option<Arc<SharedMemory>>,
+    /// Memory for a session that was refused: applications ask again and again.
+    unused: Option<Arc<SharedMemory>>,
     shape: SegmentShape,
     peers_max: u32,
     sessions_max: u32,
@@ -131,6 +133,7 @@ impl ReceiverProcess {
             ahead_ns: 0,
             pool,
             escape,
+            unused: None,
             shape,
             peers_max,
             sessions_max,
@@ -149,13 +152,15 @@ impl ReceiverProcess {
         (class, takes_memory): (u8, bool),
     ) -> Result<Opened, OpenError> {
         let bytes = SegmentLayout::new(self.shape).total_bytes();
-        let segment = SharedMemory::lazy("sim-session", bytes).map(Arc::new).expect("memory for a session");
-        // SAFETY: the mapping is zeroed and page-aligned, and both ends keep it. These are the only ends.
+        let new = || SharedMemory::lazy("sim-session", bytes).expect("memory for a session");
+        let segment = self.unused.take().unwrap_or_else(|| Arc::new(new()));
+        // SAFETY: the mapping is zeroed and page-aligned, and both ends keep it. These are the only ends: those
+        // of a session that was refused are gone, and they wrote only the header.
         let daemon =
             unsafe { daemon_end(segment.base(), segment.bytes(), self.shape) }.expect("large enough");
         // SAFETY: as above.
         let end = unsafe { app_end(segment.base(), segment.bytes()) }.expect("a segment");
-        let ticket = self.driver.open(NewSession {
+        let opened = self.driver.open(NewSession {
             app,
             class,
             takes_memory,
@@ -163,7 +168,14 @@ impl ReceiverProcess {
             segment: daemon,
             memory: Arc::clone(&segment),
             application: Way { life, bells: self.bells.clone() },
-        })?;
+        });
+        let ticket = match opened {
+            Ok(ticket) => ticket,
+            Err(refused) => {
+                self.unused = Some(segment);
+                return Err(refused);
+            }
+        };
         let (pool, escape) = (Arc::clone(&self.pool), self.escape.clone());
         Ok(Opened { ticket, end, segment, pool, escape })
     }

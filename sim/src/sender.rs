@@ -6,9 +6,7 @@ use crate::payload::Payload;
 use crate::receiver::ADDRESS;
 use crate::scenario::{Scenario, SenderPlan};
 use fastrand::Rng;
-use jet_client::send::{
-    Driver, NicSource, ProtocolStats, RetryPolicy, SendBuffer, SendConnectError, SenderOptions,
-};
+use jet_client::send::{Driver, NicSource, ProtocolStats, RetryPolicy, SendConnectError, SenderOptions};
 use jet_fabric::Address;
 use jet_fabric::nic::Nic;
 use jet_fabric::sim::{Network, NicId, Posted};
@@ -64,7 +62,6 @@ pub struct SenderProcess {
     random: Rng,
     nic: Arc<AtomicU32>,
     ahead_ns: Arc<AtomicU64>,
-    buffers: Vec<SendBuffer>,
     small: Box<[u8; SLAB_BYTES]>,
     /// Messages that were submitted.
     sent: u64,
@@ -116,7 +113,6 @@ impl SenderProcess {
             random,
             nic,
             ahead_ns,
-            buffers: Vec::new(),
             small: Box::new([0; SLAB_BYTES]),
             sent: 0,
             open: 0,
@@ -223,7 +219,6 @@ impl SenderProcess {
         while let Some(ended) = self.driver.poll_end() {
             self.open -= 1;
             self.open_large -= u32::from(ended.buffer.is_some());
-            self.buffers.extend(ended.buffer);
             let message = MessageName { sender: self.id, sequence: ended.ticket.0 };
             observer.note(now_ns, &Event::Ended { message, status: ended.status });
         }
@@ -252,22 +247,10 @@ impl SenderProcess {
         let payload = Payload::of(self.id, tag);
         let clock_ns = self.clock_ns(now_ns);
         let taken = if large {
-            let most = usize::try_from(self.plan.large_bytes).expect("a length");
-            let buffer = match self.buffers.pop() {
-                Some(buffer) => buffer,
-                None => match self.driver.buffer(most) {
-                    Ok(buffer) => buffer,
-                    Err(_) => return self.put_off(large, bytes),
-                },
-            };
-            let mut buffer = buffer;
-            payload.write(0, &mut buffer[..bytes]);
-            self.driver.send(clock_ns, tag, &tag.to_le_bytes(), buffer, bytes, self.plan.class).map_err(
-                |(error, buffer)| {
-                    self.buffers.push(buffer);
-                    error
-                },
-            )
+            let Ok(mut buffer) = self.driver.buffer(bytes) else { return self.put_off(large, bytes) };
+            payload.write(0, &mut buffer);
+            let sent = self.driver.send(clock_ns, tag, &tag.to_le_bytes(), buffer, bytes, self.plan.class);
+            sent.map_err(|(error, _)| error)
         } else {
             payload.write(0, &mut self.small[..bytes]);
             self.driver.send_small(clock_ns, tag, &tag.to_le_bytes(), &self.small[..bytes])

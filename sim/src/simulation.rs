@@ -4,7 +4,7 @@ use crate::actors::{Actor, ApplicationActor, CheatActor, NEVER, ReceiverActor, S
 use crate::application::{ApplicationProcess, Ran};
 use crate::bells::Bells;
 use crate::cheat::CheatProcess;
-use crate::checkers::{self, Failure};
+use crate::checkers::{Checkers, Failure};
 use crate::counts::Counts;
 use crate::event::{Event, Life};
 use crate::ghosts::Ghosts;
@@ -103,7 +103,7 @@ impl Simulation {
         let mut simulation = Self {
             network: Network::new(scenario.conditions),
             bells: Bells::default(),
-            observer: Observer::new(checkers::all(&scenario)),
+            observer: Observer::new(Checkers::new(&scenario)),
             random: random_of(seed, "times", 0),
             chaos,
             now_ns: 0,

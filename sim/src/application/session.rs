@@ -145,7 +145,10 @@ impl Session {
         }
         self.messages[message as usize].waiting = waiting;
         self.messages[message as usize].waiting.clear();
-        self.order.retain(|open| *open != message);
+        // Mostly the first one.
+        if let Some(at) = self.order.iter().position(|open| *open == message) {
+            self.order.remove(at);
+        }
         let kind = release_kind::FINISH;
         self.write(Release { index: message, generation, first: 0, count: 0, kind, reserved: 0, code });
     }

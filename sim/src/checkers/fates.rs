@@ -2,19 +2,29 @@
 //! other end has its reason.
 
 use super::Checker;
+use super::open::Open;
 use crate::event::{Event, Fault, Life, MessageName};
 use crate::scenario::Scenario;
 use jet_wire::message::AckStatus;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// A life that a message was delivered to, and how far it came with that.
+#[derive(Clone, Copy, Debug)]
+struct Delivered {
+    life: Life,
+    /// Number of the delivery.
+    number: u32,
+    read_bytes: u64,
+}
 
 /// What is known of a message.
 #[derive(Clone, Debug, Default)]
 struct Known {
     bytes: u64,
     app: u32,
-    /// Lives that the message was delivered to, and the numbers of the deliveries, with the bytes that were
-    /// read of each of them.
-    read: Vec<((Life, u32), u64)>,
+    delivered: Option<Delivered>,
+    /// Deliveries before that one. Most messages have none.
+    before: Vec<Delivered>,
     consumed: bool,
     rejected: Option<u32>,
     /// Whether it was delivered to somebody who wrote what it liked to the receiver.
@@ -33,6 +43,14 @@ struct Reasons {
     drained: bool,
 }
 
+impl Known {
+    /// Returns a delivery of the message.
+    fn delivery(&mut self, life: Life, number: u32) -> Option<&mut Delivered> {
+        let mut all = self.delivered.iter_mut().chain(&mut self.before);
+        all.find(|delivered| (delivered.life, delivered.number) == (life, number))
+    }
+}
+
 /// Nanoseconds for which the receiver may not know that an application ended, in a stall.
 const UNKNOWN_NS: u64 = 2_000_000_000;
 
@@ -44,9 +62,7 @@ pub struct Fates {
     drains: bool,
     /// When the last life of each name ended.
     ended_ns: BTreeMap<u32, u64>,
-    open: BTreeMap<MessageName, Known>,
-    /// The highest number of each sender, to tell a second end from the end of an unknown message.
-    submitted: BTreeMap<u64, u64>,
+    open: Open<Known>,
     scribbled: BTreeSet<Life>,
     /// Names of the applications, by their lives.
     apps: BTreeMap<Life, u32>,
@@ -58,8 +74,7 @@ impl Fates {
             is_easy: scenario.contended,
             drains: false,
             ended_ns: BTreeMap::new(),
-            open: BTreeMap::new(),
-            submitted: BTreeMap::new(),
+            open: Open::default(),
             scribbled: BTreeSet::new(),
             apps: BTreeMap::new(),
         }
@@ -70,9 +85,9 @@ impl Fates {
     }
 
     fn end_of(&mut self, message: MessageName, status: AckStatus) -> Result<(), String> {
-        let Some(known) = self.open.remove(&message) else {
-            let submitted = self.submitted.get(&message.sender).is_some_and(|last| message.sequence <= *last);
-            let which = if submitted { "a second time" } else { "though it was never submitted" };
+        let Some(known) = self.open.remove(message) else {
+            let which =
+                if self.open.was_added(message) { "a second time" } else { "though it was never submitted" };
             return Err(format!("{message} ended {which}: {status:?}"));
         };
         match status {
@@ -135,39 +150,38 @@ impl Checker for Fates {
                     name_free: !self.has_name(app),
                     drained: self.drains,
                 };
-                self.open.insert(message, Known { bytes, app, is_scribbled, reasons, ..Known::default() });
-                self.submitted.insert(message.sender, message.sequence);
+                self.open.add(message, Known { bytes, app, is_scribbled, reasons, ..Known::default() });
             }
             Event::Delivered { life, message, delivery, whole_bytes, first, redelivered, .. } => {
                 let scribbled = self.scribbled.contains(&life);
                 // A message that has its end may be delivered once more, for the sender may not have heard.
-                let Some(known) = self.open.get_mut(&message) else { return Ok(()) };
+                let Some(known) = self.open.get_mut(message) else { return Ok(()) };
                 if known.bytes != whole_bytes {
                     return Err(format!("{message} has {} bytes, and came with {whole_bytes}", known.bytes));
                 }
                 known.is_scribbled |= scribbled;
                 if first {
-                    if !redelivered && !known.read.is_empty() {
+                    if !redelivered && known.delivered.is_some() {
                         return Err(format!("{message} came a second time, and is not marked so"));
                     }
-                    known.read.push(((life, delivery), 0));
+                    let new = Delivered { life, number: delivery, read_bytes: 0 };
+                    known.before.extend(known.delivered.replace(new));
                 }
             }
             Event::Read { life, message, delivery, bytes, .. } => {
-                if let Some(known) = self.open.get_mut(&message)
-                    && let Some((_, read)) = known.read.iter_mut().find(|(of, _)| *of == (life, delivery))
+                if let Some(known) = self.open.get_mut(message)
+                    && let Some(delivered) = known.delivery(life, delivery)
                 {
-                    *read += u64::from(bytes);
+                    delivered.read_bytes += u64::from(bytes);
                 }
             }
             Event::Finished { life, message, delivery, code } => {
-                let Some(known) = self.open.get_mut(&message) else { return Ok(()) };
+                let Some(known) = self.open.get_mut(message) else { return Ok(()) };
                 if code > 0 {
                     known.rejected = Some(code);
                     return Ok(());
                 }
-                let read =
-                    known.read.iter().find(|(of, _)| *of == (life, delivery)).map_or(0, |(_, read)| *read);
+                let read = known.delivery(life, delivery).map_or(0, |delivered| delivered.read_bytes);
                 if read != known.bytes {
                     return Err(format!("{message} was consumed after {read} of {} bytes", known.bytes));
                 }
@@ -175,7 +189,7 @@ impl Checker for Fates {
             }
             Event::Ended { message, status } => self.end_of(message, status)?,
             Event::SenderLost { sender } => {
-                self.open.retain(|message, _| message.sender != sender);
+                self.open.remove_sender(sender);
             }
             Event::Scribbled { life } => {
                 self.scribbled.insert(life);
@@ -190,8 +204,8 @@ impl Checker for Fates {
     }
 
     fn end(&mut self) -> Result<(), String> {
-        match self.open.keys().next() {
-            Some(message) => Err(format!("{} messages have no end, {message} first", self.open.len())),
+        match self.open.first() {
+            Some(message) => Err(format!("{} messages have no end, {message} first", self.open.count())),
             None => Ok(()),
         }
     }

@@ -6,6 +6,7 @@ mod credit;
 mod drained;
 mod escape_memory;
 mod fates;
+mod open;
 mod order;
 mod routing;
 mod slabs;
@@ -93,19 +94,57 @@ pub trait Checker {
     }
 }
 
-/// Returns all checkers of a scenario.
-pub fn all(scenario: &Scenario) -> Vec<Box<dyn Checker>> {
-    vec![
-        Box::new(fates::Fates::new(scenario)),
-        Box::new(routing::Routing::default()),
-        Box::new(order::Order::default()),
-        Box::new(slabs::Slabs::new(scenario)),
-        Box::new(windows::Windows::new(scenario)),
-        Box::new(credit::Credit::new(scenario)),
-        Box::new(escape_memory::EscapeMemory::new(scenario)),
-        Box::new(starvation::Starvation::new(scenario)),
-        Box::new(congestion::Congestion::new(scenario)),
-        Box::new(connections::Connections::new(scenario)),
-        Box::new(drained::Drained),
-    ]
+/// Keeps what a checker found, where nobody found anything before.
+fn keep(failure: &mut Option<Failure>, (checker, now_ns): (&'static str, u64), result: Result<(), String>) {
+    if let Err(what) = result {
+        failure.get_or_insert(Failure { checker, now_ns, what });
+    }
+}
+
+/// Declares all checkers. Each is called by its type, not through `dyn`: there are millions of events, and
+/// most checkers look at few kinds of them. What the first one finds is kept in `failure`.
+macro_rules! checkers {
+    ($($checker:ident: $kind:ty = $made:expr),* $(,)?) => {
+        /// All checkers of a scenario.
+        #[derive(Debug)]
+        pub struct Checkers {
+            $($checker: $kind,)*
+        }
+
+        impl Checkers {
+            /// Makes the checkers of a scenario.
+            pub fn new(scenario: &Scenario) -> Self {
+                Self { $($checker: $made(scenario),)* }
+            }
+
+            /// Lets all look at an event.
+            pub fn note(&mut self, now_ns: u64, event: &Event, failure: &mut Option<Failure>) {
+                $(keep(failure, (self.$checker.name(), now_ns), self.$checker.note(now_ns, event));)*
+            }
+
+            /// Lets all look at the receiver between two of its turns.
+            pub fn look(&mut self, look: &Look<'_>, failure: &mut Option<Failure>) {
+                $(keep(failure, (self.$checker.name(), look.now_ns), self.$checker.look(look));)*
+            }
+
+            /// Lets all say what is missing at the end.
+            pub fn end(&mut self, now_ns: u64, failure: &mut Option<Failure>) {
+                $(keep(failure, (self.$checker.name(), now_ns), self.$checker.end());)*
+            }
+        }
+    };
+}
+
+checkers! {
+    fates: fates::Fates = fates::Fates::new,
+    routing: routing::Routing = |_| routing::Routing::default(),
+    order: order::Order = |_| order::Order::default(),
+    slabs: slabs::Slabs = slabs::Slabs::new,
+    windows: windows::Windows = windows::Windows::new,
+    credit: credit::Credit = credit::Credit::new,
+    escape_memory: escape_memory::EscapeMemory = escape_memory::EscapeMemory::new,
+    starvation: starvation::Starvation = starvation::Starvation::new,
+    congestion: congestion::Congestion = congestion::Congestion::new,
+    connections: connections::Connections = connections::Connections::new,
+    drained: drained::Drained = |_| drained::Drained,
 }
