@@ -84,6 +84,9 @@ enum State {
     Left,
     /// The sender gave up connecting, and does not try again before the next message is submitted.
     GivenUp,
+    /// The receiver sent the sender away while it had nothing to send. It connects again when a message is
+    /// submitted: until then its place is for senders that have one.
+    Resting,
     Closed,
 }
 
@@ -149,10 +152,10 @@ impl Link {
         self.farewell
     }
 
-    /// Notes that a message was submitted: a connection that was given up is tried again.
+    /// Notes that a message was submitted: a sender that gave up, or rests, connects again.
     #[inline]
     pub(super) fn note_submission(&mut self) {
-        if self.state == State::GivenUp {
+        if matches!(self.state, State::GivenUp | State::Resting) {
             self.state = State::Due;
             self.attempts = 0;
             self.outage_since_ns = None;
@@ -186,7 +189,7 @@ impl Link {
         self.closing = true;
         self.state = match self.state {
             State::Up | State::Connecting => State::Leaving,
-            State::Waiting { .. } | State::Due | State::GivenUp => State::Closed,
+            State::Waiting { .. } | State::Due | State::GivenUp | State::Resting => State::Closed,
             other => other,
         };
     }
@@ -195,12 +198,18 @@ impl Link {
         self.state = if self.closing { State::Closed } else { State::GivenUp };
     }
 
-    pub(super) fn disconnected(&mut self, now_ns: u64, finished: bool) {
+    /// Notes that the connection ended, or could not be made. `is_idle`: every message has its end.
+    /// `is_closing`: none is submitted any more.
+    pub(super) fn disconnected(&mut self, now_ns: u64, is_idle: bool, is_closing: bool) {
         let stood = std::mem::take(&mut self.stands);
         // The next receiver may be another one.
         self.checks = true;
-        if finished || self.state == State::Closed {
+        if (is_idle && is_closing) || self.state == State::Closed {
             self.state = State::Closed;
+            return;
+        }
+        if is_idle && stood && self.farewell == Some(ByeReason::Draining) {
+            self.state = State::Resting;
             return;
         }
         // A connection that lasted longer than the longest wait counts as progress, even if no message ended

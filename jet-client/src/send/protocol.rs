@@ -150,7 +150,7 @@ impl Protocol {
     /// Notes that the connection ended, or could not be made.
     pub fn handle_disconnected(&mut self, now_ns: u64) {
         self.take_back_sent(now_ns);
-        self.link.disconnected(now_ns, self.closing && self.unfinished == 0);
+        self.link.disconnected(now_ns, self.unfinished == 0, self.closing);
         if self.link.is_given_up() {
             self.give_up();
         }
@@ -163,7 +163,7 @@ impl Protocol {
             // Another attempt would be refused for the same reason.
             self.link.give_up();
         } else {
-            self.link.disconnected(now_ns, self.closing && self.unfinished == 0);
+            self.link.disconnected(now_ns, self.unfinished == 0, self.closing);
         }
         if self.link.is_given_up() {
             self.give_up();

@@ -5,6 +5,7 @@ mod driver;
 mod driver_life;
 mod protocol;
 mod receiver_timeout;
+mod resting;
 mod scripted_nic;
 mod sender;
 mod versions;
