@@ -39,7 +39,7 @@ impl fmt::Display for ApplicationPlan {
 impl fmt::Display for SenderPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { app, messages, depth, large_permille, large_bytes, small_bytes, .. } = self;
-        let Self { class, checksums, retries, patience_ns, profile, bytes_per_us, .. } = self;
+        let Self { class, checksums, retries, patience_ns, profile, bytes_per_us, leaves, .. } = self;
         write!(
             f,
             "sender on {profile}, class {class}: {messages} messages to app-{app}, {depth} outstanding, \
@@ -47,10 +47,10 @@ impl fmt::Display for SenderPlan {
         )?;
         f.write_str(if *checksums { ", with checksums" } else { "" })?;
         write!(f, ", {} for {patience_ns} ns", if *retries { "tries again" } else { "connects again" })?;
-        match bytes_per_us {
-            Some(bytes) => write!(f, ", slow: {bytes} bytes/us"),
-            None => Ok(()),
+        if let Some(bytes) = bytes_per_us {
+            write!(f, ", slow: {bytes} bytes/us")?;
         }
+        f.write_str(if *leaves { ", leaves at its end" } else { "" })
     }
 }
 
@@ -139,6 +139,7 @@ mod tests {
         other(|scenario| scenario.senders[0].depth += 1);
         other(|scenario| scenario.senders[0].patience_ns += 1);
         other(|scenario| scenario.senders[0].bytes_per_us = Some(3));
+        other(|scenario| scenario.senders[0].leaves ^= true);
         other(|scenario| scenario.cheats[0].actions += 1);
         other(|scenario| scenario.cheats[0].is_deaf ^= true);
         other(|scenario| drop(scenario.cheats.pop()));

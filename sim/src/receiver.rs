@@ -154,8 +154,8 @@ impl ReceiverProcess {
         let bytes = SegmentLayout::new(self.shape).total_bytes();
         let new = || SharedMemory::lazy("sim-session", bytes).expect("memory for a session");
         let segment = self.unused.take().unwrap_or_else(|| Arc::new(new()));
-        // SAFETY: the mapping is zeroed and page-aligned, and both ends keep it. These are the only ends: those
-        // of a session that was refused are gone, and they wrote only the header.
+        // SAFETY: the mapping is zeroed and page-aligned, and both ends keep it. These are the only ends:
+        // those of a session that was refused are gone, and they wrote only the header.
         let daemon =
             unsafe { daemon_end(segment.base(), segment.bytes(), self.shape) }.expect("large enough");
         // SAFETY: as above.

@@ -84,6 +84,8 @@ pub struct SenderPlan {
     pub profile: Profile,
     /// Bytes that leave its host in a microsecond, where that is slower than the network.
     pub bytes_per_us: Option<u64>,
+    /// Whether it closes its connection when its messages have their ends.
+    pub leaves: bool,
 }
 
 /// Everything that is chosen before a simulation begins.
@@ -123,6 +125,10 @@ pub struct Scenario {
     pub settle_ns: u64,
 }
 
+fn number<T>(all: &[T]) -> u32 {
+    u32::try_from(all.len()).expect("few")
+}
+
 fn one_of<T: Copy>(random: &mut Rng, choices: &[T]) -> T {
     choices[random.usize(..choices.len())]
 }
@@ -145,11 +151,16 @@ impl Scenario {
         let apart = &mut Rng::with_seed(seed.rotate_left(16));
         let mut config = config(random, &profile);
         config.session_memory_slabs = session_memory(apart, &config);
+        config.footprint_follows = config.escape.enabled && apart.u8(..4) == 0;
         let names = random.u32(1..=3);
-        let applications = (0..names + random.u32(0..=1))
+        let applications: Vec<_> = (0..names + random.u32(0..=1))
             .map(|number| application(random, number % names, &config))
             .collect();
-        let senders = (0..random.u32(1..=6)).map(|_| sender(random, names, &config)).collect();
+        let mut senders: Vec<_> = (0..random.u32(1..=6)).map(|_| sender(random, names, &config)).collect();
+        senders.iter_mut().for_each(|sender| sender.leaves = apart.bool());
+        // Sometimes there is not a place for everybody.
+        config.peers_max = one_of(apart, &[16, 16, 16, 3]);
+        config.sessions_max = one_of(apart, &[8, 8, 8, 1]).max(number(&applications));
         let mut faults = Vec::new();
         if random.u8(..4) > 0 {
             faults.extend(Fault::ALL.into_iter().filter(|_| random.bool()));
@@ -290,6 +301,7 @@ impl Scenario {
             patience_ns: PATIENCE_NS,
             profile: Profile::CONNECTX_6,
             bytes_per_us: None,
+            leaves: false,
         };
         Self {
             seed,
@@ -455,6 +467,7 @@ fn sender(random: &mut Rng, names: u32, config: &Config) -> SenderPlan {
         patience_ns: PATIENCE_NS,
         profile: one_of(random, &[Profile::CONNECTX_6, Profile::RXE, Profile::SMALLEST]),
         bytes_per_us: None,
+        leaves: false,
     }
 }
 

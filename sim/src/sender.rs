@@ -69,6 +69,8 @@ pub struct SenderProcess {
     open: u32,
     /// Large ones of these.
     open_large: u32,
+    /// Whether it was told to close its connection.
+    is_leaving: bool,
     /// Length of the message that found no room.
     next: Cell<Option<(bool, usize)>>,
 }
@@ -117,6 +119,7 @@ impl SenderProcess {
             sent: 0,
             open: 0,
             open_large: 0,
+            is_leaving: false,
             next: Cell::new(None),
         })
     }
@@ -131,9 +134,9 @@ impl SenderProcess {
         NicId(self.nic.load(Ordering::Relaxed))
     }
 
-    /// Returns the share of its windows that it uses, in thousandths.
+    /// Returns the share of its windows that it uses, in thousandths. Who has left has whole ones.
     pub fn window_permille(&self) -> u32 {
-        self.driver.window_permille()
+        if self.driver.is_closed() { 1000 } else { self.driver.window_permille() }
     }
 
     /// Returns the protocol's counters.
@@ -141,8 +144,12 @@ impl SenderProcess {
         self.driver.stats()
     }
 
-    /// Returns whether everything was sent, and every message has its end.
+    /// Returns whether everything was sent, every message has its end, and who leaves has left.
     pub fn is_done(&self) -> bool {
+        self.has_all_ends() && (!self.plan.leaves || self.driver.is_closed())
+    }
+
+    fn has_all_ends(&self) -> bool {
         self.open == 0 && self.sent == self.plan.messages
     }
 
@@ -176,7 +183,12 @@ impl SenderProcess {
         while self.submit(now_ns, observer) {
             submitted = true;
         }
-        if submitted {
+        let leaves =
+            self.plan.leaves && self.has_all_ends() && !std::mem::replace(&mut self.is_leaving, true);
+        if leaves {
+            self.driver.close();
+        }
+        if submitted || leaves {
             self.drive(now_ns, observer);
         }
         let clock_ns = self.clock_ns(now_ns);

@@ -96,11 +96,6 @@ impl Network {
         self.world().device(nic.0).reads
     }
 
-    /// Changes the conditions. What is under way keeps its times, and the seed its numbers.
-    pub fn set_conditions(&self, conditions: Conditions) {
-        self.world().conditions = conditions;
-    }
-
     /// Returns the handles of a NIC's connections that stand, or are being set up.
     pub fn connections(&self, nic: NicId) -> Vec<Qp> {
         self.world().device(nic.0).standing()

@@ -17,7 +17,10 @@ impl Connections {
     pub fn new(scenario: &Scenario) -> Self {
         // A slow sender may be disconnected for holding up others.
         let is_even = scenario.senders.iter().all(|sender| sender.bytes_per_us.is_none());
-        let most = (scenario.faults.is_empty() && is_even).then_some(scenario.senders.len() as u64);
+        // Where there is no place for everybody, who is idle is sent away.
+        let all_fit = scenario.senders.len() + scenario.cheats.len() <= scenario.config.peers_max as usize;
+        let most =
+            (scenario.faults.is_empty() && is_even && all_fit).then_some(scenario.senders.len() as u64);
         Self { most, jumps: 0 }
     }
 }

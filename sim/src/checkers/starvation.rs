@@ -1,6 +1,10 @@
-//! Starvation: where nobody but a slow sender holds anything up, no sender that asked for a READ waits long
-//! while others get READs. What is admitted of its class goes first. Of a class that is not the most urgent
-//! one, that is one fragment each time that the class has aged.
+//! Starvation: where nobody but a slow sender holds anything up, no sender that asked for READs waits long
+//! while others get READs.
+//!
+//! A sender of the most urgent class waits for nobody. Others wait for more urgent classes, of which each
+//! leaves their class a fragment whenever that has aged, and for what was asked for in their own class before.
+//! So two things are watched: that a class gets something now and then, and that of a class nobody is passed
+//! over.
 
 use super::Checker;
 use crate::event::{Event, MessageName};
@@ -13,62 +17,174 @@ const BOUNDS: u64 = 20;
 /// Nanoseconds that everything else may take: ways, turns, copies, checks, and a slow sender's fragments.
 const SLACK_NS: u64 = 100_000_000;
 
-/// What a sender waits for.
+/// How long somebody has waited.
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
-    /// Requests that were sent and of which nothing has come.
+struct Wait {
+    /// Requests that were sent and have not ended.
     requests: u32,
     /// Time since which nothing came though something was asked for.
     since_ns: u64,
-    /// Runs that others got since then.
-    others: u64,
+    /// Runs that those got since then for whom it need not wait.
+    passed_by: u64,
+    /// As many of these runs were asked for before, or may come whatever was asked for.
+    may_pass: u64,
+}
+
+impl Wait {
+    const NONE: Self = Self { requests: 0, since_ns: 0, passed_by: 0, may_pass: 0 };
+
+    /// Begins anew: something came, or was asked for.
+    fn begin(&mut self, now_ns: u64, may_pass: u64) {
+        (self.since_ns, self.passed_by, self.may_pass) = (now_ns, 0, may_pass);
+    }
+
+    /// Counts a run that passed by. Returns for how many nanoseconds nothing came, where that is too long.
+    fn pass(&mut self, now_ns: u64, bound_ns: u64) -> Option<u64> {
+        if self.requests == 0 {
+            return None;
+        }
+        self.passed_by += 1;
+        let span_ns = now_ns - self.since_ns;
+        (span_ns > bound_ns && self.passed_by > self.may_pass).then_some(span_ns)
+    }
+}
+
+/// A large message that has not ended.
+#[derive(Clone, Copy, Debug)]
+struct Large {
+    is_sent: bool,
+    bytes_left: u64,
+}
+
+/// A sender that began.
+#[derive(Clone, Copy, Debug)]
+struct Sender {
+    id: u64,
+    /// The class of its messages.
+    class: u8,
+    wait: Wait,
 }
 
 /// Senders that asked for READs. Only of scenarios in which no receiver, application or connection fails.
 #[derive(Debug)]
 pub struct Starvation {
     is_watched: bool,
-    /// Nanoseconds that each sender may wait, in the order in which they begin.
-    bounds_ns: Vec<u64>,
-    begun: Vec<u64>,
+    /// Nanoseconds for which a sender, or a class, may get nothing while others do.
+    bound_ns: u64,
+    fragment_bytes: u64,
     /// Runs that others may get meanwhile, whatever the time.
     runs: u64,
-    large: BTreeMap<MessageName, bool>,
-    waiting: BTreeMap<u64, Waiting>,
-}
-
-/// Returns how many nanoseconds each sender may wait.
-fn bounds_ns(scenario: &Scenario) -> Vec<u64> {
-    let config = &scenario.config;
-    let class_of = |sender: &SenderPlan| {
-        let to = scenario.applications.iter().filter(|application| application.name == sender.app);
-        to.map(|application| application.class).max().unwrap_or(0).max(sender.class)
-    };
-    let classes: Vec<_> = scenario.senders.iter().map(class_of).collect();
-    let fragments = |sender: &SenderPlan| {
-        u64::from(sender.depth) * sender.large_bytes.div_ceil(config.fragment_bytes.into())
-    };
-    let bound_ns = |class: &u8| {
-        let is_urgent = classes.iter().all(|other| other >= class);
-        let of_class = scenario.senders.iter().zip(&classes).filter(|(_, of)| *of == class);
-        let before = if is_urgent { 0 } else { of_class.map(|(sender, _)| fragments(sender)).sum() };
-        config.aging_ns * (BOUNDS + before) + SLACK_NS
-    };
-    classes.iter().map(bound_ns).collect()
+    /// Classes of the senders, in the order in which they begin.
+    planned: Vec<u8>,
+    most_urgent: u8,
+    senders: Vec<Sender>,
+    classes: BTreeMap<u8, Wait>,
+    large: BTreeMap<MessageName, Large>,
 }
 
 impl Starvation {
     pub fn new(scenario: &Scenario) -> Self {
         let config = &scenario.config;
+        let class_of = |sender: &SenderPlan| {
+            let to = scenario.applications.iter().filter(|application| application.name == sender.app);
+            to.map(|application| application.class).max().unwrap_or(0).max(sender.class)
+        };
+        let planned: Vec<_> = scenario.senders.iter().map(class_of).collect();
         Self {
             // Where an application is left out, messages to it wait at their senders.
             is_watched: scenario.contended && scenario.applications.iter().all(|one| !one.is_absent),
-            bounds_ns: bounds_ns(scenario),
-            begun: Vec::new(),
+            bound_ns: config.aging_ns * BOUNDS + SLACK_NS,
+            fragment_bytes: config.fragment_bytes.into(),
             runs: u64::from(config.reads_max) * 4 + 64,
+            most_urgent: planned.iter().copied().min().unwrap_or(0),
+            planned,
+            senders: Vec::new(),
+            classes: BTreeMap::new(),
             large: BTreeMap::new(),
-            waiting: BTreeMap::new(),
         }
+    }
+
+    fn place(&self, id: u64) -> Option<usize> {
+        self.senders.iter().position(|sender| sender.id == id)
+    }
+
+    /// Returns how many runs may pass by a sender from now on.
+    fn may_pass(&self, place: usize) -> u64 {
+        let Sender { id, class, .. } = self.senders[place];
+        if class == self.most_urgent {
+            return self.runs;
+        }
+        let is_before = |message: MessageName| {
+            let of_class = |sender: &Sender| sender.id == message.sender && sender.class == class;
+            message.sender != id && self.senders.iter().any(of_class)
+        };
+        let before = self.large.iter().filter(|(message, large)| large.is_sent && is_before(**message));
+        self.runs + before.map(|(_, large)| large.bytes_left.div_ceil(self.fragment_bytes)).sum::<u64>()
+    }
+
+    /// Notes that a sender, and its class, got something or asked for something.
+    fn begin(&mut self, now_ns: u64, place: usize) {
+        let may_pass = self.may_pass(place);
+        self.senders[place].wait.begin(now_ns, may_pass);
+    }
+
+    fn sent(&mut self, now_ns: u64, message: MessageName) {
+        let Some(large) = self.large.get_mut(&message).filter(|large| !large.is_sent) else { return };
+        large.is_sent = true;
+        let Some(place) = self.place(message.sender) else { return };
+        let runs = self.runs;
+        if self.senders[place].wait.requests == 0 {
+            self.begin(now_ns, place);
+        }
+        let Sender { class, wait, .. } = &mut self.senders[place];
+        wait.requests += 1;
+        let of_class = self.classes.entry(*class).or_insert(Wait::NONE);
+        if of_class.requests == 0 {
+            of_class.begin(now_ns, runs);
+        }
+        of_class.requests += 1;
+    }
+
+    fn ended(&mut self, now_ns: u64, message: MessageName) {
+        let is_sent = self.large.remove(&message).is_some_and(|large| large.is_sent);
+        let Some(place) = self.place(message.sender).filter(|_| is_sent) else { return };
+        self.begin(now_ns, place);
+        let Sender { class, wait, .. } = &mut self.senders[place];
+        wait.requests -= 1;
+        if let Some(of_class) = self.classes.get_mut(class) {
+            of_class.begin(now_ns, self.runs);
+            of_class.requests -= 1;
+        }
+    }
+
+    fn delivered(&mut self, now_ns: u64, message: MessageName, bytes: u64) -> Result<(), String> {
+        let Some(large) = self.large.get_mut(&message) else { return Ok(()) };
+        large.bytes_left = large.bytes_left.saturating_sub(bytes);
+        let Some(place) = self.place(message.sender) else { return Ok(()) };
+        self.begin(now_ns, place);
+        let (runs, bound_ns, most_urgent) = (self.runs, self.bound_ns, self.most_urgent);
+        let Sender { id: served, class: of, .. } = self.senders[place];
+        for (class, wait) in &mut self.classes {
+            if *class == of {
+                wait.begin(now_ns, runs);
+            } else if let Some(span_ns) = wait.pass(now_ns, bound_ns) {
+                let others = wait.passed_by;
+                return Err(format!(
+                    "class {class} got nothing for {span_ns} ns, and others got {others} runs"
+                ));
+            }
+        }
+        for Sender { id, class, wait } in &mut self.senders {
+            let is_passed_by = *id != served && (*class == of || *class == most_urgent);
+            if is_passed_by && let Some(span_ns) = wait.pass(now_ns, bound_ns) {
+                let Wait { passed_by, may_pass, .. } = wait;
+                return Err(format!(
+                    "sender {id:x} of class {class} got nothing for {span_ns} ns, and others got {passed_by} \
+                     runs, {may_pass} at most for what was before it"
+                ));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -82,45 +198,17 @@ impl Checker for Starvation {
             return Ok(());
         }
         match *event {
-            Event::SenderBegan { sender } => self.begun.push(sender),
-            Event::Submitted { message, large: true, .. } => {
-                self.large.insert(message, false);
+            Event::SenderBegan { sender: id } => {
+                let class = self.planned.get(self.senders.len()).copied().unwrap_or(0);
+                self.senders.push(Sender { id, class, wait: Wait::NONE });
             }
-            Event::Sent { message, .. } => {
-                if let Some(is_sent @ false) = self.large.get_mut(&message) {
-                    *is_sent = true;
-                    let none = Waiting { requests: 0, since_ns: now_ns, others: 0 };
-                    let waiting = self.waiting.entry(message.sender).or_insert(none);
-                    if waiting.requests == 0 {
-                        *waiting = none;
-                    }
-                    waiting.requests += 1;
-                }
+            Event::Submitted { message, large: true, bytes, .. } => {
+                self.large.insert(message, Large { is_sent: false, bytes_left: bytes });
             }
-            Event::Ended { message, .. } => {
-                if self.large.remove(&message) == Some(true)
-                    && let Some(waiting) = self.waiting.get_mut(&message.sender)
-                {
-                    (waiting.requests, waiting.since_ns, waiting.others) = (waiting.requests - 1, now_ns, 0);
-                }
-            }
-            Event::Delivered { message, .. } if self.large.contains_key(&message) => {
-                for (sender, waiting) in &mut self.waiting {
-                    if *sender == message.sender {
-                        (waiting.since_ns, waiting.others) = (now_ns, 0);
-                    } else if waiting.requests > 0 {
-                        waiting.others += 1;
-                        let span_ns = now_ns - waiting.since_ns;
-                        let place = self.begun.iter().position(|begun| begun == sender);
-                        let bound_ns = place.map_or(u64::MAX, |place| self.bounds_ns[place]);
-                        if span_ns > bound_ns && waiting.others > self.runs {
-                            return Err(format!(
-                                "sender {sender:x} got nothing for {span_ns} ns, and others got {} runs",
-                                waiting.others
-                            ));
-                        }
-                    }
-                }
+            Event::Sent { message, .. } => self.sent(now_ns, message),
+            Event::Ended { message, .. } => self.ended(now_ns, message),
+            Event::Delivered { message, bytes, .. } => {
+                return self.delivered(now_ns, message, bytes.into());
             }
             _ => {}
         }
