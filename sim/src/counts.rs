@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// States that a swarm of few seeds reaches. What is beyond them would be a search for nothing.
-pub const RARE: [&str; 73] = [
+pub const RARE: [&str; 74] = [
     "READs wait for room",
     "READs wait for senders",
     "READs wait for the window",
@@ -53,6 +53,7 @@ pub const RARE: [&str; 73] = [
     "marks",
     "mismatch",
     "name taken",
+    "no session left",
     "overspend",
     "peers cut off",
     "read from escape memory",

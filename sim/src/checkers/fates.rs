@@ -7,6 +7,7 @@ use crate::event::{Event, Fault, Life, MessageName};
 use crate::scenario::Scenario;
 use jet_wire::message::AckStatus;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 /// A life that a message was delivered to, and how far it came with that.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +42,15 @@ struct Reasons {
     name_free: bool,
     /// The receiver drained.
     drained: bool,
+}
+
+/// In words, without the deliveries before the last one: of those there may be thousands.
+impl fmt::Display for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bytes, app, delivered, before, consumed, rejected, is_scribbled, reasons } = self;
+        write!(f, "{bytes} bytes for application {app}, last {delivered:?}, {} before that, ", before.len())?;
+        write!(f, "consumed {consumed}, rejected {rejected:?}, scribbled {is_scribbled}, {reasons:?}")
+    }
 }
 
 impl Known {
@@ -92,25 +102,25 @@ impl Fates {
         };
         match status {
             AckStatus::Consumed if !known.consumed && !known.is_scribbled => {
-                Err(format!("{message} is said to be consumed, and no application consumed it: {known:?}"))
+                Err(format!("{message} is said to be consumed, and no application consumed it: {known}"))
             }
             AckStatus::Rejected(code) if known.rejected != Some(code) && !known.is_scribbled => {
-                Err(format!("{message} is said to be rejected with {code}, and nobody did: {known:?}"))
+                Err(format!("{message} is said to be rejected with {code}, and nobody did: {known}"))
             }
             AckStatus::Corrupt => Err(format!("{message} is said to be corrupt, and nothing corrupts bytes")),
             AckStatus::Denied | AckStatus::TooLarge => Err(format!("{message} ended {status:?}")),
             AckStatus::Consumed | AckStatus::Rejected(_) => Ok(()),
             // Who loses its connection has the patience for all faults there are.
-            AckStatus::PeerLost => Err(format!("{message} ended {status:?}: {known:?}")),
+            AckStatus::PeerLost => Err(format!("{message} ended {status:?}: {known}")),
             AckStatus::Busy if self.is_easy => Err(format!("{message} ended {status:?}, and there is room")),
             AckStatus::AppGone if !known.reasons.app_ended && !known.is_scribbled => {
-                Err(format!("{message} ended {status:?}, and no application did: {known:?}"))
+                Err(format!("{message} ended {status:?}, and no application did: {known}"))
             }
             AckStatus::NoApp if !known.reasons.name_free && !known.is_scribbled => {
-                Err(format!("{message} ended {status:?}, and its application was there: {known:?}"))
+                Err(format!("{message} ended {status:?}, and its application was there: {known}"))
             }
             AckStatus::Draining if !known.reasons.drained => {
-                Err(format!("{message} ended {status:?}, and nobody drained: {known:?}"))
+                Err(format!("{message} ended {status:?}, and nobody drained: {known}"))
             }
             AckStatus::Busy | AckStatus::AppGone | AckStatus::NoApp | AckStatus::Draining => Ok(()),
         }

@@ -1,8 +1,8 @@
 //! Starvation: where nobody but a slow sender holds anything up, no sender that asked for READs waits long
 //! while others get READs.
 //!
-//! A sender of the most urgent class waits for nobody. Others wait for more urgent classes, of which each
-//! leaves their class a fragment whenever that has aged, and for what was asked for in their own class before.
+//! A sender of the most urgent class waits for nobody. Others wait for more urgent classes, each of which
+//! leaves their class a fragment when that has aged, and for what was asked for in their own class before.
 //! So two things are watched: that a class gets something now and then, and that of a class nobody is passed
 //! over.
 
@@ -14,8 +14,10 @@ use std::collections::BTreeMap;
 /// Aging bounds for which a sender may wait: each class may have one before it, and senders of one class take
 /// turns.
 const BOUNDS: u64 = 20;
-/// Nanoseconds that everything else may take: ways, turns, copies, checks, and a slow sender's fragments.
-const SLACK_NS: u64 = 100_000_000;
+/// Nanoseconds that everything else may take: ways, turns, copies, and checks.
+const SLACK_NS: u64 = 10_000_000;
+/// Nanoseconds that a slow sender's fragments may take.
+const SLOW_NS: u64 = 100_000_000;
 
 /// How long somebody has waited.
 #[derive(Clone, Copy, Debug)]
@@ -90,12 +92,15 @@ impl Starvation {
             to.map(|application| application.class).max().unwrap_or(0).max(sender.class)
         };
         let planned: Vec<_> = scenario.senders.iter().map(class_of).collect();
+        let is_slow = scenario.senders.iter().any(|sender| sender.bytes_per_us.is_some());
+        // What was in flight when it asked comes first, and so does what was granted until then.
+        let in_flight_ns = 2 * config.in_flight_bytes * 1000 / scenario.conditions.bytes_per_us;
         Self {
             // Where an application is left out, messages to it wait at their senders.
             is_watched: scenario.contended && scenario.applications.iter().all(|one| !one.is_absent),
-            bound_ns: config.aging_ns * BOUNDS + SLACK_NS,
+            bound_ns: config.aging_ns * BOUNDS + in_flight_ns + SLACK_NS + if is_slow { SLOW_NS } else { 0 },
             fragment_bytes: config.fragment_bytes.into(),
-            runs: u64::from(config.reads_max) * 4 + 64,
+            runs: u64::from(config.reads_max) * 2 + 16,
             most_urgent: planned.iter().copied().min().unwrap_or(0),
             planned,
             senders: Vec::new(),
