@@ -90,7 +90,8 @@ impl Sender {
         let mut busy = None;
         loop {
             sender.drive();
-            if sender.driver.is_connected() {
+            // It may have ended already. It is made again when there is something to send.
+            if sender.driver.stats().connections > 0 {
                 return Ok(sender);
             }
             match sender.driver.take_failure() {

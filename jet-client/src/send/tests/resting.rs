@@ -2,8 +2,15 @@
 //! its place to others meanwhile.
 
 use super::protocol::{MS, ack, connected, options, sent_and_completed, submit_small_ones, welcome};
+use super::scripted_nic::{Script, ScriptedNic};
+use crate::send::options::SenderOptions;
 use crate::send::protocol::{Action, Protocol};
+use crate::send::sender::Sender;
+use jet_fabric::nic::PrivateData;
+use jet_fabric::{Address, Event};
 use jet_wire::message::{AckStatus, ByeHeader, ByeReason};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Lets the receiver send the sender away for a reason, and the connection end.
 fn sent_away(protocol: &mut Protocol, reason: ByeReason) {
@@ -51,4 +58,24 @@ fn who_rests_closes_without_a_connection() {
     protocol.close();
     assert_eq!(protocol.poll_action(), None);
     assert!(protocol.is_closed());
+}
+
+/// Tests a connection of which the welcome, the farewell and the end are there at once.
+#[test]
+fn who_is_sent_away_at_once_has_connected() {
+    let script = Arc::new(Mutex::new(Script {
+        at_connect: Some(|script, qp| {
+            let private_data = PrivateData::new(&welcome(100, 4).encode()).unwrap();
+            script.events.push_back(Event::Connected { qp, private_data, reads_max: 0 });
+            script.receive(qp, &ByeHeader::encode(ByeReason::Draining));
+            script.lose(qp);
+        }),
+        ..Script::default()
+    }));
+    let address = Address::Rdma("receiver:7450".to_owned());
+    let options =
+        SenderOptions { connect_timeout: Duration::from_secs(2), ..SenderOptions::new(address, "app") };
+    let sender = Sender::connect_with(options, Box::new(ScriptedNic::new(&script))).unwrap();
+    assert!(!sender.is_connected());
+    assert_eq!(script.lock().unwrap().connects, 1);
 }

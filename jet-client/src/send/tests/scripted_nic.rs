@@ -31,6 +31,8 @@ pub(super) struct Script {
     /// Error with which every SEND is refused.
     pub refuses: Option<PostError>,
     pub disconnects: Vec<Qp>,
+    /// What happens with each attempt to connect.
+    pub at_connect: Option<fn(&mut Script, Qp)>,
 }
 
 impl Script {
@@ -115,8 +117,13 @@ impl Nic for ScriptedNic {
     fn stop_listening(&mut self) {}
 
     fn connect(&mut self, _: &Address, _: &PrivateData) -> Result<Qp, ConnectError> {
-        self.script().connects += 1;
-        Ok(qp(self.script().connects))
+        let mut script = self.script();
+        script.connects += 1;
+        let qp = qp(script.connects);
+        if let Some(happen) = script.at_connect {
+            happen(&mut script, qp);
+        }
+        Ok(qp)
     }
 
     fn accept(&mut self, qp: Qp, _: &PrivateData) -> Result<(), PostError> {
