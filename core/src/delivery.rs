@@ -381,11 +381,10 @@ impl Delivery {
             && owner.free_numbers.len() > owner.promised_numbers as usize
     }
 
-    /// Returns whether the session has a free message number, and slots for a fragment even if each slab is a
-    /// run of its own.
-    pub fn has_room_for_fragment(&self, session: u32, slabs: u32, slots: &Slots) -> bool {
+    /// Returns whether the session has slots for a fragment even if each slab is a run of its own.
+    #[inline]
+    pub fn has_slots_for_fragment(&self, session: u32, slabs: u32, slots: &Slots) -> bool {
         self.slots_left(session, slots) >= slabs + self.owner(session).reserve()
-            && self.numbers_left(session) > 0
     }
 
     /// Returns what was delivered to a session.

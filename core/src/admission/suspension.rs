@@ -5,12 +5,13 @@
 //!
 //! * its application is slow (Jet §4.3: most of what it holds are stragglers) and the pool is under pressure;
 //! * it holds all the memory that one session may hold;
-//! * it has no slots left;
+//! * it has no slots, or no message numbers left;
 //! * it has something to read, and the pool has no room but what is reserved.
 //!
 //! Its waiting messages are then deferred to lists of their own, and no longer wait at the heads of their
 //! queues. Where its own application is the cause, its senders get no further credit. The message that its
-//! application waits for still arrives: a suspension never holds up the message that would end it.
+//! application waits for still arrives: a suspension never holds up the message that would end it. Where only
+//! numbers are missing, all that has begun to arrive goes on.
 //!
 //! What is called for each READ is short of instructions, and of places: the code of a message's whole way
 //! fits the instruction cache of 32 KiB only just. So what is asked twice for each READ is one function that
@@ -98,7 +99,9 @@ impl<P: GrantPolicy> Admission<P> {
         let record = &messages[message];
         let session = record.session;
         if view.oldest_incomplete(session) != Some(message) {
-            return !self.is_to_be_suspended(session, pool, view);
+            // What is being read keeps a number from its first READ on.
+            let numbered = record.app_state.is_open() || record.reads > 0;
+            return !(self.holds_up(session, numbered, view) || self.lacks_room(session, pool, view));
         }
         let is_awaited = record.held == 0 && record.reads == 0;
         view.slots_left(session) > 0
@@ -115,8 +118,15 @@ impl<P: GrantPolicy> Admission<P> {
     /// to wait, too.
     #[inline(always)] // see the file's head
     fn is_due_to_its_application(&self, session: u32, view: &impl View) -> bool {
-        view.has_backlog(session)
-            || !view.has_room_for_fragment(session)
+        self.holds_up(session, false, view)
+    }
+
+    /// Returns whether the session's own application holds up a message. One that has its message number,
+    /// for it began to arrive, goes on while there is none for others.
+    #[inline(always)] // see the file's head
+    fn holds_up(&self, session: u32, numbered: bool, view: &impl View) -> bool {
+        (if view.has_number(session) { view.has_backlog(session) } else { !numbered })
+            || !view.has_slots_for_fragment(session)
             || view.holds_its_memory(session)
             || (self.reserve.is_some() && view.pressure() != Pressure::Ok && view.is_slow(session))
     }

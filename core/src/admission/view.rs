@@ -10,10 +10,12 @@ pub(crate) trait View {
     fn oldest_incomplete(&self, session: u32) -> Option<u32>;
     /// Returns the session's slots that are neither in use nor kept for READs in flight.
     fn slots_left(&self, session: u32) -> u32;
-    /// Returns whether the session has a free message number, and slots for a fragment even if each slab is a
-    /// run of its own.
-    fn has_room_for_fragment(&self, session: u32) -> bool;
-    /// Returns whether small messages wait for the session's slots.
+    /// Returns whether the session has slots for a fragment even if each slab is a run of its own.
+    fn has_slots_for_fragment(&self, session: u32) -> bool;
+    /// Returns whether the session has a message number that is neither in use nor kept for a message of
+    /// which something is being read.
+    fn has_number(&self, session: u32) -> bool;
+    /// Returns whether small messages wait for the session's slots or message numbers.
     fn has_backlog(&self, session: u32) -> bool;
     /// Returns whether the session's messages may take escape memory instead of waiting for room in the pool.
     fn takes_memory(&self, session: u32) -> bool;

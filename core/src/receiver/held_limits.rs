@@ -56,7 +56,7 @@ impl<P: GrantPolicy> Receiver<P> {
         let view = mechanisms_of!(self);
         if !view.holds_anything(session) {
             None
-        } else if !view.has_room_for_fragment(session) {
+        } else if !view.has_slots_for_fragment(session) {
             Some(HeldLimit::Slots)
         } else if view.holds_its_memory(session) {
             Some(HeldLimit::Memory)

@@ -50,8 +50,13 @@ impl View for Mechanisms<'_> {
     }
 
     #[inline]
-    fn has_room_for_fragment(&self, session: u32) -> bool {
-        self.delivery.has_room_for_fragment(session, self.fragment_slabs, self.slots)
+    fn has_slots_for_fragment(&self, session: u32) -> bool {
+        self.delivery.has_slots_for_fragment(session, self.fragment_slabs, self.slots)
+    }
+
+    #[inline]
+    fn has_number(&self, session: u32) -> bool {
+        self.delivery.numbers_left(session) > 0
     }
 
     #[inline]

@@ -9,6 +9,7 @@ const MS: u64 = 1_000_000;
 
 mod crowds;
 mod hold_ups;
+mod numbers;
 mod suspended;
 mod turns;
 
