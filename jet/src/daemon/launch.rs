@@ -221,7 +221,7 @@ fn senders_max(peers: u32, connections: u32) -> u32 {
 /// Returns the limit of SENDs under way from the daemon to all peers together: 8 for each peer and 64 more.
 /// Few peers need all the SENDs that they may have.
 pub(super) fn sends_max(config: &Config) -> u32 {
-    config.limits.peers.saturating_mul(8) + 64
+    config.limits.peers.saturating_mul(8).saturating_add(64)
 }
 
 /// Returns the sizes that a NIC needs for this configuration: connections, SRQ entries, READs, SENDs and

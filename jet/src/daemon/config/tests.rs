@@ -57,6 +57,15 @@ fn sizes_that_toml_has_no_number_for_are_refused() {
 }
 
 #[test]
+fn more_senders_than_a_receiver_has_are_refused() {
+    assert_eq!(load(&["limits.peers=1048576"]).unwrap().limits.peers, 1 << 20);
+    for peers in ["0", "1048577", "536870912", "4294967295"] {
+        let error = load(&[&format!("limits.peers={peers}")]).unwrap_err().to_string();
+        assert!(error.contains("limits.peers is ") && error.contains(peers), "{error}");
+    }
+}
+
+#[test]
 fn a_path_that_is_no_text_is_not_printed() {
     let path = PathBuf::from(OsStr::from_bytes(b"/run/\xff"));
     let error = Config { control_socket: path, ..Config::default() }.to_toml().unwrap_err().to_string();
