@@ -1,10 +1,10 @@
 //! Starvation: where nobody but a slow sender holds anything up, no sender that asked for READs waits long
 //! while others get READs.
 //!
-//! A sender of the most urgent class waits for nobody. Others wait for more urgent classes, each of which
-//! leaves their class a fragment when that has aged, and for what was asked for in their own class before.
-//! So two things are watched: that a class gets something now and then, and that of a class nobody is passed
-//! over.
+//! A sender waits for more urgent classes, each of which leaves its class a fragment when that has aged, and
+//! for what was asked for in its own class before. So three things are watched: that a class gets something
+//! now and then, that less urgent classes get no more than their fragments while a sender waits, and that of
+//! a class nobody is passed over.
 
 use super::Checker;
 use crate::event::{Event, MessageName};
@@ -14,6 +14,8 @@ use std::collections::BTreeMap;
 /// Aging bounds for which a sender may wait: each class may have one before it, and senders of one class take
 /// turns.
 const BOUNDS: u64 = 20;
+/// Turns of a fragment each that others may have beside.
+const TURNS: u64 = 16;
 /// Nanoseconds that everything else may take: ways, turns, copies, and checks.
 const SLACK_NS: u64 = 10_000_000;
 /// Nanoseconds that a slow sender's fragments may take.
@@ -26,9 +28,9 @@ struct Wait {
     requests: u32,
     /// Time since which nothing came though something was asked for.
     since_ns: u64,
-    /// Runs that those got since then for whom it need not wait.
+    /// Bytes that those got since then for whom it need not wait.
     passed_by: u64,
-    /// As many of these runs were asked for before, or may come whatever was asked for.
+    /// As many of these bytes were asked for before, or may come whatever was asked for.
     may_pass: u64,
 }
 
@@ -40,12 +42,12 @@ impl Wait {
         (self.since_ns, self.passed_by, self.may_pass) = (now_ns, 0, may_pass);
     }
 
-    /// Counts a run that passed by. Returns for how many nanoseconds nothing came, where that is too long.
-    fn pass(&mut self, now_ns: u64, bound_ns: u64) -> Option<u64> {
+    /// Counts bytes that passed by. Returns for how many nanoseconds nothing came, where that is too long.
+    fn pass(&mut self, now_ns: u64, bytes: u64, bound_ns: u64) -> Option<u64> {
         if self.requests == 0 {
             return None;
         }
-        self.passed_by += 1;
+        self.passed_by += bytes;
         let span_ns = now_ns - self.since_ns;
         (span_ns > bound_ns && self.passed_by > self.may_pass).then_some(span_ns)
     }
@@ -65,6 +67,8 @@ struct Sender {
     /// The class of its messages.
     class: u8,
     wait: Wait,
+    /// Bytes that less urgent classes got since it waits.
+    below_bytes: u64,
 }
 
 /// Senders that asked for READs. Only of scenarios in which no receiver, application or connection fails.
@@ -73,12 +77,12 @@ pub struct Starvation {
     is_watched: bool,
     /// Nanoseconds for which a sender, or a class, may get nothing while others do.
     bound_ns: u64,
+    /// Bytes that others may get meanwhile, whatever was asked for.
+    bytes: u64,
+    aging_ns: u64,
     fragment_bytes: u64,
-    /// Runs that others may get meanwhile, whatever the time.
-    runs: u64,
     /// Classes of the senders, in the order in which they begin.
     planned: Vec<u8>,
-    most_urgent: u8,
     senders: Vec<Sender>,
     classes: BTreeMap<u8, Wait>,
     large: BTreeMap<MessageName, Large>,
@@ -99,9 +103,9 @@ impl Starvation {
             // Where an application is left out, messages to it wait at their senders.
             is_watched: scenario.contended && scenario.applications.iter().all(|one| !one.is_absent),
             bound_ns: config.aging_ns * BOUNDS + in_flight_ns + SLACK_NS + if is_slow { SLOW_NS } else { 0 },
+            aging_ns: config.aging_ns,
             fragment_bytes: config.fragment_bytes.into(),
-            runs: u64::from(config.reads_max) * 2 + 16,
-            most_urgent: planned.iter().copied().min().unwrap_or(0),
+            bytes: 2 * config.in_flight_bytes + TURNS * u64::from(config.fragment_bytes),
             planned,
             senders: Vec::new(),
             classes: BTreeMap::new(),
@@ -113,31 +117,30 @@ impl Starvation {
         self.senders.iter().position(|sender| sender.id == id)
     }
 
-    /// Returns how many runs may pass by a sender from now on.
+    /// Returns how many bytes may pass by a sender from now on.
     fn may_pass(&self, place: usize) -> u64 {
         let Sender { id, class, .. } = self.senders[place];
-        if class == self.most_urgent {
-            return self.runs;
-        }
         let is_before = |message: MessageName| {
             let of_class = |sender: &Sender| sender.id == message.sender && sender.class == class;
             message.sender != id && self.senders.iter().any(of_class)
         };
         let before = self.large.iter().filter(|(message, large)| large.is_sent && is_before(**message));
-        self.runs + before.map(|(_, large)| large.bytes_left.div_ceil(self.fragment_bytes)).sum::<u64>()
+        self.bytes + before.map(|(_, large)| large.bytes_left).sum::<u64>()
     }
 
     /// Notes that a sender, and its class, got something or asked for something.
     fn begin(&mut self, now_ns: u64, place: usize) {
         let may_pass = self.may_pass(place);
-        self.senders[place].wait.begin(now_ns, may_pass);
+        let sender = &mut self.senders[place];
+        sender.wait.begin(now_ns, may_pass);
+        sender.below_bytes = 0;
     }
 
     fn sent(&mut self, now_ns: u64, message: MessageName) {
         let Some(large) = self.large.get_mut(&message).filter(|large| !large.is_sent) else { return };
         large.is_sent = true;
         let Some(place) = self.place(message.sender) else { return };
-        let runs = self.runs;
+        let bytes = self.bytes;
         if self.senders[place].wait.requests == 0 {
             self.begin(now_ns, place);
         }
@@ -145,7 +148,7 @@ impl Starvation {
         wait.requests += 1;
         let of_class = self.classes.entry(*class).or_insert(Wait::NONE);
         if of_class.requests == 0 {
-            of_class.begin(now_ns, runs);
+            of_class.begin(now_ns, bytes);
         }
         of_class.requests += 1;
     }
@@ -157,7 +160,7 @@ impl Starvation {
         let Sender { class, wait, .. } = &mut self.senders[place];
         wait.requests -= 1;
         if let Some(of_class) = self.classes.get_mut(class) {
-            of_class.begin(now_ns, self.runs);
+            of_class.begin(now_ns, self.bytes);
             of_class.requests -= 1;
         }
     }
@@ -167,25 +170,37 @@ impl Starvation {
         large.bytes_left = large.bytes_left.saturating_sub(bytes);
         let Some(place) = self.place(message.sender) else { return Ok(()) };
         self.begin(now_ns, place);
-        let (runs, bound_ns, most_urgent) = (self.runs, self.bound_ns, self.most_urgent);
+        let (may_pass, bound_ns) = (self.bytes, self.bound_ns);
         let Sender { id: served, class: of, .. } = self.senders[place];
         for (class, wait) in &mut self.classes {
             if *class == of {
-                wait.begin(now_ns, runs);
-            } else if let Some(span_ns) = wait.pass(now_ns, bound_ns) {
+                wait.begin(now_ns, may_pass);
+            } else if let Some(span_ns) = wait.pass(now_ns, bytes, bound_ns) {
                 let others = wait.passed_by;
                 return Err(format!(
-                    "class {class} got nothing for {span_ns} ns, and others got {others} runs"
+                    "class {class} got nothing for {span_ns} ns, and others got {others} bytes"
                 ));
             }
         }
-        for Sender { id, class, wait } in &mut self.senders {
-            let is_passed_by = *id != served && (*class == of || *class == most_urgent);
-            if is_passed_by && let Some(span_ns) = wait.pass(now_ns, bound_ns) {
+        let fragments_bytes = self.fragment_bytes * self.classes.len() as u64;
+        for Sender { id, class, wait, below_bytes } in &mut self.senders {
+            if *class < of && wait.requests > 0 {
+                *below_bytes += bytes;
+                let span_ns = now_ns - wait.since_ns;
+                let aged_bytes = (span_ns / self.aging_ns + 1) * fragments_bytes;
+                if span_ns > bound_ns && *below_bytes > self.bytes + aged_bytes {
+                    return Err(format!(
+                        "sender {id:x} of class {class} got nothing for {span_ns} ns, and less urgent \
+                         ones got {below_bytes} bytes, of which {aged_bytes} had aged"
+                    ));
+                }
+            }
+            let is_passed_by = *id != served && *class == of;
+            if is_passed_by && let Some(span_ns) = wait.pass(now_ns, bytes, bound_ns) {
                 let Wait { passed_by, may_pass, .. } = wait;
                 return Err(format!(
-                    "sender {id:x} of class {class} got nothing for {span_ns} ns, and others got {passed_by} \
-                     runs, {may_pass} at most for what was before it"
+                    "sender {id:x} of class {class} got nothing for {span_ns} ns, and others of it got \
+                     {passed_by} bytes, where {may_pass} may come before"
                 ));
             }
         }
@@ -205,7 +220,7 @@ impl Checker for Starvation {
         match *event {
             Event::SenderBegan { sender: id } => {
                 let class = self.planned.get(self.senders.len()).copied().unwrap_or(0);
-                self.senders.push(Sender { id, class, wait: Wait::NONE });
+                self.senders.push(Sender { id, class, wait: Wait::NONE, below_bytes: 0 });
             }
             Event::Submitted { message, large: true, bytes, .. } => {
                 self.large.insert(message, Large { is_sent: false, bytes_left: bytes });
