@@ -1,6 +1,6 @@
 //! Bytes that leave a process: the messages between hosts and the shared session segment.
 //!
-//! The crate has four parts, and nothing else:
+//! The crate has five parts, and nothing else:
 //!
 //! * [`message`]: the headers that a sender and a receiver exchange over a NIC. They are little-endian,
 //!   versioned, and read in place with `zerocopy`. Parsing returns a checked view or a typed error, and never
@@ -11,6 +11,7 @@
 //!   single-producer single-consumer rings and slot words in it.
 //! * [`link`] and [`sleep`]: shared words. With those of `link` two ends over shared memory end a connection.
 //!   With those of `sleep` no end sleeps while there is something to do.
+//! * [`turn`]: words by which the calls of one process take turns at an object, without waiting.
 //!
 //! Lock-free algorithms belong in this crate: code that depends on the order in which two threads see each
 //! other's stores. They are model-checked with loom
@@ -31,6 +32,7 @@ pub mod segment;
 pub mod sleep;
 mod sync;
 mod text;
+pub mod turn;
 
 /// Bytes of one slab: the unit of the pool, and the most payload that a small message carries (Jet §4.2: 4
 /// KB).

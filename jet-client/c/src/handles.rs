@@ -2,19 +2,15 @@
 //! exists.
 //!
 //! A caller in C may free a handle twice, use a freed one, mix up kinds, or use one from two threads. No such
-//! mistake may touch memory of another object, and none may wait. So each slot has a word that says which
-//! handle it belongs to, and whether a call is using it. A call takes its turn by one compare-and-swap that
-//! expects exactly the word of its handle. A compare-and-swap that fails changes nothing. So neither a stale
-//! handle nor the search for a free slot ever delays another call.
-//!
-//! The word is a lock that is tried once, and no more: there is no second word that it must agree with, and
-//! no loop tries again. It guards no memory. The object is in a mutex, which is free for the call that holds
-//! the word.
+//! mistake may touch memory of another object, and none may wait. So each slot of the table has its turns
+//! ([`jet_wire::turn`]): a call takes its turn by one compare-and-swap, which fails with a wrong handle. The
+//! object is in a mutex, which is free for the call that has its turn.
 
 use crate::code::{Code, Failure};
+use jet_wire::turn::{Owner, Turn, TurnError, Turns};
 use std::any::Any;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// The most handles at once.
 const HANDLES: usize = 1 << INDEX_BITS;
@@ -29,57 +25,12 @@ pub(crate) trait Kind: Send + 'static {
     type Opaque;
 }
 
-/// Value of the turn in a slot's word while no call is using the slot. The slot is free where its kind is
-/// [`FREE`].
-const IDLE: u64 = 0;
-/// Value of the turn in a slot's word while a call is using the slot.
-const BUSY: u64 = 1;
-/// Value of the kind in a free slot's word.
-const FREE: u64 = 0;
+/// Object of a handle; `None` in a free slot. Poisoned where a panic left the object half changed.
+type Object = Mutex<Option<Box<dyn Any + Send>>>;
 
-/// Makes a slot's word of the generation of its handle, the handle's kind, and its turn.
-const fn word(generation: u64, kind: u64, turn: u64) -> u64 {
-    generation << 3 | kind << 1 | turn
-}
-
-const fn generation_of(word: u64) -> u64 {
-    word >> 3
-}
-
-struct Slot {
-    /// The slot's [`word`]. While it is busy, only the call that made it busy changes it.
-    word: AtomicU64,
-    /// Object of the handle; `None` in a free slot. Poisoned where a panic left the object half changed.
-    object: Mutex<Option<Box<dyn Any + Send>>>,
-}
-
-static SLOTS: [Slot; HANDLES] =
-    [const { Slot { word: AtomicU64::new(word(0, FREE, IDLE)), object: Mutex::new(None) } }; HANDLES];
+static SLOTS: [Turns<Object>; HANDLES] = [const { Turns::new(Mutex::new(None)) }; HANDLES];
 /// Slot where the next search for a free slot begins.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
-
-/// A call's turn in a slot, which ends when this is dropped.
-struct Turn {
-    slot: &'static Slot,
-    /// Word that the slot gets when the turn ends.
-    next: u64,
-}
-
-impl Turn {
-    /// Begins a turn if the slot's word is `expected`; otherwise returns the word that was found.
-    fn begin(slot: &'static Slot, expected: u64, busy: u64, next: u64) -> Result<Self, u64> {
-        // Acquire: (turn) the call before has finished its work in this slot.
-        slot.word.compare_exchange(expected, busy, Ordering::Acquire, Ordering::Relaxed)?;
-        Ok(Self { slot, next })
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        // Release: (turn) the object's mutex is free again before the slot is.
-        self.slot.word.store(self.next, Ordering::Release);
-    }
-}
 
 /// Puts an object into a free slot, and returns its handle.
 ///
@@ -88,44 +39,29 @@ impl Drop for Turn {
 pub(crate) fn insert<T: Kind>(object: T) -> Result<*mut T::Opaque, Failure> {
     let start = NEXT.fetch_add(1, Ordering::Relaxed);
     for index in (0..HANDLES).map(|step| start.wrapping_add(step) % HANDLES) {
-        let slot = &SLOTS[index];
-        let found = slot.word.load(Ordering::Relaxed);
-        if found != word(generation_of(found), FREE, IDLE) {
-            continue;
-        }
-        let generation = generation_of(found) + 1;
-        let of_handle = |turn| word(generation, T::KIND, turn);
-        // Another thread may have taken the slot first.
-        let Ok(_turn) = Turn::begin(slot, found, of_handle(BUSY), of_handle(IDLE)) else { continue };
-        *slot.object.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(object));
-        let handle = usize::try_from(generation << INDEX_BITS).unwrap_or(usize::MAX) | index;
+        let lock = |object: &'static Object| object.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut turn) = SLOTS[index].occupy(T::KIND, lock) else { continue };
+        **turn.object() = Some(Box::new(object));
+        let handle = usize::try_from(turn.owner().generation << INDEX_BITS).unwrap_or(usize::MAX) | index;
         return Ok(std::ptr::without_provenance_mut(handle));
     }
     Err(Code::Limit.into())
 }
 
-/// The object of a handle, locked for one call.
-struct Place {
-    // Fields are dropped in this order: the mutex is free before the turn ends.
-    object: MutexGuard<'static, Option<Box<dyn Any + Send>>>,
-    turn: Turn,
-}
-
-/// Locks the object of a handle. With `poisoned_too` also where a panic left the object half changed.
-fn take<T: Kind>(handle: *mut T::Opaque, poisoned_too: bool) -> Result<Place, Failure> {
+/// Begins a call's turn with a handle, and locks the object by `lock`. Locking never waits: the call that had
+/// the turn before released the mutex first.
+fn begin<T: Kind, G>(
+    handle: *mut T::Opaque,
+    lock: impl FnOnce(&'static Object) -> G,
+) -> Result<Turn<'static, G>, Failure> {
     let handle = handle.addr() as u64;
-    let of_handle = |turn| word(handle >> INDEX_BITS, T::KIND, turn);
+    let owner = Owner { generation: handle >> INDEX_BITS, kind: T::KIND };
     // The index is masked, so it is within the table.
     let slot = &SLOTS[usize::try_from(handle).unwrap_or(0) % HANDLES];
-    let turn = Turn::begin(slot, of_handle(IDLE), of_handle(BUSY), of_handle(IDLE))
-        .map_err(|found| if found == of_handle(BUSY) { Code::Busy } else { Code::Handle })?;
-    // Locking never waits: the call that had the turn before released the mutex first.
-    let object = match slot.object.lock() {
-        Ok(object) => object,
-        Err(poisoned) if poisoned_too => poisoned.into_inner(),
-        Err(_) => return Err(Code::Internal.into()),
-    };
-    Ok(Place { object, turn })
+    slot.begin(owner, lock).map_err(|error| match error {
+        TurnError::Busy => Code::Busy.into(),
+        TurnError::Stale => Code::Handle.into(),
+    })
 }
 
 /// Calls `work` with the object of a handle.
@@ -133,19 +69,21 @@ pub(crate) fn with<T: Kind, R>(
     handle: *mut T::Opaque,
     work: impl FnOnce(&mut T) -> Result<R, Failure>,
 ) -> Result<R, Failure> {
-    let mut place = take::<T>(handle, false)?;
-    let object = place.object.as_mut().and_then(|object| object.downcast_mut()).ok_or(Code::Handle)?;
-    work(object)
+    let mut turn = begin::<T, _>(handle, Mutex::lock)?;
+    let object = turn.object().as_mut().map_err(|_| Code::Internal)?;
+    work(object.as_mut().and_then(|object| object.downcast_mut()).ok_or(Code::Handle)?)
 }
 
 /// Ends a handle, and returns its object.
 pub(crate) fn remove<T: Kind>(handle: *mut T::Opaque) -> Result<Box<T>, Failure> {
-    let mut place = take::<T>(handle, true)?;
-    let object = place.object.take().ok_or(Code::Handle)?;
-    // The object is gone, so the slot is free for the next one.
-    place.turn.slot.object.clear_poison();
-    place.turn.next = word(generation_of(place.turn.next), FREE, IDLE);
-    drop(place);
+    let mut turn = begin::<T, _>(handle, |object| {
+        let locked = object.lock().unwrap_or_else(PoisonError::into_inner);
+        // The object goes, also one that is half changed: the slot is free for the next one.
+        object.clear_poison();
+        locked
+    })?;
+    let object = turn.object().take().ok_or(Code::Handle)?;
+    turn.vacate();
     object.downcast().map_err(|_| Code::Handle.into())
 }
 
