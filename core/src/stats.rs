@@ -51,6 +51,8 @@ pub struct Stats {
     pub messages: u32,
     /// Senders that are connected.
     pub peers: u32,
+    /// Credit that senders have and have not used, of those that sent lately.
+    pub credit: u64,
     /// Sessions that are open.
     pub sessions: u32,
     /// Small messages that arrived.
@@ -165,6 +167,8 @@ pub struct SessionStats {
     pub class: u8,
     /// Slabs that the session holds.
     pub held_slabs: u32,
+    /// Requests for large messages of the session that have no end yet.
+    pub requests: u32,
     /// Messages delivered to the session.
     pub delivered_messages: u64,
     /// Bytes delivered to the session.
@@ -251,6 +255,8 @@ pub struct PeerStats {
     pub credit: u64,
     /// Messages of the sender that have no end yet.
     pub unfinished: u32,
+    /// Requests of the sender for large messages that have no end yet.
+    pub requests: u32,
     /// The sender's share of READs and bytes in flight.
     pub share: ShareStats,
 }

@@ -48,6 +48,11 @@ impl<P: GrantPolicy> Admission<P> {
         self.requests.of_peer(peer)
     }
 
+    /// Returns the requests for large messages of a session that have no end yet.
+    pub fn requests_of_session(&self, session: u32) -> u32 {
+        self.requests.of_session(session)
+    }
+
     /// Returns whether the peer may have another request for a session. `left`: records that are left for
     /// large messages.
     #[inline]

@@ -32,6 +32,11 @@ impl Requests {
         self.of_peers[peer as usize]
     }
 
+    /// Returns the session's requests that have no end yet.
+    pub fn of_session(&self, session: u32) -> u32 {
+        self.of_sessions[session as usize]
+    }
+
     /// Returns whether the peer may have another request for this session. `left`: records that are left for
     /// large messages.
     #[inline]

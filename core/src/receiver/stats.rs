@@ -30,6 +30,7 @@ impl<P: GrantPolicy> Receiver<P> {
             reads_wait_for: self.admission.waits_for(),
             messages: u32::try_from(self.messages.in_use()).unwrap_or(NONE),
             peers: self.registry.joined(),
+            credit: self.credit.total(),
             sessions: self.registry.open_count(),
             delivered_bytes: self.stats.delivered_bytes + self.delivery.delivered_bytes(),
             pressure: self.read_pressure(),
@@ -64,6 +65,7 @@ impl<P: GrantPolicy> Receiver<P> {
             app: registration.name,
             class: registration.class,
             held_slabs: self.escape.held_slabs(session),
+            requests: self.admission.requests_of_session(session),
             standstill: self.standstills.stats(session),
             delivered_messages: delivered.messages,
             delivered_bytes: delivered.bytes,
@@ -101,6 +103,7 @@ impl<P: GrantPolicy> Receiver<P> {
             arrived: self.credit.arrived(peer),
             credit: self.credit.outstanding(peer),
             unfinished: self.outbox.unfinished(peer),
+            requests: self.admission.requests(peer),
             share: self.admission.share(peer, self.stall_free_ns(now_ns)),
         })
     }

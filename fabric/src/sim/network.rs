@@ -96,6 +96,11 @@ impl Network {
         self.world().device(nic.0).reads
     }
 
+    /// Returns the entries of a NIC's SRQ that were posted and whose completions were not polled.
+    pub fn entries_posted(&self, nic: NicId) -> u32 {
+        self.world().device(nic.0).srq_used
+    }
+
     /// Returns the handles of a NIC's connections that stand, or are being set up.
     pub fn connections(&self, nic: NicId) -> Vec<Qp> {
         self.world().device(nic.0).standing()

@@ -75,6 +75,12 @@ impl Checker for Credit {
         // Beyond the budget each idle sender has one, and a sender that does not answer a recall what it had:
         // which does not come where nobody stops.
         let all: u64 = look.peers.iter().map(|peer| peer.credit).sum();
+        if stats.credit > all {
+            return Err(format!(
+                "{} credit is counted, and senders have {all}: {:?}",
+                stats.credit, look.peers
+            ));
+        }
         if self.is_fast && all > u64::from(self.entries + stats.peers) {
             let (entries, peers) = (self.entries, stats.peers);
             return Err(format!(

@@ -27,6 +27,12 @@ impl Checker for Drained {
             ("slabs that took escape memory", escape.spilled_now),
             ("suspended sessions", escape.suspended_sessions),
         ];
+        if let Some(peer) = look.peers.iter().find(|peer| peer.unfinished + peer.requests > 0) {
+            return Err(format!("messages of a sender are left: {peer:?}"));
+        }
+        if let Some(session) = look.sessions.iter().find(|session| session.requests + session.backlog > 0) {
+            return Err(format!("messages of a session are left: {session:?}"));
+        }
         match left.iter().find(|(_, count)| *count > 0) {
             Some((what, count)) => Err(format!("{count} {what} are left")),
             None if stats.pressure != Pressure::Ok => Err(format!("the pressure is {:?}", stats.pressure)),

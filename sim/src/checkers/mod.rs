@@ -52,6 +52,8 @@ pub struct Look<'a> {
     pub nic: &'a Counters,
     /// READs that the receiver's NIC has under way.
     pub nic_reads: u32,
+    /// Entries of the receive queue that the receiver's NIC has.
+    pub nic_entries: u32,
     /// Connections that senders made.
     pub connections: u64,
     /// Connections that senders ended because the receiver sent nothing for too long.

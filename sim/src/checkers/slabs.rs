@@ -28,6 +28,10 @@ impl Checker for Slabs {
         if pool_slabs != self.pool_slabs || retired_slabs > 0 {
             return Err(format!("of {} slabs there are {stats:?}", self.pool_slabs));
         }
+        if posted_slabs != look.nic_entries {
+            let has = look.nic_entries;
+            return Err(format!("the NIC has {has} entries, and {posted_slabs} slabs are posted: {stats:?}"));
+        }
         // A straggler that was replaced is out of the budget, and its stand-in from escape memory is in it.
         let counted = free_slabs + posted_slabs + small_held_slabs + read_slabs + quarantined_slabs;
         let stand_ins = escape.memory_used.checked_sub(escape.copied_now + escape.spilled_now);

@@ -136,6 +136,7 @@ mod tests {
             app: AppName::new("store").unwrap(),
             class: 1,
             held_slabs: 2,
+            requests: 0,
             delivered_messages: 3,
             delivered_bytes: 4,
             bytes_per_ms: 5,
@@ -163,6 +164,7 @@ mod tests {
             arrived: 0,
             credit: 0,
             unfinished: 0,
+            requests: 0,
             share: ShareStats::default(),
         };
         numbers.iter().map(|&number| (number, stats)).collect()
@@ -226,6 +228,7 @@ mod tests {
             app,
             class: u8::MAX,
             held_slabs: u32::MAX,
+            requests: 0,
             delivered_messages: u64::MAX,
             delivered_bytes: u64::MAX,
             bytes_per_ms: u64::MAX,
@@ -250,6 +253,7 @@ mod tests {
             arrived: u64::MAX,
             credit: u64::MAX,
             unfinished: u32::MAX,
+            requests: 0,
             share: ShareStats {
                 reads: u32::MAX,
                 reads_max: u32::MAX,
@@ -288,6 +292,7 @@ mod tests {
             arrived: 1,
             credit: 2,
             unfinished: 3,
+            requests: 0,
             share: ShareStats {
                 reads: 5,
                 reads_max: 4,
