@@ -2,6 +2,7 @@
 //! tag and the word's place.
 
 use crate::event::{CHEAT, MessageName};
+use jet_wire::message::{SMALL_USER_HEADER_MAX, USER_HEADER_MAX};
 
 /// Bytes of a word.
 const WORD: usize = 8;
@@ -23,6 +24,29 @@ pub fn find_damage(message: MessageName, offset: u64, bytes: &[u8]) -> Option<us
     payload.write(0, &mut memory);
     let is_elsewhere = memory.windows(bytes.len()).any(|stretch| stretch == bytes);
     (!is_elsewhere).then_some(damage)
+}
+
+/// Bytes of the user header of a message, at most: where it is a small one, and where it is a large one.
+const USER_HEADER_BYTES: [usize; 2] = [SMALL_USER_HEADER_MAX, USER_HEADER_MAX];
+
+/// Writes a message's user header to the front of `place`, and returns it. Each byte follows from the message
+/// and from the header's length, which is at least 1.
+pub fn user_header(message: MessageName, large: bool, place: &mut [u8; USER_HEADER_MAX]) -> &[u8] {
+    let most = USER_HEADER_BYTES[usize::from(large)] as u64;
+    // Mostly a short one.
+    let length = match message.sequence % 8 {
+        0 => 1 + message.sequence / 8 % most,
+        _ => 8,
+    };
+    let header = &mut place[..usize::try_from(length).expect("it is short")];
+    Payload::of(message.sender, message.sequence ^ length << 32).write(0, header);
+    header
+}
+
+/// Returns whether a user header is the message's. That of a cheat may be anything.
+pub fn is_user_header(message: MessageName, header: &[u8]) -> bool {
+    let of_length = Payload::of(message.sender, message.sequence ^ (header.len() as u64) << 32);
+    message.is_of_cheat() || (!header.is_empty() && of_length.find_damage(0, header).is_none())
 }
 
 /// Payload of one message.

@@ -2,16 +2,18 @@
 
 use crate::event::{Event, MessageName};
 use crate::observer::Observer;
-use crate::payload::Payload;
+use crate::payload::{Payload, user_header};
 use crate::receiver::ADDRESS;
 use crate::scenario::{Scenario, SenderPlan};
 use fastrand::Rng;
-use jet_client::send::{Driver, NicSource, ProtocolStats, RetryPolicy, SendConnectError, SenderOptions};
+use jet_client::send::{
+    Driver, NicSource, ProtocolOptions, ProtocolStats, RetryPolicy, SendConnectError, SenderOptions,
+};
 use jet_fabric::Address;
 use jet_fabric::nic::Nic;
 use jet_fabric::sim::{Network, NicId, Posted};
 use jet_wire::SLAB_BYTES;
-use jet_wire::message::{ByeReason, FromSender, parse_from_sender};
+use jet_wire::message::{ByeReason, FromSender, USER_HEADER_MAX, parse_from_sender};
 use std::cell::Cell;
 use std::error::Error;
 use std::io;
@@ -257,29 +259,31 @@ impl SenderProcess {
         }
         let tag = self.sent + 1;
         let payload = Payload::of(self.id, tag);
+        let message = MessageName { sender: self.id, sequence: tag };
+        let place = &mut [0; USER_HEADER_MAX];
+        let header = user_header(message, large, place);
         let clock_ns = self.clock_ns(now_ns);
         let taken = if large {
             let Ok(mut buffer) = self.driver.buffer(bytes) else { return self.put_off(large, bytes) };
             payload.write(0, &mut buffer);
-            let sent = self.driver.send(clock_ns, tag, &tag.to_le_bytes(), buffer, bytes, self.plan.class);
+            let sent = self.driver.send(clock_ns, tag, header, buffer, bytes, self.plan.class);
             sent.map_err(|(error, _)| error)
         } else {
             payload.write(0, &mut self.small[..bytes]);
-            self.driver.send_small(clock_ns, tag, &tag.to_le_bytes(), &self.small[..bytes])
+            self.driver.send_small(clock_ns, tag, header, &self.small[..bytes])
         };
         match taken {
             Ok(ticket) => {
                 assert_eq!(ticket.0, tag, "a sender's sequence numbers count up");
                 (self.sent, self.open) = (tag, self.open + 1);
                 self.open_large += u32::from(large);
-                let message = MessageName { sender: self.id, sequence: tag };
                 let event = Event::Submitted { message, app: self.app, bytes: bytes as u64, large };
                 observer.note(now_ns, &event);
                 true
             }
             Err(error) => {
                 if !error.is_would_block() {
-                    observer.fail("sender", format!("{message} was refused: {error}", message = tag));
+                    observer.fail("sender", format!("{message} was refused: {error}"));
                 }
                 self.put_off(large, bytes)
             }

@@ -86,13 +86,21 @@ impl ApplicationProcess {
     /// Forgets its session. Returns what it was reading: its I/O may go on.
     pub fn close(&mut self) -> Vec<Ghost> {
         let Some(session) = self.session.take().filter(|_| !self.is_wild) else { return Vec::new() };
-        let ghost = |reading: &Reading| {
+        let ghosts = |reading: &Reading| {
             let Reading { run, place, name: message, .. } = *reading;
             let (memory, from) = session.place(&run, place)?;
-            let (bytes, offset) = (run.bytes as usize, run.offset);
-            Some(Ghost { life: self.life, message, memory: Arc::clone(memory), from, bytes, offset })
+            let stretches = reading.rest().into_iter().filter(|(first, end)| first < end);
+            let life = self.life;
+            Some(stretches.map(move |(first, end)| Ghost {
+                life,
+                message,
+                memory: Arc::clone(memory),
+                from: from + first,
+                bytes: end - first,
+                offset: run.offset + first as u64,
+            }))
         };
-        session.reading.iter().filter_map(ghost).collect()
+        session.reading.iter().filter_map(ghosts).flatten().collect()
     }
 
     /// Returns whether it waits to be woken though there is something for it.

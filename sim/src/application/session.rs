@@ -38,6 +38,20 @@ pub struct Reading {
     pub delivery: u32,
     /// Whether the message is rejected at the end of this run.
     pub fails: bool,
+    /// First of the slices that were read and given back before the end, and the one behind them.
+    pub early: (u16, u16),
+}
+
+impl Reading {
+    /// Returns the stretches of the run that are read at the end: the first byte of each, and the one behind.
+    pub fn rest(&self) -> [(usize, usize); 2] {
+        let bytes = self.run.bytes as usize;
+        let at = |slice: u16| (usize::from(slice) * SLAB_BYTES).min(bytes);
+        match self.early {
+            (_, 0) => [(0, bytes), (bytes, bytes)],
+            (first, end) => [(0, at(first)), (at(end), bytes)],
+        }
+    }
 }
 
 /// What the application knows of a message number.
@@ -84,6 +98,8 @@ pub struct Session {
     pub pool: Arc<SharedMemory>,
     pub escape: Option<Arc<SharedMemory>>,
     pub messages: Vec<Message>,
+    /// Generation of the last run in each slot.
+    pub slots: Vec<Option<u16>>,
     /// Messages that began to arrive.
     pub begun: u32,
     /// Open messages in the order in which they began to arrive.
@@ -98,8 +114,10 @@ impl Session {
     pub fn new(opened: Opened) -> Self {
         let Opened { ticket, end, segment, pool, escape } = opened;
         let messages = vec![Message::UNUSED; end.shape().messages as usize];
+        let slots = vec![None; end.shape().slots as usize];
         Self {
             ticket,
+            slots,
             end,
             segment,
             pool,

@@ -4,10 +4,11 @@
 use super::session::{Message, Reading, Run, Session};
 use crate::event::{Event, Life, MessageName};
 use crate::observer::Observer;
-use crate::payload::find_damage;
+use crate::payload::{find_damage, is_user_header};
 use crate::scenario::{ApplicationPlan, Habit};
 use fastrand::Rng;
-use jet_wire::segment::{Delivery, delivery_flags, delivery_kind};
+use jet_wire::SLAB_BYTES;
+use jet_wire::segment::{DELIVERY_USER_HEADER_MAX, Delivery, delivery_flags, delivery_kind};
 
 /// Of a thousand writes to a disk, how many fail, and how many are late.
 const FAILS_PERMILLE: u32 = 4;
@@ -64,6 +65,9 @@ impl Worker<'_> {
             if message.is_open {
                 return self.fail(format!("number {} begins while it is in use", delivery.message));
             }
+            if message.delivery > 0 && message.generation == delivery.message_generation() {
+                return self.fail(format!("number {} begins again, with its generation", delivery.message));
+            }
             session.begun += 1;
             *message = Message {
                 delivery: session.begun,
@@ -83,6 +87,7 @@ impl Worker<'_> {
                 self.fail(format!("message {sequence} came with the tag {tag}"));
             }
             session.order.push_back(delivery.message);
+            self.check_user_header(session, delivery);
         }
         let message = &mut session.messages[delivery.message as usize];
         if message.generation != delivery.message_generation() {
@@ -100,6 +105,12 @@ impl Worker<'_> {
         message.complete = last;
         let is_open = message.is_open;
         let generation = delivery.slot_generation();
+        let Some(before) = session.slots.get_mut(delivery.slot as usize) else {
+            return self.fail(format!("slot {} is beyond the segment's", delivery.slot));
+        };
+        if before.replace(generation) == Some(generation) {
+            return self.fail(format!("slot {} has another run, with its generation", delivery.slot));
+        }
         let run = Run { slot: delivery.slot, generation, message: delivery.message, offset, bytes };
         if is_open {
             message.waiting.push_back(run);
@@ -121,6 +132,20 @@ impl Worker<'_> {
             redelivered,
         };
         self.note(&event);
+    }
+
+    /// Compares the user header of a message that begins to arrive.
+    fn check_user_header(&mut self, session: &Session, delivery: &Delivery) {
+        let name = MessageName { sender: delivery.sender, sequence: delivery.sequence };
+        let bytes = usize::from(delivery.user_header_bytes);
+        let long = session.end.read_user_header(delivery.message);
+        let header = match &long {
+            Some(long) if bytes > DELIVERY_USER_HEADER_MAX => long.get(..bytes),
+            _ => delivery.user_header.get(..bytes),
+        };
+        if !header.is_some_and(|header| is_user_header(name, header)) {
+            self.fail(format!("{name} came with another user header, of {bytes} bytes"));
+        }
     }
 
     fn take_withdrawal(&mut self, session: &mut Session, delivery: &Delivery) {
@@ -185,12 +210,47 @@ impl Worker<'_> {
                 0 => self.now_ns,
                 _ => self.now_ns + self.random.u64(span_ns / 2..=span_ns),
             };
-            let reading = Reading { until_ns, run, place, name, delivery, fails };
+            let mut reading = Reading { until_ns, run, place, name, delivery, fails, early: (0, 0) };
             if span_ns == 0 {
                 self.read(session, reading);
             } else {
+                self.read_early(session, &mut reading);
                 session.reading.push(reading);
             }
+        }
+    }
+
+    /// Now and then reads some slices of a run at once, and gives them back before the others.
+    fn read_early(&mut self, session: &mut Session, reading: &mut Reading) {
+        let slices = reading.run.slices();
+        if slices < 2 || self.random.u8(..8) > 0 {
+            return;
+        }
+        let first = self.random.u16(..slices);
+        let end = self.random.u16(first + 1..=slices);
+        if (first, end) == (0, slices) {
+            return;
+        }
+        let bytes = reading.run.bytes as usize;
+        let at = |slice: u16| (usize::from(slice) * SLAB_BYTES).min(bytes);
+        self.check_bytes(session, reading, (at(first), at(end)));
+        session.give_back(&reading.run, first, end - first);
+        reading.early = (first, end);
+    }
+
+    /// Compares a stretch of a run's bytes, from the first one to the one behind the last.
+    fn check_bytes(&mut self, session: &Session, reading: &Reading, (first, end): (usize, usize)) {
+        let Reading { run, place, name, .. } = *reading;
+        let offset = run.offset + first as u64;
+        match session.bytes(&run, place).map(|bytes| find_damage(name, offset, &bytes[first..end])) {
+            Some(None) => {}
+            Some(Some(at)) => {
+                let bytes = end - first;
+                self.fail(format!(
+                    "{name}: of {bytes} bytes from {offset} the word at {at} is wrong, {place:?}"
+                ));
+            }
+            None => self.fail(format!("{name}: {place:?} is outside of the memory")),
         }
     }
 
@@ -209,30 +269,24 @@ impl Worker<'_> {
 
     /// Reads a run's bytes and gives them back. The message's last run ends the message.
     fn read(&mut self, session: &mut Session, reading: Reading) {
-        let Reading { run, place, name, delivery, fails, .. } = reading;
+        let Reading { run, place, name, delivery, fails, early, .. } = reading;
         let message = &mut session.messages[run.message as usize];
         let is_open = message.is_open && message.delivery == delivery;
         message.read += if is_open { u64::from(run.bytes) } else { 0 };
         let ends = is_open && message.complete && message.read == message.whole_bytes;
-        match session.bytes(&run, place).map(|bytes| find_damage(name, run.offset, bytes)) {
-            Some(None) => {}
-            Some(Some(at)) => {
-                let (offset, bytes) = (run.offset, run.bytes);
-                self.fail(format!(
-                    "{name}: of {bytes} bytes from {offset} the word at {at} is wrong, {place:?}"
-                ));
-            }
-            None => self.fail(format!("{name}: {place:?} is outside of the memory")),
+        for stretch in reading.rest().into_iter().filter(|(first, end)| first < end || run.bytes == 0) {
+            self.check_bytes(session, &reading, stretch);
         }
         if let Some(word) = session.end.slot(run.slot) {
             word.unpin(run.generation);
         }
         let slices = run.slices();
-        let split = if slices > 1 && self.random.u8(..8) == 0 { self.random.u16(1..slices) } else { slices };
-        if split < slices {
-            session.give_back(&run, split, slices - split);
+        let is_split = early.1 == 0 && slices > 1 && self.random.u8(..8) == 0;
+        let split = if is_split { self.random.u16(1..slices) } else { slices };
+        let (first, end) = if early.1 > 0 { early } else { (split, split) };
+        for (first, end) in [(end, slices), (0, first)].into_iter().filter(|(first, end)| first < end) {
+            session.give_back(&run, first, end - first);
         }
-        session.give_back(&run, 0, split);
         let (life, bytes, escaped) = (self.life, run.bytes, place.escaped);
         self.note(&Event::Read { life, message: name, delivery, bytes, escaped });
         let code = if fails { REJECTION } else { 0 };
