@@ -2,7 +2,8 @@
 //!
 //! A message that is sent again, because its connection was lost or its end passes, keeps its number and not
 //! its place. So the order is that of the SENDs: what arrives at one life of an application must be some of
-//! the SENDs of small messages of one sender, in their order.
+//! the SENDs of small messages of one sender, in their order. A message is sent for the first time after the
+//! small ones that were submitted before it.
 
 use super::Checker;
 use crate::event::{Event, Life, MessageName};
@@ -16,19 +17,29 @@ struct Sends {
     first: Vec<u64>,
     /// Numbers of the further SENDs of a message.
     again: BTreeMap<u64, Vec<u64>>,
+    /// Greatest number of a message that was sent.
+    latest: u64,
 }
 
 impl Sends {
-    fn add(&mut self, sequence: u64) {
+    /// Adds a SEND.
+    ///
+    /// # Errors
+    /// It is the message's first one, and a later message was sent before.
+    fn add(&mut self, sequence: u64) -> Result<(), String> {
         self.count += 1;
         let at = usize::try_from(sequence).expect("messages are few");
         if self.first.len() <= at {
             self.first.resize((at + 1).next_power_of_two(), 0);
         }
         match self.first[at] {
-            0 => self.first[at] = self.count,
+            0 if sequence < self.latest => {
+                return Err(format!("message {sequence} was sent after message {}", self.latest));
+            }
+            0 => (self.first[at], self.latest) = (self.count, sequence),
             _ => self.again.entry(sequence).or_default().push(self.count),
         }
+        Ok(())
     }
 
     /// Returns the number of a message's first SEND behind another one.
@@ -58,7 +69,7 @@ impl Checker for Order {
                 self.large.insert(message);
             }
             Event::Sent { message, .. } if !self.large.contains(&message) => {
-                self.sends.entry(message.sender).or_default().add(message.sequence);
+                return self.sends.entry(message.sender).or_default().add(message.sequence);
             }
             Event::Delivered { life, message, first: true, .. }
                 if !self.large.contains(&message) && !message.is_of_cheat() =>
