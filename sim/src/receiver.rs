@@ -18,6 +18,7 @@ use jet_wire::message::hello::AppName;
 use jet_wire::segment::{AppEnd, SegmentLayout, SegmentShape, app_end, daemon_end};
 use std::error::Error;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Address that the receiver listens on.
 pub const ADDRESS: &str = "receiver:7450";
@@ -66,6 +67,8 @@ pub struct ReceiverProcess {
     pub nic: NicId,
     /// Sessions whose applications are gone, and of which the driver was not told.
     pub gone: Vec<SessionTicket>,
+    /// Whether its NIC is to mark congestion. Only one thread uses it.
+    marks: Arc<AtomicBool>,
     /// Nanoseconds by which its clock is ahead of the simulation's.
     ahead_ns: u64,
     pool: Arc<SharedMemory>,
@@ -113,13 +116,15 @@ impl ReceiverProcess {
         };
         nic.listen(&Address::Rdma(ADDRESS.to_owned()))?;
         let receiver = Receiver::new(config, incarnation).map_err(|error| error.to_string())?;
+        let marks = Arc::new(AtomicBool::new(false));
+        let marks_now = Arc::clone(&marks);
         let jobs = (config.copies_max + config.reads_max) as usize;
         let parts = Parts {
             nic,
             pool: PoolMemory { pool: Arc::clone(&pool), headers, pool_key, headers_key },
             escape: region,
             workers: Workers::stepped(jobs)?,
-            congestion: Box::new(|_| ()),
+            congestion: Box::new(move |on| marks_now.store(on, Ordering::Relaxed)),
         };
         let mut driver = Driver::new(receiver, parts);
         driver.start(now_ns);
@@ -130,6 +135,7 @@ impl ReceiverProcess {
             driver,
             nic: id,
             gone: Vec::new(),
+            marks,
             ahead_ns: 0,
             pool,
             escape,
@@ -233,6 +239,11 @@ impl ReceiverProcess {
     pub fn sessions(&self) -> impl Iterator<Item = SessionStats> {
         let receiver = self.driver.receiver();
         (0..self.sessions_max).filter_map(|session| receiver.session_stats(SessionId(session)))
+    }
+
+    /// Returns whether its NIC is to mark congestion.
+    pub fn marks_congestion(&self) -> bool {
+        self.marks.load(Ordering::Relaxed)
     }
 
     /// Returns the receiver's statistics.

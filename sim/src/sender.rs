@@ -54,6 +54,36 @@ impl NicSource for Nics {
     }
 }
 
+/// How a sender's window was when the sender ran last.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    clock_ns: u64,
+    connections: u64,
+    signals: u64,
+    permille: u32,
+}
+
+impl Pace {
+    /// Notes how the window is now.
+    ///
+    /// # Errors
+    /// A signal did not halve it, or it grew by more than the steps that were due.
+    fn note(&mut self, clock_ns: u64, driver: &Driver) -> Result<(), String> {
+        let (stats, permille) = (driver.stats(), driver.window_permille());
+        let (connections, signals) = (stats.connections, stats.window.signals);
+        let now = Self { clock_ns, connections, signals, permille };
+        let before = std::mem::replace(self, now);
+        let options = ProtocolOptions::default();
+        let steps = (clock_ns - before.clock_ns) / options.recovery_interval_ns + 1;
+        let grown = u64::from(options.recovery_permille) * steps + u64::from(before.permille);
+        let most = if signals > before.signals { (grown / 2).clamp(1, 500) } else { grown };
+        if connections == before.connections && u64::from(permille) > most {
+            return Err(format!("its window grew: {before:?}, {now:?}"));
+        }
+        Ok(())
+    }
+}
+
 /// A process of a sender.
 pub struct SenderProcess {
     driver: Driver,
@@ -73,6 +103,7 @@ pub struct SenderProcess {
     open_large: u32,
     /// Whether it was told to close its connection.
     is_leaving: bool,
+    pace: Pace,
     /// Length of the message that found no room.
     next: Cell<Option<(bool, usize)>>,
 }
@@ -122,6 +153,7 @@ impl SenderProcess {
             open: 0,
             open_large: 0,
             is_leaving: false,
+            pace: Pace { permille: 1000, ..Pace::default() },
             next: Cell::new(None),
         })
     }
@@ -202,7 +234,11 @@ impl SenderProcess {
     }
 
     fn drive(&mut self, now_ns: u64, observer: &mut Observer) {
-        self.driver.drive(self.clock_ns(now_ns));
+        let clock_ns = self.clock_ns(now_ns);
+        self.driver.drive(clock_ns);
+        if let Err(what) = self.pace.note(clock_ns, &self.driver) {
+            observer.fail("congestion", format!("sender {:x}: {what}", self.id));
+        }
         if let Some(reason) = self.driver.farewell()
             && !matches!(reason, ByeReason::Draining | ByeReason::Unresponsive)
         {

@@ -220,7 +220,8 @@ impl Simulation {
             && stats.quarantined_slabs == 0
             && stats.escape.memory_used == 0
             && stats.escape.copies_in_flight == 0
-            && stats.in_flight_bytes == 0;
+            && stats.in_flight_bytes == 0
+            && !process.marks_congestion();
         // A window grows again with time.
         let windows_are_full = self.senders.iter().all(|sender| sender.process.window_permille() == 1000);
         is_empty && windows_are_full && stats.pressure == jet_escape::Pressure::Ok
