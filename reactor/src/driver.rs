@@ -184,6 +184,11 @@ impl<N: Nic, A: Application> Driver<N, A> {
         self.handler.workers.step()
     }
 
+    /// Returns whether workers have ended a job and the driver has not taken its end.
+    pub fn any_job_done(&self) -> bool {
+        self.handler.workers.any_done()
+    }
+
     /// Takes [`Self::prepare_sleep`] back: applications need not wake the caller any more.
     pub fn wake_up(&mut self) {
         self.handler.sessions.wake_up();

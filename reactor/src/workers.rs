@@ -184,12 +184,12 @@ impl Workers {
 
     /// Makes workers without threads: their jobs wait until the caller carries them out with [`Self::step`].
     /// A simulator does so, which decides how long a job takes. They have room for `capacity` jobs whose ends
-    /// were not taken.
+    /// were not taken. `bell` is called as those of [`Self::start`] call theirs.
     ///
     /// # Errors
     /// The system's error where the handler of SIGBUS cannot be set up.
-    pub fn stepped(capacity: usize) -> io::Result<Self> {
-        let mut workers = Self::start(0, capacity, || ())?;
+    pub fn stepped(capacity: usize, bell: impl Fn() + Send + Sync + 'static) -> io::Result<Self> {
+        let mut workers = Self::start(0, capacity, bell)?;
         workers.is_stepped = true;
         Ok(workers)
     }
@@ -200,6 +200,7 @@ impl Workers {
         let any = job.is_some();
         if let Some(job) = job {
             self.shared.put_done(job.carry_out());
+            self.shared.ring();
         }
         any
     }
@@ -244,6 +245,11 @@ impl Workers {
         let done = self.shared.done.pop()?;
         self.under_way -= 1;
         Some(done)
+    }
+
+    /// Returns whether the end of a job can be taken.
+    pub fn any_done(&self) -> bool {
+        self.under_way > 0 && !self.shared.done.is_empty()
     }
 
     /// Arms the bell: it rings for the next job that is done. To be called as the last thing before sleeping

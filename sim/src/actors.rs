@@ -14,6 +14,8 @@ pub struct ReceiverActor {
     pub process: Option<ReceiverProcess>,
     /// Time at which it runs next, or is started.
     pub at_ns: u64,
+    /// Whether it found nothing to do, and is about to sleep.
+    pub is_tired: bool,
     /// Whether it sleeps until it is woken, or until that time.
     pub is_asleep: bool,
     /// Time at which a job of its workers ends.
@@ -35,6 +37,7 @@ impl ReceiverActor {
     pub const NEW: Self = Self {
         process: None,
         at_ns: 0,
+        is_tired: false,
         is_asleep: false,
         job_ns: NEVER,
         incarnation: 0,

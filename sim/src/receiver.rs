@@ -69,6 +69,8 @@ pub struct ReceiverProcess {
     pub gone: Vec<SessionTicket>,
     /// Whether its NIC is to mark congestion. Only one thread uses it.
     marks: Arc<AtomicBool>,
+    /// Whether its workers rang since that was asked.
+    rang: Arc<AtomicBool>,
     /// Nanoseconds by which its clock is ahead of the simulation's.
     ahead_ns: u64,
     pool: Arc<SharedMemory>,
@@ -118,12 +120,14 @@ impl ReceiverProcess {
         let receiver = Receiver::new(config, incarnation).map_err(|error| error.to_string())?;
         let marks = Arc::new(AtomicBool::new(false));
         let marks_now = Arc::clone(&marks);
+        let rang = Arc::new(AtomicBool::new(false));
+        let rings = Arc::clone(&rang);
         let jobs = (config.copies_max + config.reads_max) as usize;
         let parts = Parts {
             nic,
             pool: PoolMemory { pool: Arc::clone(&pool), headers, pool_key, headers_key },
             escape: region,
-            workers: Workers::stepped(jobs)?,
+            workers: Workers::stepped(jobs, move || rings.store(true, Ordering::Relaxed))?,
             congestion: Box::new(move |on| marks_now.store(on, Ordering::Relaxed)),
         };
         let mut driver = Driver::new(receiver, parts);
@@ -136,6 +140,7 @@ impl ReceiverProcess {
             nic: id,
             gone: Vec::new(),
             marks,
+            rang,
             ahead_ns: 0,
             pool,
             escape,
@@ -239,6 +244,12 @@ impl ReceiverProcess {
     pub fn sessions(&self) -> impl Iterator<Item = SessionStats> {
         let receiver = self.driver.receiver();
         (0..self.sessions_max).filter_map(|session| receiver.session_stats(SessionId(session)))
+    }
+
+    /// Carries out a job of its workers. Returns whether there was one, and whether they rang.
+    pub fn step_workers(&mut self) -> (bool, bool) {
+        let any = self.driver.step_workers();
+        (any, self.rang.swap(false, Ordering::Relaxed))
     }
 
     /// Returns whether its NIC is to mark congestion.

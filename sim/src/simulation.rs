@@ -369,11 +369,28 @@ impl Simulation {
             observer.note(now_ns, &Event::ReceiverBegan { nic: started.nic });
             receiver.process = Some(started);
             receiver.at_ns = now_ns + turn_ns;
-            receiver.is_asleep = false;
+            (receiver.is_tired, receiver.is_asleep) = (false, false);
             return Ok(());
         };
         if receiver.job_ns <= now_ns {
-            receiver.job_ns = if process.driver.step_workers() { now_ns + job_ns } else { NEVER };
+            let (any, rang) = process.step_workers();
+            receiver.job_ns = if any { now_ns + job_ns } else { NEVER };
+            if receiver.at_ns > now_ns {
+                if rang {
+                    self.wake_receiver();
+                }
+                return Ok(());
+            }
+        }
+        // Others may have done something since it found nothing: then it must not sleep.
+        if std::mem::take(&mut receiver.is_tired)
+            && !receiver.was_commanded
+            && process.gone.is_empty()
+            && let Some(span_ns) = process.sleep(now_ns)
+        {
+            receiver.is_asleep = true;
+            receiver.at_ns = span_ns.map_or(NEVER, |span_ns| now_ns + span_ns);
+            return Ok(());
         }
         let late_ns = std::mem::take(&mut receiver.late_ns);
         if late_ns > 0 {
@@ -392,9 +409,8 @@ impl Simulation {
         }
         if worked {
             receiver.job_ns = receiver.job_ns.min(now_ns + job_ns);
-        } else if let Some(span_ns) = process.sleep(now_ns) {
-            receiver.is_asleep = true;
-            receiver.at_ns = span_ns.map_or(NEVER, |span_ns| now_ns + span_ns);
+        } else {
+            receiver.is_tired = true;
         }
         if looks {
             self.look(false);

@@ -60,6 +60,9 @@ impl Simulation {
         {
             observer.fail("wake-up", "the receiver sleeps, and its NIC has something for it".to_owned());
         }
+        if receiver_sleeps && receiver.process.as_ref().is_some_and(|process| process.driver.any_job_done()) {
+            observer.fail("wake-up", "the receiver sleeps, and its workers have ended a job".to_owned());
+        }
         for sender in senders.iter_mut() {
             if sender.has_begun && sender.at_ns > soon_ns && network.has_work(sender.process.nic()) {
                 let id = sender.process.id();
