@@ -129,6 +129,8 @@ pub enum Event {
         message: MessageName,
         /// Its end.
         status: AckStatus,
+        /// Whether its sender tries ends that may pass again, for longer than faults last.
+        retries: bool,
     },
     /// A run was delivered to an application.
     Delivered {

@@ -270,7 +270,8 @@ impl SenderProcess {
             self.open -= 1;
             self.open_large -= u32::from(ended.buffer.is_some());
             let message = MessageName { sender: self.id, sequence: ended.ticket.0 };
-            observer.note(now_ns, &Event::Ended { message, status: ended.status });
+            let (status, retries) = (ended.status, self.plan.retries);
+            observer.note(now_ns, &Event::Ended { message, status, retries });
         }
     }
 

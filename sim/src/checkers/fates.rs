@@ -197,7 +197,14 @@ impl Checker for Fates {
                 }
                 known.consumed = true;
             }
-            Event::Ended { message, status } => self.end_of(message, status)?,
+            Event::Ended { message, status, retries } => {
+                self.end_of(message, status)?;
+                if retries && matches!(status, AckStatus::Busy | AckStatus::AppGone | AckStatus::Draining) {
+                    return Err(format!(
+                        "{message} ended {status:?} in calm, after it was sent again and again"
+                    ));
+                }
+            }
             Event::SenderLost { sender } => {
                 self.open.remove_sender(sender);
             }
