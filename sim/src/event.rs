@@ -7,6 +7,9 @@ use std::fmt;
 /// Bit that the identities of cheats have, and of no other sender: the low 16 bits of an identity count.
 pub const CHEAT: u64 = 1 << 15;
 
+/// Upper half of the numbers of those messages of cheats whose checksums are wrong.
+pub const WRONG_CHECKSUM: u64 = 0x5a5a_5a5a << 32;
+
 /// Name of a message: its sender's identity, and the number that the sender gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageName {

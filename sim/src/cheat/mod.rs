@@ -7,7 +7,7 @@ mod plan;
 
 pub use plan::{Cheat, CheatPlan};
 
-use crate::event::{CHEAT, Event};
+use crate::event::{CHEAT, Event, WRONG_CHECKSUM};
 use crate::observer::Observer;
 use crate::payload::{CHEAT_BYTES, Payload};
 use crate::receiver::ADDRESS;
@@ -67,6 +67,8 @@ pub struct CheatProcess {
     /// Low bits of its identities: each connection has one of its own.
     number: u64,
     sequence: u64,
+    /// Whether the next message is to be changed: then its checksum may be left out.
+    is_scrambling: bool,
     /// Last header that it sent, and the bytes of its payload.
     last: Option<(HeaderBytes, u32)>,
     is_calm: bool,
@@ -105,6 +107,7 @@ impl CheatProcess {
             connection: Connection::None,
             number,
             sequence: 0,
+            is_scrambling: false,
             last: None,
             is_calm: false,
         };
@@ -305,11 +308,19 @@ impl CheatProcess {
         }
     }
 
+    /// Returns the checksum of the next message, which is a wrong one where there is one, and the message's
+    /// number, which says so.
+    fn checksum(&mut self) -> (Option<u32>, u64) {
+        let is_wrong = self.random.u8(..4) == 0 && !self.is_scrambling;
+        let crc32c = is_wrong.then(|| self.random.u32(..));
+        (crc32c, if is_wrong { self.sequence | WRONG_CHECKSUM } else { self.sequence })
+    }
+
     fn small(&mut self) -> (HeaderBytes, u32) {
         self.sequence += 1;
         let payload_bytes = self.random.u32(..=SLAB_BYTES_U32);
-        let (sequence, tag) = (self.sequence, self.sequence);
-        let crc32c = (self.random.u8(..4) == 0).then(|| self.random.u32(..));
+        let (crc32c, sequence) = self.checksum();
+        let tag = sequence;
         let header = SmallHeader::encode(&SmallFields {
             sequence,
             tag,
@@ -327,14 +338,15 @@ impl CheatProcess {
         let is_long = self.random.u8(..4) == 0;
         let user_header_bytes =
             if is_long { self.random.usize(REQUEST_INLINE_USER_HEADER_MAX + 1..=USER_HEADER_MAX) } else { 8 };
+        let (crc32c, sequence) = self.checksum();
         let header = RequestHeader::encode(&RequestFields {
-            sequence: self.sequence,
-            tag: self.sequence,
+            sequence,
+            tag: sequence,
             length,
             address,
             key,
             class: self.random.u8(..8),
-            crc32c: (self.random.u8(..4) == 0).then(|| self.random.u32(..)),
+            crc32c,
             redelivered: self.random.u8(..8) == 0,
             user_header: &[7; USER_HEADER_MAX][..user_header_bytes],
         });
@@ -406,11 +418,13 @@ impl CheatProcess {
             }
             Cheat::Repeat => self.last.is_some_and(|(header, bytes)| self.post(&header, bytes)),
             Cheat::Scramble => {
+                self.is_scrambling = true;
                 let (mut header, bytes) = match self.random.u8(..4) {
                     0 => self.request_of_memory(),
                     1 => (CreditReturn::encode(sent + 1), 0),
                     _ => self.small(),
                 };
+                self.is_scrambling = false;
                 header.set_version(version);
                 for _ in 0..self.random.usize(1..6) {
                     // What is not a user header's bytes is at the front.

@@ -139,7 +139,7 @@ macro_rules! checkers {
 
 checkers! {
     fates: fates::Fates = fates::Fates::new,
-    routing: routing::Routing = |_| routing::Routing::default(),
+    routing: routing::Routing = routing::Routing::new,
     order: order::Order = |_| order::Order::default(),
     slabs: slabs::Slabs = slabs::Slabs::new,
     windows: windows::Windows = windows::Windows::new,
