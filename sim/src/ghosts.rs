@@ -4,6 +4,7 @@
 use crate::event::{Life, MessageName};
 use crate::payload::find_damage;
 use jet_fabric::memory::SharedMemory;
+use jet_wire::SLAB_BYTES;
 use std::sync::Arc;
 
 /// A run that an application was reading when it was killed.
@@ -45,6 +46,12 @@ impl Ghosts {
         self.0.first().map(|(until_ns, _)| *until_ns)
     }
 
+    /// Returns the slabs of a memory that ghosts read.
+    pub fn slabs_of(&self, memory: &Arc<SharedMemory>) -> usize {
+        let of_it = self.0.iter().filter(|(_, ghost)| Arc::ptr_eq(&ghost.memory, memory));
+        of_it.map(|(_, ghost)| ghost.bytes.div_ceil(SLAB_BYTES)).sum()
+    }
+
     /// Takes the ghosts whose quarantine is over at a time, and returns what one of them read that was not
     /// its message's. To be called before anybody else runs at that time or later.
     pub fn check_until(&mut self, now_ns: u64) -> Option<String> {
@@ -58,7 +65,7 @@ impl Ghosts {
                 "{life:?} is gone, and before {until_ns} ns somebody wrote to {message} at {} of its \
                  {bytes} bytes from {offset}, in slab {}",
                 at,
-                from / jet_wire::SLAB_BYTES
+                from / SLAB_BYTES
             ))
         })
     }

@@ -233,6 +233,11 @@ impl ReceiverProcess {
         self.driver.prepare_sleep(now_ns).then(|| self.driver.idle_span_ns(now_ns))
     }
 
+    /// Returns the pool's memory.
+    pub fn pool(&self) -> &Arc<SharedMemory> {
+        &self.pool
+    }
+
     /// Returns the statistics of each connected sender.
     pub fn peers(&self, now_ns: u64) -> impl Iterator<Item = PeerStats> {
         let clock_ns = self.clock_ns(now_ns);

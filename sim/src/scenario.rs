@@ -211,6 +211,19 @@ impl Scenario {
             (application.run_ns, application.parallel) = (one_of(random, &[2 * MS, 20 * MS]), 64);
             application.takes_memory &= config.memory_slabs > 0;
         }
+        if random.bool() { self.copied() } else { self }
+    }
+
+    /// Lets copies take so long that sessions end meanwhile, and quarantines are over.
+    fn copied(mut self) -> Self {
+        let config = &mut self.config;
+        (config.escape.replace_slabs_max, config.copies_max) = (0, 64);
+        (config.memory_slabs, config.session_memory_slabs) = (1024, 1024);
+        (config.quarantine_ns, config.tick_ns) = (MS, MS);
+        self.job_ns = 5 * MS;
+        if !self.faults.contains(&Fault::KillApplication) {
+            self.faults.push(Fault::KillApplication);
+        }
         self
     }
 

@@ -15,17 +15,26 @@ pub struct Collected {
 impl Simulation {
     /// Lets the checkers look at the receiver.
     pub(crate) fn look(&mut self, is_settled: bool) {
-        let Self { receiver, network, observer, senders, collected, now_ns, .. } = self;
+        let Self { receiver, network, observer, senders, collected, now_ns, ghosts, .. } = self;
         let Some(process) = &receiver.process else { return };
         let Collected { peers, sessions } = collected;
         peers.clear();
         peers.extend(process.peers(*now_ns));
         sessions.clear();
         sessions.extend(process.sessions());
+        let stats = process.stats();
+        // Those of stragglers that were replaced are not in quarantine, and nobody else's either.
+        let (read, kept) =
+            (ghosts.slabs_of(process.pool()), stats.quarantined_slabs + stats.escape.replaced_now);
+        if process.gone.is_empty() && read > kept as usize {
+            let what =
+                format!("who is gone may still read {read} slabs of the pool, and {kept} are nobody's");
+            observer.fail("quarantine", what);
+        }
         let windows = senders.iter().map(|sender| sender.process.window_permille());
         observer.look(&Look {
             now_ns: *now_ns,
-            stats: &process.stats(),
+            stats: &stats,
             peers,
             sessions,
             nic: &process.driver.counters(),
