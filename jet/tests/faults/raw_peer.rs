@@ -237,6 +237,7 @@ impl RawPeer {
     pub fn wait_refused(&mut self) -> Option<Refusal> {
         let words = self.until("the daemon to refuse", |peer| {
             assert!(peer.connected.is_none(), "it was let in");
+            assert!(peer.rejected.is_some() || peer.ended.is_none(), "no refusal, but {:?}", peer.ended);
             peer.rejected
         });
         Refusal::decode(words.as_slice())
