@@ -1,14 +1,13 @@
 //! A sender's process: the real driver and protocol, on a simulated NIC.
 
+use crate::checkers::Pace;
 use crate::event::{Event, MessageName};
 use crate::observer::Observer;
 use crate::payload::{Payload, user_header};
 use crate::receiver::ADDRESS;
 use crate::scenario::{Scenario, SenderPlan};
 use fastrand::Rng;
-use jet_client::send::{
-    Driver, NicSource, ProtocolOptions, ProtocolStats, RetryPolicy, SendConnectError, SenderOptions,
-};
+use jet_client::send::{Driver, NicSource, ProtocolStats, RetryPolicy, SendConnectError, SenderOptions};
 use jet_fabric::Address;
 use jet_fabric::nic::Nic;
 use jet_fabric::sim::{Network, NicId, Posted};
@@ -51,36 +50,6 @@ impl NicSource for Nics {
 
     fn stand_in(&mut self) -> io::Result<Box<dyn Nic>> {
         self.make()
-    }
-}
-
-/// How a sender's window was when the sender ran last.
-#[derive(Clone, Copy, Debug, Default)]
-struct Pace {
-    clock_ns: u64,
-    connections: u64,
-    signals: u64,
-    permille: u32,
-}
-
-impl Pace {
-    /// Notes how the window is now.
-    ///
-    /// # Errors
-    /// A signal did not halve it, or it grew by more than the steps that were due.
-    fn note(&mut self, clock_ns: u64, driver: &Driver) -> Result<(), String> {
-        let (stats, permille) = (driver.stats(), driver.window_permille());
-        let (connections, signals) = (stats.connections, stats.window.signals);
-        let now = Self { clock_ns, connections, signals, permille };
-        let before = std::mem::replace(self, now);
-        let options = ProtocolOptions::default();
-        let steps = (clock_ns - before.clock_ns) / options.recovery_interval_ns + 1;
-        let grown = u64::from(options.recovery_permille) * steps + u64::from(before.permille);
-        let most = if signals > before.signals { (grown / 2).clamp(1, 500) } else { grown };
-        if connections == before.connections && u64::from(permille) > most {
-            return Err(format!("its window grew: {before:?}, {now:?}"));
-        }
-        Ok(())
     }
 }
 
@@ -153,7 +122,7 @@ impl SenderProcess {
             open: 0,
             open_large: 0,
             is_leaving: false,
-            pace: Pace { permille: 1000, ..Pace::default() },
+            pace: Pace::default(),
             next: Cell::new(None),
         })
     }
@@ -236,7 +205,8 @@ impl SenderProcess {
     fn drive(&mut self, now_ns: u64, observer: &mut Observer) {
         let clock_ns = self.clock_ns(now_ns);
         self.driver.drive(clock_ns);
-        if let Err(what) = self.pace.note(clock_ns, &self.driver) {
+        let (stats, permille) = (self.driver.stats(), self.driver.window_permille());
+        if let Err(what) = self.pace.note(clock_ns, &stats, permille) {
             observer.fail("congestion", format!("sender {:x}: {what}", self.id));
         }
         if let Some(reason) = self.driver.farewell()

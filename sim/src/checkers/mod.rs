@@ -13,6 +13,8 @@ mod slabs;
 mod starvation;
 mod windows;
 
+pub use congestion::Pace;
+
 use crate::event::Event;
 use crate::scenario::Scenario;
 use jet_core::{PeerStats, SessionStats, Stats};

@@ -128,7 +128,7 @@ impl Starvation {
         self.bytes + before.map(|(_, large)| large.bytes_left).sum::<u64>()
     }
 
-    /// Notes that a sender, and its class, got something or asked for something.
+    /// Notes that a sender got something, or asks after it had asked for nothing.
     fn begin(&mut self, now_ns: u64, place: usize) {
         let may_pass = self.may_pass(place);
         let sender = &mut self.senders[place];
@@ -182,6 +182,7 @@ impl Starvation {
                 ));
             }
         }
+        // What all classes together may be granted, each for one time that it has aged.
         let fragments_bytes = self.fragment_bytes * self.classes.len() as u64;
         for Sender { id, class, wait, below_bytes } in &mut self.senders {
             if *class < of && wait.requests > 0 {
