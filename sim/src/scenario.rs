@@ -125,10 +125,6 @@ pub struct Scenario {
     pub settle_ns: u64,
 }
 
-fn number<T>(all: &[T]) -> u32 {
-    u32::try_from(all.len()).expect("few")
-}
-
 fn one_of<T: Copy>(random: &mut Rng, choices: &[T]) -> T {
     choices[random.usize(..choices.len())]
 }
@@ -160,7 +156,8 @@ impl Scenario {
         senders.iter_mut().for_each(|sender| sender.leaves = apart.bool());
         // Sometimes there is not a place for everybody.
         config.peers_max = one_of(apart, &[16, 16, 16, 3]);
-        config.sessions_max = one_of(apart, &[8, 8, 8, 1]).max(number(&applications));
+        let needed = u32::try_from(applications.len()).expect("applications are few");
+        config.sessions_max = one_of(apart, &[8, 8, 8, needed]);
         let mut faults = Vec::new();
         if random.u8(..4) > 0 {
             faults.extend(Fault::ALL.into_iter().filter(|_| random.bool()));
