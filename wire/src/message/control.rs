@@ -99,7 +99,8 @@ pub struct CongestionHeader {
 #[repr(u16)]
 pub enum ByeReason {
     /// The daemon drains: every message has its end, or the time of the drain is over. Connect to the next
-    /// daemon.
+    /// daemon. Or another sender wants the place of this one, which was idle. Where there is nothing to send,
+    /// connect when there is.
     Draining = 1,
     /// A header could not be read: the sender is broken, or breaks the rules of the agreed version.
     Malformed = 2,
