@@ -357,6 +357,11 @@ impl Outbox {
         self.sends_left += u32::from(left > 0);
     }
 
+    /// Returns the SENDs that may be posted beside the first of each peer.
+    pub fn sends_left(&self) -> u32 {
+        self.sends_left
+    }
+
     /// Returns whether it is time to search for peers that wait and were sent nothing for long. That is so
     /// once per heartbeat.
     pub fn is_heartbeat_due(&mut self, now_ns: u64) -> bool {

@@ -98,8 +98,8 @@ impl Quarantine {
 
     /// Returns the quarantine of a session; `None` if it is not in quarantine.
     pub fn stats(&self, session: u32) -> Option<QuarantineStats> {
-        let &Detained { name, process, held_slabs, holder_lives, .. } =
+        let &Detained { name, process, faulted, held_slabs, holder_lives, .. } =
             self.sessions.get(session as usize)?.as_ref()?;
-        Some(QuarantineStats { app: name, process, held_slabs, holder_lives })
+        Some(QuarantineStats { app: name, process, faulted, held_slabs, holder_lives })
     }
 }

@@ -51,6 +51,9 @@ pub struct Stats {
     pub messages: u32,
     /// Senders that are connected.
     pub peers: u32,
+    /// SENDs that the receiver may still post to senders that have one under way. Each sender's first one is
+    /// not counted here.
+    pub sends_left: u32,
     /// Credit that senders have and have not used, of those that sent lately.
     pub credit: u64,
     /// Sessions that are open.
@@ -151,6 +154,8 @@ pub struct QuarantineStats {
     pub app: AppName,
     /// Process of its application, where that can be told.
     pub process: Option<ProcessId>,
+    /// Whether the session was ended for what its application did.
+    pub faulted: bool,
     /// Slabs that the session held when it ended.
     pub held_slabs: u32,
     /// Whether the application may still be alive and read those slabs. They come back when the application

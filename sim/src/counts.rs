@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// States that a swarm of few seeds reaches. What is beyond them would be a search for nothing.
-pub const RARE: [&str; 74] = [
+pub const RARE: [&str; 75] = [
     "READs wait for room",
     "READs wait for senders",
     "READs wait for the window",
@@ -84,6 +84,7 @@ pub const RARE: [&str; 74] = [
     "window cuts",
     "window steps",
     "withdrawn",
+    "wrong release",
 ];
 
 fn end_name(status: AckStatus) -> &'static str {

@@ -201,7 +201,8 @@ pub enum Event {
         /// The application's life.
         life: Life,
     },
-    /// An application wrote what it liked into what it shares with the receiver.
+    /// An application broke its session: it gave back what it must not, or wrote what it liked into what it
+    /// shares with the receiver.
     Scribbled {
         /// The application's life.
         life: Life,

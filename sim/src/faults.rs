@@ -49,13 +49,11 @@ impl Simulation {
             }
             Fault::KillApplication => self.kill_application(application),
             Fault::Scribble => {
-                let life = self.applications[application].process.life();
-                if self.applications[application].process.ticket().is_some() {
-                    self.observer.note(self.now_ns, &Event::Scribbled { life });
-                    self.applications[application].process.scribble();
-                    // It reads nothing any more, and dies when the receiver ends its session, or later.
-                    self.applications[application].at_ns = NEVER;
-                    self.wake_receiver();
+                // It does so as soon as it holds something: then there is more to break.
+                let breaking = &mut self.applications[application];
+                breaking.process.will_break();
+                if breaking.process.ticket().is_some() {
+                    breaking.at_ns = breaking.at_ns.min(self.now_ns + 1);
                 }
             }
             Fault::RestartReceiver => self.restart_receiver(),

@@ -106,7 +106,11 @@ impl Scenario {
                     cheat.actions = 0;
                 }
             }
-            Less::Fault(fault) => self.faults.retain(|one| *one != fault),
+            Less::Fault(fault) => {
+                self.faults.retain(|one| *one != fault);
+                let breaks = fault != Fault::Scribble;
+                self.applications.iter_mut().for_each(|application| application.breaks &= breaks);
+            }
             Less::Faults(count) => self.faults_max = self.faults_max.min(count),
             Less::Messages(count) => {
                 self.senders.iter_mut().for_each(|sender| sender.messages = sender.messages.min(count));

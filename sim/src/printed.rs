@@ -23,16 +23,17 @@ impl Habit {
 
 impl fmt::Display for ApplicationPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, habit, run_ns, parallel, rejects_permille, takes_memory, class, is_absent } = self;
+        let Self { name, habit, run_ns, parallel, rejects_permille, takes_memory, class, breaks, .. } = self;
         write!(f, "application app-{name}, class {class}: ")?;
-        if *is_absent {
+        if self.is_absent {
             return f.write_str("never registers");
         }
         write!(f, "{}, {run_ns} ns for a run, {parallel} runs at once", habit.words())?;
         if *rejects_permille > 0 {
             write!(f, ", rejects {rejects_permille} of 1000 messages")?;
         }
-        f.write_str(if *takes_memory { ", takes escape memory" } else { "" })
+        f.write_str(if *takes_memory { ", takes escape memory" } else { "" })?;
+        f.write_str(if *breaks { ", breaks its session" } else { "" })
     }
 }
 
@@ -40,6 +41,7 @@ impl fmt::Display for SenderPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { app, messages, depth, large_permille, large_bytes, small_bytes, .. } = self;
         let Self { class, checksums, retries, patience_ns, profile, bytes_per_us, leaves, .. } = self;
+        let Self { receiver_timeout_ns, .. } = self;
         write!(
             f,
             "sender on {profile}, class {class}: {messages} messages to app-{app}, {depth} outstanding, \
@@ -47,6 +49,7 @@ impl fmt::Display for SenderPlan {
         )?;
         f.write_str(if *checksums { ", with checksums" } else { "" })?;
         write!(f, ", {} for {patience_ns} ns", if *retries { "tries again" } else { "connects again" })?;
+        write!(f, ", hears of the receiver within {receiver_timeout_ns} ns or three heartbeats")?;
         if let Some(bytes) = bytes_per_us {
             write!(f, ", slow: {bytes} bytes/us")?;
         }

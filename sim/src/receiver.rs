@@ -251,6 +251,13 @@ impl ReceiverProcess {
         (0..self.sessions_max).filter_map(|session| receiver.session_stats(SessionId(session)))
     }
 
+    /// Returns the slabs in quarantine for faults of those who had a name.
+    pub fn slabs_for_faults_of(&self, app: AppName) -> u32 {
+        let receiver = self.driver.receiver();
+        let all = (0..self.sessions_max).filter_map(|session| receiver.quarantine_stats(SessionId(session)));
+        all.filter(|kept| kept.faulted && kept.app == app).map(|kept| kept.held_slabs).sum()
+    }
+
     /// Carries out a job of its workers. Returns whether there was one, and whether they rang.
     pub fn step_workers(&mut self) -> (bool, bool) {
         let any = self.driver.step_workers();

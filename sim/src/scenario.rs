@@ -14,6 +14,8 @@ const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
 /// Nanoseconds of its clock for which a sender tries things again. Clocks that jump have more.
 const PATIENCE_NS: u64 = 60 * SECOND;
+/// Nanoseconds without a word of the receiver after which senders give a connection up.
+const RECEIVER_TIMEOUT_NS: u64 = 30 * SECOND;
 
 /// What an application does with its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +55,8 @@ pub struct ApplicationPlan {
     pub takes_memory: bool,
     /// Its admission class.
     pub class: u8,
+    /// Whether it breaks its session, in each of its lives before the calm.
+    pub breaks: bool,
     /// Whether it never registers.
     pub is_absent: bool,
 }
@@ -80,6 +84,9 @@ pub struct SenderPlan {
     pub retries: bool,
     /// Nanoseconds for which it tries ends that may pass again, and connections.
     pub patience_ns: u64,
+    /// Nanoseconds without a word of the receiver after which it gives the connection up. Three of the
+    /// receiver's heartbeats at least.
+    pub receiver_timeout_ns: u64,
     /// Device of its host.
     pub profile: Profile,
     /// Bytes that leave its host in a microsecond, where that is slower than the network.
@@ -149,7 +156,7 @@ impl Scenario {
         config.session_memory_slabs = session_memory(apart, &config);
         config.footprint_follows = config.escape.enabled && apart.u8(..4) == 0;
         let names = random.u32(1..=3);
-        let applications: Vec<_> = (0..names + random.u32(0..=1))
+        let mut applications: Vec<_> = (0..names + random.u32(0..=1))
             .map(|number| application(random, number % names, &config))
             .collect();
         let mut senders: Vec<_> = (0..random.u32(1..=6)).map(|_| sender(random, names, &config)).collect();
@@ -161,6 +168,17 @@ impl Scenario {
         let mut faults = Vec::new();
         if random.u8(..4) > 0 {
             faults.extend(Fault::ALL.into_iter().filter(|_| random.bool()));
+        }
+        let further = &mut Rng::with_seed(seed.rotate_left(48));
+        for application in &mut applications {
+            if further.u8(..8) == 0 {
+                application.rejects_permille = 300;
+            }
+            application.breaks = further.u8(..4) == 0 && faults.contains(&Fault::Scribble);
+        }
+        // Where nothing stands still, who waits hears of the receiver in time.
+        if faults.is_empty() && further.bool() {
+            senders.iter_mut().for_each(|sender| sender.receiver_timeout_ns = 0);
         }
         Self {
             seed,
@@ -245,6 +263,7 @@ impl Scenario {
                 rejects_permille: 0,
                 takes_memory: false,
                 class: random.u8(..config.classes),
+                breaks: false,
                 is_absent: false,
             })
             .collect();
@@ -296,6 +315,7 @@ impl Scenario {
             rejects_permille: 0,
             takes_memory: false,
             class: 0,
+            breaks: false,
             is_absent: false,
         };
         let sender = SenderPlan {
@@ -309,6 +329,7 @@ impl Scenario {
             checksums: false,
             retries: true,
             patience_ns: PATIENCE_NS,
+            receiver_timeout_ns: RECEIVER_TIMEOUT_NS,
             profile: Profile::CONNECTX_6,
             bytes_per_us: None,
             leaves: false,
@@ -457,6 +478,7 @@ fn application(random: &mut Rng, name: u32, config: &Config) -> ApplicationPlan 
         rejects_permille: one_of(random, &[0, 0, 20]),
         takes_memory: random.bool() && config.memory_slabs > 0,
         class: random.u8(..config.classes),
+        breaks: false,
         is_absent: false,
     }
 }
@@ -475,6 +497,7 @@ fn sender(random: &mut Rng, names: u32, config: &Config) -> SenderPlan {
         checksums: random.bool(),
         retries: random.u8(..4) > 0,
         patience_ns: PATIENCE_NS,
+        receiver_timeout_ns: RECEIVER_TIMEOUT_NS,
         profile: one_of(random, &[Profile::CONNECTX_6, Profile::RXE, Profile::SMALLEST]),
         bytes_per_us: None,
         leaves: false,

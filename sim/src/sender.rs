@@ -101,6 +101,7 @@ impl SenderProcess {
         let options = SenderOptions {
             in_flight_max: plan.depth,
             reconnect_for: Duration::from_nanos(plan.patience_ns),
+            receiver_timeout: Duration::from_nanos(plan.receiver_timeout_ns),
             retry: if plan.retries { RetryPolicy::all_for_ns(plan.patience_ns) } else { RetryPolicy::NEVER },
             crc: plan.checksums,
             region_bytes: largest.max(1 << 20),

@@ -221,10 +221,17 @@ impl Simulation {
             && stats.escape.memory_used == 0
             && stats.escape.copies_in_flight == 0
             && stats.in_flight_bytes == 0
+            && stats.sends_left == self.sends_at_rest()
             && !process.marks_congestion();
         // A window grows again with time.
         let windows_are_full = self.senders.iter().all(|sender| sender.process.window_permille() == 1000);
         is_empty && windows_are_full && stats.pressure == jet_escape::Pressure::Ok
+    }
+
+    /// Returns the SENDs that the receiver may post beside the first of each sender, where none is under way.
+    fn sends_at_rest(&self) -> u32 {
+        let config = &self.scenario.config;
+        config.sends_max.saturating_sub(config.peers_max)
     }
 
     /// Lets the next thing happen.
@@ -441,7 +448,12 @@ impl Simulation {
         let ApplicationPlan { name, class, takes_memory, .. } = *application.process.plan();
         let life = application.process.life();
         let app = AppName::new(&app_name(name)).expect("a short name");
+        let kept_slabs = process.slabs_for_faults_of(app);
         match process.open(life, app, (class, takes_memory)) {
+            Ok(_) if kept_slabs > 0 => {
+                let what = format!("{life:?} has a session, and {app} has {kept_slabs} slabs for a fault");
+                self.observer.fail("quarantine", what);
+            }
             Ok(opened) => {
                 application.process.open(opened);
                 // It looks at its ring before it sleeps for the first time.
@@ -467,7 +479,8 @@ impl Simulation {
         self.network.halve_next(false);
         self.observer.note(self.now_ns, &Event::Calm);
         for index in 0..self.applications.len() {
-            if self.applications[index].process.is_wild() {
+            // Who only gave back what it must not is to lose its session for that.
+            if self.applications[index].process.has_scribbled() {
                 self.kill_application(index);
             }
             let application = &mut self.applications[index];

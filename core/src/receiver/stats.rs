@@ -30,6 +30,7 @@ impl<P: GrantPolicy> Receiver<P> {
             reads_wait_for: self.admission.waits_for(),
             messages: u32::try_from(self.messages.in_use()).unwrap_or(NONE),
             peers: self.registry.joined(),
+            sends_left: self.outbox.sends_left(),
             credit: self.credit.total(),
             sessions: self.registry.open_count(),
             delivered_bytes: self.stats.delivered_bytes + self.delivery.delivered_bytes(),

@@ -1,6 +1,7 @@
 //! A modelled application: it takes deliveries off its ring, reads the bytes where they lie, and gives them
 //! back as its habit is.
 
+mod breaks;
 mod session;
 mod worker;
 
@@ -9,15 +10,17 @@ use crate::ghosts::Ghost;
 use crate::observer::Observer;
 use crate::receiver::Opened;
 use crate::scenario::{ApplicationPlan, Habit};
+use breaks::Broke;
 use fastrand::Rng;
 use jet_reactor::SessionTicket;
-use jet_wire::segment::Release;
 use session::{Reading, Session};
 use std::sync::Arc;
 use worker::Worker;
 
 /// Nanoseconds until an application tries again to write to a full ring.
 const FULL_RING_NS: u64 = 10_000;
+/// Turns after which an application that breaks its session does so, at most.
+const TURNS_UNBROKEN: u32 = 64;
 
 /// An application.
 pub struct ApplicationProcess {
@@ -26,8 +29,10 @@ pub struct ApplicationProcess {
     random: Rng,
     session: Option<Session>,
     stalled_until_ns: u64,
-    /// Whether it wrote what it likes to what it shares. It does nothing more until it is killed.
-    is_wild: bool,
+    /// Turns until it breaks its session, where it is to do so. It holds something then.
+    breaks_after: Option<u32>,
+    /// What it broke. It does nothing more until it is killed.
+    broke: Option<Broke>,
 }
 
 /// What a run of an application leads to.
@@ -41,8 +46,9 @@ pub struct Ran {
 
 impl ApplicationProcess {
     /// Makes an application without a session.
-    pub fn new(plan: ApplicationPlan, life: Life, random: Rng) -> Self {
-        Self { plan, life, random, session: None, stalled_until_ns: 0, is_wild: false }
+    pub fn new(plan: ApplicationPlan, life: Life, mut random: Rng) -> Self {
+        let breaks_after = plan.breaks.then(|| random.u32(..TURNS_UNBROKEN));
+        Self { plan, life, random, session: None, stalled_until_ns: 0, breaks_after, broke: None }
     }
 
     /// Returns its plan.
@@ -64,7 +70,7 @@ impl ApplicationProcess {
     pub fn calm(&mut self) {
         let Self { plan, session, .. } = self;
         *plan = ApplicationPlan { habit: Habit::Fast, run_ns: 0, parallel: 64, rejects_permille: 0, ..*plan };
-        self.stalled_until_ns = 0;
+        (self.stalled_until_ns, self.breaks_after) = (0, None);
         for message in session.iter_mut().flat_map(|session| &mut session.messages) {
             message.is_collected = false;
         }
@@ -78,14 +84,9 @@ impl ApplicationProcess {
         self.session = Some(Session::new(opened));
     }
 
-    /// Returns whether it wrote what it likes, and does nothing more.
-    pub fn is_wild(&self) -> bool {
-        self.is_wild
-    }
-
     /// Forgets its session. Returns what it was reading: its I/O may go on.
     pub fn close(&mut self) -> Vec<Ghost> {
-        let Some(session) = self.session.take().filter(|_| !self.is_wild) else { return Vec::new() };
+        let Some(session) = self.session.take().filter(|_| !self.has_scribbled()) else { return Vec::new() };
         let ghosts = |reading: &Reading| {
             let Reading { run, place, name: message, .. } = *reading;
             let (memory, from) = session.place(&run, place)?;
@@ -106,13 +107,13 @@ impl ApplicationProcess {
     /// Returns whether it waits to be woken though there is something for it.
     pub fn oversleeps(&self) -> bool {
         let is_waiting = self.session.as_ref().is_some_and(|session| !session.end.deliveries.is_empty());
-        is_waiting && !self.is_wild && self.stalled_until_ns == 0
+        is_waiting && self.broke.is_none() && self.stalled_until_ns == 0
     }
 
     /// Returns whether the receiver has something of it to take.
     pub fn has_unread_releases(&mut self) -> bool {
         let unread = self.session.as_mut().map(|session| session.end.releases.unread());
-        !self.is_wild && matches!(unread, Some(Ok(1..)))
+        self.broke.is_none() && matches!(unread, Some(Ok(1..)))
     }
 
     /// Returns what it has in hand, in words.
@@ -133,48 +134,15 @@ impl ApplicationProcess {
         }
     }
 
-    /// Writes what it likes into what it shares with the receiver.
-    pub fn scribble(&mut self) {
-        let Some(session) = &mut self.session else { return };
-        self.is_wild = true;
-        // Often releases of what it holds, or does not hold, in any form.
-        for _ in 0..self.random.usize(..16) {
-            let known = session.messages.iter().flat_map(|message| &message.waiting).next().copied();
-            let index = known.map_or_else(|| self.random.u32(..2000), |run| run.slot);
-            let generation = known.map_or_else(|| self.random.u16(..4), |run| run.generation);
-            let (first, count, kind) = (self.random.u16(..70), self.random.u16(..70), self.random.u8(..4));
-            // Whether there is room makes no difference.
-            let _ = session.end.releases.push(Release {
-                index,
-                generation,
-                first,
-                count,
-                kind,
-                reserved: self.random.u8(..2),
-                code: self.random.u32(..3),
-            });
-        }
-        session.end.releases.publish();
-        let words = session.segment.bytes() / 8;
-        // Often in the rings' indices, which lie near the beginning.
-        let near = words.min(64);
-        for _ in 0..self.random.usize(1..64) {
-            let at = if self.random.bool() { self.random.usize(..near) } else { self.random.usize(..words) };
-            let word = if self.random.bool() { self.random.u64(..) } else { self.random.u64(..300) };
-            // SAFETY: within the mapping, and aligned. The other end reads each word once and checks it.
-            unsafe { session.segment.base().cast::<u64>().add(at).write_volatile(word) };
-        }
-    }
-
     /// Runs once.
     pub fn run(&mut self, now_ns: u64, observer: &mut Observer) -> Ran {
-        if self.is_wild {
+        if self.broke.is_some() {
             return Ran { again_ns: None, wakes_receiver: false };
         }
         if self.stalled_until_ns > now_ns {
             return Ran { again_ns: Some(self.stalled_until_ns), wakes_receiver: false };
         }
-        let Self { plan, life, random, session, stalled_until_ns, .. } = self;
+        let Self { plan, life, random, session, stalled_until_ns, breaks_after, .. } = self;
         let Some(session) = session else { return Ran { again_ns: None, wakes_receiver: false } };
         let mut worker = Worker { plan, life: *life, random, now_ns, observer };
         worker.end_reading(session);
@@ -184,6 +152,14 @@ impl ApplicationProcess {
             session.messages.iter_mut().for_each(|message| message.is_collected = false);
         }
         worker.begin_reading(session);
+        match breaks_after {
+            Some(0) if session.runs().next().is_some() => {
+                self.break_session(now_ns, observer);
+                return Ran { again_ns: None, wakes_receiver: true };
+            }
+            Some(turns) => *turns = turns.saturating_sub(1),
+            None => {}
+        }
         *stalled_until_ns = worker.stall();
         session.write_unwritten();
         session.end.releases.publish();

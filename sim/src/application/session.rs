@@ -130,6 +130,12 @@ impl Session {
         }
     }
 
+    /// Returns the runs that wait to be read, and those that are being read.
+    pub fn runs(&self) -> impl Iterator<Item = Run> {
+        let reading = self.reading.iter().map(|reading| reading.run);
+        self.messages.iter().flat_map(|message| &message.waiting).copied().chain(reading)
+    }
+
     fn write(&mut self, release: Release) {
         self.unwritten.push_back(release);
         self.write_unwritten();

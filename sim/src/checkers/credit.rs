@@ -2,7 +2,7 @@
 //! them together have no more than the receive queue may have entries.
 
 use super::{Checker, Look};
-use crate::event::{Event, Fault};
+use crate::event::Event;
 use crate::scenario::Scenario;
 
 /// What senders may have, and what may end a session.
@@ -45,7 +45,7 @@ impl Checker for Credit {
 
     fn note(&mut self, _now_ns: u64, event: &Event) -> Result<(), String> {
         match event {
-            Event::Fault(Fault::Scribble) => self.scribbles = true,
+            Event::Scribbled { .. } => self.scribbles = true,
             Event::ReceiverBegan { .. } => self.sessions_faulted = 0,
             _ => {}
         }

@@ -35,8 +35,13 @@ fn a_process_that_may_still_read_what_a_faulty_session_held_gets_no_other_sessio
     let said = refused.to_string();
     assert!(said.contains("4096 bytes") && said.contains("end the process"), "{said}");
     let stats = bench.receiver.quarantine_stats(session).unwrap();
-    let holds =
-        QuarantineStats { app: name("disk"), process: Some(ProcessId(7)), held_slabs: 1, holder_lives: true };
+    let holds = QuarantineStats {
+        app: name("disk"),
+        process: Some(ProcessId(7)),
+        faulted: true,
+        held_slabs: 1,
+        holder_lives: true,
+    };
     assert_eq!(stats, holds);
     // Other processes are not concerned.
     let other = open_as(&mut bench, "disk", Some(8)).unwrap();

@@ -174,6 +174,7 @@ mod tests {
         let stats = QuarantineStats {
             app: AppName::new("store").unwrap(),
             process: None,
+            faulted: false,
             held_slabs: 1,
             holder_lives: false,
         };
@@ -268,6 +269,7 @@ mod tests {
         let quarantine = QuarantineStats {
             app,
             process: Some(ProcessId(u32::MAX)),
+            faulted: false,
             held_slabs: u32::MAX,
             holder_lives: false,
         };
@@ -320,6 +322,7 @@ mod tests {
         let stats = QuarantineStats {
             app: AppName::new("store").unwrap(),
             process: Some(ProcessId(7)),
+            faulted: true,
             held_slabs: 2,
             holder_lives: true,
         };
