@@ -81,14 +81,26 @@ pub(crate) fn receive_with_one_fd(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> i
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC;
-    let got = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut ancillary, flags)?;
+    let got = loop {
+        match recvmsg(socket, &mut [IoSliceMut::new(&mut *bytes)], &mut ancillary, flags) {
+            Err(error) if hides_messages(error) => {}
+            other => break other?,
+        }
+    };
     let fds = fds_of(&mut ancillary);
     let is_left = got.flags.contains(ReturnFlags::CTRUNC);
     if !is_left {
         // The kernel lets go of its own copies of the files: these are others, so nothing is closed.
-        while matches!(recv(socket, &mut bytes[..0], RecvFlags::DONTWAIT), Err(Errno::INTR)) {}
+        while recv(socket, &mut bytes[..0], RecvFlags::DONTWAIT).is_err_and(hides_messages) {}
     }
     Ok(Received { bytes: got.bytes, fds, is_left })
+}
+
+/// Returns whether there may be messages in a socket for packets that answered so. An end that is closed
+/// with something unread makes the kernel tell the other end of a reset, once, before the messages that were
+/// sent to it.
+fn hides_messages(error: Errno) -> bool {
+    matches!(error, Errno::INTR | Errno::CONNRESET)
 }
 
 /// Messages that [`shut_down`] takes out of a socket, at most.
@@ -111,8 +123,7 @@ pub(crate) fn shut_down(socket: BorrowedFd<'_>) -> bool {
             Ok(found) if found.flags.contains(ReturnFlags::CTRUNC) => return false,
             Ok(_) if ancillary.drain().next().is_none() => return true,
             Ok(_) => {}
-            // The other end was closed with something unread. It is told once.
-            Err(Errno::INTR | Errno::CONNRESET) => continue,
+            Err(error) if hides_messages(error) => continue,
             Err(_) => return false,
         }
         if recv(socket, &mut byte[..], RecvFlags::DONTWAIT).is_err() {

@@ -155,16 +155,12 @@ pub(super) fn said(socket: &OwnedFd) -> Said {
 pub(super) fn receive(socket: &OwnedFd) -> Received {
     // One byte more than any message has, so that a longer one is noticed.
     let mut bytes = [0u8; CONTROL_BYTES + 1];
-    let unix::Received { bytes: got, fds: mut files, is_left } = loop {
+    let unix::Received { bytes: got, fds: mut files, is_left } =
         match unix::receive_with_one_fd(socket.as_fd(), &mut bytes) {
-            Ok(found) => break found,
-            Err(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
-                Some(Errno::INTR) => {}
-                Some(Errno::AGAIN) => return Received::Nothing,
-                _ => return Received::Closed,
-            },
-        }
-    };
+            Ok(found) => found,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Received::Nothing,
+            Err(_) => return Received::Closed,
+        };
     match (is_left, &files[..]) {
         (true, []) => return Received::NoDescriptor,
         // No message has two files.
@@ -243,6 +239,18 @@ mod tests {
         assert!(matches!(receive(&b), Received::Nothing));
         drop(a);
         assert!(matches!(receive(&b), Received::Closed));
+    }
+
+    #[test]
+    fn who_closes_with_something_unread_takes_back_nothing_that_it_said() {
+        let (a, b) = pair();
+        let memory = SharedMemory::new("jet-test", 4096, false).unwrap();
+        assert!(send_control(&a, Control::Register(1), Some(memory.as_fd())).unwrap());
+        let no = Control::Reject(PrivateData::new(b"no").unwrap());
+        assert!(send_control(&b, no, None).unwrap());
+        drop(b);
+        assert!(matches!(receive(&a), Received::Control(found, None) if found == no));
+        assert!(matches!(receive(&a), Received::Closed));
     }
 
     #[test]

@@ -294,6 +294,31 @@ fn a_refused_connection_is_stale_at_both_ends() {
 }
 
 #[test]
+fn a_refusal_comes_to_one_whose_last_words_were_not_read() {
+    let mut place = Place::new(SoftOptions::default());
+    let mut client = Host::new(SoftOptions::default());
+    let qp = client.nic.connect(&Address::Shm(place.path.clone()), &nothing()).unwrap();
+    let mut request = None;
+    until("the request", || {
+        place.host.turn();
+        request = place.host.events.pop();
+        request.is_some()
+    });
+    let Some(Event::ConnectRequest { qp: asked, .. }) = request else { panic!("{request:?}") };
+    // It announces memory, which nobody looks at any more.
+    let memory = Arc::new(SharedMemory::new("jet-test", 1 << 16, false).unwrap());
+    client.nic.register(&memory, Access::RemoteRead).unwrap();
+    let no = PrivateData::new(b"no").unwrap();
+    place.host.nic.reject(asked, &no);
+    drop(place);
+    until("an end", || {
+        client.turn();
+        !client.events.is_empty()
+    });
+    assert_eq!(client.events, [Event::Rejected { qp, private_data: no }]);
+}
+
+#[test]
 fn nobody_listening_and_a_listener_that_stops_are_told_at_once() {
     let mut client = Host::new(SoftOptions::default());
     let mut place = Place::new(SoftOptions::default());
