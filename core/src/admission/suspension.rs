@@ -369,7 +369,7 @@ impl<P: GrantPolicy> Admission<P> {
     /// Returns whether the session was suspended.
     fn resume(&mut self, session: u32, now_ns: u64, messages: &mut Messages, view: &impl View) -> bool {
         let suspension = &mut self.suspensions[session as usize];
-        let for_its_application = core::mem::take(&mut suspension.for_its_application);
+        suspension.for_its_application = false;
         if !core::mem::take(&mut suspension.suspended) {
             return false;
         }
@@ -377,7 +377,7 @@ impl<P: GrantPolicy> Admission<P> {
             let passed_over = self.deferred[class].take_passed_over(session, messages);
             self.deferred[class].resume(session);
             let mut back = self.deferred[class].take_turns(session, self.limits.reads_max, messages);
-            let is_overdue = !for_its_application && self.is_overdue(session, class, now_ns, view);
+            let is_overdue = self.is_overdue(session, class, now_ns, view);
             let first = passed_over.or_else(|| if is_overdue { back.pop(messages) } else { None });
             if let Some(first) = first {
                 let since_ns = self.suspensions[session as usize].classes[class].since_ns;
