@@ -4,6 +4,8 @@
 //! read a message at a time. When that message ends, whoever comes first begins the next one. Turns alone do
 //! not say who that is: they go round among all sessions meanwhile, and one peer could come too late each
 //! time. So of the peers of a session that were passed over, the one that was read longest ago comes first.
+//! Classes age for all sessions together, and others of the class may have the turns that the class gets so. So
+//! a class of the session that is overdue comes before the session's more urgent ones, too.
 
 use super::policy::GrantPolicy;
 use super::{Admission, View};
@@ -26,11 +28,23 @@ impl<P: GrantPolicy> Admission<P> {
     /// Returns whether the peer's next message waits for the one of another peer that was passed over: where
     /// nothing arrives at their session.
     #[inline]
-    pub(super) fn is_behind_another(&self, class: usize, peer: u32, view: &impl View) -> bool {
+    pub(super) fn is_behind_another(&self, class: usize, peer: u32, now_ns: u64, view: &impl View) -> bool {
         let session = self.queues[class].session_of(peer);
-        self.suspensions[session as usize].passed_over(class).is_some()
+        self.suspensions[session as usize].any_passed_over()
             && view.oldest_incomplete(session).is_none()
-            && self.passed_over(session, class).is_some_and(|first| first != peer)
+            && (self.passed_over(session, class).is_some_and(|first| first != peer)
+                || self.is_behind_another_class(session, class, now_ns, view))
+    }
+
+    /// Returns whether a peer of another class was passed over that is overdue, and waits for longer.
+    fn is_behind_another_class(&self, session: u32, class: usize, now_ns: u64, view: &impl View) -> bool {
+        let suspension = &self.suspensions[session as usize];
+        let waits_since = |class| (suspension.since_ns(class), class);
+        (0..self.queues.len()).any(|other| {
+            waits_since(other) < waits_since(class)
+                && self.passed_over(session, other).is_some()
+                && self.is_overdue(session, other, now_ns, view)
+        })
     }
 
     /// Returns the peer of a session that was passed over, and comes first, while it takes turns.

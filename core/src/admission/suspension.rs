@@ -37,6 +37,8 @@ pub(super) struct Suspension {
     reviewed: bool,
     /// Number of messages that wait for admission and had begun to arrive before they were deferred.
     begun: u32,
+    /// The classes, one bit each, in which a peer was passed over.
+    passed_over: u8,
     /// What the session has of each class. Boxed so that the fields that every message reads lie close
     /// together.
     classes: Box<[OfClass; CLASSES_MAX]>,
@@ -72,15 +74,28 @@ impl Suspension {
         self.classes[class].passed_over
     }
 
+    /// Returns whether a peer of any class was passed over and has had nothing read since.
+    #[inline]
+    pub fn any_passed_over(&self) -> bool {
+        self.passed_over != 0
+    }
+
     /// Notes the peer of a class that was passed over and comes first.
     pub fn pass_over(&mut self, class: usize, peer: u32) {
         self.classes[class].passed_over = Some(peer);
+        self.passed_over |= 1 << class;
+    }
+
+    /// Returns since when the session has had something of the class to read and was granted nothing of it,
+    /// in nanoseconds.
+    pub fn since_ns(&self, class: usize) -> u64 {
+        self.classes[class].since_ns
     }
 
     /// Forgets all messages of the session that wait.
     pub fn forget_waiting(&mut self) {
         *self.classes = Default::default();
-        self.begun = 0;
+        (self.begun, self.passed_over) = (0, 0);
     }
 }
 
@@ -401,8 +416,8 @@ impl<P: GrantPolicy> Admission<P> {
     /// the class. Where the class ages, another session's message may have its turn each time, for this one
     /// is suspended then. And when it is resumed, its more urgent messages take the room. There is one aging
     /// bound for each open session, so all of them together have at most one more fragment in each.
-    fn is_overdue(&self, session: u32, class: usize, now_ns: u64, view: &impl View) -> bool {
-        let since_ns = self.suspensions[session as usize].classes[class].since_ns;
+    pub(super) fn is_overdue(&self, session: u32, class: usize, now_ns: u64, view: &impl View) -> bool {
+        let since_ns = self.suspensions[session as usize].since_ns(class);
         let bounds = 1 + u64::from(view.open_sessions());
         now_ns.saturating_sub(since_ns) > self.policy.aging_ns().saturating_mul(bounds)
     }
@@ -426,10 +441,12 @@ impl<P: GrantPolicy> Admission<P> {
     /// Notes that the session was granted a READ of a peer's message, of a class.
     #[inline]
     pub(super) fn was_granted(&mut self, session: u32, class: usize, peer: u32, now_ns: u64) {
-        let of_class = &mut self.suspensions[session as usize].classes[class];
+        let suspension = &mut self.suspensions[session as usize];
+        let of_class = &mut suspension.classes[class];
         of_class.since_ns = now_ns;
         if of_class.passed_over == Some(peer) {
             of_class.passed_over = None;
+            suspension.passed_over &= !(1 << class);
         }
     }
 

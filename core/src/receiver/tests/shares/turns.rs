@@ -455,3 +455,35 @@ fn however_many_senders_wait_for_their_application_all_are_read_in_turn() {
     assert!(got[12] >= 240 / 5, "{got:?} of 240 READs");
     assert!(got[..12].iter().all(|got| (6..=9).contains(got)), "two or three messages: {got:?}");
 }
+
+/// Found by jet-sim --seed 212873658719713.
+#[test]
+fn a_low_class_of_one_application_is_read_where_it_is_read_a_message_at_a_time() {
+    let config = Config { messages_max: 256, requests_per_peer: 16, ..one_at_a_time() };
+    let mut bench = Bench::new(config);
+    let apps = ["both", "other"].map(|app| bench.open(app));
+    // The last two are another application's, with messages of one READ each.
+    let peers = ["both", "both", "both", "other", "other"].map(|app| bench.join(app));
+    let (classes, lengths) =
+        ([0, 2, 3, 3, 3], [3 * FRAGMENT, 3 * FRAGMENT, 3 * FRAGMENT, FRAGMENT / 2, FRAGMENT / 2]);
+    let (mut next, mut got, mut waits, mut longest) = ([1; 5], [0; 5], [0; 5], [0; 5]);
+    for _ in 0..400 {
+        for (at, &peer) in peers.iter().enumerate() {
+            while next[at] <= 4 || bench.has_ended(peer, next[at] - 4) {
+                bench.request_with_credit(peer, next[at], lengths[at], classes[at]);
+                next[at] += 1;
+            }
+        }
+        // Each READ takes longer than a class waits.
+        bench.now_ns += 2 * config.aging_ns;
+        let peer = bench.read_and_consume(&apps);
+        waits.iter_mut().for_each(|wait| *wait += 1);
+        let at = peers.iter().position(|&other| other == peer).unwrap();
+        got[at] += 1;
+        waits[at] = 0;
+        for (longest, wait) in longest.iter_mut().zip(waits) {
+            *longest = (*longest).max(wait);
+        }
+    }
+    assert!(longest.iter().all(|&longest| longest <= 30), "{longest:?} READs of others, {got:?} of 400");
+}
