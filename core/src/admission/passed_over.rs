@@ -4,8 +4,8 @@
 //! read a message at a time. When that message ends, whoever comes first begins the next one. Turns alone do
 //! not say who that is: they go round among all sessions meanwhile, and one peer could come too late each
 //! time. So of the peers of a session that were passed over, the one that was read longest ago comes first.
-//! Classes age for all sessions together, and others of the class may have the turns that the class gets so. So
-//! a class of the session that is overdue comes before the session's more urgent ones, too.
+//! Classes age for all sessions together, and others of the class may have the turns that the class gets so.
+//! So a class of the session that is overdue comes before the session's more urgent ones, too.
 
 use super::policy::GrantPolicy;
 use super::{Admission, View};

@@ -38,6 +38,9 @@ struct Args {
     /// Seconds for which what can be left out of a seed that failed is looked for. 0: not at all
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     shrink: u64,
+    /// With --swarm, run only seeds in which many senders want READs and nothing fails: one of eight is such
+    #[arg(long, requires = "swarm")]
+    contended: bool,
     /// Measure the simulator: everybody is fast, nothing fails, and so many of 1000 messages are large ones
     #[arg(long, value_name = "PERMILLE", conflicts_with_all = ["swarm"])]
     plain: Option<u32>,

@@ -70,6 +70,9 @@ pub fn run(first: u64, args: &Args) -> Result<ExitCode, Box<dyn Error>> {
             scope.spawn(|| {
                 while !span.is_over() && !is_over.load(Ordering::Relaxed) {
                     let scenario = Scenario::of(next.fetch_add(1, Ordering::Relaxed));
+                    if args.contended && !scenario.contended {
+                        continue;
+                    }
                     let outcome = simulate(scenario.clone(), args.events).map_err(|error| error.to_string());
                     let mut found = found.lock().expect("no thread panics with it");
                     match outcome {
