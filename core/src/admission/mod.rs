@@ -319,7 +319,8 @@ impl<P: GrantPolicy> Admission<P> {
                 continue;
             }
             let next = self.next_to_read(class, peer, room, messages, pool, view);
-            let next = next.filter(|_| !self.is_behind_another(class, peer, time.now_ns, view));
+            let next =
+                next.filter(|&(message, ..)| !self.is_behind_another(message, messages, time.now_ns, view));
             let Some((message, share, most)) = next else {
                 self.passes_over(class, peer);
                 self.waits_for = ReadsWaitFor::Room;

@@ -9,6 +9,7 @@
 
 use super::policy::GrantPolicy;
 use super::{Admission, View};
+use crate::messages::Messages;
 
 impl<P: GrantPolicy> Admission<P> {
     /// Notes that a peer could have nothing read in its turn.
@@ -25,15 +26,35 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// Returns whether the peer's next message waits for the one of another peer that was passed over: where
-    /// nothing arrives at their session.
+    /// Returns whether the peer's message waits for the one of another peer that was passed over: where
+    /// nothing arrives at their session, or where that one is of a class that is overdue. What has begun to
+    /// arrive goes on.
     #[inline]
-    pub(super) fn is_behind_another(&self, class: usize, peer: u32, now_ns: u64, view: &impl View) -> bool {
-        let session = self.queues[class].session_of(peer);
+    pub(super) fn is_behind_another(
+        &self,
+        message: u32,
+        messages: &Messages,
+        now_ns: u64,
+        view: &impl View,
+    ) -> bool {
+        let session = messages[message].session;
         self.suspensions[session as usize].any_passed_over()
-            && view.oldest_incomplete(session).is_none()
-            && (self.passed_over(session, class).is_some_and(|first| first != peer)
-                || self.is_behind_another_class(session, class, now_ns, view))
+            && self.is_behind_another_of(session, message, messages, now_ns, view)
+    }
+
+    fn is_behind_another_of(
+        &self,
+        session: u32,
+        message: u32,
+        messages: &Messages,
+        now_ns: u64,
+        view: &impl View,
+    ) -> bool {
+        let (peer, class) = (messages[message].peer, messages[message].class());
+        let nothing_arrives = view.oldest_incomplete(session).is_none();
+        (nothing_arrives && self.passed_over(session, class).is_some_and(|first| first != peer))
+            || ((nothing_arrives || !messages.has_begun(message))
+                && self.is_behind_another_class(session, class, now_ns, view))
     }
 
     /// Returns whether a peer of another class was passed over that is overdue, and waits for longer.

@@ -258,6 +258,12 @@ impl Messages {
         &mut self.transfers[index as usize]
     }
 
+    /// Returns whether any of a large message was requested.
+    #[inline]
+    pub fn has_begun(&self, index: u32) -> bool {
+        self.transfers[index as usize].requested > 0
+    }
+
     /// Keeps a user header beside the message until it is delivered.
     pub fn keep_user_header(&mut self, index: u32, user_header: &[u8]) {
         let used = user_header.len().min(USER_HEADER_MAX);

@@ -9,6 +9,7 @@
 use super::Checker;
 use crate::event::{Event, MessageName};
 use crate::scenario::{Scenario, SenderPlan};
+use jet_wire::SLAB_BYTES_U32;
 use std::collections::BTreeMap;
 
 /// Aging bounds for which a sender may wait: each class may have one before it, and senders of one class take
@@ -18,6 +19,8 @@ const BOUNDS: u64 = 20;
 const TURNS: u64 = 16;
 /// Nanoseconds that everything else may take: ways, turns, copies, and checks.
 const SLACK_NS: u64 = 10_000_000;
+/// Fragments below which an application is read a message at a time now and then.
+const NARROW_FRAGMENTS: u32 = 4;
 /// Nanoseconds that a slow sender's fragments may take.
 const SLOW_NS: u64 = 100_000_000;
 
@@ -79,6 +82,8 @@ pub struct Starvation {
     bound_ns: u64,
     /// Bytes that others may get meanwhile, whatever was asked for.
     bytes: u64,
+    /// The same, of what all other classes may get while a class gets nothing.
+    class_bytes: u64,
     aging_ns: u64,
     fragment_bytes: u64,
     /// Classes of the senders, in the order in which they begin.
@@ -99,13 +104,22 @@ impl Starvation {
         let is_slow = scenario.senders.iter().any(|sender| sender.bytes_per_us.is_some());
         // What was in flight when it asked comes first, and so does what was granted until then.
         let in_flight_ns = 2 * config.in_flight_bytes * 1000 / scenario.conditions.bytes_per_us;
+        let bytes = 2 * config.in_flight_bytes + TURNS * u64::from(config.fragment_bytes);
+        // Where there are few slabs or slots, an application is read a message at a time. Its other classes may
+        // each have one before, and other applications as many READs meanwhile.
+        let fragment_slabs = config.fragment_bytes / SLAB_BYTES_U32;
+        let is_narrow = (config.pool_slabs - config.srq_slabs).min(config.session_slots)
+            < NARROW_FRAGMENTS * fragment_slabs;
+        let largest = scenario.senders.iter().map(|sender| sender.large_bytes);
+        let others_bytes = if is_narrow { 2 * largest.sum::<u64>() } else { 0 };
         Self {
             // Where an application is left out, messages to it wait at their senders.
             is_watched: scenario.contended && scenario.applications.iter().all(|one| !one.is_absent),
             bound_ns: config.aging_ns * BOUNDS + in_flight_ns + SLACK_NS + if is_slow { SLOW_NS } else { 0 },
             aging_ns: config.aging_ns,
             fragment_bytes: config.fragment_bytes.into(),
-            bytes: 2 * config.in_flight_bytes + TURNS * u64::from(config.fragment_bytes),
+            bytes,
+            class_bytes: bytes + others_bytes,
             planned,
             senders: Vec::new(),
             classes: BTreeMap::new(),
@@ -140,7 +154,7 @@ impl Starvation {
         let Some(large) = self.large.get_mut(&message).filter(|large| !large.is_sent) else { return };
         large.is_sent = true;
         let Some(place) = self.place(message.sender) else { return };
-        let bytes = self.bytes;
+        let bytes = self.class_bytes;
         if self.senders[place].wait.requests == 0 {
             self.begin(now_ns, place);
         }
@@ -160,7 +174,7 @@ impl Starvation {
         let Sender { class, wait, .. } = &mut self.senders[place];
         wait.requests -= 1;
         if let Some(of_class) = self.classes.get_mut(class) {
-            of_class.begin(now_ns, self.bytes);
+            of_class.begin(now_ns, self.class_bytes);
             of_class.requests -= 1;
         }
     }
@@ -170,7 +184,7 @@ impl Starvation {
         large.bytes_left = large.bytes_left.saturating_sub(bytes);
         let Some(place) = self.place(message.sender) else { return Ok(()) };
         self.begin(now_ns, place);
-        let (may_pass, bound_ns) = (self.bytes, self.bound_ns);
+        let (may_pass, bound_ns) = (self.class_bytes, self.bound_ns);
         let Sender { id: served, class: of, .. } = self.senders[place];
         for (class, wait) in &mut self.classes {
             if *class == of {
