@@ -105,8 +105,8 @@ impl Starvation {
         // What was in flight when it asked comes first, and so does what was granted until then.
         let in_flight_ns = 2 * config.in_flight_bytes * 1000 / scenario.conditions.bytes_per_us;
         let bytes = 2 * config.in_flight_bytes + TURNS * u64::from(config.fragment_bytes);
-        // Where there are few slabs or slots, an application is read a message at a time. Its other classes may
-        // each have one before, and other applications as many READs meanwhile.
+        // Where there are few slabs or slots, an application is read a message at a time. Its other classes
+        // may each have one before, and other applications as many READs meanwhile.
         let fragment_slabs = config.fragment_bytes / SLAB_BYTES_U32;
         let is_narrow = (config.pool_slabs - config.srq_slabs).min(config.session_slots)
             < NARROW_FRAGMENTS * fragment_slabs;
