@@ -161,6 +161,20 @@ impl Session {
 
     /// Ends a message, and gives what waits of it back.
     pub fn finish(&mut self, message: u32, code: u32) {
+        let generation = self.close(message);
+        let kind = release_kind::FINISH;
+        self.write(Release { index: message, generation, first: 0, count: 0, kind, reserved: 0, code });
+    }
+
+    /// Ends a message with the last slices that it has: with one release, as the library does.
+    pub fn give_back_and_finish(&mut self, run: &Run, first: u16, count: u16, code: u32) {
+        self.close(run.message);
+        let (index, generation, kind) = (run.slot, run.generation, release_kind::SLICES_AND_FINISH);
+        self.write(Release { index, generation, first, count, kind, reserved: 0, code });
+    }
+
+    /// Forgets a message, and gives what waits of it back. Returns its generation.
+    fn close(&mut self, message: u32) -> u16 {
         let known = &mut self.messages[message as usize];
         known.is_open = false;
         let (generation, waiting) = (known.generation, std::mem::take(&mut known.waiting));
@@ -173,8 +187,7 @@ impl Session {
         if let Some(at) = self.order.iter().position(|open| *open == message) {
             self.order.remove(at);
         }
-        let kind = release_kind::FINISH;
-        self.write(Release { index: message, generation, first: 0, count: 0, kind, reserved: 0, code });
+        generation
     }
 
     /// Returns the memory and the place of a run; `None` where that lies outside of what it shares.

@@ -284,14 +284,21 @@ impl Worker<'_> {
         let is_split = early.1 == 0 && slices > 1 && self.random.u8(..8) == 0;
         let split = if is_split { self.random.u16(1..slices) } else { slices };
         let (first, end) = if early.1 > 0 { early } else { (split, split) };
-        for (first, end) in [(end, slices), (0, first)].into_iter().filter(|(first, end)| first < end) {
+        let finishes = ends || (fails && is_open);
+        let code = if fails { REJECTION } else { 0 };
+        let parts = [(end, slices), (0, first)].into_iter().filter(|(first, end)| first < end);
+        // The last one may say that the message is finished, too.
+        let merged = parts.clone().next_back().filter(|_| finishes && self.random.bool());
+        for (first, end) in parts.filter(|part| Some(*part) != merged) {
             session.give_back(&run, first, end - first);
         }
         let (life, bytes, escaped) = (self.life, run.bytes, place.escaped);
         self.note(&Event::Read { life, message: name, delivery, bytes, escaped });
-        let code = if fails { REJECTION } else { 0 };
-        if ends || (fails && is_open) {
-            session.finish(run.message, code);
+        if finishes {
+            match merged {
+                Some((first, end)) => session.give_back_and_finish(&run, first, end - first, code),
+                None => session.finish(run.message, code),
+            }
             self.note(&Event::Finished { life, message: name, delivery, code });
         }
     }

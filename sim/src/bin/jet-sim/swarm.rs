@@ -62,6 +62,8 @@ pub fn run(first: u64, args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         None => Span::Seconds(begin, Duration::from_secs(args.seconds)),
     };
     let jobs = args.jobs.map_or_else(|| std::thread::available_parallelism().map(Into::into), Ok)?;
+    // Before anything can hang.
+    eprintln!("jet-sim: seeds from {first} on");
     let next = AtomicU64::new(first);
     let is_over = AtomicBool::new(false);
     let found = Mutex::new(Found::default());
