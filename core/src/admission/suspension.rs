@@ -37,8 +37,8 @@ pub(super) struct Suspension {
     reviewed: bool,
     /// Number of messages that wait for admission and had begun to arrive before they were deferred.
     begun: u32,
-    /// The classes, one bit each, in which a peer was passed over.
-    passed_over: u8,
+    /// The classes, one bit each, in which a peer was passed over: one look tells that mostly there is none.
+    passed_over_classes: u8,
     /// What the session has of each class. Boxed so that the fields that every message reads lie close
     /// together.
     classes: Box<[OfClass; CLASSES_MAX]>,
@@ -77,13 +77,13 @@ impl Suspension {
     /// Returns whether a peer of any class was passed over and has had nothing read since.
     #[inline]
     pub fn any_passed_over(&self) -> bool {
-        self.passed_over != 0
+        self.passed_over_classes != 0
     }
 
     /// Notes the peer of a class that was passed over and comes first.
     pub fn pass_over(&mut self, class: usize, peer: u32) {
         self.classes[class].passed_over = Some(peer);
-        self.passed_over |= 1 << class;
+        self.passed_over_classes |= 1 << class;
     }
 
     /// Returns since when the session has had something of the class to read and was granted nothing of it,
@@ -95,7 +95,7 @@ impl Suspension {
     /// Forgets all messages of the session that wait.
     pub fn forget_waiting(&mut self) {
         *self.classes = Default::default();
-        (self.begun, self.passed_over) = (0, 0);
+        (self.begun, self.passed_over_classes) = (0, 0);
     }
 }
 
@@ -395,7 +395,7 @@ impl<P: GrantPolicy> Admission<P> {
             let is_overdue = self.is_overdue(session, class, now_ns, view);
             let first = passed_over.or_else(|| if is_overdue { back.pop(messages) } else { None });
             if let Some(first) = first {
-                let since_ns = self.suspensions[session as usize].classes[class].since_ns;
+                let since_ns = self.suspensions[session as usize].since_ns(class);
                 self.read_first(first, is_overdue.then_some(since_ns), messages, view);
             }
             let mut reversed = MessageList::EMPTY;
@@ -414,8 +414,9 @@ impl<P: GrantPolicy> Admission<P> {
 
     /// Returns whether the session was granted nothing of a class for so long that it comes before others of
     /// the class. Where the class ages, another session's message may have its turn each time, for this one
-    /// is suspended then. And when it is resumed, its more urgent messages take the room. There is one aging
-    /// bound for each open session, so all of them together have at most one more fragment in each.
+    /// is suspended then, or has a message read that must end first. And after that its more urgent messages
+    /// take the room. There is one aging bound for each open session, so all of them together have at most
+    /// one more fragment in each.
     pub(super) fn is_overdue(&self, session: u32, class: usize, now_ns: u64, view: &impl View) -> bool {
         let since_ns = self.suspensions[session as usize].since_ns(class);
         let bounds = 1 + u64::from(view.open_sessions());
@@ -446,7 +447,7 @@ impl<P: GrantPolicy> Admission<P> {
         of_class.since_ns = now_ns;
         if of_class.passed_over == Some(peer) {
             of_class.passed_over = None;
-            suspension.passed_over &= !(1 << class);
+            suspension.passed_over_classes &= !(1 << class);
         }
     }
 
