@@ -23,9 +23,10 @@ impl Habit {
 
 impl fmt::Display for ApplicationPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, habit, run_ns, parallel, rejects_permille, takes_memory, class, breaks, .. } = self;
+        let Self { name, habit, run_ns, parallel, rejects_permille, takes_memory, class, breaks, is_absent } =
+            self;
         write!(f, "application app-{name}, class {class}: ")?;
-        if self.is_absent {
+        if *is_absent {
             return f.write_str("never registers");
         }
         write!(f, "{}, {run_ns} ns for a run, {parallel} runs at once", habit.words())?;
@@ -40,8 +41,8 @@ impl fmt::Display for ApplicationPlan {
 impl fmt::Display for SenderPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { app, messages, depth, large_permille, large_bytes, small_bytes, .. } = self;
-        let Self { class, checksums, retries, patience_ns, profile, bytes_per_us, leaves, .. } = self;
-        let Self { receiver_timeout_ns, .. } = self;
+        let Self { class, checksums, retries, patience_ns, receiver_timeout_ns, .. } = self;
+        let Self { profile, bytes_per_us, leaves, .. } = self;
         write!(
             f,
             "sender on {profile}, class {class}: {messages} messages to app-{app}, {depth} outstanding, \
@@ -49,7 +50,7 @@ impl fmt::Display for SenderPlan {
         )?;
         f.write_str(if *checksums { ", with checksums" } else { "" })?;
         write!(f, ", {} for {patience_ns} ns", if *retries { "tries again" } else { "connects again" })?;
-        write!(f, ", hears of the receiver within {receiver_timeout_ns} ns or three heartbeats")?;
+        write!(f, ", gives the receiver up after {receiver_timeout_ns} ns or three heartbeats")?;
         if let Some(bytes) = bytes_per_us {
             write!(f, ", slow: {bytes} bytes/us")?;
         }

@@ -80,6 +80,7 @@ pub struct ReceiverProcess {
     shape: SegmentShape,
     peers_max: u32,
     sessions_max: u32,
+    sends_at_rest: u32,
     bells: Bells,
 }
 
@@ -118,6 +119,7 @@ impl ReceiverProcess {
         };
         nic.listen(&Address::Rdma(ADDRESS.to_owned()))?;
         let receiver = Receiver::new(config, incarnation).map_err(|error| error.to_string())?;
+        let sends_at_rest = receiver.stats().sends_left;
         let marks = Arc::new(AtomicBool::new(false));
         let marks_now = Arc::clone(&marks);
         let rang = Arc::new(AtomicBool::new(false));
@@ -148,6 +150,7 @@ impl ReceiverProcess {
             shape,
             peers_max,
             sessions_max,
+            sends_at_rest,
             bells: bells.clone(),
         })
     }
@@ -267,6 +270,11 @@ impl ReceiverProcess {
     /// Returns whether its NIC is to mark congestion.
     pub fn marks_congestion(&self) -> bool {
         self.marks.load(Ordering::Relaxed)
+    }
+
+    /// Returns the SENDs that were left when the process began: so many are left when none is under way.
+    pub fn sends_at_rest(&self) -> u32 {
+        self.sends_at_rest
     }
 
     /// Returns the receiver's statistics.

@@ -169,21 +169,21 @@ impl Scenario {
         if random.u8(..4) > 0 {
             faults.extend(Fault::ALL.into_iter().filter(|_| random.bool()));
         }
-        let further = &mut Rng::with_seed(seed.rotate_left(48));
+        let conditions = conditions(random, apart, seed);
         for application in &mut applications {
-            if further.u8(..8) == 0 {
+            if apart.u8(..8) == 0 {
                 application.rejects_permille = 300;
             }
-            application.breaks = further.u8(..4) == 0 && faults.contains(&Fault::Scribble);
+            application.breaks = apart.u8(..4) == 0 && faults.contains(&Fault::Scribble);
         }
-        // Where nothing stands still, who waits hears of the receiver in time.
-        if faults.is_empty() && further.bool() {
+        // Where nothing fails, who waits hears of the receiver in time.
+        if faults.is_empty() && apart.bool() {
             senders.iter_mut().for_each(|sender| sender.receiver_timeout_ns = 0);
         }
         Self {
             seed,
             contended: false,
-            conditions: conditions(random, apart, seed),
+            conditions,
             profile,
             config,
             turn_ns: one_of(random, &[200, 2_000, 20_000]),

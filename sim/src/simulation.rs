@@ -221,17 +221,11 @@ impl Simulation {
             && stats.escape.memory_used == 0
             && stats.escape.copies_in_flight == 0
             && stats.in_flight_bytes == 0
-            && stats.sends_left == self.sends_at_rest()
+            && stats.sends_left == process.sends_at_rest()
             && !process.marks_congestion();
         // A window grows again with time.
         let windows_are_full = self.senders.iter().all(|sender| sender.process.window_permille() == 1000);
         is_empty && windows_are_full && stats.pressure == jet_escape::Pressure::Ok
-    }
-
-    /// Returns the SENDs that the receiver may post beside the first of each sender, where none is under way.
-    fn sends_at_rest(&self) -> u32 {
-        let config = &self.scenario.config;
-        config.sends_max.saturating_sub(config.peers_max)
     }
 
     /// Lets the next thing happen.

@@ -26,7 +26,6 @@ fn wrong_releases(session: &Session, random: &mut Rng) -> Vec<Release> {
     let run = runs[random.usize(..runs.len())];
     let slices = run.slices();
     let right = Release { count: 1, generation: run.generation, ..of(run.slot, release_kind::SLICES) };
-    // Slices of a run that is read may have been given back already: of one run, the last never is.
     let last = Release { first: slices - 1, ..right };
     match random.u8(..12) {
         0 => vec![last, last],
@@ -67,8 +66,10 @@ impl ApplicationProcess {
             let fits = wrong.iter().all(|release| session.end.releases.push(*release).is_ok());
             session.end.releases.publish();
             if fits {
-                // Part of it may be back now, and somebody else's.
-                session.reading.retain(|reading| reading.run.slot != wrong[0].index);
+                if let [taken, _] = wrong[..] {
+                    // These slices may be back now, and somebody else's.
+                    session.reading.retain(|reading| reading.run.slot != taken.index);
+                }
                 self.broke = Some(Broke::Release);
                 observer.counts().add("wrong release");
                 return;
