@@ -3,7 +3,8 @@
 //!
 //! There are two kinds of them: new peers, which have delivered nothing yet, and slow ones. New peers return
 //! first: most of them are not slow, and the first READ tells. Beside them prompt peers may wait that deliver
-//! little, while all READs but the last are in flight: they return before slow ones, once there are others.
+//! little, while all READs but the last are in flight: they return before slow ones, once there are others,
+//! or when they have waited for an aging bound.
 //! Each kind has READs that the other cannot
 //! have, so none of them waits for ever. Of one kind the policy says which class goes first, by how long each
 //! class has waited here. Within a class it is the slow peer that has waited longest, and in turns the new
@@ -208,6 +209,29 @@ impl<P: GrantPolicy> Admission<P> {
             return true;
         }
         false
+    }
+
+    /// Chooses a prompt peer that has waited for one of the last READs for an aging bound, unless one is
+    /// chosen that has yet to have it.
+    pub(super) fn choose_for_the_last(&mut self, time: TurnTime) {
+        let (reading, queues) = (&self.reading, &self.queues);
+        let waits = |peer| !reading.is_out(peer) && queues.iter().any(|queue| queue.has_messages_of(peer));
+        self.shares.review_chosen(waits);
+        if self.shares.chosen().is_some() || self.after_slow.prompt.listed == 0 {
+            return;
+        }
+        let heads = self.heads_after_slow(Standing::Prompt);
+        for head in heads.iter().flatten() {
+            let line = &mut self.after_slow.prompt.lines[usize::from(head.class)];
+            let Some(peer) = line.next() else { continue };
+            if self.shares.waits_too_long(peer, time.stall_free_ns) {
+                line.pop();
+                self.after_slow.prompt.listed -= 1;
+                self.return_to_turns(peer);
+                self.shares.choose(peer);
+                return;
+            }
+        }
     }
 
     /// Returns whether the pool has room for what the peer has yet to deliver, or none of its kind has

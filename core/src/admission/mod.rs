@@ -110,6 +110,8 @@ pub(crate) struct Admission<P> {
     waits_for_room: bool,
     /// What the next READ waits for.
     waits_for: ReadsWaitFor,
+    /// Whether the bytes that are free in the present turn are kept for one READ, until they are enough.
+    is_kept_for_one: bool,
 }
 
 impl<P: GrantPolicy> Admission<P> {
@@ -142,6 +144,7 @@ impl<P: GrantPolicy> Admission<P> {
             reviewed: Vec::with_capacity(config.sessions_max as usize),
             waits_for_room: false,
             waits_for: ReadsWaitFor::Nothing,
+            is_kept_for_one: false,
         }
     }
 
@@ -164,12 +167,12 @@ impl<P: GrantPolicy> Admission<P> {
         (messages, pool): (&mut Messages, &mut Pool),
         view: &impl View,
     ) -> Option<Grant> {
-        self.waits_for = ReadsWaitFor::Senders;
+        (self.waits_for, self.is_kept_for_one) = (ReadsWaitFor::Senders, false);
         self.after_slow.begin_turn(time.now_ns);
         if !self.queues.iter().any(ClassQueue::has_unread) {
             return None;
         }
-        if self.after_slow.is_empty() {
+        if self.after_slow.is_empty() && self.shares.chosen().is_none() {
             // Who is sent there in this turn does not return in it.
             return self.next_in_turn(time, reads_in_use, (messages, pool), view);
         }
@@ -186,6 +189,7 @@ impl<P: GrantPolicy> Admission<P> {
         (messages, pool): (&mut Messages, &mut Pool),
         view: &impl View,
     ) -> Option<Grant> {
+        self.choose_for_the_last(time);
         let mut unproven = self.shares.unproven();
         self.return_after_slow(&mut unproven, time, reads_in_use, pool);
         loop {
@@ -332,7 +336,7 @@ impl<P: GrantPolicy> Admission<P> {
             let bytes =
                 self.fragment_of(message, messages).min(u32::try_from(most_bytes).unwrap_or(u32::MAX));
             match self.shares.turn(peer, u64::from(bytes), time.stall_free_ns, in_flight) {
-                Turn::Now => {}
+                Turn::Now if !self.is_kept_for_one => {}
                 Turn::AfterOwn => {
                     self.leave_turns(peer, Out::Own);
                     continue;
@@ -341,7 +345,8 @@ impl<P: GrantPolicy> Admission<P> {
                     self.refuse(peer);
                     continue;
                 }
-                Turn::AfterAny => {
+                turn @ (Turn::Now | Turn::Next | Turn::AfterAny) => {
+                    self.is_kept_for_one |= turn == Turn::Next;
                     self.waits_for = ReadsWaitFor::Window;
                     place = self.queues[class].keep_turn(place);
                     passed += 1;

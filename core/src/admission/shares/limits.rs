@@ -31,6 +31,8 @@ pub(super) struct Limits {
     /// Whether peers have shares at all.
     pub(super) shared: bool,
     pub(super) fragment_bytes: u64,
+    /// Nanoseconds after which a peer has waited too long.
+    pub(super) aging_ns: u64,
     pub(super) reads: u32,
     pub(super) bytes: u64,
     /// The most of one peer.
@@ -45,6 +47,8 @@ pub(super) struct Limits {
     /// What is kept for those that deliver most: half of what those with something in flight leave to the
     /// others. Nothing where the other half would be no fragment.
     kept: InFlight,
+    /// What of it is not for peers that were chosen because they have waited long.
+    kept_from_chosen: InFlight,
 }
 
 impl Limits {
@@ -56,9 +60,15 @@ impl Limits {
         };
         let eighths = |part: u32| InFlight { reads: reads_of(part, 8), bytes: bytes_of(part, 8) };
         let own = eighths(UNPROVEN_EIGHTHS - KIND_EIGHTHS);
+        let kept = if config.reads_max >= 16 && config.in_flight_bytes / 16 >= fragment_bytes {
+            InFlight { reads: config.reads_max / 16, bytes: config.in_flight_bytes / 16 }
+        } else {
+            InFlight::NOTHING
+        };
         Self {
             shared: config.peer_share_percent < 100,
             fragment_bytes,
+            aging_ns: config.aging_ns,
             reads: config.reads_max,
             bytes: config.in_flight_bytes,
             peer_reads: reads_of(config.peer_share_percent, 100),
@@ -66,10 +76,10 @@ impl Limits {
             kind: eighths(KIND_EIGHTHS),
             unproven: eighths(UNPROVEN_EIGHTHS),
             own,
-            kept: if config.reads_max >= 16 && config.in_flight_bytes / 16 >= fragment_bytes {
-                InFlight { reads: config.reads_max / 16, bytes: config.in_flight_bytes / 16 }
-            } else {
-                InFlight::NOTHING
+            kept,
+            kept_from_chosen: InFlight {
+                reads: kept.reads.div_ceil(2),
+                bytes: (kept.bytes / 2).max(fragment_bytes),
             },
         }
     }
@@ -77,8 +87,18 @@ impl Limits {
     /// Returns whether another READ of `bytes` bytes would take what is kept for those that deliver most.
     #[inline]
     pub(super) fn are_nearly_full(&self, all: InFlight, bytes: u64) -> bool {
-        self.kept.reads > 0
-            && (all.reads + self.kept.reads >= self.reads || all.bytes + bytes + self.kept.bytes > self.bytes)
+        self.kept.reads > 0 && !self.leave(self.kept, all, bytes)
+    }
+
+    /// Returns whether another READ of `bytes` bytes would take what only those may have that deliver most.
+    pub(super) fn are_full_but_for_the_best(&self, all: InFlight, bytes: u64) -> bool {
+        !self.leave(self.kept_from_chosen, all, bytes)
+    }
+
+    /// Returns whether another READ of `bytes` bytes would leave so much.
+    #[inline]
+    fn leave(&self, kept: InFlight, all: InFlight, bytes: u64) -> bool {
+        all.reads + kept.reads < self.reads && all.bytes + bytes + kept.bytes <= self.bytes
     }
 }
 

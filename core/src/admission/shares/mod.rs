@@ -22,9 +22,7 @@
 //! A peer whose round trip is longer than half of [`PROMPT_NS`] is slow, however well it delivers: it has an
 //! eighth of the READs.
 //!
-//! The last sixteenth is for those that deliver: who has nothing in flight gets one of these only if it has
-//! delivered lately a quarter of what the best one has. For many peers may each deliver a little, and then
-//! freeze with one READ each, all at once.
+//! The last sixteenth is for those that deliver most, and for who has waited long ([`last`]).
 //!
 //! Peers that have stalled for long are disconnected where they hold others up. For that a peer's silence
 //! counts only while the receiver hears anybody: a READ brings its bytes, a peer's NIC takes a SEND, or
@@ -36,6 +34,7 @@
 //! Times are of the clock that stands still while nobody calls the receiver: a peer is not slow because the
 //! receiver was.
 
+mod last;
 mod limits;
 
 use crate::config::Config;
@@ -45,6 +44,7 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 use jet_wire::planted;
+use last::Last;
 use limits::Limits;
 pub(super) use limits::{InFlight, Unproven};
 
@@ -82,10 +82,6 @@ const RATE_BYTES: u64 = 1 << 30;
 
 /// Bytes of the READ of a peer that has delivered nothing yet, at most.
 const FIRST_BYTES: u64 = 64 << 10;
-/// Part of what the best peer delivered lately that others must have delivered for the last READs.
-const BEST_PART: u64 = 4;
-/// Part of what the best peer delivered that is forgotten with each tick in which anything is delivered.
-const BEST_TICKS: u64 = 64;
 
 /// Whether a peer may have another READ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +94,8 @@ pub(super) enum Turn {
     AfterSlow,
     /// A READ of any peer has to end first.
     AfterAny,
+    /// A READ of any peer has to end first, and the bytes that are free by then are for this one.
+    Next,
 }
 
 /// How a peer delivers.
@@ -150,6 +148,8 @@ struct Peer {
     busy: u32,
     /// Session that the last READ was posted for.
     session: u32,
+    /// Time since when the peer has been refused a READ for want of READs or bytes, and has had none.
+    refused_ns: Option<u64>,
 }
 
 impl Peer {
@@ -169,6 +169,7 @@ impl Peer {
             standing: Standing::New,
             busy: 0,
             session: NONE,
+            refused_ns: None,
         }
     }
 
@@ -247,8 +248,7 @@ pub(super) struct Shares {
     /// Peers with READs in flight.
     busy: Vec<u32>,
     unproven: Unproven,
-    /// The most bytes that a peer delivered lately, as [`Peer::delivered_bytes`].
-    best_bytes: u64,
+    last: Last,
     /// Whether a READ brought its bytes since the last tick.
     delivers: bool,
     /// Whether anybody was heard since the last tick.
@@ -267,7 +267,7 @@ impl Shares {
             peers: vec![Peer::new(limits.fragment_bytes); config.peers_max as usize].into_boxed_slice(),
             busy: Vec::with_capacity(config.reads_max as usize),
             unproven: Unproven::NOTHING,
-            best_bytes: 0,
+            last: Last::new(),
             delivers: false,
             hears: false,
             heard_ns: 0,
@@ -357,20 +357,6 @@ impl Shares {
             || (all.bytes > 0 && !leaves_a_fragment)
     }
 
-    /// Returns whether the peer has delivered lately a good part of what the best one has.
-    #[inline]
-    fn is_among_best(&self, peer: &Peer) -> bool {
-        peer.delivered_bytes.saturating_mul(BEST_PART) >= self.best_bytes
-    }
-
-    /// Returns whether the peer, which is prompt and has nothing in flight, may have a READ beside these.
-    pub fn may_have_the_last(&self, peer: u32, all: InFlight) -> bool {
-        let is_left = all.bytes + self.limits.fragment_bytes <= self.limits.bytes;
-        is_left
-            && (!self.limits.are_nearly_full(all, self.limits.fragment_bytes)
-                || self.is_among_best(&self.peers[peer as usize]))
-    }
-
     /// Decides whether the peer may have a READ of `bytes` bytes now.
     #[inline]
     pub fn turn(&mut self, peer: u32, bytes: u64, now_ns: u64, all: InFlight) -> Turn {
@@ -379,14 +365,12 @@ impl Shares {
         if state.reads >= state.reads_max {
             return Turn::AfterOwn;
         }
-        if all.bytes + bytes > limits.bytes {
-            return Turn::AfterAny;
-        }
         if planted!(UnmeasuredWaits) && !state.is_measured() && all.reads > 0 {
             return Turn::AfterAny;
         }
+        let is_left = all.bytes + bytes <= limits.bytes;
         if !limits.shared {
-            return Turn::Now;
+            return if is_left { Turn::Now } else { self.turn_for_bytes(peer, bytes, now_ns) };
         }
         let standing = state.standing_at(now_ns);
         let is_prompt = standing == Standing::Prompt;
@@ -408,14 +392,35 @@ impl Shares {
             {
                 return Turn::AfterAny;
             }
-        } else if is_prompt && limits.are_nearly_full(all, bytes) && !self.is_among_best(state) {
-            return Turn::AfterSlow;
+        } else if is_prompt && limits.are_nearly_full(all, bytes) {
+            let turn = self.turn_for_the_last(peer, bytes, now_ns, all);
+            if turn != Turn::Now {
+                return turn;
+            }
         }
-        match (self.unproven.is_full(standing, bytes, limits), has_own) {
-            (false, _) => Turn::Now,
-            (true, true) => Turn::AfterOwn,
-            (true, false) => Turn::AfterSlow,
+        if self.unproven.is_full(standing, bytes, &self.limits) {
+            return if has_own { Turn::AfterOwn } else { Turn::AfterSlow };
         }
+        if is_left { Turn::Now } else { self.turn_for_bytes(peer, bytes, now_ns) }
+    }
+
+    /// Decides what the peer waits for while there are too few bytes for its READ. Shorter READs of others
+    /// could take what is free each time, so it comes next: at once where prompt peers have the bytes, and
+    /// after an aging bound where slow peers have, unless these have stalled.
+    fn turn_for_bytes(&mut self, peer: u32, bytes: u64, now_ns: u64) -> Turn {
+        let state = &mut self.peers[peer as usize];
+        if state.reads > 0 {
+            return Turn::AfterAny;
+        }
+        let since_ns = *state.refused_ns.get_or_insert(now_ns);
+        let ends_soon = self.unproven.all().bytes + bytes <= self.limits.bytes;
+        let ends = || {
+            let busy = self.busy.iter().map(|&peer| &self.peers[peer as usize]);
+            let stalled = busy.filter(|peer| peer.has_stalled(now_ns));
+            stalled.map(|peer| peer.bytes).sum::<u64>() + bytes <= self.limits.bytes
+        };
+        let has_aged = now_ns.saturating_sub(since_ns) > self.limits.aging_ns;
+        if ends_soon || (has_aged && ends()) { Turn::Next } else { Turn::AfterAny }
     }
 
     /// Counts a READ that was posted for a session. Returns whether the peer's standing has changed.
@@ -423,7 +428,7 @@ impl Shares {
     pub fn posted(&mut self, (peer, session): (u32, u32), bytes: u64, now_ns: u64) -> bool {
         let has_changed = self.classify(peer, now_ns);
         let state = &mut self.peers[peer as usize];
-        state.session = session;
+        (state.session, state.refused_ns) = (session, None);
         if state.reads == 0 {
             (state.progress_ns, state.counted_ns) = (now_ns, now_ns);
             state.busy = u32::try_from(self.busy.len()).expect("fewer than READs");
@@ -447,7 +452,7 @@ impl Shares {
         if ok {
             (self.hears, self.delivers) = (true, true);
             state.measure(bytes, now_ns.saturating_sub(posted_ns), now_ns, &self.limits);
-            self.best_bytes = self.best_bytes.max(state.delivered_bytes);
+            self.last.delivered(state);
         }
         state.progress_ns = now_ns;
         let has_grown = state.window_bytes > window_bytes;
@@ -457,6 +462,7 @@ impl Shares {
             if let Some(&moved) = self.busy.get(place) {
                 self.peers[moved as usize].busy = u32::try_from(place).expect("fewer than READs");
             }
+            self.has_none_any_more(peer);
         }
         Change { standing: self.classify(peer, now_ns), has_grown: self.limits.shared && has_grown }
     }
@@ -479,7 +485,7 @@ impl Shares {
         let hears = now_ns.saturating_sub(self.heard_ns) < HEARD_NS;
         let heard_ns = if hears { now_ns.saturating_sub(before_ns).min(HEARD_NS) } else { 0 };
         if core::mem::take(&mut self.delivers) {
-            self.best_bytes -= self.best_bytes / BEST_TICKS;
+            self.last.forget_some();
         }
         for place in 0..self.busy.len() {
             let peer = self.busy[place];

@@ -151,6 +151,39 @@ fn slow_and_new_peers_leave_each_other_some() {
 }
 
 #[test]
+fn slow_peers_with_several_reads_each_have_five_eighths_together() {
+    let mut bench = Bench::new(8);
+    (0..8).for_each(|peer| bench.deliver(peer, 2_621, 1));
+    // One more each, as its connection takes it, in turns.
+    for reads_max in 1..=4 {
+        (0..8).for_each(|peer| bench.shares.set_reads_max(peer, reads_max));
+        (0..8).for_each(|peer| _ = bench.post(peer, FRAGMENT / 8));
+    }
+    assert_eq!(bench.all.reads, 20);
+}
+
+#[test]
+fn bytes_that_are_free_are_kept_for_a_peer_without_reads_unless_those_of_slow_ones_are_needed() {
+    let mut bench = Bench::new(4);
+    let config =
+        Config { in_flight_bytes: 2 * FRAGMENT, reads_max: 8, peer_share_percent: 100, ..Config::default() };
+    bench.shares = Shares::new(&Config { peers_max: 4, ..config });
+    (0..4).for_each(|peer| bench.shares.set_reads_max(peer, 1000));
+    bench.deliver(0, 1_000_000, 50);
+    bench.deliver(1, 2_621, 1);
+    assert_eq!(bench.post(0, FRAGMENT / 2), 4);
+    assert_eq!(bench.turn(2, FRAGMENT), Turn::Next);
+    assert_eq!(bench.turn(0, FRAGMENT), Turn::AfterAny, "it has READs");
+    (0..4).for_each(|_| bench.end(0, MS));
+    assert_eq!(bench.post(1, FRAGMENT / 2), 4);
+    assert_eq!(bench.turn(2, FRAGMENT), Turn::AfterAny, "others do not wait for a slow peer");
+    bench.now_ns += bench.shares.limits.aging_ns + MS;
+    assert_eq!(bench.turn(2, FRAGMENT), Turn::Next, "but when it has waited long");
+    bench.now_ns += 10_000 * MS;
+    assert_eq!(bench.turn(2, FRAGMENT), Turn::AfterAny, "the slow one has stalled");
+}
+
+#[test]
 fn a_prompt_peer_that_freezes_leaves_some_to_new_and_slow_ones() {
     let mut bench = Bench::new(10);
     bench.deliver(0, 1_000_000, 50);
