@@ -36,6 +36,15 @@ impl fmt::Display for MessageName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Life(pub u32);
 
+/// What an application broke of its session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Broke {
+    /// It gave one thing back that it must not. The receiver is to end its session for that.
+    Release,
+    /// It wrote what it likes into what it shares. The receiver may never notice.
+    Anything,
+}
+
 /// A fault that the simulation caused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fault {
@@ -201,11 +210,12 @@ pub enum Event {
         /// The application's life.
         life: Life,
     },
-    /// An application broke its session: it gave back what it must not, or wrote what it liked into what it
-    /// shares with the receiver.
-    Scribbled {
+    /// An application broke its session.
+    Broke {
         /// The application's life.
         life: Life,
+        /// What it broke.
+        what: Broke,
     },
     /// A sender began.
     SenderBegan {

@@ -35,5 +35,5 @@ pub use counts::{Counts, RARE};
 pub use less::{Less, NotLess, Shrunk, shrink};
 pub use log::Log;
 pub use payload::Payload;
-pub use scenario::Scenario;
+pub use scenario::{Kind, Scenario};
 pub use simulation::{Outcome, Simulation};

@@ -1,6 +1,6 @@
 //! A scenario as it is printed: every option that the seed chose, in words.
 
-use crate::scenario::{ApplicationPlan, Habit, Scenario, SenderPlan};
+use crate::scenario::{ApplicationPlan, Habit, Kind, Scenario, SenderPlan};
 use jet_core::Config;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -73,8 +73,12 @@ impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, conditions: network, profile, config, faults, .. } = self;
         let Self { turn_ns, wake_ns, job_ns, faults_max, fault_ns, calm_ns, settle_ns, .. } = self;
-        let quiet = if self.contended { ": many senders, and nothing fails" } else { "" };
-        writeln!(f, "seed {seed}{quiet}")?;
+        let about = match self.kind {
+            Kind::Anything => "",
+            Kind::Contended => ": many senders, and nothing fails",
+            Kind::Stopped => ": an application stops, and nothing fails",
+        };
+        writeln!(f, "seed {seed}{about}")?;
         writeln!(
             f,
             "  network: {} to {} ns, {} bytes/us, RNR after {} ns, kernel {} ns, flush {} ns, \

@@ -47,7 +47,7 @@ pub struct ApplicationPlan {
     pub habit: Habit,
     /// Nanoseconds that it takes for a run.
     pub run_ns: u64,
-    /// Runs that it reads at once, at most.
+    /// Runs that it reads at once, at most. 0: it stops, and reads nothing before the calm.
     pub parallel: u32,
     /// Of a thousand messages, how many it rejects.
     pub rejects_permille: u32,
@@ -59,6 +59,13 @@ pub struct ApplicationPlan {
     pub breaks: bool,
     /// Whether it never registers.
     pub is_absent: bool,
+}
+
+impl ApplicationPlan {
+    /// Returns whether it gives nothing back before the calm.
+    pub fn stops(&self) -> bool {
+        self.parallel == 0
+    }
 }
 
 /// Plan of a sender.
@@ -95,13 +102,24 @@ pub struct SenderPlan {
     pub leaves: bool,
 }
 
+/// What a scenario is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Anything may happen.
+    Anything,
+    /// Nothing but the senders' number and a slow one of them holds anything up.
+    Contended,
+    /// Nothing but an application that stops holds anything up.
+    Stopped,
+}
+
 /// Everything that is chosen before a simulation begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scenario {
     /// Seed that the rest is drawn from, and all that happens by chance.
     pub seed: u64,
-    /// Whether nothing but the senders' number and a slow one of them holds anything up.
-    pub contended: bool,
+    /// What it is about.
+    pub kind: Kind,
     /// The network.
     pub conditions: Conditions,
     /// Device of the receiver's host.
@@ -141,6 +159,7 @@ impl Scenario {
     pub fn of(seed: u64) -> Self {
         let random = &mut Rng::with_seed(seed);
         match random.u8(..8) {
+            0 if seed.rotate_left(48).is_multiple_of(3) => Self::contended(seed, random).stopped(random),
             0 => Self::contended(seed, random),
             1 => Self::of_anything(seed, random).pressed(random),
             _ => Self::of_anything(seed, random),
@@ -182,7 +201,7 @@ impl Scenario {
         }
         Self {
             seed,
-            contended: false,
+            kind: Kind::Anything,
             conditions,
             profile,
             config,
@@ -282,7 +301,7 @@ impl Scenario {
         }
         Self {
             seed,
-            contended: true,
+            kind: Kind::Contended,
             conditions: Conditions {
                 bytes_per_us: one_of(random, &[125, 1_250]),
                 ..Conditions::quiet(!seed)
@@ -301,6 +320,25 @@ impl Scenario {
             calm_ns: 0,
             settle_ns: 300 * SECOND,
         }
+    }
+
+    /// Lets one more application stop, beside those there are. Only the escape keeps the others going.
+    fn stopped(mut self, random: &mut Rng) -> Self {
+        (self.kind, self.calm_ns) = (Kind::Stopped, 3 * SECOND);
+        self.config.escape.enabled = true;
+        let first = self.applications[0];
+        let name = u32::try_from(self.applications.len()).expect("applications are few");
+        let class = random.u8(..self.config.classes);
+        self.applications.push(ApplicationPlan { name, class, parallel: 0, ..first });
+        for sender in &mut self.senders {
+            (sender.bytes_per_us, sender.messages) = (None, 200);
+            sender.large_permille = one_of(random, &[10, 500, 1000]);
+        }
+        for sender in 0..random.usize(1..=3) {
+            let class = random.u8(..self.config.classes);
+            self.senders.push(SenderPlan { app: name, class, ..self.senders[sender] });
+        }
+        self
     }
 
     /// A scenario without faults, in which everybody is fast. It measures the simulator.
@@ -336,7 +374,7 @@ impl Scenario {
         };
         Self {
             seed,
-            contended: false,
+            kind: Kind::Anything,
             conditions: Conditions::quiet(seed),
             profile: Profile::CONNECTX_6,
             config,

@@ -342,6 +342,10 @@ impl Simulation {
             if let Some(index) = self.applications.iter().position(|one| one.process.life() == life)
                 && end.is_fault()
             {
+                if !self.applications[index].process.has_broken() {
+                    let what = format!("the session of {life:?} was ended for a fault, and it broke nothing");
+                    self.observer.fail("faults", what);
+                }
                 self.kill_application(index);
             }
         }

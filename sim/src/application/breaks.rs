@@ -3,19 +3,10 @@
 
 use super::ApplicationProcess;
 use super::session::{Run, Session};
-use crate::event::Event;
+use crate::event::{Broke, Event};
 use crate::observer::Observer;
 use fastrand::Rng;
 use jet_wire::segment::{Release, release_kind};
-
-/// What an application broke.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Broke {
-    /// It gave one thing back that it must not. The receiver is to end its session for that.
-    Release,
-    /// It wrote what it likes into what it shares. The receiver may never notice.
-    Anything,
-}
 
 /// Returns releases of which the receiver can take all but the last one. Everything else in the session is
 /// as it should be.
@@ -52,6 +43,11 @@ impl ApplicationProcess {
         self.breaks_after = Some(0);
     }
 
+    /// Returns whether it broke its session.
+    pub fn has_broken(&self) -> bool {
+        self.broke.is_some()
+    }
+
     /// Returns whether it wrote what it likes: the receiver may never notice.
     pub fn has_scribbled(&self) -> bool {
         self.broke == Some(Broke::Anything)
@@ -60,7 +56,7 @@ impl ApplicationProcess {
     /// Breaks its session, and does nothing more.
     pub(super) fn break_session(&mut self, now_ns: u64, observer: &mut Observer) {
         let Self { random, session: Some(session), life, .. } = self else { return };
-        observer.note(now_ns, &Event::Scribbled { life: *life });
+        let life = *life;
         if random.bool() {
             let wrong = wrong_releases(session, random);
             let fits = wrong.iter().all(|release| session.end.releases.push(*release).is_ok());
@@ -71,11 +67,13 @@ impl ApplicationProcess {
                     session.reading.retain(|reading| reading.run.slot != taken.index);
                 }
                 self.broke = Some(Broke::Release);
+                observer.note(now_ns, &Event::Broke { life, what: Broke::Release });
                 observer.counts().add("wrong release");
                 return;
             }
         }
         self.broke = Some(Broke::Anything);
+        observer.note(now_ns, &Event::Broke { life, what: Broke::Anything });
         self.scribble();
     }
 

@@ -5,12 +5,11 @@ mod breaks;
 mod session;
 mod worker;
 
-use crate::event::Life;
+use crate::event::{Broke, Life};
 use crate::ghosts::Ghost;
 use crate::observer::Observer;
 use crate::receiver::Opened;
 use crate::scenario::{ApplicationPlan, Habit};
-use breaks::Broke;
 use fastrand::Rng;
 use jet_reactor::SessionTicket;
 use session::{Reading, Session};

@@ -3,7 +3,7 @@
 
 use super::{Checker, Look};
 use crate::event::Event;
-use crate::scenario::Scenario;
+use crate::scenario::{Kind, Scenario};
 
 /// What senders may have, and what may end a session.
 #[derive(Debug)]
@@ -19,8 +19,8 @@ pub struct Credit {
     is_honest: bool,
     /// Whether applications give everything back at once.
     is_fast: bool,
-    scribbles: bool,
-    sessions_faulted: u64,
+    /// Sessions that their applications broke, in the receiver's present life.
+    broken: u64,
 }
 
 impl Credit {
@@ -31,9 +31,8 @@ impl Credit {
             peers: 0,
             entries: scenario.config.srq_slabs,
             is_honest: scenario.cheats.is_empty(),
-            is_fast: scenario.contended,
-            scribbles: false,
-            sessions_faulted: 0,
+            is_fast: scenario.kind == Kind::Contended,
+            broken: 0,
         }
     }
 }
@@ -45,8 +44,8 @@ impl Checker for Credit {
 
     fn note(&mut self, _now_ns: u64, event: &Event) -> Result<(), String> {
         match event {
-            Event::Scribbled { .. } => self.scribbles = true,
-            Event::ReceiverBegan { .. } => self.sessions_faulted = 0,
+            Event::Broke { .. } => self.broken += 1,
+            Event::ReceiverBegan { .. } => self.broken = 0,
             _ => {}
         }
         Ok(())
@@ -57,10 +56,10 @@ impl Checker for Credit {
         if stats.peer_faults > 0 && self.is_honest {
             return Err(format!("{} senders were cut off for breaking the rules", stats.peer_faults));
         }
-        if stats.session_faults > self.sessions_faulted && !self.scribbles {
-            return Err(format!("{} sessions were ended for what they released", stats.session_faults));
+        if stats.session_faults > self.broken {
+            let (ended, broken) = (stats.session_faults, self.broken);
+            return Err(format!("{ended} sessions were ended for what they released, and {broken} broke"));
         }
-        self.sessions_faulted = stats.session_faults;
         // An idle sender keeps one credit, for which no entry is posted beyond the reserve. Where
         // applications hold all slabs of small messages, senders have credit for what is given back next.
         self.peers = self.peers.max(stats.peers);

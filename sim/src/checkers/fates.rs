@@ -3,8 +3,8 @@
 
 use super::Checker;
 use super::open::Open;
-use crate::event::{Event, Fault, Life, MessageName};
-use crate::scenario::Scenario;
+use crate::event::{Broke, Event, Fault, Life, MessageName};
+use crate::scenario::{Kind, Scenario};
 use jet_wire::message::AckStatus;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -81,7 +81,7 @@ pub struct Fates {
 impl Fates {
     pub fn new(scenario: &Scenario) -> Self {
         Self {
-            is_easy: scenario.contended,
+            is_easy: scenario.kind == Kind::Contended,
             drains: false,
             ended_ns: BTreeMap::new(),
             open: Open::default(),
@@ -208,7 +208,7 @@ impl Checker for Fates {
             Event::SenderLost { sender } => {
                 self.open.remove_sender(sender);
             }
-            Event::Scribbled { life } => {
+            Event::Broke { life, what: Broke::Anything } => {
                 self.scribbled.insert(life);
                 let app = self.apps.get(&life);
                 for known in self.open.values_mut() {

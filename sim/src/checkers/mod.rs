@@ -11,6 +11,7 @@ mod order;
 mod routing;
 mod slabs;
 mod starvation;
+mod stopped;
 mod windows;
 
 pub use congestion::Pace;
@@ -148,6 +149,7 @@ checkers! {
     credit: credit::Credit = credit::Credit::new,
     escape_memory: escape_memory::EscapeMemory = escape_memory::EscapeMemory::new,
     starvation: starvation::Starvation = starvation::Starvation::new,
+    stopped: stopped::Stopped = stopped::Stopped::new,
     congestion: congestion::Congestion = congestion::Congestion::new,
     connections: connections::Connections = connections::Connections::new,
     drained: drained::Drained = |_| drained::Drained,

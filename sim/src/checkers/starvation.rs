@@ -8,7 +8,7 @@
 
 use super::Checker;
 use crate::event::{Event, MessageName};
-use crate::scenario::{Scenario, SenderPlan};
+use crate::scenario::{Kind, Scenario, SenderPlan};
 use jet_wire::SLAB_BYTES_U32;
 use std::collections::BTreeMap;
 
@@ -114,7 +114,8 @@ impl Starvation {
         let others_bytes = if is_narrow { 2 * largest.sum::<u64>() } else { 0 };
         Self {
             // Where an application is left out, messages to it wait at their senders.
-            is_watched: scenario.contended && scenario.applications.iter().all(|one| !one.is_absent),
+            is_watched: scenario.kind == Kind::Contended
+                && scenario.applications.iter().all(|one| !one.is_absent),
             bound_ns: config.aging_ns * BOUNDS + in_flight_ns + SLACK_NS + if is_slow { SLOW_NS } else { 0 },
             aging_ns: config.aging_ns,
             fragment_bytes: config.fragment_bytes.into(),

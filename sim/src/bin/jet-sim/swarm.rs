@@ -1,7 +1,7 @@
 //! A swarm: seeds one after the other, on all cores.
 
 use crate::{Args, counted, print_failure, simulate};
-use jet_sim::{Counts, Outcome, Scenario};
+use jet_sim::{Counts, Kind, Outcome, Scenario};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 use std::error::Error;
@@ -72,7 +72,7 @@ pub fn run(first: u64, args: &Args) -> Result<ExitCode, Box<dyn Error>> {
             scope.spawn(|| {
                 while !span.is_over() && !is_over.load(Ordering::Relaxed) {
                     let scenario = Scenario::of(next.fetch_add(1, Ordering::Relaxed));
-                    if args.contended && !scenario.contended {
+                    if args.contended && scenario.kind == Kind::Anything {
                         continue;
                     }
                     let outcome = simulate(scenario.clone(), args.events).map_err(|error| error.to_string());
