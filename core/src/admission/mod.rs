@@ -213,16 +213,17 @@ impl<P: GrantPolicy> Admission<P> {
             let class = usize::from(self.policy.next_class(&heads, time.now_ns)?);
             // New messages are admitted first, while the concurrency window has room. So 32 short ones run
             // side by side, and one long one does not hold the others up.
-            while self.queues[class].waiting() > 0 && self.admit(class, messages, pool, view) {}
+            self.admit_all(class, messages, pool, view);
             if let Some(grant) = self.turn(class, time, reads_in_use, (messages, pool), view) {
                 return Some(grant);
             }
             if self.queues[class].has_head(|peer| self.reading.is_out(peer)) {
                 // The policy's class waits for room that only running messages can give back: those of other
                 // classes go on.
-                return (0..self.queues.len())
-                    .filter(|&other| other != class)
-                    .find_map(|other| self.turn(other, time, reads_in_use, (messages, pool), view));
+                return (0..self.queues.len()).filter(|&other| other != class).find_map(|other| {
+                    self.admit_all(other, messages, pool, view);
+                    self.turn(other, time, reads_in_use, (messages, pool), view)
+                });
             }
             // Every peer of the class went out of turn: another class may go on.
         }
@@ -238,6 +239,12 @@ impl<P: GrantPolicy> Admission<P> {
             }
         }
         heads
+    }
+
+    /// Admits the class's messages, as many as may be read side by side.
+    #[inline]
+    fn admit_all(&mut self, class: usize, messages: &mut Messages, pool: &Pool, view: &impl View) {
+        while self.queues[class].waiting() > 0 && self.admit(class, messages, pool, view) {}
     }
 
     /// Admits the class's next message if its footprint fits and the concurrency window has room: fewer than

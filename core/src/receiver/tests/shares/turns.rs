@@ -97,6 +97,28 @@ fn a_peer_of_which_nothing_is_read_waits_for_no_end_of_others_messages() {
     }
 }
 
+/// Found by jet-sim --seed 2026112752203936.
+#[test]
+fn a_message_of_a_low_class_that_gets_what_others_leave_takes_turns_with_those_that_began_before_it() {
+    let mut bench = Bench::new(shared());
+    let apps = [bench.open("urgent"), bench.open("low")];
+    let urgent = [(); 2].map(|()| bench.join("urgent"));
+    let [first, second] = [(); 2].map(|()| bench.join("low"));
+    let mut next = 1;
+    urgent.iter().for_each(|&peer| next = bench.warm(peer, apps[0], 1));
+    [first, second].iter().for_each(|&peer| _ = bench.warm(peer, apps[1], 1));
+    // The last READ is not for peers that have others in flight, so there is one for the low class.
+    bench.request_with_credit(first, next, 1 << 30, 2);
+    urgent.iter().for_each(|&peer| bench.request_with_credit(peer, next, 1 << 30, 0));
+    (0..50).for_each(|_| _ = bench.read_and_consume(&apps));
+    assert_eq!(bench.reads_of(first), 1, "what this is about");
+    bench.request_with_credit(second, next, 1 << 30, 2);
+    let peers: Vec<PeerId> = (0..100).map(|_| bench.read_and_consume(&apps)).collect();
+    let reads_of = |of: PeerId| peers.iter().filter(|peer| **peer == of).count();
+    let (first, second) = (reads_of(first), reads_of(second));
+    assert!(second > 0 && first.abs_diff(second) <= 2, "{first} and {second} READs");
+}
+
 #[test]
 fn short_messages_are_as_many_at_once_as_the_window_has_bytes_for() {
     let config = Config { pool_slabs: 1024, ..shared() };
