@@ -87,4 +87,6 @@ pub enum Actor {
     Cheat(usize),
     /// Who causes faults.
     Chaos,
+    /// A process that lives on after its fault.
+    Holder,
 }

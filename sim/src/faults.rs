@@ -7,7 +7,7 @@ use jet_fabric::sim::NicId;
 use std::error::Error;
 
 /// Nanoseconds until a process that was killed is there again, at most.
-const RESTART_NS: u64 = 50_000_000;
+pub(crate) const RESTART_NS: u64 = 50_000_000;
 /// Nanoseconds for which something stands still, at most.
 const STAND_STILL_NS: u64 = 20_000_000;
 /// Nanoseconds that a drain may take, at most.
@@ -114,30 +114,6 @@ impl Simulation {
         }
     }
 
-    /// Kills an application's process. Another one takes its place.
-    pub(crate) fn kill_application(&mut self, index: usize) {
-        let killed = &mut self.applications[index].process;
-        let (life, ticket) = (killed.life(), killed.ticket());
-        let ghosts = killed.close();
-        if let (Some(ticket), Some(process)) = (ticket, &mut self.receiver.process) {
-            self.ghosts.add(self.now_ns + self.scenario.config.quarantine_ns, ghosts);
-            process.gone.push(ticket);
-            self.wake_receiver();
-        }
-        self.observer.note(self.now_ns, &Event::Closed { life });
-        self.replace_application(index);
-    }
-
-    fn replace_application(&mut self, index: usize) {
-        let plan = self.scenario.applications[index];
-        let mut actor = self.application(index, plan);
-        if self.is_calm {
-            actor.process.calm();
-        }
-        actor.at_ns += self.chaos.u64(..RESTART_NS);
-        self.applications[index] = actor;
-    }
-
     /// Ends the receiver's process. Another one begins later.
     pub(crate) fn restart_receiver(&mut self) {
         if self.receiver.process.is_none() {
@@ -145,6 +121,7 @@ impl Simulation {
         }
         self.count_receiver();
         self.receiver.process = None;
+        self.ghosts.forget_holders();
         // Its sockets are closed: the applications' processes hear of it, and register with the next one.
         while self.bells.take_woken().is_some() || self.bells.take_ended().is_some() {}
         for index in 0..self.applications.len() {

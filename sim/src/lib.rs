@@ -20,6 +20,7 @@ pub mod event;
 mod faults;
 mod ghosts;
 mod less;
+mod lives;
 mod log;
 mod observer;
 mod payload;

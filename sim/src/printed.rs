@@ -103,6 +103,9 @@ impl fmt::Display for Scenario {
         }
         writeln!(f, "  calm from {calm_ns} ns on, and then {settle_ns} ns to settle")?;
         writeln!(f, "  receiver on {profile}, beside the defaults: {}", numbers(config).join(", "))?;
+        if !self.tells_processes {
+            writeln!(f, "  the receiver cannot tell applications' processes apart")?;
+        }
         self.applications.iter().try_for_each(|application| writeln!(f, "  {application}"))?;
         self.senders.iter().try_for_each(|sender| writeln!(f, "  {sender}"))?;
         self.cheats.iter().try_for_each(|cheat| writeln!(f, "  {cheat}"))

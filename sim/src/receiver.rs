@@ -4,7 +4,7 @@ use crate::bells::Bells;
 use crate::event::Life;
 use crate::scenario::Scenario;
 use jet_core::{
-    OpenError, PeerId, PeerStats, Receiver, SessionEnd, SessionId, SessionStats, Standstill, Stats,
+    OpenError, PeerId, PeerStats, ProcessId, Receiver, SessionEnd, SessionId, SessionStats, Standstill, Stats,
 };
 use jet_fabric::Address;
 use jet_fabric::memory::SharedMemory;
@@ -164,6 +164,7 @@ impl ReceiverProcess {
         life: Life,
         app: AppName,
         (class, takes_memory): (u8, bool),
+        tells_processes: bool,
     ) -> Result<Opened, OpenError> {
         let bytes = SegmentLayout::new(self.shape).total_bytes();
         let new = || SharedMemory::lazy("sim-session", bytes).expect("memory for a session");
@@ -178,7 +179,7 @@ impl ReceiverProcess {
             app,
             class,
             takes_memory,
-            process: None,
+            process: tells_processes.then_some(ProcessId(life.0)),
             segment: daemon,
             memory: Arc::clone(&segment),
             application: Way { life, bells: self.bells.clone() },

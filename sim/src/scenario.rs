@@ -62,6 +62,11 @@ pub struct ApplicationPlan {
 }
 
 impl ApplicationPlan {
+    /// Returns whether it gives back at once what it gets.
+    pub fn is_fast(&self) -> bool {
+        self.habit == Habit::Fast && self.run_ns == 0 && self.parallel > 0
+    }
+
     /// Returns whether it gives nothing back before the calm.
     pub fn stops(&self) -> bool {
         self.parallel == 0
@@ -132,6 +137,8 @@ pub struct Scenario {
     pub wake_ns: u64,
     /// Nanoseconds that a copy or a checksum takes, at most.
     pub job_ns: u64,
+    /// Whether the receiver can tell applications' processes apart.
+    pub tells_processes: bool,
     /// Applications.
     pub applications: Vec<ApplicationPlan>,
     /// Senders.
@@ -208,6 +215,7 @@ impl Scenario {
             turn_ns: one_of(random, &[200, 2_000, 20_000]),
             wake_ns: one_of(random, &[1_000, 30_000, 1_000_000]),
             job_ns: one_of(random, &[5_000, 100_000, 5 * MS]),
+            tells_processes: apart.bool(),
             applications,
             senders,
             cheats: CheatPlan::draw(&mut Rng::with_seed(seed.rotate_left(32)), names),
@@ -311,6 +319,7 @@ impl Scenario {
             turn_ns: one_of(random, &[200, 2_000]),
             wake_ns: one_of(random, &[1_000, 30_000]),
             job_ns: 5_000,
+            tells_processes: true,
             applications,
             senders,
             cheats: Vec::new(),
@@ -381,6 +390,7 @@ impl Scenario {
             turn_ns: 2_000,
             wake_ns: 30_000,
             job_ns: 10_000,
+            tells_processes: true,
             applications: vec![application],
             senders: vec![sender; 4],
             cheats: Vec::new(),

@@ -210,6 +210,10 @@ impl SenderProcess {
         if let Err(what) = self.pace.note(clock_ns, &stats, permille) {
             observer.fail("congestion", format!("sender {:x}: {what}", self.id));
         }
+        if stats.connections <= 1 && stats.acks_ignored > 0 {
+            let what = format!("sender {:x} has one connection, and heard of an end a second time", self.id);
+            observer.fail("fates", what);
+        }
         if let Some(reason) = self.driver.farewell()
             && !matches!(reason, ByeReason::Draining | ByeReason::Unresponsive)
         {

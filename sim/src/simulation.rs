@@ -1,7 +1,7 @@
 //! The simulation: it makes up the time, and lets each actor run when it is due.
 
 use crate::actors::{Actor, ApplicationActor, CheatActor, NEVER, ReceiverActor, SenderActor};
-use crate::application::{ApplicationProcess, Ran};
+use crate::application::Ran;
 use crate::bells::Bells;
 use crate::cheat::CheatProcess;
 use crate::checkers::{Checkers, Failure};
@@ -11,13 +11,11 @@ use crate::ghosts::Ghosts;
 use crate::log::Log;
 use crate::observer::Observer;
 use crate::receiver::ReceiverProcess;
-use crate::scenario::{ApplicationPlan, Scenario, SenderPlan};
+use crate::scenario::{Scenario, SenderPlan};
 use crate::sender::SenderProcess;
 use crate::watch::Collected;
 use fastrand::Rng;
-use jet_core::OpenError;
 use jet_fabric::sim::Network;
-use jet_wire::message::hello::AppName;
 use std::any::Any;
 use std::error::Error;
 use std::panic::{self, AssertUnwindSafe};
@@ -25,7 +23,7 @@ use std::panic::{self, AssertUnwindSafe};
 /// Turns of the receiver between two looks at its statistics.
 const LOOK_EVERY: u32 = 32;
 /// Nanoseconds until an application whose registration was refused tries again, at most.
-const REGISTER_NS: u64 = 5_000_000;
+pub(crate) const REGISTER_NS: u64 = 5_000_000;
 
 /// What a simulation came to.
 #[derive(Clone, Debug)]
@@ -47,7 +45,7 @@ pub struct Simulation {
     pub(crate) bells: Bells,
     pub(crate) observer: Observer,
     /// What actors' times are drawn from.
-    random: Rng,
+    pub(crate) random: Rng,
     /// What faults are drawn from.
     pub(crate) chaos: Rng,
     pub(crate) now_ns: u64,
@@ -57,7 +55,7 @@ pub struct Simulation {
     cheats: Vec<CheatActor>,
     pub(crate) ghosts: Ghosts,
     pub(crate) collected: Collected,
-    lives: u32,
+    pub(crate) lives: u32,
     sender_ids: u64,
     /// Faults so far.
     pub(crate) faults: u32,
@@ -68,7 +66,7 @@ pub struct Simulation {
     cheats_go: bool,
 }
 
-fn app_name(number: u32) -> String {
+pub(crate) fn app_name(number: u32) -> String {
     format!("app-{number}")
 }
 
@@ -78,7 +76,7 @@ pub fn app_number(name: &str) -> Option<u32> {
 }
 
 /// Returns what one party's chances are drawn from. They are the same whatever other parties there are.
-fn random_of(seed: u64, party: &str, number: u64) -> Rng {
+pub(crate) fn random_of(seed: u64, party: &str, number: u64) -> Rng {
     let mut random = Rng::with_seed(seed);
     for byte in party.bytes() {
         random = Rng::with_seed(random.u64(..) ^ u64::from(byte));
@@ -138,15 +136,6 @@ impl Simulation {
             simulation.cheats.push(CheatActor { process, at_ns });
         }
         Ok(simulation)
-    }
-
-    /// Makes a process of an application, by its place.
-    pub(crate) fn application(&mut self, index: usize, plan: ApplicationPlan) -> ApplicationActor {
-        self.lives += 1;
-        let mut random =
-            random_of(self.scenario.seed, "application", (index as u64) << 32 | u64::from(self.lives));
-        let at_ns = if plan.is_absent { NEVER } else { self.now_ns + random.u64(1..=REGISTER_NS) };
-        ApplicationActor { process: ApplicationProcess::new(plan, Life(self.lives), random), at_ns }
     }
 
     /// Makes a process of a sender, by its place.
@@ -283,6 +272,7 @@ impl Simulation {
             consider(Actor::Cheat(index), cheat.at_ns);
         }
         consider(Actor::Chaos, self.fault_ns);
+        consider(Actor::Holder, self.ghosts.holder_ns().unwrap_or(NEVER));
         next
     }
 
@@ -303,6 +293,7 @@ impl Simulation {
                 cheat.at_ns = cheat.process.run(self.now_ns, &mut self.observer).unwrap_or(NEVER);
             }
             Actor::Chaos => self.cause_fault()?,
+            Actor::Holder => self.end_holders(),
         }
         Ok(())
     }
@@ -338,16 +329,7 @@ impl Simulation {
             } else {
                 "session ended"
             });
-            // Its process ends with its session.
-            if let Some(index) = self.applications.iter().position(|one| one.process.life() == life)
-                && end.is_fault()
-            {
-                if !self.applications[index].process.has_broken() {
-                    let what = format!("the session of {life:?} was ended for a fault, and it broke nothing");
-                    self.observer.fail("faults", what);
-                }
-                self.kill_application(index);
-            }
+            self.end_session(life, end);
         }
     }
 
@@ -435,40 +417,6 @@ impl Simulation {
         if wakes_receiver && receiver.process.is_some() {
             self.wake_receiver();
         }
-    }
-
-    fn register(&mut self, index: usize) {
-        let now_ns = self.now_ns;
-        let again_ns = now_ns + self.random.u64(1..=REGISTER_NS);
-        let application = &mut self.applications[index];
-        application.at_ns = again_ns;
-        let Some(process) = &mut self.receiver.process else { return };
-        let ApplicationPlan { name, class, takes_memory, .. } = *application.process.plan();
-        let life = application.process.life();
-        let app = AppName::new(&app_name(name)).expect("a short name");
-        let kept_slabs = process.slabs_for_faults_of(app);
-        match process.open(life, app, (class, takes_memory)) {
-            Ok(_) if kept_slabs > 0 => {
-                let what = format!("{life:?} has a session, and {app} has {kept_slabs} slabs for a fault");
-                self.observer.fail("quarantine", what);
-            }
-            Ok(opened) => {
-                application.process.open(opened);
-                // It looks at its ring before it sleeps for the first time.
-                application.at_ns = now_ns + 1;
-                self.observer.note(now_ns, &Event::Opened { life, app: name });
-                self.observer.counts().add("session opened");
-            }
-            Err(OpenError::NameTaken) => self.observer.counts().add("name taken"),
-            // What another life held for a fault of its own is not back yet.
-            Err(OpenError::Quarantined { .. }) => self.observer.counts().add("held back for a fault"),
-            Err(OpenError::TooMany { .. }) => self.observer.counts().add("no session left"),
-            Err(OpenError::Draining) => self.observer.counts().add("registered while draining"),
-            Err(error) => self.observer.fail("registration", error.to_string()),
-        }
-        // A command wakes the receiver's thread.
-        self.receiver.was_commanded = true;
-        self.wake_receiver();
     }
 
     fn calm(&mut self) {

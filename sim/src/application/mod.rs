@@ -65,12 +65,16 @@ impl ApplicationProcess {
         self.session.as_ref().map(|session| session.ticket)
     }
 
-    /// Makes it a fast application.
+    /// Makes it a fast application. One of ten that collect goes on to collect: whether its messages end is up
+    /// to the receiver's notices.
     pub fn calm(&mut self) {
-        let Self { plan, session, .. } = self;
-        *plan = ApplicationPlan { habit: Habit::Fast, run_ns: 0, parallel: 64, rejects_permille: 0, ..*plan };
+        let Self { plan, session, random, .. } = self;
+        let collects = plan.habit == Habit::Collecting && random.u8(..10) == 0;
+        let habit = if collects { Habit::Collecting } else { Habit::Fast };
+        *plan = ApplicationPlan { habit, run_ns: 0, parallel: 64, rejects_permille: 0, ..*plan };
         (self.stalled_until_ns, self.breaks_after) = (0, None);
-        for message in session.iter_mut().flat_map(|session| &mut session.messages) {
+        let cured = session.iter_mut().filter(|_| !collects);
+        for message in cured.flat_map(|session| &mut session.messages) {
             message.is_collected = false;
         }
         for reading in session.iter_mut().flat_map(|session| &mut session.reading) {

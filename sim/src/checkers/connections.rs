@@ -1,4 +1,4 @@
-//! Connections: where nothing fails, none ends. A receiver that runs never leaves a sender without a word for
+//! Connections: where nothing fails but applications, none ends. A receiver that runs never leaves a sender without a word for
 //! so long that the sender gives the connection up, whatever fails.
 
 use super::{Checker, Look};
@@ -19,8 +19,10 @@ impl Connections {
         let is_even = scenario.senders.iter().all(|sender| sender.bytes_per_us.is_none());
         // Where there is no place for everybody, who is idle is sent away.
         let all_fit = scenario.senders.len() + scenario.cheats.len() <= scenario.config.peers_max as usize;
-        let most =
-            (scenario.faults.is_empty() && is_even && all_fit).then_some(scenario.senders.len() as u64);
+        // What applications do ends no connection.
+        let ends_none = |fault: &Fault| matches!(fault, Fault::KillApplication | Fault::Scribble);
+        let is_watched = scenario.faults.iter().all(ends_none) && is_even && all_fit;
+        let most = is_watched.then_some(scenario.senders.len() as u64);
         Self { most, jumps: 0 }
     }
 }

@@ -4,7 +4,7 @@
 use super::Checker;
 use super::open::Open;
 use crate::event::{Broke, Event, Fault, Life, MessageName};
-use crate::scenario::{Kind, Scenario};
+use crate::scenario::{ApplicationPlan, Kind, Scenario};
 use jet_wire::message::AckStatus;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -22,12 +22,15 @@ struct Delivered {
 #[derive(Clone, Debug, Default)]
 struct Known {
     bytes: u64,
+    large: bool,
     app: u32,
     delivered: Option<Delivered>,
     /// Deliveries before that one. Most messages have none.
     before: Vec<Delivered>,
     consumed: bool,
     rejected: Option<u32>,
+    /// Whether it was sent again.
+    redelivers: bool,
     /// Whether it was delivered to somebody who wrote what it liked to the receiver.
     is_scribbled: bool,
     reasons: Reasons,
@@ -47,9 +50,11 @@ struct Reasons {
 /// In words, without the deliveries before the last one: of those there may be thousands.
 impl fmt::Display for Known {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { bytes, app, delivered, before, consumed, rejected, is_scribbled, reasons } = self;
+        let Self { bytes, app, delivered, before, consumed, rejected, redelivers, .. } = self;
+        let Self { is_scribbled, reasons, .. } = self;
         write!(f, "{bytes} bytes for application {app}, last {delivered:?}, {} before that, ", before.len())?;
-        write!(f, "consumed {consumed}, rejected {rejected:?}, scribbled {is_scribbled}, {reasons:?}")
+        write!(f, "consumed {consumed}, rejected {rejected:?}, sent again {redelivers}, ")?;
+        write!(f, "scribbled {is_scribbled}, {reasons:?}")
     }
 }
 
@@ -67,7 +72,9 @@ const UNKNOWN_NS: u64 = 2_000_000_000;
 /// Fates of messages. Those whose ends are known are forgotten.
 #[derive(Debug)]
 pub struct Fates {
-    /// Whether applications are fast, nothing fails, and there is room for all requests.
+    /// Whether applications are fast, and nothing fails: no small message ends `Busy`.
+    is_fast: bool,
+    /// Whether there is room for all requests, too.
     is_easy: bool,
     drains: bool,
     /// When the last life of each name ended.
@@ -80,13 +87,24 @@ pub struct Fates {
 
 impl Fates {
     pub fn new(scenario: &Scenario) -> Self {
+        let all_fast = scenario.applications.iter().all(ApplicationPlan::is_fast);
         Self {
+            is_fast: scenario.faults.is_empty() && scenario.cheats.is_empty() && all_fast,
             is_easy: scenario.kind == Kind::Contended,
             drains: false,
             ended_ns: BTreeMap::new(),
             open: Open::default(),
             scribbled: BTreeSet::new(),
             apps: BTreeMap::new(),
+        }
+    }
+
+    /// Returns what may end a message of an application from now on, whatever the application does.
+    fn reasons(&self, now_ns: u64, app: u32) -> Reasons {
+        Reasons {
+            app_ended: self.ended_ns.get(&app).is_some_and(|ended| now_ns - ended < UNKNOWN_NS),
+            name_free: !self.has_name(app),
+            drained: self.drains,
         }
     }
 
@@ -112,7 +130,9 @@ impl Fates {
             AckStatus::Consumed | AckStatus::Rejected(_) => Ok(()),
             // Who loses its connection has the patience for all faults there are.
             AckStatus::PeerLost => Err(format!("{message} ended {status:?}: {known}")),
-            AckStatus::Busy if self.is_easy => Err(format!("{message} ended {status:?}, and there is room")),
+            AckStatus::Busy if self.is_easy || (self.is_fast && !known.large) => {
+                Err(format!("{message} ended {status:?}, and there is room"))
+            }
             AckStatus::AppGone if !known.reasons.app_ended && !known.is_scribbled => {
                 Err(format!("{message} ended {status:?}, and no application did: {known}"))
             }
@@ -151,16 +171,22 @@ impl Checker for Fates {
                 self.open.values_mut().for_each(|known| known.reasons.drained = true);
             }
             Event::ReceiverBegan { .. } => self.drains = false,
-            Event::Submitted { message, app, bytes, .. } => {
+            Event::Submitted { message, app, bytes, large } => {
                 let is_of_app = |life: &Life| self.apps.get(life) == Some(&app);
                 // The one who wrote what it liked may have named any message that it is still to get.
                 let is_scribbled = self.scribbled.iter().any(is_of_app);
-                let reasons = Reasons {
-                    app_ended: self.ended_ns.get(&app).is_some_and(|ended| now_ns - ended < UNKNOWN_NS),
-                    name_free: !self.has_name(app),
-                    drained: self.drains,
-                };
-                self.open.add(message, Known { bytes, app, is_scribbled, reasons, ..Known::default() });
+                let reasons = self.reasons(now_ns, app);
+                self.open
+                    .add(message, Known { bytes, large, app, is_scribbled, reasons, ..Known::default() });
+            }
+            Event::Sent { message, redelivered } => {
+                let Some(app) = self.open.get_mut(message).map(|known| known.app) else { return Ok(()) };
+                // What was a reason before is none for what is sent now.
+                let reasons = self.reasons(now_ns, app);
+                if let Some(known) = self.open.get_mut(message) {
+                    known.reasons = reasons;
+                    known.redelivers |= redelivered;
+                }
             }
             Event::Delivered { life, message, delivery, whole_bytes, first, redelivered, .. } => {
                 let scribbled = self.scribbled.contains(&life);
@@ -170,6 +196,9 @@ impl Checker for Fates {
                     return Err(format!("{message} has {} bytes, and came with {whole_bytes}", known.bytes));
                 }
                 known.is_scribbled |= scribbled;
+                if redelivered && !known.redelivers {
+                    return Err(format!("{message} is marked as sent again, and was sent once: {known}"));
+                }
                 if first {
                     if !redelivered && known.delivered.is_some() {
                         return Err(format!("{message} came a second time, and is not marked so"));
