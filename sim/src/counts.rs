@@ -85,6 +85,8 @@ pub const RARE: [&str; 75] = [
     "window steps",
     "withdrawn",
     "wrong release",
+    "lives on after its fault",
+    "stopped until the calm",
 ];
 
 fn end_name(status: AckStatus) -> &'static str {

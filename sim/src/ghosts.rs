@@ -1,5 +1,5 @@
-//! Ghosts: I/O that goes on after its session ended. Nobody else may get what it reads from before its process
-//! has ended, and the quarantine is over.
+//! Ghosts: I/O that goes on after its session ended. Nobody else may get what it reads from before its
+//! process has ended, and the quarantine is over.
 
 use crate::event::{Life, MessageName};
 use crate::payload::find_damage;

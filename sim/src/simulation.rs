@@ -433,6 +433,9 @@ impl Simulation {
             if application.process.plan().is_absent {
                 continue;
             }
+            if application.process.plan().stops() {
+                self.observer.counts().add("stopped until the calm");
+            }
             application.process.calm();
             application.at_ns = application.at_ns.min(self.now_ns + 1);
         }

@@ -65,8 +65,8 @@ impl ApplicationProcess {
         self.session.as_ref().map(|session| session.ticket)
     }
 
-    /// Makes it a fast application. One of ten that collect goes on to collect: whether its messages end is up
-    /// to the receiver's notices.
+    /// Makes it a fast application. One of ten that collect goes on to collect: whether its messages end is
+    /// up to the receiver's notices.
     pub fn calm(&mut self) {
         let Self { plan, session, random, .. } = self;
         let collects = plan.habit == Habit::Collecting && random.u8(..10) == 0;

@@ -1,5 +1,5 @@
-//! Connections: where nothing fails but applications, none ends. A receiver that runs never leaves a sender without a word for
-//! so long that the sender gives the connection up, whatever fails.
+//! Connections: where nothing fails but applications, none ends. A receiver that runs never leaves a sender
+//! without a word for so long that the sender gives the connection up, whatever fails.
 
 use super::{Checker, Look};
 use crate::event::{Event, Fault};
