@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// States that a swarm of few seeds reaches. What is beyond them would be a search for nothing.
-pub const RARE: [&str; 75] = [
+pub const RARE: [&str; 77] = [
     "READs wait for room",
     "READs wait for senders",
     "READs wait for the window",
