@@ -45,9 +45,21 @@ pub struct Ghosts {
     gone: Vec<(u64, Ghost)>,
     /// Those whose applications live on.
     held: Vec<Holder>,
+    /// When an application was last gone, or its session ended.
+    ended_ns: u64,
 }
 
 impl Ghosts {
+    /// Notes that an application is gone, or its session has ended.
+    pub fn note_end(&mut self, now_ns: u64) {
+        self.ended_ns = now_ns;
+    }
+
+    /// Returns when the last application was gone, where none lives on.
+    pub fn last_gone_ns(&self) -> Option<u64> {
+        self.held.is_empty().then_some(self.ended_ns)
+    }
+
     /// Adds ghosts whose quarantine ends at a time.
     pub fn add(&mut self, until_ns: u64, ghosts: Vec<Ghost>) {
         self.gone.extend(ghosts.into_iter().map(|ghost| (until_ns, ghost)));
@@ -69,6 +81,7 @@ impl Ghosts {
         let at = self.held.iter().position(|holder| holder.gone_ns <= now_ns)?;
         let Holder { ticket, until_ns, ghosts, .. } = self.held.swap_remove(at);
         self.add(until_ns.max(now_ns), ghosts);
+        self.note_end(now_ns);
         Some(ticket)
     }
 

@@ -70,6 +70,7 @@ impl Simulation {
             process.gone.push(ticket);
             self.wake_receiver();
         }
+        self.ghosts.note_end(self.now_ns);
         self.observer.note(self.now_ns, &Event::Closed { life });
         self.replace_application(index);
     }
@@ -103,6 +104,7 @@ impl Simulation {
             let gone_ns = self.now_ns + self.chaos.u64(1..=HOLDS_QUARANTINES * quarantine_ns);
             self.ghosts.hold(Holder { gone_ns, ticket, until_ns: self.now_ns + quarantine_ns, ghosts });
         }
+        self.ghosts.note_end(self.now_ns);
         self.observer.note(self.now_ns, &Event::Closed { life });
         self.observer.counts().add("lives on after its fault");
         self.replace_application(index);

@@ -12,10 +12,14 @@ pub struct Collected {
     sessions: Vec<SessionStats>,
 }
 
+/// Nanoseconds for which slabs may stay in quarantine when it is over: copies that are under way end, and the
+/// receiver may stand still.
+const QUARANTINE_LATE_NS: u64 = 1_000_000_000;
+
 impl Simulation {
     /// Lets the checkers look at the receiver.
     pub(crate) fn look(&mut self, is_settled: bool) {
-        let Self { receiver, network, observer, senders, collected, now_ns, ghosts, .. } = self;
+        let Self { receiver, network, observer, senders, collected, now_ns, ghosts, scenario, .. } = self;
         let Some(process) = &receiver.process else { return };
         let Collected { peers, sessions } = collected;
         peers.clear();
@@ -29,6 +33,12 @@ impl Simulation {
         if process.gone.is_empty() && read > kept as usize {
             let what =
                 format!("who is gone may still read {read} slabs of the pool, and {kept} are nobody's");
+            observer.fail("quarantine", what);
+        }
+        let late_ns = scenario.config.quarantine_ns + QUARANTINE_LATE_NS;
+        let is_over = ghosts.last_gone_ns().is_some_and(|gone_ns| gone_ns + late_ns < *now_ns);
+        if is_over && stats.quarantined_slabs > 0 && process.gone.is_empty() {
+            let what = format!("{} slabs are in quarantine long after it was over", stats.quarantined_slabs);
             observer.fail("quarantine", what);
         }
         let windows = senders.iter().map(|sender| sender.process.window_permille());

@@ -99,18 +99,32 @@ impl World {
                     }
                     self.late.insert((end, number), wqe);
                 }
-                Kind::Read { bytes, .. } => {
-                    let part = self.up_to(bytes);
-                    // Whether that part could be read makes no difference: the READ is flushed.
-                    let _ = self.bring(end, peer, number, part);
-                }
+                Kind::Read { bytes, .. } => self.bring_some(end, peer, (number, bytes)),
             }
         }
     }
 
+    /// Brings a part of what a READ reads. Whether that part could be read makes no difference: the READ is
+    /// flushed.
+    fn bring_some(&mut self, end: End, peer: End, (number, bytes): (u64, u64)) {
+        let part = self.up_to(bytes);
+        let _ = self.bring(end, peer, number, part);
+    }
+
+    /// Flushes what is left of a connection's work. Until then its READs may write: one that was on its way
+    /// does so at the last moment.
     pub(super) fn flush_work(&mut self, end: End) {
         let Some(pair) = self.qp(end) else { return };
         let State::Ended(reason) = pair.state else { return };
+        if let Some(peer) = pair.peer.filter(|_| !pair.is_cut) {
+            let read_of = |number| match pair.request(number) {
+                Some(Wqe { kind: Kind::Read { bytes, .. }, outcome: None, .. }) => Some((number, *bytes)),
+                _ => None,
+            };
+            let reads: Vec<(u64, u64)> = (pair.head..pair.issued).filter_map(read_of).collect();
+            reads.into_iter().for_each(|read| self.bring_some(end, peer, read));
+        }
+        let pair = self.qp(end).expect("it was there");
         for number in pair.head..pair.tail {
             if let Some(wqe) = pair.request_mut(number) {
                 wqe.outcome.get_or_insert(Status::Flushed);

@@ -15,7 +15,8 @@
 //! * A SEND that finds no SRQ entry is tried again after a pause (RNR), and holds up its connection only.
 //! * A connection that ends flushes its work some time later. The device reports even later that the
 //!   connection takes no SRQ entry any more ("last WQE reached"). SENDs that were on their way may still
-//!   arrive, although their sender saw them flushed. READs that were on their way may have written a part.
+//!   arrive, although their sender saw them flushed. READs that were on their way may write parts, the last
+//!   one when they are flushed.
 //! * Faults that the caller asks for: a connection that is cut, and whose ends notice it at different times
 //!   ([`Network::cut`]); a host without power ([`Network::lose`]); a host that stands still
 //!   ([`Network::freeze`]); a device that is removed ([`Network::remove`]).

@@ -348,6 +348,33 @@ fn a_send_that_was_flushed_may_have_arrived() {
 }
 
 #[test]
+fn a_read_of_a_connection_that_ended_may_write_until_it_is_flushed() {
+    let (mut wrote, page) = (0, 40);
+    for seed in 0..40 {
+        let conditions = Conditions { latency_ns: 20_000, flush_ns: 50 * MS, ..Conditions::quiet(seed) };
+        let mut pair = Pair::new(conditions, options());
+        // SAFETY: within the mapping, and only the simulated device beside this thread uses it.
+        unsafe { pair.b.memory.base().write_bytes(0xab, PAGE) };
+        let (address, key) = (pair.b.nic.remote_address(pair.b.key, 0), pair.b.key.0);
+        let scatter = [pair.a.sge(page, PAGE)];
+        let qp = pair.a.qp.unwrap();
+        pair.a.nic.post_read(qp, ReadRequest { id: 9, address, key, scatter: &scatter }).unwrap();
+        pair.a.nic.disconnect(qp);
+        let memory = Arc::clone(&pair.a.memory);
+        // SAFETY: as above.
+        let to = unsafe { std::slice::from_raw_parts_mut(memory.base().add(page * PAGE), PAGE) };
+        while pair.a.outcomes().is_empty() {
+            // What was written before is not what this is about.
+            to.fill(0);
+            pair.run_for(MS);
+        }
+        assert_eq!(pair.a.outcomes(), [(Work::Read { id: 9 }, Status::Flushed)]);
+        wrote += usize::from(to[0] == 0xab);
+    }
+    assert!(wrote >= 30, "{wrote} of 40");
+}
+
+#[test]
 fn a_connection_that_is_half_open_stands_at_one_end_and_ends_there_in_time() {
     let mut pair = Pair::unconnected(quiet(), options());
     pair.network.halve_next(true);
