@@ -1,11 +1,12 @@
 //! Fixed seeds: nothing is found, the same seed gives the same events, and the rare states are reached.
 
 use jet_sim::{Counts, Outcome, RARE, Scenario, Simulation};
+use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Seeds that are run. They reach every state of [`RARE`].
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 200;
 
 fn run(seed: u64) -> Outcome {
     Simulation::new(Scenario::of(seed))
@@ -44,6 +45,18 @@ fn a_seed_gives_the_same_events_each_time() {
             (first.log.count(), first.now_ns, first.counts),
             (second.log.count(), second.now_ns, second.counts)
         );
+    }
+}
+
+#[test]
+fn a_seed_gives_the_same_events_in_another_process() {
+    for seed in [1, 5] {
+        let output = Command::new(env!("CARGO_BIN_EXE_jet-sim"))
+            .args(["--json", "--seed", &seed.to_string()])
+            .output()
+            .expect("jet-sim was built");
+        let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a line of JSON");
+        assert_eq!(said["hash"], format!("{:016x}", run(seed).log.hash()), "seed {seed}");
     }
 }
 
