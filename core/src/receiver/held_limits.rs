@@ -8,6 +8,7 @@ use super::Receiver;
 use crate::admission::{GrantPolicy, View};
 use crate::effects::Effects;
 use crate::standstill::Progress;
+use jet_escape::Pressure;
 use jet_wire::segment::HeldLimit;
 
 impl<P: GrantPolicy> Receiver<P> {
@@ -61,8 +62,10 @@ impl<P: GrantPolicy> Receiver<P> {
         } else if view.holds_its_memory(session) {
             Some(HeldLimit::Memory)
         } else if view.held_in_cache(session) >= most_held_slabs
-            && self.admission.has_no_room_for(session, &self.pool, &view)
+            && (self.admission.has_no_room_for(session, &self.pool, &view)
+                || view.pressure() == Pressure::Danger)
         {
+            // In danger nothing more of a message comes that its application keeps.
             Some(HeldLimit::Pool)
         } else {
             None

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::effects::StandstillStage;
+use jet_escape::Pressure;
 use jet_wire::segment::HeldLimit;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -97,6 +98,24 @@ fn who_keeps_all_of_a_message_larger_than_the_pool_is_told_until_it_gives_someth
         assert_eq!(told(&mut bench, session), [None]);
         let stats = bench.receiver.session_stats(session).unwrap();
         assert!(stats.standstill.is_none() && stats.delivered_bytes > before);
+    }
+}
+
+/// Found by jet-sim --seed 2026112780003702.
+#[test]
+fn who_keeps_all_of_a_message_is_told_also_where_the_pool_has_some_room_and_is_in_danger() {
+    for enabled in [true, false] {
+        let thresholds =
+            Thresholds { safe_permille: 500, danger_permille: 400, ..config().escape.thresholds };
+        let escape = EscapeConfig { enabled, thresholds, replace_slabs_max: 0, ..config().escape };
+        let config = Config { escape, memory_slabs: 0, session_memory_slabs: 0, ..config() };
+        let (mut bench, session, mut kept) = stand_still(config);
+        pass(&mut bench, 2 * SECOND_NS);
+        collect(&mut bench, session, &mut kept);
+        assert_eq!(bench.receiver.stats().pressure, Pressure::Danger);
+        let told = told(&mut bench, session);
+        let first = Some(Standstill { limit: HeldLimit::Pool, stage: StandstillStage::First });
+        assert!(told.contains(&first), "{enabled}: {told:?}, {:?}", bench.receiver.stats());
     }
 }
 
