@@ -8,7 +8,7 @@ use crate::report::{Bound, Row};
 use jet_core::pool::Run;
 use jet_core::{
     Arrival, Commands, Config, CopyFailed, CopyRefused, EscapeCopy, PeerId, Questions, ReadId, Receiver,
-    Remote, SessionEnd, SessionId, Standstill, Sums,
+    Remote, SessionEnd, SessionId, SourceId, Standstill, Sums,
 };
 use jet_wire::message::Versions;
 use jet_wire::message::hello::{AppName, Hello};
@@ -123,7 +123,7 @@ impl Machine {
         let session = receiver.handle_session_opened(app, 0, false, None).expect("the first session");
         let hello =
             Hello { versions: Versions::SUPPORTED, features: 0, sender_id: 1, receive_entries: 64, app };
-        let peer = receiver.handle_hello(0, &hello, &mut handler).expect("the first peer").peer;
+        let peer = receiver.handle_hello(0, &hello, SourceId(0), &mut handler).expect("the first peer").peer;
         receiver.handle_connected(peer, u32::MAX);
         receiver.flush(0, &mut handler);
         Self { receiver, handler, session, peer, sequence: 0, now_ns: 0 }

@@ -18,6 +18,10 @@ pub struct SessionId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProcessId(pub u32);
 
+/// Where a sender comes from: a host, or a process of this one. Who connects cannot choose it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourceId(pub u128);
+
 /// A READ in flight: an index below `Config::reads_max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReadId(pub u32);

@@ -29,6 +29,7 @@ mod histogram;
 mod index;
 mod messages;
 mod outbox;
+mod places;
 pub mod pool;
 mod quarantine;
 mod reads;
@@ -45,7 +46,7 @@ pub use admission::{GrantPolicy, QueueHead, StrictWithAging};
 pub use config::{CLASSES_MAX, Checksums, Config, ConfigError, FRAGMENT_SLABS_MAX};
 pub use effects::{
     Commands, CopyFailed, CopyId, CopyRefused, Effects, EscapeCopy, PeerId, ProcessId, Questions, ReadId,
-    ReleaseError, Remote, SessionEnd, SessionId, Standstill, StandstillStage, Sums,
+    ReleaseError, Remote, SessionEnd, SessionId, SourceId, Standstill, StandstillStage, Sums,
 };
 pub use histogram::Histogram;
 pub use receiver::{Arrival, Joined, OpenError, Receiver};

@@ -403,21 +403,29 @@ impl Outbox {
             .map(|(peer, _)| peer)
     }
 
-    /// Returns, of the peers without unfinished messages that were sent nothing for long, the one that has
-    /// been so for longest.
-    pub fn longest_idle(&self, now_ns: u64) -> Option<u32> {
-        let is_idle = |outbox: &PeerOutbox| {
-            outbox.link == Link::Established
-                && outbox.unfinished == 0
+    /// Returns, of the peers that `is_meant` chooses and that are without unfinished messages and were sent
+    /// nothing for long, the one that has been so for longest.
+    pub fn longest_idle(&self, now_ns: u64, is_meant: impl Fn(u32) -> bool) -> Option<u32> {
+        self.longest_quiet(|peer| {
+            let outbox = self.of_peer(peer);
+            outbox.unfinished == 0
                 && now_ns.saturating_sub(outbox.last_sent.now_ns) >= IDLE_NS
-        };
-        let idle = (0u32..).zip(self.peers.iter()).filter(|(_, outbox)| is_idle(outbox));
-        idle.min_by_key(|(_, outbox)| outbox.last_sent.now_ns).map(|(peer, _)| peer)
+                && is_meant(peer)
+        })
+    }
+
+    /// Returns, of the peers that `is_meant` chooses, the one that was sent nothing for longest.
+    pub fn longest_quiet(&self, is_meant: impl Fn(u32) -> bool) -> Option<u32> {
+        let stands =
+            |(peer, outbox): &(u32, &PeerOutbox)| outbox.link == Link::Established && is_meant(*peer);
+        let standing = (0u32..).zip(self.peers.iter()).filter(stands);
+        standing.min_by_key(|(_, outbox)| outbox.last_sent.now_ns).map(|(peer, _)| peer)
     }
 
     /// Returns how many connections are ending.
-    pub fn leaving(&self) -> usize {
-        self.peers.iter().filter(|outbox| matches!(outbox.link, Link::Leaving { .. })).count()
+    pub fn leaving(&self) -> u32 {
+        let leaving = self.peers.iter().filter(|outbox| matches!(outbox.link, Link::Leaving { .. }));
+        leaving.map(|_| 1).sum()
     }
 
     /// Returns whether every end was sent to its sender.

@@ -6,7 +6,7 @@
 
 use jet_core::{
     Arrival, Commands, Config, CopyFailed, CopyRefused, EscapeCopy, PeerId, Questions, ReadId, Receiver,
-    Remote, SessionEnd, SessionId, Standstill, Sums, pool::Run,
+    Remote, SessionEnd, SessionId, SourceId, Standstill, Sums, pool::Run,
 };
 use jet_escape::EscapeConfig;
 
@@ -162,7 +162,9 @@ impl Talk {
     /// Answers a connection's first words as the daemon does.
     fn hello(&mut self, bytes: &[u8]) {
         let joined = Hello::decode(bytes).map_err(|_| Refusal::Malformed);
-        match joined.and_then(|hello| self.receiver.handle_hello(self.now_ns, &hello, &mut self.world)) {
+        match joined
+            .and_then(|hello| self.receiver.handle_hello(self.now_ns, &hello, SourceId(0), &mut self.world))
+        {
             Ok(joined) => {
                 self.world.said.push_back(joined.welcome.encode().to_vec());
                 self.receiver.handle_connected(joined.peer, 1);

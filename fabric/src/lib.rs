@@ -31,6 +31,7 @@ pub mod nic;
 mod readiness;
 pub mod sim;
 pub mod soft;
+mod source;
 pub mod unix;
 #[cfg(feature = "verbs")]
 pub mod verbs;

@@ -29,6 +29,7 @@
 use crate::address::Address;
 use crate::advice::{self, Advised};
 use crate::memory::SharedMemory;
+pub use crate::source::Source;
 use jet_wire::message::HeaderBytes;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -260,6 +261,8 @@ pub enum Event {
     ConnectRequest {
         /// Handle of the connection that is asked for.
         qp: Qp,
+        /// Where the request comes from.
+        source: Source,
         /// Private data of the peer's request.
         private_data: PrivateData,
     },

@@ -3,8 +3,8 @@
 use crate::application::Application;
 use crate::driver::Driver;
 use crate::workers::Done;
-use jet_core::{Arrival, CopyId, ReadId, ReleaseError};
-use jet_fabric::nic::{Completion, Event, Nic, PrivateData, Qp, Status, Work};
+use jet_core::{Arrival, CopyId, ReadId, ReleaseError, SourceId};
+use jet_fabric::nic::{Completion, Event, Nic, PrivateData, Qp, Source, Status, Work};
 use jet_wire::SLAB_BYTES_U32;
 use jet_wire::message::hello::{Hello, Refusal};
 
@@ -133,8 +133,8 @@ impl<N: Nic, A: Application> Driver<N, A> {
 
     fn connection(&mut self, now_ns: u64, event: Event) {
         match event {
-            Event::ConnectRequest { qp, private_data } => {
-                self.answer_connect_request(now_ns, qp, &private_data);
+            Event::ConnectRequest { qp, source, private_data } => {
+                self.answer_connect_request(now_ns, qp, source, &private_data);
             }
             Event::Connected { qp, reads_max, .. } => {
                 if let Some(peer) = self.handler.peers.peer(qp) {
@@ -154,17 +154,18 @@ impl<N: Nic, A: Application> Driver<N, A> {
         }
     }
 
-    fn answer_connect_request(&mut self, now_ns: u64, qp: Qp, private_data: &PrivateData) {
+    fn answer_connect_request(&mut self, now_ns: u64, qp: Qp, source: Source, private_data: &PrivateData) {
         let joined = match Hello::decode(private_data.as_slice()) {
             Ok(hello) => {
-                let joined = self.receiver.handle_hello(now_ns, &hello, &mut self.handler);
+                let joined =
+                    self.receiver.handle_hello(now_ns, &hello, SourceId(source.number()), &mut self.handler);
                 let application = hello.app.as_str();
                 match &joined {
                     Ok(joined) => tracing::debug!(peer = joined.peer.0, application, "a sender connects"),
                     Err(Refusal::TooManyPeers) => tracing::warn!(
                         application,
-                        "a sender is refused: there are as many as limits.peers; the one that has been idle \
-                         for longest, and for a second at least, is asked to leave"
+                        "a sender is refused: there are as many as limits.peers; one that has been idle for \
+                         a second, or one of a host with more of them, is asked to leave"
                     ),
                     Err(refusal) => tracing::debug!(application, "a sender is refused: {refusal}"),
                 }

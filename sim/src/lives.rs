@@ -81,7 +81,7 @@ impl Simulation {
         if self.is_calm {
             actor.process.calm();
         }
-        actor.at_ns += self.chaos.u64(..RESTART_NS);
+        actor.at_ns = actor.at_ns.saturating_add(self.chaos.u64(..RESTART_NS));
         self.applications[index] = actor;
     }
 

@@ -33,6 +33,7 @@ use crate::escape::Escape;
 use crate::index::NONE;
 use crate::messages::{MessageState, Messages};
 use crate::outbox::Outbox;
+use crate::places::Places;
 use crate::pool::Pool;
 use crate::quarantine::Quarantine;
 use crate::reads::Reads;
@@ -74,6 +75,7 @@ pub struct Receiver<P: GrantPolicy = StrictWithAging> {
     checks: Checks,
     quarantine: Quarantine,
     standstills: Standstills,
+    places: Places,
 }
 
 /// Returns the time without the spans in which the driver did not call: see [`Receiver::handle_stall`].
@@ -132,6 +134,7 @@ impl<P: GrantPolicy> Receiver<P> {
             checks: Checks::new(config.checksums),
             quarantine: Quarantine::new(sessions, config.quarantine_ns),
             standstills: Standstills::new(sessions),
+            places: Places::new(config.peers_max),
         })
     }
 

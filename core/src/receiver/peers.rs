@@ -3,7 +3,7 @@
 use super::Receiver;
 use crate::admission::GrantPolicy;
 use crate::config::Checksums;
-use crate::effects::{Effects, PeerId};
+use crate::effects::{Effects, PeerId, SourceId};
 use crate::index::NONE;
 use crate::messages::MessageState;
 use jet_wire::message::hello::{Hello, Refusal, Welcome, features};
@@ -11,7 +11,7 @@ use jet_wire::message::{AckStatus, ByeReason, Versions};
 use jet_wire::planted;
 
 /// Senders that are leaving at once, at most, because they were idle and others wanted their places.
-const LEAVING_MAX: usize = 16;
+const LEAVING_MAX: u32 = 16;
 
 /// A sender that was let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +27,9 @@ impl<P: GrantPolicy> Receiver<P> {
     /// if the connection fails, call [`Self::handle_peer_lost`]. Before [`Self::handle_connected`] nothing
     /// but a farewell is sent to it.
     ///
-    /// Where there are as many senders as there may be, the one that has been idle for longest is asked to
-    /// leave, so that the next attempt finds a place.
+    /// Where there are as many senders as there may be, one is asked to leave, so that the next attempt finds
+    /// a place: the one that has been idle for longest, of sources that have no fewer places than this one.
+    /// Where none is idle, a source that has more gives one up.
     ///
     /// # Errors
     /// [`Refusal`] is the answer to send.
@@ -36,6 +37,7 @@ impl<P: GrantPolicy> Receiver<P> {
         &mut self,
         now_ns: u64,
         hello: &Hello,
+        source: SourceId,
         effects: &mut impl Effects,
     ) -> Result<Joined, Refusal> {
         self.outbox.set_turn_time(self.turn_time(now_ns));
@@ -44,19 +46,14 @@ impl<P: GrantPolicy> Receiver<P> {
         if self.draining {
             return Err(Refusal::Draining);
         }
-        let mut joined = self.registry.join(hello.app, hello.sender_id);
+        let mut joined = self.join(now_ns, hello, source);
         if joined.is_none() {
             // Peers that are gone make room for others.
             self.forget_lost_peers(effects);
-            joined = self.registry.join(hello.app, hello.sender_id);
+            joined = self.join(now_ns, hello, source);
         }
         let Some(peer) = joined else {
-            // Who comes again and again empties no more places than that.
-            if self.outbox.leaving() < LEAVING_MAX
-                && let Some(idle) = self.outbox.longest_idle(now_ns)
-            {
-                self.expel(idle, ByeReason::Draining, effects);
-            }
+            self.make_room_for(now_ns, source, effects);
             return Err(Refusal::TooManyPeers);
         };
         // A sender that claims no receive entries posts some all the same: nothing could ever be sent to it
@@ -78,6 +75,36 @@ impl<P: GrantPolicy> Receiver<P> {
             heartbeat_ms: u16::try_from(self.config.heartbeat_ns / 1_000_000).unwrap_or(u16::MAX),
         };
         Ok(Joined { peer: PeerId(peer), welcome })
+    }
+
+    /// Gives a sender a place, where there is one for its source.
+    fn join(&mut self, now_ns: u64, hello: &Hello, source: SourceId) -> Option<u32> {
+        let free = self.config.peers_max - self.registry.joined();
+        if self.places.are_kept_from(source, free, LEAVING_MAX, now_ns) {
+            return None;
+        }
+        let peer = self.registry.join(hello.app, hello.sender_id)?;
+        self.places.join(peer, source);
+        Some(peer)
+    }
+
+    /// Asks a sender to leave, for one of a source that was refused a place.
+    fn make_room_for(&mut self, now_ns: u64, source: SourceId, effects: &mut impl Effects) {
+        let has = self.places.of(source);
+        let most = self.places.refuse(source, now_ns);
+        // Who comes again and again empties no more places than that.
+        if self.outbox.leaving() >= LEAVING_MAX {
+            return;
+        }
+        let places = &self.places;
+        let idle = self.outbox.longest_idle(now_ns, |peer| places.of_source_of(peer) >= has);
+        let leaves = idle.or_else(|| {
+            let most = most?;
+            self.outbox.longest_quiet(|peer| places.of_source_of(peer) == most)
+        });
+        if let Some(peer) = leaves {
+            self.expel(peer, ByeReason::Draining, effects);
+        }
     }
 
     /// Handles a connection that is established: the peer may be sent something. `reads_max`: how many READs
@@ -121,6 +148,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.outbox.forget(&self.lost);
         for peer in self.lost.drain(..) {
             self.registry.leave(peer);
+            self.places.leave(peer);
         }
     }
 

@@ -5,7 +5,7 @@ use super::queue_pair::{End, QueuePair, State};
 use super::schedule::What;
 use super::world::World;
 use crate::Qp;
-use crate::nic::{DisconnectReason, Event, PostError, PrivateData};
+use crate::nic::{DisconnectReason, Event, PostError, PrivateData, Source};
 
 impl World {
     /// Begins to connect. `None`: there is no room for another connection.
@@ -41,7 +41,11 @@ impl World {
         let end = End { nic, qp };
         self.qp(end).expect("it was just made").peer = Some(from);
         self.qp(from).expect("it was just found").peer = Some(end);
-        self.device(nic).events.push_back(Event::ConnectRequest { qp, private_data: said });
+        self.device(nic).events.push_back(Event::ConnectRequest {
+            qp,
+            source: Source::of_number(from.nic),
+            private_data: said,
+        });
         self.wake(nic);
     }
 

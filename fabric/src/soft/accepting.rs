@@ -6,10 +6,10 @@
 //! in [`super::strangers`].
 
 use super::deadlines::Wait;
-use super::source::Source;
 use super::strangers::{Looked, PAUSE, Said, Strangers};
 use super::tables::Tables;
 use super::token::Kind;
+use crate::source::Source;
 use rustix::event::epoll::EventFlags;
 use std::io;
 use std::os::fd::OwnedFd;

@@ -20,7 +20,6 @@ mod lingering;
 mod nic;
 mod options;
 mod shm;
-mod source;
 mod strangers;
 mod tables;
 mod tcp;

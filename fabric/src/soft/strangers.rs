@@ -20,9 +20,9 @@
 
 use super::deadlines::Wait;
 use super::options::SoftOptions;
-use super::source::Source;
 use super::tables::Tables;
 use super::token::{Kind, NUMBER_MASK, Place, Token};
+use crate::source::Source;
 use rustix::event::epoll::EventFlags;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;

@@ -214,6 +214,20 @@ impl ConnectionId {
         unsafe { device_of(&*self.id) }
     }
 
+    /// Returns the address of the host at the other end; `None` where the connection has none of IP.
+    pub fn peer(&self) -> Option<IpAddr> {
+        // SAFETY: the identifier lives. Its family says which of the union's addresses is set; an address of
+        // none is all zeros.
+        unsafe {
+            let to = &(*self.id).route.addr.dst_addr_union;
+            match i32::from(to.dst_addr.sa_family) {
+                libc::AF_INET => Some(IpAddr::from(to.dst_sin.sin_addr.s_addr.to_ne_bytes())),
+                libc::AF_INET6 => Some(IpAddr::from(to.dst_sin6.sin6_addr.s6_addr)),
+                _ => None,
+            }
+        }
+    }
+
     pub fn listen(&self, address: SocketAddr) -> io::Result<SocketAddr> {
         let mut raw = RawAddress::new(address);
         // SAFETY: the address is copied by the call.

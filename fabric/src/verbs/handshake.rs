@@ -10,7 +10,7 @@ use super::options::resolve;
 use super::queue_pair::{BeginError, Parts, QpAttributes, QueuePair};
 use super::set_up::Order;
 use crate::address::Address;
-use crate::nic::{ConnectError, DisconnectReason, Event, PostError, PrivateData, Qp};
+use crate::nic::{ConnectError, DisconnectReason, Event, PostError, PrivateData, Qp, Source};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -158,8 +158,9 @@ impl VerbsNic {
         };
         id.set_place(to_context(qp));
         let connection = self.connections.get_mut(qp).expect("it was just made");
+        let source = id.peer().map_or_else(Source::of_nobody, Source::of_address);
         (connection.id, connection.peer_reads) = (Some(id), reads);
-        self.events.push_back(Event::ConnectRequest { qp, private_data });
+        self.events.push_back(Event::ConnectRequest { qp, source, private_data });
     }
 
     fn find_route(&mut self, qp: Qp) {

@@ -13,7 +13,7 @@ pub fn private_data_travels_both_ways(fabric: &dyn Fabric) {
         let answered = PrivateData::new(&source_bytes(99, bytes)).unwrap();
         let ours = world.client().nic().connect(&address, &said).unwrap();
         world.until("a request", |ends| !ends[SERVER].events.is_empty());
-        let Some(Event::ConnectRequest { qp, private_data }) = world.server().events.pop_front() else {
+        let Some(Event::ConnectRequest { qp, private_data, .. }) = world.server().events.pop_front() else {
             panic!("no request")
         };
         assert!(says(&private_data, said.as_slice()), "{private_data:?}");

@@ -496,7 +496,7 @@ impl World {
 pub fn connect(ends: &mut [End], client: usize, server: usize, address: &Address) -> (Qp, Qp) {
     let ours = ends[client].nic().connect(address, &PrivateData::new(b"hello").unwrap()).unwrap();
     until(ends, "a connection request", |ends| !ends[server].events.is_empty());
-    let Some(Event::ConnectRequest { qp: theirs, private_data }) = ends[server].events.pop_front() else {
+    let Some(Event::ConnectRequest { qp: theirs, private_data, .. }) = ends[server].events.pop_front() else {
         panic!("not a connection request")
     };
     assert!(says(&private_data, b"hello"), "{private_data:?}");

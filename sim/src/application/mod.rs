@@ -18,6 +18,8 @@ use worker::Worker;
 
 /// Nanoseconds until an application tries again to write to a full ring.
 const FULL_RING_NS: u64 = 10_000;
+/// Notices of standstills after which an application collects no more, where it does so in the calm.
+const NOTICES_HEEDED: u32 = 3;
 /// Turns after which an application that breaks its session does so, at most.
 const TURNS_UNBROKEN: u32 = 64;
 
@@ -32,6 +34,8 @@ pub struct ApplicationProcess {
     breaks_after: Option<u32>,
     /// What it broke. It does nothing more until it is killed.
     broke: Option<Broke>,
+    /// Notices after which it collects no more, where it does so in the calm.
+    notices_left: Option<u32>,
 }
 
 /// What a run of an application leads to.
@@ -47,7 +51,16 @@ impl ApplicationProcess {
     /// Makes an application without a session.
     pub fn new(plan: ApplicationPlan, life: Life, mut random: Rng) -> Self {
         let breaks_after = plan.breaks.then(|| random.u32(..TURNS_UNBROKEN));
-        Self { plan, life, random, session: None, stalled_until_ns: 0, breaks_after, broke: None }
+        Self {
+            plan,
+            life,
+            random,
+            session: None,
+            stalled_until_ns: 0,
+            breaks_after,
+            broke: None,
+            notices_left: None,
+        }
     }
 
     /// Returns its plan.
@@ -65,11 +78,14 @@ impl ApplicationProcess {
         self.session.as_ref().map(|session| session.ticket)
     }
 
-    /// Makes it a fast application. One of ten that collect goes on to collect: whether its messages end is
-    /// up to the receiver's notices.
+    /// Makes it a fast application. One of ten that collect does so until the receiver has told it a few
+    /// times that nothing more comes.
     pub fn calm(&mut self) {
-        let Self { plan, session, random, .. } = self;
+        let Self { plan, session, random, notices_left, .. } = self;
         let collects = plan.habit == Habit::Collecting && random.u8(..10) == 0;
+        if collects {
+            *notices_left = Some(NOTICES_HEEDED);
+        }
         let habit = if collects { Habit::Collecting } else { Habit::Fast };
         *plan = ApplicationPlan { habit, run_ns: 0, parallel: 64, rejects_permille: 0, ..*plan };
         (self.stalled_until_ns, self.breaks_after) = (0, None);
@@ -145,7 +161,10 @@ impl ApplicationProcess {
         if self.stalled_until_ns > now_ns {
             return Ran { again_ns: Some(self.stalled_until_ns), wakes_receiver: false };
         }
-        let Self { plan, life, random, session, stalled_until_ns, breaks_after, .. } = self;
+        if self.notices_left == Some(0) {
+            (self.plan.habit, self.notices_left) = (Habit::Fast, None);
+        }
+        let Self { plan, life, random, session, stalled_until_ns, breaks_after, notices_left, .. } = self;
         let Some(session) = session else { return Ran { again_ns: None, wakes_receiver: false } };
         let mut worker = Worker { plan, life: *life, random, now_ns, observer };
         worker.end_reading(session);
@@ -153,6 +172,7 @@ impl ApplicationProcess {
         if session.end.deliveries.is_empty() && session.end.notice().is_some() {
             // Nothing more comes before something was given back.
             session.messages.iter_mut().for_each(|message| message.is_collected = false);
+            *notices_left = notices_left.map(|left| left.saturating_sub(1));
         }
         worker.begin_reading(session);
         match breaks_after {

@@ -124,7 +124,7 @@ fn where_nobody_checks_senders_are_told_so_and_a_wrong_checksum_is_delivered() {
         receive_entries: 16,
         app: name("disk"),
     };
-    let joined = bench.receiver.handle_hello(bench.now_ns, &hello, &mut bench.world).unwrap();
+    let joined = bench.receiver.handle_hello(bench.now_ns, &hello, SourceId(0), &mut bench.world).unwrap();
     assert_eq!(joined.welcome.features, features::CONGESTION);
     bench.receiver.handle_connected(joined.peer, 1);
     bench.flush();

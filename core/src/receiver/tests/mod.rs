@@ -21,7 +21,7 @@ use crate::admission::FootprintWindow;
 use crate::config::Checksums;
 use crate::effects::{
     Commands, CopyFailed, CopyRefused, EscapeCopy, PeerId, ProcessId, Questions, ReadId, ReleaseError,
-    Remote, SessionEnd, SessionId, Standstill, Sums,
+    Remote, SessionEnd, SessionId, SourceId, Standstill, Sums,
 };
 use crate::pool::Run;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -238,7 +238,7 @@ impl Bench {
             receive_entries: 16,
             app: name(app),
         };
-        let joined = self.receiver.handle_hello(self.now_ns, &hello, &mut self.world).unwrap();
+        let joined = self.receiver.handle_hello(self.now_ns, &hello, SourceId(0), &mut self.world).unwrap();
         // SENDs on their way to the previous peer at this place were lost with its connection.
         self.world.sent.retain(|&to| to != joined.peer.0);
         self.world.limits.insert(joined.peer.0, joined.welcome.credit_limit);

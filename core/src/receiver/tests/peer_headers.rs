@@ -36,7 +36,7 @@ fn no_more_is_said_at_once_than_a_sender_has_receive_entries_for() {
         receive_entries: 2,
         app: name("disk"),
     };
-    let joined = bench.receiver.handle_hello(bench.now_ns, &hello, &mut bench.world).unwrap();
+    let joined = bench.receiver.handle_hello(bench.now_ns, &hello, SourceId(0), &mut bench.world).unwrap();
     bench.receiver.handle_connected(joined.peer, 1);
     bench.flush();
     for sequence in 1..=5 {
@@ -214,8 +214,9 @@ fn where_there_are_as_many_peers_as_there_may_be_the_one_idle_for_longest_makes_
     let mut bench = Bench::new(config());
     bench.open("disk");
     let peers: Vec<PeerId> = (0..bench.receiver.config.peers_max).map(|_| bench.join("disk")).collect();
-    let comes =
-        |bench: &mut Bench| bench.receiver.handle_hello(bench.now_ns, &hello("disk"), &mut bench.world);
+    let comes = |bench: &mut Bench| {
+        bench.receiver.handle_hello(bench.now_ns, &hello("disk"), SourceId(0), &mut bench.world)
+    };
     assert_eq!(comes(&mut bench), Err(Refusal::TooManyPeers));
     assert_eq!(bench.world.byes, [0u32; 0], "nobody has been idle for a second");
     // The first has a message without an end, and the second had one a while ago.
@@ -259,8 +260,66 @@ fn of_many_idle_peers_sixteen_leave_at_once_at_most() {
     }
     bench.wait(2_000_000_000);
     for _ in 0..100 {
-        let refused = bench.receiver.handle_hello(bench.now_ns, &hello("disk"), &mut bench.world);
+        let refused =
+            bench.receiver.handle_hello(bench.now_ns, &hello("disk"), SourceId(0), &mut bench.world);
         assert_eq!(refused, Err(Refusal::TooManyPeers));
     }
     assert_eq!(bench.world.byes.len(), 16);
+}
+
+#[test]
+fn where_nobody_is_idle_who_has_most_places_leaves_some_to_others() {
+    const PLACES: u32 = 8;
+    let mut bench = Bench::new(Config { peers_max: PLACES, srq_slabs: 64, ..config() });
+    bench.open("disk");
+    let comes = |bench: &mut Bench, source| {
+        let joined =
+            bench.receiver.handle_hello(bench.now_ns, &hello("disk"), SourceId(source), &mut bench.world);
+        joined.map(|joined| {
+            bench.receiver.handle_connected(joined.peer, 16);
+            joined.peer
+        })
+    };
+    for _ in 0..PLACES {
+        // Each has something without an end, so that nobody is idle.
+        let peer = comes(&mut bench, 1).unwrap();
+        bench.small(peer, 1, b"x");
+    }
+    for _ in 0..20 {
+        bench.wait(100_000_000);
+        // Somebody else asks, and those that were sent away come back at once, and are more.
+        if let Ok(peer) = comes(&mut bench, 2) {
+            bench.small(peer, 1, b"x");
+        }
+        for peer in core::mem::take(&mut bench.world.disconnects) {
+            bench.receiver.handle_peer_lost(PeerId(peer));
+        }
+        bench.flush();
+        for _ in 0..PLACES {
+            if let Ok(peer) = comes(&mut bench, 1) {
+                bench.small(peer, 1, b"x");
+            }
+        }
+    }
+    let has = [1, 2].map(|source| bench.receiver.places.of(SourceId(source)));
+    assert_eq!(has, [4, 4], "half of the places each");
+    assert_eq!(bench.receiver.stats().peer_faults, 0);
+}
+
+#[test]
+fn who_has_more_places_than_others_takes_none_of_those_that_are_idle() {
+    let mut bench = Bench::new(Config { peers_max: 8, srq_slabs: 64, ..config() });
+    bench.open("disk");
+    let comes = |bench: &mut Bench, source| {
+        bench.receiver.handle_hello(bench.now_ns, &hello("disk"), SourceId(source), &mut bench.world)
+    };
+    let idle = comes(&mut bench, 1).unwrap().peer;
+    bench.receiver.handle_connected(idle, 16);
+    bench.wait(500_000_000);
+    (0..7).for_each(|_| _ = comes(&mut bench, 2).unwrap());
+    bench.wait(1_200_000_000);
+    assert_eq!(comes(&mut bench, 2), Err(Refusal::TooManyPeers));
+    assert_eq!(bench.world.byes, [0u32; 0]);
+    assert_eq!(comes(&mut bench, 3), Err(Refusal::TooManyPeers));
+    assert_eq!(bench.world.byes, [idle.0], "it makes room for who has no more than it");
 }

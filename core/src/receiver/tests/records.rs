@@ -22,7 +22,8 @@ impl Late {
             receive_entries: 1,
             app: name("nowhere"),
         };
-        let joined = bench.receiver.handle_hello(bench.now_ns, &hello, &mut bench.world).unwrap();
+        let joined =
+            bench.receiver.handle_hello(bench.now_ns, &hello, SourceId(0), &mut bench.world).unwrap();
         bench.receiver.handle_connected(joined.peer, 4);
         bench.world.limits.insert(joined.peer.0, joined.welcome.credit_limit);
         bench.flush();

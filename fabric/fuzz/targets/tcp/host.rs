@@ -243,7 +243,7 @@ impl Host {
 
     fn happened(&mut self, event: &Event, is_honest: bool) {
         match *event {
-            Event::ConnectRequest { qp, private_data } => {
+            Event::ConnectRequest { qp, private_data, .. } => {
                 assert!(self.qps.insert(qp, None).is_none(), "one request for a connection");
                 self.requested = Some((qp, private_data));
             }

@@ -2,7 +2,7 @@
 
 use crate::address::Address;
 use crate::nic::ListenError;
-use crate::soft::source::Source;
+use crate::source::Source;
 use crate::unix::peer_of;
 use rustix::fs::{FileType, lstat, unlink};
 use rustix::io::Errno;

@@ -367,8 +367,8 @@ fn skip(vectors: &mut [libc::iovec], mut bytes: usize) {
 mod tests {
     use super::*;
     use crate::memory::SharedMemory;
-    use crate::soft::source::Source;
     use crate::soft::tables::region_places::RegionPlaces;
+    use crate::source::Source;
 
     /// Places that are never scarce.
     fn places() -> (Held, FilePlace) {

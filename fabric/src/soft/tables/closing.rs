@@ -9,7 +9,7 @@
 //! new is let in ([`super::disposal`]), since each newcomer may send one more, and what it has sent is known
 //! only when it was accepted. Connections that stand go on.
 
-use crate::soft::source::Source;
+use crate::source::Source;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

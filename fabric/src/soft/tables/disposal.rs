@@ -12,7 +12,7 @@
 //! and it trusts its receiver.
 
 use super::closing::Closing;
-use crate::soft::source::Source;
+use crate::source::Source;
 use crate::unix::shut_down;
 use rustix::fs::fcntl_get_seals;
 use rustix::net::{Shutdown, shutdown};

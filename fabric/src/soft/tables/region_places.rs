@@ -5,7 +5,7 @@
 //! for is dropped, on whatever thread that happens.
 
 use crate::nic::RegionError;
-use crate::soft::source::Source;
+use crate::source::Source;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -13,7 +13,7 @@
 //! * Nobody goes past who stands in line of the same source, or for what all sources spend together.
 //! * What a source has spent is not forgotten when its last connection ends.
 
-use crate::soft::source::Source;
+use crate::source::Source;
 use std::collections::VecDeque;
 use std::time::Duration;
 

@@ -8,11 +8,11 @@ use super::frame::{FRAME_BYTES, Frame};
 use super::socket::{self, IoOutcome};
 use crate::nic::PRIVATE_DATA_MAX;
 use crate::soft::accepting::Accepting;
-use crate::soft::source::Source;
 use crate::soft::strangers::{Said, Strangers};
 use crate::soft::tables::Tables;
 use crate::soft::tables::qps::QpState;
 use crate::soft::token::Kind;
+use crate::source::Source;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -55,7 +55,7 @@ impl Accepting for Tcp {
         drop(socket);
     }
 
-    fn let_in(&mut self, tables: &mut Tables, socket: OwnedFd, _source: Source) {
+    fn let_in(&mut self, tables: &mut Tables, socket: OwnedFd, source: Source) {
         // A socket that cannot be set up, or has no place, is closed; its peer notices that at once.
         if socket::prepare(&socket, &self.options).is_err() {
             return;
@@ -65,6 +65,7 @@ impl Accepting for Tcp {
             return tables.qps.release(qp);
         }
         self.turn(tables, qp.index, |connection, tables, staging| {
+            connection.source = source;
             connection.input.readable = true;
             connection.receive(tables, staging)
         });

@@ -11,7 +11,7 @@ mod writing;
 use super::frame::{FRAME_BYTES, Frame};
 use super::input::{Input, STAGING_BYTES};
 use super::output::{Output, Urgency};
-use crate::nic::{DisconnectReason, PrivateData, Qp, Status};
+use crate::nic::{DisconnectReason, PrivateData, Qp, Source, Status};
 use crate::soft::deadlines::Wait;
 use crate::soft::options::{PAYLOAD_BYTES_MAX, READS_ANSWERED_MAX, SENDS_PER_QP_MAX};
 use crate::soft::tables::Tables;
@@ -103,6 +103,8 @@ pub(super) struct Served {
 pub(super) struct Connection {
     pub(super) qp: Qp,
     pub(super) socket: Option<OwnedFd>,
+    /// Where the connection comes from, if the peer asked for it.
+    pub(super) source: Source,
     pub(super) phase: Phase,
     pub(super) input: Input,
     output: Output,
@@ -142,6 +144,7 @@ impl Connection {
         Self {
             qp: Qp { index: 0, generation: 0 },
             socket: None,
+            source: Source::of_nobody(),
             phase: Phase::Handshake,
             input: Input::new(),
             output: Output::new(RING_BYTES, PIECES_MAX),

@@ -3,7 +3,7 @@
 use super::socket;
 use crate::address::Address;
 use crate::nic::ListenError;
-use crate::soft::source::Source;
+use crate::source::Source;
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -145,7 +145,7 @@ impl FakeReceiver {
     }
 
     fn handle_event(&mut self, event: Event) {
-        let Event::ConnectRequest { qp, private_data } = event else { return };
+        let Event::ConnectRequest { qp, private_data, .. } = event else { return };
         let hello = Hello::decode(private_data.as_slice()).unwrap();
         assert_eq!(hello.app.as_str(), "store");
         if let Some(refusal) = self.refusal {

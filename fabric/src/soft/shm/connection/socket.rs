@@ -195,11 +195,7 @@ impl Connection {
 
     /// Makes this a connection of another source, as far as turns go.
     #[cfg(test)]
-    pub(in crate::soft::shm) fn set_source(
-        &mut self,
-        tables: &mut Tables,
-        source: crate::soft::source::Source,
-    ) {
+    pub(in crate::soft::shm) fn set_source(&mut self, tables: &mut Tables, source: crate::source::Source) {
         tables.socket_turns.leave(self.source_number, self.qp.index);
         self.source_number = tables.socket_turns.join(source);
     }
@@ -251,7 +247,7 @@ impl Connection {
                 tables.deadlines.clear(self.qp.index);
                 self.peer_answers = reads_answered;
                 tables.qps.set_state(self.qp, QpState::Requested);
-                tables.push_event(Event::ConnectRequest { qp: self.qp, private_data });
+                tables.push_event(Event::ConnectRequest { qp: self.qp, source: self.source, private_data });
             }
             (Control::Accept { private_data, reads_answered }, None, QpState::Connecting) => {
                 tables.deadlines.clear(self.qp.index);

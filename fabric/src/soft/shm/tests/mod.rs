@@ -161,7 +161,7 @@ impl Place {
         until("connected", || {
             client.turn();
             self.host.turn();
-            if let Some(Event::ConnectRequest { qp, private_data }) = self.host.events.pop() {
+            if let Some(Event::ConnectRequest { qp, private_data, .. }) = self.host.events.pop() {
                 assert_eq!(private_data, data);
                 self.host.nic.accept(qp, &PrivateData::new(b"welcome").unwrap()).unwrap();
                 theirs = Some(qp);

@@ -5,8 +5,8 @@ use super::super::connection::Sought;
 use super::super::link::{SendItem, source};
 use super::*;
 use crate::readiness::{TIMER, none_ready};
-use crate::soft::source::Source;
 use crate::soft::tables::socket_turns::{OF_ALL, OF_SOURCE, REGION_COST, TURN_COST, TURNS_EVERY};
+use crate::source::Source;
 
 fn step_ns() -> u64 {
     u64::try_from(TURNS_EVERY.as_nanos()).unwrap()

@@ -237,7 +237,7 @@ impl Connection {
                 tables.deadlines.clear(self.qp.index);
                 self.push_asked();
                 tables.qps.set_state(self.qp, QpState::Requested);
-                tables.push_event(Event::ConnectRequest { qp: self.qp, private_data });
+                tables.push_event(Event::ConnectRequest { qp: self.qp, source: self.source, private_data });
                 Ok(Some(used))
             }
             (Phase::Connecting, Frame::Asked) => {

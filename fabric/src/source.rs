@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-/// Origin of a connection, as far as a stranger cannot choose it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Source(u128);
+/// Origin of a connection, as far as a stranger cannot choose it: a host, or a process of this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Source(u128);
 
 impl Source {
     /// Returns the source at an IP address.
@@ -23,6 +23,16 @@ impl Source {
     /// apart, since they are in another pid namespace, have the number 0 and are one source.
     pub(crate) fn of_process(process: u32, user: u32) -> Self {
         Self(u128::from(user) << 32 | u128::from(process))
+    }
+
+    /// Returns the source of a number, of those that a NIC numbers itself.
+    pub(crate) fn of_number(number: u32) -> Self {
+        Self(number.into())
+    }
+
+    /// Returns a number that no other source of the same NIC has.
+    pub fn number(self) -> u128 {
+        self.0
     }
 
     /// Returns the source of what has come from several.
