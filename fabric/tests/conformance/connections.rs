@@ -8,14 +8,15 @@ use jet_fabric::soft::SoftOptions;
 pub fn private_data_travels_both_ways(fabric: &dyn Fabric) {
     let mut world = World::new(fabric);
     let address = world.address.clone();
+    let mut sources = Vec::new();
     for bytes in [0, 1, PRIVATE_DATA_MAX] {
         let said = PrivateData::new(&source_bytes(0, bytes)).unwrap();
         let answered = PrivateData::new(&source_bytes(99, bytes)).unwrap();
         let ours = world.client().nic().connect(&address, &said).unwrap();
         world.until("a request", |ends| !ends[SERVER].events.is_empty());
-        let Some(Event::ConnectRequest { qp, private_data, .. }) = world.server().events.pop_front() else {
-            panic!("no request")
-        };
+        let event = world.server().events.pop_front();
+        let Some(Event::ConnectRequest { qp, source, private_data }) = event else { panic!("{event:?}") };
+        sources.push(source.number());
         assert!(says(&private_data, said.as_slice()), "{private_data:?}");
         world.server().nic().accept(qp, &answered).unwrap();
         world.until("the answer", |ends| ends.iter().all(|end| !end.events.is_empty()));
@@ -26,6 +27,8 @@ pub fn private_data_travels_both_ways(fabric: &dyn Fabric) {
         let Some(Event::Connected { qp: of, private_data, .. }) = event else { panic!("{event:?}") };
         assert!(of == qp && says(&private_data, &[]), "{private_data:?}");
     }
+    // All come from one host, or process, which is known.
+    assert!(sources.iter().all(|source| *source == sources[0] && *source != u128::MAX), "{sources:?}");
 }
 
 pub fn a_rejected_connection_is_stale_at_both_ends(fabric: &dyn Fabric) {
