@@ -215,22 +215,25 @@ impl<P: GrantPolicy> Admission<P> {
     /// chosen that has yet to have it.
     pub(super) fn choose_for_the_last(&mut self, time: TurnTime) {
         let (reading, queues) = (&self.reading, &self.queues);
-        let waits = |peer| !reading.is_out(peer) && queues.iter().any(|queue| queue.has_messages_of(peer));
+        let waits = |peer| !reading.is_out(peer) && queues.iter().any(|queue| queue.running_of(peer) > 0);
         self.shares.review_chosen(waits);
         if self.shares.chosen().is_some() || self.after_slow.prompt.listed == 0 {
             return;
         }
+        // Of the first ones of all classes, who has waited longest. The lines move on, so each of them comes
+        // first at some time.
         let heads = self.heads_after_slow(Standing::Prompt);
-        for head in heads.iter().flatten() {
-            let line = &mut self.after_slow.prompt.lines[usize::from(head.class)];
-            let Some(peer) = line.next() else { continue };
-            if self.shares.waits_too_long(peer, time.stall_free_ns) {
-                line.pop();
-                self.after_slow.prompt.listed -= 1;
-                self.return_to_turns(peer);
-                self.shares.choose(peer);
-                return;
-            }
+        let waiting = heads.iter().flatten().filter_map(|head| {
+            let class = usize::from(head.class);
+            let peer = self.after_slow.prompt.lines[class].next()?;
+            Some((self.shares.refused_since_ns(peer, time.stall_free_ns), class, peer))
+        });
+        let Some((since_ns, class, peer)) = waiting.min() else { return };
+        if self.shares.is_too_long(since_ns, time.stall_free_ns) {
+            self.after_slow.prompt.lines[class].pop();
+            self.after_slow.prompt.listed -= 1;
+            self.return_to_turns(peer);
+            self.shares.choose(peer);
         }
     }
 

@@ -128,8 +128,10 @@ impl<P: GrantPolicy> Admission<P> {
         // Each peer twice, for its turn may begin with the first visit.
         for _ in 0..2 * self.queues[class].turns() {
             if passed > 2 * self.limits.reads_max && reads_in_use > self.shares.unproven_reads() {
-                // The others have their turns when a READ ends.
-                self.queues[class].move_behind_others(place);
+                // The others have their turns when a READ ends. Who comes next stays in front.
+                if !self.is_kept_for_one {
+                    self.queues[class].move_behind_others(place);
+                }
                 return None;
             }
             let Some(peer) = self.queues[class].turn_at(place, |peer| self.reading.is_out(peer)) else {
@@ -151,10 +153,13 @@ impl<P: GrantPolicy> Admission<P> {
                 continue;
             };
             let most_bytes = u64::from(most * SLAB_BYTES_U32).min(self.shares.read_bytes_max(peer));
-            let bytes =
+            let mut bytes =
                 self.fragment_of(message, messages).min(u32::try_from(most_bytes).unwrap_or(u32::MAX));
             match self.shares.turn(peer, u64::from(bytes), time.stall_free_ns, in_flight) {
                 Turn::Now if !self.is_kept_for_one => {}
+                Turn::Part(most_bytes) if !self.is_kept_for_one => {
+                    bytes = bytes.min(u32::try_from(most_bytes).unwrap_or(u32::MAX));
+                }
                 Turn::AfterOwn => {
                     self.leave_turns(peer, Out::Own);
                     continue;
@@ -163,7 +168,7 @@ impl<P: GrantPolicy> Admission<P> {
                     self.refuse(peer);
                     continue;
                 }
-                turn @ (Turn::Now | Turn::Next | Turn::AfterAny) => {
+                turn @ (Turn::Now | Turn::Part(_) | Turn::Next | Turn::AfterAny) => {
                     self.is_kept_for_one |= turn == Turn::Next;
                     self.waits_for = ReadsWaitFor::Window;
                     place = self.queues[class].keep_turn(place);

@@ -75,3 +75,44 @@ impl Requests {
         self.of_peers[peer as usize] = 0;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Has peers ask in turns for one session until none of `records` is given any more. Returns how many
+    /// each has.
+    fn asked_in_turns(peers: u32, records: u32) -> [u32; 3] {
+        let mut requests = Requests::new(3, 1);
+        let mut left = records;
+        loop {
+            let before = left;
+            for peer in 0..peers {
+                if requests.may_begin(peer, 0, left) {
+                    requests.begin(peer, 0);
+                    left -= 1;
+                }
+            }
+            if left == before {
+                return [0, 1, 2].map(|peer| requests.of_peer(peer));
+            }
+        }
+    }
+
+    #[test]
+    fn one_peer_has_half_of_what_is_left_and_a_session_all_of_it() {
+        // Each of them has half as many as are left then, and all together no more than are left.
+        assert_eq!(asked_in_turns(1, 96), [32, 0, 0]);
+        assert_eq!(asked_in_turns(2, 96), [24, 24, 0]);
+        assert_eq!(asked_in_turns(3, 96), [16, 16, 16]);
+        assert_eq!(asked_in_turns(1, 7), [4, 0, 0], "a few are for anybody, up to the session's");
+    }
+
+    #[test]
+    fn who_has_none_may_have_the_last_one() {
+        let mut requests = Requests::new(2, 1);
+        (0..10).for_each(|_| requests.begin(0, 0));
+        assert!(!requests.may_begin(0, 0, 1) && requests.may_begin(1, 0, 1));
+        assert!(!requests.may_begin(1, 0, 0));
+    }
+}

@@ -185,6 +185,10 @@ impl<P: GrantPolicy> Admission<P> {
     pub fn enqueue(&mut self, now_ns: u64, message: u32, messages: &mut Messages) {
         let (peer, class) = (messages[message].peer, messages[message].class());
         let session = messages[message].session;
+        if self.shares.was_refused(peer) && !self.queues.iter().any(|queue| queue.has_messages_of(peer)) {
+            // That was for another message, which is gone.
+            self.shares.forget_refusal(peer);
+        }
         if self.deferred[class].len(session) > 0 {
             messages[message].state = MessageState::Deferred;
             self.deferred[class].push(message, messages);

@@ -4,9 +4,10 @@
 //! in flight gets one of the last READs only if it has delivered lately a quarter of what the best one has.
 //!
 //! Others may keep all but these in flight for ever, and who gets nothing delivers less and less. So a peer
-//! that has waited for an aging bound is chosen, one at a time. Those that deliver most have none of the last
-//! READs before it has had one, as long as a READ is in flight that will end soon. Half of what is kept is
-//! not for chosen peers either: they may freeze, too.
+//! that has waited for an aging bound is chosen, one at a time, and has no other before its READ has ended.
+//! Those that deliver most have none of the last READs before it has had one, as long as a READ is in flight
+//! that will end soon. Half of what is kept, and a READ and a fragment of it at least, is not for chosen
+//! peers either: they may freeze, too.
 
 use super::{InFlight, Peer, Shares, Standing, Turn};
 
@@ -40,6 +41,12 @@ impl Last {
         self.best_bytes -= self.best_bytes / BEST_TICKS;
     }
 
+    /// Notes that a READ of a peer has ended. A chosen one had none before the one that it was chosen for.
+    #[inline]
+    pub fn ended_of(&mut self, peer: u32) {
+        self.chosen = self.chosen.filter(|&chosen| chosen != peer);
+    }
+
     /// Returns whether the peer has delivered lately a good part of what the best one has.
     #[inline]
     fn has_among_best(&self, peer: &Peer) -> bool {
@@ -60,11 +67,16 @@ impl Shares {
     pub(super) fn turn_for_the_last(&mut self, peer: u32, bytes: u64, now_ns: u64, all: InFlight) -> Turn {
         let state = &mut self.peers[peer as usize];
         if self.last.chosen == Some(peer) {
-            let is_left = !self.limits.are_full_but_for_the_best(all, bytes);
-            return if is_left { Turn::Now } else { Turn::AfterAny };
+            if !self.limits.are_full_but_for_the_best(all, bytes) {
+                return Turn::Now;
+            }
+            // Shorter READs than its own would take what it waits for: they are not among the last ones.
+            let lacks_bytes = !self.limits.are_full_but_for_the_best(InFlight { bytes: 0, ..all }, bytes);
+            let ends_soon = !self.limits.are_full_but_for_the_best(self.unproven.all(), bytes);
+            return if lacks_bytes && ends_soon { Turn::Next } else { Turn::AfterAny };
         }
         if !self.last.has_among_best(state) {
-            state.refused_ns.get_or_insert(now_ns);
+            state.refuse(bytes, now_ns);
             return Turn::AfterSlow;
         }
         let chosen_waits = self.last.chosen.is_some_and(|chosen| self.reads(chosen) == 0);
@@ -72,10 +84,26 @@ impl Shares {
         if chosen_waits && ends_soon { Turn::AfterAny } else { Turn::Now }
     }
 
-    /// Returns whether a peer was refused a READ an aging bound ago, and has had none since.
-    pub fn waits_too_long(&self, peer: u32, now_ns: u64) -> bool {
-        let since_ns = self.peers[peer as usize].refused_ns.unwrap_or(now_ns);
+    /// Returns since when a peer has been refused a READ, and has had none; `now_ns` where it was not.
+    pub fn refused_since_ns(&self, peer: u32, now_ns: u64) -> u64 {
+        self.peers[peer as usize].refused.map_or(now_ns, |refused| refused.since_ns)
+    }
+
+    /// Returns whether who has been refused a READ since then waits too long.
+    pub fn is_too_long(&self, since_ns: u64, now_ns: u64) -> bool {
         now_ns.saturating_sub(since_ns) > self.limits.aging_ns
+    }
+
+    /// Forgets what a peer was refused: it has nothing to read any more.
+    #[inline]
+    pub fn forget_refusal(&mut self, peer: u32) {
+        self.peers[peer as usize].refused = None;
+    }
+
+    /// Returns whether a peer was refused a READ, and has had none since.
+    #[inline]
+    pub fn was_refused(&self, peer: u32) -> bool {
+        self.peers[peer as usize].refused.is_some()
     }
 
     /// Returns the peer that was chosen for one of the last READs, until that READ has ended.
@@ -95,13 +123,5 @@ impl Shares {
             .last
             .chosen
             .filter(|&peer| self.standing(peer) == Standing::Prompt && (self.reads(peer) > 0 || waits(peer)));
-    }
-
-    /// Notes that the last READ of a peer has ended.
-    #[inline]
-    pub(super) fn has_none_any_more(&mut self, peer: u32) {
-        if self.last.chosen == Some(peer) {
-            self.last.chosen = None;
-        }
     }
 }

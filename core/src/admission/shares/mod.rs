@@ -43,7 +43,7 @@ use crate::stats::ShareStats;
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
-use jet_wire::planted;
+use jet_wire::{SLAB_BYTES, planted};
 use last::Last;
 use limits::Limits;
 pub(super) use limits::{InFlight, Unproven};
@@ -96,6 +96,8 @@ pub(super) enum Turn {
     AfterAny,
     /// A READ of any peer has to end first, and the bytes that are free by then are for this one.
     Next,
+    /// The peer may have a part of it now, of so many bytes at most.
+    Part(u64),
 }
 
 /// How a peer delivers.
@@ -148,8 +150,15 @@ struct Peer {
     busy: u32,
     /// Session that the last READ was posted for.
     session: u32,
-    /// Time since when the peer has been refused a READ for want of READs or bytes, and has had none.
-    refused_ns: Option<u64>,
+    /// The READ that the peer was refused for want of READs or bytes, with nothing in flight.
+    refused: Option<Refused>,
+}
+
+/// A READ that a peer was refused.
+#[derive(Clone, Copy, Debug)]
+struct Refused {
+    since_ns: u64,
+    bytes: u64,
 }
 
 impl Peer {
@@ -169,8 +178,15 @@ impl Peer {
             standing: Standing::New,
             busy: 0,
             session: NONE,
-            refused_ns: None,
+            refused: None,
         }
+    }
+
+    /// Notes that the peer was refused a READ. Returns since when it has been.
+    fn refuse(&mut self, bytes: u64, now_ns: u64) -> u64 {
+        let refused = self.refused.get_or_insert(Refused { since_ns: now_ns, bytes });
+        refused.bytes = refused.bytes.min(bytes);
+        refused.since_ns
     }
 
     /// Returns whether a READ of the peer has ended since it joined.
@@ -370,7 +386,7 @@ impl Shares {
         }
         let is_left = all.bytes + bytes <= limits.bytes;
         if !limits.shared {
-            return if is_left { Turn::Now } else { self.turn_for_bytes(peer, bytes, now_ns) };
+            return if is_left { Turn::Now } else { self.turn_for_bytes(peer, bytes, now_ns, all) };
         }
         let standing = state.standing_at(now_ns);
         let is_prompt = standing == Standing::Prompt;
@@ -401,26 +417,25 @@ impl Shares {
         if self.unproven.is_full(standing, bytes, &self.limits) {
             return if has_own { Turn::AfterOwn } else { Turn::AfterSlow };
         }
-        if is_left { Turn::Now } else { self.turn_for_bytes(peer, bytes, now_ns) }
+        if is_left { Turn::Now } else { self.turn_for_bytes(peer, bytes, now_ns, all) }
     }
 
     /// Decides what the peer waits for while there are too few bytes for its READ. Shorter READs of others
-    /// could take what is free each time, so it comes next: at once where prompt peers have the bytes, and
-    /// after an aging bound where slow peers have, unless these have stalled.
-    fn turn_for_bytes(&mut self, peer: u32, bytes: u64, now_ns: u64) -> Turn {
+    /// could take what is free each time, so it comes next where prompt peers have the bytes. For a slow
+    /// peer's READ nobody else is to wait: after an aging bound it has a part of its own READ, of what is
+    /// free.
+    fn turn_for_bytes(&mut self, peer: u32, bytes: u64, now_ns: u64, all: InFlight) -> Turn {
         let state = &mut self.peers[peer as usize];
         if state.reads > 0 {
             return Turn::AfterAny;
         }
-        let since_ns = *state.refused_ns.get_or_insert(now_ns);
-        let ends_soon = self.unproven.all().bytes + bytes <= self.limits.bytes;
-        let ends = || {
-            let busy = self.busy.iter().map(|&peer| &self.peers[peer as usize]);
-            let stalled = busy.filter(|peer| peer.has_stalled(now_ns));
-            stalled.map(|peer| peer.bytes).sum::<u64>() + bytes <= self.limits.bytes
-        };
+        let since_ns = state.refuse(bytes, now_ns);
+        if self.unproven.all().bytes + bytes <= self.limits.bytes {
+            return Turn::Next;
+        }
+        let part_bytes = self.limits.bytes.saturating_sub(all.bytes) / SLAB_BYTES as u64 * SLAB_BYTES as u64;
         let has_aged = now_ns.saturating_sub(since_ns) > self.limits.aging_ns;
-        if ends_soon || (has_aged && ends()) { Turn::Next } else { Turn::AfterAny }
+        if has_aged && part_bytes > 0 { Turn::Part(part_bytes) } else { Turn::AfterAny }
     }
 
     /// Counts a READ that was posted for a session. Returns whether the peer's standing has changed.
@@ -428,7 +443,9 @@ impl Shares {
     pub fn posted(&mut self, (peer, session): (u32, u32), bytes: u64, now_ns: u64) -> bool {
         let has_changed = self.classify(peer, now_ns);
         let state = &mut self.peers[peer as usize];
-        (state.session, state.refused_ns) = (session, None);
+        state.session = session;
+        // A part is not what it was refused.
+        state.refused = state.refused.filter(|refused| bytes < refused.bytes);
         if state.reads == 0 {
             (state.progress_ns, state.counted_ns) = (now_ns, now_ns);
             state.busy = u32::try_from(self.busy.len()).expect("fewer than READs");
@@ -462,8 +479,8 @@ impl Shares {
             if let Some(&moved) = self.busy.get(place) {
                 self.peers[moved as usize].busy = u32::try_from(place).expect("fewer than READs");
             }
-            self.has_none_any_more(peer);
         }
+        self.last.ended_of(peer);
         Change { standing: self.classify(peer, now_ns), has_grown: self.limits.shared && has_grown }
     }
 

@@ -26,13 +26,18 @@ impl Bench {
     fn post(&mut self, peer: u32, bytes: u64) -> u32 {
         let mut posted = 0;
         while self.turn(peer, bytes) == Turn::Now {
-            self.shares.posted((peer, 0), bytes, self.now_ns);
-            self.all.reads += 1;
-            self.all.bytes += bytes;
-            self.posted.push((peer, bytes, self.now_ns));
+            self.post_one(peer, bytes);
             posted += 1;
         }
         posted
+    }
+
+    /// Posts a READ to the peer.
+    fn post_one(&mut self, peer: u32, bytes: u64) {
+        self.shares.posted((peer, 0), bytes, self.now_ns);
+        self.all.reads += 1;
+        self.all.bytes += bytes;
+        self.posted.push((peer, bytes, self.now_ns));
     }
 
     /// Ends the oldest READ of the peer after so long.
@@ -163,7 +168,7 @@ fn slow_peers_with_several_reads_each_have_five_eighths_together() {
 }
 
 #[test]
-fn bytes_that_are_free_are_kept_for_a_peer_without_reads_unless_those_of_slow_ones_are_needed() {
+fn who_needs_more_bytes_than_are_free_comes_next_or_has_a_part_where_slow_ones_have_the_others() {
     let mut bench = Bench::new(4);
     let config =
         Config { in_flight_bytes: 2 * FRAGMENT, reads_max: 8, peer_share_percent: 100, ..Config::default() };
@@ -178,9 +183,43 @@ fn bytes_that_are_free_are_kept_for_a_peer_without_reads_unless_those_of_slow_on
     assert_eq!(bench.post(1, FRAGMENT / 2), 4);
     assert_eq!(bench.turn(2, FRAGMENT), Turn::AfterAny, "others do not wait for a slow peer");
     bench.now_ns += bench.shares.limits.aging_ns + MS;
-    assert_eq!(bench.turn(2, FRAGMENT), Turn::Next, "but when it has waited long");
-    bench.now_ns += 10_000 * MS;
-    assert_eq!(bench.turn(2, FRAGMENT), Turn::AfterAny, "the slow one has stalled");
+    assert_eq!(bench.turn(2, FRAGMENT), Turn::AfterAny, "nothing is free");
+    bench.end(1, 0);
+    assert_eq!(bench.turn(2, FRAGMENT), Turn::Part(FRAGMENT / 2), "it has waited long");
+    bench.shares.posted((2, 0), FRAGMENT / 2, bench.now_ns);
+    assert_eq!(bench.turn(2, FRAGMENT), Turn::AfterAny, "its part first");
+    bench.shares.ended(2, FRAGMENT / 2, bench.now_ns, bench.now_ns, true);
+    assert_eq!(bench.turn(2, FRAGMENT), Turn::Part(FRAGMENT / 2), "and the next one at once");
+}
+
+/// With half of the bytes of the default, so that bytes are short before READs are.
+#[test]
+fn a_chosen_peer_has_its_fragment_though_shorter_reads_could_take_what_is_free_each_time() {
+    const SHORT: u64 = 140 << 10;
+    let mut bench = Bench::new(42);
+    let config = Config { in_flight_bytes: 4 << 20, peers_max: 42, ..Config::default() };
+    bench.shares = Shares::new(&config);
+    (0..42).for_each(|peer| bench.shares.set_reads_max(peer, 1000));
+    bench.deliver(40, 1_000_000, 1);
+    (0..40).for_each(|peer| bench.deliver(peer, 1_000_000, 50));
+    for peer in 0..40 {
+        if bench.turn(peer, SHORT) == Turn::Now {
+            bench.post_one(peer, SHORT);
+        }
+    }
+    assert!(bench.all.reads < 31, "bytes are short, not READs");
+    assert_eq!(bench.turn(40, FRAGMENT), Turn::AfterSlow);
+    bench.shares.choose(40);
+    for _ in 0..20 {
+        // Those in front of it ask first, as long as nothing is kept.
+        match bench.turn(40, FRAGMENT) {
+            Turn::Now => return,
+            turn => assert_eq!(turn, Turn::Next, "else the next short READ takes what is free"),
+        }
+        let (peer, ..) = bench.posted[0];
+        bench.end(peer, MS);
+    }
+    panic!("it never has it");
 }
 
 #[test]

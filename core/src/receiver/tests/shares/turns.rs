@@ -475,7 +475,7 @@ fn however_many_senders_wait_for_their_application_all_are_read_in_turn() {
     peers.push(bench.join("one"));
     let got = bench.reads_side_by_side(&peers, &apps, 240);
     assert!(got[12] >= 240 / 5, "{got:?} of 240 READs");
-    assert!(got[..12].iter().all(|got| (6..=9).contains(got)), "two or three messages: {got:?}");
+    assert!(got[..12].iter().all(|got| (9..=12).contains(got)), "three or four messages: {got:?}");
 }
 
 /// Returns the longest waits of five senders, in READs of others, where there is room for so many slabs of
@@ -513,6 +513,6 @@ fn a_low_class_of_one_application_is_read_where_it_is_read_a_message_at_a_time()
     // With room for two fragments, one message may begin before another has ended.
     for room_slabs in [24, 32, 40, 48] {
         let longest = longest_waits(room_slabs);
-        assert!(longest.iter().all(|&longest| longest <= 30), "{longest:?} READs of others");
+        assert!(longest.iter().all(|&longest| longest <= 40), "{longest:?} READs of others");
     }
 }
