@@ -99,7 +99,8 @@ impl<P: GrantPolicy> Receiver<P> {
         let places = &self.places;
         let idle = self.outbox.longest_idle(now_ns, |peer| places.of_source_of(peer) >= has);
         let leaves = idle.or_else(|| {
-            let most = most?;
+            // One at a time: its senders have messages under way.
+            let most = most.filter(|_| self.outbox.leaving() == 0)?;
             self.outbox.longest_quiet(|peer| places.of_source_of(peer) == most)
         });
         if let Some(peer) = leaves {

@@ -277,28 +277,48 @@ fn connect_and_keep_busy(
     Ok(())
 }
 
+/// Takes all places of a daemon on the mean device, and returns the senders.
+fn take_all_places(address: &Address, keeper: &Actor) -> Vec<Sender> {
+    let mut senders = Vec::new();
+    let refused = loop {
+        if let Err(error) = connect_and_keep_busy(address, &mut senders, keeper) {
+            break error;
+        }
+    };
+    // Of 64 connections 8 are kept for telling further senders that there is no room.
+    assert_eq!(senders.len(), 56, "{address}");
+    let refusal = matches!(refused, SendConnectError::Refused { refusal: Refusal::TooManyPeers, .. });
+    assert!(refusal, "{refused}");
+    senders
+}
+
 #[test]
 fn who_comes_beyond_a_devices_connections_is_told_so() {
-    let rig = daemon_on(SMALLEST, nic_threads()[0]);
-    let keeper = rig.application(Role::Keeper, "store");
-    // Of 64 connections 8 are kept for telling further senders that there is no room.
-    let mut senders: Vec<Sender> = Vec::new();
-    for address in rig.fabrics() {
-        let refused = loop {
-            if let Err(error) = connect_and_keep_busy(&address, &mut senders, &keeper) {
-                break error;
-            }
-        };
-        assert_eq!(senders.len(), 56, "{address}");
-        let refusal = matches!(refused, SendConnectError::Refused { refusal: Refusal::TooManyPeers, .. });
-        assert!(refusal, "{refused}");
+    for fabric in 0..fabrics().len() {
+        let rig = daemon_on(SMALLEST, nic_threads()[0]);
+        let keeper = rig.application(Role::Keeper, "store");
+        let address = &rig.fabrics()[fabric];
+        let mut senders = take_all_places(address, &keeper);
         for _ in 0..100 {
-            let again = Sender::connect(Rig::sender_options(&address, "store")).err();
+            let again = Sender::connect(Rig::sender_options(address, "store")).err();
             assert!(matches!(again, Some(SendConnectError::Refused { .. })), "{again:?}");
         }
+        // A connection that becomes free is used again.
+        senders.pop();
+        rig.wait_status("a place", |status| status.peer_count == 55);
+        senders.push(Sender::connect(Rig::sender_options(address, "store")).expect("let in"));
     }
-    // A connection that becomes free is used again.
-    senders.pop();
-    rig.wait_status("a place", |status| status.peer_count == 55);
-    senders.push(Sender::connect(Rig::sender_options(&rig.addresses()[0], "store")).expect("let in"));
+}
+
+/// A process that sends over `shm:` is another source than its host over `tcp:`. On an RDMA device there is
+/// one fabric, and the test's host is one source.
+#[test]
+fn who_has_all_places_leaves_one_to_somebody_else_though_none_is_idle() {
+    let rig = daemon_on(SMALLEST, nic_threads()[0]);
+    let keeper = rig.application(Role::Keeper, "store");
+    let [first, other] = &rig.fabrics()[..] else { return };
+    let _senders = take_all_places(first, &keeper);
+    until("a place for the other one", || {
+        Sender::connect(Rig::sender_options(other, "store")).map(|_| ()).ok()
+    });
 }
