@@ -425,7 +425,7 @@ impl Outbox {
     /// Returns how many connections are ending.
     pub fn leaving(&self) -> u32 {
         let leaving = self.peers.iter().filter(|outbox| matches!(outbox.link, Link::Leaving { .. }));
-        leaving.map(|_| 1).sum()
+        u32::try_from(leaving.count()).expect("fewer than peers")
     }
 
     /// Returns whether every end was sent to its sender.

@@ -62,15 +62,20 @@ impl Simulation {
 
     /// Kills an application's process. Another one takes its place.
     pub(crate) fn kill_application(&mut self, index: usize) {
-        let killed = &mut self.applications[index].process;
-        let (life, ticket) = (killed.life(), killed.ticket());
-        let ghosts = killed.close();
-        if let (Some(ticket), Some(process)) = (ticket, &mut self.receiver.process) {
-            self.ghosts.add(self.now_ns + self.scenario.config.quarantine_ns, ghosts);
-            process.gone.push(ticket);
-            self.wake_receiver();
-        }
+        self.end_life(index, 0);
+    }
+
+    /// Ends an application's session. Its process lives on for so many nanoseconds, and reads what it held.
+    /// Another one takes its place.
+    fn end_life(&mut self, index: usize, lives_on_ns: u64) {
+        let ended = &mut self.applications[index].process;
+        let (life, ticket, ghosts) = (ended.life(), ended.ticket(), ended.close());
         self.ghosts.note_end(self.now_ns);
+        if let Some(ticket) = ticket {
+            let until_ns = self.now_ns + self.scenario.config.quarantine_ns;
+            self.ghosts.hold(Holder { gone_ns: self.now_ns + lives_on_ns, ticket, until_ns, ghosts });
+            self.end_holders();
+        }
         self.observer.note(self.now_ns, &Event::Closed { life });
         self.replace_application(index);
     }
@@ -97,17 +102,9 @@ impl Simulation {
         if self.chaos.bool() {
             return self.kill_application(index);
         }
-        let killed = &mut self.applications[index].process;
-        let (ticket, ghosts) = (killed.ticket(), killed.close());
-        if let Some(ticket) = ticket {
-            let quarantine_ns = self.scenario.config.quarantine_ns;
-            let gone_ns = self.now_ns + self.chaos.u64(1..=HOLDS_QUARANTINES * quarantine_ns);
-            self.ghosts.hold(Holder { gone_ns, ticket, until_ns: self.now_ns + quarantine_ns, ghosts });
-        }
-        self.ghosts.note_end(self.now_ns);
-        self.observer.note(self.now_ns, &Event::Closed { life });
+        let lives_on_ns = self.chaos.u64(1..=HOLDS_QUARANTINES * self.scenario.config.quarantine_ns);
         self.observer.counts().add("lives on after its fault");
-        self.replace_application(index);
+        self.end_life(index, lives_on_ns);
     }
 
     /// Ends the processes that lived on until now.

@@ -4,12 +4,11 @@
 //! There are two kinds of them: new peers, which have delivered nothing yet, and slow ones. New peers return
 //! first: most of them are not slow, and the first READ tells. Beside them prompt peers may wait that deliver
 //! little, while all READs but the last are in flight: they return before slow ones, once there are others,
-//! or when they have waited for an aging bound.
-//! Each kind has READs that the other cannot
-//! have, so none of them waits for ever. Of one kind the policy says which class goes first, by how long each
-//! class has waited here. Within a class it is the slow peer that has waited longest, and in turns the new
-//! peer that has waited longest and the one that came last. So hundreds of new peers that answer nothing do
-//! not hold up one that comes after them. A peer whose own READ has ended goes behind those that wait.
+//! or when they have waited for an aging bound. Each kind has READs that the other cannot have, so none of
+//! them waits for ever. Of one kind the policy says which class goes first, by how long each class has waited
+//! here. Within a class it is the slow peer that has waited longest, and in turns the new peer that has
+//! waited longest and the one that came last. So hundreds of new peers that answer nothing do not hold up one
+//! that comes after them. A peer whose own READ has ended goes behind those that wait.
 //!
 //! What a new peer has yet to deliver may take up more than the pool has room for. Then it waits for the
 //! room, but one returns whenever none has for [`CROWDED_NS`]. What slow peers have yet to deliver does not
