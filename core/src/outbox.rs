@@ -9,6 +9,7 @@ use crate::time::TurnTime;
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
+use jet_wire::message::hello::features;
 use jet_wire::message::{ACK_RANGES_MAX, AckHeader, AckRange, AckStatus, HeaderBytes};
 
 /// Nanoseconds between two congestion signals to one sender. The first one takes a few round trips to have an
@@ -45,8 +46,8 @@ struct PeerOutbox {
     version: u8,
     /// Whether the peer is in the list of those to which the next flush sends what is due.
     dirty: bool,
-    /// Whether the peer understands congestion signals.
-    signals: bool,
+    /// Bits of the features that both ends of the connection have.
+    features: u32,
     /// Time when the last congestion signal was sent to the peer.
     signalled_ns: u64,
     /// SENDs to the peer that have not completed.
@@ -68,7 +69,7 @@ impl PeerOutbox {
         link: Link::Gone,
         version: 0,
         dirty: false,
-        signals: false,
+        features: 0,
         signalled_ns: 0,
         sends_in_flight: 0,
         sends_max: 0,
@@ -160,11 +161,11 @@ impl Outbox {
         self.turn_time.now_ns
     }
 
-    /// Begins the state of a peer that was let in, with this version of the wire format.
-    pub fn join(&mut self, peer: u32, sends_max: u32, signals: bool, version: u8) {
+    /// Begins the state of a peer that was let in, with this version of the wire format and these features.
+    pub fn join(&mut self, peer: u32, sends_max: u32, features: u32, version: u8) {
         let last_sent = self.turn_time;
         *self.of_peer_mut(peer) =
-            PeerOutbox { link: Link::Asked, version, sends_max, signals, last_sent, ..PeerOutbox::GONE };
+            PeerOutbox { link: Link::Asked, version, sends_max, features, last_sent, ..PeerOutbox::GONE };
     }
 
     /// Marks the peer's connection as established. The next flush sends the peer what is due.
@@ -378,6 +379,11 @@ impl Outbox {
         self.may_send_to(peer) && now_ns.saturating_sub(outbox.last_sent.now_ns) >= self.heartbeat_ns
     }
 
+    /// Returns whether heartbeats to the peer say what it waits for.
+    pub fn is_told_what_it_waits_for(&self, peer: u32) -> bool {
+        self.of_peer(peer).features & features::WAITS_FOR != 0
+    }
+
     /// Returns whether the peer waits for the end of a message.
     pub fn waits(&self, peer: u32) -> bool {
         self.unfinished(peer) > 0
@@ -437,7 +443,9 @@ impl Outbox {
     /// Returns whether the peer may be sent a congestion signal now.
     pub fn may_signal(&self, peer: u32, now_ns: u64) -> bool {
         let outbox = self.of_peer(peer);
-        outbox.signals && self.may_send_to(peer) && now_ns.saturating_sub(outbox.signalled_ns) >= SIGNAL_NS
+        outbox.features & features::CONGESTION != 0
+            && self.may_send_to(peer)
+            && now_ns.saturating_sub(outbox.signalled_ns) >= SIGNAL_NS
     }
 
     /// Sends a congestion signal to the peer.

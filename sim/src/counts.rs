@@ -183,6 +183,7 @@ impl Counts {
             ("connections", stats.connections),
             ("recalls of credit", stats.recalls),
             ("receiver timeouts", stats.receiver_timeouts),
+            ("progress timeouts", stats.progress_timeouts),
             ("acknowledgements ignored", stats.acks_ignored),
             ("headers stray", stats.headers_stray),
             ("window cuts", stats.window.cuts),

@@ -51,6 +51,7 @@ impl Simulation {
             nic_reads: network.reads_under_way(process.nic),
             nic_entries: network.entries_posted(process.nic),
             receiver_timeouts: senders.iter().map(|sender| sender.process.stats().receiver_timeouts).sum(),
+            progress_timeouts: senders.iter().map(|sender| sender.process.stats().progress_timeouts).sum(),
             connections: senders.iter().map(|sender| sender.process.stats().connections).sum(),
             window_permille: windows.min().unwrap_or(1000),
             is_settled,

@@ -7,6 +7,7 @@ mod view;
 
 mod arrival;
 mod escape_run;
+mod heartbeats;
 mod held_limits;
 mod large;
 mod peer_headers;

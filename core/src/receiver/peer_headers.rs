@@ -1,4 +1,4 @@
-//! Headers sent to peers: ends and credit after each batch, heartbeats to peers that wait, and farewells.
+//! Headers sent to peers: ends and credit after each batch, and farewells.
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
@@ -125,21 +125,6 @@ impl<P: GrantPolicy> Receiver<P> {
                     self.outbox.send(peer, &CreditHeader::encode(limit, true), effects);
                 }
                 Decay::Idle => position -= 1,
-            }
-        }
-    }
-
-    /// Sends a heartbeat to each peer that waits and was sent nothing for `limits.heartbeat_ms`. The header
-    /// repeats the credit that they know.
-    pub(super) fn send_heartbeats(&mut self, now_ns: u64, effects: &mut impl Effects) {
-        if !self.outbox.is_heartbeat_due(now_ns) {
-            return;
-        }
-        for peer in 0..self.config.peers_max {
-            let waits = self.outbox.waits(peer) || self.credit.outstanding(peer) == 0;
-            if waits && self.outbox.is_overdue(peer, now_ns) {
-                let header = CreditHeader::encode(self.credit.limit_to_send(peer), false);
-                self.outbox.send(peer, &header, effects);
             }
         }
     }

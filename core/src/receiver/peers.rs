@@ -7,7 +7,7 @@ use crate::effects::{Effects, PeerId, SourceId};
 use crate::index::NONE;
 use crate::messages::MessageState;
 use jet_wire::message::hello::{Hello, Refusal, Welcome, features};
-use jet_wire::message::{AckStatus, ByeReason, Versions};
+use jet_wire::message::{AckStatus, ByeReason, FIRST_VERSION, Versions};
 use jet_wire::planted;
 
 /// Senders that are leaving at once, at most, because they were idle and others wanted their places.
@@ -59,15 +59,18 @@ impl<P: GrantPolicy> Receiver<P> {
         // A sender that claims no receive entries posts some all the same: nothing could ever be sent to it
         // otherwise.
         let sends_max = self.config.control_sends_max.min(u32::from(hello.receive_entries)).max(1);
-        self.outbox.join(peer, sends_max, hello.features & features::CONGESTION != 0, version);
+        let checks = if self.config.checksums == Checksums::Off { 0 } else { features::CRC32C };
+        // A reason lies in bytes that the first version refuses.
+        let reasons = if version == FIRST_VERSION { 0 } else { features::WAITS_FOR };
+        let agreed = hello.features & (features::CONGESTION | checks | reasons);
+        self.outbox.join(peer, sends_max, agreed, version);
         self.admission.join(now_ns, peer);
         self.admission.hear();
         let room = self.credit_room();
         let credit_limit = self.credit.open(peer, room);
-        let checks = if self.config.checksums == Checksums::Off { 0 } else { features::CRC32C };
         let welcome = Welcome {
             versions: supported.announced_to(hello.versions),
-            features: hello.features & (features::CONGESTION | checks),
+            features: agreed,
             incarnation: self.incarnation,
             credit_limit,
             message_bytes_max: self.config.message_bytes_max,

@@ -2,8 +2,8 @@
 
 use super::options::{Backoff, ProtocolOptions};
 use super::protocol::Action;
-use jet_wire::message::ByeReason;
 use jet_wire::message::hello::{Welcome, features};
+use jet_wire::message::{ByeReason, CreditHeader, WaitsFor};
 use jet_wire::planted;
 
 /// Credit on the current connection. All counts are of this connection alone.
@@ -16,19 +16,30 @@ pub(super) struct Connection {
     pub requests_max: u32,
     /// Version of the wire format that both ends agreed on.
     pub version: u8,
+    /// Whether heartbeats say what this sender waits for.
+    tells_reasons: bool,
+    /// What this sender waits for, as the last heartbeat said it.
+    waits_for: Option<WaitsFor>,
 }
 
 impl Connection {
-    pub(super) const NONE: Self =
-        Self { credit_limit: 0, sends: 0, recalled_to: None, requests_max: 0, version: 0 };
+    pub(super) const NONE: Self = Self {
+        credit_limit: 0,
+        sends: 0,
+        recalled_to: None,
+        requests_max: 0,
+        version: 0,
+        tells_reasons: false,
+        waits_for: None,
+    };
 
     pub(super) fn new(welcome: &Welcome) -> Self {
         Self {
             credit_limit: welcome.credit_limit,
-            sends: 0,
-            recalled_to: None,
             requests_max: welcome.requests_max,
             version: welcome.agreed_version(),
+            tells_reasons: welcome.features & features::WAITS_FOR != 0,
+            ..Self::NONE
         }
     }
 
@@ -44,6 +55,27 @@ impl Connection {
 
     pub(super) fn not_sent(&mut self) {
         self.sends -= 1;
+    }
+
+    /// Takes a credit header that recalls nothing. Returns whether it is a word: it raises the limit, or says
+    /// what is waited for. All are of a receiver that names no reasons.
+    pub(super) fn hear_credit(&mut self, credit: &CreditHeader) -> bool {
+        let limit = credit.credit_limit.get();
+        let raises = limit > self.credit_limit;
+        self.raise_limit(limit);
+        self.waits_for = credit.waits_for();
+        raises || self.waits_for.is_some() || !self.tells_reasons
+    }
+
+    /// Returns what this sender waits for, as far as the receiver said it since the last end.
+    pub(super) fn waits_for(&self) -> Option<WaitsFor> {
+        self.waits_for
+    }
+
+    /// Notes that something ended: what was waited for may be another thing now.
+    #[inline]
+    pub(super) fn note_end(&mut self) {
+        self.waits_for = None;
     }
 
     /// Raises the credit limit. Limits only grow, except by a recall that was answered.
@@ -105,6 +137,8 @@ pub(super) struct Link {
     /// Time since which no connection made progress, in nanoseconds.
     outage_since_ns: Option<u64>,
     connected_at_ns: u64,
+    /// Whether the connection is left because nothing moved on.
+    in_vain: bool,
     closing: bool,
     farewell: Option<ByeReason>,
     /// Longest message that the receiver of the last connection accepts, in bytes.
@@ -124,6 +158,7 @@ impl Link {
             attempts: 0,
             outage_since_ns: None,
             connected_at_ns: 0,
+            in_vain: false,
             closing: false,
             farewell: None,
             message_bytes_max: None,
@@ -185,6 +220,12 @@ impl Link {
         }
     }
 
+    /// Leaves a connection on which nothing moved on. However long it lasted, it was no progress.
+    pub(super) fn leave_in_vain(&mut self) {
+        self.in_vain = true;
+        self.leave(None);
+    }
+
     pub(super) fn close(&mut self) {
         self.closing = true;
         self.state = match self.state {
@@ -201,7 +242,7 @@ impl Link {
     /// Notes that the connection ended, or could not be made. `is_idle`: every message has its end.
     /// `is_closing`: none is submitted any more.
     pub(super) fn disconnected(&mut self, now_ns: u64, is_idle: bool, is_closing: bool) {
-        let stood = std::mem::take(&mut self.stands);
+        let (stood, in_vain) = (std::mem::take(&mut self.stands), std::mem::take(&mut self.in_vain));
         // The next receiver may be another one.
         self.checks = true;
         if (is_idle && is_closing) || self.state == State::Closed {
@@ -213,8 +254,8 @@ impl Link {
             return;
         }
         // A connection that lasted longer than the longest wait counts as progress, even if no message ended
-        // on it.
-        if stood && now_ns.saturating_sub(self.connected_at_ns) > self.backoff.max_ns {
+        // on it, but not if it was left for that.
+        if stood && !in_vain && now_ns.saturating_sub(self.connected_at_ns) > self.backoff.max_ns {
             self.progressed();
         }
         let since = *self.outage_since_ns.get_or_insert(now_ns);

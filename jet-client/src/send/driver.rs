@@ -19,7 +19,7 @@ use jet_fabric::nic::{
 };
 use jet_fabric::{Address, Event, Nic, Qp};
 use jet_wire::message::hello::{AppName, Hello, Refusal, Welcome, features};
-use jet_wire::message::{AckStatus, ByeReason, HEADER_BYTES, HeaderBytes, Versions};
+use jet_wire::message::{AckStatus, ByeReason, HEADER_BYTES, HeaderBytes, Versions, WaitsFor};
 use std::io;
 use std::sync::Arc;
 
@@ -261,6 +261,12 @@ impl Driver {
     /// Returns the reason that the receiver gave for ending the last connection, if it gave one.
     pub fn farewell(&self) -> Option<ByeReason> {
         self.protocol.farewell()
+    }
+
+    /// Returns what the messages wait for at the receiver, as its last heartbeat said it. `None`: nothing
+    /// waits, or something ended since, or the receiver has not said it.
+    pub fn waits_for(&self) -> Option<WaitsFor> {
+        self.protocol.waits_for()
     }
 
     /// Returns the protocol's counters.

@@ -95,6 +95,9 @@ pub struct ProtocolStats {
     pub recalls: u64,
     /// Connections that were ended because the receiver sent nothing for too long.
     pub receiver_timeouts: u64,
+    /// Connections that were ended because nothing moved on for too long, while the receiver's heartbeats
+    /// named nothing that is waited for.
+    pub progress_timeouts: u64,
     /// Counters of the congestion window, over all connections.
     pub window: WindowStats,
 }

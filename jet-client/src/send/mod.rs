@@ -27,7 +27,7 @@ mod window;
 pub use buffer::SendBuffer;
 pub use driver::{Driver, Ended, NicSource, RECEIVE_ENTRIES};
 pub use error::{BufferError, SendConnectError, SendError, WaitError};
-pub use jet_wire::message::AckStatus;
+pub use jet_wire::message::{AckStatus, WaitsFor};
 pub use options::{Backoff, ProtocolOptions, RdmaOptions, RetryPolicy, SenderOptions};
 pub use protocol::{ProtocolStats, SubmitError};
 pub use sender::{Completion, Sender, SenderStats};

@@ -29,10 +29,11 @@ pub struct SenderOptions {
     pub connect_timeout: Duration,
     /// Time for which a lost connection is tried again before its messages end `PeerLost`; default 30 s.
     pub reconnect_for: Duration,
-    /// Longest time in which the receiver sends nothing while a message waits for its end. After it the
-    /// connection counts as lost; default 30 s. A receiver sends a heartbeat every few seconds, and the
-    /// timeout is at least three times that interval. The loss is noticed at most a quarter of the timeout
-    /// after its end.
+    /// Longest time in which nothing moves on while a message waits for its end. After it the connection
+    /// counts as lost; default 30 s. A receiver sends a heartbeat every few seconds, and the timeout is at
+    /// least three times that interval. A heartbeat that says what the message waits for begins the timeout
+    /// anew: an application may take its time ([`super::Sender::waits_for`]). The loss is noticed at most a
+    /// quarter of the timeout after its end.
     pub receiver_timeout: Duration,
     /// Waits between attempts to connect again.
     pub backoff: Backoff,
@@ -213,9 +214,9 @@ pub struct ProtocolOptions {
     /// Time in nanoseconds without a connection that makes progress, after which every message ends
     /// `PeerLost`.
     pub reconnect_for_ns: u64,
-    /// Longest time in nanoseconds in which the receiver sends nothing while a message waits for its end, or
-    /// for credit. After it the connection is ended and made again. The time is at least three of the
-    /// receiver's heartbeats. A receiver that announced none has no limit.
+    /// Longest time in nanoseconds in which nothing moves on while a message waits for its end, or for
+    /// credit, and the receiver does not say what for. After it the connection is ended and made again. The
+    /// time is at least three of the receiver's heartbeats. A receiver that announced none has no limit.
     pub receiver_timeout_ns: u64,
     /// Waits between attempts to connect.
     pub backoff: Backoff,

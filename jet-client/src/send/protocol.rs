@@ -22,11 +22,13 @@ pub use super::exchange::{Action, CREDIT_RETURN_ID, End, ProtocolStats, SubmitEr
 
 use super::connection::{Connection, Link};
 use super::options::ProtocolOptions;
-use super::receiver_timeout::ReceiverTimeout;
+use super::receiver_timeout::{Over, ReceiverTimeout};
 use super::table::{Queue, State, Table};
 use super::window::Window;
 use jet_wire::message::hello::{Refusal, Welcome};
-use jet_wire::message::{AckRange, AckStatus, ByeReason, FromReceiver, HeaderBytes, parse_from_receiver};
+use jet_wire::message::{
+    AckRange, AckStatus, ByeReason, FromReceiver, HeaderBytes, WaitsFor, parse_from_receiver,
+};
 
 /// The sender's protocol as a state machine; the module's documentation describes it.
 #[derive(Debug)]
@@ -182,28 +184,40 @@ impl Protocol {
         if !self.link.is_up() {
             return self.handle_stray_header();
         }
-        self.receiver_timeout.note_received();
-        match parse_from_receiver(self.connection.version, header, payload_bytes) {
+        let is_word = match parse_from_receiver(self.connection.version, header, payload_bytes) {
             Ok(FromReceiver::Ack(ack)) => {
                 self.connection.raise_limit(ack.credit_limit.get());
                 self.stats.statuses_unknown += ack.ranges_of_unknown_status() as u64;
                 for range in ack.ranges() {
                     self.handle_range(range, now_ns);
                 }
+                self.connection.note_end();
+                true
             }
             Ok(FromReceiver::Credit(credit)) if credit.recall() => {
                 self.stats.recalls += 1;
                 self.connection.recall(credit.credit_limit.get());
+                true
             }
-            Ok(FromReceiver::Credit(credit)) => self.connection.raise_limit(credit.credit_limit.get()),
+            Ok(FromReceiver::Credit(credit)) => self.connection.hear_credit(credit),
             Ok(FromReceiver::Congestion(signal)) => {
                 self.window.signal(signal.window_permille.get(), now_ns);
+                true
             }
-            Ok(FromReceiver::Bye(bye)) => self.link.leave(bye.reason()),
+            Ok(FromReceiver::Bye(bye)) => {
+                self.link.leave(bye.reason());
+                true
+            }
             Err(_) => {
                 self.stats.malformed += 1;
                 self.link.leave(None);
+                true
             }
+        };
+        if is_word {
+            self.receiver_timeout.note_word();
+        } else {
+            self.receiver_timeout.note_sign_of_life();
         }
     }
 
@@ -252,11 +266,14 @@ impl Protocol {
     pub fn handle_timeout(&mut self, now_ns: u64) {
         self.window.handle_timeout(now_ns);
         self.link.handle_timeout(now_ns);
-        if self.receiver_timeout.is_over(now_ns, self.waits_for_receiver()) {
-            // The receiver may be stopped, or its host may hang. The next receiver that answers gets
-            // everything again.
-            self.stats.receiver_timeouts += 1;
-            self.link.leave(None);
+        if let Some(over) = self.receiver_timeout.over(now_ns, self.waits_for_receiver()) {
+            // The receiver may be stopped, its host may hang, or it may have lost what it was sent. The next
+            // receiver that answers gets everything again.
+            match over {
+                Over::Silent => self.stats.receiver_timeouts += 1,
+                Over::WithoutReason => self.stats.progress_timeouts += 1,
+            }
+            self.link.leave_in_vain();
         }
         if self.link.is_given_up() {
             self.give_up();
@@ -354,6 +371,12 @@ impl Protocol {
     /// Returns the number of messages whose end was not polled.
     pub fn in_flight(&self) -> usize {
         self.table.used()
+    }
+
+    /// Returns what the sender's messages wait for at the receiver, as its last heartbeat said it. `None`:
+    /// nothing waits, or something ended since, or the receiver has not said it.
+    pub fn waits_for(&self) -> Option<WaitsFor> {
+        self.connection.waits_for().filter(|_| self.waits_for_receiver())
     }
 
     /// Returns the share of its windows that the sender may use now, in thousandths, 1 to 1000.

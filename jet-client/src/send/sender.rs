@@ -10,7 +10,7 @@ use super::submission::Ticket;
 use crate::spin::Spin;
 use jet_fabric::Nic;
 use jet_fabric::nic::Counters;
-use jet_wire::message::{AckStatus, ByeReason};
+use jet_wire::message::{AckStatus, ByeReason, WaitsFor};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -298,6 +298,12 @@ impl Sender {
     /// Returns the reason that the receiver gave for ending the last connection, if it gave one.
     pub fn farewell(&self) -> Option<ByeReason> {
         self.driver.farewell()
+    }
+
+    /// Returns what the messages wait for at the receiver, as its last heartbeat said it. `None`: nothing
+    /// waits, or something ended since, or the receiver has not said it.
+    pub fn waits_for(&self) -> Option<WaitsFor> {
+        self.driver.waits_for()
     }
 
     /// Returns the sender's identity, which the application sees with every message.

@@ -205,6 +205,11 @@ fn log_link(args: &Args, link: Link) {
     let retry_for_s = args.retry_for.as_secs_f64();
     match link {
         Link::Lost => tracing::warn!("connection to {to} lost; trying again for {retry_for_s} s"),
+        Link::LeftInVain => tracing::warn!(
+            "{to} is there, but no message had an end for long, and it named nothing that they wait for: \
+             connecting again, for {retry_for_s} s"
+        ),
+        Link::Waits(what) => tracing::warn!("'{app}' at {to} takes nothing: {what}; waiting for it"),
         Link::Back => tracing::info!("connection to {to} is back"),
         Link::Refused => tracing::warn!(
             "messages are refused (no application '{app}' is registered at {to}, or it is busy or the daemon \

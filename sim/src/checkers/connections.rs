@@ -1,5 +1,6 @@
 //! Connections: where nothing fails but applications, none ends. A receiver that runs never leaves a sender
-//! without a word for so long that the sender gives the connection up, whatever fails.
+//! without a word for so long that the sender gives the connection up, whatever fails. It always knows what
+//! its senders wait for.
 
 use super::{Checker, Look};
 use crate::event::{Event, Fault};
@@ -43,6 +44,10 @@ impl Checker for Connections {
             return Err(format!(
                 "{timeouts} times a sender heard nothing for too long, {jumps} clocks jumped"
             ));
+        }
+        if look.progress_timeouts > 0 {
+            let timeouts = look.progress_timeouts;
+            return Err(format!("{timeouts} times a sender was not told for too long what it waits for"));
         }
         match self.most {
             Some(most) if look.connections > most => Err(format!(

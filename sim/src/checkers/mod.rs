@@ -61,6 +61,8 @@ pub struct Look<'a> {
     pub connections: u64,
     /// Connections that senders ended because the receiver sent nothing for too long.
     pub receiver_timeouts: u64,
+    /// Connections that senders ended because the receiver named nothing that they wait for.
+    pub progress_timeouts: u64,
     /// The smallest share of its windows that a sender uses, in thousandths.
     pub window_permille: u32,
     /// Whether everything has ended.

@@ -65,7 +65,52 @@ pub struct CreditHeader {
     pub prefix: Prefix,
     /// Total number of SENDs that the sender may have sent on this connection.
     pub credit_limit: U64,
-    pub(super) reserved: [u8; 112],
+    pub(super) reserved: [u8; 48],
+    /// Number of the [`WaitsFor`]; 0: the receiver knows of none. Written only where both ends have
+    /// [`WAITS_FOR`](super::hello::features::WAITS_FOR).
+    waits_for: u8,
+    pub(super) skipped: [u8; 63],
+}
+
+/// What a sender's messages wait for at the receiver, as a heartbeat says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum WaitsFor {
+    /// The application has messages that it has not given back.
+    Application = 1,
+    /// READs of the sender's memory are under way.
+    Reads = 2,
+    /// Other senders' READs are under way, and this sender's turn comes after them.
+    Turn = 3,
+    /// The receiver's buffers are in use, and none has come back.
+    Room = 4,
+    /// Something that only a later build knows.
+    Other = 255,
+}
+
+impl WaitsFor {
+    fn from_wire(value: u8) -> Option<Self> {
+        match value {
+            0 => None,
+            1 => Some(Self::Application),
+            2 => Some(Self::Reads),
+            3 => Some(Self::Turn),
+            4 => Some(Self::Room),
+            _ => Some(Self::Other),
+        }
+    }
+}
+
+impl core::fmt::Display for WaitsFor {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Application => "the application has messages that it has not given back",
+            Self::Reads => "READs of this sender's memory are under way",
+            Self::Turn => "other senders' READs go first",
+            Self::Room => "the receiver's buffers are in use, and none has come back",
+            Self::Other => "the receiver gives a reason that this build does not know",
+        })
+    }
 }
 
 /// The answer to a recall. The SEND that carries it counts as one of the sender's SENDs. The sender sends
@@ -230,9 +275,25 @@ impl CreditHeader {
         let header = Self {
             prefix: Prefix::new(Kind::Credit, bits, 0),
             credit_limit: credit_limit.into(),
-            reserved: [0; 112],
+            reserved: [0; 48],
+            waits_for: 0,
+            skipped: [0; 63],
         };
         zerocopy::transmute!(header)
+    }
+
+    /// Encodes a heartbeat: it repeats the credit limit, and says what the sender's messages wait for. On a
+    /// connection whose ends do not both have [`WAITS_FOR`](super::hello::features::WAITS_FOR) that is
+    /// `None`.
+    pub fn encode_heartbeat(credit_limit: u64, waits_for: Option<WaitsFor>) -> HeaderBytes {
+        let mut header = Self::encode(credit_limit, false);
+        header.0[core::mem::offset_of!(Self, waits_for)] = waits_for.map_or(0, |what| what as u8);
+        header
+    }
+
+    /// Returns what the sender's messages wait for, where the header says it.
+    pub fn waits_for(&self) -> Option<WaitsFor> {
+        WaitsFor::from_wire(self.waits_for)
     }
 
     /// Returns whether unused credit above the limit is to be given back.

@@ -25,8 +25,10 @@ pub mod features {
     pub const CRC32C: u32 = 1;
     /// Congestion signals are understood.
     pub const CONGESTION: u32 = 2;
+    /// A receiver's heartbeats say what the sender's messages wait for. Not on connections of version 1.
+    pub const WAITS_FOR: u32 = 4;
     /// All features that this build understands.
-    pub const ALL: u32 = CRC32C | CONGESTION;
+    pub const ALL: u32 = CRC32C | CONGESTION | WAITS_FOR;
 }
 
 /// An application's name: 1 to 32 bytes of letters, digits, `.`, `_`, `-`, `/` or `:`.

@@ -35,6 +35,7 @@ mod version;
 pub use checksum::combine_crc32c;
 pub use control::{
     ACK_RANGES_MAX, AckHeader, AckRange, ByeHeader, ByeReason, CongestionHeader, CreditHeader, CreditReturn,
+    WaitsFor,
 };
 pub use end_counts::EndCounts;
 pub use parse::{FromReceiver, FromSender, HeaderError, parse_from_receiver, parse_from_sender};

@@ -76,7 +76,8 @@ impl FromSender<'_> {
 
 impl FromReceiver<'_> {
     /// Encodes again what was read, like [`FromSender::encode`]. `None`: it has a status or a reason of a
-    /// later version, which this build cannot encode.
+    /// later version, which this build cannot encode. What a heartbeat says in bytes that may be skipped is
+    /// left out.
     ///
     /// # Panics
     /// Panics if the view does not come from [`parse_from_receiver`] and has values that no header may have.
@@ -280,7 +281,9 @@ pub fn parse_from_receiver(
         Ok(FromReceiver::Ack(ack))
     } else if prefix.kind == Kind::Credit as u8 {
         let credit = view::<CreditHeader>(bytes);
-        check_bare(version, prefix, flags::RECALL, &credit.reserved)?;
+        // What is waited for lies in bytes that are skipped, so it may have any value.
+        let bare = &bytes[core::mem::offset_of!(CreditHeader, reserved)..];
+        check_bare(version, prefix, flags::RECALL, bare)?;
         Ok(FromReceiver::Credit(credit))
     } else if prefix.kind == Kind::Congestion as u8 {
         let congestion = view::<CongestionHeader>(bytes);

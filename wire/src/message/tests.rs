@@ -193,8 +193,21 @@ fn control_headers_read_as_they_were_written() {
         let Ok(FromReceiver::Credit(read)) = parse_from_receiver(WIRE_VERSION, &header, 0) else {
             panic!("no credit")
         };
-        assert_eq!((read.credit_limit.get(), read.recall()), (13, recall));
+        assert_eq!((read.credit_limit.get(), read.recall(), read.waits_for()), (13, recall, None));
     }
+    let reasons = [WaitsFor::Application, WaitsFor::Reads, WaitsFor::Turn, WaitsFor::Room, WaitsFor::Other];
+    for reason in reasons.map(Some).into_iter().chain([None]) {
+        let header = CreditHeader::encode_heartbeat(13, reason);
+        let Ok(FromReceiver::Credit(read)) = parse_from_receiver(WIRE_VERSION, &header, 0) else {
+            panic!("no heartbeat")
+        };
+        assert_eq!((read.credit_limit.get(), read.recall(), read.waits_for()), (13, false, reason));
+    }
+    let later = with(CreditHeader::encode(13, false), 64, 99);
+    let Ok(FromReceiver::Credit(read)) = parse_from_receiver(WIRE_VERSION, &later, 0) else {
+        panic!("no heartbeat")
+    };
+    assert_eq!(read.waits_for(), Some(WaitsFor::Other), "a reason of a later build is a reason");
     for (asked, stated) in [(0, 1), (1, 1), (999, 999), (5000, 1000)] {
         let header = CongestionHeader::encode(asked);
         let Ok(FromReceiver::Congestion(read)) = parse_from_receiver(WIRE_VERSION, &header, 0) else {

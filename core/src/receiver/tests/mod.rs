@@ -4,6 +4,7 @@
 mod check;
 mod depth;
 mod escape;
+mod heartbeats;
 mod liveness;
 mod memory;
 mod model;
@@ -31,7 +32,7 @@ use jet_escape::{EscapeConfig, Thresholds};
 use jet_wire::message::hello::{AppName, Hello};
 use jet_wire::message::{
     AckStatus, ByeReason, FromReceiver, HeaderBytes, RequestFields, RequestHeader, SmallFields, SmallHeader,
-    Versions, parse_from_receiver,
+    Versions, WaitsFor, parse_from_receiver,
 };
 use jet_wire::segment::{Delivery, Release, delivery_flags, delivery_kind, release_kind};
 use memory::Memory;
@@ -46,6 +47,8 @@ struct World {
     deliveries: BTreeMap<u32, VecDeque<(Delivery, Vec<u8>)>>,
     ends: Vec<(u32, u64, AckStatus)>,
     limits: BTreeMap<u32, u64>,
+    /// What the peers were told that they wait for, with their credit.
+    reasons: Vec<(u32, Option<WaitsFor>)>,
     recalls: Vec<(u32, u64)>,
     byes: Vec<u32>,
     disconnects: Vec<u32>,
@@ -98,6 +101,7 @@ impl Commands for World {
             }
             FromReceiver::Credit(credit) => {
                 self.limits.insert(peer.0, credit.credit_limit.get());
+                self.reasons.push((peer.0, credit.waits_for()));
             }
             FromReceiver::Congestion(signal) => self.signals.push((peer.0, signal.window_permille.get())),
             FromReceiver::Bye(_) => self.byes.push(peer.0),

@@ -1,5 +1,4 @@
-//! Tests of what is sent to a peer, and when: acknowledgements beside READs, and a word now and then to peers
-//! that wait.
+//! Tests of what is sent to a peer, and when: acknowledgements beside READs, credit, and farewells.
 
 use super::*;
 use jet_wire::message::hello::Refusal;
@@ -73,74 +72,6 @@ fn a_farewell_is_said_beside_all_else_that_is_on_the_way_and_nothing_more() {
     bench.flush();
     bench.wait(20 * SECOND_NS);
     assert_eq!(bench.world.sent.len(), 13, "nothing is said after it");
-}
-
-/// Returns how many headers were sent to the peer in `seconds` seconds.
-fn told(bench: &mut Bench, peer: PeerId, seconds: u64) -> usize {
-    let mut told = 0;
-    for _ in 0..seconds * 10 {
-        bench.wait(SECOND_NS / 10);
-        for sent in core::mem::take(&mut bench.world.sent) {
-            told += usize::from(sent == peer.0);
-            bench.receiver.handle_sent(PeerId(sent));
-        }
-        assert!(bench.receiver.next_tick_ns().is_some(), "somebody waits: time matters");
-    }
-    told
-}
-
-#[test]
-fn who_waits_for_an_end_hears_that_the_receiver_is_there() {
-    let mut bench = Bench::new(config());
-    bench.open("disk");
-    let peer = bench.join("disk");
-    // The application does not take its messages.
-    bench.small(peer, 1, b"x");
-    bench.request(peer, 2, 64 << 10, None);
-    bench.flush();
-    // Whatever is due about credit was sent by then.
-    told(&mut bench, peer, 10);
-    let told = told(&mut bench, peer, 60);
-    assert!((6..=13).contains(&told), "{told} in 60 s, wanted every 5 to 10 s");
-}
-
-#[test]
-fn who_waits_for_credit_hears_it_too() {
-    let mut bench = Bench::new(config());
-    let session = bench.open("disk");
-    let peer = bench.join("disk");
-    // The application keeps all that it gets, until its sender has no credit left.
-    let mut sequence = 0;
-    for _ in 0..200 {
-        while sequence < bench.world.limits[&peer.0] && !bench.world.posted.is_empty() {
-            sequence += 1;
-            bench.small(peer, sequence, b"x");
-        }
-        bench.flush();
-        while bench.delivery(session).is_some() {}
-    }
-    assert_eq!(sequence, bench.world.limits[&peer.0], "no credit is left");
-    assert!(told(&mut bench, peer, 60) >= 6);
-}
-
-#[test]
-fn who_waits_for_nothing_is_left_alone() {
-    let mut bench = Bench::new(config());
-    bench.open("disk");
-    bench.join("disk");
-    for _ in 0..100 {
-        bench.wait(SECOND_NS / 10);
-        for sent in core::mem::take(&mut bench.world.sent) {
-            bench.receiver.handle_sent(PeerId(sent));
-        }
-        for (peer, keep) in core::mem::take(&mut bench.world.recalls) {
-            bench.arrive(PeerId(peer), &jet_wire::message::CreditReturn::encode(keep), &[]);
-        }
-    }
-    for _ in 0..600 {
-        bench.wait(SECOND_NS / 10);
-    }
-    assert!(bench.world.sent.is_empty(), "{} words to an idle sender", bench.world.sent.len());
 }
 
 #[test]

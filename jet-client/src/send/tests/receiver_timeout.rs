@@ -1,10 +1,10 @@
-//! Tests of the protocol with a receiver that sends nothing.
+//! Tests of the protocol with a receiver that sends nothing, or nothing that moves on.
 
 use super::protocol::welcome;
 use crate::send::options::ProtocolOptions;
 use crate::send::protocol::{Action, Protocol, Transmit};
-use jet_wire::message::CreditHeader;
-use jet_wire::message::hello::Welcome;
+use jet_wire::message::hello::{Welcome, features};
+use jet_wire::message::{AckHeader, AckRange, AckStatus, CreditHeader, WaitsFor};
 
 const MS: u64 = 1_000_000;
 const HEARTBEAT_MS: u16 = 100;
@@ -17,8 +17,13 @@ fn connected(heartbeat_ms: u16) -> Protocol {
         ..ProtocolOptions::default()
     });
     assert_eq!(protocol.poll_action(), Some(Action::Connect));
-    protocol.handle_connected(&Welcome { heartbeat_ms, ..welcome(2, 4) }, 0);
+    protocol.handle_connected(&Welcome { heartbeat_ms, ..told_reasons() }, 0);
     protocol
+}
+
+/// Returns the welcome of a receiver that says what senders wait for.
+fn told_reasons() -> Welcome {
+    Welcome { features: features::WAITS_FOR, ..welcome(2, 4) }
 }
 
 /// Sends what may be sent, and completes the SENDs. Returns which messages were marked redelivered.
@@ -70,17 +75,87 @@ fn credit_that_never_comes_is_noticed_too() {
     assert!(left_at(&mut protocol, 10_000 * MS).is_some());
 }
 
+/// Lets a receiver send a heartbeat every 100 ms, `rounds` times. Returns when the sender left it.
+fn left_beside_heartbeats(
+    protocol: &mut Protocol,
+    begin_ns: u64,
+    rounds: u64,
+    waits_for: Option<WaitsFor>,
+) -> Option<u64> {
+    (1..=rounds).find_map(|round| {
+        let now_ns = begin_ns + round * 100 * MS;
+        let left_ns = left_at(protocol, now_ns);
+        if left_ns.is_none() {
+            protocol.handle_header(&CreditHeader::encode_heartbeat(2, waits_for), 0, now_ns);
+        }
+        left_ns
+    })
+}
+
 #[test]
-fn a_heartbeat_that_tells_nothing_new_is_a_word() {
+fn while_a_receiver_says_what_is_waited_for_it_is_waited_for() {
     let mut protocol = connected(HEARTBEAT_MS);
     protocol.submit_small(1, 0).unwrap();
     sent(&mut protocol, 0);
-    for round in 1..1000 {
-        let now_ns = round * 100 * MS;
-        assert_eq!(left_at(&mut protocol, now_ns), None);
-        protocol.handle_header(&CreditHeader::encode(2, false), 0, now_ns);
+    assert_eq!(protocol.waits_for(), None);
+    let reason = Some(WaitsFor::Application);
+    assert_eq!(left_beside_heartbeats(&mut protocol, 0, 1000, reason), None);
+    assert_eq!(protocol.waits_for(), reason);
+    let ack = AckHeader::encode(4, &[AckRange { first: 1, count: 1, status: AckStatus::Consumed }]);
+    protocol.handle_header(&ack, 0, 100_000 * MS);
+    assert_eq!(protocol.waits_for(), None, "it waits for nothing");
+    assert_eq!((protocol.stats().receiver_timeouts, protocol.stats().progress_timeouts), (0, 0));
+}
+
+#[test]
+fn a_receiver_that_lives_and_has_no_reason_is_left_and_given_up_in_the_end() {
+    let mut protocol = connected(HEARTBEAT_MS);
+    protocol.submit_small(1, 0).unwrap();
+    sent(&mut protocol, 0);
+    let mut now_ns = 0;
+    for attempt in 1..60 {
+        let begin_ns = now_ns;
+        now_ns = left_beside_heartbeats(&mut protocol, begin_ns, 100, None).expect("left");
+        assert!((1000 * MS..=1350 * MS).contains(&(now_ns - begin_ns)), "{now_ns}");
+        assert_eq!(protocol.stats().progress_timeouts, attempt);
+        protocol.handle_disconnected(now_ns);
+        while protocol.poll_action().is_none() && !protocol.has_given_up() {
+            now_ns = protocol.poll_timeout().expect("it tries again, or gives up");
+            protocol.handle_timeout(now_ns);
+        }
+        if protocol.has_given_up() {
+            break;
+        }
+        protocol.handle_connected(&Welcome { heartbeat_ms: HEARTBEAT_MS, ..told_reasons() }, now_ns);
+        assert_eq!(sent(&mut protocol, now_ns), [true]);
     }
-    assert_eq!(protocol.stats().receiver_timeouts, 0);
+    assert!(protocol.has_given_up());
+    assert_eq!(protocol.poll_end().map(|end| end.status), Some(AckStatus::PeerLost));
+    assert!((30_000 * MS..35_000 * MS).contains(&now_ns), "reconnect_for is 30 s: {now_ns}");
+    assert_eq!(protocol.stats().receiver_timeouts, 0, "it was heard all the time");
+}
+
+#[test]
+fn more_credit_is_a_word_without_a_reason() {
+    let mut protocol = connected(HEARTBEAT_MS);
+    protocol.submit_small(1, 0).unwrap();
+    sent(&mut protocol, 0);
+    for round in 1..100 {
+        assert_eq!(left_at(&mut protocol, round * 900 * MS), None, "round {round}");
+        protocol.handle_header(&CreditHeader::encode(2 + round, false), 0, round * 900 * MS);
+    }
+}
+
+#[test]
+fn of_a_receiver_that_never_says_what_is_waited_for_any_heartbeat_is_a_word() {
+    let mut protocol = connected(HEARTBEAT_MS);
+    protocol.handle_disconnected(0);
+    assert_eq!(protocol.poll_action(), Some(Action::Connect));
+    protocol.handle_connected(&Welcome { heartbeat_ms: HEARTBEAT_MS, ..welcome(2, 4) }, 0);
+    protocol.submit_small(1, 0).unwrap();
+    sent(&mut protocol, 0);
+    assert_eq!(left_beside_heartbeats(&mut protocol, 0, 1000, None), None);
+    assert_eq!((protocol.stats().receiver_timeouts, protocol.stats().progress_timeouts), (0, 0));
 }
 
 #[test]

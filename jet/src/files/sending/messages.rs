@@ -305,8 +305,13 @@ impl Sending<'_> {
             AckStatus::PeerLost => {
                 // This end may have given up before anything else was looked at.
                 self.check_memory();
+                let in_vain = self.sender.stats().protocol.progress_timeouts > 0;
                 match &self.not_taken {
                     Some((why, _)) => format!("the connection was lost and not made again in time: {why}"),
+                    None if in_vain => "the receiver is there, but no message had an end for long, and it \
+                                        named nothing that they wait for; see the daemon's log and `jet \
+                                        status` there, and send again"
+                        .to_owned(),
                     None => "the connection was lost and not made again in time; start the daemon and send \
                              again"
                         .to_owned(),

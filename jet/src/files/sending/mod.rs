@@ -19,7 +19,7 @@ use super::path::printable;
 use super::proof::{BLOCK_BYTES, Hash};
 use super::walk::{Found, Walk};
 use file::{Abort, Attempts, FileJob};
-use jet_client::send::{BufferError, SendConnectError, SendError, Sender, Ticket, WaitError};
+use jet_client::send::{BufferError, SendConnectError, SendError, Sender, Ticket, WaitError, WaitsFor};
 use source::Span;
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -104,6 +104,11 @@ pub enum Event<'a> {
 pub enum Link {
     /// The connection was lost, and connecting is tried again.
     Lost,
+    /// The connection was left, and connecting is tried again: no message had an end for long, and the
+    /// receiver named nothing that they wait for.
+    LeftInVain,
+    /// No message was consumed for long. Carries what they wait for.
+    Waits(WaitsFor),
     /// The connection was made again.
     Back,
     /// Messages are refused and sent again, and no message is consumed.
@@ -291,6 +296,8 @@ impl<'a> Sending<'a> {
             connections: protocol.connections,
             retried: protocol.retried,
             consumed: self.sent.ends.consumed,
+            progress_timeouts: protocol.progress_timeouts,
+            waits_for: self.sender.waits_for(),
         };
         self.watch.check(self.sender.is_connected(), counts, Instant::now(), |link| {
             (self.tell)(Event::Link(link));

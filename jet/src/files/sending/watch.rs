@@ -1,11 +1,15 @@
 //! Watch of the connection to a receiver, for the events of a sender that waits.
 
 use super::Link;
+use jet_client::send::WaitsFor;
 use std::time::{Duration, Instant};
 
 /// Time for which messages must be refused before the refusals are reported. Shorter refusals are normal: an
 /// overloaded receiver answers busy and takes the next message.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
+/// Time without a consumed message after which it is reported what messages wait for. A slow application with
+/// large pieces takes some seconds for each.
+const WAITED_FOR: Duration = Duration::from_secs(10);
 
 /// Counts of a sender so far.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +20,10 @@ pub(super) struct Counts {
     pub retried: u64,
     /// Messages that were consumed.
     pub consumed: u64,
+    /// Connections that were left because nothing moved on.
+    pub progress_timeouts: u64,
+    /// What messages wait for, if the receiver said so.
+    pub waits_for: Option<WaitsFor>,
 }
 
 /// Counts and events that were seen up to the last check.
@@ -28,6 +36,11 @@ pub(super) struct Watch {
     /// Time, and count of retried messages, of the last check at which messages had been consumed or none had
     /// been refused.
     moved: Option<(Instant, u64)>,
+    /// Time of the last check at which messages had been consumed, or the connection was made.
+    consumed_at: Option<Instant>,
+    /// What was reported of the wait since then.
+    waits_for: Option<WaitsFor>,
+    progress_timeouts: u64,
 }
 
 impl Watch {
@@ -43,15 +56,19 @@ impl Watch {
         let made_again = self.connections != 0 && counts.connections > self.connections;
         if (!connected || made_again) && !self.lost {
             self.lost = true;
-            tell(Link::Lost);
+            let in_vain = counts.progress_timeouts > self.progress_timeouts;
+            self.progress_timeouts = counts.progress_timeouts;
+            tell(if in_vain { Link::LeftInVain } else { Link::Lost });
         }
         if connected {
             if self.lost {
                 self.lost = false;
+                self.consumed_at = None;
                 tell(Link::Back);
             }
             self.connections = counts.connections;
         }
+        self.check_wait(counts, now, &mut tell);
         let (since, retried) = *self.moved.get_or_insert((now, counts.retried));
         if counts.consumed > self.consumed {
             self.consumed = counts.consumed;
@@ -66,6 +83,19 @@ impl Watch {
             tell(Link::Refused);
         }
     }
+
+    /// Reports what messages wait for, once nothing was consumed for long, and when that changes.
+    fn check_wait(&mut self, counts: Counts, now: Instant, tell: &mut impl FnMut(Link)) {
+        if counts.consumed > self.consumed || self.consumed_at.is_none() {
+            self.consumed_at = Some(now);
+            self.waits_for = None;
+        }
+        let long = self.consumed_at.is_some_and(|at| now.duration_since(at) >= WAITED_FOR);
+        if let Some(what) = counts.waits_for.filter(|what| long && self.waits_for != Some(*what)) {
+            self.waits_for = Some(what);
+            tell(Link::Waits(what));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -75,8 +105,43 @@ mod tests {
     fn seen(watch: &mut Watch, connected: bool, counts: (u64, u64, u64), at: Instant) -> Vec<Link> {
         let (connections, retried, consumed) = counts;
         let mut links = Vec::new();
-        watch.check(connected, Counts { connections, retried, consumed }, at, |link| links.push(link));
+        let counts = Counts { connections, retried, consumed, progress_timeouts: 0, waits_for: None };
+        watch.check(connected, counts, at, |link| links.push(link));
         links
+    }
+
+    #[test]
+    fn what_is_waited_for_is_told_once_nothing_was_consumed_for_long_and_when_it_changes() {
+        let (mut watch, now) = (Watch::default(), Instant::now());
+        let mut seen = |waits_for, consumed, at| {
+            let mut links = Vec::new();
+            let counts = Counts { connections: 1, retried: 0, consumed, progress_timeouts: 0, waits_for };
+            watch.check(true, counts, at, |link| links.push(link));
+            links
+        };
+        let (held, turn) = (WaitsFor::Application, WaitsFor::Turn);
+        assert_eq!(seen(Some(held), 0, now), []);
+        assert_eq!(seen(Some(held), 1, now + WAITED_FOR), [], "one was consumed meanwhile");
+        assert_eq!(seen(None, 1, now + WAITED_FOR * 2), [], "the receiver did not say");
+        assert_eq!(seen(Some(held), 1, now + WAITED_FOR * 2), [Link::Waits(held)]);
+        assert_eq!(seen(Some(held), 1, now + WAITED_FOR * 3), []);
+        assert_eq!(seen(Some(turn), 1, now + WAITED_FOR * 3), [Link::Waits(turn)]);
+        assert_eq!(seen(Some(turn), 2, now + WAITED_FOR * 4), []);
+        assert_eq!(seen(Some(turn), 2, now + WAITED_FOR * 5), [Link::Waits(turn)]);
+    }
+
+    #[test]
+    fn a_connection_that_was_left_because_nothing_moved_on_is_told_as_such() {
+        let (mut watch, now) = (Watch::default(), Instant::now());
+        let mut seen = |connected, connections, progress_timeouts| {
+            let mut links = Vec::new();
+            let counts = Counts { connections, retried: 0, consumed: 0, progress_timeouts, waits_for: None };
+            watch.check(connected, counts, now, |link| links.push(link));
+            links
+        };
+        assert_eq!(seen(true, 1, 0), []);
+        assert_eq!(seen(true, 2, 1), [Link::LeftInVain, Link::Back]);
+        assert_eq!(seen(false, 2, 1), [Link::Lost]);
     }
 
     #[test]
