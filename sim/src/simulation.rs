@@ -400,6 +400,8 @@ impl Simulation {
             receiver.is_tired = true;
         }
         if looks {
+            // Those whose sessions the receiver has ended hear of it first.
+            self.ring();
             self.look(false);
         }
         Ok(())
