@@ -30,6 +30,7 @@ mod receiver_timeout;
 mod region_places;
 mod rig;
 mod silent;
+mod slow_senders;
 mod sparse;
 mod standstill;
 mod traffic;
