@@ -3,7 +3,7 @@
 use super::options::{Backoff, ProtocolOptions};
 use super::protocol::Action;
 use jet_wire::message::hello::{Welcome, features};
-use jet_wire::message::{ByeReason, CreditHeader, WaitsFor};
+use jet_wire::message::{ByeReason, CreditHeader, FIRST_VERSION, WaitsFor};
 use jet_wire::planted;
 
 /// Credit on the current connection. All counts are of this connection alone.
@@ -38,7 +38,8 @@ impl Connection {
             credit_limit: welcome.credit_limit,
             requests_max: welcome.requests_max,
             version: welcome.agreed_version(),
-            tells_reasons: welcome.features & features::WAITS_FOR != 0,
+            tells_reasons: welcome.features & features::WAITS_FOR != 0
+                && welcome.agreed_version() > FIRST_VERSION,
             ..Self::NONE
         }
     }
@@ -57,14 +58,17 @@ impl Connection {
         self.sends -= 1;
     }
 
-    /// Takes a credit header that recalls nothing. Returns whether it is a word: it raises the limit, or says
-    /// what is waited for. All are of a receiver that names no reasons.
+    /// Takes a credit header that recalls nothing. Returns whether it is a word: it raises the limit, or it is
+    /// a heartbeat that says what is waited for. From a receiver that never says it each heartbeat is a word.
     pub(super) fn hear_credit(&mut self, credit: &CreditHeader) -> bool {
         let limit = credit.credit_limit.get();
-        let raises = limit > self.credit_limit;
+        let is_heartbeat = limit <= self.credit_limit;
         self.raise_limit(limit);
-        self.waits_for = credit.waits_for();
-        raises || self.waits_for.is_some() || !self.tells_reasons
+        if is_heartbeat && self.tells_reasons {
+            self.waits_for = credit.waits_for();
+            return self.waits_for.is_some();
+        }
+        true
     }
 
     /// Returns what this sender waits for, as far as the receiver said it since the last end.
@@ -139,6 +143,8 @@ pub(super) struct Link {
     connected_at_ns: u64,
     /// Whether the connection is left because nothing moved on.
     in_vain: bool,
+    /// Time at which the receiver of this connection last gave credit or said what is waited for.
+    last_word_ns: u64,
     closing: bool,
     farewell: Option<ByeReason>,
     /// Longest message that the receiver of the last connection accepts, in bytes.
@@ -159,6 +165,7 @@ impl Link {
             outage_since_ns: None,
             connected_at_ns: 0,
             in_vain: false,
+            last_word_ns: 0,
             closing: false,
             farewell: None,
             message_bytes_max: None,
@@ -200,7 +207,7 @@ impl Link {
     pub(super) fn connected(&mut self, welcome: &Welcome, now_ns: u64) {
         self.state = if self.state == State::Leaving { State::Leaving } else { State::Up };
         self.stands = true;
-        self.connected_at_ns = now_ns;
+        (self.connected_at_ns, self.last_word_ns) = (now_ns, now_ns);
         self.farewell = None;
         self.message_bytes_max = Some(welcome.message_bytes_max);
         self.checks = welcome.features & features::CRC32C != 0;
@@ -220,7 +227,13 @@ impl Link {
         }
     }
 
-    /// Leaves a connection on which nothing moved on. However long it lasted, it was no progress.
+    /// Notes that the receiver gave credit, or said what is waited for.
+    #[inline]
+    pub(super) fn note_word(&mut self, now_ns: u64) {
+        self.last_word_ns = now_ns;
+    }
+
+    /// Leaves a connection on which the receiver says no word any more. The time without one is no progress.
     pub(super) fn leave_in_vain(&mut self) {
         self.in_vain = true;
         self.leave(None);
@@ -254,8 +267,9 @@ impl Link {
             return;
         }
         // A connection that lasted longer than the longest wait counts as progress, even if no message ended
-        // on it, but not if it was left for that.
-        if stood && !in_vain && now_ns.saturating_sub(self.connected_at_ns) > self.backoff.max_ns {
+        // on it. If it was left in vain, it lasted to its last word.
+        let until_ns = if in_vain { self.last_word_ns } else { now_ns };
+        if stood && until_ns.saturating_sub(self.connected_at_ns) > self.backoff.max_ns {
             self.progressed();
         }
         let since = *self.outage_since_ns.get_or_insert(now_ns);

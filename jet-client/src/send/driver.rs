@@ -264,7 +264,7 @@ impl Driver {
     }
 
     /// Returns what the messages wait for at the receiver, as its last heartbeat said it. `None`: nothing
-    /// waits, or something ended since, or the receiver has not said it.
+    /// waits, something ended since, there was no heartbeat yet, or the receiver never says it.
     pub fn waits_for(&self) -> Option<WaitsFor> {
         self.protocol.waits_for()
     }

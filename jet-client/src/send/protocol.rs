@@ -199,7 +199,13 @@ impl Protocol {
                 self.connection.recall(credit.credit_limit.get());
                 true
             }
-            Ok(FromReceiver::Credit(credit)) => self.connection.hear_credit(credit),
+            Ok(FromReceiver::Credit(credit)) => {
+                let is_word = self.connection.hear_credit(credit);
+                if is_word {
+                    self.link.note_word(now_ns);
+                }
+                is_word
+            }
             Ok(FromReceiver::Congestion(signal)) => {
                 self.window.signal(signal.window_permille.get(), now_ns);
                 true
@@ -374,7 +380,7 @@ impl Protocol {
     }
 
     /// Returns what the sender's messages wait for at the receiver, as its last heartbeat said it. `None`:
-    /// nothing waits, or something ended since, or the receiver has not said it.
+    /// nothing waits, something ended since, there was no heartbeat yet, or the receiver never says it.
     pub fn waits_for(&self) -> Option<WaitsFor> {
         self.connection.waits_for().filter(|_| self.waits_for_receiver())
     }

@@ -31,8 +31,10 @@ pub(super) struct ReceiverTimeout {
     next_look_ns: Option<u64>,
     /// Whether a word arrived since the last check.
     heard: bool,
-    /// Whether a heartbeat without a reason arrived since the last word.
+    /// Whether a heartbeat without a reason arrived since the last check.
     lives: bool,
+    /// Checks in a row before which nothing at all had arrived.
+    silent: u8,
     /// Checks in a row at which the sender waited for the receiver, and no word had arrived.
     in_vain: u8,
 }
@@ -40,7 +42,7 @@ pub(super) struct ReceiverTimeout {
 impl ReceiverTimeout {
     /// A timeout that never ends.
     pub(super) const NEVER: Self =
-        Self { interval_ns: 0, next_look_ns: None, heard: false, lives: false, in_vain: 0 };
+        Self { interval_ns: 0, next_look_ns: None, heard: false, lives: false, silent: 0, in_vain: 0 };
 
     /// Makes a timeout of `max_ns`, or of three of the receiver's heartbeats where that is longer. A receiver
     /// without heartbeats has no timeout.
@@ -70,13 +72,12 @@ impl ReceiverTimeout {
         if self.next_look_ns.is_none_or(|at| now_ns < at) {
             return None;
         }
-        if core::mem::take(&mut self.heard) || !waits {
-            (self.in_vain, self.lives) = (0, false);
-        } else {
-            self.in_vain += 1;
-        }
+        let (heard, lives) = (core::mem::take(&mut self.heard), core::mem::take(&mut self.lives));
+        self.in_vain = if heard || !waits { 0 } else { self.in_vain + 1 };
+        self.silent = if heard || lives || !waits { 0 } else { self.silent + 1 };
         if self.in_vain >= CHECKS {
-            let over = if self.lives { Over::WithoutReason } else { Over::Silent };
+            // Of two checks one finds a heartbeat where there are any.
+            let over = if self.silent < CHECKS / 2 { Over::WithoutReason } else { Over::Silent };
             *self = Self::NEVER;
             return Some(over);
         }

@@ -207,7 +207,7 @@ fn log_link(args: &Args, link: Link) {
         Link::Lost => tracing::warn!("connection to {to} lost; trying again for {retry_for_s} s"),
         Link::LeftInVain => tracing::warn!(
             "{to} is there, but no message had an end for long, and it named nothing that they wait for: \
-             connecting again, for {retry_for_s} s"
+             connecting again"
         ),
         Link::Waits(what) => tracing::warn!("'{app}' at {to} takes nothing: {what}; waiting for it"),
         Link::Back => tracing::info!("connection to {to} is back"),

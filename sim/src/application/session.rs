@@ -54,6 +54,15 @@ impl Reading {
     }
 }
 
+/// A message of which all slices were given back, and that is finished later.
+#[derive(Clone, Copy, Debug)]
+pub struct Unfinished {
+    pub until_ns: u64,
+    pub message: u32,
+    /// Number of its delivery: it may be withdrawn meanwhile.
+    pub delivery: u32,
+}
+
 /// What the application knows of a message number.
 #[derive(Clone, Debug)]
 pub struct Message {
@@ -105,6 +114,8 @@ pub struct Session {
     /// Open messages in the order in which they began to arrive.
     pub order: VecDeque<u32>,
     pub reading: Vec<Reading>,
+    /// Messages of which it has given all slices back, and that it has not finished.
+    pub unfinished: Vec<Unfinished>,
     /// Releases that found the ring full.
     pub unwritten: VecDeque<Release>,
 }
@@ -126,6 +137,7 @@ impl Session {
             begun: 0,
             order: VecDeque::new(),
             reading: Vec::new(),
+            unfinished: Vec::new(),
             unwritten: VecDeque::new(),
         }
     }

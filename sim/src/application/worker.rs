@@ -1,7 +1,7 @@
 //! One run of an application: what came is taken, what is read to its end is given back, and the next is
 //! read.
 
-use super::session::{Message, Reading, Run, Session};
+use super::session::{Message, Reading, Run, Session, Unfinished};
 use crate::event::{Event, Life, MessageName};
 use crate::observer::Observer;
 use crate::payload::{find_damage, is_user_header};
@@ -288,18 +288,41 @@ impl Worker<'_> {
         let code = if fails { REJECTION } else { 0 };
         let parts = [(end, slices), (0, first)].into_iter().filter(|(first, end)| first < end);
         // The last one may say that the message is finished, too.
-        let merged = parts.clone().next_back().filter(|_| finishes && self.random.bool());
+        let syncs = ends && !fails && self.plan.sync_ns > 0;
+        let merged = parts.clone().next_back().filter(|_| finishes && self.random.bool() && !syncs);
         for (first, end) in parts.filter(|part| Some(*part) != merged) {
             session.give_back(&run, first, end - first);
         }
         let (life, bytes, escaped) = (self.life, run.bytes, place.escaped);
         self.note(&Event::Read { life, message: name, delivery, bytes, escaped });
-        if finishes {
+        if syncs {
+            let until_ns = self.now_ns + self.random.u64(1..=self.plan.sync_ns);
+            session.unfinished.push(Unfinished { until_ns, message: run.message, delivery });
+            self.observer.counts().add("finished later");
+        } else if finishes {
             match merged {
                 Some((first, end)) => session.give_back_and_finish(&run, first, end - first, code),
                 None => session.finish(run.message, code),
             }
             self.note(&Event::Finished { life, message: name, delivery, code });
+        }
+    }
+
+    /// Finishes the messages whose time has come, where they were not withdrawn.
+    pub fn end_syncs(&mut self, session: &mut Session) {
+        let mut at = 0;
+        while let Some(&Unfinished { until_ns, message: number, delivery }) = session.unfinished.get(at) {
+            if until_ns > self.now_ns {
+                at += 1;
+                continue;
+            }
+            session.unfinished.swap_remove(at);
+            let message = &session.messages[number as usize];
+            if message.is_open && message.delivery == delivery {
+                let (life, name) = (self.life, message.name);
+                session.finish(number, 0);
+                self.note(&Event::Finished { life, message: name, delivery, code: 0 });
+            }
         }
     }
 

@@ -45,9 +45,11 @@ impl Checker for Connections {
                 "{timeouts} times a sender heard nothing for too long, {jumps} clocks jumped"
             ));
         }
-        if look.progress_timeouts > 0 {
-            let timeouts = look.progress_timeouts;
-            return Err(format!("{timeouts} times a sender was not told for too long what it waits for"));
+        if look.progress_timeouts > self.jumps {
+            let (timeouts, jumps) = (look.progress_timeouts, self.jumps);
+            return Err(format!(
+                "{timeouts} times a sender was not told for too long what it waits for, {jumps} clocks jumped"
+            ));
         }
         match self.most {
             Some(most) if look.connections > most => Err(format!(

@@ -80,7 +80,7 @@ pub enum WaitsFor {
     Application = 1,
     /// READs of the sender's memory are under way.
     Reads = 2,
-    /// Other senders' READs are under way, and this sender's turn comes after them.
+    /// The receiver reads or checks others first.
     Turn = 3,
     /// The receiver's buffers are in use, and none has come back.
     Room = 4,
@@ -106,7 +106,7 @@ impl core::fmt::Display for WaitsFor {
         f.write_str(match self {
             Self::Application => "the application has messages that it has not given back",
             Self::Reads => "READs of this sender's memory are under way",
-            Self::Turn => "other senders' READs go first",
+            Self::Turn => "the receiver reads or checks others first",
             Self::Room => "the receiver's buffers are in use, and none has come back",
             Self::Other => "the receiver gives a reason that this build does not know",
         })

@@ -76,8 +76,7 @@ impl FromSender<'_> {
 
 impl FromReceiver<'_> {
     /// Encodes again what was read, like [`FromSender::encode`]. `None`: it has a status or a reason of a
-    /// later version, which this build cannot encode. What a heartbeat says in bytes that may be skipped is
-    /// left out.
+    /// later version, which this build cannot encode.
     ///
     /// # Panics
     /// Panics if the view does not come from [`parse_from_receiver`] and has values that no header may have.
@@ -96,7 +95,10 @@ impl FromReceiver<'_> {
                 }
                 AckHeader::encode(ack.credit_limit.get(), &ranges[..count])
             }
-            Self::Credit(credit) => CreditHeader::encode(credit.credit_limit.get(), credit.recall()),
+            Self::Credit(credit) if credit.recall() => CreditHeader::encode(credit.credit_limit.get(), true),
+            Self::Credit(credit) => {
+                CreditHeader::encode_heartbeat(credit.credit_limit.get(), credit.waits_for())
+            }
             Self::Congestion(signal) => CongestionHeader::encode(signal.window_permille.get()),
             Self::Bye(bye) => ByeHeader::encode(bye.reason()?),
         })

@@ -47,7 +47,7 @@ struct World {
     deliveries: BTreeMap<u32, VecDeque<(Delivery, Vec<u8>)>>,
     ends: Vec<(u32, u64, AckStatus)>,
     limits: BTreeMap<u32, u64>,
-    /// What the peers were told that they wait for, with their credit.
+    /// What the peers were told that they wait for, by each heartbeat.
     reasons: Vec<(u32, Option<WaitsFor>)>,
     recalls: Vec<(u32, u64)>,
     byes: Vec<u32>,
@@ -100,8 +100,10 @@ impl Commands for World {
                 self.recalls.push((peer.0, credit.credit_limit.get()))
             }
             FromReceiver::Credit(credit) => {
-                self.limits.insert(peer.0, credit.credit_limit.get());
-                self.reasons.push((peer.0, credit.waits_for()));
+                let limit = credit.credit_limit.get();
+                if self.limits.insert(peer.0, limit).is_some_and(|before| before >= limit) {
+                    self.reasons.push((peer.0, credit.waits_for()));
+                }
             }
             FromReceiver::Congestion(signal) => self.signals.push((peer.0, signal.window_permille.get())),
             FromReceiver::Bye(_) => self.byes.push(peer.0),

@@ -136,6 +136,57 @@ fn a_receiver_that_lives_and_has_no_reason_is_left_and_given_up_in_the_end() {
 }
 
 #[test]
+fn a_wait_that_had_its_reasons_is_progress_however_it_ends() {
+    let mut protocol = connected(HEARTBEAT_MS);
+    protocol.submit_small(1, 0).unwrap();
+    sent(&mut protocol, 0);
+    let mut now_ns = 0;
+    // Each time the application keeps the message for a minute, then the receiver stands still.
+    for _ in 0..5 {
+        assert_eq!(left_beside_heartbeats(&mut protocol, now_ns, 600, Some(WaitsFor::Application)), None);
+        now_ns = left_at(&mut protocol, now_ns + 100_000 * MS).expect("left");
+        protocol.handle_disconnected(now_ns);
+        assert_eq!(protocol.poll_action(), Some(Action::Connect), "it is not given up");
+        protocol.handle_connected(&Welcome { heartbeat_ms: HEARTBEAT_MS, ..told_reasons() }, now_ns);
+        assert_eq!(sent(&mut protocol, now_ns), [true]);
+    }
+    assert_eq!((protocol.stats().receiver_timeouts, protocol.stats().progress_timeouts), (5, 0));
+}
+
+#[test]
+fn a_receiver_that_stopped_a_while_ago_is_silent_though_it_sent_a_heartbeat_before() {
+    let mut protocol = connected(HEARTBEAT_MS);
+    protocol.submit_small(1, 0).unwrap();
+    sent(&mut protocol, 0);
+    assert_eq!(left_beside_heartbeats(&mut protocol, 0, 3, None), None);
+    assert!(left_at(&mut protocol, 10_000 * MS).is_some());
+    assert_eq!((protocol.stats().receiver_timeouts, protocol.stats().progress_timeouts), (1, 0));
+}
+
+#[test]
+fn a_receiver_that_stays_silent_on_each_connection_is_given_up() {
+    let mut protocol = connected(HEARTBEAT_MS);
+    protocol.submit_small(1, 0).unwrap();
+    let mut now_ns = 0;
+    for _ in 0..60 {
+        sent(&mut protocol, now_ns);
+        now_ns = left_at(&mut protocol, now_ns + 10_000 * MS).expect("left");
+        protocol.handle_disconnected(now_ns);
+        while protocol.poll_action().is_none() && !protocol.has_given_up() {
+            now_ns = protocol.poll_timeout().expect("it tries again, or gives up");
+            protocol.handle_timeout(now_ns);
+        }
+        if protocol.has_given_up() {
+            break;
+        }
+        protocol.handle_connected(&Welcome { heartbeat_ms: HEARTBEAT_MS, ..told_reasons() }, now_ns);
+        // Credit is given to whoever connects.
+        protocol.handle_header(&CreditHeader::encode(4, false), 0, now_ns + 2 * MS);
+    }
+    assert!(protocol.has_given_up());
+}
+
+#[test]
 fn more_credit_is_a_word_without_a_reason() {
     let mut protocol = connected(HEARTBEAT_MS);
     protocol.submit_small(1, 0).unwrap();

@@ -305,7 +305,7 @@ impl Sending<'_> {
             AckStatus::PeerLost => {
                 // This end may have given up before anything else was looked at.
                 self.check_memory();
-                let in_vain = self.sender.stats().protocol.progress_timeouts > 0;
+                let in_vain = self.watch.was_left_in_vain();
                 match &self.not_taken {
                     Some((why, _)) => format!("the connection was lost and not made again in time: {why}"),
                     None if in_vain => "the receiver is there, but no message had an end for long, and it \

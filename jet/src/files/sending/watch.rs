@@ -10,6 +10,8 @@ const REFUSED_FOR: Duration = Duration::from_secs(1);
 /// Time without a consumed message after which it is reported what messages wait for. A slow application with
 /// large pieces takes some seconds for each.
 const WAITED_FOR: Duration = Duration::from_secs(10);
+/// Time after which that is reported again, if it is another thing by then.
+const TOLD_FOR: Duration = Duration::from_secs(60);
 
 /// Counts of a sender so far.
 #[derive(Clone, Copy, Debug)]
@@ -38,9 +40,10 @@ pub(super) struct Watch {
     moved: Option<(Instant, u64)>,
     /// Time of the last check at which messages had been consumed, or the connection was made.
     consumed_at: Option<Instant>,
-    /// What was reported of the wait since then.
-    waits_for: Option<WaitsFor>,
+    /// What was reported of the wait since then, and when.
+    waits_for: Option<(WaitsFor, Instant)>,
     progress_timeouts: u64,
+    left_in_vain: bool,
 }
 
 impl Watch {
@@ -58,6 +61,7 @@ impl Watch {
             self.lost = true;
             let in_vain = counts.progress_timeouts > self.progress_timeouts;
             self.progress_timeouts = counts.progress_timeouts;
+            self.left_in_vain = in_vain;
             tell(if in_vain { Link::LeftInVain } else { Link::Lost });
         }
         if connected {
@@ -73,6 +77,7 @@ impl Watch {
         if counts.consumed > self.consumed {
             self.consumed = counts.consumed;
             self.moved = Some((now, counts.retried));
+            self.left_in_vain = false;
             if std::mem::take(&mut self.refused) {
                 tell(Link::Consumed);
             }
@@ -90,11 +95,21 @@ impl Watch {
             self.consumed_at = Some(now);
             self.waits_for = None;
         }
+        // READs that are under way take as long as the network does.
+        let what = counts.waits_for.filter(|what| *what != WaitsFor::Reads);
         let long = self.consumed_at.is_some_and(|at| now.duration_since(at) >= WAITED_FOR);
-        if let Some(what) = counts.waits_for.filter(|what| long && self.waits_for != Some(*what)) {
-            self.waits_for = Some(what);
+        let is_news = |what: &WaitsFor| {
+            self.waits_for.is_none_or(|(told, at)| told != *what && now.duration_since(at) >= TOLD_FOR)
+        };
+        if let Some(what) = what.filter(|what| long && is_news(what)) {
+            self.waits_for = Some((what, now));
             tell(Link::Waits(what));
         }
+    }
+
+    /// Returns whether the last connection was left because nothing moved on, and nothing was consumed since.
+    pub(super) fn was_left_in_vain(&self) -> bool {
+        self.left_in_vain
     }
 }
 
@@ -125,9 +140,13 @@ mod tests {
         assert_eq!(seen(None, 1, now + WAITED_FOR * 2), [], "the receiver did not say");
         assert_eq!(seen(Some(held), 1, now + WAITED_FOR * 2), [Link::Waits(held)]);
         assert_eq!(seen(Some(held), 1, now + WAITED_FOR * 3), []);
-        assert_eq!(seen(Some(turn), 1, now + WAITED_FOR * 3), [Link::Waits(turn)]);
-        assert_eq!(seen(Some(turn), 2, now + WAITED_FOR * 4), []);
-        assert_eq!(seen(Some(turn), 2, now + WAITED_FOR * 5), [Link::Waits(turn)]);
+        assert_eq!(seen(Some(turn), 1, now + WAITED_FOR * 3), [], "one a minute");
+        let later = now + WAITED_FOR * 2 + TOLD_FOR;
+        assert_eq!(seen(Some(held), 1, later), [], "it is known");
+        assert_eq!(seen(Some(turn), 1, later), [Link::Waits(turn)]);
+        assert_eq!(seen(Some(turn), 2, later), []);
+        assert_eq!(seen(Some(WaitsFor::Reads), 2, later + WAITED_FOR), [], "a slow network is none's fault");
+        assert_eq!(seen(Some(turn), 2, later + WAITED_FOR), [Link::Waits(turn)]);
     }
 
     #[test]
