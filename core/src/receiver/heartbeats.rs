@@ -1,8 +1,8 @@
 //! Heartbeats: what a sender hears of a receiver that has nothing to tell it.
 //!
 //! A sender that waits learns from a heartbeat that the receiver lives, and what its messages wait for. The
-//! receiver gives a reason only for what it sees at that moment. If it sees none, a message was forgotten, and
-//! a sender that hears of no reason for long connects again.
+//! receiver gives a reason only for what it sees at that moment. If it sees none, a message was forgotten,
+//! and a sender that hears of no reason for long connects again.
 
 use super::Receiver;
 use crate::admission::GrantPolicy;

@@ -81,7 +81,7 @@ struct jet_sender_options {
     uint64_t spin_max_ns;        /* longest time that a wait spins before it sleeps [50 us] */
     size_t region_bytes;         /* bytes that are registered at once for buffers [8 MiB] */
     uint64_t receiver_timeout_ns; /* longest time in which the receiver sends nothing while a message waits,
-                                     or does not say what it waits for [30 s] */
+                                     or names nothing that the message waits for [30 s] */
 };
 typedef struct jet_sender_options jet_sender_options;
 

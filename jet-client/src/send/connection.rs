@@ -58,8 +58,8 @@ impl Connection {
         self.sends -= 1;
     }
 
-    /// Takes a credit header that recalls nothing. Returns whether it is a word: it raises the limit, or it is
-    /// a heartbeat that says what is waited for. From a receiver that never says it each heartbeat is a word.
+    /// Takes a credit header that recalls nothing. Returns whether it is a word: it raises the limit, or it
+    /// is a heartbeat that says what is waited for. From a receiver that never says it each heartbeat is one.
     pub(super) fn hear_credit(&mut self, credit: &CreditHeader) -> bool {
         let limit = credit.credit_limit.get();
         let is_heartbeat = limit <= self.credit_limit;

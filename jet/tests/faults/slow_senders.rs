@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Large messages of the bad sender, each of many fragments: more than there are READs at once.
-const REQUESTS: u64 = 6;
+const REQUESTS: u32 = 6;
 const REQUEST_BYTES: usize = 4 << 20;
 /// Large messages of each good sender, and how many of them are under way at once.
 const MESSAGES: usize = 60;
@@ -102,7 +102,7 @@ fn slow_sender(rig: &Rig, address: &Address) -> RawPeer {
     let mut peer = RawPeer::connect(address, "slow", REQUEST_BYTES);
     for sequence in 1..=REQUESTS {
         let fields = RequestFields {
-            sequence,
+            sequence: sequence.into(),
             length: REQUEST_BYTES as u64,
             address: peer.address(),
             key: peer.key.0,
@@ -158,7 +158,7 @@ fn beside(seed: u64, mut bad: impl FnMut(&Rig) -> (RawPeer, Option<Link>), answe
         });
         let status = rig.status();
         let slow = slow_peer(&status).expect("it was there all the time");
-        assert!(slow.unfinished == REQUESTS as u32 && reads_of(slow) > 0, "{slow:?}");
+        assert!(slow.unfinished == REQUESTS && reads_of(slow) > 0, "{slow:?}");
         assert_eq!(status.faults.stalled_peers, 0, "nobody had to wait for it");
         assert!(applications.iter().all(|application| application.reported("wrong") == 0));
         drop((peer, link, good));

@@ -104,7 +104,7 @@ impl WaitsFor {
 impl core::fmt::Display for WaitsFor {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
-            Self::Application => "the application has messages that it has not given back",
+            Self::Application => "the application has messages that it has not finished",
             Self::Reads => "READs of this sender's memory are under way",
             Self::Turn => "the receiver reads or checks others first",
             Self::Room => "the receiver's buffers are in use, and none has come back",
