@@ -108,8 +108,8 @@ struct Machine {
 }
 
 impl Machine {
-    fn new() -> Self {
-        let config = Config::default();
+    fn new(peer_share_percent: u32) -> Self {
+        let config = Config { peer_share_percent, ..Config::default() };
         let mut receiver = Receiver::new(config, 1).expect("the defaults are sound");
         let mut handler = IdleEffectHandler {
             entries: Vec::with_capacity(4096),
@@ -236,13 +236,9 @@ fn large_header(sequence: u64) -> HeaderBytes {
     })
 }
 
-/// Runs the benchmark `core`.
-pub fn run(samples: u32) -> Vec<Row> {
-    let mut machine = Machine::new();
-    let rounds = 4000usize;
-    let mut headers = vec![HeaderBytes::ZERO; BATCH];
-    let (mut small_ns, mut by_slice_ns, mut by_run_ns) = (Vec::new(), Vec::new(), Vec::new());
-    // Credit doubles when most of it is used: batches grow to their full size.
+/// Makes a machine in which credit has grown until a whole batch fits. It doubles when most of it is used.
+fn warm(peer_share_percent: u32, headers: &mut [HeaderBytes]) -> Machine {
+    let mut machine = Machine::new(peer_share_percent);
     for n in 0..2000 {
         let fits = BATCH.min(6 << (n / 100).min(8));
         (0..fits).for_each(|at| headers[at] = next_small(&mut machine));
@@ -251,6 +247,45 @@ pub fn run(samples: u32) -> Vec<Row> {
         machine.large(&header, true);
         machine.tick();
     }
+    machine
+}
+
+/// Measures what the shares of peers cost: a message with them, less one without, in turns. Returns a sample
+/// for small messages, and one for large ones.
+fn shares_cost(machines: &mut [Machine; 2], headers: &mut [HeaderBytes], rounds: usize) -> [f64; 2] {
+    const TURNS: usize = 20;
+    let mut spans = [[0u128; 2]; 2];
+    for _ in 0..TURNS {
+        for (machine, [small, large]) in machines.iter_mut().zip(&mut spans) {
+            for _ in 0..rounds / TURNS {
+                headers.iter_mut().for_each(|header| *header = next_small(machine));
+                let start = Instant::now();
+                machine.small_batch(headers);
+                *small += start.elapsed().as_nanos();
+                let header = next_large(machine);
+                let start = Instant::now();
+                machine.large(&header, false);
+                *large += start.elapsed().as_nanos();
+            }
+        }
+    }
+    let [with, without] = spans;
+    let messages = rounds / TURNS * TURNS;
+    [(0, BATCH), (1, 1)].map(|(which, at_once)| {
+        per(with[which], messages * at_once) - per(without[which], messages * at_once)
+    })
+}
+
+/// Runs the benchmark `core`.
+pub fn run(samples: u32) -> Vec<Row> {
+    let rounds = 4000usize;
+    let mut headers = vec![HeaderBytes::ZERO; BATCH];
+    let (mut small_ns, mut by_slice_ns, mut by_run_ns) = (Vec::new(), Vec::new(), Vec::new());
+    let shares_percent = Config::default().peer_share_percent;
+    let mut machine = warm(shares_percent, &mut headers);
+    // A share of 100 % is none.
+    let mut machines = [warm(shares_percent, &mut headers), warm(100, &mut headers)];
+    let (mut small_shares_ns, mut large_shares_ns) = (Vec::new(), Vec::new());
     let mut worst = 0u64;
     let mut spans = vec![0u128; samples as usize * 3];
     let before = allocations::count();
@@ -274,6 +309,11 @@ pub fn run(samples: u32) -> Vec<Row> {
         spans[sample * 3..sample * 3 + 3].copy_from_slice(&[small, large[0], large[1]]);
         worst = worst.max(allocations::count() - before);
     }
+    for _ in 0..samples {
+        let [small, large] = shares_cost(&mut machines, &mut headers, rounds);
+        small_shares_ns.push(small);
+        large_shares_ns.push(large);
+    }
     for span in spans.chunks_exact(3) {
         small_ns.push(per(span[0], rounds * BATCH));
         by_slice_ns.push(per(span[1], rounds * 64));
@@ -283,6 +323,8 @@ pub fn run(samples: u32) -> Vec<Row> {
         Row::new("core", "small message, whole life", "ns", small_ns, Bound::AtMost(60.0)),
         Row::new("core", "256 KiB message, a slice, released singly", "ns", by_slice_ns, Bound::AtMost(15.0)),
         Row::new("core", "256 KiB message, a slice, released as a run", "ns", by_run_ns, Bound::AtMost(15.0)),
+        Row::new("core", "shares of peers, a small message", "ns", small_shares_ns, Bound::AtMost(5.0)),
+        Row::new("core", "shares of peers, a 256 KiB message", "ns", large_shares_ns, Bound::AtMost(5.0)),
         Row::exact("core", "allocations, all samples", "count", vec![as_f64(worst)], Bound::AtMost(0.0)),
     ]
 }
