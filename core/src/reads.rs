@@ -91,6 +91,11 @@ impl Reads {
         taken
     }
 
+    /// Returns the READs that the NIC has not completed.
+    pub fn in_flight(&self) -> impl Iterator<Item = &Read> {
+        self.records.iter().filter(|read| read.message != NONE && read.in_flight)
+    }
+
     pub fn remove(&mut self, index: u32) {
         self.records[index as usize].message = NONE;
         self.free.push(index);

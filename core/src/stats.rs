@@ -243,6 +243,8 @@ pub struct ShareStats {
     pub usual_ns: u64,
     /// Nanoseconds since a READ of the peer ended, while others are in flight; 0 without any.
     pub silent_ns: u64,
+    /// Nanoseconds since the oldest READ in flight was posted; 0 without any.
+    pub oldest_ns: u64,
     /// Whether the peer counts as slow: it delivered nothing yet, takes long for a READ, or has stalled.
     pub slow: bool,
 }

@@ -166,6 +166,9 @@ pub struct ShareStatus {
     pub usual_us: u64,
     /// Milliseconds for which no READ of the sender ended although some are in flight.
     pub silent_ms: u64,
+    /// Milliseconds for which the oldest READ of the sender is in flight.
+    #[serde(default)]
+    pub oldest_ms: u64,
     /// Whether the sender counts as slow: nothing of it has arrived yet, its READs take long, or it stopped
     /// delivering.
     pub slow: bool,

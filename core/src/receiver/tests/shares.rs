@@ -491,3 +491,30 @@ fn what_reads_wait_for_is_told() {
     bench.flush();
     assert_eq!(waits_for(&bench), ReadsWaitFor::Window);
 }
+
+#[test]
+fn the_age_of_a_senders_oldest_read_is_told_though_others_of_it_end() {
+    let mut bench = Bench::new(config());
+    bench.open("disk");
+    let peer = bench.join("disk");
+    let age_ns = |bench: &Bench| bench.receiver.peer_stats(bench.now_ns, peer).unwrap().share.oldest_ns;
+    assert_eq!(age_ns(&bench), 0);
+    for sequence in 1..=2 {
+        bench.request(peer, sequence, 64 << 10, None);
+        bench.flush();
+        bench.wait(5_000_000);
+    }
+    // The first one's end is late, and the second one was posted meanwhile.
+    while bench.world.reads.len() < 2 {
+        bench.read_done();
+        bench.request(peer, 9 + bench.world.reads.len() as u64, 128 << 10, None);
+        bench.flush();
+    }
+    let before_ns = age_ns(&bench);
+    bench.wait(1_000_000);
+    assert_eq!(age_ns(&bench), before_ns + 1_000_000);
+    let newest = bench.world.reads.pop_back().expect("two are in flight");
+    bench.world.reads.push_front(newest);
+    bench.read_done();
+    assert_eq!(age_ns(&bench), before_ns + 1_000_000, "the older one is still in flight");
+}

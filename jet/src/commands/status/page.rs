@@ -74,7 +74,7 @@ pub(super) fn page(status: &Status) -> String {
             "in flight",
             "window",
             "rate",
-            "silent for",
+            "oldest READ",
         ],
         more: "more senders",
     };
@@ -254,7 +254,7 @@ fn share_cells(share: Option<&ShareStatus>) -> [String; 5] {
         text::bytes(share.window_bytes),
         if share.bytes_per_s > 0 { text::rate(share.bytes_per_s as f64) } else { "-".to_owned() },
         if share.reads > 0 {
-            text::span_ns(share.silent_ms.saturating_mul(1_000_000))
+            text::span_ns(share.oldest_ms.saturating_mul(1_000_000))
         } else {
             "-".to_owned()
         },

@@ -85,6 +85,7 @@ fn peer_row(peer: u32, stats: &PeerStats) -> PeerStatus {
             bytes_per_s: stats.share.bytes_per_ms.saturating_mul(1000),
             usual_us: stats.share.usual_ns / 1000,
             silent_ms: stats.share.silent_ns / 1_000_000,
+            oldest_ms: stats.share.oldest_ns / 1_000_000,
             slow: stats.share.slow,
         }),
     }
@@ -263,6 +264,7 @@ mod tests {
                 bytes_per_ms: u64::MAX,
                 usual_ns: u64::MAX,
                 silent_ns: u64::MAX,
+                oldest_ns: u64::MAX,
                 slow: false,
             },
         };
@@ -303,6 +305,7 @@ mod tests {
                 bytes_per_ms: 8,
                 usual_ns: 9000,
                 silent_ns: 10_000_000,
+                oldest_ns: 11_000_000,
                 slow: true,
             },
         };
@@ -311,7 +314,7 @@ mod tests {
             "unfinished": 3, "reads_max": 4,
             "share": {
                 "reads": 5, "in_flight_bytes": 6, "window_bytes": 7, "bytes_per_s": 8000, "usual_us": 9,
-                "silent_ms": 10, "slow": true,
+                "silent_ms": 10, "oldest_ms": 11, "slow": true,
             },
         });
         assert_eq!(serde_json::to_value(peer_row(0, &stats)).unwrap(), told);
