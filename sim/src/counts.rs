@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// States that a swarm of few seeds reaches. What is beyond them would be a search for nothing.
-pub const RARE: [&str; 77] = [
+pub const RARE: [&str; 84] = [
     "READs wait for room",
     "READs wait for senders",
     "READs wait for the window",
@@ -87,6 +87,13 @@ pub const RARE: [&str; 77] = [
     "wrong release",
     "lives on after its fault",
     "stopped until the calm",
+    "RNR",
+    "ends of connections that no device told",
+    "finished later",
+    "lose-receiver",
+    "sessions that go on",
+    "told of a standstill",
+    "unresponsive peers",
 ];
 
 fn end_name(status: AckStatus) -> &'static str {
@@ -169,6 +176,7 @@ impl Counts {
             ("READs", nic.reads),
             ("RNR", nic.rnr),
             ("flushed", nic.flushed),
+            ("ends of connections that no device told", nic.last_wqe_missed),
         ];
         for (name, count) in counted {
             self.add_many(name, count);

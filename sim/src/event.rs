@@ -74,11 +74,13 @@ pub enum Fault {
     HalfOpen,
     /// The clock of a sender's host jumps ahead.
     SenderClockJump,
+    /// The receiver's host loses its power: nothing says so to its senders.
+    LoseReceiver,
 }
 
 impl Fault {
     /// All faults.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Cut,
         Self::Freeze,
         Self::Stall,
@@ -92,6 +94,7 @@ impl Fault {
         Self::ClockJump,
         Self::HalfOpen,
         Self::SenderClockJump,
+        Self::LoseReceiver,
     ];
 
     /// Returns the fault's name.
@@ -110,6 +113,7 @@ impl Fault {
             Self::ClockJump => "clock-jump",
             Self::HalfOpen => "half-open",
             Self::SenderClockJump => "sender-clock-jump",
+            Self::LoseReceiver => "lose-receiver",
         }
     }
 }

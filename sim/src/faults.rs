@@ -57,6 +57,12 @@ impl Simulation {
                 }
             }
             Fault::RestartReceiver => self.restart_receiver(),
+            Fault::LoseReceiver => {
+                if let Some(process) = &self.receiver.process {
+                    self.network.lose(process.nic);
+                    self.restart_receiver();
+                }
+            }
             Fault::Drain => {
                 if let Some(process) = &mut self.receiver.process {
                     let deadline_ns = process.clock_ns(self.now_ns) + self.chaos.u64(1..=DRAIN_NS);

@@ -34,18 +34,13 @@ impl Simulation {
         let life = application.process.life();
         let app = AppName::new(&app_name(name)).expect("a short name");
         let kept_slabs = process.slabs_for_faults_of(app);
-        // Where processes are told apart, another one is not held back.
-        let is_held_back = !self.scenario.tells_processes && kept_slabs > 0;
         match process.open(life, app, (class, takes_memory), self.scenario.tells_processes) {
-            Ok(_) if is_held_back => {
-                let what = format!("{life:?} has a session, and {app} has {kept_slabs} slabs for a fault");
-                self.observer.fail("quarantine", what);
-            }
             Ok(opened) => {
                 application.process.open(opened);
                 // It looks at its ring before it sleeps for the first time.
                 application.at_ns = now_ns + 1;
                 self.observer.note(now_ns, &Event::Opened { life, app: name });
+                self.check_registration(app, kept_slabs);
                 self.observer.counts().add("session opened");
             }
             Err(OpenError::NameTaken) => self.observer.counts().add("name taken"),

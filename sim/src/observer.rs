@@ -12,12 +12,14 @@ pub struct Observer {
     checkers: Checkers,
     failure: Option<Failure>,
     now_ns: u64,
+    /// Sessions that were suspended at the last look.
+    suspended: u32,
 }
 
 impl Observer {
     /// Makes an observer with these checkers.
     pub fn new(checkers: Checkers) -> Self {
-        Self { log: Log::new(), counts: Counts::default(), checkers, failure: None, now_ns: 0 }
+        Self { log: Log::new(), counts: Counts::default(), checkers, failure: None, now_ns: 0, suspended: 0 }
     }
 
     /// Notes something that happened.
@@ -31,6 +33,8 @@ impl Observer {
     /// Looks at the receiver between two of its turns.
     pub fn look(&mut self, look: &Look<'_>) {
         self.counts.add_look(look.stats);
+        let before = std::mem::replace(&mut self.suspended, look.stats.escape.suspended_sessions);
+        self.counts.add_many("sessions that go on", before.saturating_sub(self.suspended).into());
         self.now_ns = look.now_ns;
         self.checkers.look(look, &mut self.failure);
     }

@@ -85,7 +85,8 @@ impl fmt::Display for Scenario {
         writeln!(
             f,
             "  network: {} to {} ns, {} bytes/us, RNR after {} ns, kernel {} ns, flush {} ns, \
-             last WQE {} ns, silence {} ns, {} of 1000 requests refused, {} entries taken at an end",
+             last WQE {} ns, of 1000 ends {} without, silence {} ns, {} of 1000 requests refused, \
+             {} entries taken at an end",
             network.latency_ns,
             network.latency_ns + network.jitter_ns,
             network.bytes_per_us,
@@ -93,6 +94,7 @@ impl fmt::Display for Scenario {
             network.kernel_ns,
             network.flush_ns,
             network.last_wqe_ns,
+            network.last_wqe_missing_permille,
             network.silence_ns,
             network.refusals_permille,
             network.entries_taken_max

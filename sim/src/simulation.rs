@@ -197,38 +197,12 @@ impl Simulation {
         }
     }
 
-    /// Returns whether everything has ended: all senders are done, and the receiver has nothing left.
-    fn is_settled(&mut self) -> bool {
-        if !self.senders.iter().all(|sender| sender.process.is_done()) || !self.is_calm {
-            return false;
-        }
-        let Some(process) = &self.receiver.process else { return false };
-        let stats = process.stats();
-        let is_empty = stats.messages == 0
-            && stats.free_slabs + stats.posted_slabs == stats.pool_slabs
-            && stats.quarantined_slabs == 0
-            && stats.escape.memory_used == 0
-            && stats.escape.copies_in_flight == 0
-            && stats.in_flight_bytes == 0
-            && stats.sends_left == process.sends_at_rest()
-            && !process.marks_congestion();
-        // A window grows again with time.
-        let windows_are_full = self.senders.iter().all(|sender| sender.process.window_permille() == 1000);
-        is_empty && windows_are_full && stats.pressure == jet_escape::Pressure::Ok
-    }
-
     /// Lets the next thing happen.
     fn step(&mut self) -> Result<(), Box<dyn Error>> {
         let (mut actor, mut at_ns) = self.next_actor();
         let network_ns = self.network.next_ns().unwrap_or(NEVER);
         let next_ns = at_ns.min(network_ns);
-        if self.check_standstill(next_ns) {
-            return Ok(());
-        }
-        let limit_ns = self.scenario.calm_ns.saturating_add(self.scenario.settle_ns);
-        if next_ns > limit_ns {
-            let states = self.states();
-            self.observer.fail("liveness", format!("not everything ended in time:\n{states}"));
+        if self.check_standstill(next_ns) || self.check_time(next_ns) {
             return Ok(());
         }
         if !self.is_calm && next_ns >= self.scenario.calm_ns {
@@ -241,11 +215,7 @@ impl Simulation {
             self.check_sleepers();
         }
         self.now_ns = self.now_ns.max(at_ns.min(network_ns));
-        if self.ghosts.next_ns().is_some_and(|until_ns| until_ns <= self.now_ns)
-            && let Some(what) = self.ghosts.check_until(self.now_ns)
-        {
-            self.observer.fail("quarantine", what);
-        }
+        self.check_ghosts();
         if network_ns <= at_ns {
             self.network.advance(self.now_ns);
         } else {

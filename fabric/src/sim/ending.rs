@@ -10,6 +10,10 @@ use crate::nic::{DisconnectReason, Event, Status, Work};
 /// Status of work that the other end never acknowledges: verbs' `IBV_WC_RETRY_EXC_ERR`.
 const UNACKNOWLEDGED: Status = Status::Other(12);
 
+/// Nanoseconds that the NIC waits for a device that never says that it takes no more SRQ entries for a
+/// connection: the default of the one on verbs.
+const LAST_WQE_LIMIT_NS: u64 = 20_000_000;
+
 /// Connection of which nothing is left but an SRQ entry.
 const NOBODY: Qp = Qp { index: u32::MAX, generation: 0 };
 
@@ -134,8 +138,14 @@ impl World {
         self.complete_done(end);
         let taken = self.up_to(self.conditions.entries_taken_max.into());
         self.take_entries(end, taken, |entry| (end.qp, Work::Receive { entry, payload_bytes: 0 }));
-        let span_ns = self.one_to(self.conditions.last_wqe_ns);
-        self.after(span_ns, end, What::LastWqe);
+        let missing_permille = self.conditions.last_wqe_missing_permille;
+        if missing_permille > 0 && self.up_to(999) < u64::from(missing_permille) {
+            self.device(end.nic).counters.last_wqe_missed += 1;
+            self.after(LAST_WQE_LIMIT_NS, end, What::LastWqe);
+        } else {
+            let span_ns = self.one_to(self.conditions.last_wqe_ns);
+            self.after(span_ns, end, What::LastWqe);
+        }
     }
 
     pub(super) fn last_wqe(&mut self, end: End) {

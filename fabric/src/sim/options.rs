@@ -60,6 +60,9 @@ pub struct Conditions {
     pub flush_ns: u64,
     /// Time from then until the device takes no SRQ entry for it any more, at most.
     pub last_wqe_ns: u64,
+    /// Of 1000 connections that end, for how many the device never says so. The NIC then waits as long as the
+    /// one on verbs does.
+    pub last_wqe_missing_permille: u32,
     /// Time until an end notices that the other one is silent, at most.
     pub silence_ns: u64,
     /// Of 1000 requests, how many a queue refuses though it has room. That is so only where requests of the
@@ -82,6 +85,7 @@ impl Conditions {
             kernel_ns: 50_000,
             flush_ns: 5_000,
             last_wqe_ns: 5_000,
+            last_wqe_missing_permille: 0,
             silence_ns: 2_000_000_000,
             refusals_permille: 0,
             entries_taken_max: 0,

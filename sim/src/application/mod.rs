@@ -175,6 +175,7 @@ impl ApplicationProcess {
         worker.take_deliveries(session);
         if session.end.deliveries.is_empty() && session.end.notice().is_some() {
             // Nothing more comes before something was given back.
+            worker.observer.counts().add("told of a standstill");
             session.messages.iter_mut().for_each(|message| message.is_collected = false);
             *notices_left = notices_left.map(|left| left.saturating_sub(1));
         }

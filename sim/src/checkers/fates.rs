@@ -69,7 +69,7 @@ impl Known {
 /// Nanoseconds for which the receiver may not know that an application ended, in a stall.
 const UNKNOWN_NS: u64 = 2_000_000_000;
 
-/// Fates of messages. Those whose ends are known are forgotten.
+/// Fates of messages. Of those whose ends are known little is kept.
 #[derive(Debug)]
 pub struct Fates {
     /// Whether applications are fast, and nothing fails: no small message ends `Busy`.
@@ -80,6 +80,9 @@ pub struct Fates {
     /// When the last life of each name ended.
     ended_ns: BTreeMap<u32, u64>,
     open: Open<Known>,
+    /// Messages that have their ends, and may come again all the same: they were sent again, or their
+    /// application did not decide their end.
+    may_come_again: BTreeSet<MessageName>,
     scribbled: BTreeSet<Life>,
     /// Names of the applications, by their lives.
     apps: BTreeMap<Life, u32>,
@@ -94,6 +97,7 @@ impl Fates {
             drains: false,
             ended_ns: BTreeMap::new(),
             open: Open::default(),
+            may_come_again: BTreeSet::new(),
             scribbled: BTreeSet::new(),
             apps: BTreeMap::new(),
         }
@@ -118,6 +122,10 @@ impl Fates {
                 if self.open.was_added(message) { "a second time" } else { "though it was never submitted" };
             return Err(format!("{message} ended {which}: {status:?}"));
         };
+        let is_decided = matches!(status, AckStatus::Consumed | AckStatus::Rejected(_));
+        if known.redelivers || known.is_scribbled || !is_decided {
+            self.may_come_again.insert(message);
+        }
         match status {
             AckStatus::Consumed if !known.consumed && !known.is_scribbled => {
                 Err(format!("{message} is said to be consumed, and no application consumed it: {known}"))
@@ -190,12 +198,20 @@ impl Checker for Fates {
             }
             Event::Delivered { life, message, delivery, whole_bytes, first, redelivered, .. } => {
                 let scribbled = self.scribbled.contains(&life);
-                // A message that has its end may be delivered once more, for the sender may not have heard.
-                let Some(known) = self.open.get_mut(message) else { return Ok(()) };
+                let was_added = self.open.was_added(message);
+                let Some(known) = self.open.get_mut(message) else {
+                    let is_wrong = first && was_added && !self.may_come_again.contains(&message);
+                    return if is_wrong {
+                        Err(format!("{message} came again after its end"))
+                    } else {
+                        Ok(())
+                    };
+                };
                 if known.bytes != whole_bytes {
                     return Err(format!("{message} has {} bytes, and came with {whole_bytes}", known.bytes));
                 }
-                known.is_scribbled |= scribbled;
+                // Who writes what it likes knows only what was delivered to it.
+                known.is_scribbled = scribbled || (known.is_scribbled && !first);
                 if redelivered && !known.redelivers {
                     return Err(format!("{message} is marked as sent again, and was sent once: {known}"));
                 }
@@ -254,5 +270,61 @@ impl Checker for Fates {
             Some(message) => Err(format!("{} messages have no end, {message} first", self.open.count())),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MESSAGE: MessageName = MessageName { sender: 7, sequence: 1 };
+    const LIFE: Life = Life(1);
+
+    fn delivered(delivery: u32, redelivered: bool) -> Event {
+        Event::Delivered {
+            life: LIFE,
+            app: 0,
+            message: MESSAGE,
+            delivery,
+            offset: 0,
+            bytes: 5,
+            whole_bytes: 5,
+            first: true,
+            last: true,
+            redelivered,
+        }
+    }
+
+    /// Lets a message be sent, delivered and consumed, and hear its end.
+    fn consumed(sendings: &[bool]) -> Fates {
+        let mut fates = Fates::new(&Scenario::of(1));
+        let mut events = vec![
+            Event::Opened { life: LIFE, app: 0 },
+            Event::Submitted { message: MESSAGE, app: 0, bytes: 5, large: true },
+        ];
+        events.extend(sendings.iter().map(|&redelivered| Event::Sent { message: MESSAGE, redelivered }));
+        events.extend([
+            delivered(1, sendings.len() > 1),
+            Event::Read { life: LIFE, message: MESSAGE, delivery: 1, bytes: 5, escaped: false },
+            Event::Finished { life: LIFE, message: MESSAGE, delivery: 1, code: 0 },
+            Event::Ended { message: MESSAGE, status: AckStatus::Consumed, retries: false },
+        ]);
+        for event in events {
+            fates.note(0, &event).unwrap_or_else(|what| panic!("{event:?}: {what}"));
+        }
+        fates
+    }
+
+    #[test]
+    fn a_message_that_was_sent_once_does_not_come_again_after_its_end() {
+        for redelivered in [false, true] {
+            let found = consumed(&[false]).note(0, &delivered(2, redelivered));
+            assert!(found.is_err_and(|what| what.contains("came again after its end")));
+        }
+    }
+
+    #[test]
+    fn a_message_that_was_sent_twice_may_come_once_more() {
+        assert_eq!(consumed(&[false, true]).note(0, &delivered(2, true)), Ok(()));
     }
 }

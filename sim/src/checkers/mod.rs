@@ -1,4 +1,5 @@
-//! Checkers: each watches one kind of promise, and says which event broke it.
+//! Checkers: each watches one kind of promise, and says which event broke it. Three look at the simulation
+//! itself, not at events: `quarantine`, `wake_up` and `liveness`.
 
 mod congestion;
 mod connections;
@@ -6,12 +7,15 @@ mod credit;
 mod drained;
 mod escape_memory;
 mod fates;
+mod liveness;
 mod open;
 mod order;
+mod quarantine;
 mod routing;
 mod slabs;
 mod starvation;
 mod stopped;
+mod wake_up;
 mod windows;
 
 pub use congestion::Pace;

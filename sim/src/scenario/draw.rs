@@ -54,7 +54,11 @@ impl Scenario {
         config.sessions_max = one_of(apart, &[8, 8, 8, needed]);
         let mut faults = Vec::new();
         if random.u8(..4) > 0 {
-            faults.extend(Fault::ALL.into_iter().filter(|_| random.bool()));
+            let loses_receiver = Rng::with_seed(seed.rotate_left(8)).u8(..3) == 0;
+            faults.extend(Fault::ALL.into_iter().filter(|fault| match fault {
+                Fault::LoseReceiver => loses_receiver,
+                _ => random.bool(),
+            }));
         }
         let conditions = conditions(random, apart, seed);
         let syncs = &mut Rng::with_seed(seed.rotate_left(48));
@@ -280,6 +284,7 @@ fn conditions(random: &mut Rng, apart: &mut Rng, seed: u64) -> Conditions {
         kernel_ns: one_of(random, &[10_000, MS]),
         flush_ns: one_of(random, &[1_000, MS, 50 * MS]),
         last_wqe_ns: one_of(random, &[1_000, MS, 200 * MS]),
+        last_wqe_missing_permille: if seed.rotate_left(24).is_multiple_of(5) { 200 } else { 0 },
         silence_ns: one_of(random, &[10 * MS, 2 * SECOND]),
         refusals_permille: one_of(random, &[0, 0, 50, 500]),
         entries_taken_max: one_of(apart, &[0, 1, 4]),

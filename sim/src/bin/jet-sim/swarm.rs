@@ -5,6 +5,7 @@ use jet_sim::{Counts, Kind, Outcome, Scenario};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 use std::error::Error;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -75,7 +76,12 @@ pub fn run(first: u64, args: &Args) -> Result<ExitCode, Box<dyn Error>> {
                     if args.contended && scenario.kind == Kind::Anything {
                         continue;
                     }
-                    let outcome = simulate(scenario.clone(), args.events).map_err(|error| error.to_string());
+                    let simulated = || simulate(scenario.clone(), args.events);
+                    let outcome = match catch_unwind(AssertUnwindSafe(simulated)) {
+                        Ok(outcome) => outcome.map_err(|error| error.to_string()),
+                        // Outside of a step, where the simulation has none of its own to show.
+                        Err(_) => Err("it panicked; the message is above".to_owned()),
+                    };
                     let mut found = found.lock().expect("no thread panics with it");
                     match outcome {
                         Ok(outcome) => {
@@ -125,6 +131,13 @@ pub fn run(first: u64, args: &Args) -> Result<ExitCode, Box<dyn Error>> {
              {:.2} GB of checked payload",
             seeds as f64 / seconds,
             bytes / 1e9
+        );
+        let [small, large] = ["small messages", "large messages"].map(|name| found.counts.of(name) as f64);
+        println!(
+            "mix: {:.1} % of the messages are small, {:.1} % large; {:.0} bytes a message",
+            100.0 * small / (small + large).max(1.0),
+            100.0 * large / (small + large).max(1.0),
+            found.counts.of("delivered bytes") as f64 / (small + large).max(1.0)
         );
         match &found.failed {
             Some((scenario, outcome)) => print_failure(scenario, outcome, args)?,
