@@ -90,7 +90,7 @@ pub const RARE: [&str; 84] = [
     "RNR",
     "ends of connections that no device told",
     "finished later",
-    "lose-receiver",
+    "receiver lost its power",
     "sessions that go on",
     "told of a standstill",
     "unresponsive peers",

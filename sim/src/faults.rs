@@ -60,6 +60,7 @@ impl Simulation {
             Fault::LoseReceiver => {
                 if let Some(process) = &self.receiver.process {
                     self.network.lose(process.nic);
+                    self.observer.counts().add("receiver lost its power");
                     self.restart_receiver();
                 }
             }

@@ -39,8 +39,8 @@ impl Simulation {
                 application.process.open(opened);
                 // It looks at its ring before it sleeps for the first time.
                 application.at_ns = now_ns + 1;
-                self.observer.note(now_ns, &Event::Opened { life, app: name });
                 self.check_registration(app, kept_slabs);
+                self.observer.note(now_ns, &Event::Opened { life, app: name });
                 self.observer.counts().add("session opened");
             }
             Err(OpenError::NameTaken) => self.observer.counts().add("name taken"),

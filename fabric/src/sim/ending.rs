@@ -139,19 +139,19 @@ impl World {
         let taken = self.up_to(self.conditions.entries_taken_max.into());
         self.take_entries(end, taken, |entry| (end.qp, Work::Receive { entry, payload_bytes: 0 }));
         let missing_permille = self.conditions.last_wqe_missing_permille;
-        if missing_permille > 0 && self.up_to(999) < u64::from(missing_permille) {
-            self.device(end.nic).counters.last_wqe_missed += 1;
-            self.after(LAST_WQE_LIMIT_NS, end, What::LastWqe);
-        } else {
-            let span_ns = self.one_to(self.conditions.last_wqe_ns);
-            self.after(span_ns, end, What::LastWqe);
-        }
+        let is_missing = missing_permille > 0 && self.up_to(999) < u64::from(missing_permille);
+        let span_ns = self.one_to(self.conditions.last_wqe_ns);
+        let is_untold = is_missing || span_ns > LAST_WQE_LIMIT_NS;
+        self.qp(end).expect("it was there").is_untold = is_untold;
+        self.after(if is_untold { LAST_WQE_LIMIT_NS } else { span_ns }, end, What::LastWqe);
     }
 
     pub(super) fn last_wqe(&mut self, end: End) {
         let Some(pair) = self.qp(end) else { return };
         if let State::Flushed(reason) = pair.state {
             pair.state = State::Over(reason);
+            let is_untold = pair.is_untold;
+            self.device(end.nic).counters.last_wqe_missed += u64::from(is_untold);
             let taken = self.up_to(self.conditions.entries_taken_max.into());
             self.take_entries(end, taken, |entry| (NOBODY, Work::SrqFlush { entry }));
             self.device(end.nic).report_end(end.qp);

@@ -60,7 +60,7 @@ pub struct Conditions {
     pub flush_ns: u64,
     /// Time from then until the device takes no SRQ entry for it any more, at most.
     pub last_wqe_ns: u64,
-    /// Of 1000 connections that end, for how many the device never says so. The NIC then waits as long as the
+    /// Of 1000 connections that end, for how many the device never says so. The NIC waits no longer than the
     /// one on verbs does.
     pub last_wqe_missing_permille: u32,
     /// Time until an end notices that the other one is silent, at most.

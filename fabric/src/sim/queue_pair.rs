@@ -137,6 +137,8 @@ pub(super) struct QueuePair {
     pub is_rung: bool,
     /// Whether nothing comes from the other end any more.
     pub is_cut: bool,
+    /// Whether the device never tells that it takes no more SRQ entries for it, or too late.
+    pub is_untold: bool,
 }
 
 impl QueuePair {
@@ -163,6 +165,7 @@ impl QueuePair {
             outcomes_from_ns: 0,
             is_rung: false,
             is_cut: false,
+            is_untold: false,
         }
     }
 

@@ -58,17 +58,22 @@ impl Connection {
         self.sends -= 1;
     }
 
-    /// Takes a credit header that recalls nothing. Returns whether it is a word: it raises the limit, or it
-    /// is a heartbeat that says what is waited for. From a receiver that never says it each heartbeat is one.
-    pub(super) fn hear_credit(&mut self, credit: &CreditHeader) -> bool {
+    /// Takes a credit header that recalls nothing. A receiver that never says what is waited for has its
+    /// reasons all the same.
+    pub(super) fn hear_credit(&mut self, credit: &CreditHeader) -> Heard {
         let limit = credit.credit_limit.get();
-        let is_heartbeat = limit <= self.credit_limit;
+        let raises = limit > self.credit_limit;
         self.raise_limit(limit);
-        if is_heartbeat && self.tells_reasons {
-            self.waits_for = credit.waits_for();
-            return self.waits_for.is_some();
+        if raises {
+            return Heard::Raise;
         }
-        true
+        if self.tells_reasons {
+            self.waits_for = credit.waits_for();
+            if self.waits_for.is_none() {
+                return Heard::SignOfLife;
+            }
+        }
+        Heard::Reason
     }
 
     /// Returns what this sender waits for, as far as the receiver said it since the last end.
@@ -102,6 +107,17 @@ impl Connection {
         self.credit_limit = self.credit_limit.min(asked.max(self.sends + 1));
         Some(self.credit_limit)
     }
+}
+
+/// What a credit header says that recalls nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// More credit.
+    Raise,
+    /// A heartbeat, with a reason to wait.
+    Reason,
+    /// A heartbeat without a reason.
+    SignOfLife,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,8 +159,8 @@ pub(super) struct Link {
     connected_at_ns: u64,
     /// Whether the connection is left because nothing moved on.
     in_vain: bool,
-    /// Time at which the receiver of this connection last gave credit or said what is waited for.
-    last_word_ns: u64,
+    /// Time at which the receiver of this connection last gave a reason to wait.
+    last_reason_ns: u64,
     closing: bool,
     farewell: Option<ByeReason>,
     /// Longest message that the receiver of the last connection accepts, in bytes.
@@ -165,7 +181,7 @@ impl Link {
             outage_since_ns: None,
             connected_at_ns: 0,
             in_vain: false,
-            last_word_ns: 0,
+            last_reason_ns: 0,
             closing: false,
             farewell: None,
             message_bytes_max: None,
@@ -207,7 +223,7 @@ impl Link {
     pub(super) fn connected(&mut self, welcome: &Welcome, now_ns: u64) {
         self.state = if self.state == State::Leaving { State::Leaving } else { State::Up };
         self.stands = true;
-        (self.connected_at_ns, self.last_word_ns) = (now_ns, now_ns);
+        (self.connected_at_ns, self.last_reason_ns) = (now_ns, now_ns);
         self.farewell = None;
         self.message_bytes_max = Some(welcome.message_bytes_max);
         self.checks = welcome.features & features::CRC32C != 0;
@@ -227,13 +243,12 @@ impl Link {
         }
     }
 
-    /// Notes that the receiver gave credit, or said what is waited for.
-    #[inline]
-    pub(super) fn note_word(&mut self, now_ns: u64) {
-        self.last_word_ns = now_ns;
+    /// Notes that the receiver gave a reason to wait.
+    pub(super) fn note_reason(&mut self, now_ns: u64) {
+        self.last_reason_ns = now_ns;
     }
 
-    /// Leaves a connection on which the receiver says no word any more. The time without one is no progress.
+    /// Leaves a connection on which nothing moves on any more. The time after the last reason is no progress.
     pub(super) fn leave_in_vain(&mut self) {
         self.in_vain = true;
         self.leave(None);
@@ -267,8 +282,8 @@ impl Link {
             return;
         }
         // A connection that lasted longer than the longest wait counts as progress, even if no message ended
-        // on it. If it was left in vain, it lasted to its last word.
-        let until_ns = if in_vain { self.last_word_ns } else { now_ns };
+        // on it. If it was left in vain, it lasted to its last reason.
+        let until_ns = if in_vain { self.last_reason_ns } else { now_ns };
         if stood && until_ns.saturating_sub(self.connected_at_ns) > self.backoff.max_ns {
             self.progressed();
         }

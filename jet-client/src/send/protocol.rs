@@ -20,7 +20,7 @@
 
 pub use super::exchange::{Action, CREDIT_RETURN_ID, End, ProtocolStats, SubmitError, Transmit};
 
-use super::connection::{Connection, Link};
+use super::connection::{Connection, Heard, Link};
 use super::options::ProtocolOptions;
 use super::receiver_timeout::{Over, ReceiverTimeout};
 use super::table::{Queue, State, Table};
@@ -200,11 +200,11 @@ impl Protocol {
                 true
             }
             Ok(FromReceiver::Credit(credit)) => {
-                let is_word = self.connection.hear_credit(credit);
-                if is_word {
-                    self.link.note_word(now_ns);
+                let heard = self.connection.hear_credit(credit);
+                if heard == Heard::Reason {
+                    self.link.note_reason(now_ns);
                 }
-                is_word
+                heard != Heard::SignOfLife
             }
             Ok(FromReceiver::Congestion(signal)) => {
                 self.window.signal(signal.window_permille.get(), now_ns);

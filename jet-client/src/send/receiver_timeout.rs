@@ -76,8 +76,8 @@ impl ReceiverTimeout {
         self.in_vain = if heard || !waits { 0 } else { self.in_vain + 1 };
         self.silent = if heard || lives || !waits { 0 } else { self.silent + 1 };
         if self.in_vain >= CHECKS {
-            // Of two checks one finds a heartbeat where there are any.
-            let over = if self.silent < CHECKS / 2 { Over::WithoutReason } else { Over::Silent };
+            // Of four checks one finds a heartbeat where there are any: the timeout is three at the least.
+            let over = if self.silent < 6 { Over::WithoutReason } else { Over::Silent };
             *self = Self::NEVER;
             return Some(over);
         }

@@ -45,7 +45,8 @@ impl Checker for Connections {
                 "{timeouts} times a sender heard nothing for too long, {jumps} clocks jumped"
             ));
         }
-        if look.progress_timeouts > self.jumps {
+        // A jump is one of the nine checks of a timeout, and between two reasons there are three.
+        if look.progress_timeouts * 6 > self.jumps {
             let (timeouts, jumps) = (look.progress_timeouts, self.jumps);
             return Err(format!(
                 "{timeouts} times a sender was not told for too long what it waits for, {jumps} clocks jumped"

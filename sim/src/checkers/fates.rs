@@ -197,7 +197,6 @@ impl Checker for Fates {
                 }
             }
             Event::Delivered { life, message, delivery, whole_bytes, first, redelivered, .. } => {
-                let scribbled = self.scribbled.contains(&life);
                 let was_added = self.open.was_added(message);
                 let Some(known) = self.open.get_mut(message) else {
                     let is_wrong = first && was_added && !self.may_come_again.contains(&message);
@@ -210,8 +209,9 @@ impl Checker for Fates {
                 if known.bytes != whole_bytes {
                     return Err(format!("{message} has {} bytes, and came with {whole_bytes}", known.bytes));
                 }
-                // Who writes what it likes knows only what was delivered to it.
-                known.is_scribbled = scribbled || (known.is_scribbled && !first);
+                // Who wrote what it liked has no more to say about what comes to another life, unless what
+                // comes was sent before that.
+                known.is_scribbled &= !(first && redelivered == known.redelivers);
                 if redelivered && !known.redelivers {
                     return Err(format!("{message} is marked as sent again, and was sent once: {known}"));
                 }

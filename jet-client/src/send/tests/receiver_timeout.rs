@@ -180,8 +180,10 @@ fn a_receiver_that_stays_silent_on_each_connection_is_given_up() {
             break;
         }
         protocol.handle_connected(&Welcome { heartbeat_ms: HEARTBEAT_MS, ..told_reasons() }, now_ns);
-        // Credit is given to whoever connects.
-        protocol.handle_header(&CreditHeader::encode(4, false), 0, now_ns + 2 * MS);
+        // More credit comes late: that is no reason.
+        assert_eq!(left_at(&mut protocol, now_ns + 1100 * MS), None);
+        now_ns += 1100 * MS;
+        protocol.handle_header(&CreditHeader::encode(4, false), 0, now_ns);
     }
     assert!(protocol.has_given_up());
 }
