@@ -227,15 +227,17 @@ fn is_open(mut stream: &TcpStream) -> bool {
 }
 
 #[test]
-fn a_hundred_half_sent_sends_hold_up_nobodys_small_messages() {
-    const HALF_SENT: u32 = 100;
+fn half_sent_sends_hold_up_nobodys_small_messages() {
+    // The smallest device takes so many connections.
+    const HALF_SENT: u32 = 40;
     let mut random = random_for("slow-senders", 3);
     for &threads in nic_threads() {
         // As many entries as there are half-sent SENDs: each would have one.
         let bytes = u64::from(HALF_SENT) * 4096;
         let sizes = [format!("pool.srq_bytes={bytes}"), format!("pool.srq_floor_bytes={bytes}")];
         let credit = format!("limits.credit_per_peer={HALF_SENT}");
-        let rig = Rig::start_on_software(&[threads, &sizes[0], &sizes[1], &credit]);
+        let reserve = "pool.srq_reserve_entries=8";
+        let rig = Rig::start_on_software(&[threads, &sizes[0], &sizes[1], &credit, reserve]);
         let _application = rig.application(Role::Consumer, "store");
         let mut good = Traffic::to_each(&rig.addresses(), "store", &mut random);
         let strangers: Vec<_> = (0..HALF_SENT).map(|_| half_sent(tcp_of(&rig))).collect();
