@@ -243,8 +243,6 @@ pub struct ShareStats {
     pub usual_ns: u64,
     /// Nanoseconds since a READ of the peer ended, while others are in flight; 0 without any.
     pub silent_ns: u64,
-    /// Nanoseconds since the oldest READ in flight was posted; 0 without any.
-    pub oldest_ns: u64,
     /// Whether the peer counts as slow: it delivered nothing yet, takes long for a READ, or has stalled.
     pub slow: bool,
 }
@@ -266,4 +264,6 @@ pub struct PeerStats {
     pub requests: u32,
     /// The sender's share of READs and bytes in flight.
     pub share: ShareStats,
+    /// Nanoseconds since the oldest READ in flight was posted; 0 without any.
+    pub oldest_read_ns: u64,
 }

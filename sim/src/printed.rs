@@ -23,15 +23,15 @@ impl Habit {
 
 impl fmt::Display for ApplicationPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, habit, run_ns, parallel, sync_ns, .. } = self;
+        let Self { name, habit, run_ns, parallel, late_ns, .. } = self;
         let Self { rejects_permille, takes_memory, class, breaks, is_absent, .. } = self;
         write!(f, "application app-{name}, class {class}: ")?;
         if *is_absent {
             return f.write_str("never registers");
         }
         write!(f, "{}, {run_ns} ns for a run, {parallel} runs at once", habit.words())?;
-        if *sync_ns > 0 {
-            write!(f, ", finishes a message up to {sync_ns} ns after its last slices")?;
+        if *late_ns > 0 {
+            write!(f, ", finishes a message up to {late_ns} ns after its last slices")?;
         }
         if *rejects_permille > 0 {
             write!(f, ", rejects {rejects_permille} of 1000 messages")?;

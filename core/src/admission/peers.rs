@@ -37,9 +37,9 @@ impl<P: GrantPolicy> Admission<P> {
         self.shares.reads(peer)
     }
 
-    /// Returns the peer's share of READs and bytes in flight. `oldest_ns`: for how long its oldest READ is.
-    pub fn share(&self, peer: u32, oldest_ns: u64, stall_free_ns: u64) -> ShareStats {
-        self.shares.stats(peer, oldest_ns, stall_free_ns)
+    /// Returns the peer's share of READs and bytes in flight.
+    pub fn share(&self, peer: u32, stall_free_ns: u64) -> ShareStats {
+        self.shares.stats(peer, stall_free_ns)
     }
 
     /// Returns the peer's requests for large messages that have no end yet.

@@ -4,7 +4,6 @@ use super::Receiver;
 use crate::admission::GrantPolicy;
 use crate::effects::{PeerId, SessionId};
 use crate::index::NONE;
-use crate::reads::Read;
 use crate::stats::{EscapeStats, PeerStats, QuarantineStats, SessionStats, Stats};
 
 impl<P: GrantPolicy> Receiver<P> {
@@ -100,9 +99,8 @@ impl<P: GrantPolicy> Receiver<P> {
             return None;
         }
         let stall_free_ns = self.stall_free_ns(now_ns);
-        let is_of_peer = |read: &&Read| self.messages[read.message].peer == peer;
-        let ages_ns = self.reads.in_flight().filter(is_of_peer).map(|read| stall_free_ns - read.posted_ns);
-        let oldest_ns = ages_ns.max().unwrap_or(0);
+        let of_peer = self.reads.in_flight().filter(|read| self.messages[read.message].peer == peer);
+        let ages_ns = of_peer.map(|read| stall_free_ns.saturating_sub(read.posted_ns));
         Some(PeerStats {
             sender: self.registry.identity(peer),
             app: self.registry.app_of(peer)?,
@@ -110,7 +108,8 @@ impl<P: GrantPolicy> Receiver<P> {
             credit: self.credit.outstanding(peer),
             unfinished: self.outbox.unfinished(peer),
             requests: self.admission.requests(peer),
-            share: self.admission.share(peer, oldest_ns, stall_free_ns),
+            share: self.admission.share(peer, stall_free_ns),
+            oldest_read_ns: ages_ns.max().unwrap_or(0),
         })
     }
 }

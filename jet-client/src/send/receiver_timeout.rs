@@ -13,6 +13,10 @@
 /// over, and at most a quarter of it later.
 const CHECKS: u8 = 9;
 
+/// Checks in a row that found nothing at all, after which the receiver counts as silent. Where there are
+/// heartbeats, one of four checks finds one: the timeout is three heartbeats at the least.
+const SILENT_CHECKS: u8 = 6;
+
 /// How a receiver got nowhere for the time of the timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Over {
@@ -76,8 +80,7 @@ impl ReceiverTimeout {
         self.in_vain = if heard || !waits { 0 } else { self.in_vain + 1 };
         self.silent = if heard || lives || !waits { 0 } else { self.silent + 1 };
         if self.in_vain >= CHECKS {
-            // Of four checks one finds a heartbeat where there are any: the timeout is three at the least.
-            let over = if self.silent < 6 { Over::WithoutReason } else { Over::Silent };
+            let over = if self.silent < SILENT_CHECKS { Over::WithoutReason } else { Over::Silent };
             *self = Self::NEVER;
             return Some(over);
         }

@@ -87,7 +87,7 @@ impl ApplicationProcess {
             *notices_left = Some(NOTICES_HEEDED);
         }
         let habit = if collects { Habit::Collecting } else { Habit::Fast };
-        *plan = ApplicationPlan { habit, run_ns: 0, parallel: 64, sync_ns: 0, rejects_permille: 0, ..*plan };
+        *plan = ApplicationPlan { habit, run_ns: 0, parallel: 64, late_ns: 0, rejects_permille: 0, ..*plan };
         (self.stalled_until_ns, self.breaks_after) = (0, None);
         let cured = session.iter_mut().filter(|_| !collects);
         for message in cured.flat_map(|session| &mut session.messages) {
@@ -96,8 +96,8 @@ impl ApplicationProcess {
         for reading in session.iter_mut().flat_map(|session| &mut session.reading) {
             reading.until_ns = 0;
         }
-        for sync in session.iter_mut().flat_map(|session| &mut session.unfinished) {
-            sync.until_ns = 0;
+        for message in session.iter_mut().flat_map(|session| &mut session.unfinished) {
+            message.until_ns = 0;
         }
     }
 
@@ -171,7 +171,7 @@ impl ApplicationProcess {
         let Some(session) = session else { return Ran { again_ns: None, wakes_receiver: false } };
         let mut worker = Worker { plan, life: *life, random, now_ns, observer };
         worker.end_reading(session);
-        worker.end_syncs(session);
+        worker.finish_due(session);
         worker.take_deliveries(session);
         if session.end.deliveries.is_empty() && session.end.notice().is_some() {
             // Nothing more comes before something was given back.
@@ -193,7 +193,7 @@ impl ApplicationProcess {
         session.end.releases.publish();
         let wakes_receiver = session.end.releases.wake_needed();
         let reads = session.reading.iter().map(|reading| reading.until_ns);
-        let due_ns = reads.chain(session.unfinished.iter().map(|sync| sync.until_ns)).min();
+        let due_ns = reads.chain(session.unfinished.iter().map(|message| message.until_ns)).min();
         let mut again_ns = due_ns;
         if !session.unwritten.is_empty() {
             let full_ns = now_ns + FULL_RING_NS;

@@ -288,15 +288,15 @@ impl Worker<'_> {
         let code = if fails { REJECTION } else { 0 };
         let parts = [(end, slices), (0, first)].into_iter().filter(|(first, end)| first < end);
         // The last one may say that the message is finished, too.
-        let syncs = ends && !fails && self.plan.sync_ns > 0;
-        let merged = parts.clone().next_back().filter(|_| finishes && self.random.bool() && !syncs);
+        let is_late = ends && !fails && self.plan.late_ns > 0;
+        let merged = parts.clone().next_back().filter(|_| finishes && self.random.bool() && !is_late);
         for (first, end) in parts.filter(|part| Some(*part) != merged) {
             session.give_back(&run, first, end - first);
         }
         let (life, bytes, escaped) = (self.life, run.bytes, place.escaped);
         self.note(&Event::Read { life, message: name, delivery, bytes, escaped });
-        if syncs {
-            let until_ns = self.now_ns + self.random.u64(1..=self.plan.sync_ns);
+        if is_late {
+            let until_ns = self.now_ns + self.random.u64(1..=self.plan.late_ns);
             session.unfinished.push(Unfinished { until_ns, message: run.message, delivery });
             self.observer.counts().add("finished later");
         } else if finishes {
@@ -309,7 +309,7 @@ impl Worker<'_> {
     }
 
     /// Finishes the messages whose time has come, where they were not withdrawn.
-    pub fn end_syncs(&mut self, session: &mut Session) {
+    pub fn finish_due(&mut self, session: &mut Session) {
         let mut at = 0;
         while let Some(&Unfinished { until_ns, message: number, delivery }) = session.unfinished.get(at) {
             if until_ns > self.now_ns {

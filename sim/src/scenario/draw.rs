@@ -61,10 +61,11 @@ impl Scenario {
             }));
         }
         let conditions = conditions(random, apart, seed);
-        let syncs = &mut Rng::with_seed(seed.rotate_left(48));
+        // Drawn for itself, so that the rest of a seed's scenario is as it was before applications were late.
+        let late = &mut Rng::with_seed(seed.rotate_left(48));
         for application in &mut applications {
-            if syncs.u8(..8) == 0 {
-                application.sync_ns = one_of(syncs, &[MS, 400 * MS]);
+            if late.u8(..8) == 0 {
+                application.late_ns = one_of(late, &[MS, 400 * MS]);
             }
             if apart.u8(..8) == 0 {
                 application.rejects_permille = 300;
@@ -156,7 +157,7 @@ impl Scenario {
                 habit: Habit::Fast,
                 run_ns: one_of(random, &[0, 1_000]),
                 parallel: 64,
-                sync_ns: 0,
+                late_ns: 0,
                 rejects_permille: 0,
                 takes_memory: false,
                 class: random.u8(..config.classes),
@@ -229,7 +230,7 @@ impl Scenario {
             habit: Habit::Fast,
             run_ns: 0,
             parallel: 64,
-            sync_ns: 0,
+            late_ns: 0,
             rejects_permille: 0,
             takes_memory: false,
             class: 0,
@@ -370,7 +371,7 @@ fn application(random: &mut Rng, name: u32, config: &Config) -> ApplicationPlan 
         habit,
         run_ns: one_of(random, &[0, 1_000, 50_000, 2 * MS]),
         parallel: if habit == Habit::Choosy { 1024 } else { one_of(random, &[1, 4, 64]) },
-        sync_ns: 0,
+        late_ns: 0,
         rejects_permille: one_of(random, &[0, 0, 20]),
         takes_memory: random.bool() && config.memory_slabs > 0,
         class: random.u8(..config.classes),

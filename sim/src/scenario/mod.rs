@@ -41,7 +41,7 @@ pub struct ApplicationPlan {
     /// Runs that it reads at once, at most. 0: it stops, and reads nothing before the calm.
     pub parallel: u32,
     /// Nanoseconds between its giving a message's last slices back and its finishing the message, at most.
-    pub sync_ns: u64,
+    pub late_ns: u64,
     /// Of a thousand messages, how many it rejects.
     pub rejects_permille: u32,
     /// Whether its messages may take escape memory instead of waiting.
@@ -57,7 +57,7 @@ pub struct ApplicationPlan {
 impl ApplicationPlan {
     /// Returns whether it gives back at once what it gets.
     pub fn is_fast(&self) -> bool {
-        self.habit == Habit::Fast && self.run_ns == 0 && self.sync_ns == 0 && self.parallel > 0
+        self.habit == Habit::Fast && self.run_ns == 0 && self.late_ns == 0 && self.parallel > 0
     }
 
     /// Returns whether it gives nothing back before the calm.

@@ -69,20 +69,20 @@ pub struct CreditHeader {
     /// Number of the [`WaitsFor`]; 0: the receiver knows of none. Written only where both ends have
     /// [`WAITS_FOR`](super::hello::features::WAITS_FOR).
     waits_for: u8,
-    pub(super) skipped: [u8; 63],
+    skipped: [u8; 63],
 }
 
 /// What a sender's messages wait for at the receiver, as a heartbeat says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum WaitsFor {
-    /// The application has messages that it has not given back.
+    /// The application has messages that it has not finished.
     Application = 1,
     /// READs of the sender's memory are under way.
     Reads = 2,
     /// The receiver reads or checks others first.
     Turn = 3,
-    /// The receiver's buffers are in use, and none has come back.
+    /// The receiver's buffers are in use.
     Room = 4,
     /// Something that only a later build knows.
     Other = 255,
@@ -107,7 +107,7 @@ impl core::fmt::Display for WaitsFor {
             Self::Application => "the application has messages that it has not finished",
             Self::Reads => "READs of this sender's memory are under way",
             Self::Turn => "the receiver reads or checks others first",
-            Self::Room => "the receiver's buffers are in use, and none has come back",
+            Self::Room => "the receiver's buffers are in use",
             Self::Other => "the receiver gives a reason that this build does not know",
         })
     }

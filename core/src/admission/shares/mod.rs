@@ -564,8 +564,7 @@ impl Shares {
         self.peers[peer as usize].session
     }
 
-    /// Returns the peer's statistics. `oldest_ns`: since when its oldest READ is in flight.
-    pub fn stats(&self, peer: u32, oldest_ns: u64, now_ns: u64) -> ShareStats {
+    pub fn stats(&self, peer: u32, now_ns: u64) -> ShareStats {
         let state = &self.peers[peer as usize];
         ShareStats {
             reads: state.reads,
@@ -575,7 +574,6 @@ impl Shares {
             bytes_per_ms: state.delivered_bytes * 1_000_000 / state.delivered_ns.max(1),
             usual_ns: state.usual_ns,
             silent_ns: state.silent_ns(now_ns),
-            oldest_ns,
             slow: state.standing_at(now_ns) != Standing::Prompt,
         }
     }

@@ -290,7 +290,7 @@ fn a_peer_that_stops_delivering_gets_nothing_more_until_it_delivers() {
     bench.posted.push((0, FRAGMENT, bench.now_ns));
     (bench.all.reads, bench.all.bytes) = (1, FRAGMENT);
     assert_eq!(bench.turn(0, FRAGMENT), Turn::Now);
-    let stall_ns = STALL_NS.max(4 * bench.shares.stats(0, 0, bench.now_ns).usual_ns);
+    let stall_ns = STALL_NS.max(4 * bench.shares.stats(0, bench.now_ns).usual_ns);
     bench.now_ns += stall_ns;
     assert_eq!(bench.turn(0, FRAGMENT), Turn::Now, "a pause of that length is usual");
     bench.now_ns += 1;

@@ -497,7 +497,7 @@ fn the_age_of_a_senders_oldest_read_is_told_though_others_of_it_end() {
     let mut bench = Bench::new(config());
     bench.open("disk");
     let peer = bench.join("disk");
-    let age_ns = |bench: &Bench| bench.receiver.peer_stats(bench.now_ns, peer).unwrap().share.oldest_ns;
+    let age_ns = |bench: &Bench| bench.receiver.peer_stats(bench.now_ns, peer).unwrap().oldest_read_ns;
     assert_eq!(age_ns(&bench), 0);
     for sequence in 1..=2 {
         bench.request(peer, sequence, 64 << 10, None);

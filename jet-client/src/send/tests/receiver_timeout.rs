@@ -75,6 +75,21 @@ fn credit_that_never_comes_is_noticed_too() {
     assert!(left_at(&mut protocol, 10_000 * MS).is_some());
 }
 
+/// Ends the connection, and makes it again once the protocol asks for that. Returns `false` if it gives up
+/// instead.
+fn connects_again(protocol: &mut Protocol, now_ns: &mut u64) -> bool {
+    protocol.handle_disconnected(*now_ns);
+    while protocol.poll_action().is_none() && !protocol.has_given_up() {
+        *now_ns = protocol.poll_timeout().expect("it tries again, or gives up");
+        protocol.handle_timeout(*now_ns);
+    }
+    if protocol.has_given_up() {
+        return false;
+    }
+    protocol.handle_connected(&Welcome { heartbeat_ms: HEARTBEAT_MS, ..told_reasons() }, *now_ns);
+    true
+}
+
 /// Lets a receiver send a heartbeat every 100 ms, `rounds` times. Returns when the sender left it.
 fn left_beside_heartbeats(
     protocol: &mut Protocol,
@@ -118,15 +133,9 @@ fn a_receiver_that_lives_and_has_no_reason_is_left_and_given_up_in_the_end() {
         now_ns = left_beside_heartbeats(&mut protocol, begin_ns, 100, None).expect("left");
         assert!((1000 * MS..=1350 * MS).contains(&(now_ns - begin_ns)), "{now_ns}");
         assert_eq!(protocol.stats().progress_timeouts, attempt);
-        protocol.handle_disconnected(now_ns);
-        while protocol.poll_action().is_none() && !protocol.has_given_up() {
-            now_ns = protocol.poll_timeout().expect("it tries again, or gives up");
-            protocol.handle_timeout(now_ns);
-        }
-        if protocol.has_given_up() {
+        if !connects_again(&mut protocol, &mut now_ns) {
             break;
         }
-        protocol.handle_connected(&Welcome { heartbeat_ms: HEARTBEAT_MS, ..told_reasons() }, now_ns);
         assert_eq!(sent(&mut protocol, now_ns), [true]);
     }
     assert!(protocol.has_given_up());
@@ -145,9 +154,9 @@ fn a_wait_that_had_its_reasons_is_progress_however_it_ends() {
     for _ in 0..5 {
         assert_eq!(left_beside_heartbeats(&mut protocol, now_ns, 600, Some(WaitsFor::Application)), None);
         now_ns = left_at(&mut protocol, now_ns + 100_000 * MS).expect("left");
-        protocol.handle_disconnected(now_ns);
-        assert_eq!(protocol.poll_action(), Some(Action::Connect), "it is not given up");
-        protocol.handle_connected(&Welcome { heartbeat_ms: HEARTBEAT_MS, ..told_reasons() }, now_ns);
+        let left_ns = now_ns;
+        assert!(connects_again(&mut protocol, &mut now_ns), "it is given up");
+        assert_eq!(now_ns, left_ns, "at once");
         assert_eq!(sent(&mut protocol, now_ns), [true]);
     }
     assert_eq!((protocol.stats().receiver_timeouts, protocol.stats().progress_timeouts), (5, 0));
@@ -171,15 +180,9 @@ fn a_receiver_that_stays_silent_on_each_connection_is_given_up() {
     for _ in 0..60 {
         sent(&mut protocol, now_ns);
         now_ns = left_at(&mut protocol, now_ns + 10_000 * MS).expect("left");
-        protocol.handle_disconnected(now_ns);
-        while protocol.poll_action().is_none() && !protocol.has_given_up() {
-            now_ns = protocol.poll_timeout().expect("it tries again, or gives up");
-            protocol.handle_timeout(now_ns);
-        }
-        if protocol.has_given_up() {
+        if !connects_again(&mut protocol, &mut now_ns) {
             break;
         }
-        protocol.handle_connected(&Welcome { heartbeat_ms: HEARTBEAT_MS, ..told_reasons() }, now_ns);
         // More credit comes late: that is no reason.
         assert_eq!(left_at(&mut protocol, now_ns + 1100 * MS), None);
         now_ns += 1100 * MS;

@@ -85,7 +85,7 @@ fn peer_row(peer: u32, stats: &PeerStats) -> PeerStatus {
             bytes_per_s: stats.share.bytes_per_ms.saturating_mul(1000),
             usual_us: stats.share.usual_ns / 1000,
             silent_ms: stats.share.silent_ns / 1_000_000,
-            oldest_ms: stats.share.oldest_ns / 1_000_000,
+            oldest_ms: stats.oldest_read_ns / 1_000_000,
             slow: stats.share.slow,
         }),
     }
@@ -167,6 +167,7 @@ mod tests {
             unfinished: 0,
             requests: 0,
             share: ShareStats::default(),
+            oldest_read_ns: 0,
         };
         numbers.iter().map(|&number| (number, stats)).collect()
     }
@@ -264,9 +265,9 @@ mod tests {
                 bytes_per_ms: u64::MAX,
                 usual_ns: u64::MAX,
                 silent_ns: u64::MAX,
-                oldest_ns: u64::MAX,
                 slow: false,
             },
+            oldest_read_ns: u64::MAX,
         };
         let quarantine = QuarantineStats {
             app,
@@ -305,9 +306,9 @@ mod tests {
                 bytes_per_ms: 8,
                 usual_ns: 9000,
                 silent_ns: 10_000_000,
-                oldest_ns: 11_000_000,
                 slow: true,
             },
+            oldest_read_ns: 11_000_000,
         };
         let told = json!({
             "peer": 0, "sender": "0000000000000abc", "app": "store", "arrived": 1, "credit": 2,
