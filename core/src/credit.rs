@@ -53,6 +53,8 @@ pub(crate) enum Decay {
     Recalled { limit: u64 },
     /// The sender is idle from this tick on: its credit no longer counts in the budget.
     Idle,
+    /// The sender did not answer. It counts as idle, with all the credit that it has.
+    Lapsed,
 }
 
 /// The credit of one sender.
@@ -93,6 +95,8 @@ pub(crate) struct Credit {
     accounts: Box<[Account]>,
     /// Outstanding credit of active senders.
     outstanding: u64,
+    /// Times that a sender's credit lapsed: see [`Decay::Lapsed`].
+    lapses: u64,
     /// The most credit of one sender.
     most: u32,
     /// Active senders: those whose credit counts in the budget.
@@ -110,6 +114,7 @@ impl Credit {
         Self {
             accounts: vec![Account::default(); peers as usize].into_boxed_slice(),
             outstanding: 0,
+            lapses: 0,
             most,
             active: list(),
             without_credit: list(),
@@ -126,6 +131,11 @@ impl Credit {
     #[inline]
     pub fn total(&self) -> u64 {
         self.outstanding
+    }
+
+    /// Returns how many times a sender's credit lapsed because the sender did not answer.
+    pub fn lapses(&self) -> u64 {
+        self.lapses
     }
 
     /// Returns the credit that a sender has and has not used.
@@ -326,11 +336,12 @@ impl Credit {
         self.active.len()
     }
 
-    /// Applies a tick to the active sender at a position. If the result is [`Decay::Idle`], another sender
-    /// takes its position.
+    /// Applies a tick to the active sender at a position. If the result is [`Decay::Idle`] or
+    /// [`Decay::Lapsed`], another sender takes its position.
     pub fn decay(&mut self, position: usize, reachability: Reachability) -> Decay {
         let decay = self.decay_one(self.active[position], reachability);
-        if decay == Decay::Idle {
+        if matches!(decay, Decay::Idle | Decay::Lapsed) {
+            self.lapses += u64::from(decay == Decay::Lapsed);
             let peer = self.active.swap_remove(position);
             let account = &mut self.accounts[peer as usize];
             account.active = false;
@@ -354,12 +365,12 @@ impl Credit {
         let outstanding = account.outstanding();
         if account.recalling {
             account.recall_ticks = account.recall_ticks.saturating_add(1);
-            return if account.recall_ticks < RECALL_TICKS { Decay::Stays } else { Decay::Idle };
+            return if account.recall_ticks < RECALL_TICKS { Decay::Stays } else { Decay::Lapsed };
         }
         let may_send = match reachability {
             // A sender that takes long to connect counts as one that does not answer.
             Reachability::NotYet if account.idle_ticks < RECALL_TICKS => return Decay::Stays,
-            Reachability::NotYet => return Decay::Idle,
+            Reachability::NotYet => return Decay::Lapsed,
             Reachability::NoMore => return Decay::Stays,
             Reachability::Established { may_send } => may_send,
         };

@@ -56,6 +56,9 @@ pub struct Stats {
     pub sends_left: u32,
     /// Credit that senders have and have not used, of those that sent lately.
     pub credit: u64,
+    /// Times that a sender answered nothing for so long that its credit left [`credit`](Self::credit) until
+    /// the sender sends again.
+    pub credit_lapses: u64,
     /// Sessions that are open.
     pub sessions: u32,
     /// Small messages that arrived.

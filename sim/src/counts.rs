@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// States that a swarm of few seeds reaches. What is beyond them would be a search for nothing.
-pub const RARE: [&str; 84] = [
+pub const RARE: [&str; 85] = [
     "READs wait for room",
     "READs wait for senders",
     "READs wait for the window",
@@ -20,6 +20,7 @@ pub const RARE: [&str; 84] = [
     "copies failed",
     "copies pinned",
     "copies under way",
+    "credit lapsed",
     "cut",
     "dangers",
     "delivered again",
@@ -153,6 +154,7 @@ impl Counts {
             ("stalled peers", stats.stalled_peers),
             ("session faults", stats.session_faults),
             ("line moves", stats.line_moves),
+            ("credit lapsed", stats.credit_lapses),
             ("slabs replaced", escape.replaced_total),
             ("slabs copied", escape.copied_total),
             ("slabs spilled", escape.spilled_total),

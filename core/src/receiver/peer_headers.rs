@@ -124,7 +124,7 @@ impl<P: GrantPolicy> Receiver<P> {
                 Decay::Recalled { limit } => {
                     self.outbox.send(peer, &CreditHeader::encode(limit, true), effects);
                 }
-                Decay::Idle => position -= 1,
+                Decay::Idle | Decay::Lapsed => position -= 1,
             }
         }
     }

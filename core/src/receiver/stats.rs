@@ -32,6 +32,7 @@ impl<P: GrantPolicy> Receiver<P> {
             peers: self.registry.joined(),
             sends_left: self.outbox.sends_left(),
             credit: self.credit.total(),
+            credit_lapses: self.credit.lapses(),
             sessions: self.registry.open_count(),
             delivered_bytes: self.stats.delivered_bytes + self.delivery.delivered_bytes(),
             pressure: self.read_pressure(),

@@ -71,8 +71,7 @@ impl Checker for Credit {
                  {credit:?}, {stats:?}"
             ));
         }
-        // Beyond the budget each idle sender has one, and a sender that does not answer a recall what it had:
-        // which does not come where nobody stops.
+        // Beyond the budget each idle sender has one, and a sender that does not answer a recall what it had.
         let all: u64 = look.peers.iter().map(|peer| peer.credit).sum();
         if stats.credit > all {
             return Err(format!(
@@ -80,7 +79,7 @@ impl Checker for Credit {
                 stats.credit, look.peers
             ));
         }
-        if self.is_fast && all > u64::from(self.entries + stats.peers) {
+        if stats.credit_lapses == 0 && all > u64::from(self.entries + stats.peers) {
             let (entries, peers) = (self.entries, stats.peers);
             return Err(format!(
                 "{peers} senders have {all} credit, and there are {entries} entries at most"

@@ -381,6 +381,7 @@ fn senders_that_do_not_answer_a_recall_do_not_starve_the_others() {
         last = burst(&mut bench, busy);
     }
     assert!(last > 100, "the busy one sent only {last}");
+    assert_eq!(bench.receiver.stats().credit_lapses, 4, "each quiet one once, and the busy one never");
     // A sender that wakes after all is served as before.
     let before = bench.receiver.credit.arrived(quiet[0].0);
     assert!(burst(&mut bench, quiet[0]) > before && bench.world.byes.is_empty());
