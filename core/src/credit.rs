@@ -5,6 +5,9 @@
 //! idle sender all credit above one is recalled. The one credit that an idle sender keeps lies outside the
 //! budget. The entries of `srq_reserve_entries` serve idle senders that wake. When more wake at once, their
 //! NICs wait (RNR) for a moment.
+//!
+//! Senders that have sent nothing yet have at most half of the budget together. Otherwise a crowd that
+//! connects and says nothing would leave the others one SEND at a time until its credit lapses.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -87,6 +90,37 @@ impl Account {
     fn outstanding(&self) -> u64 {
         self.limit - self.arrived
     }
+
+    /// Whether the sender has credit in the budget, and has sent nothing yet.
+    #[inline]
+    fn is_new(&self) -> bool {
+        self.active && self.arrived == 0
+    }
+}
+
+/// The senders that have credit in the budget, and have sent nothing yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct Newcomers {
+    count: u64,
+    outstanding: u64,
+}
+
+impl Newcomers {
+    fn enter(&mut self, account: &Account) {
+        self.count += 1;
+        self.outstanding += account.outstanding();
+    }
+
+    /// The account is new no more, or is closed. The call comes before its first SEND is counted.
+    fn leave(&mut self, account: &Account) {
+        self.count -= 1;
+        self.outstanding -= account.outstanding();
+    }
+
+    /// Returns what newcomers may still have of a budget: of half of it.
+    fn left(&self, budget: u64) -> u64 {
+        (budget / 2).saturating_sub(self.outstanding)
+    }
 }
 
 /// The credit of all senders.
@@ -95,6 +129,7 @@ pub(crate) struct Credit {
     accounts: Box<[Account]>,
     /// Outstanding credit of active senders.
     outstanding: u64,
+    newcomers: Newcomers,
     /// Times that a sender's credit lapsed: see [`Decay::Lapsed`].
     lapses: u64,
     /// The most credit of one sender.
@@ -114,6 +149,7 @@ impl Credit {
         Self {
             accounts: vec![Account::default(); peers as usize].into_boxed_slice(),
             outstanding: 0,
+            newcomers: Newcomers::default(),
             lapses: 0,
             most,
             active: list(),
@@ -171,12 +207,14 @@ impl Credit {
     /// got more than the one credit of an idle sender.
     pub fn open(&mut self, peer: u32, room: Room) -> u64 {
         let target = CREDIT_INITIAL.min(self.most);
-        let first = u64::from(target).min(self.left(room));
+        let first = u64::from(target).min(self.left(room)).min(self.newcomers.left(room.usable));
         let active = first > u64::from(CREDIT_FLOOR);
         let limit = first.max(u64::from(CREDIT_FLOOR));
-        *self.account_mut(peer) = Account { limit, target, active, ..Account::default() };
+        let account = Account { limit, target, active, ..Account::default() };
+        *self.account_mut(peer) = account;
         if active {
             self.outstanding += limit;
+            self.newcomers.enter(&account);
             self.active.push(peer);
         }
         limit
@@ -190,6 +228,9 @@ impl Credit {
             if account.active {
                 self.outstanding -= account.outstanding();
             }
+            if account.is_new() {
+                self.newcomers.leave(&account);
+            }
         }
         for list in [&mut self.without_credit, &mut self.refused, &mut self.active] {
             list.retain(|&listed| !self.accounts[listed as usize].closed);
@@ -202,6 +243,9 @@ impl Credit {
         let account = &mut self.accounts[peer as usize];
         if account.arrived >= account.limit {
             return false;
+        }
+        if account.is_new() {
+            self.newcomers.leave(account);
         }
         account.arrived += 1;
         if account.active {
@@ -273,18 +317,22 @@ impl Credit {
 
     /// Gives the sender the credit that it should have now, within the budget. Returns how much that was.
     pub fn issue(&mut self, peer: u32, room: Room) -> u64 {
-        let left = self.left(room);
-        // The most that each active sender may have, so that none takes it all.
-        let share = (room.usable / (self.active.len() as u64).max(1)).max(u64::from(CREDIT_FLOOR));
+        let mut left = self.left(room);
+        // The most that each active sender may have, so that none takes it all. Newcomers have their part.
+        let usable = room.usable.saturating_sub(self.newcomers.outstanding);
+        let senders = self.active.len() as u64 - self.newcomers.count;
+        let share = (usable / senders.max(1)).max(u64::from(CREDIT_FLOOR));
         let account = &mut self.accounts[peer as usize];
-        if account.recalling {
+        // An idle sender has what it needs to begin with.
+        if account.recalling || !account.active {
             return 0;
         }
+        let is_new = account.is_new();
+        if is_new {
+            left = left.min(self.newcomers.left(room.usable));
+        }
         let outstanding = account.outstanding();
-        if account.active
-            && outstanding * 2 < u64::from(account.target)
-            && account.arrived > account.arrived_at_tick
-        {
+        if outstanding * 2 < u64::from(account.target) && account.arrived > account.arrived_at_tick {
             account.target = (account.target * 2).min(self.most);
         }
         let wanted = u64::from(account.target).min(share).saturating_sub(outstanding);
@@ -298,8 +346,9 @@ impl Credit {
         }
         if issued > 0 {
             account.limit += issued;
-            if account.active {
-                self.outstanding += issued;
+            self.outstanding += issued;
+            if is_new {
+                self.newcomers.outstanding += issued;
             }
         } else if outstanding == 0 && !core::mem::replace(&mut account.without_credit, true) {
             self.without_credit.push(peer);
@@ -344,6 +393,9 @@ impl Credit {
             self.lapses += u64::from(decay == Decay::Lapsed);
             let peer = self.active.swap_remove(position);
             let account = &mut self.accounts[peer as usize];
+            if account.is_new() {
+                self.newcomers.leave(account);
+            }
             account.active = false;
             self.outstanding -= account.outstanding();
         }
@@ -395,6 +447,9 @@ impl Credit {
         Decay::Recalled { limit: account.recall_limit }
     }
 }
+
+#[cfg(test)]
+mod tests;
 
 #[cfg(test)]
 impl Credit {
