@@ -209,7 +209,6 @@ impl Session {
             }
         }
         if self.deliveries_read.get() != before {
-            self.flush_read.set(true);
             self.show_releases();
             self.end.borrow_mut().deliveries.advance();
         }

@@ -109,11 +109,10 @@ pub struct Session {
     pub(super) asleep: Cell<bool>,
     /// Messages that were consumed before all of them arrived, and that have no end yet.
     pub(super) draining: Cell<u32>,
-    /// Whether `flush` read deliveries since the last `prepare_sleep`. Then the application has to look again
-    /// before it sleeps.
-    pub(super) flush_read: Cell<bool>,
     /// Number of deliveries read so far.
     pub(super) deliveries_read: Cell<u64>,
+    /// Value of `deliveries_read` at the last `prepare_sleep`.
+    pub(super) read_before: Cell<u64>,
     /// Tasks that sleep on this session.
     #[cfg(feature = "tokio")]
     pub(super) sleepers: super::tasks::SleepingTasks,
@@ -272,8 +271,8 @@ impl Session {
             identity: SESSIONS.fetch_add(1, Ordering::Relaxed),
             asleep: Cell::new(false),
             draining: Cell::new(0),
-            flush_read: Cell::new(false),
             deliveries_read: Cell::new(0),
+            read_before: Cell::new(0),
             #[cfg(feature = "tokio")]
             sleepers: super::tasks::SleepingTasks::default(),
             reported_notice: Cell::new(None),

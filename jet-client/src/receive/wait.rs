@@ -40,15 +40,18 @@ impl Session {
     /// and asks to be woken. Call it after [`Self::try_receive`] and every message's `try_next` had nothing
     /// more.
     ///
-    /// `true`: wait until the session's descriptor is readable, then poll. `false`: something arrived
-    /// meanwhile, so poll now.
+    /// `true`: wait until the session's descriptor is readable, then poll. `false`: something arrived since
+    /// the last call, so poll once more, every message too. What one poll reads may be for a message that was
+    /// polled before.
     ///
     /// # Errors
     /// [`ReceiveError`], final for the session.
     pub fn prepare_sleep(&self) -> Result<bool, ReceiveError> {
-        // `flush` may have read something for a message that the application polled before.
-        let read = self.flush_read.replace(false);
-        Ok(!read && !self.table.has_ready() && self.prepare_sleep_on_ring()?)
+        // Nobody is rung for what was read already. So nothing may have been read since the application began
+        // to look at each of its messages.
+        let read = self.deliveries_read.get();
+        let is_all_seen = self.read_before.replace(read) == read;
+        Ok(is_all_seen && !self.table.has_ready() && self.prepare_sleep_on_ring()?)
     }
 
     fn prepare_sleep_on_ring(&self) -> Result<bool, ReceiveError> {

@@ -1,7 +1,7 @@
 //! Tests of messages that are consumed before all of them arrived.
 
 use super::{Daemon, LONG, Run, check_slice, finish, pair, slices, slices_and_finish, small};
-use crate::receive::{Fault, ReceiveError, Session, SliceError, Verdict};
+use crate::receive::{Fault, Message, ReceiveError, Session, SliceError, Verdict};
 use jet_wire::SLAB_BYTES_U32;
 use jet_wire::segment::delivery_flags as flags;
 use std::task::Poll;
@@ -138,6 +138,36 @@ fn what_flush_reads_for_others_keeps_the_application_from_sleeping() {
     assert!(!session.prepare_sleep().unwrap(), "a slice waits that nobody will be woken for");
     assert!(matches!(message.try_next().unwrap(), Poll::Ready(Some(_))));
     assert!(session.prepare_sleep().unwrap());
+}
+
+#[test]
+fn what_a_poll_reads_for_a_message_that_was_polled_before_keeps_the_application_from_sleeping() {
+    type Polls = for<'s> fn(&'s Session, &mut Message<'s>);
+    let in_vain: Polls = |session, _| assert!(session.try_receive().unwrap().is_none());
+    let new_message: Polls = |session, _| session.try_receive().unwrap().unwrap().consume();
+    let other: Polls = |_, other| assert!(matches!(other.try_next().unwrap(), Poll::Pending));
+    for (poll, brings_message) in [(in_vain, false), (new_message, true), (other, false)] {
+        let (mut daemon, session) = pair(Duration::ZERO);
+        let of_other = |run: Run| Run { slot: run.slot + 3, slab: run.slab + 3, message: 1, ..run };
+        daemon.deliver(part(0));
+        daemon.deliver(of_other(part(0)));
+        let mut messages = [0, 1].map(|_| session.try_receive().unwrap().unwrap());
+        for message in &mut messages {
+            assert!(matches!(message.try_next().unwrap(), Poll::Ready(Some(_))));
+            assert!(matches!(message.try_next().unwrap(), Poll::Pending));
+        }
+        let [message, another] = &mut messages;
+        while !session.prepare_sleep().unwrap() {}
+        assert!(matches!(message.try_next().unwrap(), Poll::Pending));
+        daemon.deliver(part(2));
+        if brings_message {
+            daemon.deliver(small(7, 2, 9));
+        }
+        poll(&session, another);
+        assert!(!session.prepare_sleep().unwrap(), "a slice waits that nobody will be woken for");
+        assert!(matches!(message.try_next().unwrap(), Poll::Ready(Some(_))));
+        assert!(session.prepare_sleep().unwrap());
+    }
 }
 
 #[test]
