@@ -6,8 +6,9 @@
 //! budget. The entries of `srq_reserve_entries` serve idle senders that wake. When more wake at once, their
 //! NICs wait (RNR) for a moment.
 //!
-//! Senders that have sent nothing yet have at most half of the budget together. Otherwise a crowd that
-//! connects and says nothing would leave the others one SEND at a time until its credit lapses.
+//! Senders that have sent nothing yet have at most half of the budget together, of what it is when they get
+//! it. Otherwise a crowd that connects and says nothing would leave the others one SEND at a time until its
+//! credit lapses.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -24,6 +25,8 @@ const IDLE_TICKS: u32 = 2;
 /// else. The sender's credit then counts as an idle sender's, outside the budget, until it sends again.
 /// Otherwise a few such senders would take the budget from all others.
 const RECALL_TICKS: u32 = 10;
+/// Ticks that a sender has for its answer once it sends again, though it had not answered a recall before.
+const RECALL_TICKS_AGAIN: u32 = 3;
 
 /// The room that the SRQ has for credit.
 #[derive(Clone, Copy, Debug)]
@@ -111,7 +114,8 @@ impl Newcomers {
         self.outstanding += account.outstanding();
     }
 
-    /// The account is new no more, or is closed. The call comes before its first SEND is counted.
+    /// The account is new no more: the sender is about to send, is idle from now on, or is gone. The call
+    /// comes before a SEND is counted.
     fn leave(&mut self, account: &Account) {
         self.count -= 1;
         self.outstanding -= account.outstanding();
@@ -211,6 +215,7 @@ impl Credit {
         let active = first > u64::from(CREDIT_FLOOR);
         let limit = first.max(u64::from(CREDIT_FLOOR));
         let account = Account { limit, target, active, ..Account::default() };
+        debug_assert!(!self.accounts[peer as usize].active, "the account was closed");
         *self.account_mut(peer) = account;
         if active {
             self.outstanding += limit;
@@ -254,7 +259,7 @@ impl Credit {
             // The idle sender wakes: the credit that it still has counts in the budget again.
             self.outstanding += account.outstanding();
             account.active = true;
-            account.recall_ticks = 0;
+            account.recall_ticks = RECALL_TICKS - RECALL_TICKS_AGAIN;
             self.active.push(peer);
         }
         account.idle_ticks = 0;
@@ -318,12 +323,13 @@ impl Credit {
     /// Gives the sender the credit that it should have now, within the budget. Returns how much that was.
     pub fn issue(&mut self, peer: u32, room: Room) -> u64 {
         let mut left = self.left(room);
-        // The most that each active sender may have, so that none takes it all. Newcomers have their part.
+        // The most that each active sender may have, so that none takes it all. What newcomers have is not
+        // shared out.
         let usable = room.usable.saturating_sub(self.newcomers.outstanding);
         let senders = self.active.len() as u64 - self.newcomers.count;
         let share = (usable / senders.max(1)).max(u64::from(CREDIT_FLOOR));
         let account = &mut self.accounts[peer as usize];
-        // An idle sender has what it needs to begin with.
+        // An idle sender has at least one credit, which counts nowhere. More would count nowhere, too.
         if account.recalling || !account.active {
             return 0;
         }
@@ -420,8 +426,11 @@ impl Credit {
             return if account.recall_ticks < RECALL_TICKS { Decay::Stays } else { Decay::Lapsed };
         }
         let may_send = match reachability {
-            // A sender that takes long to connect counts as one that does not answer.
-            Reachability::NotYet if account.idle_ticks < RECALL_TICKS => return Decay::Stays,
+            // A sender that takes long to connect counts as one that does not answer. Who has no credit takes
+            // nothing from the others.
+            Reachability::NotYet if outstanding == 0 || account.idle_ticks < RECALL_TICKS => {
+                return Decay::Stays;
+            }
             Reachability::NotYet => return Decay::Lapsed,
             Reachability::NoMore => return Decay::Stays,
             Reachability::Established { may_send } => may_send,

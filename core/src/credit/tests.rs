@@ -1,6 +1,8 @@
 //! Tests of credit by itself: what newcomers may have, and that the sums are what the accounts add up to.
 
-use super::{CREDIT_INITIAL, Credit, Decay, Reachability, Room};
+use super::{
+    CREDIT_INITIAL, Credit, Decay, IDLE_TICKS, RECALL_TICKS, RECALL_TICKS_AGAIN, Reachability, Room,
+};
 use alloc::vec::Vec;
 use proptest::prelude::*;
 
@@ -52,11 +54,28 @@ fn who_began_with_one_credit_gets_more_when_it_sends() {
     assert_eq!(first, ROOM.usable / 2 + 1);
     assert_eq!(credit.issue(4, ROOM), 0, "its credit would count nowhere");
     assert!(credit.use_one(4));
-    assert_eq!(
-        credit.issue(4, ROOM),
-        2 * u64::from(CREDIT_INITIAL),
-        "its target doubled: it used all it had"
-    );
+    let twice = 2 * u64::from(CREDIT_INITIAL);
+    assert_eq!(credit.issue(4, ROOM), twice, "its target doubled: it used all it had");
+}
+
+#[test]
+fn who_sends_again_without_an_answer_to_its_recall_has_little_time_for_it() {
+    let mut credit = Credit::new(PEERS, MOST);
+    let established = Reachability::Established { may_send: true };
+    credit.open(0, ROOM);
+    let ticks = |credit: &mut Credit| (1..50).find(|_| credit.decay(0, established) == Decay::Lapsed);
+    assert_eq!(ticks(&mut credit), Some(IDLE_TICKS + RECALL_TICKS));
+    assert!(credit.use_one(0));
+    assert_eq!(ticks(&mut credit), Some(1 + RECALL_TICKS_AGAIN), "the first tick sees the SEND");
+}
+
+#[test]
+fn who_used_its_credit_up_before_it_was_connected_gets_more_then() {
+    let mut credit = with_a_busy_sender();
+    for _ in 0..2 * RECALL_TICKS {
+        assert_eq!(credit.decay(0, Reachability::NotYet), Decay::Stays);
+    }
+    assert!(credit.issue(0, ROOM) > 0);
 }
 
 /// What happens to a peer's credit.
@@ -99,6 +118,7 @@ proptest! {
                     let had = credit.outstanding(peer);
                     let used = (0..count).filter(|_| credit.use_one(peer)).count() as u64;
                     prop_assert_eq!(used, had.min(count.into()));
+                    credit.end_recall_if_used_up(peer);
                 }
                 Step::Issue if *open => {
                     let (had, issued) = (credit.outstanding(peer), credit.issue(peer, room));
@@ -125,6 +145,10 @@ proptest! {
                     }
                 }
                 _ => {}
+            }
+            for (account, _) in credit.accounts.iter().zip(is_open).filter(|(_, is_open)| *is_open) {
+                let is_asked = account.active || account.outstanding() > 0;
+                prop_assert!(is_asked, "nobody would give it credit: {:?}", account);
             }
             let active = || credit.accounts.iter().filter(|account| account.active);
             let new = || active().filter(|account| account.arrived == 0);

@@ -262,8 +262,8 @@ int jet_message_finish(jet_session *session, jet_message *message, uint32_t code
 int jet_session_flush(jet_session *session);
 
 /* For an event loop: call jet_session_prepare_sleep() when receive and every message's next had nothing.
- * JET_OK: wait until the descriptor is readable, then try again. JET_NOTHING: something arrived since the
- * last call, so try now, each message too. */
+ * JET_OK: wait until the descriptor is readable, then try again. JET_NOTHING: something waits, or was read
+ * since the last call, so try now, each message too. One event loop has the session. */
 int jet_session_fd(jet_session *session, int *fd);
 int jet_session_prepare_sleep(jet_session *session);
 

@@ -365,7 +365,7 @@ pub unsafe extern "C" fn jet_session_fd(session: *mut jet_session, fd: *mut c_in
 }
 
 /// Prepares to wait for the session's descriptor. Returns [`Code::Ok`]: wait for the descriptor now; or
-/// [`Code::Nothing`]: poll again.
+/// [`Code::Nothing`]: poll again, each message too.
 #[unsafe(no_mangle)]
 pub extern "C" fn jet_session_prepare_sleep(session: *mut jet_session) -> c_int {
     answer(|| {

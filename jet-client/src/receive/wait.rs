@@ -36,19 +36,22 @@ impl Session {
         self.wait_for_async(|| self.try_receive().transpose()).await?
     }
 
-    /// Prepares to sleep, for an application with an event loop of its own. Gives all released slices back,
-    /// and asks to be woken. Call it after [`Self::try_receive`] and every message's `try_next` had nothing
-    /// more.
+    /// Prepares to sleep, for an application with an event loop of its own. Call it after
+    /// [`Self::try_receive`] and every message's `try_next` had nothing more.
     ///
-    /// `true`: wait until the session's descriptor is readable, then poll. `false`: something arrived since
-    /// the last call, so poll once more, every message too. What one poll reads may be for a message that was
+    /// `true`: all released slices were given back, and something that arrives wakes the application. Wait
+    /// until the session's descriptor is readable, then poll. `false`: something waits, or was read since the
+    /// last call. So poll once more, every message too: what one poll reads may be for a message that was
     /// polled before.
+    ///
+    /// A session has one event loop, and no tasks beside it. Whoever uses the session after `true` calls this
+    /// function again before it sleeps.
     ///
     /// # Errors
     /// [`ReceiveError`], final for the session.
     pub fn prepare_sleep(&self) -> Result<bool, ReceiveError> {
-        // Nobody is rung for what was read already. So nothing may have been read since the application began
-        // to look at each of its messages.
+        // What was read already wakes nobody any more. If nothing was read since the last call, each message
+        // was polled after the last read.
         let read = self.deliveries_read.get();
         let is_all_seen = self.read_before.replace(read) == read;
         Ok(is_all_seen && !self.table.has_ready() && self.prepare_sleep_on_ring()?)
