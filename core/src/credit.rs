@@ -210,10 +210,12 @@ impl Credit {
     /// Opens the account of a sender that connects, and returns its limit. The sender counts as active if it
     /// got more than the one credit of an idle sender.
     pub fn open(&mut self, peer: u32, room: Room) -> u64 {
-        let target = CREDIT_INITIAL.min(self.most);
-        let first = u64::from(target).min(self.left(room)).min(self.newcomers.left(room.usable));
-        let active = first > u64::from(CREDIT_FLOOR);
-        let limit = first.max(u64::from(CREDIT_FLOOR));
+        let left = self.left(room).min(self.newcomers.left(room.usable));
+        let left = u32::try_from(left).unwrap_or(u32::MAX);
+        // Who gets less than others gets more when it sends: as its target grows, like everybody's.
+        let target = CREDIT_INITIAL.min(self.most).min(left).max(CREDIT_FLOOR);
+        let active = target > CREDIT_FLOOR;
+        let limit = u64::from(target);
         let account = Account { limit, target, active, ..Account::default() };
         debug_assert!(!self.accounts[peer as usize].active, "the account was closed");
         *self.account_mut(peer) = account;

@@ -130,7 +130,7 @@ impl<P: GrantPolicy> Admission<P> {
             if passed > 2 * self.limits.reads_max && reads_in_use > self.shares.unproven_reads() {
                 // The others have their turns when a READ ends. Who comes next stays in front.
                 if !self.is_kept_for_one {
-                    self.queues[class].move_behind_others(place);
+                    self.move_behind_others(class, place);
                 }
                 return None;
             }
@@ -146,10 +146,10 @@ impl<P: GrantPolicy> Admission<P> {
             let next =
                 next.filter(|&(message, ..)| !self.is_behind_another(message, messages, time.now_ns, view));
             let Some((message, share, most)) = next else {
-                self.passes_over(class, peer);
+                // Who comes first of its session stays in front ([`Self::move_behind_others`]).
+                passed += u32::from(!self.passes_over(class, peer));
                 self.waits_for = ReadsWaitFor::Room;
                 place = self.queues[class].keep_turn(place);
-                passed += 1;
                 continue;
             };
             let most_bytes = u64::from(most * SLAB_BYTES_U32).min(self.shares.read_bytes_max(peer));

@@ -8,22 +8,36 @@
 //! So a class of the session that is overdue comes before the session's more urgent ones, too.
 
 use super::policy::GrantPolicy;
+use super::turns::Place;
 use super::{Admission, View};
 use crate::messages::Messages;
 
 impl<P: GrantPolicy> Admission<P> {
-    /// Notes that a peer could have nothing read in its turn.
-    pub(super) fn passes_over(&mut self, class: usize, peer: u32) {
+    /// Notes that a peer could have nothing read in its turn. Returns whether it was noted before, and still
+    /// comes first of its session.
+    pub(super) fn passes_over(&mut self, class: usize, peer: u32) -> bool {
         let queue = &self.queues[class];
         if queue.running_of(peer) == 0 || self.shares.reads(peer) > 0 {
             // It is deferred with its session, or waits for its own READs.
-            return;
+            return false;
         }
         let session = queue.session_of(peer);
         let first = self.passed_over(session, class);
         if first.is_none_or(|first| queue.read_ns(peer) < queue.read_ns(first)) {
             self.suspensions[session as usize].pass_over(class, peer);
         }
+        first == Some(peer)
+    }
+
+    /// Moves the peers of a class before a place, which cannot use their turns now, behind the others. Of
+    /// each session, the one that was passed over and comes first stays in front. Otherwise the same few
+    /// peers could be in front each time that there is room, and the others only between these times.
+    #[cold]
+    pub(super) fn move_behind_others(&mut self, class: usize, place: Place) {
+        let suspensions = &self.suspensions;
+        self.queues[class].move_behind_others(place, |peer, session| {
+            suspensions[session as usize].passed_over(class) == Some(peer)
+        });
     }
 
     /// Returns whether the peer's message waits for the one of another peer that was passed over: where

@@ -54,8 +54,22 @@ fn who_began_with_one_credit_gets_more_when_it_sends() {
     assert_eq!(first, ROOM.usable / 2 + 1);
     assert_eq!(credit.issue(4, ROOM), 0, "its credit would count nowhere");
     assert!(credit.use_one(4));
-    let twice = 2 * u64::from(CREDIT_INITIAL);
-    assert_eq!(credit.issue(4, ROOM), twice, "its target doubled: it used all it had");
+    assert_eq!(credit.issue(4, ROOM), 2, "its target doubled: it used all it had");
+}
+
+#[test]
+fn a_crowd_that_sends_one_message_each_leaves_the_others_their_share() {
+    let mut credit = with_a_busy_sender();
+    let crowd = 1..=10;
+    crowd.clone().for_each(|peer| _ = credit.open(peer, ROOM));
+    for peer in crowd {
+        assert!(credit.use_one(peer));
+        if credit.needs_credit(peer) {
+            credit.issue(peer, ROOM);
+        }
+    }
+    assert_eq!(credit.total(), 4 * 7 + 6 * 2, "who began with one credit has two now");
+    assert_eq!(credit.issue(0, ROOM), ROOM.usable / 11);
 }
 
 #[test]

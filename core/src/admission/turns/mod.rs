@@ -293,10 +293,11 @@ impl ClassQueue {
         self.turns.behind(place)
     }
 
-    /// Moves the peers before a place behind all others.
-    #[cold]
-    pub fn move_behind_others(&mut self, place: Place) {
-        self.turns.move_to_end(place);
+    /// Moves the peers before a place behind all others. `stays` says of a peer and its session whether the
+    /// peer stays in front.
+    pub fn move_behind_others(&mut self, place: Place, stays: impl Fn(u32, u32) -> bool) {
+        let peers = &self.peers;
+        self.turns.move_to_end(place, |peer| stays(peer, peers[peer as usize].session));
     }
 
     /// Gives the next turn to a peer, for a fragment. The class has waited since `since_ns` for it.

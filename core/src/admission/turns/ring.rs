@@ -121,15 +121,22 @@ impl Ring {
         self.take(place);
     }
 
-    /// Moves the peers before a place to the end of the list, in their order.
-    pub fn move_to_end(&mut self, place: Place) {
-        if place == Place::FRONT || place.0 == self.tail {
-            return;
+    /// Moves the peers before a place to the end of the list, in their order, but for those that stay.
+    pub fn move_to_end(&mut self, place: Place, stays: impl Fn(u32) -> bool) {
+        let mut at = Place::FRONT;
+        while place != Place::FRONT
+            && let Some(peer) = self.at(at)
+        {
+            if stays(peer) {
+                at = Place(peer);
+            } else {
+                self.take(at);
+                self.push(peer);
+            }
+            if Place(peer) == place {
+                return;
+            }
         }
-        let first = core::mem::replace(&mut self.links[place.0 as usize].next, NONE);
-        let moved = core::mem::replace(&mut self.head, first);
-        self.links[self.tail as usize].next = moved;
-        self.tail = place.0;
     }
 }
 
@@ -153,7 +160,8 @@ mod tests {
         Insert(usize, u32),
         Take(usize),
         Remove(u32),
-        MoveToEnd(usize),
+        /// The peers before so many places, and which peers stay.
+        MoveToEnd(usize, [bool; 6]),
     }
 
     fn op() -> impl Strategy<Value = Op> {
@@ -162,7 +170,7 @@ mod tests {
             2 => (0..7usize, 0..6u32).prop_map(|(place, peer)| Op::Insert(place, peer)),
             2 => (0..7usize).prop_map(Op::Take),
             1 => (0..6u32).prop_map(Op::Remove),
-            1 => (0..7usize).prop_map(Op::MoveToEnd),
+            1 => (0..7usize, any::<[bool; 6]>()).prop_map(|(place, stay)| Op::MoveToEnd(place, stay)),
         ]
     }
 
@@ -200,10 +208,12 @@ mod tests {
                         ring.remove(peer);
                         model.retain(|&other| other != peer);
                     }
-                    Op::MoveToEnd(at) => {
-                        let at = at.min(model.len());
-                        ring.move_to_end(place(&ring, at));
-                        model.rotate_left(at);
+                    Op::MoveToEnd(at, stay) => {
+                        let rest = model.split_off(at.min(model.len()));
+                        ring.move_to_end(place(&ring, model.len()), |peer| stay[peer as usize]);
+                        let (stays, moved): (Vec<u32>, Vec<u32>) =
+                            model.iter().partition(|peer| stay[**peer as usize]);
+                        model = [stays, rest, moved].concat();
                     }
                 }
                 let listed: Vec<u32> =

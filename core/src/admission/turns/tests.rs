@@ -132,10 +132,10 @@ fn who_cannot_use_its_turn_keeps_it_and_those_behind_it_go_on() {
 
 #[test]
 fn those_that_cannot_use_their_turns_go_behind_the_others_where_they_are_many() {
-    let (mut queue, _) = taking_turns(&[0, 0, 0]);
-    let place = queue.keep_turn(queue.keep_turn(Place::FRONT));
-    queue.move_behind_others(place);
-    assert_eq!(next_turns(&mut queue), [2, 0, 1]);
+    let (mut queue, _) = taking_turns(&[0, 5, 0, 0]);
+    let place = (0..3).fold(Place::FRONT, |place, _| queue.keep_turn(place));
+    queue.move_behind_others(place, |peer, session| (peer, session) == (1, 5));
+    assert_eq!(next_turns(&mut queue), [1, 3, 0, 2], "one of them stays");
 }
 
 #[test]
