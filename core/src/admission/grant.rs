@@ -3,7 +3,7 @@
 use super::policy::{GrantPolicy, QueueHead};
 use super::reading::Out;
 use super::reserve::Room;
-use super::shares::{InFlight, Turn};
+use super::shares::{InFlight, Turn, Unproven};
 use super::turns::{ClassQueue, Place};
 use super::{Admission, View};
 use crate::config::CLASSES_MAX;
@@ -41,32 +41,27 @@ impl<P: GrantPolicy> Admission<P> {
         if !self.queues.iter().any(ClassQueue::has_unread) {
             return None;
         }
-        if self.after_slow.is_empty() && self.shares.chosen().is_none() {
-            // Who is sent there in this turn does not return in it.
-            return self.next_in_turn(time, reads_in_use, (messages, pool), view);
-        }
-        self.next_with_returns(time, reads_in_use, (messages, pool), view)
-    }
-
-    /// Decides the next grant where peers wait for READs of slow peers. These return to their turns one by
-    /// one, while there is room.
-    #[cold]
-    fn next_with_returns(
-        &mut self,
-        time: TurnTime,
-        reads_in_use: u32,
-        (messages, pool): (&mut Messages, &mut Pool),
-        view: &impl View,
-    ) -> Option<Grant> {
-        self.choose_for_the_last(time);
+        // Who is sent there in this turn does not return in it.
+        let returns = !self.after_slow.is_empty() || self.shares.chosen().is_some();
         let mut unproven = self.shares.unproven();
-        self.return_after_slow(&mut unproven, time, reads_in_use, pool);
+        if returns {
+            self.begin_returns(&mut unproven, time, reads_in_use, pool);
+        }
         loop {
             let grant = self.next_in_turn(time, reads_in_use, (messages, pool), view);
-            if grant.is_some() || !self.return_after_slow(&mut unproven, time, reads_in_use, pool) {
+            if grant.is_some() || !returns || !self.return_after_slow(&mut unproven, time, reads_in_use, pool)
+            {
                 return grant;
             }
         }
+    }
+
+    /// Begins to decide where peers wait for READs of slow peers. These return to their turns one by one,
+    /// while there is room.
+    #[cold]
+    fn begin_returns(&mut self, unproven: &mut Unproven, time: TurnTime, reads_in_use: u32, pool: &Pool) {
+        self.choose_for_the_last(time);
+        self.return_after_slow(unproven, time, reads_in_use, pool);
     }
 
     #[inline(always)] // on every READ's way
@@ -87,19 +82,31 @@ impl<P: GrantPolicy> Admission<P> {
                 return Some(grant);
             }
             if self.queues[class].has_head(|peer| self.reading.is_out(peer)) {
-                // The policy's class waits for room that only running messages can give back: those of other
-                // classes go on.
-                return (0..self.queues.len()).filter(|&other| other != class).find_map(|other| {
-                    self.admit_all(other, messages, pool, view);
-                    self.turn(other, time, reads_in_use, (messages, pool), view)
-                });
+                return self.next_of_others(class, time, reads_in_use, (messages, pool), view);
             }
             // Every peer of the class went out of turn: another class may go on.
         }
     }
 
+    /// Decides the next grant while the policy's class waits for room that only running messages can give
+    /// back: those of other classes go on.
+    #[inline(never)] // else the code of a turn would be on every READ's way twice
+    fn next_of_others(
+        &mut self,
+        class: usize,
+        time: TurnTime,
+        reads_in_use: u32,
+        (messages, pool): (&mut Messages, &mut Pool),
+        view: &impl View,
+    ) -> Option<Grant> {
+        (0..self.queues.len()).filter(|&other| other != class).find_map(|other| {
+            self.admit_all(other, messages, pool, view);
+            self.turn(other, time, reads_in_use, (messages, pool), view)
+        })
+    }
+
     /// Returns the classes that have something to read, and since when each of them was granted nothing.
-    #[inline]
+    #[inline(always)] // on every READ's way
     fn queue_heads(&mut self) -> [Option<QueueHead>; CLASSES_MAX] {
         let mut heads = [None; CLASSES_MAX];
         for (class, queue) in (0u8..).zip(self.queues.iter_mut()) {
@@ -153,8 +160,9 @@ impl<P: GrantPolicy> Admission<P> {
                 continue;
             };
             let most_bytes = u64::from(most * SLAB_BYTES_U32).min(self.shares.read_bytes_max(peer));
-            let mut bytes =
-                self.fragment_of(message, messages).min(u32::try_from(most_bytes).unwrap_or(u32::MAX));
+            let fragment_bytes =
+                if message == first { first_bytes } else { self.fragment_of(message, messages) };
+            let mut bytes = fragment_bytes.min(u32::try_from(most_bytes).unwrap_or(u32::MAX));
             match self.shares.turn(peer, u64::from(bytes), time.stall_free_ns, in_flight) {
                 Turn::Now if !self.is_kept_for_one => {}
                 Turn::Part(most_bytes) if !self.is_kept_for_one => {
@@ -190,7 +198,8 @@ impl<P: GrantPolicy> Admission<P> {
                 }
                 continue;
             }
-            if !messages.transfer(message).in_memory {
+            // Until something has arrived, nothing of it changes.
+            if messages[message].arrived > 0 && !messages.transfer(message).in_memory {
                 let footprint = self.next_footprint(message, messages);
                 self.set_footprint(message, footprint, messages);
             }

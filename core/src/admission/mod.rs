@@ -146,7 +146,7 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Admits the class's messages, as many as may be read side by side.
-    #[inline]
+    #[inline(always)] // on every READ's way, and mostly nothing waits
     fn admit_all(&mut self, class: usize, messages: &mut Messages, pool: &Pool, view: &impl View) {
         while self.queues[class].waiting() > 0 && self.admit(class, messages, pool, view) {}
     }
@@ -200,16 +200,21 @@ impl<P: GrantPolicy> Admission<P> {
         self.reading.begin(peer, class, is_long, (footprint_bytes, in_pool_bytes));
         self.queues[class].push_running(message, messages);
         self.count_running(messages[message].session, class);
-        self.offer(class, peer);
+        self.offer_one_with_messages(class, peer);
     }
 
     /// Lists a peer among those that take turns in a class, or among those that wait for READs of slow peers,
     /// as far as it has messages of the class.
-    #[inline]
+    #[inline(always)] // mostly there is none: the test is on each READ's way several times
     fn offer(&mut self, class: usize, peer: u32) {
-        if !self.queues[class].has_messages_of(peer) {
-            return;
+        if self.queues[class].has_messages_of(peer) {
+            self.offer_one_with_messages(class, peer);
         }
+    }
+
+    /// Lists a peer as [`Self::offer`] does. The peer has messages of the class.
+    #[inline]
+    fn offer_one_with_messages(&mut self, class: usize, peer: u32) {
         match self.reading.out(peer) {
             None => self.queues[class].offer(peer, self.reading.is_new(peer, class)),
             Some(Out::Own) => {}

@@ -201,7 +201,7 @@ impl<P: GrantPolicy> Admission<P> {
             *of_class.waiting_of(self.reading.is_out(peer)) += 1;
             self.queues[class].wait_from(now_ns);
             self.queues[class].push_waiting(message, messages);
-            self.offer(class, peer);
+            self.offer_one_with_messages(class, peer);
         }
     }
 

@@ -189,6 +189,9 @@ pub(crate) struct Messages {
     records: Box<[Message]>,
     transfers: Box<[Transfer]>,
     free: Vec<u32>,
+    /// Records that were ever used: the first so many. The last one used is used first, so they are as many
+    /// as were ever in use at once.
+    ever_used: u32,
     user_headers: Box<[[u8; USER_HEADER_MAX]]>,
 }
 
@@ -198,6 +201,7 @@ impl Messages {
             records: vec![EMPTY; capacity as usize].into_boxed_slice(),
             transfers: vec![Transfer::default(); capacity as usize].into_boxed_slice(),
             free: (0..capacity).rev().collect(),
+            ever_used: 0,
             user_headers: vec![[0; USER_HEADER_MAX]; capacity as usize].into_boxed_slice(),
         }
     }
@@ -212,7 +216,7 @@ impl Messages {
 
     /// Takes an empty record for a large message; `None` if there is none left.
     pub fn add(&mut self) -> Option<u32> {
-        let index = self.free.pop()?;
+        let index = self.take_free()?;
         self.records[index as usize] = EMPTY;
         Some(index)
     }
@@ -220,8 +224,15 @@ impl Messages {
     /// Takes a record for a small message and fills it; `None` if there is none left.
     #[inline]
     pub fn add_small(&mut self, small: &Small) -> Option<u32> {
-        let index = self.free.pop()?;
+        let index = self.take_free()?;
         self.records[index as usize].begin_small(small);
+        Some(index)
+    }
+
+    #[inline]
+    fn take_free(&mut self) -> Option<u32> {
+        let index = self.free.pop()?;
+        self.ever_used = self.ever_used.max(index + 1);
         Some(index)
     }
 
@@ -278,8 +289,9 @@ impl Messages {
         (&self.user_headers[index as usize], used)
     }
 
+    /// Returns the indices of all records that were ever used.
     pub fn indices(&self) -> core::ops::Range<u32> {
-        0..u32::try_from(self.records.len()).unwrap_or(NONE)
+        0..self.ever_used
     }
 }
 

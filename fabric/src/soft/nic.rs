@@ -43,7 +43,7 @@ pub struct SoftNic {
     worked: bool,
     /// Whether the next poll checks the epoll first, since the user may have slept.
     check_first: bool,
-    /// Whether `poll` ran since the last `poll_event`. If not, `poll_event` makes the NIC work itself.
+    /// Whether the NIC has worked for the events that are taken next: in `poll`, or for the first of them.
     polled: bool,
 }
 
@@ -334,11 +334,14 @@ impl Nic for SoftNic {
     }
 
     fn poll_event(&mut self, now_ns: u64) -> Option<Event> {
-        if !std::mem::take(&mut self.polled) {
+        if !self.polled {
             self.progress(now_ns);
-            self.polled = false;
         }
-        self.tables.poll_event()
+        let event = self.tables.poll_event();
+        // The NIC makes progress once for all events that a caller takes in a row. Otherwise the events of a
+        // crowd that leaves would have the caller end one connection after another.
+        self.polled = event.is_some();
+        event
     }
 
     fn wait_fd(&self) -> BorrowedFd<'_> {

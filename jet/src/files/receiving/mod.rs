@@ -249,7 +249,8 @@ impl Receiving {
                 std::hint::spin_loop();
                 continue;
             }
-            polls = 0;
+            // Where the session is not ready to sleep, one more round tells whether something waits.
+            polls = POLLS_BEFORE_SLEEP - 1;
             self.parts.close_unused();
             tell(self);
             let now = Instant::now();

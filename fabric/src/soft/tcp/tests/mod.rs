@@ -3,6 +3,7 @@
 //! Peers that break the protocol are in [`hostile`], those that say nothing in [`strangers`], deadlines in
 //! [`deadlines`] and [`read_timeout`]. What every transport must do is in the conformance suite.
 
+use super::TURNS_PER_POLL;
 use super::frame::{FRAME_BYTES, Fault, Frame, READ_PIECE_MAX, SEND_BYTES_MAX};
 use crate::address::Address;
 use crate::memory::SharedMemory;
@@ -439,3 +440,18 @@ pub(in crate::soft) mod lost_memory;
 mod one_sge;
 mod read_timeout;
 mod strangers;
+
+#[test]
+fn a_crowd_that_leaves_at_once_is_ended_a_few_in_each_turn() {
+    let (mut server, address) = listening(SoftOptions::default());
+    let crowd: Vec<TcpStream> = (0..100).map(|_| raw_connected(&mut server, &address).0).collect();
+    drop(crowd);
+    let (mut before, mut most) = (0, 0);
+    until(&mut [&mut server], "all ended", |ends| {
+        let ended = ends[0].events.len();
+        most = most.max(ended - before);
+        before = ended;
+        ended == 100
+    });
+    assert!(most <= TURNS_PER_POLL, "{most} in one turn");
+}
