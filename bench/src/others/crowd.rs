@@ -57,12 +57,29 @@ impl Crowd {
     /// An error of the rig or the system, or that the daemon refused a connection.
     pub fn start(rig: &Rig, app: &str, count: usize, how: How) -> Result<Self, Box<dyn Error>> {
         let Address::Tcp(to) = rig.address_over("tcp")? else { return Err("not a tcp: address".into()) };
+        let mut crowd = Self::begin(&to, app, count, how)?;
+        crowd.wait_until_done()?;
+        Ok(crowd)
+    }
+
+    /// Starts a crowd at a host:port, and does not wait.
+    ///
+    /// # Errors
+    /// An error of the system.
+    pub fn begin(to: &str, app: &str, count: usize, how: How) -> Result<Self, Box<dyn Error>> {
         let how = clap::ValueEnum::to_possible_value(&how).expect("no value is skipped");
         let mut command = rig::role("crowd")?;
-        command.args(["--to", &to, "--app", app, "--how", how.get_name()]).arg(format!("--count={count}"));
-        let mut process = OrderedProcess::start(command)?;
-        let Nothing {} = process.hear()?;
-        Ok(Self(process))
+        command.args(["--to", to, "--app", app, "--how", how.get_name()]).arg(format!("--count={count}"));
+        Ok(Self(OrderedProcess::start(command)?))
+    }
+
+    /// Waits until every connection has done what it does.
+    ///
+    /// # Errors
+    /// An error of the system, or that a connection was refused.
+    pub fn wait_until_done(&mut self) -> io::Result<()> {
+        let Nothing {} = self.0.hear()?;
+        Ok(())
     }
 
     /// Kills the process (SIGKILL), and does not wait until it has ended.

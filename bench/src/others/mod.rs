@@ -29,6 +29,7 @@ mod classes;
 pub mod crowd;
 mod frames;
 mod good_sender;
+mod own_reactor;
 mod process;
 pub mod proxy;
 mod slow;
