@@ -1,5 +1,5 @@
-//! The loss of a crowd at a reactor in this process, whose turns are timed by the thread's processor time: what
-//! the reactor itself does in its longest turn, whatever else has the core meanwhile.
+//! The loss of a crowd at a reactor in this process. Its turns are timed by the thread's processor time: so a
+//! row is what the reactor itself does in its longest turn, whatever else has the core meanwhile.
 //!
 //! Processor time includes what the kernel does for the reactor, as closing its sockets. It does not include
 //! the end of the crowd's process.
