@@ -10,6 +10,8 @@ use jet_wire::message::hello::{Hello, Refusal};
 
 /// The most completions taken by one poll.
 const COMPLETIONS: usize = 64;
+/// The most connection events taken in one turn: others' messages go on while a crowd comes or leaves.
+const EVENTS: usize = 16;
 /// The most release entries of one session taken in one turn.
 const RELEASES: usize = 128;
 
@@ -92,7 +94,8 @@ impl<N: Nic, A: Application> Driver<N, A> {
         }
         let mut worked = count > 0;
         // A connection's end must be handled after its last completion was polled.
-        while let Some(event) = self.handler.nic.poll_event(now_ns) {
+        for _ in 0..EVENTS {
+            let Some(event) = self.handler.nic.poll_event(now_ns) else { break };
             self.connection(now_ns, event);
             worked = true;
         }

@@ -82,6 +82,15 @@ impl Crowd {
         Ok(())
     }
 
+    /// Kills the process, and waits until it has ended: the kernel has closed its connections.
+    ///
+    /// # Errors
+    /// An error of the system.
+    pub fn end(mut self) -> io::Result<()> {
+        self.kill()?;
+        self.0.child.wait().map(drop)
+    }
+
     /// Kills the process (SIGKILL), and does not wait until it has ended.
     ///
     /// # Errors

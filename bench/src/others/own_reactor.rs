@@ -27,6 +27,9 @@ use std::time::{Duration, Instant};
 /// Name of the application that the crowd sends to. It reads nothing.
 const APPLICATION: &str = "crowd";
 
+/// Least span in which the longest turn is looked for.
+const SPAN: Duration = Duration::from_millis(300);
+
 /// An application that is never woken, because nothing is delivered to it.
 struct Idle;
 
@@ -133,10 +136,12 @@ pub(super) fn rows(
             reactor.until(|_| done.is_finished())?;
             done.join().expect("it does not panic").map_err(Box::<dyn Error>::from)
         })?;
-        let until = Instant::now() + Duration::from_millis(300);
+        let until = Instant::now() + SPAN;
         stays_ms.push(milliseconds(reactor.until(|_| Instant::now() > until)?));
-        crowd.kill()?;
-        lost_ms.push(milliseconds(reactor.until(|reactor| reactor.peers() == 0)?));
+        // All of them are lost before the reactor's next turn.
+        crowd.end()?;
+        let until = Instant::now() + SPAN;
+        lost_ms.push(milliseconds(reactor.until(|reactor| Instant::now() > until && reactor.peers() == 0)?));
     }
     part.timed(
         "a reactor's longest turn, processor time, while 1000 peers stay",

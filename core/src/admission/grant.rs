@@ -129,6 +129,8 @@ impl<P: GrantPolicy> Admission<P> {
         let wanted = self.reserve_slabs().max(self.room_left_by_most(pool));
         let mut room = pool.read_room(wanted, view.srq_needed());
         let in_flight = InFlight { reads: reads_in_use, bytes: self.in_flight_bytes };
+        // Those that could not use their turns. Who comes first of its session stays in front and does not
+        // count, so admission looks at one of each session more.
         let mut passed = 0;
         // Those before it cannot use their turns now, and keep them.
         let mut place = Place::FRONT;
@@ -153,8 +155,8 @@ impl<P: GrantPolicy> Admission<P> {
             let next =
                 next.filter(|&(message, ..)| !self.is_behind_another(message, messages, time.now_ns, view));
             let Some((message, share, most)) = next else {
-                // Who comes first of its session stays in front ([`Self::move_behind_others`]).
-                passed += u32::from(!self.passes_over(class, peer));
+                passed += u32::from(!self.comes_first(class, peer));
+                self.passes_over(class, peer);
                 self.waits_for = ReadsWaitFor::Room;
                 place = self.queues[class].keep_turn(place);
                 continue;
@@ -180,7 +182,7 @@ impl<P: GrantPolicy> Admission<P> {
                     self.is_kept_for_one |= turn == Turn::Next;
                     self.waits_for = ReadsWaitFor::Window;
                     place = self.queues[class].keep_turn(place);
-                    passed += 1;
+                    passed += u32::from(!self.comes_first(class, peer));
                     continue;
                 }
             }
@@ -191,7 +193,7 @@ impl<P: GrantPolicy> Admission<P> {
             if room_left < slabs && (room_left == 0 || reads_in_use > self.shares.unproven_reads()) {
                 self.waits_for = ReadsWaitFor::Room;
                 place = self.queues[class].keep_turn(place);
-                passed += 1;
+                passed += u32::from(!self.comes_first(class, peer));
                 if share == Share::Read {
                     // What there is waits until it is enough, and is not for shorter fragments of others.
                     room = 0;

@@ -13,20 +13,24 @@ use super::{Admission, View};
 use crate::messages::Messages;
 
 impl<P: GrantPolicy> Admission<P> {
-    /// Notes that a peer could have nothing read in its turn. Returns whether it was noted before, and still
-    /// comes first of its session.
-    pub(super) fn passes_over(&mut self, class: usize, peer: u32) -> bool {
+    /// Returns whether the peer was passed over and comes first of its session.
+    pub(super) fn comes_first(&self, class: usize, peer: u32) -> bool {
+        let session = self.queues[class].session_of(peer);
+        self.suspensions[session as usize].passed_over(class) == Some(peer)
+    }
+
+    /// Notes that a peer could have nothing read in its turn.
+    pub(super) fn passes_over(&mut self, class: usize, peer: u32) {
         let queue = &self.queues[class];
         if queue.running_of(peer) == 0 || self.shares.reads(peer) > 0 {
             // It is deferred with its session, or waits for its own READs.
-            return false;
+            return;
         }
         let session = queue.session_of(peer);
         let first = self.passed_over(session, class);
         if first.is_none_or(|first| queue.read_ns(peer) < queue.read_ns(first)) {
             self.suspensions[session as usize].pass_over(class, peer);
         }
-        first == Some(peer)
     }
 
     /// Moves the peers of a class before a place, which cannot use their turns now, behind the others. Of

@@ -43,7 +43,8 @@ pub struct SoftNic {
     worked: bool,
     /// Whether the next poll checks the epoll first, since the user may have slept.
     check_first: bool,
-    /// Whether the NIC has worked for the events that are taken next: in `poll`, or for the first of them.
+    /// Whether the NIC has worked for the events that are taken next: in `poll`, or for the first of them. It
+    /// ends when there is no event.
     polled: bool,
 }
 

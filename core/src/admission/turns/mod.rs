@@ -3,7 +3,8 @@
 //!
 //! A peer that cannot use its turn now keeps it, and those behind it go on. If it lost its turn instead, the
 //! turns would come round with each event, and somebody could be passed over each time that there is room for
-//! it. Only where very many cannot use theirs, they go behind the others.
+//! it. Only where very many cannot use theirs, they go behind the others, but for one of each session
+//! ([`super::passed_over`]).
 
 mod ring;
 

@@ -123,10 +123,13 @@ impl Ring {
 
     /// Moves the peers before a place to the end of the list, in their order, but for those that stay.
     pub fn move_to_end(&mut self, place: Place, stays: impl Fn(u32) -> bool) {
+        if place == Place::FRONT {
+            return;
+        }
         let mut at = Place::FRONT;
-        while place != Place::FRONT
-            && let Some(peer) = self.at(at)
-        {
+        // Each peer once at most.
+        for _ in 0..self.len {
+            let Some(peer) = self.at(at) else { return };
             if stays(peer) {
                 at = Place(peer);
             } else {

@@ -21,6 +21,9 @@ use std::time::Duration;
 const POSTS_PER_ROUND: usize = 256;
 /// Completions taken in one call.
 const BATCH: usize = 64;
+/// The most events carried in one round. While they are, nothing else is, and the NIC may end some
+/// connections more for each.
+const EVENTS: usize = 4;
 /// Shortest time for which the thread polls without finding work before it sleeps, if `spin_max` allows it.
 const SPIN_MIN: Duration = Duration::from_micros(2);
 /// Rounds without work after which the thread yields its core once.
@@ -359,9 +362,11 @@ impl<N: Nic> NicThread<N> {
 
     fn carry_events(&mut self) -> bool {
         let mut any = false;
-        while !self.shared.events.is_full()
-            && let Some(event) = self.nic.poll_event(self.work.clock.now_ns())
-        {
+        for _ in 0..EVENTS {
+            if self.shared.events.is_full() {
+                break;
+            }
+            let Some(event) = self.nic.poll_event(self.work.clock.now_ns()) else { break };
             any = true;
             if let Event::Disconnected { .. } = event {
                 // All the QP's work completed before this event, so its completions are shown first.

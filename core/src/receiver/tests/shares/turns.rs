@@ -487,6 +487,22 @@ fn however_many_senders_wait_for_their_application_all_are_read_in_turn() {
     }
 }
 
+#[test]
+fn however_many_applications_wait_for_their_messages_all_are_read_in_turn() {
+    // Of each one stays in front, and they are more than admission looks at beside these.
+    let config = Config { reads_max: 2, peers_max: 32, messages_max: 512, srq_slabs: 64, ..one_at_a_time() };
+    let config = Config { sessions_max: 8, ..config };
+    for (room_slabs, at_a_time) in [24, 34].into_iter().flat_map(|room| (1..=4).map(move |n| (room, n))) {
+        let mut bench = Bench::new(Config { pool_slabs: 64 + room_slabs, ..config });
+        let names: Vec<_> = (0..8).map(|app| alloc::format!("app-{app}")).collect();
+        let apps: Vec<SessionId> = names.iter().map(|app| bench.open(app)).collect();
+        let peers: Vec<PeerId> = names.iter().flat_map(|app| [app; 3]).map(|app| bench.join(app)).collect();
+        let got = bench.reads_side_by_side(&peers, &apps, (at_a_time, 480));
+        let case = alloc::format!("{got:?} READs, {room_slabs} slabs, {at_a_time} messages at a time");
+        assert!(got.iter().all(|got| (12..=30).contains(got)), "{case}");
+    }
+}
+
 /// Returns the longest waits of five senders, in READs of others, where there is room for so many slabs of
 /// READs. The first three senders are of one application, of classes 0, 2 and 3. The others are another
 /// application's, of class 3, with messages of one READ each.
