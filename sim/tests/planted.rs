@@ -7,7 +7,7 @@ use jet_wire::planted::{Planted, plant};
 use std::panic;
 
 /// Seeds that are searched for each bug.
-const SEEDS: u64 = 400;
+const SEEDS: u64 = 800;
 
 /// The checkers of the promise that a bug breaks. `liveness` and `wake-up` only where what is lost holds
 /// somebody up for ever, and `panic` only where the receiver itself is to notice.
