@@ -15,6 +15,12 @@ pub fn own() -> Duration {
     Duration::try_from(time).expect("no clock of a process is negative")
 }
 
+/// Returns the processor time that this thread has used so far.
+pub fn own_thread() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).expect("no clock of a thread is negative")
+}
+
 /// Returns the process id, in this pid namespace, of the daemon at the other end of a control connection.
 ///
 /// # Errors

@@ -6,6 +6,7 @@
 
 use super::crowd::{Crowd, How};
 use super::{LIMIT, PartRows, Plan, milliseconds};
+use crate::processor_time;
 use crate::report::Bound;
 use jet_core::{Config, Receiver, SessionEnd, Standstill};
 use jet_fabric::Address;
@@ -18,7 +19,6 @@ use jet_wire::SLAB_BYTES;
 use jet_wire::message::HEADER_BYTES;
 use jet_wire::message::hello::AppName;
 use jet_wire::segment::{SegmentLayout, SegmentShape, daemon_end};
-use rustix::time::{ClockId, clock_gettime};
 use std::error::Error;
 use std::sync::Arc;
 use std::thread;
@@ -47,7 +47,6 @@ struct Reactor {
     /// The host:port at which the NIC listens.
     address: String,
     began: Instant,
-    longest_turn: Duration,
 }
 
 impl Reactor {
@@ -91,33 +90,28 @@ impl Reactor {
             application: Idle,
         };
         driver.open(session).map_err(|_| "the receiver has no place for a session")?;
-        Ok(Self { driver, address, began: Instant::now(), longest_turn: Duration::ZERO })
+        Ok(Self { driver, address, began: Instant::now() })
     }
 
     /// Makes turns until the condition holds. Returns the longest turn among them.
     fn until(&mut self, mut is_so: impl FnMut(&mut Self) -> bool) -> Result<Duration, Box<dyn Error>> {
-        self.longest_turn = Duration::ZERO;
+        let mut longest = Duration::ZERO;
         let deadline = Instant::now() + LIMIT;
         while !is_so(self) {
             if Instant::now() > deadline {
                 return Err("the crowd neither comes nor goes".into());
             }
             let now_ns = u64::try_from(self.began.elapsed().as_nanos())?;
-            let before = own_time();
+            let before = processor_time::own_thread();
             self.driver.turn(now_ns, |_| false);
-            self.longest_turn = self.longest_turn.max(own_time().saturating_sub(before));
+            longest = longest.max(processor_time::own_thread().saturating_sub(before));
         }
-        Ok(self.longest_turn)
+        Ok(longest)
     }
 
     fn peers(&self) -> u32 {
         self.driver.receiver().stats().peers
     }
-}
-
-/// Returns the processor time of this thread.
-fn own_time() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("no clock of a thread is negative")
 }
 
 /// Adds the rows: the longest turn while a crowd of `peers` senders stays, and while it is lost.

@@ -433,14 +433,6 @@ fn a_sleeper_is_woken_for_everything() {
     });
 }
 
-mod deadlines;
-mod depth;
-mod hostile;
-pub(in crate::soft) mod lost_memory;
-mod one_sge;
-mod read_timeout;
-mod strangers;
-
 #[test]
 fn a_crowd_that_leaves_at_once_is_ended_a_few_in_each_turn() {
     let (mut server, address) = listening(SoftOptions::default());
@@ -455,3 +447,11 @@ fn a_crowd_that_leaves_at_once_is_ended_a_few_in_each_turn() {
     });
     assert!(most <= TURNS_PER_POLL, "{most} in one turn");
 }
+
+mod deadlines;
+mod depth;
+mod hostile;
+pub(in crate::soft) mod lost_memory;
+mod one_sge;
+mod read_timeout;
+mod strangers;
