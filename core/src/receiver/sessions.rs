@@ -145,8 +145,8 @@ impl<P: GrantPolicy> Receiver<P> {
         while let Some(message) = self.delivery.pop_backlog(index, &mut self.messages) {
             self.drop_backlogged(message);
         }
-        // One pass takes about 1 ns for each record that was ever used. A list of each session's records would
-        // be shorter to walk, but every small message would have to enter and leave it.
+        // One pass takes about 1 ns for each record that was ever used. A list of each session's records
+        // would be shorter to walk, but every small message would have to enter and leave it.
         for message in self.messages.indices() {
             let record = &self.messages[message];
             if record.state == MessageState::Free || record.session != index {
