@@ -6,7 +6,8 @@
 //! - `silent`: beside 384 connections that say nothing, a new sender's connecting;
 //! - `classes`: beside a message of 1 GiB of the least urgent class behind a slow link, messages of the most
 //!   urgent class;
-//! - `loss`: while 1000 peers are lost at once, a fast sender's small messages.
+//! - `loss`: while 1000 peers are lost at once, a fast sender's small messages;
+//! - `sparse`: beside senders over `shm:` whose memory is holes, the daemon's own memory.
 //!
 //! The good and the bad peers send to different applications. Everything is a process of its own: the daemon,
 //! both applications, the bad sender, its proxy, a crowd of connections. The good sender is in the
@@ -33,6 +34,7 @@ mod own_reactor;
 mod process;
 pub mod proxy;
 mod slow;
+mod sparse;
 mod stage;
 mod strangers;
 
@@ -65,6 +67,8 @@ pub enum Part {
     Classes,
     /// While 1000 peers are lost
     Loss,
+    /// The daemon's memory beside senders whose memory is holes
+    Sparse,
 }
 
 /// Parts of the benchmark to run, and their settings.
@@ -136,6 +140,7 @@ pub fn run(run_size: RunSize, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
             Part::Silent => strangers::silent(&plan, &mut rows)?,
             Part::Classes => classes::run(&plan, &mut rows)?,
             Part::Loss => strangers::loss(&plan, &mut rows)?,
+            Part::Sparse => sparse::run(&plan, &mut rows)?,
         }
     }
     Ok(rows)

@@ -36,7 +36,7 @@ use crossing::{
     Control, MoreSges, Post, RawCompletion, RawSge, Reply, SGES_IN_FIRST, SGES_PER_CELL, SendBuffers, Shared,
     post_kind,
 };
-use nic_thread::{Carried, NicThread, sleeping_place};
+use nic_thread::{Carried, NicThread, sleeping_place, start};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -142,7 +142,14 @@ impl Threaded {
     /// # Panics
     /// Where an option that counts something is 0 (`spin_max` may be).
     pub fn new<N: Nic + 'static>(nic: N, options: &ThreadedOptions) -> io::Result<Self> {
-        let &ThreadedOptions { cpu, spin_max, sends_max, send_buffers, events_max } = options;
+        let (mut front, nic_thread) = Self::halves(nic, options)?;
+        front.thread = Some(start(nic_thread, options.cpu)?);
+        Ok(front)
+    }
+
+    /// Makes a front without a thread, and what its thread runs.
+    fn halves<N: Nic>(nic: N, options: &ThreadedOptions) -> io::Result<(Self, NicThread<N>)> {
+        let &ThreadedOptions { spin_max, sends_max, send_buffers, events_max, .. } = options;
         assert!(
             sends_max > 0 && send_buffers > 0 && events_max > 0,
             "every queue needs a place: {options:?}"
@@ -178,7 +185,7 @@ impl Threaded {
             work: carried,
         };
         let vacant = QpEntry::new(0, QpState::Vacant);
-        Ok(Self {
+        let front = Self {
             limits,
             sends_max,
             posts,
@@ -201,8 +208,9 @@ impl Threaded {
             regions: Vec::new(),
             unflushed: false,
             armed: false,
-            thread: Some(start(nic_thread, cpu)?),
-        })
+            thread: None,
+        };
+        Ok((front, nic_thread))
     }
 
     /// Passes a slow call to the thread, and waits for its answer.
@@ -317,32 +325,6 @@ fn post_cells(limits: &Limits, send_buffers: u32) -> u32 {
     let reads = limits.reads_max.saturating_mul(u32::try_from(read_cells).unwrap_or(u32::MAX));
     let all = limits.srq_entries_max.saturating_add(reads).saturating_add(send_buffers).saturating_add(64);
     all.min(1 << 20).next_power_of_two()
-}
-
-fn start<N: Nic + 'static>(nic_thread: NicThread<N>, cpu: Option<usize>) -> io::Result<JoinHandle<()>> {
-    let (ready, started) = sync_channel(1);
-    let thread = std::thread::Builder::new().name("jet-nic".to_owned()).spawn(move || {
-        let pinned = cpu.map_or(Ok(()), pin_to);
-        let pinned_well = pinned.is_ok();
-        // The front waits for this one message.
-        let _ = ready.send(pinned);
-        if pinned_well {
-            nic_thread.run();
-        }
-    })?;
-    started.recv().unwrap_or_else(|_| Err(io::Error::other("the NIC thread ended at once")))?;
-    Ok(thread)
-}
-
-fn pin_to(cpu: usize) -> io::Result<()> {
-    if cpu >= rustix::thread::CpuSet::MAX_CPU {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("there is no core {cpu} to pin to")));
-    }
-    let mut cpus = rustix::thread::CpuSet::new();
-    cpus.set(cpu);
-    rustix::thread::sched_setaffinity(None, &cpus).map_err(|error| {
-        io::Error::new(error.kind(), format!("cannot pin the NIC thread to core {cpu}: {error}"))
-    })
 }
 
 impl Nic for Threaded {

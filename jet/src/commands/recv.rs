@@ -270,7 +270,8 @@ impl Notices {
             tracing::warn!("rejected: {complaint}");
         }
         if more > 0 {
-            tracing::warn!("rejected: {more} more messages");
+            let all = receiving.received().rejected;
+            tracing::warn!("rejected: {more} more messages, {all} in all");
         }
     }
 }

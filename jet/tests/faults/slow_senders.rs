@@ -5,13 +5,19 @@ use crate::children::Role;
 use crate::raw_peer::{REQUEST, RawPeer, hello};
 use crate::rig::{Rig, nic_threads, random_for};
 use crate::traffic::Traffic;
+use jet::files::receiving::ReceiveReport;
+use jet::files::sending::SendReport;
 use jet_client::send::AckStatus;
 use jet_control::status::{PeerStatus, Status};
 use jet_fabric::Address;
+use jet_test_support::folder::Folder;
+use jet_test_support::random::Random;
 use jet_test_support::waiting::WAIT_LIMIT;
 use jet_wire::message::{RequestFields, RequestHeader};
+use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -23,6 +29,8 @@ const REQUEST_BYTES: usize = 4 << 20;
 const MESSAGES: usize = 60;
 const AT_ONCE: usize = 4;
 const MESSAGE_BYTES: usize = 300_000;
+/// Length of the file that a program sends: pieces of many slabs, and an end that is none.
+const FILE_BYTES: usize = 3_000_001;
 /// Time between two bytes of a sender that trickles.
 const BETWEEN_BYTES: Duration = Duration::from_millis(5);
 
@@ -231,6 +239,27 @@ fn is_open(mut stream: &TcpStream) -> bool {
     }
 }
 
+/// Sends a file with `jet send` to a `jet recv` of its own, and compares what came.
+fn send_file(rig: &Rig, to: &Address, random: &mut Random) {
+    let folder = Folder::new();
+    let (file, out) = (folder.join("file"), folder.join("out"));
+    let bytes: Vec<u8> = std::iter::repeat_with(|| random.below(256) as u8).take(FILE_BYTES).collect();
+    fs::write(&file, &bytes).expect("a file");
+    let jet = || Command::new(env!("CARGO_BIN_EXE_jet"));
+    let (mut recv, mut send) = (jet(), jet());
+    recv.args(["recv", "--app", "files", "--once", "--json", "--out"]).arg(&out);
+    recv.arg("--control-socket").arg(rig.control());
+    let recv = folder.start("recv", recv);
+    rig.wait_status("the receiver", |status| status.session("files").is_some());
+    send.args(["send", "--app", "files", "--json", "--to", &to.to_string()]).arg(&file);
+    folder.start("send", send).succeed::<SendReport>();
+    recv.succeed::<ReceiveReport>();
+    assert!(
+        fs::read(out.join("file")).is_ok_and(|came| came == bytes),
+        "{to}: the file is not what was sent"
+    );
+}
+
 #[test]
 fn half_sent_sends_hold_up_nobodys_small_messages() {
     // The smallest device takes so many connections.
@@ -249,6 +278,10 @@ fn half_sent_sends_hold_up_nobodys_small_messages() {
         rig.wait_status("all of them", |status| status.peer_count == HALF_SENT + 2);
         for traffic in &mut good {
             (0..5).for_each(|_| traffic.round());
+        }
+        // The program, too, which once waited without an end and in silence.
+        for address in rig.addresses() {
+            send_file(&rig, &address, &mut random);
         }
         assert!(strangers.iter().all(is_open), "they were there all the time");
         drop((strangers, good));

@@ -3,9 +3,10 @@
 use crate::host::Host;
 use jet::files::receiving::ReceiveReport;
 use jet::files::sending::SendReport;
+use jet_client::send::{AckStatus, Sender, SenderOptions};
 use jet_control::status::Checksums;
 use jet_test_support::tree::{assert_same, large_tree};
-use jet_test_support::waiting::until;
+use jet_test_support::waiting::{WAIT_LIMIT, until};
 use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -184,4 +185,32 @@ fn checksums_that_the_next_daemon_checks_none_of_are_told_and_counted() {
     assert_same(&tree, &out.join("tree"));
     recv.stop::<ReceiveReport>();
     drop(next);
+}
+
+#[test]
+fn messages_that_are_rejected_again_and_again_are_told_in_few_lines_and_counted() {
+    const MESSAGES: u64 = 2000;
+    let host = Host::on_shm();
+    let mut daemon = host.daemon();
+    let recv = host.recv(&host.path("out"), &[]);
+    let address = host.address().parse().expect("an address");
+    let mut sender = Sender::connect(SenderOptions::new(address, "store")).expect("let in");
+    for tag in 0..MESSAGES {
+        sender.send_small(tag, &[], b"no part of a file").expect("there is room for one");
+        let end = sender.wait(Some(WAIT_LIMIT)).expect("the daemon lives").expect("it ends");
+        assert!(matches!(end.status, AckStatus::Rejected(_)), "{:?}", end.status);
+    }
+    drop(sender);
+    recv.signal(Signal::TERM);
+    until("the receiver's end", || (!recv.is_running()).then_some(()));
+    let said = recv.stderr_text();
+    // Eight of each kind in 10 s, and 32 of all kinds where another thread uses the counts just then.
+    let lines = said.lines().filter(|line| line.contains("rejected: ")).count();
+    assert!((1..=2 * 8 + 32).contains(&lines), "{lines} lines: {said}");
+    assert!(said.contains(" more messages, "), "{said}");
+    assert_eq!(recv.printed::<ReceiveReport>().received.rejected, MESSAGES);
+    // The daemon says nothing of it: the messages are between the sender and its application.
+    daemon.signal(Signal::TERM);
+    assert!(daemon.wait().success());
+    assert!(!daemon.stderr_text().contains("reject"), "{}", daemon.stderr_text());
 }

@@ -14,7 +14,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Posts taken in before completions are polled again.
@@ -23,7 +24,7 @@ const POSTS_PER_ROUND: usize = 256;
 const BATCH: usize = 64;
 /// The most events carried in one round. While they are, nothing else is, and the NIC may end some
 /// connections more for each.
-const EVENTS: usize = 4;
+pub(super) const EVENTS: usize = 4;
 /// Shortest time for which the thread polls without finding work before it sleeps, if `spin_max` allows it.
 const SPIN_MIN: Duration = Duration::from_micros(2);
 /// Rounds without work after which the thread yields its core once.
@@ -153,7 +154,7 @@ impl<N: Nic> NicThread<N> {
     }
 
     /// Does one round: takes posts, slow calls and completions. Returns whether there was work.
-    fn round(&mut self) -> bool {
+    pub(super) fn round(&mut self) -> bool {
         self.work.round += 1;
         let mut busy = false;
         if self.shared.control_waiting.swap(false, Ordering::AcqRel) {
@@ -417,4 +418,34 @@ pub(super) fn sleeping_place(nic: &impl Nic, bell: &Doorbell) -> io::Result<Owne
         epoll::add(&place, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)?;
     }
     Ok(place)
+}
+
+/// Starts the thread, and pins it where `cpu` names a core.
+pub(super) fn start<N: Nic + 'static>(
+    nic_thread: NicThread<N>,
+    cpu: Option<usize>,
+) -> io::Result<JoinHandle<()>> {
+    let (ready, started) = sync_channel(1);
+    let thread = std::thread::Builder::new().name("jet-nic".to_owned()).spawn(move || {
+        let pinned = cpu.map_or(Ok(()), pin_to);
+        let pinned_well = pinned.is_ok();
+        // The front waits for this one message.
+        let _ = ready.send(pinned);
+        if pinned_well {
+            nic_thread.run();
+        }
+    })?;
+    started.recv().unwrap_or_else(|_| Err(io::Error::other("the NIC thread ended at once")))?;
+    Ok(thread)
+}
+
+fn pin_to(cpu: usize) -> io::Result<()> {
+    if cpu >= rustix::thread::CpuSet::MAX_CPU {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("there is no core {cpu} to pin to")));
+    }
+    let mut cpus = rustix::thread::CpuSet::new();
+    cpus.set(cpu);
+    rustix::thread::sched_setaffinity(None, &cpus).map_err(|error| {
+        io::Error::new(error.kind(), format!("cannot pin the NIC thread to core {cpu}: {error}"))
+    })
 }

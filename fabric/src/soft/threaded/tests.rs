@@ -253,6 +253,40 @@ fn a_thread_that_always_sleeps_misses_nothing() {
     });
 }
 
+/// A round also takes in what was posted, so a crowd must not be ended in one.
+#[test]
+fn a_crowd_that_leaves_at_once_is_ended_a_few_in_each_round() {
+    const CROWD: usize = 100;
+    let wide = || SoftNic::new(SoftOptions { qps_max: 128, ..options() }).unwrap();
+    let place = tempfile::tempdir().unwrap();
+    // The rounds are the test's own, since nobody can count those of a thread.
+    let (_front, mut inner) = Threaded::halves(wide(), &ThreadedOptions::default()).unwrap();
+    let address = inner.nic.listen(&Address::Shm(place.path().join("nic.sock"))).unwrap();
+    let (mut crowd, mut seen) = (wide(), Seen::default());
+    for _ in 0..CROWD {
+        crowd.connect(&address, &nothing()).unwrap();
+    }
+    until("all to be connected", || {
+        inner.round();
+        while let Some((_, event)) = inner.shared.events.pop() {
+            if let Event::ConnectRequest { qp, .. } = event {
+                inner.nic.accept(qp, &nothing()).unwrap();
+            }
+        }
+        seen.poll(&mut crowd);
+        seen.events.len() == CROWD
+    });
+    drop(crowd);
+    let (mut ended, mut most) = (0, 0);
+    until("all to be ended", || {
+        inner.round();
+        let of_round = std::iter::from_fn(|| inner.shared.events.pop()).count();
+        (ended, most) = (ended + of_round, most.max(of_round));
+        ended == CROWD
+    });
+    assert!(most <= nic_thread::EVENTS, "{most} in one round");
+}
+
 #[test]
 fn what_crosses_comes_out_as_it_went_in() {
     let qp = Qp { index: 3, generation: 9 };
