@@ -27,7 +27,8 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Name of the senders' files: the one that [`Resident`] knows as senders' memory.
+/// Name of the senders' files: by it [`Resident`] knows them as the senders' memory, which is counted by the
+/// pages of the files.
 const FILE: &str = "jet-send";
 /// Senders, each with a region of holes.
 const SENDERS: usize = 3;
@@ -68,7 +69,7 @@ impl SparseSender {
             versions: Versions::SUPPORTED,
             features: features::ALL,
             sender_id,
-            receive_entries: u16::try_from(ENTRIES)?.into(),
+            receive_entries: u16::try_from(ENTRIES)?,
             app: AppName::new(APP)?,
         };
         let words = PrivateData::new(&hello.encode()).ok_or("a hello is short")?;
@@ -197,7 +198,7 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     for _ in plan.turns("sparse") {
         let rig = Rig::start("shm", true, plan.settings)?;
         let to = rig.address_over("shm")?;
-        let of_daemon = || Resident::of(rig.daemon_pid()).map(|resident| resident.senders + resident.beyond);
+        let of_daemon = || Resident::of(rig.daemon_pid()).map(|resident| resident.beyond);
         let before = of_daemon()?;
         let (mut allocated, mut read, begin) = (0, 0, Instant::now());
         let mut senders = Vec::new();

@@ -4,14 +4,13 @@
 use crate::children::Role;
 use crate::raw_peer::{REQUEST, RawPeer, hello};
 use crate::rig::{Rig, nic_threads, random_for};
-use crate::traffic::Traffic;
+use crate::traffic::{Traffic, fill};
 use jet::files::receiving::ReceiveReport;
 use jet::files::sending::SendReport;
 use jet_client::send::AckStatus;
 use jet_control::status::{PeerStatus, Status};
 use jet_fabric::Address;
 use jet_test_support::folder::Folder;
-use jet_test_support::random::Random;
 use jet_test_support::waiting::WAIT_LIMIT;
 use jet_wire::message::{RequestFields, RequestHeader};
 use std::fs;
@@ -240,10 +239,11 @@ fn is_open(mut stream: &TcpStream) -> bool {
 }
 
 /// Sends a file with `jet send` to a `jet recv` of its own, and compares what came.
-fn send_file(rig: &Rig, to: &Address, random: &mut Random) {
+fn send_file(rig: &Rig, to: &Address) {
     let folder = Folder::new();
     let (file, out) = (folder.join("file"), folder.join("out"));
-    let bytes: Vec<u8> = std::iter::repeat_with(|| random.below(256) as u8).take(FILE_BYTES).collect();
+    let mut bytes = vec![0; FILE_BYTES];
+    fill(1, &mut bytes);
     fs::write(&file, &bytes).expect("a file");
     let jet = || Command::new(env!("CARGO_BIN_EXE_jet"));
     let (mut recv, mut send) = (jet(), jet());
@@ -281,7 +281,7 @@ fn half_sent_sends_hold_up_nobodys_small_messages() {
         }
         // The program, too, which once waited without an end and in silence.
         for address in rig.addresses() {
-            send_file(&rig, &address, &mut random);
+            send_file(&rig, &address);
         }
         assert!(strangers.iter().all(is_open), "they were there all the time");
         drop((strangers, good));
