@@ -3,7 +3,8 @@
 //! The outstanding credit of active senders never exceeds what the SRQ share can have posted. A sender's
 //! credit follows its rate: it doubles while the sender uses it up, and halves while it does not. From an
 //! idle sender all credit above one is recalled. The one credit that an idle sender keeps lies outside the
-//! budget. The entries of `srq_reserve_entries` serve idle senders that wake. When more wake at once, their
+//! budget. A sender that has had no credit for long, because it does not hear or its application is slow,
+//! counts as an idle one, too: else many of these would leave the others one SEND at a time. The entries of `srq_reserve_entries` serve idle senders that wake. When more wake at once, their
 //! NICs wait (RNR) for a moment.
 //!
 //! Senders that have sent nothing yet have at most half of the budget together, of what it is when they get
@@ -57,7 +58,7 @@ pub(crate) enum Decay {
     Asks,
     /// The sender's credit is recalled down to this limit, which is to be sent to the sender.
     Recalled { limit: u64 },
-    /// The sender is idle from this tick on: its credit no longer counts in the budget.
+    /// The sender is idle from this tick on, or has had no credit for long: it no longer counts in the budget.
     Idle,
     /// The sender did not answer. It counts as idle, with all the credit that it has.
     Lapsed,
@@ -322,8 +323,9 @@ impl Credit {
         &self.refused
     }
 
-    /// Gives the sender the credit that it should have now, within the budget. Returns how much that was.
-    pub fn issue(&mut self, peer: u32, room: Room) -> u64 {
+    /// Gives the sender the credit that it should have now, within the budget, and no more than `most`.
+    /// Returns how much that was.
+    pub fn issue(&mut self, peer: u32, room: Room, most: u32) -> u64 {
         let mut left = self.left(room);
         // The most that each active sender may have, so that none takes it all. What newcomers have is not
         // shared out.
@@ -331,11 +333,11 @@ impl Credit {
         let senders = self.active.len() as u64 - self.newcomers.count;
         let share = (usable / senders.max(1)).max(u64::from(CREDIT_FLOOR));
         let account = &mut self.accounts[peer as usize];
-        // An idle sender has at least one credit, which counts nowhere. More would count nowhere, too.
-        if account.recalling || !account.active {
+        // The credit that an idle sender has counts nowhere. More would count nowhere, too.
+        if account.recalling || (!account.active && account.outstanding() > 0) {
             return 0;
         }
-        let is_new = account.is_new();
+        let is_new = account.arrived == 0;
         if is_new {
             left = left.min(self.newcomers.left(room.usable));
         }
@@ -343,7 +345,7 @@ impl Credit {
         if outstanding * 2 < u64::from(account.target) && account.arrived > account.arrived_at_tick {
             account.target = (account.target * 2).min(self.most);
         }
-        let wanted = u64::from(account.target).min(share).saturating_sub(outstanding);
+        let wanted = u64::from(account.target.min(most)).min(share).saturating_sub(outstanding);
         // Single credits are not sent one by one. The limit moves when it is worth a message, or rides on an
         // acknowledgement.
         let mut issued = wanted.min(left);
@@ -353,6 +355,13 @@ impl Credit {
             issued = u64::from(CREDIT_FLOOR);
         }
         if issued > 0 {
+            if !core::mem::replace(&mut account.active, true) {
+                account.idle_ticks = 0;
+                self.active.push(peer);
+                if is_new {
+                    self.newcomers.enter(account);
+                }
+            }
             account.limit += issued;
             self.outstanding += issued;
             if is_new {
@@ -441,7 +450,9 @@ impl Credit {
             return Decay::Stays;
         }
         if outstanding == 0 {
-            return Decay::Asks;
+            // It could not get any: it hears nothing, or its session withholds it. The others share the
+            // budget without it until it gets some.
+            return if account.idle_ticks < RECALL_TICKS { Decay::Asks } else { Decay::Idle };
         }
         if outstanding <= u64::from(CREDIT_FLOOR) {
             account.target = CREDIT_FLOOR;

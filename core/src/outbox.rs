@@ -118,6 +118,8 @@ pub(crate) struct Outbox {
     dirty: Vec<u32>,
     /// SENDs beyond the first of each peer that may still be under way, for all peers together.
     sends_left: u32,
+    /// Ends that wait in message records, of all peers together.
+    untold: u32,
     heartbeat_ns: u64,
     /// Time of the next search for peers that are due a heartbeat.
     next_heartbeat_ns: u64,
@@ -133,6 +135,7 @@ impl Outbox {
             peers: vec![PeerOutbox::GONE; peers as usize].into_boxed_slice(),
             dirty: Vec::with_capacity(peers as usize),
             sends_left: sends_max.saturating_sub(peers),
+            untold: 0,
             heartbeat_ns,
             next_heartbeat_ns: 0,
             turn_time: TurnTime::default(),
@@ -195,6 +198,7 @@ impl Outbox {
     /// Drops the ends that wait for a peer that is gone. They count as told.
     pub fn drop_ends(&mut self, peer: u32, messages: &mut Messages) {
         while let Some(message) = self.of_peer_mut(peer).overflow.pop(messages) {
+            self.untold -= 1;
             messages.forget_sender(message);
             messages.mark_acknowledged(message);
         }
@@ -295,10 +299,23 @@ impl Outbox {
         } else {
             record.state = MessageState::Ended(status);
             outbox.overflow.push(messages, message);
+            self.untold += 1;
         }
-        if !outbox.dirty {
+        if !self.of_peer(peer).dirty {
             self.mark_dirty(peer);
         }
+    }
+
+    /// Returns the ends that wait in message records because their peers did not take earlier ones.
+    pub fn untold_ends(&self) -> u32 {
+        self.untold
+    }
+
+    /// Returns how many further ends of the peer need no record to wait in, even if no two of them make one
+    /// range and the peer takes none: those that its headers tell. None where ends wait in records already.
+    pub fn ends_without_records(&self, peer: u32) -> u32 {
+        let outbox = self.of_peer(peer);
+        if outbox.overflow.len() > 0 { 0 } else { outbox.sends_max * ACK_RANGES_MAX as u32 }
     }
 
     /// Returns whether ends wait to be sent to the peer.
@@ -320,7 +337,7 @@ impl Outbox {
         let count = core::mem::take(&mut outbox.range_count);
         let header = AckHeader::encode(credit_limit, &outbox.ranges[..count]);
         self.send(peer, &header, effects);
-        let outbox = self.of_peer_mut(peer);
+        let outbox = &mut self.peers[peer as usize];
         while let Some(message) = outbox.overflow.head() {
             let record = &messages[message];
             let MessageState::Ended(status) = record.state else {
@@ -330,6 +347,7 @@ impl Outbox {
                 return;
             }
             let popped = outbox.overflow.pop(messages);
+            self.untold -= 1;
             debug_assert_eq!(popped, Some(message), "the head is what is popped");
             messages.mark_acknowledged(message);
         }

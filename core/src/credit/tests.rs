@@ -29,7 +29,7 @@ fn a_crowd_that_says_nothing_leaves_the_others_half_of_the_credit() {
     let crowd: u64 = (1..PEERS).map(|peer| credit.open(peer, ROOM)).sum();
     assert_eq!(crowd, ROOM.usable / 2 + u64::from(PEERS - 1) - 4, "four have eight, the others one each");
     let issued = (0..3).map(|_| {
-        credit.issue(0, ROOM);
+        credit.issue(0, ROOM, MOST);
         use_up(&mut credit, 0)
     });
     assert_eq!(issued.collect::<Vec<_>>(), [16, 32, 32], "the busy one has what it had without a crowd");
@@ -52,9 +52,9 @@ fn who_began_with_one_credit_gets_more_when_it_sends() {
     let mut credit = Credit::new(PEERS, MOST);
     let first: u64 = (0..5).map(|peer| credit.open(peer, ROOM)).sum();
     assert_eq!(first, ROOM.usable / 2 + 1);
-    assert_eq!(credit.issue(4, ROOM), 0, "its credit would count nowhere");
+    assert_eq!(credit.issue(4, ROOM, MOST), 0, "its credit would count nowhere");
     assert!(credit.use_one(4));
-    assert_eq!(credit.issue(4, ROOM), 2, "its target doubled: it used all it had");
+    assert_eq!(credit.issue(4, ROOM, MOST), 2, "its target doubled: it used all it had");
 }
 
 #[test]
@@ -65,11 +65,11 @@ fn a_crowd_that_sends_one_message_each_leaves_the_others_their_share() {
     for peer in crowd {
         assert!(credit.use_one(peer));
         if credit.needs_credit(peer) {
-            credit.issue(peer, ROOM);
+            credit.issue(peer, ROOM, MOST);
         }
     }
     assert_eq!(credit.total(), 4 * 7 + 6 * 2, "who began with one credit has two now");
-    assert_eq!(credit.issue(0, ROOM), ROOM.usable / 11);
+    assert_eq!(credit.issue(0, ROOM, MOST), ROOM.usable / 11);
 }
 
 #[test]
@@ -89,7 +89,35 @@ fn who_used_its_credit_up_before_it_was_connected_gets_more_then() {
     for _ in 0..2 * RECALL_TICKS {
         assert_eq!(credit.decay(0, Reachability::NotYet), Decay::Stays);
     }
-    assert!(credit.issue(0, ROOM) > 0);
+    assert!(credit.issue(0, ROOM, MOST) > 0);
+}
+
+#[test]
+fn who_has_had_no_credit_for_long_takes_no_share_of_the_others() {
+    let mut credit = with_a_busy_sender();
+    for peer in 1..=40 {
+        credit.open(peer, ROOM);
+        use_up(&mut credit, peer);
+    }
+    let issued = |credit: &mut Credit| {
+        credit.issue(0, ROOM, MOST);
+        use_up(credit, 0)
+    };
+    assert_eq!(issued(&mut credit), ROOM.usable / 41, "each may be about to send");
+    for _ in 0..IDLE_TICKS + RECALL_TICKS {
+        issued(&mut credit);
+        let mut position = 0;
+        while let Some(peer) = credit.active_at(position) {
+            let decay = credit.decay(position, Reachability::Established { may_send: peer == 0 });
+            position += usize::from(decay != Decay::Idle);
+        }
+    }
+    let busy: Vec<u64> = (0..4).map(|_| issued(&mut credit)).collect();
+    assert_eq!(busy, [4, 8, 16, 32], "its credit follows its rate, up to the most");
+    assert!(
+        credit.issue(5, ROOM, MOST) > 0 && credit.active_count() == 2,
+        "one hears again, and has a share"
+    );
 }
 
 /// What happens to a peer's credit.
@@ -135,7 +163,9 @@ proptest! {
                     credit.end_recall_if_used_up(peer);
                 }
                 Step::Issue if *open => {
-                    let (had, issued) = (credit.outstanding(peer), credit.issue(peer, room));
+                    let is_recalled = credit.accounts[peer as usize].recalling;
+                    let (had, issued) = (credit.outstanding(peer), credit.issue(peer, room, MOST));
+                    prop_assert!(had + issued > 0 || is_recalled, "nobody else would give it credit");
                     prop_assert_eq!(credit.outstanding(peer), had + issued);
                 }
                 Step::Close if *open => {
@@ -159,10 +189,6 @@ proptest! {
                     }
                 }
                 _ => {}
-            }
-            for (account, _) in credit.accounts.iter().zip(is_open).filter(|(_, is_open)| *is_open) {
-                let is_asked = account.active || account.outstanding() > 0;
-                prop_assert!(is_asked, "nobody would give it credit: {:?}", account);
             }
             let active = || credit.accounts.iter().filter(|account| account.active);
             let new = || active().filter(|account| account.arrived == 0);

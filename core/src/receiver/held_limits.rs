@@ -83,9 +83,19 @@ impl<P: GrantPolicy> Receiver<P> {
         self.escape.most_held_in_cache().max(self.pool.quarantined())
     }
 
+    /// Notes the sessions that have senders which were refused credit. Once a tick: there may be thousands of
+    /// such senders, and hundreds of sessions that ask.
+    pub(super) fn note_refused_sessions(&mut self) {
+        self.refused_sessions.clear();
+        for &peer in self.credit.refused() {
+            if let Some(session) = self.registry.session_of(peer) {
+                self.refused_sessions.insert(session);
+            }
+        }
+    }
+
     /// Returns whether senders wait for credit that is withheld because of what the session holds.
     fn suspends_its_senders(&self, session: u32) -> bool {
-        let is_its_sender = |&peer: &u32| self.registry.session_of(peer) == Some(session);
-        self.withholds_credit(session) && self.credit.refused().iter().any(is_its_sender)
+        self.refused_sessions.contains(session) && self.withholds_credit(session)
     }
 }

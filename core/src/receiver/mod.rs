@@ -31,7 +31,7 @@ use crate::credit::Credit;
 use crate::delivery::Delivery;
 use crate::effects::Effects;
 use crate::escape::Escape;
-use crate::index::NONE;
+use crate::index::{IndexSet, NONE};
 use crate::messages::{MessageState, Messages};
 use crate::outbox::Outbox;
 use crate::places::Places;
@@ -76,6 +76,8 @@ pub struct Receiver<P: GrantPolicy = StrictWithAging> {
     checks: Checks,
     quarantine: Quarantine,
     standstills: Standstills,
+    /// Sessions whose senders were refused credit since the last tick.
+    refused_sessions: IndexSet,
     places: Places,
 }
 
@@ -135,6 +137,7 @@ impl<P: GrantPolicy> Receiver<P> {
             checks: Checks::new(config.checksums),
             quarantine: Quarantine::new(sessions, config.quarantine_ns),
             standstills: Standstills::new(sessions),
+            refused_sessions: IndexSet::new(sessions),
             places: Places::new(config.peers_max),
         })
     }
@@ -252,6 +255,7 @@ impl<P: GrantPolicy> Receiver<P> {
         }
         self.last_tick_ns = now_ns;
         let most_held_slabs = self.most_held_slabs();
+        self.note_refused_sessions();
         for session in self.registry.numbers() {
             if self.registry.is_open(session) {
                 self.releases.tick(session, span_ns);

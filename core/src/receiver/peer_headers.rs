@@ -55,8 +55,20 @@ impl<P: GrantPolicy> Receiver<P> {
             self.credit.refuse(peer);
             return 0;
         }
+        let most = self.most_credit(peer);
+        if most == 0 {
+            // It asks again when it has taken what it was sent.
+            return 0;
+        }
         let room = self.credit_room();
-        self.credit.issue(peer, room)
+        self.credit.issue(peer, room, most)
+    }
+
+    /// Returns the most credit that a peer may have. While many ends wait in records because their peers do
+    /// not take them, nobody gets credit whose ends may have to wait so, too: otherwise a few that take
+    /// nothing would use up the records of all.
+    fn most_credit(&self, peer: u32) -> u32 {
+        if self.too_many_ends_wait() { self.outbox.ends_without_records(peer) } else { u32::MAX }
     }
 
     /// Returns the credit that active senders may have altogether. That is what the SRQ share can have

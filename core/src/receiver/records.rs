@@ -5,9 +5,10 @@
 //! because others used the records up.
 //!
 //! Records in use have limits. Requests for large messages leave the last records to small messages. A
-//! session that keeps more than its share of records, while they are scarce, is sent nothing more. A sender
-//! whose ends wait, and that hears nothing for long, is disconnected when hardly any records are left. It
-//! keeps its messages, and sends them again.
+//! session that keeps more than its share of records, while they are scarce, is sent nothing more. While ends
+//! that their senders do not take use more than a quarter of the records, no sender gets credit with which it
+//! could add to them, and senders that hear nothing for long are disconnected. They keep their messages, and
+//! send them again.
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
@@ -47,11 +48,17 @@ impl<P: GrantPolicy> Receiver<P> {
         self.delivery.numbers_used(session) + self.delivery.backlog(session)
     }
 
-    /// Disconnects one unresponsive peer when only the records for small messages are left, and large ones
-    /// are refused. It chooses the unresponsive peer with the most ends waiting. Time in which the receiver
+    /// Returns whether more than a quarter of the records is in use by ends that their peers do not take.
+    #[inline]
+    pub(super) fn too_many_ends_wait(&self) -> bool {
+        self.outbox.untold_ends() > self.config.messages_max / 4
+    }
+
+    /// Disconnects one unresponsive peer when many ends wait in records, or when only the records for small
+    /// messages are left, and large ones are refused. It chooses the unresponsive peer with the most ends waiting. Time in which the receiver
     /// was not called does not count as silence of the peer, whose NIC may have taken everything.
     pub(super) fn disconnect_unresponsive(&mut self, now_ns: u64, effects: &mut impl Effects) {
-        if self.records_left() > self.config.srq_slabs {
+        if self.records_left() > self.config.srq_slabs && !self.too_many_ends_wait() {
             return;
         }
         if let Some(peer) = self.outbox.most_unresponsive(self.stall_free_ns(now_ns)) {

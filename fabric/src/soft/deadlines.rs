@@ -52,6 +52,10 @@ pub(crate) struct Deadlines {
     ///
     /// It may be too early where a deadline was moved to a later time. So moving a deadline needs no search.
     earliest_ns: u64,
+    /// Position in `listed` at which a poll's search for what is due goes on; 0: it begins.
+    searched: usize,
+    /// Earliest time that the search has found so far, or that was set meanwhile.
+    earliest_found_ns: u64,
     /// Time of the poll that is under way, in nanoseconds; `None` between polls.
     now_ns: Option<u64>,
 }
@@ -66,6 +70,8 @@ impl Deadlines {
             beginning: Vec::with_capacity(places as usize),
             waiting: 0,
             earliest_ns: NEVER,
+            searched: 0,
+            earliest_found_ns: NEVER,
             now_ns: None,
         }
     }
@@ -73,7 +79,7 @@ impl Deadlines {
     /// Begins a poll at this time in nanoseconds, which never goes back.
     #[inline]
     pub(crate) fn begin_poll(&mut self, now_ns: u64) {
-        self.now_ns = Some(now_ns);
+        (self.now_ns, self.searched) = (Some(now_ns), 0);
         while let Some(place) = self.beginning.pop() {
             self.entries[place as usize].begins = false;
             self.start(place, now_ns);
@@ -109,6 +115,7 @@ impl Deadlines {
         if entry.wait.is_some() {
             entry.due_ns = now_ns.saturating_add(entry.span_ns);
             self.earliest_ns = self.earliest_ns.min(entry.due_ns);
+            self.earliest_found_ns = self.earliest_found_ns.min(entry.due_ns);
         }
     }
 
@@ -146,27 +153,29 @@ impl Deadlines {
 
     #[cold]
     fn search(&mut self, now_ns: u64) -> Option<(u32, Wait)> {
-        self.earliest_ns = NEVER;
-        let mut at = 0;
-        while let Some(&place) = self.listed.get(at) {
+        if self.searched == 0 {
+            self.earliest_found_ns = NEVER;
+        }
+        while let Some(&place) = self.listed.get(self.searched) {
             let entry = &mut self.entries[place as usize];
             match entry.wait {
                 Some(_) if entry.due_ns > now_ns || entry.due_ns == NEVER => {
-                    self.earliest_ns = self.earliest_ns.min(entry.due_ns);
-                    at += 1;
+                    self.earliest_found_ns = self.earliest_found_ns.min(entry.due_ns);
+                    self.searched += 1;
                 }
                 wait => {
                     (entry.wait, entry.listed) = (None, false);
-                    self.listed.swap_remove(at);
+                    self.listed.swap_remove(self.searched);
                     if let Some(wait) = wait {
                         self.waiting -= 1;
-                        // Other places may be due, too: the next call searches again.
+                        // Other places may be due, too: the next call goes on with the search.
                         self.earliest_ns = 0;
                         return Some((place, wait));
                     }
                 }
             }
         }
+        (self.searched, self.earliest_ns) = (0, self.earliest_found_ns);
         None
     }
 
@@ -239,7 +248,7 @@ mod tests {
     enum Step {
         Set { place: u32, span_ns: u64, within: bool },
         Clear { place: u32 },
-        Poll { later_ns: u64 },
+        Poll { later_ns: u64, most: usize },
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -250,12 +259,13 @@ mod tests {
                 within
             }),
             (0..4u32).prop_map(|place| Step::Clear { place }),
-            (0..30u64).prop_map(|later_ns| Step::Poll { later_ns }),
+            (0..30u64, 0..6usize).prop_map(|(later_ns, most)| Step::Poll { later_ns, most }),
         ]
     }
 
     proptest! {
-        /// Each poll finds what is due and nothing else, whatever is set and cleared at whatever time.
+        /// Each poll finds what is due and nothing else, whatever is set and cleared at whatever time. Where
+        /// it takes only some of that, later ones take the others.
         #[test]
         fn each_poll_finds_what_is_due(steps in prop::collection::vec(step(), 0..200)) {
             let mut deadlines = Deadlines::new(4);
@@ -282,24 +292,29 @@ mod tests {
                         deadlines.clear(place);
                         model[place as usize] = None;
                     }
-                    Step::Poll { later_ns } => {
+                    Step::Poll { later_ns, most } => {
                         now_ns += later_ns;
                         model
                             .iter_mut()
                             .flatten()
                             .for_each(|due| *due = due.or_else(|span| Ok::<_, u64>(now_ns + span)));
-                        let mut found: Vec<u32> =
-                            poll(&mut deadlines, now_ns).into_iter().map(|(place, _)| place).collect();
-                        found.sort_unstable();
+                        deadlines.begin_poll(now_ns);
+                        let due = std::iter::from_fn(|| deadlines.take_due()).take(most);
+                        let found: Vec<u32> = due.map(|(place, _)| place).collect();
+                        deadlines.end_poll();
                         let is_due = |place: &u32| {
                             matches!(model[*place as usize], Some(Ok(due_ns)) if due_ns <= now_ns)
                         };
                         let expected: Vec<u32> = (0..4).filter(is_due).collect();
-                        expected.iter().for_each(|place| model[*place as usize] = None);
-                        prop_assert_eq!(found, expected);
+                        prop_assert_eq!(found.len(), most.min(expected.len()), "{:?}", expected);
+                        prop_assert!(found.iter().all(|place| expected.contains(place)), "{:?}", found);
+                        found.iter().for_each(|place| model[*place as usize] = None);
                         let next = model.iter().flatten().filter_map(|due| due.ok()).min();
-                        prop_assert!(deadlines.next_ns().is_none_or(|at| at > now_ns), "nothing is due any \
-                            more");
+                        let all_were_taken = most > expected.len();
+                        prop_assert!(
+                            !all_were_taken || deadlines.next_ns().is_none_or(|at| at > now_ns),
+                            "nothing is due any more"
+                        );
                         prop_assert!(next.is_some() || deadlines.next_ns().is_none(), "nothing is waited \
                             for");
                         prop_assert!(

@@ -28,6 +28,10 @@ use std::time::Duration;
 const CHECK_EVERY_BUSY: u32 = 1024;
 /// Polls between two checks of the epoll while there is no work.
 const CHECK_EVERY_IDLE: u32 = 64;
+/// Longest time between two checks of the epoll. Polls may take 100 us each, where much arrives.
+const CHECK_WITHIN_NS: u64 = 200_000;
+/// Deadlines that are carried out in one poll.
+pub(super) const DEADLINES_PER_POLL: usize = 16;
 
 /// NIC in software; see [`crate::soft`].
 ///
@@ -39,6 +43,8 @@ pub struct SoftNic {
     pub(super) tcp: Tcp,
     limits: NicLimits,
     polls_since_check: u32,
+    /// Time of the last check of the epoll, in nanoseconds.
+    checked_ns: u64,
     /// Whether the last poll found work.
     worked: bool,
     /// Whether the next poll checks the epoll first, since the user may have slept.
@@ -77,6 +83,7 @@ impl SoftNic {
             tcp: Tcp::new(&options),
             limits,
             polls_since_check: 0,
+            checked_ns: 0,
             worked: false,
             check_first: false,
             polled: false,
@@ -111,14 +118,17 @@ impl SoftNic {
         self.polls_since_check = self.polls_since_check.saturating_add(1);
         let check_every = if self.worked { CHECK_EVERY_BUSY } else { CHECK_EVERY_IDLE };
         let bearable = self.shm.epoll_interval().min(self.tcp.epoll_interval());
-        if self.check_first || self.polls_since_check >= check_every.min(bearable) {
+        let is_late = now_ns.saturating_sub(self.checked_ns) >= CHECK_WITHIN_NS;
+        if self.check_first || is_late || self.polls_since_check >= check_every.min(bearable) {
             self.check_events();
         }
         self.flush();
         self.worked = self.shm.progress(&mut self.tables);
         self.worked |= self.tcp.progress(&mut self.tables);
-        // Deadlines expire after the work, so that what arrived before this poll is in time.
-        while let Some((place, wait)) = self.tables.deadlines.take_due() {
+        // Deadlines expire after the work, so that what arrived before this poll is in time. Those of a crowd
+        // may fall due together, and each ends a connection.
+        for _ in 0..DEADLINES_PER_POLL {
+            let Some((place, wait)) = self.tables.deadlines.take_due() else { break };
             let Token { kind, place } = self.tables.whose_deadline(place);
             carried_by!(self, kind, expire(place, wait));
             self.worked = true;
@@ -147,6 +157,7 @@ impl SoftNic {
     /// Asks the epoll once, tells the transports, and returns how many descriptors were ready.
     fn check_events(&mut self) -> usize {
         (self.check_first, self.polls_since_check) = (false, 0);
+        self.checked_ns = self.tables.deadlines.now_ns();
         let mut ready = none_ready();
         let count = self.tables.epoll.poll(&mut ready);
         for event in &ready[..count] {

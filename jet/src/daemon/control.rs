@@ -14,7 +14,7 @@ use bytes::Bytes;
 use jet_control::frame::{FrameDecoder, FrameError, encode_frame};
 use jet_control::protocol::{Incarnation, PROTOCOL_VERSION, version_mismatch};
 use jet_control::{ControlRequest, ControlResponse, ErrorCode};
-use jet_core::{OpenError, ProcessId, SessionEnd, Standstill, StandstillStage};
+use jet_core::{OpenError, SessionEnd, Standstill, StandstillStage};
 use jet_fabric::advice::advised;
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::unix::{Doorbell, send_with_fds};
@@ -22,6 +22,7 @@ use jet_reactor::SessionTicket;
 use jet_wire::message::hello::AppName;
 use jet_wire::segment::{HeldLimit, SegmentLayout, SegmentShape, daemon_end};
 use places::{ANSWER_TAKEN_WITHIN, Gone, PLACES, Place, RESERVED, Source, Why};
+use rustix::process::Pid;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -57,6 +58,8 @@ pub struct ControlContext {
 
 /// Time that a client has to send a complete request, and to read an answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Pause after each 4096 bytes that an application sends whose session has ended.
+const TALK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Serves one control connection until it ends, or its place is another's.
 pub async fn serve(context: Arc<ControlContext>, stream: Arc<UnixStream>, mut place: Place) {
@@ -94,6 +97,8 @@ pub async fn serve(context: Arc<ControlContext>, stream: Arc<UnixStream>, mut pl
             // The client hung up, or does not take its answer and has lost its place meanwhile.
             Some(Err(_)) | None => return,
         }
+        // Whoever asks for one thing after the other, and takes each answer at once, never waits.
+        tokio::task::yield_now().await;
     }
 }
 
@@ -321,9 +326,9 @@ async fn register(
     let mut fds = vec![context.pool.as_fd(), memory.as_fd(), bell.as_fd()];
     fds.extend(context.escape.as_ref().map(|memory| memory.as_fd()));
     let told = answer(stream, &registered, &fds, REQUEST_TIMEOUT).await;
-    drop(bell);
+    drop((bell, memory));
     if told.is_ok() {
-        let process_id = process.as_ref().map(|process| process.id);
+        let process_id = process.as_ref().and_then(|process| process.id).map(Pid::as_raw_pid);
         let _application = process_id.and_then(|id| context.cache.application(id));
         let application = Application { name: app, process_id, stream };
         tokio::select! {
@@ -379,20 +384,22 @@ async fn serve_registered(
         end = &mut ended => end,
         () = tell => return,
     };
-    match end {
-        Ok(SessionEnd::Release { error, held_slabs }) => {
-            application.log_fault(&error.to_string(), held_slabs);
-            let refusal = refusal(ErrorCode::BadRequest, error.to_string());
-            let _ = answer(application.stream, &refusal, &[], REQUEST_TIMEOUT).await;
-        }
+    let (what, held_slabs) = match end {
+        Ok(SessionEnd::Release { error, held_slabs }) => (error.to_string(), held_slabs),
         Ok(SessionEnd::Ended { held_slabs }) => {
-            application.log_fault("it spoke on its control connection after it registered", held_slabs);
+            ("it spoke on its control connection after it registered".to_owned(), held_slabs)
         }
-        Ok(SessionEnd::Gone) => {}
-        // The reactor has ended.
-        Err(_) => return,
+        // Nobody else ends it as gone, or the reactor has ended.
+        Ok(SessionEnd::Gone) | Err(_) => return,
+    };
+    application.log_fault(&what, held_slabs);
+    let refusal = refusal(ErrorCode::BadRequest, what);
+    let _ = answer(application.stream, &refusal, &[], REQUEST_TIMEOUT).await;
+    // Where it held nothing, its number is free for others, and bounds this connection no longer. Otherwise
+    // the number is its own until it closes the connection or ends.
+    if held_slabs > 0 {
+        application.closed().await;
     }
-    while !application.closed_or_sent().await {}
 }
 
 /// Returns when the process has ended. If there is no descriptor of the process, this function never returns.
@@ -424,6 +431,14 @@ impl Application<'_> {
                     if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
                 Err(_) => return true,
             }
+        }
+    }
+
+    /// Waits until the application closes its end of the connection. Who goes on talking is heard a little at
+    /// a time, so that it does not keep the thread of the control plane to itself.
+    async fn closed(&self) {
+        while !self.closed_or_sent().await {
+            tokio::time::sleep(TALK_PAUSE).await;
         }
     }
 
@@ -501,8 +516,7 @@ fn prepare(
         app,
         class,
         takes_memory,
-        // Process numbers are positive.
-        process: process.as_ref().map(|process| ProcessId(process.id.unsigned_abs())),
+        process: process.as_ref().and_then(PeerProcess::identity),
         segment,
         memory: Arc::clone(&memory),
         application: LocalApplication { doorbell, ended: ends, standstill: tells },

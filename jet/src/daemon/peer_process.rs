@@ -1,5 +1,7 @@
 //! The process at the other end of a control connection.
 
+use jet_core::ProcessId;
+use rustix::fs::{fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io;
@@ -15,25 +17,58 @@ const SO_PEERPIDFD: libc::c_int = 77;
 pub struct PeerProcess {
     /// The process's pidfd, which is readable once the process has ended.
     pub pidfd: OwnedFd,
-    /// The process's number (pid). The number means this process as long as the pidfd is not readable.
-    pub id: i32,
+    /// The process's number (pid). The number means this process as long as the pidfd is not readable. `None`
+    /// for a process in a pid namespace that this one does not see: the kernel says 0 for all of them.
+    pub id: Option<Pid>,
 }
 
 impl PeerProcess {
-    /// Returns the process that connected, or `None` if it has ended already or lies in another pid
-    /// namespace.
+    /// Returns the process that connected, or `None` if it has ended already, or if only its number could
+    /// tell which it is and the kernel says none.
     pub fn of(stream: &UnixStream) -> Option<Self> {
         use std::os::fd::AsFd;
-        let id = stream.peer_cred().ok()?.pid()?;
+        let id = stream.peer_cred().ok()?.pid().filter(|&id| id > 0).and_then(Pid::from_raw);
         let pidfd = match pidfd_of_peer(stream.as_fd()) {
             // Kernels before 6.5: open it by its number, which another process may have by now.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NOPROTOOPT) => {
-                pidfd_open(Pid::from_raw(id)?, PidfdFlags::empty()).ok()?
+                pidfd_open(id?, PidfdFlags::empty()).ok()?
             }
             pidfd => pidfd.ok()?,
         };
         Some(Self { pidfd, id })
     }
+
+    /// Returns a number that no other process has while this one lives: its own, or one made from the inode
+    /// of its pidfd. `None` on kernels before 6.9, where pidfds have no inodes, for a process without a
+    /// number.
+    pub fn identity(&self) -> Option<ProcessId> {
+        match self.id {
+            Some(id) => Some(ProcessId(id.as_raw_pid().unsigned_abs())),
+            None => inode_of(&self.pidfd).map(|inode| {
+                // No number of a process is so large. The upper half of the inode differs after four
+                // billion processes.
+                #[allow(clippy::cast_possible_truncation)]
+                ProcessId(inode as u32 | WITHOUT_NUMBER)
+            }),
+        }
+    }
+}
+
+/// Bit of identities that are no process numbers: the kernel gives numbers up to 2^22.
+const WITHOUT_NUMBER: u32 = 1 << 31;
+
+/// Returns the process number in an identity, if there is one.
+pub fn number_in(identity: ProcessId) -> Option<u32> {
+    (identity.0 & WITHOUT_NUMBER == 0).then_some(identity.0)
+}
+
+/// Returns the inode of a pidfd, which is the process's own for as long as the machine runs. `None` where the
+/// kernel has one inode for all pidfds.
+fn inode_of(pidfd: &OwnedFd) -> Option<u64> {
+    /// Type of the file system of pidfds (linux/magic.h).
+    const PIDFS: i64 = 0x5049_4446;
+    let is_its_own = i64::from(fstatfs(pidfd).ok()?.f_type) == PIDFS;
+    if is_its_own { fstat(pidfd).ok().map(|stat| stat.st_ino) } else { None }
 }
 
 /// Gets the pidfd of the process that connected, from the socket itself.
@@ -87,12 +122,32 @@ mod tests {
             let (near, _far) = UnixStream::pair().unwrap();
             let process = PeerProcess::of(&near).expect("this process lives");
             let own = std::process::id().to_string();
-            assert_eq!((pid_of(&process.pidfd), process.id.to_string()), (own.clone(), own.clone()));
+            let number = process.id.expect("of this namespace").as_raw_pid().to_string();
+            assert_eq!((pid_of(&process.pidfd), number), (own.clone(), own.clone()));
             match pidfd_of_peer(near.as_fd()) {
                 Ok(pidfd) => assert_eq!(pid_of(&pidfd), own),
                 Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ENOPROTOOPT), "{error}"),
             }
         });
+    }
+
+    #[test]
+    fn processes_without_a_number_are_told_apart() {
+        let children = [start(None), start(None)];
+        let process = |child: &Child| {
+            let id = Pid::from_child(child);
+            PeerProcess { pidfd: pidfd_open(id, PidfdFlags::empty()).unwrap(), id: None }
+        };
+        let seen: Vec<_> = children.iter().flat_map(|child| [process(child), process(child)]).collect();
+        let found: Vec<_> = seen.iter().map(PeerProcess::identity).collect();
+        if inode_of(&seen[0].pidfd).is_some() {
+            assert!(found[0] == found[1] && found[2] == found[3] && found[0] != found[2], "{found:?}");
+            assert!(found.iter().flatten().all(|&identity| number_in(identity).is_none()));
+        } else {
+            assert_eq!(found, [None; 4]);
+        }
+        assert_eq!(number_in(ProcessId(std::process::id())), Some(std::process::id()));
+        children.into_iter().for_each(end);
     }
 
     #[test]
@@ -153,7 +208,7 @@ mod tests {
         let near = UnixStream::from_std(near).unwrap();
         let process = PeerProcess::of(&near).expect("it lives");
         let number = i32::try_from(child.id()).unwrap();
-        assert_eq!((pid_of(&process.pidfd), process.id), (number.to_string(), number));
+        assert_eq!((pid_of(&process.pidfd), process.id), (number.to_string(), Pid::from_raw(number)));
         assert!(!has_ended(&process.pidfd));
         // The child ends. The connection does not: the test process holds the other end.
         end(child);

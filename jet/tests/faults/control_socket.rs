@@ -9,6 +9,7 @@ use jet_control::protocol::PROTOCOL_VERSION;
 use jet_control::{ControlConnection, ControlRequest, ControlResponse, ErrorCode};
 use jet_fabric::unix::{refuse_fds, send_with_fds};
 use jet_test_support::waiting::{WAIT_LIMIT, until};
+use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -146,7 +147,11 @@ fn who_talks_in_a_session_loses_it() {
         memory_instead_of_waiting: false,
     };
     assert!(matches!(connection.request(&request).unwrap().0, ControlResponse::Registered { .. }));
-    assert!(connection.request(&ControlRequest::Status).is_err(), "a session is no place for questions");
+    let answer = connection.request(&ControlRequest::Status).expect("it is told why").0;
+    let ControlResponse::Error { code: ErrorCode::BadRequest, message } = answer else {
+        panic!("a session is no place for questions: {answer:?}");
+    };
+    assert!(message.contains("spoke"), "{message}");
     rig.wait_status("one session", |status| status.rows.sessions.len() == 1);
     traffic.round();
     rig.wait_whole();
@@ -243,4 +248,33 @@ impl Drop for SetWhenDropped<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+#[test]
+fn who_loses_one_session_after_the_other_keeps_nothing_of_the_daemon() {
+    const ROUNDS: usize = 200;
+    let mut rig = Rig::start(&[]);
+    let daemon = rig.daemon().id();
+    let descriptors = || fs::read_dir(format!("/proc/{daemon}/fd")).expect("it runs").count();
+    rig.status();
+    let before = descriptors();
+    let lost: Vec<_> = (0..ROUNDS)
+        .map(|round| {
+            let name = format!("talker-{round}");
+            let session = until("a number", || HandSession::try_register(&rig.control(), &name).ok());
+            session.say(b"x");
+            session
+        })
+        .collect();
+    for mut session in lost {
+        let (code, words) = session.wait_ended();
+        assert!(code == ErrorCode::BadRequest && words.contains("spoke"), "{code:?} {words}");
+        // The daemon has closed its end, though this one is open.
+        std::mem::forget(session);
+    }
+    // Some more for connections that ask for the status.
+    until("the daemon to have closed its ends", || (descriptors() <= before + 8).then_some(()));
+    rig.wait_status("no session", |status| {
+        status.rows.sessions.is_empty() && status.rows.quarantined.is_empty()
+    });
 }

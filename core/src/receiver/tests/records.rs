@@ -62,7 +62,7 @@ fn hear(bench: &mut Bench) {
 }
 
 #[test]
-fn nobody_is_cut_off_because_records_run_out() {
+fn senders_that_hear_late_leave_half_of_the_records_and_are_not_cut_off() {
     let mut bench = Bench::new(Config { messages_max: 68, peers_max: 64, ..config() });
     let mut all = Vec::new();
     for _ in 0..40 {
@@ -70,11 +70,8 @@ fn nobody_is_cut_off_because_records_run_out() {
         late.fall_behind(&mut bench);
         all.push(late);
     }
-    assert!(
-        bench.receiver.messages.available() < 34,
-        "{} records are left",
-        bench.receiver.messages.available()
-    );
+    let left = bench.receiver.messages.available();
+    assert!(bench.receiver.too_many_ends_wait() && left >= 34, "{left} records are left");
     assert!(bench.world.byes.is_empty(), "cut off: {:?}", bench.world.byes);
     assert!(
         bench.receiver.srq.posted() as usize <= bench.receiver.messages.available(),
@@ -98,19 +95,18 @@ fn nobody_is_cut_off_because_records_run_out() {
     assert!(bench.world.byes.is_empty() && bench.whole());
 }
 
-/// Uses up most of the records with `senders` senders, none of which hears anything more.
-fn use_up_records(bench: &mut Bench, senders: usize) {
+/// Lets `senders` senders fall behind, none of which hears anything more.
+fn let_ends_wait(bench: &mut Bench, senders: usize) {
     for _ in 0..senders {
         Late::new(bench).fall_behind(bench);
     }
-    let left = bench.receiver.messages.available();
-    assert!(left < 34, "{left} records are left");
+    assert!(bench.receiver.too_many_ends_wait());
 }
 
 #[test]
 fn time_in_which_nobody_looked_is_held_against_no_sender() {
     let mut bench = Bench::new(Config { messages_max: 68, peers_max: 64, ..config() });
-    use_up_records(&mut bench, 40);
+    let_ends_wait(&mut bench, 40);
     // The host was paused: completions of the senders' NICs were not polled yet.
     bench.receiver.handle_stall(6_000_000_000);
     bench.wait(6_000_000_000);
@@ -125,7 +121,7 @@ fn time_in_which_nobody_looked_is_held_against_no_sender() {
 fn who_hears_nothing_for_long_is_parted_with_when_others_want_its_records() {
     let mut bench = Bench::new(Config { messages_max: 68, peers_max: 64, ..config() });
     const UNRESPONSIVE: usize = 40;
-    use_up_records(&mut bench, UNRESPONSIVE);
+    let_ends_wait(&mut bench, UNRESPONSIVE);
     let session = bench.open("disk");
     let honest = bench.join("disk");
     hear_only(&mut bench, honest);
@@ -229,21 +225,20 @@ fn those_that_wake_at_once_wait_for_records() {
         Late::new(&mut bench).fall_behind(&mut bench);
     }
     let left = bench.receiver.messages.available();
-    assert!(left < 34, "{left} records are left");
-    // More idle senders than there are records, each with the one credit of an idle sender, for an
-    // application that keeps its messages.
+    assert!(left < 50, "{left} records are left");
+    // More idle senders than there are records or posted entries, each with the one credit of an idle sender,
+    // for an application that keeps its messages.
     let session = bench.open("keeper");
     let senders: Vec<PeerId> = (0..50).map(|_| bench.join("keeper")).collect();
-    let mut waiting: VecDeque<PeerId> = senders.into();
-    let mut sent = 0;
+    let mut waiting: VecDeque<PeerId> = senders.iter().copied().collect();
     while !bench.world.posted.is_empty()
         && let Some(peer) = waiting.pop_front()
     {
         bench.small(peer, 1, b"x");
-        sent += 1;
         bench.flush();
+        let left = bench.receiver.messages.available();
+        assert!(bench.receiver.srq.posted() as usize <= left, "each entry has its record");
     }
-    assert!(sent <= left && !waiting.is_empty(), "{sent} came, {left} records were left");
     // The application releases its messages, and the senders can send again.
     for _ in 0..100 {
         while let Some((delivery, _)) = bench.delivery(session) {
@@ -257,6 +252,11 @@ fn those_that_wake_at_once_wait_for_records() {
         }
     }
     hear(&mut bench);
-    assert_eq!(bench.world.ends.iter().filter(|end| end.2 == AckStatus::Consumed).count(), 50);
+    // The application keeps as much as it may, so some are asked to send again.
+    let ends = bench.world.ends.iter().filter(|end| senders.contains(&PeerId(end.0)));
+    let ends: Vec<_> = ends.map(|end| end.2).collect();
+    let consumed = ends.iter().filter(|&&end| end == AckStatus::Consumed).count();
+    let busy = ends.iter().filter(|&&end| end == AckStatus::Busy).count();
+    assert!(consumed >= 34 && consumed + busy == 50, "{ends:?}");
     assert!(bench.world.byes.is_empty());
 }

@@ -43,6 +43,11 @@ use std::os::fd::AsFd;
 /// Waking a cold connection costs its peer a system call. So a connection stays hot for about as long as some
 /// hundred such calls take.
 const COLD_AFTER_POLLS: u32 = 2048;
+/// Hot connections from which on they go cold sooner: with twice as many after half as many empty polls.
+const HOT_FEW: usize = 16;
+/// Hot connections without work that are looked at in one poll. Otherwise thousands that have work now and
+/// then would make each poll take as long as some hundred messages.
+const VAIN_POLLS: u32 = 128;
 /// SENDs taken in one poll, from all connections together.
 ///
 /// That takes about as long as the READs' part of a poll, so neither starves the other.
@@ -141,14 +146,17 @@ impl Shm {
         Ok(received || completed)
     }
 
-    /// Polls the hot connections, each once, until the budget for SENDs is used up. The next poll continues
-    /// there.
+    /// Polls the hot connections, each once, until the budget for SENDs is used up, or many were found without
+    /// work. The next poll continues there.
     fn poll_hot(&mut self, tables: &mut Tables) -> bool {
         let mut worked = false;
         let mut budget = RECEIVES_PER_POLL;
+        let mut vain = VAIN_POLLS;
         let mut left = self.hot.len();
+        // Where many are hot, each has its turn seldom, and must use it.
+        let cold_after = COLD_AFTER_POLLS / u32::try_from(left / HOT_FEW).unwrap_or(u32::MAX).max(1);
         let mut place = self.first;
-        while left > 0 && budget > 0 {
+        while left > 0 && budget > 0 && vain > 0 {
             left -= 1;
             if place >= self.hot.len() {
                 place = 0;
@@ -163,8 +171,9 @@ impl Shm {
                 }
                 Ok(false) => {
                     connection.idle_polls = connection.idle_polls.saturating_add(1);
+                    vain -= 1;
                     // Where the connection leaves the list, the last one moves to its place and has its turn.
-                    if !self.try_cool(index, place) {
+                    if !self.try_cool(index, place, cold_after) {
                         place += 1;
                     }
                 }
@@ -176,15 +185,15 @@ impl Shm {
         }
         // Where all had their turn, the next poll begins one further, so that a scarce SRQ serves another
         // connection first.
-        self.first = if budget > 0 { place + 1 } else { place };
+        self.first = if left == 0 && budget > 0 { place + 1 } else { place };
         worked
     }
 
     /// Lets a connection go cold that has had no work for long. `true` where it did.
     #[inline]
-    fn try_cool(&mut self, index: u32, place: usize) -> bool {
+    fn try_cool(&mut self, index: u32, place: usize, cold_after: u32) -> bool {
         let connection = self.connections[index as usize].as_deref_mut().expect("what is hot exists");
-        if connection.idle_polls < COLD_AFTER_POLLS || !Self::cool(connection) {
+        if connection.idle_polls < cold_after || !Self::cool(connection) {
             return false;
         }
         self.hot.swap_remove(place);

@@ -1,6 +1,7 @@
 //! Rows of the status: one for each application, session in quarantine, and sender. There may be thousands of
 //! each, so they are sent in pages that fit a frame of the control socket.
 
+use crate::daemon::peer_process::number_in;
 use crate::daemon::reactor::Snapshot;
 use jet_control::status::{
     PeerStatus, PostNicStatus, QuarantineStatus, Rows, RowsFrom, SessionStatus, ShareStatus, StandstillStatus,
@@ -61,7 +62,7 @@ fn quarantine_row(session: u32, stats: &QuarantineStats) -> QuarantineStatus {
     QuarantineStatus {
         session,
         app: stats.app.to_string(),
-        pid: stats.process.map(|process| process.0),
+        pid: stats.process.and_then(number_in),
         held_slabs: stats.held_slabs,
         held_bytes: u64::from(stats.held_slabs) * jet_wire::SLAB_BYTES as u64,
         holder_lives: stats.holder_lives,

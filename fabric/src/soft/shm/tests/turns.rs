@@ -1,6 +1,7 @@
 //! Tests of peers that send messages on their sockets without end. The time is a number that the tests set,
 //! and what is taken is counted. All peers are of this process unless a test says otherwise.
 
+use super::super::VAIN_POLLS;
 use super::super::connection::Sought;
 use super::super::link::{SendItem, source};
 use super::*;
@@ -437,5 +438,28 @@ fn who_announces_what_never_comes_loses_its_connection_however_slowly_it_is_hear
     until("ended", || {
         pass(&mut place, 1, || (0..300).for_each(|_| crate::unix::ring(peer.socket.as_fd())));
         place.host.ended(peer.qp) == Some(DisconnectReason::Protocol)
+    });
+}
+
+/// Thousands of connections that have work now and then would make each poll long, if it looked at all.
+#[test]
+fn many_hot_connections_without_work_have_their_turns_in_several_polls() {
+    const MANY: usize = 300;
+    let wide = || SoftOptions { qps_max: 400, ..SoftOptions::default() };
+    let (mut place, mut client) = (Place::new(wide()), Host::new(wide()));
+    let theirs: Vec<_> = (0..MANY).map(|_| place.connect(&mut client).1.index).collect();
+    theirs.iter().for_each(|&index| place.host.nic.shm.make_hot(index));
+    let looked_at = |place: &Place| -> u32 {
+        place.host.nic.shm.connections.iter().flatten().map(|connection| connection.idle_polls).sum()
+    };
+    let before = looked_at(&place);
+    let after = [(); 3].map(|()| {
+        place.host.turn();
+        looked_at(&place) - before
+    });
+    assert_eq!(after, [1, 2, 3].map(|polls| polls * VAIN_POLLS));
+    until("all cold", || {
+        place.host.turn();
+        place.host.nic.shm.hot.is_empty()
     });
 }

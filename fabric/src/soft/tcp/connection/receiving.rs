@@ -275,6 +275,8 @@ impl Connection {
         }
         match frame {
             Frame::Send { payload_bytes } => return self.act_send(tables, payload_bytes, behind),
+            // Credit and READs bound all that a peer says but this, so it has to say something each time.
+            Frame::SendAck { taken } if taken == self.sends_completed => return Err(End::PROTOCOL),
             Frame::SendAck { taken } => self.acknowledge(tables, taken)?,
             Frame::SendError { taken, fault } => return Err(self.send_failed(tables, taken, fault)),
             Frame::ReadRequest { id, address, key, bytes } => {

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::soft::deadlines::Wait;
+use crate::soft::nic::DEADLINES_PER_POLL;
 use crate::soft::token::Kind;
 use std::net::TcpListener;
 
@@ -94,6 +95,28 @@ fn a_send_that_finds_no_entry_in_time_ends_both_qps() {
     let statuses: Vec<_> = client.completions.iter().map(|c| c.status).collect();
     assert_eq!(statuses, [Status::Success, Status::RnrExhausted, Status::Flushed]);
     assert_eq!(server.nic.counters().rnr, 2);
+}
+
+#[test]
+fn deadlines_of_a_crowd_are_carried_out_a_few_in_each_turn() {
+    const CROWD: usize = 100;
+    let (mut server, address) = listening(SoftOptions::default());
+    let crowd: Vec<_> = (0..CROWD).map(|_| raw_connected(&mut server, &address)).collect();
+    for (stream, _) in &crowd {
+        let mut stream: &TcpStream = stream;
+        stream.write_all(&Frame::Send { payload_bytes: 100 }.to_bytes()).unwrap();
+    }
+    let waits = |server: &Host, qp: Qp| server.nic.tables.deadlines.wait_at(qp.index) == Some(Wait::SendRest);
+    until(&mut [&mut server], "all begun", |ends| crowd.iter().all(|&(_, qp)| waits(ends[0], qp)));
+    server.now_ns = 1000 * SECOND_NS;
+    let (mut ended, mut most) = (0, 0);
+    until(&mut [&mut server], "all ended", |ends| {
+        let now = crowd.iter().filter(|&&(_, qp)| !waits(ends[0], qp)).count();
+        most = most.max(now - ended);
+        ended = now;
+        ended == CROWD
+    });
+    assert!(most <= DEADLINES_PER_POLL, "{most} in one turn");
 }
 
 #[test]

@@ -46,7 +46,8 @@ fn every_frame_that_cannot_be_ends_that_connection_only() {
             "the failure of no READ",
             Frame::ReadError { id: 0, fault: Fault::RemoteAccess }.to_bytes().to_vec(),
         ),
-        ("an acknowledgement of nothing", Frame::SendAck { taken: 1 }.to_bytes().to_vec()),
+        ("an acknowledgement of no SEND", Frame::SendAck { taken: 1 }.to_bytes().to_vec()),
+        ("an acknowledgement of nothing new", Frame::SendAck { taken: 0 }.to_bytes().to_vec()),
         ("an acknowledgement of everything", Frame::SendAck { taken: u64::MAX }.to_bytes().to_vec()),
         ("the failure of no SEND", Frame::SendError { taken: 0, fault: Fault::Length }.to_bytes().to_vec()),
         (
