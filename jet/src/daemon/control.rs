@@ -8,7 +8,7 @@ mod tests;
 use super::cache::CacheControl;
 use super::drain::{Asked, Drain};
 use super::peer_process::PeerProcess;
-use super::reactor::{Command, Commands, LocalApplication, NewSession, OpenSessionError};
+use super::reactor::{Command, Commands, LocalApplication, NewSession, OpenSessionError, Ringer};
 use super::status::StatusCache;
 use bytes::Bytes;
 use jet_control::frame::{FrameDecoder, FrameError, encode_frame};
@@ -46,6 +46,8 @@ pub struct ControlContext {
     pub gives_memory: bool,
     /// Sizes of each session's segment.
     pub shape: SegmentShape,
+    /// Maker of the daemon's ends of doorbells.
+    pub ringer: Ringer,
     /// Control of the last-level cache, which threads of applications may join.
     pub cache: Arc<CacheControl>,
     /// Source of answers about the daemon's status.
@@ -519,7 +521,7 @@ fn prepare(
         process: process.as_ref().and_then(PeerProcess::identity),
         segment,
         memory: Arc::clone(&memory),
-        application: LocalApplication { doorbell, ended: ends, standstill: tells },
+        application: LocalApplication { bell: context.ringer.bell(doorbell), ended: ends, standstill: tells },
     });
     Ok(Prepared { new, memory, bell, process, reports: SessionReports { ended, standstill } })
 }

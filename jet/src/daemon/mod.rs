@@ -32,7 +32,7 @@ use jet_fabric::nic::{ListenError, RegisterError};
 use jet_fabric::verbs::VerbsError;
 use launch::Launch;
 use rdma::RdmaLogger;
-use reactor::{Command, Commands};
+use reactor::{Command, Commands, Ringer};
 use status::{Sources, StatusCache};
 use std::io;
 use std::path::PathBuf;
@@ -267,6 +267,7 @@ async fn run_control_plane(config: &Config) -> Result<(), DaemonError> {
         pool_slabs: started.pool_slabs,
         gives_memory: started.escape.is_some() && config.escape.memory_bytes > 0,
         escape: started.escape,
+        ringer: Ringer::start(config.limits.sessions).map_err(system("cannot start a thread"))?,
         cache: Arc::clone(&started.cache),
         shape: config.segment_shape(),
         incarnation: started.about.incarnation,

@@ -8,7 +8,7 @@ use crate::daemon::config::Config;
 use crate::daemon::congestion::{CongestionConfig, CongestionControl};
 use crate::daemon::drain::Drain;
 use crate::daemon::rdma::RdmaView;
-use crate::daemon::reactor::{Command, CommandInbox, Commands, OpenSessionError};
+use crate::daemon::reactor::{Command, CommandInbox, Commands, OpenSessionError, Ringer};
 use crate::daemon::status::{About, Sources, StatusCache};
 use jet_control::connection::{ANSWER_TIMEOUT, Look};
 use jet_control::protocol::{Incarnation, PROTOCOL_VERSION};
@@ -66,6 +66,7 @@ impl ControlPlane {
             escape: None,
             gives_memory: false,
             shape: Config::default().segment_shape(),
+            ringer: Ringer::start(4).expect("a thread"),
             cache,
             status,
             incarnation: 7,

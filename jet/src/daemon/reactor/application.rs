@@ -1,8 +1,8 @@
 //! Applications of this host as the driver reaches them: each by a doorbell, and by two channels to the
 //! control plane.
 
+use super::bell::Bell;
 use jet_core::{SessionEnd, Standstill};
-use jet_fabric::unix::Doorbell;
 use jet_reactor::Application;
 use tokio::sync::{oneshot, watch};
 
@@ -12,7 +12,7 @@ pub type NewSession = jet_reactor::NewSession<LocalApplication>;
 /// An application on this host, as the driver reaches it.
 pub struct LocalApplication {
     /// The daemon's end of the application's doorbell.
-    pub doorbell: Doorbell,
+    pub bell: Bell,
     /// Channel to which the driver sends the reason when the session ends.
     pub ended: oneshot::Sender<SessionEnd>,
     /// Channel to which the driver sends a value when a standstill of the application begins, lasts or ends.
@@ -21,7 +21,7 @@ pub struct LocalApplication {
 
 impl Application for LocalApplication {
     fn wake(&mut self) {
-        self.doorbell.ring();
+        self.bell.ring();
     }
 
     fn stands_still(&mut self, standstill: Option<Standstill>) {

@@ -2,6 +2,7 @@
 //! commands of the control plane within the turns. While there is nothing to do, the thread sleeps on epoll.
 
 mod application;
+mod bell;
 mod command;
 mod epoll;
 mod orders;
@@ -9,6 +10,7 @@ mod snapshot;
 mod turns;
 
 pub use application::{LocalApplication, NewSession};
+pub use bell::Ringer;
 pub use command::{Command, CommandInbox, Commands, OpenSessionError};
 pub use epoll::Epoll;
 pub use snapshot::Snapshot;
@@ -16,7 +18,6 @@ pub use snapshot::Snapshot;
 use epoll::Woken;
 use jet_core::SessionId;
 use jet_fabric::nic::Nic;
-use jet_fabric::unix::Rung;
 use jet_reactor::LostMemory;
 use orders::Orders;
 use std::io;
@@ -180,12 +181,12 @@ impl<N: Nic> Reactor<N> {
 }
 
 /// Takes the waiting rings off a session's doorbell. A closed doorbell is removed from epoll: the control
-/// plane notices that the application is gone, and closes the session.
+/// plane notices that the application is gone, and closes the session. So is one that takes long.
 fn clear_doorbell<N: Nic>(driver: &mut Driver<N>, epoll: &Epoll, session: SessionId) {
     if let Some(application) = driver.application(session)
-        && application.doorbell.clear() == Rung::Closed
+        && !application.bell.clear()
     {
-        epoll.remove(&application.doorbell);
+        epoll.remove(&application.bell);
     }
 }
 

@@ -80,7 +80,7 @@ fn open<N: Nic>(
 ) -> Result<SessionTicket, OpenSessionError> {
     let ticket = driver.open(new)?;
     let application = driver.application(ticket.session).expect("it was opened just now");
-    match epoll.add_session(&application.doorbell, ticket.session.0) {
+    match epoll.add_session(&application.bell, ticket.session.0) {
         Ok(()) => Ok(ticket),
         Err(error) => {
             driver.application_gone(now_ns, ticket);
