@@ -3,9 +3,11 @@
 //! The outstanding credit of active senders never exceeds what the SRQ share can have posted. A sender's
 //! credit follows its rate: it doubles while the sender uses it up, and halves while it does not. From an
 //! idle sender all credit above one is recalled. The one credit that an idle sender keeps lies outside the
-//! budget. A sender that has had no credit for long, because it does not hear or its application is slow,
-//! counts as an idle one, too: else many of these would leave the others one SEND at a time. The entries of `srq_reserve_entries` serve idle senders that wake. When more wake at once, their
+//! budget. The entries of `srq_reserve_entries` serve idle senders that wake. When more wake at once, their
 //! NICs wait (RNR) for a moment.
+//!
+//! A sender that has had no credit for long counts as an idle one, too. It takes nothing that it is sent, or
+//! its application is slow. Many of these would otherwise leave the others one SEND at a time.
 //!
 //! Senders that have sent nothing yet have at most half of the budget together, of what it is when they get
 //! it. Otherwise a crowd that connects and says nothing would leave the others one SEND at a time until its
@@ -58,7 +60,7 @@ pub(crate) enum Decay {
     Asks,
     /// The sender's credit is recalled down to this limit, which is to be sent to the sender.
     Recalled { limit: u64 },
-    /// The sender is idle from this tick on, or has had no credit for long: it no longer counts in the budget.
+    /// The sender is idle from this tick on, or has had no credit for long. It counts in the budget no more.
     Idle,
     /// The sender did not answer. It counts as idle, with all the credit that it has.
     Lapsed,

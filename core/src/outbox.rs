@@ -12,6 +12,10 @@ use alloc::vec::Vec;
 use jet_wire::message::hello::features;
 use jet_wire::message::{ACK_RANGES_MAX, AckHeader, AckRange, AckStatus, HeaderBytes};
 
+/// Ends that one header tells at least.
+#[allow(clippy::cast_possible_truncation)] // a few
+const RANGES_OF_HEADER: u32 = ACK_RANGES_MAX as u32;
+
 /// Nanoseconds between two congestion signals to one sender. The first one takes a few round trips to have an
 /// effect.
 const SIGNAL_NS: u64 = 1_000_000;
@@ -315,7 +319,7 @@ impl Outbox {
     /// range and the peer takes none: those that its headers tell. None where ends wait in records already.
     pub fn ends_without_records(&self, peer: u32) -> u32 {
         let outbox = self.of_peer(peer);
-        if outbox.overflow.len() > 0 { 0 } else { outbox.sends_max * ACK_RANGES_MAX as u32 }
+        if outbox.overflow.len() > 0 { 0 } else { outbox.sends_max.saturating_mul(RANGES_OF_HEADER) }
     }
 
     /// Returns whether ends wait to be sent to the peer.

@@ -55,8 +55,9 @@ impl<P: GrantPolicy> Receiver<P> {
     }
 
     /// Disconnects one unresponsive peer when many ends wait in records, or when only the records for small
-    /// messages are left, and large ones are refused. It chooses the unresponsive peer with the most ends waiting. Time in which the receiver
-    /// was not called does not count as silence of the peer, whose NIC may have taken everything.
+    /// messages are left, and large ones are refused. It chooses the unresponsive peer with the most ends
+    /// waiting. Time in which the receiver was not called does not count as silence of the peer, whose NIC
+    /// may have taken everything.
     pub(super) fn disconnect_unresponsive(&mut self, now_ns: u64, effects: &mut impl Effects) {
         if self.records_left() > self.config.srq_slabs && !self.too_many_ends_wait() {
             return;

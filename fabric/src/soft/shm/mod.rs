@@ -146,8 +146,8 @@ impl Shm {
         Ok(received || completed)
     }
 
-    /// Polls the hot connections, each once, until the budget for SENDs is used up, or many were found without
-    /// work. The next poll continues there.
+    /// Polls the hot connections, each once, until the budget for SENDs is used up, or many had no work. The
+    /// next poll continues there.
     fn poll_hot(&mut self, tables: &mut Tables) -> bool {
         let mut worked = false;
         let mut budget = RECEIVES_PER_POLL;

@@ -1,10 +1,10 @@
 //! The daemon's end of an application's doorbell.
 //!
 //! Whoever rings a socket walks the list of all that wait at its other end. An application chooses how long
-//! that list is: with 20,000 descriptors of its doorbell in an epoll a ring took 2.7 ms of the ringing thread.
-//! So a bell that takes long is not rung by the reactor, but by a thread that does nothing else. And rings at
-//! this end, each of which takes as long to clear, are not listened to any more. The application is served at
-//! the reactor's next turn instead.
+//! that list is: with 20,000 descriptors of its doorbell in an epoll a ring took 2.7 ms of the ringing
+//! thread. So a bell that takes long is not rung by the reactor, but by a thread that does nothing else. And
+//! rings at this end, each of which takes as long to clear, are not listened to any more. The application is
+//! served at the reactor's next turn instead.
 
 use jet_fabric::unix::{Doorbell, Rung};
 use rustix::time::{ClockId, clock_gettime};
@@ -121,8 +121,9 @@ impl Ringer {
 
 fn ring_slow(asked: &Receiver<Arc<Shared>>) {
     for bell in asked {
-        // Taken back first: whoever asks from now on may have delivered more.
-        bell.asked.store(false, Ordering::Release);
+        // Taken back first: whoever asks from now on may have delivered more. What was delivered before the
+        // last that asked is in view, for this reads what it wrote.
+        bell.asked.swap(false, Ordering::AcqRel);
         bell.doorbell.ring();
     }
 }
