@@ -67,7 +67,7 @@ pub fn number_in(identity: ProcessId) -> Option<u32> {
 fn inode_of(pidfd: &OwnedFd) -> Option<u64> {
     /// Type of the file system of pidfds (linux/magic.h).
     const PIDFS: i64 = 0x5049_4446;
-    let is_its_own = i64::from(fstatfs(pidfd).ok()?.f_type) == PIDFS;
+    let is_its_own = fstatfs(pidfd).ok()?.f_type == PIDFS;
     if is_its_own { fstat(pidfd).ok().map(|stat| stat.st_ino) } else { None }
 }
 
