@@ -316,10 +316,16 @@ impl Outbox {
     }
 
     /// Returns how many further ends of the peer need no record to wait in, even if no two of them make one
-    /// range and the peer takes none: those that its headers tell. None where ends wait in records already.
+    /// range and the peer takes nothing more: those that headers tell which may still be sent. None where ends
+    /// wait in records already.
     pub fn ends_without_records(&self, peer: u32) -> u32 {
         let outbox = self.of_peer(peer);
-        if outbox.overflow.len() > 0 { 0 } else { outbox.sends_max.saturating_mul(RANGES_OF_HEADER) }
+        let headers = if outbox.overflow.len() > 0 {
+            0
+        } else {
+            outbox.sends_max.saturating_sub(outbox.sends_in_flight)
+        };
+        headers.saturating_mul(RANGES_OF_HEADER)
     }
 
     /// Returns whether ends wait to be sent to the peer.

@@ -45,8 +45,8 @@ impl PeerProcess {
         match self.id {
             Some(id) => Some(ProcessId(id.as_raw_pid().unsigned_abs())),
             None => inode_of(&self.pidfd).map(|inode| {
-                // No number of a process is so large. The upper half of the inode differs after four
-                // billion processes.
+                // No number of a process is so large. What is cut off the inode differs after two billion
+                // processes.
                 #[allow(clippy::cast_possible_truncation)]
                 ProcessId(inode as u32 | WITHOUT_NUMBER)
             }),

@@ -147,11 +147,10 @@ impl Shm {
     }
 
     /// Polls the hot connections, each once, until the budget for SENDs is used up, or many had no work. The
-    /// next poll continues there.
-    fn poll_hot(&mut self, tables: &mut Tables) -> bool {
+    /// next poll continues there. `vain`: how many those are.
+    fn poll_hot(&mut self, tables: &mut Tables, mut vain: u32) -> bool {
         let mut worked = false;
         let mut budget = RECEIVES_PER_POLL;
-        let mut vain = VAIN_POLLS;
         let mut left = self.hot.len();
         // Where many are hot, each has its turn seldom, and must use it.
         let cold_after = COLD_AFTER_POLLS / u32::try_from(left / HOT_FEW).unwrap_or(u32::MAX).max(1);
@@ -395,7 +394,7 @@ impl Transport for Shm {
     }
 
     fn progress(&mut self, tables: &mut Tables) -> bool {
-        let mut worked = self.poll_hot(tables);
+        let mut worked = self.poll_hot(tables, VAIN_POLLS);
         worked |= self.poll_reads(tables);
         worked
     }
@@ -429,7 +428,8 @@ impl Transport for Shm {
     }
 
     fn arm(&mut self, tables: &mut Tables) -> bool {
-        if !self.reading.is_empty() || self.poll_hot(tables) {
+        // All of them: who sleeps must have looked at each.
+        if !self.reading.is_empty() || self.poll_hot(tables, u32::MAX) {
             return false;
         }
         let mut place = 0;

@@ -10,9 +10,9 @@ use jet_fabric::unix::{Doorbell, Rung};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Time from which on a ring is slow. One takes 1 to 3 us, with the wake-up of a thread.
@@ -62,7 +62,7 @@ struct Shared {
 #[derive(Debug)]
 pub struct Bell {
     shared: Arc<Shared>,
-    slow: SyncSender<Arc<Shared>>,
+    slow: SyncSender<Weak<Shared>>,
     rings: Pace,
     clears: Pace,
 }
@@ -73,9 +73,11 @@ impl Bell {
         if !self.is_slow() {
             return self.rings.time(|| self.shared.doorbell.ring());
         }
-        if !self.shared.asked.swap(true, Ordering::AcqRel) {
-            // Each bell asks once at a time, so there is room; a thread that is gone rings for nobody.
-            let _ = self.slow.try_send(Arc::clone(&self.shared));
+        if !self.shared.asked.swap(true, Ordering::AcqRel)
+            && self.slow.try_send(Arc::downgrade(&self.shared)).is_err()
+        {
+            // Bells of sessions that have ended take the places. The next delivery asks again.
+            self.shared.asked.store(false, Ordering::Release);
         }
     }
 
@@ -99,15 +101,16 @@ impl AsFd for Bell {
 
 /// Maker of bells, and the thread that rings slow ones. The thread ends when this and all bells are gone.
 #[derive(Debug)]
-pub struct Ringer(SyncSender<Arc<Shared>>);
+pub struct Ringer(SyncSender<Weak<Shared>>);
 
 impl Ringer {
-    /// Starts the thread for as many bells as there may be sessions.
+    /// Starts the thread. As many bells may wait for it as there are sessions, and as many of sessions that
+    /// have ended.
     ///
     /// # Errors
     /// The system's error: no thread can be started.
     pub fn start(sessions_max: u32) -> io::Result<Self> {
-        let (slow, asked) = sync_channel(sessions_max as usize);
+        let (slow, asked) = sync_channel(2 * sessions_max as usize);
         std::thread::Builder::new().name("jet-bells".to_owned()).spawn(move || ring_slow(&asked))?;
         Ok(Self(slow))
     }
@@ -119,8 +122,9 @@ impl Ringer {
     }
 }
 
-fn ring_slow(asked: &Receiver<Arc<Shared>>) {
-    for bell in asked {
+fn ring_slow(asked: &Receiver<Weak<Shared>>) {
+    // A bell whose session has ended is closed at once, and leaves the reactor's epoll with that.
+    for bell in asked.iter().filter_map(|bell| bell.upgrade()) {
         // Taken back first: whoever asks from now on may have delivered more. What was delivered before the
         // last that asked is in view, for this reads what it wrote.
         bell.asked.swap(false, Ordering::AcqRel);
@@ -155,6 +159,30 @@ mod tests {
             assert_eq!(theirs.clear(), Rung::Yes);
         }
         assert!(!bell.clear(), "it is not listened to");
+    }
+
+    #[test]
+    fn a_bell_that_waits_for_the_thread_closes_with_its_session_and_one_without_a_place_asks_again() {
+        // The thread rings nobody yet.
+        let (slow, asked) = sync_channel(1);
+        let ringer = Ringer(slow);
+        let slow_bell = || {
+            let (ours, theirs) = Doorbell::pair().unwrap();
+            let mut bell = ringer.bell(ours);
+            (0..SUSPECT + PROOF).for_each(|_| bell.rings.note(LONG));
+            (bell, theirs)
+        };
+        let (mut gone, theirs_of_gone) = slow_bell();
+        let (mut bell, theirs) = slow_bell();
+        gone.ring();
+        bell.ring();
+        drop(gone);
+        assert_eq!(theirs_of_gone.clear(), Rung::Closed);
+        std::thread::spawn(move || ring_slow(&asked));
+        until("the ring", || {
+            bell.ring();
+            rings_at(&theirs).then_some(())
+        });
     }
 
     #[test]

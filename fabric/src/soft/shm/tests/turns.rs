@@ -463,3 +463,25 @@ fn many_hot_connections_without_work_have_their_turns_in_several_polls() {
         place.host.nic.shm.hot.is_empty()
     });
 }
+
+#[test]
+fn who_sleeps_has_looked_at_every_hot_connection() {
+    const MANY: usize = 300;
+    let wide = || SoftOptions { qps_max: 400, ..SoftOptions::default() };
+    let (mut place, mut client) = (Place::new(wide()), Host::new(wide()));
+    let pairs: Vec<_> = (0..MANY).map(|_| place.connect(&mut client)).collect();
+    // The last one sends, and there is no SRQ entry.
+    let (ours, theirs) = pairs[MANY - 1];
+    client.send(ours, 1, Payload::None).unwrap();
+    until("it to wait", || {
+        client.turn();
+        place.host.turn();
+        place.host.nic.counters().rnr > 0
+    });
+    let shm = &mut place.host.nic.shm;
+    pairs.iter().for_each(|(_, theirs)| shm.make_hot(theirs.index));
+    // A poll that does not look at all begins behind it.
+    shm.first = shm.hot.iter().position(|&index| index == theirs.index).expect("it is hot") + 1;
+    place.host.post_entries(0..1);
+    assert!(!place.host.nic.arm(0), "a SEND is there, and an entry for it");
+}
