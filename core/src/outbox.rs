@@ -316,8 +316,8 @@ impl Outbox {
     }
 
     /// Returns how many further ends of the peer need no record to wait in, even if no two of them make one
-    /// range and the peer takes nothing more: those that headers tell which may still be sent. None where ends
-    /// wait in records already.
+    /// range and the peer takes nothing more: those that headers tell which may still be sent. None where
+    /// ends wait in records already.
     pub fn ends_without_records(&self, peer: u32) -> u32 {
         let outbox = self.of_peer(peer);
         let headers = if outbox.overflow.len() > 0 {
