@@ -521,7 +521,11 @@ fn prepare(
         process: process.as_ref().and_then(PeerProcess::identity),
         segment,
         memory: Arc::clone(&memory),
-        application: LocalApplication { bell: context.ringer.bell(doorbell), ended: ends, standstill: tells },
+        application: LocalApplication {
+            bell: context.ringer.bell(doorbell, app.as_str()),
+            ended: ends,
+            standstill: tells,
+        },
     });
     Ok(Prepared { new, memory, bell, process, reports: SessionReports { ended, standstill } })
 }

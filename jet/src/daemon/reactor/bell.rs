@@ -83,6 +83,7 @@ struct Shared {
 pub struct Bell {
     shared: Arc<Shared>,
     slow: SyncSender<Weak<Shared>>,
+    application: Box<str>,
     rings: Pace,
     clears: Pace,
 }
@@ -91,7 +92,11 @@ impl Bell {
     /// Rings. A bell that takes long is rung by another thread.
     pub fn ring(&mut self) {
         if !self.rings.is_slow {
-            return self.rings.time(|| self.shared.doorbell.ring());
+            self.rings.time(|| self.shared.doorbell.ring());
+            if self.rings.is_slow {
+                self.log("takes long to ring, and another thread rings it from now on");
+            }
+            return;
         }
         if !self.shared.asked.swap(true, Ordering::AcqRel)
             && self.slow.try_send(Arc::downgrade(&self.shared)).is_err()
@@ -105,7 +110,15 @@ impl Bell {
     /// closed, or takes long.
     pub fn clear(&mut self) -> bool {
         let rung = self.clears.time(|| self.shared.doorbell.clear());
+        if rung != Rung::Closed && self.clears.is_slow {
+            self.log("takes long to clear, and its rings are not listened to any more");
+        }
         rung != Rung::Closed && !self.clears.is_slow
+    }
+
+    fn log(&self, what: &str) {
+        let application = &*self.application;
+        tracing::warn!(application, "a doorbell {what}: too many descriptors of it wait in epolls or polls");
     }
 }
 
@@ -131,10 +144,11 @@ impl Ringer {
         Ok(Self(slow))
     }
 
-    /// Makes the daemon's end of a doorbell.
-    pub fn bell(&self, doorbell: Doorbell) -> Bell {
+    /// Makes the daemon's end of an application's doorbell.
+    pub fn bell(&self, doorbell: Doorbell, application: &str) -> Bell {
         let shared = Arc::new(Shared { doorbell, asked: AtomicBool::new(false) });
-        Bell { shared, slow: self.0.clone(), rings: Pace::default(), clears: Pace::default() }
+        let (slow, application) = (self.0.clone(), application.into());
+        Bell { shared, slow, application, rings: Pace::default(), clears: Pace::default() }
     }
 }
 
@@ -167,7 +181,7 @@ mod tests {
     fn a_slow_bell_is_rung_by_another_thread_and_every_ring_arrives() {
         let ringer = Ringer::start(4).unwrap();
         let (ours, theirs) = Doorbell::pair().unwrap();
-        let mut bell = ringer.bell(ours);
+        let mut bell = ringer.bell(ours, "store");
         bell.rings.is_slow = true;
         for _ in 0..100 {
             bell.ring();
@@ -185,7 +199,7 @@ mod tests {
         let ringer = Ringer(slow);
         let slow_bell = || {
             let (ours, theirs) = Doorbell::pair().unwrap();
-            let mut bell = ringer.bell(ours);
+            let mut bell = ringer.bell(ours, "store");
             bell.rings.is_slow = true;
             (bell, theirs)
         };
@@ -233,7 +247,7 @@ mod tests {
         let ringer = Ringer::start(4).unwrap();
         for rings_itself in [false, true] {
             let (ours, theirs) = Doorbell::pair().unwrap();
-            let mut bell = ringer.bell(ours);
+            let mut bell = ringer.bell(ours, "store");
             let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
             let descriptor = || theirs.as_fd().try_clone_to_owned().expect("one, see ulimit -n");
             let descriptors: Vec<OwnedFd> = std::iter::repeat_with(descriptor).take(DESCRIPTORS).collect();
