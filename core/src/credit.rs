@@ -339,7 +339,7 @@ impl Credit {
         if account.recalling || (!account.active && account.outstanding() > 0) {
             return 0;
         }
-        let is_new = account.arrived == 0;
+        let is_new = account.is_new();
         if is_new {
             left = left.min(self.newcomers.left(room.usable));
         }
@@ -360,9 +360,6 @@ impl Credit {
             if !core::mem::replace(&mut account.active, true) {
                 account.idle_ticks = 0;
                 self.active.push(peer);
-                if is_new {
-                    self.newcomers.enter(account);
-                }
             }
             account.limit += issued;
             self.outstanding += issued;

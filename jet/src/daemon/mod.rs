@@ -252,6 +252,7 @@ async fn run_control_plane(config: &Config) -> Result<(), DaemonError> {
     // Dropping this restores the NIC's settings, whichever way this function returns.
     let congestion = CongestionControl::start(&config.congestion, &config.control_socket)?;
     let (commands, inbox) = Commands::new().map_err(system("cannot make the command queue"))?;
+    let ringer = Ringer::start(config.limits.sessions).map_err(system("cannot start a thread"))?;
     let drain = Arc::new(Drain::new(Duration::from_millis(config.shutdown.drain_ms)));
     let (ended, mut reactor_ended) = oneshot::channel();
     let started =
@@ -267,7 +268,7 @@ async fn run_control_plane(config: &Config) -> Result<(), DaemonError> {
         pool_slabs: started.pool_slabs,
         gives_memory: started.escape.is_some() && config.escape.memory_bytes > 0,
         escape: started.escape,
-        ringer: Ringer::start(config.limits.sessions).map_err(system("cannot start a thread"))?,
+        ringer,
         cache: Arc::clone(&started.cache),
         shape: config.segment_shape(),
         incarnation: started.about.incarnation,

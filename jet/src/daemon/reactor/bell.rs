@@ -58,7 +58,8 @@ impl Pace {
         self.excess = (self.excess + took).saturating_sub(ALLOWED);
         self.calm = if self.excess.is_zero() { self.calm + 1 } else { 0 };
         if self.excess >= EXCESS_MAX {
-            (self.is_slow, self.is_suspect) = (self.is_suspect, true);
+            self.is_slow |= self.is_suspect;
+            self.is_suspect = true;
             (self.excess, self.calm) = (Duration::ZERO, 0);
         } else if self.calm >= CALM {
             (self.is_suspect, self.calm) = (false, 0);
@@ -101,8 +102,9 @@ impl Bell {
         if !self.shared.asked.swap(true, Ordering::AcqRel)
             && self.slow.try_send(Arc::downgrade(&self.shared)).is_err()
         {
-            // Bells of sessions that have ended take the places. The next delivery asks again.
+            // Bells of sessions that have ended take the places. Nobody else would wake the application.
             self.shared.asked.store(false, Ordering::Release);
+            self.shared.doorbell.ring();
         }
     }
 
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bell_that_waits_for_the_thread_closes_with_its_session_and_one_without_a_place_asks_again() {
+    fn a_bell_that_waits_for_the_thread_closes_with_its_session_and_one_without_a_place_is_rung_at_once() {
         // The thread rings nobody yet.
         let (slow, asked) = sync_channel(1);
         let ringer = Ringer(slow);
@@ -209,11 +211,14 @@ mod tests {
         bell.ring();
         drop(gone);
         assert_eq!(theirs_of_gone.clear(), Rung::Closed);
+        assert_eq!(theirs.clear(), Rung::Yes, "it found no place");
         std::thread::spawn(move || ring_slow(&asked));
-        until("the ring", || {
+        // The thread takes the place away, and rings from then on.
+        for _ in 0..100 {
             bell.ring();
-            rings_at(&theirs).then_some(())
-        });
+            until("the ring", || rings_at(&theirs).then_some(()));
+            assert_eq!(theirs.clear(), Rung::Yes);
+        }
     }
 
     #[test]
