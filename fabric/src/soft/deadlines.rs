@@ -199,6 +199,7 @@ impl Deadlines {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     const SPAN: Duration = Duration::from_nanos(100);
 
@@ -300,7 +301,7 @@ mod tests {
                             .for_each(|due| *due = due.or_else(|span| Ok::<_, u64>(now_ns + span)));
                         deadlines.begin_poll(now_ns);
                         let due = std::iter::from_fn(|| deadlines.take_due()).take(most);
-                        let found: Vec<u32> = due.map(|(place, _)| place).collect();
+                        let found: BTreeSet<u32> = due.map(|(place, _)| place).collect();
                         deadlines.end_poll();
                         let is_due = |place: &u32| {
                             matches!(model[*place as usize], Some(Ok(due_ns)) if due_ns <= now_ns)
