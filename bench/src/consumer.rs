@@ -16,7 +16,6 @@ use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 /// Messages that one step takes at most.
@@ -101,8 +100,7 @@ impl Consumer {
     /// # Errors
     /// The daemon's refusal, or an error of the connection.
     pub fn register(control_socket: &Path, app: &str, behaviour: Behaviour) -> Result<Self, RegisterError> {
-        let options =
-            RegisterOptions { control_socket: control_socket.to_owned(), ..RegisterOptions::new(app) };
+        let options = RegisterOptions::new(app).control_socket(control_socket);
         Ok(Self {
             session: Session::register(&options)?,
             behaviour,
@@ -198,16 +196,16 @@ impl Consumer {
         let of_current = if next { None } else { current.pop_front() };
         let (mut message, mut intact) = match of_current {
             Some(Current { message, intact }) => (session.attach(message), intact),
-            None => match session.try_receive()? {
-                Some(message) => (message, true),
-                None => return Ok(false),
+            None => match session.try_receive() {
+                Err(ReceiveError::NotYet) => return Ok(false),
+                received => (received?, true),
             },
         };
         let (sender, tag) = (message.sender(), message.tag());
         let mut worked = false;
         loop {
             match message.try_next() {
-                Ok(Poll::Ready(Some(slice))) => {
+                Ok(Some(slice)) => {
                     worked = true;
                     match behaviour.reading {
                         Reading::Nothing => {}
@@ -228,7 +226,7 @@ impl Consumer {
                         held.push_back((now + behaviour.hold, slice.detach()));
                     }
                 }
-                Ok(Poll::Ready(None)) => {
+                Ok(None) => {
                     taken.messages += 1;
                     taken.bytes += message.bytes();
                     taken.fingerprint = taken.fingerprint.wrapping_add(pattern::fingerprint(sender, tag));
@@ -239,7 +237,7 @@ impl Consumer {
                     std::hint::black_box(&*sum);
                     return Ok(true);
                 }
-                Ok(Poll::Pending) => {
+                Err(SliceError::NotYet) => {
                     current.push_back(Current { message: message.detach(), intact });
                     return Ok(worked);
                 }

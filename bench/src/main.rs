@@ -27,6 +27,7 @@ mod resident_memory;
 mod rig;
 mod schedule;
 mod send_loop;
+mod session_cost;
 mod status_cost;
 mod stream;
 mod tables;
@@ -78,6 +79,9 @@ enum Name {
     Core,
     /// Handing a descriptor from one spinning process to another, beside a bare ring
     Handoff,
+    /// What an application's end costs for each slice and message: borrowed ones beside owned ones, which any
+    /// thread may hold
+    Session,
     /// Throughput of sender, daemon and application as three processes, beside memcpy and sockets
     E2e {
         /// Only this fabric: shm or tcp
@@ -208,6 +212,7 @@ fn rows(name: Name, run_size: RunSize) -> Result<Vec<Row>, Box<dyn std::error::E
     let RunSize { samples, .. } = run_size;
     match name {
         Name::Core => Ok([core_cost::run(samples), tables::run(samples)].concat()),
+        Name::Session => session_cost::run(run_size),
         Name::E2e { fabric, set } => match fabric.as_deref() {
             Some(fabric) => e2e::run(run_size, &[fabric], &set),
             None => e2e::run(run_size, &["shm", "tcp"], &set),

@@ -62,7 +62,7 @@ const UNKNOWN: NonZeroU32 = NonZeroU32::new(2).unwrap();
 
 fn receive(session: &Session, count: usize) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     for _ in 0..count {
-        let Some(mut message) = session.receive(None)? else { break };
+        let mut message = session.receive()?;
         let read = WriteRequest::read(message.user_header());
         let rejection = match &read {
             Ok(request) => {
@@ -75,7 +75,7 @@ fn receive(session: &Session, count: usize) -> Result<(), Box<dyn std::error::Er
             }
         };
         match rejection {
-            None => while message.next(None)?.is_some() {},
+            None => while message.next()?.is_some() {},
             Some(code) => message.reject(code),
         }
     }
@@ -91,10 +91,7 @@ fn reason(error: &DecodeError) -> NonZeroU32 {
 
 fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let arguments = Arguments::parse();
-    let options = RegisterOptions {
-        control_socket: arguments.control_socket,
-        ..RegisterOptions::new(arguments.app.clone())
-    };
+    let options = RegisterOptions::new(arguments.app.clone()).control_socket(arguments.control_socket);
     let (registered, wait) = std::sync::mpsc::channel();
     let receiver = std::thread::spawn(move || -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let session = Session::register(&options)?;

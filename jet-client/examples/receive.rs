@@ -20,15 +20,14 @@ struct Arguments {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments = Arguments::parse();
-    let options =
-        RegisterOptions { control_socket: arguments.control_socket, ..RegisterOptions::new(arguments.app) };
+    let options = RegisterOptions::new(arguments.app).control_socket(arguments.control_socket);
     let session = Session::register(&options)?;
     let mut received = 0;
     while arguments.count.is_none_or(|count| received < count) {
-        let Some(mut message) = session.receive(None)? else { break };
+        let mut message = session.receive()?;
         let (mut bytes, mut sum) = (0, 0u64);
         loop {
-            match message.next(None) {
+            match message.next() {
                 Ok(Some(slice)) => {
                     bytes += slice.len();
                     sum = slice.iter().fold(sum, |sum, &byte| sum.wrapping_add(u64::from(byte)));

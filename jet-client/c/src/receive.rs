@@ -13,7 +13,6 @@ use jet_client::receive::{
 use std::ffi::{c_char, c_int, c_void};
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd};
-use std::task::Poll;
 use std::time::Duration;
 
 /// Opaque type of a session handle in C.
@@ -116,7 +115,8 @@ impl From<RegisterError> for Failure {
             RegisterError::Answer(_) | RegisterError::Descriptors { .. } | RegisterError::Segment(_) => {
                 Code::Broken
             }
-            RegisterError::Map(_) | RegisterError::System(_) => Code::System,
+            // Memory that cannot be mapped, and whatever later versions of the library for Rust add.
+            _ => Code::System,
         };
         Self::new(code, error)
     }
@@ -127,8 +127,9 @@ impl From<ReceiveError> for Failure {
         let code = match &error {
             ReceiveError::DaemonGone | ReceiveError::Ended { .. } => Code::Gone,
             ReceiveError::Broken(_) => Code::Broken,
-            ReceiveError::Wait(_) => Code::System,
             ReceiveError::HoldsAll(_) => Code::Held,
+            // The system refuses to wait, and whatever later versions of the library for Rust add.
+            _ => Code::System,
         };
         Self::new(code, error)
     }
@@ -191,13 +192,12 @@ pub unsafe extern "C" fn jet_session_register(
         };
         let class = u8::try_from(options.class)
             .map_err(|_| Failure::new(Code::Argument, format_args!("there is no class {}", options.class)))?;
-        let session = Session::register(&RegisterOptions {
-            control_socket: control_socket.into(),
-            class,
-            memory_instead_of_waiting: options.memory_instead_of_waiting != 0,
-            spin_max: Duration::from_nanos(options.spin_max_ns),
-            ..RegisterOptions::new(app)
-        })?;
+        let options = RegisterOptions::new(app)
+            .control_socket(control_socket)
+            .class(class)
+            .memory_instead_of_waiting(options.memory_instead_of_waiting != 0)
+            .spin_max(Duration::from_nanos(options.spin_max_ns));
+        let session = Session::register(&options)?;
         let (slices, messages) = (Keys::with_capacity(LENT), Keys::with_capacity(LENT));
         place.put(handles::insert(SessionEnd { slices, messages, session })?);
         Ok(Code::Ok)
@@ -229,10 +229,14 @@ pub unsafe extern "C" fn jet_session_receive(
         handles::with(session, |end: &mut SessionEnd| {
             let SessionEnd { session, messages, .. } = end;
             let received = match timeout_ns {
-                0 => session.try_receive()?,
-                _ => session.receive(timeout(timeout_ns))?,
+                0 => session.try_receive(),
+                _ => timeout(timeout_ns)
+                    .map_or_else(|| session.receive(), |timeout| session.receive_timeout(timeout)),
             };
-            let Some(message) = received else { return Ok(Code::Nothing) };
+            let message = match received {
+                Err(ReceiveError::NotYet) => return Ok(Code::Nothing),
+                received => received?,
+            };
             let header = message.user_header();
             let mut shown = jet_message {
                 key: 0,
@@ -273,21 +277,24 @@ pub unsafe extern "C" fn jet_message_next(
                 let mut message: Message<'_> = session.attach(message);
                 let found = match timeout_ns {
                     0 => message.try_next(),
-                    _ => message.next(timeout(timeout_ns)).map(Poll::Ready),
+                    _ => match timeout(timeout_ns) {
+                        None => message.next(),
+                        Some(timeout) => message.next_timeout(timeout),
+                    },
                 };
-                let found =
-                    found.map(|found| found.map(|slice| slice.map(jet_client::receive::Slice::detach)));
+                let found = found.map(|slice| slice.map(jet_client::receive::Slice::detach));
                 (Some(message.detach()), found)
             };
             let slice = match messages.with_taken(message.key, next).ok_or(Code::Key)? {
-                Ok(Poll::Ready(Some(slice))) => slice,
-                Ok(Poll::Ready(None)) => return Ok(Code::End),
-                Ok(Poll::Pending) | Err(SliceError::TimedOut) => return Ok(Code::Nothing),
+                Ok(Some(slice)) => slice,
+                Ok(None) => return Ok(Code::End),
+                Err(SliceError::NotYet) => return Ok(Code::Nothing),
                 Err(error @ SliceError::Withdrawn { .. }) => {
                     return Err(Failure::new(Code::Withdrawn, error));
                 }
                 Err(SliceError::HoldsAll(held)) => return Err(Failure::new(Code::Held, held)),
                 Err(SliceError::Receive(error)) => return Err(error.into()),
+                Err(error) => return Err(Failure::new(Code::System, error)),
             };
             let (data, bytes, offset) = (slice.as_ptr().cast(), slice.len(), slice.offset());
             place.put(jet_slice { data, bytes, offset, key: slices.insert(slice) });

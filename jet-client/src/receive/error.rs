@@ -1,5 +1,6 @@
 //! Errors of the receiving end, one type for each operation.
 
+use super::wait::MayComeLater;
 use jet_control::{ControlError, ErrorCode};
 use jet_fabric::advice::advised;
 use jet_fabric::memory::MapError;
@@ -9,6 +10,7 @@ use std::io;
 
 /// Reason why no session could be opened.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RegisterError {
     /// The request to the daemon failed.
     #[error(transparent)]
@@ -51,6 +53,7 @@ pub enum RegisterError {
 
 /// Something invalid in the session segment, written by the daemon or by a process that overwrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Fault {
     /// A ring has an impossible index.
     #[error("{0}")]
@@ -123,6 +126,7 @@ pub enum Fault {
      delivered, and {limit}; use slices as they come and give them back, or copy messages out (copy_to, \
      read_to_end)"
 )]
+#[non_exhaustive]
 pub struct HoldsAll {
     /// Limit that the application has reached.
     pub limit: HeldLimit,
@@ -130,10 +134,14 @@ pub struct HoldsAll {
     pub held_bytes: u64,
 }
 
-/// Reason why nothing more is received. Every variant but [`Self::HoldsAll`] is final for the session:
-/// register again.
+/// Reason why no message was received. Every variant but [`Self::NotYet`] and [`Self::HoldsAll`] is final for
+/// the session: register again.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReceiveError {
+    /// No message arrived yet (`try_...`), or none in the given time (`..._timeout`); ask again.
+    #[error("no message arrived in time")]
+    NotYet,
     /// The application holds all that it may; the session continues.
     #[error(transparent)]
     HoldsAll(HoldsAll),
@@ -159,6 +167,7 @@ pub enum ReceiveError {
 
 /// Reason why a message's next slice did not arrive.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SliceError {
     /// The rest of the message will not arrive. The slices that were given so far are not the message.
     #[error("the message was withdrawn: {}",
@@ -169,9 +178,9 @@ pub enum SliceError {
         /// went away.
         corrupt: bool,
     },
-    /// The slice did not arrive in the given time; ask again.
+    /// No slice arrived yet (`try_...`), or none in the given time (`..._timeout`); ask again.
     #[error("no slice arrived in time")]
-    TimedOut,
+    NotYet,
     /// The application holds all that it may: give something back, then ask again.
     #[error(transparent)]
     HoldsAll(HoldsAll),
@@ -180,9 +189,40 @@ pub enum SliceError {
     Receive(ReceiveError),
 }
 
+impl ReceiveError {
+    /// Whether there is only no message yet.
+    #[inline]
+    pub fn is_not_yet(&self) -> bool {
+        matches!(self, Self::NotYet)
+    }
+}
+
+impl SliceError {
+    /// Whether there is only no slice yet.
+    #[inline]
+    pub fn is_not_yet(&self) -> bool {
+        matches!(self, Self::NotYet)
+    }
+}
+
+impl MayComeLater for ReceiveError {
+    #[inline]
+    fn is_not_yet(&self) -> bool {
+        self.is_not_yet()
+    }
+}
+
+impl MayComeLater for SliceError {
+    #[inline]
+    fn is_not_yet(&self) -> bool {
+        self.is_not_yet()
+    }
+}
+
 impl From<ReceiveError> for SliceError {
     fn from(error: ReceiveError) -> Self {
         match error {
+            ReceiveError::NotYet => Self::NotYet,
             ReceiveError::HoldsAll(held) => Self::HoldsAll(held),
             error => Self::Receive(error),
         }

@@ -2,15 +2,15 @@
 
 use super::error::{Fault, ReceiveError, SliceError};
 use super::session::Session;
-use super::slice::Slice;
+use super::slice::{Run, Slice};
 use super::table::SlotState;
+use super::wait::arrived;
 use super::{REJECT_DROPPED, table};
 use jet_wire::SLAB_BYTES;
 use jet_wire::segment::{PinError, Place};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::num::NonZeroU32;
-use std::task::Poll;
 use std::time::Duration;
 
 /// A message. A small one has arrived whole; a large one gives its slices as they arrive, while the rest is
@@ -30,6 +30,7 @@ pub struct Message<'s> {
 
 /// The application's decision about a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Verdict {
     /// The application has what it needs.
     Consumed,
@@ -38,7 +39,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    fn code(self) -> u32 {
+    pub(super) fn code(self) -> u32 {
         match self {
             Self::Consumed => 0,
             Self::Rejected(code) => code.get(),
@@ -97,97 +98,41 @@ impl<'s> Message<'s> {
         self.session.table.user_header(self.index)
     }
 
-    /// Returns the next slice, if it has arrived. `Ready(None)`: all slices were given.
+    /// Returns the next slice, if it has arrived. `None`: all slices were given.
     ///
     /// Slices are given in the order of their arrival, which is not always the order of [`Slice::offset`].
     ///
     /// # Errors
-    /// [`SliceError::Withdrawn`] where the rest will not arrive; [`SliceError::Receive`] where the session
-    /// ended.
+    /// [`SliceError::NotYet`]: it has not arrived. Otherwise as [`Self::next`].
     #[inline]
-    pub fn try_next(&mut self) -> Result<Poll<Option<Slice<'s>>>, SliceError> {
-        let message = self.entry();
-        self.session.check()?;
-        loop {
-            if let Some(corrupt) = message.withdrawn.get() {
-                return Err(SliceError::Withdrawn { corrupt });
-            }
-            if let Some(slot) = self.session.table.take_run(self.index) {
-                return self.take(slot).map(|slice| Poll::Ready(Some(slice)));
-            }
-            if message.complete.get() {
-                return Ok(Poll::Ready(None));
-            }
-            if !self.session.demultiplex()? {
-                self.session.after_empty_poll()?;
-                return Ok(Poll::Pending);
-            }
-        }
+    pub fn try_next(&mut self) -> Result<Option<Slice<'s>>, SliceError> {
+        Ok(self.session.next_run(self.index)?.map(|run| Slice::new(self.session, run)))
     }
 
-    fn take(&self, index: u32) -> Result<Slice<'s>, SliceError> {
-        let session = self.session;
-        let (slot, message) = (session.table.slot(index), self.entry());
-        let slices = slot.slices_left.get();
-        let pinned = session.end.borrow().slot(index).map(|word| word.pin(slot.generation.get()));
-        let place = match pinned {
-            Some(Ok(place)) => place,
-            // The daemon puts no other run there before this one is released.
-            Some(Err(PinError::Stale)) => return Err(session.broken(Fault::Run { slot: index }).into()),
-            Some(Err(PinError::Pinned)) | None => {
-                return Err(session.broken(Fault::Pinned { slot: index }).into());
-            }
-        };
-        let Some(bytes) = session.locate(place, slices) else {
-            let Place { slab, escaped } = place;
-            return Err(session.broken(Fault::Place { slot: index, slab, escaped, slices }).into());
-        };
-        slot.state.set(SlotState::Taken);
-        message.runs_taken.set(message.runs_taken.get() + 1);
-        let length = slot.bytes.get() as usize;
-        debug_assert!(length <= usize::from(slices) * SLAB_BYTES);
-        session.stats.slices.set(session.stats.slices.get() + 1);
-        session.stats.bytes.set(session.stats.bytes.get() + length as u64);
-        Ok(Slice::new(session, bytes, length, slot.offset.get(), index, slices))
-    }
-
-    /// Waits for the next slice, at most for `timeout` (`None`: without limit). Returns `None` where all
-    /// slices were given.
+    /// Waits for the next slice. Returns `None` where all slices were given.
     ///
     /// Give each slice back as soon as it was used. A message may be larger than the pool. An application
     /// that keeps all of its slices until the last one arrives waits in vain, and gets
     /// [`SliceError::HoldsAll`].
     ///
     /// # Errors
-    /// The errors of [`Self::try_next`], [`SliceError::TimedOut`], and [`SliceError::HoldsAll`].
-    pub fn next(&mut self, timeout: Option<Duration>) -> Result<Option<Slice<'s>>, SliceError> {
-        let session = self.session;
-        session
-            .wait_for(timeout, || match self.try_next() {
-                Ok(Poll::Ready(slice)) => Some(Ok(slice)),
-                Ok(Poll::Pending) => None,
-                Err(error) => Some(Err(error)),
-            })?
-            .unwrap_or(Err(SliceError::TimedOut))
+    /// [`SliceError::Withdrawn`] where the rest will not arrive; [`SliceError::HoldsAll`];
+    /// [`SliceError::Receive`] where the session ended.
+    pub fn next(&mut self) -> Result<Option<Slice<'s>>, SliceError> {
+        self.wait(None)
     }
 
-    /// Waits for the next slice. Returns `None` where all slices were given. Cancelling the future loses
-    /// nothing.
+    /// Waits for the next slice like [`Self::next`], at most for `timeout`.
     ///
     /// # Errors
-    /// The errors of [`Self::try_next`], and [`SliceError::HoldsAll`]. Another task may be about to give
-    /// something back, so the latter is returned only where no task gave anything back for more than ten
-    /// seconds.
-    #[cfg(feature = "tokio")]
-    pub async fn next_async(&mut self) -> Result<Option<Slice<'s>>, SliceError> {
+    /// [`SliceError::NotYet`]: the time ran out. Otherwise as [`Self::next`].
+    pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<Slice<'s>>, SliceError> {
+        self.wait(Some(timeout))
+    }
+
+    pub(super) fn wait(&mut self, timeout: Option<Duration>) -> Result<Option<Slice<'s>>, SliceError> {
         let session = self.session;
-        session
-            .wait_for_async(|| match self.try_next() {
-                Ok(Poll::Ready(slice)) => Some(Ok(slice)),
-                Ok(Poll::Pending) => None,
-                Err(error) => Some(Err(error)),
-            })
-            .await?
+        session.wait_for(timeout, || arrived(self.try_next()))?.unwrap_or(Err(SliceError::NotYet))
     }
 
     /// Ends the message as consumed. Slices that were not taken are released unread.
@@ -224,10 +169,7 @@ impl<'s> Message<'s> {
 impl Drop for Message<'_> {
     #[inline]
     fn drop(&mut self) {
-        let message = self.entry();
-        let whole = message.complete.get() && message.head.get() == table::NONE;
-        let consumed = whole && message.withdrawn.get().is_none() && !std::thread::panicking();
-        self.session.end_message(self.index, if consumed { 0 } else { REJECT_DROPPED });
+        self.session.drop_message(self.index);
     }
 }
 
@@ -258,6 +200,64 @@ impl Session {
     pub fn attach(&self, message: DetachedMessage) -> Message<'_> {
         assert_eq!(message.session, self.identity, "the message belongs to another session");
         Message::new(self, message.index)
+    }
+
+    /// Takes the next run of a message, if it has arrived. `None`: all runs were taken.
+    #[inline]
+    pub(super) fn next_run(&self, index: u32) -> Result<Option<Run>, SliceError> {
+        let message = self.table.message(index);
+        self.check()?;
+        loop {
+            if let Some(corrupt) = message.withdrawn.get() {
+                return Err(SliceError::Withdrawn { corrupt });
+            }
+            if let Some(slot) = self.table.take_run(index) {
+                return self.take(slot, message).map(Some);
+            }
+            if message.complete.get() {
+                return Ok(None);
+            }
+            if !self.demultiplex()? {
+                self.after_empty_poll()?;
+                return Err(SliceError::NotYet);
+            }
+        }
+    }
+
+    /// Pins the run in slot `index`, and finds its bytes.
+    fn take(&self, index: u32, message: &table::MessageEntry) -> Result<Run, SliceError> {
+        let slot = self.table.slot(index);
+        let slices = slot.slices_left.get();
+        let pinned = self.end.borrow().slot(index).map(|word| word.pin(slot.generation.get()));
+        let place = match pinned {
+            Some(Ok(place)) => place,
+            // The daemon puts no other run there before this one is released.
+            Some(Err(PinError::Stale)) => return Err(self.broken(Fault::Run { slot: index }).into()),
+            Some(Err(PinError::Pinned)) | None => {
+                return Err(self.broken(Fault::Pinned { slot: index }).into());
+            }
+        };
+        let Some(bytes) = self.locate(place, slices) else {
+            let Place { slab, escaped } = place;
+            return Err(self.broken(Fault::Place { slot: index, slab, escaped, slices }).into());
+        };
+        slot.state.set(SlotState::Taken);
+        message.runs_taken.set(message.runs_taken.get() + 1);
+        let length = slot.bytes.get() as usize;
+        debug_assert!(length <= usize::from(slices) * SLAB_BYTES);
+        self.stats.slices.set(self.stats.slices.get() + 1);
+        self.stats.bytes.set(self.stats.bytes.get() + length as u64);
+        Ok(Run::new(bytes, length, slot.offset.get(), index, slices))
+    }
+
+    /// Ends a message as its handle is dropped: as consumed where all of it was taken, unless a panic drops
+    /// it; otherwise as rejected.
+    #[inline]
+    pub(super) fn drop_message(&self, index: u32) {
+        let message = self.table.message(index);
+        let whole = message.complete.get() && message.head.get() == table::NONE;
+        let consumed = whole && message.withdrawn.get().is_none() && !std::thread::panicking();
+        self.end_message(index, if consumed { 0 } else { REJECT_DROPPED });
     }
 
     pub(super) fn broken(&self, fault: Fault) -> ReceiveError {

@@ -14,17 +14,20 @@
 //! arrives before it gives something back, and it gets the error [`HoldsAll`]. To get the whole of a message,
 //! copy it out: [`Message::copy_to`], [`Message::read_to_end`].
 //!
+//! A [`Session`] is for one thread, and lends messages and slices. A [`SharedSession`] is for any number of
+//! threads and tasks, and gives them away.
+//!
 //! After [`Session::register`] nothing here allocates, locks, or makes a system call, except to sleep and to
-//! wake a daemon that sleeps.
+//! wake a daemon that sleeps. A shared session takes a lock for each step.
 
 mod error;
 mod message;
 mod release;
 mod session;
+mod shared;
+mod sleepers;
 mod slice;
 mod table;
-#[cfg(feature = "tokio")]
-mod tasks;
 #[cfg(test)]
 mod tests;
 mod wait;
@@ -37,6 +40,9 @@ pub use message::{DetachedMessage, Message, Verdict};
 #[doc(hidden)]
 pub use session::SessionParts;
 pub use session::{RegisterOptions, Session, SessionStats};
+#[cfg(feature = "tokio")]
+pub use shared::{Messages, OwnedSlices};
+pub use shared::{OwnedMessage, OwnedSlice, SharedSession};
 pub use slice::{DetachedSlice, Slice, Slices};
 pub use whole::CopyError;
 

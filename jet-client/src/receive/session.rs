@@ -2,6 +2,7 @@
 
 use super::error::{Fault, ReceiveError, RegisterError};
 use super::message::Message;
+use super::sleepers::{Sleepers, Wants};
 use super::table::{Accepted, Table};
 use crate::spin::{SPIN_MAX, Spin};
 use jet_control::connection::Look;
@@ -28,8 +29,9 @@ const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// Polls that find nothing between two checks whether the daemon still lives: a check is a system call.
 const POLLS_PER_CHECK: u32 = 4096;
 
-/// Options of a registration.
+/// Options of a registration. [`Self::new`] has the defaults; each option has a method that sets it.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct RegisterOptions {
     /// Path of the daemon's control socket; default [`CONTROL_SOCKET`].
     pub control_socket: PathBuf,
@@ -54,10 +56,39 @@ impl RegisterOptions {
             spin_max: SPIN_MAX,
         }
     }
+
+    /// Sets [`Self::control_socket`].
+    #[must_use]
+    pub fn control_socket(mut self, path: impl Into<PathBuf>) -> Self {
+        self.control_socket = path.into();
+        self
+    }
+
+    /// Sets [`Self::class`].
+    #[must_use]
+    pub fn class(mut self, class: u8) -> Self {
+        self.class = class;
+        self
+    }
+
+    /// Sets [`Self::memory_instead_of_waiting`].
+    #[must_use]
+    pub fn memory_instead_of_waiting(mut self, takes_memory: bool) -> Self {
+        self.memory_instead_of_waiting = takes_memory;
+        self
+    }
+
+    /// Sets [`Self::spin_max`].
+    #[must_use]
+    pub fn spin_max(mut self, spin_max: Duration) -> Self {
+        self.spin_max = spin_max;
+        self
+    }
 }
 
 /// Counters of a session since it was registered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SessionStats {
     /// Messages that the application received.
     pub messages: u64,
@@ -91,7 +122,8 @@ enum Health {
 }
 
 /// An application's registration, by which it receives messages. One thread uses it at a time (`Send`, not
-/// `Sync`). Messages and slices borrow it. Dropping it ends the session: senders of unfinished messages hear
+/// `Sync`), and messages and slices borrow it. Threads and tasks share a
+/// [`SharedSession`](super::SharedSession). Dropping the session ends it: senders of unfinished messages hear
 /// `AppGone`.
 pub struct Session {
     pub(super) table: Table,
@@ -113,13 +145,12 @@ pub struct Session {
     pub(super) deliveries_read: Cell<u64>,
     /// Value of `deliveries_read` at the last `prepare_sleep`.
     pub(super) read_before: Cell<u64>,
-    /// Tasks that sleep on this session.
-    #[cfg(feature = "tokio")]
-    pub(super) sleepers: super::tasks::SleepingTasks,
+    /// Threads and tasks that sleep on this session, where it is shared.
+    pub(super) sleepers: Sleepers,
     /// Newest notice that was reported to the application. A wait that began before the report reports it,
     /// too.
     pub(super) reported_notice: Cell<Option<Notice>>,
-    /// Newest notice for which sleeping tasks were woken, whatever the doorbell said.
+    /// Newest notice for which all sleepers were woken, whatever the doorbell said.
     wakened_notice: Cell<Option<Notice>>,
     pool: Slabs,
     /// Escape memory, where runs lie that escaped from the pool; none where the daemon has none.
@@ -273,8 +304,7 @@ impl Session {
             draining: Cell::new(0),
             deliveries_read: Cell::new(0),
             read_before: Cell::new(0),
-            #[cfg(feature = "tokio")]
-            sleepers: super::tasks::SleepingTasks::default(),
+            sleepers: Sleepers::default(),
             reported_notice: Cell::new(None),
             wakened_notice: Cell::new(None),
             pool,
@@ -297,18 +327,24 @@ impl Session {
     /// Returns the next message, if one has begun to arrive.
     ///
     /// # Errors
-    /// [`ReceiveError`], final for the session.
+    /// [`ReceiveError::NotYet`]: none has. Otherwise as [`Self::receive`].
     #[inline]
-    pub fn try_receive(&self) -> Result<Option<Message<'_>>, ReceiveError> {
+    pub fn try_receive(&self) -> Result<Message<'_>, ReceiveError> {
+        self.next_message().map(|index| Message::new(self, index))
+    }
+
+    /// Takes the next message, if one has begun to arrive. Returns its place in the table.
+    #[inline]
+    pub(super) fn next_message(&self) -> Result<u32, ReceiveError> {
         self.check()?;
         loop {
             if let Some(index) = self.table.take_ready() {
                 self.stats.messages.set(self.stats.messages.get() + 1);
-                return Ok(Some(Message::new(self, index)));
+                return Ok(index);
             }
             if !self.demultiplex()? {
                 self.after_empty_poll()?;
-                return Ok(None);
+                return Err(ReceiveError::NotYet);
             }
         }
     }
@@ -338,10 +374,16 @@ impl Session {
         };
         drop(end);
         self.deliveries_read.set(self.deliveries_read.get() + 1);
-        self.wake_tasks();
         match accepted {
-            Ok((_, _, Accepted::Stored)) => {}
-            Ok((_, message, Accepted::Withdrawn)) => self.finish_drained(message),
+            Ok((_, message, Accepted::Stored { begins })) => {
+                if self.sleepers.any() {
+                    self.sleepers.wake_one(if begins { Wants::Message } else { Wants::Slice { message } });
+                }
+            }
+            Ok((_, message, Accepted::Withdrawn)) => {
+                self.finish_drained(message);
+                self.sleepers.wake_one(Wants::Slice { message });
+            }
             Ok((slot, message, Accepted::Late { slices })) => {
                 debug_assert_eq!(self.table.slot(slot).slices_left.get(), slices);
                 self.release_unread(slot);
@@ -359,8 +401,8 @@ impl Session {
         self.show_releases();
         self.end.borrow_mut().deliveries.advance();
         let polls = self.polls_in_vain.get() + 1;
-        // Where other tasks sleep, the sleeping word stays set and the doorbell is not cleared.
-        if polls < POLLS_PER_CHECK && (!self.asleep.get() || self.tasks_sleep()) {
+        // Where others sleep, the sleeping word stays set and the doorbell is not cleared.
+        if polls < POLLS_PER_CHECK && (!self.asleep.get() || self.sleepers.any()) {
             self.polls_in_vain.set(polls);
             return Ok(());
         }
@@ -369,7 +411,23 @@ impl Session {
         self.check()
     }
 
-    /// Clears the doorbell, and takes the sleeping word back, unless tasks sleep on it.
+    /// Handles what the session's descriptor has: reads what arrived, wakes those who wait for it, and clears
+    /// the doorbell.
+    pub(super) fn settle(&self) -> Result<(), ReceiveError> {
+        // The loop is bounded, because the daemon may use released slots for further deliveries meanwhile.
+        for _ in 0..self.table.deliveries_max() {
+            if !self.demultiplex()? {
+                break;
+            }
+        }
+        // The bell may have rung when the sleeping word had been taken back already.
+        self.asleep.set(true);
+        self.clear_sleep();
+        self.check_daemon();
+        self.check()
+    }
+
+    /// Clears the doorbell, and takes the sleeping word back, unless others sleep on it.
     pub(super) fn clear_sleep(&self) {
         if self.asleep.replace(false) {
             self.end.borrow_mut().deliveries.awake();
@@ -379,18 +437,18 @@ impl Session {
                     self.set_health(Health::Gone);
                 }
             }
-            self.sleep_on_for_tasks();
+            self.sleep_on_for_others();
         }
     }
 
-    /// Sets the sleeping word again for tasks that still sleep. All tasks of the session share one word and
+    /// Sets the sleeping word again for those who still sleep. All who share the session share one word and
     /// one doorbell.
     ///
-    /// The tasks are woken where something came before the word was set again: a delivery, or a notice, which
-    /// is in no ring. Each notice wakes them only once. It lasts until something is given back, and tasks
-    /// that look in vain would wake each other for ever.
-    fn sleep_on_for_tasks(&self) {
-        if self.tasks_sleep() {
+    /// They are woken where something came before the word was set again: a delivery, or a notice, which is
+    /// in no ring. Each notice wakes them only once. It lasts until something is given back, and those who
+    /// look in vain would wake each other for ever.
+    fn sleep_on_for_others(&self) {
+        if self.sleepers.any() {
             let mut end = self.end.borrow_mut();
             let sleep = end.deliveries.prepare_sleep();
             let notice = end.notice().filter(|notice| notice.lasting);
@@ -401,25 +459,8 @@ impl Session {
                 self.wakened_notice.set(notice);
             }
             if !sleep || is_new {
-                self.wake_tasks();
+                self.sleepers.wake_all();
             }
-        }
-    }
-
-    #[inline]
-    fn tasks_sleep(&self) -> bool {
-        #[cfg(feature = "tokio")]
-        return self.sleepers.any();
-        #[cfg(not(feature = "tokio"))]
-        false
-    }
-
-    /// Wakes the tasks that sleep, so that they poll themselves: something arrived, or the session is over.
-    #[inline]
-    pub(super) fn wake_tasks(&self) {
-        #[cfg(feature = "tokio")]
-        if self.sleepers.any() {
-            self.sleepers.wake();
         }
     }
 
@@ -439,11 +480,11 @@ impl Session {
         }
     }
 
-    /// Sets the session's health, and wakes sleeping tasks. The cause may have been read from the descriptors
-    /// already, so the descriptors would wake no other task.
+    /// Sets the session's health, and wakes all who sleep. The cause may have been read from the descriptors
+    /// already, so the descriptors would wake nobody else.
     fn set_health(&self, health: Health) {
         self.health.set(health);
-        self.wake_tasks();
+        self.sleepers.wake_all();
     }
 
     #[inline]

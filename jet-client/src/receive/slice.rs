@@ -23,14 +23,61 @@ pub struct Slice<'s> {
 
 /// A part of a delivered run.
 #[derive(Debug)]
-struct Run {
-    bytes: NonNull<u8>,
-    length: usize,
+pub(super) struct Run {
+    pub bytes: NonNull<u8>,
+    pub length: usize,
     /// Offset of the first byte in the message, in bytes.
-    offset: u64,
-    slot: u32,
-    first: u16,
-    count: u16,
+    pub offset: u64,
+    pub slot: u32,
+    pub first: u16,
+    pub count: u16,
+}
+
+// SAFETY: the pointer leads into a mapping that any thread may read; the slot is pinned, so nobody writes the
+// bytes.
+unsafe impl Send for Run {}
+// SAFETY: as above; there is nothing to change through a shared reference.
+unsafe impl Sync for Run {}
+
+impl Run {
+    /// A run that was taken apart: nothing is to be given back.
+    pub(super) const NOTHING: Self =
+        Self { bytes: NonNull::dangling(), length: 0, offset: 0, slot: 0, first: 0, count: 0 };
+
+    /// A run that was delivered in `slot`, with all of its `count` slabs.
+    pub(super) fn new(bytes: NonNull<u8>, length: usize, offset: u64, slot: u32, count: u16) -> Self {
+        Self { bytes, length, offset, slot, first: 0, count }
+    }
+
+    /// Checks, before a run is taken apart, that it can be split there.
+    ///
+    /// # Panics
+    /// Unless `0 < slabs < count`.
+    pub(super) fn assert_splits(&self, slabs: usize) {
+        let all = usize::from(self.count);
+        assert!(0 < slabs && slabs < all, "cannot split {all} slabs before slab {slabs}");
+    }
+
+    /// Splits the run before its slab number `slabs`, as [`Self::assert_splits`] allows.
+    pub(super) fn split_at_slab(self, slabs: usize) -> (Self, Self) {
+        let Self { bytes, length, offset, slot, first, count } = self;
+        let at = slabs * SLAB_BYTES;
+        // The conversion cannot fail: `slabs` is below `count`.
+        let taken = u16::try_from(slabs).unwrap_or(count);
+        debug_assert!(at < length);
+        // SAFETY: a run of more than `slabs` slabs is longer than `at`, so this stays within it.
+        let rest = unsafe { bytes.add(at) };
+        let head = Self { bytes, length: at, offset, slot, first, count: taken };
+        let tail = Self {
+            bytes: rest,
+            length: length - at,
+            offset: offset + at as u64,
+            slot,
+            first: first + taken,
+            count: count - taken,
+        };
+        (head, tail)
+    }
 }
 
 /// A slice without its borrow of the session: plain data that another thread, or io_uring, may hold.
@@ -45,22 +92,16 @@ pub struct DetachedSlice {
     run: Run,
 }
 
-// SAFETY: the pointer leads into a mapping that any thread may read; the slot is pinned, so nobody writes the
-// bytes.
-unsafe impl Send for DetachedSlice {}
-// SAFETY: as above; there is nothing to change through a shared reference.
-unsafe impl Sync for DetachedSlice {}
-
 impl<'s> Slice<'s> {
-    pub(super) fn new(
-        session: &'s Session,
-        bytes: NonNull<u8>,
-        length: usize,
-        offset: u64,
-        slot: u32,
-        count: u16,
-    ) -> Self {
-        Self { session, run: Run { bytes, length, offset, slot, first: 0, count } }
+    pub(super) fn new(session: &'s Session, run: Run) -> Self {
+        Self { session, run }
+    }
+
+    /// Takes the run out, which is not given back.
+    fn into_run(self) -> (&'s Session, Run) {
+        let whole = ManuallyDrop::new(self);
+        let Run { bytes, length, offset, slot, first, count } = whole.run;
+        (whole.session, Run { bytes, length, offset, slot, first, count })
     }
 
     /// Returns the offset of the slice in its message, in bytes.
@@ -79,25 +120,10 @@ impl<'s> Slice<'s> {
     /// # Panics
     /// Unless `0 < slabs < self.slabs()`.
     pub fn split_at_slab(self, slabs: usize) -> (Self, Self) {
-        let all = self.slabs();
-        assert!(0 < slabs && slabs < all, "cannot split {all} slabs before slab {slabs}");
-        let whole = ManuallyDrop::new(self);
-        let Run { bytes, length, offset, slot, first, count } = whole.run;
-        let at = slabs * SLAB_BYTES;
-        // The conversion cannot fail: `slabs` is below `count`.
-        let taken = u16::try_from(slabs).unwrap_or(count);
-        // SAFETY: a run of more than `slabs` slabs is longer than `at`, so this stays within it.
-        let rest = unsafe { bytes.add(at) };
-        let head = Run { bytes, length: at, offset, slot, first, count: taken };
-        let tail = Run {
-            bytes: rest,
-            length: length - at,
-            offset: offset + at as u64,
-            slot,
-            first: first + taken,
-            count: count - taken,
-        };
-        (Self { session: whole.session, run: head }, Self { session: whole.session, run: tail })
+        self.run.assert_splits(slabs);
+        let (session, run) = self.into_run();
+        let (head, tail) = run.split_at_slab(slabs);
+        (Self { session, run: head }, Self { session, run: tail })
     }
 
     /// Returns the slice slab by slab: each piece of at most 4 KiB is given back when it is dropped.
@@ -107,12 +133,8 @@ impl<'s> Slice<'s> {
 
     /// Gives up the slice's borrow of the session; see [`DetachedSlice`].
     pub fn detach(self) -> DetachedSlice {
-        let whole = ManuallyDrop::new(self);
-        let Run { bytes, length, offset, slot, first, count } = whole.run;
-        DetachedSlice {
-            session: whole.session.identity,
-            run: Run { bytes, length, offset, slot, first, count },
-        }
+        let (session, run) = self.into_run();
+        DetachedSlice { session: session.identity, run }
     }
 }
 

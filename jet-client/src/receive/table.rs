@@ -82,8 +82,8 @@ pub(super) struct MessageEntry {
 
 /// Result of accepting a delivery.
 pub(super) enum Accepted {
-    /// The delivered run was stored for the application.
-    Stored,
+    /// The delivered run was stored for the application. `begins`: it is the first one of its message.
+    Stored { begins: bool },
     /// The message was consumed or finished meanwhile: release `slices` slices of the slot at once.
     Late { slices: u16 },
     /// The rest of the message will not arrive.
@@ -211,7 +211,7 @@ impl Table {
                     self.slot(message.tail.get()).next.set(delivery.slot);
                 }
                 message.tail.set(delivery.slot);
-                Ok(Accepted::Stored)
+                Ok(Accepted::Stored { begins: delivery.flags & delivery_flags::FIRST != 0 })
             }
             _ => Err(Self::out_of_turn(delivery)),
         }

@@ -3,37 +3,31 @@
 use super::error::{HoldsAll, ReceiveError};
 use super::message::Message;
 use super::session::Session;
-#[cfg(feature = "tokio")]
-use super::tasks::{Sleep, Watched};
 use jet_wire::segment::Notice;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
-use std::os::fd::AsFd;
-#[cfg(feature = "tokio")]
-use std::task::Poll;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 impl Session {
-    /// Waits for the next message to begin to arrive, at most for `timeout` (`None`: without limit). Returns
-    /// `None` where the time ran out.
+    /// Waits for the next message to begin to arrive.
     ///
     /// # Errors
     /// [`ReceiveError`], final for the session except for [`ReceiveError::HoldsAll`].
-    pub fn receive(&self, timeout: Option<Duration>) -> Result<Option<Message<'_>>, ReceiveError> {
-        self.wait_for(timeout, || self.try_receive().transpose())?.transpose()
+    pub fn receive(&self) -> Result<Message<'_>, ReceiveError> {
+        self.wait_for(None, || self.look())?.unwrap_or(Err(ReceiveError::NotYet))
     }
 
-    /// Waits for the next message to begin to arrive. Cancelling the future loses nothing.
-    ///
-    /// The future borrows the session and is therefore not `Send`: run it with `block_on` or in a `LocalSet`.
+    /// Waits for the next message to begin to arrive, at most for `timeout`.
     ///
     /// # Errors
-    /// The errors of [`Self::receive`]. Another task may be about to give something back, so
-    /// [`ReceiveError::HoldsAll`] is returned only where no task gave anything back for more than ten
-    /// seconds.
-    #[cfg(feature = "tokio")]
-    pub async fn receive_async(&self) -> Result<Message<'_>, ReceiveError> {
-        self.wait_for_async(|| self.try_receive().transpose()).await?
+    /// [`ReceiveError::NotYet`]: the time ran out. Otherwise as [`Self::receive`].
+    pub fn receive_timeout(&self, timeout: Duration) -> Result<Message<'_>, ReceiveError> {
+        self.wait_for(Some(timeout), || self.look())?.unwrap_or(Err(ReceiveError::NotYet))
+    }
+
+    fn look(&self) -> Option<Result<Message<'_>, ReceiveError>> {
+        arrived(self.try_receive())
     }
 
     /// Prepares to sleep, for an application with an event loop of its own. Call it after
@@ -44,8 +38,7 @@ impl Session {
     /// last call. So poll once more, every message too: what one poll reads may be for a message that was
     /// polled before.
     ///
-    /// A session has one event loop, and no tasks beside it. Whoever uses the session after `true` calls this
-    /// function again before it sleeps.
+    /// Whoever uses the session after `true` calls this function again before it sleeps.
     ///
     /// # Errors
     /// [`ReceiveError`], final for the session.
@@ -57,7 +50,8 @@ impl Session {
         Ok(is_all_seen && !self.table.has_ready() && self.prepare_sleep_on_ring()?)
     }
 
-    fn prepare_sleep_on_ring(&self) -> Result<bool, ReceiveError> {
+    /// Shows the daemon what was given back, and sets the sleeping word. `false`: a delivery waits.
+    pub(super) fn prepare_sleep_on_ring(&self) -> Result<bool, ReceiveError> {
         self.check()?;
         self.show_releases();
         let sleep = {
@@ -66,16 +60,12 @@ impl Session {
             end.deliveries.prepare_sleep()
         };
         self.asleep.set(sleep);
-        if !sleep {
-            // The sleeping word is not set any more, although other tasks may sleep on it: they have to poll.
-            self.wake_tasks();
-        }
         Ok(sleep)
     }
 
     /// Returns what the application holds, where nothing more arrives before it gives something back. For an
-    /// application with an event loop of its own, and for tasks. [`Self::receive`] and [`Message::next`]
-    /// report this as an error.
+    /// application with an event loop of its own. [`Self::receive`] and [`Message::next`] report this as an
+    /// error.
     pub fn holds_all(&self) -> Option<HoldsAll> {
         // Slices that were given back, but not shown to the daemon yet, count as given back.
         self.show_releases();
@@ -85,12 +75,12 @@ impl Session {
     /// Checks before a sleep whether the wait would be in vain: the daemon put a notice that the application
     /// holds all that it may. Each notice is reported once.
     ///
-    /// `others_may_release`: another task may give something back meanwhile. Then only a lasting notice is
-    /// reported.
+    /// `others_may_release`: another thread or task may give something back meanwhile. Then only a lasting
+    /// notice is reported.
     ///
-    /// `reported_before` is the notice that was reported before this wait began. So each of several waiting
-    /// tasks gets the error, and a wait that begins after it does not get the same error again.
-    fn check_held(
+    /// `reported_before` is the notice that was reported before this wait began. So each of several waits
+    /// gets the error, and a wait that begins after it does not get the same error again.
+    pub(super) fn check_held(
         &self,
         others_may_release: bool,
         reported_before: Option<Notice>,
@@ -141,50 +131,6 @@ impl Session {
         }
     }
 
-    /// Waits like [`Self::wait_for`], as a future and without limit.
-    #[cfg(feature = "tokio")]
-    pub(super) async fn wait_for_async<T>(
-        &self,
-        mut poll: impl FnMut() -> Option<T>,
-    ) -> Result<T, ReceiveError> {
-        use tokio::io::{Interest, unix::AsyncFd};
-        let reported_before = self.reported_notice.get();
-        loop {
-            let read = self.deliveries_read.get();
-            if let Some(found) = poll() {
-                return Ok(found);
-            }
-            if let Some(found) = self.spin_for(None, &mut poll) {
-                return Ok(found);
-            }
-            if self.deliveries_read.get() != read {
-                continue;
-            }
-            if self.prepare_sleep_on_ring()? {
-                self.check_held(true, reported_before)?;
-                self.stats.sleeps.set(self.stats.sleeps.get() + 1);
-                let watched = Watched::new(self).map_err(ReceiveError::Wait)?;
-                // The registration is made for each sleep, so that a session is not bound to a runtime.
-                // SAFETY: the descriptor stays open: a copy is the registration's own, and the session
-                // outlives it.
-                let fd = unsafe { AsyncFd::register_with_interest(watched, Interest::READABLE) }
-                    .map_err(|error| ReceiveError::Wait(error.into()))?;
-                let sleep = Sleep::new(&self.sleepers);
-                std::future::poll_fn(|context| {
-                    // Another task of this thread may have read the delivery that this task waits for, and
-                    // cleared the doorbell.
-                    if sleep.is_over() {
-                        return Poll::Ready(Ok(()));
-                    }
-                    sleep.begin(context.waker());
-                    fd.poll_read_ready(context).map_ok(drop)
-                })
-                .await
-                .map_err(ReceiveError::Wait)?;
-            }
-        }
-    }
-
     fn spin_for<T>(&self, left: Option<Duration>, poll: impl FnMut() -> Option<T>) -> Option<T> {
         let mut spin = self.spin.get();
         let found = spin.until(left, poll);
@@ -193,10 +139,35 @@ impl Session {
     }
 
     fn sleep(&self, left: Option<Duration>) -> Result<(), ReceiveError> {
-        let left = left.and_then(|left| Timespec::try_from(left).ok());
-        match poll(&mut [PollFd::new(&self.as_fd(), PollFlags::IN)], left.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(ReceiveError::Wait(io::Error::from(error))),
-        }
+        wait_for_one_of(&[self.as_fd()], left).map_err(ReceiveError::Wait)
     }
+}
+
+/// Sleeps until one of the descriptors is readable, a signal came, or `left` is over.
+pub(super) fn wait_for_one_of(fds: &[BorrowedFd<'_>], left: Option<Duration>) -> io::Result<()> {
+    // A span that the system cannot express counts as no limit.
+    let left = left.and_then(|left| Timespec::try_from(left).ok());
+    let of = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+    let ready = match *fds {
+        [one] => poll(&mut [of(one)], left.as_ref()),
+        _ => poll(&mut fds.iter().copied().map(of).collect::<Vec<_>>(), left.as_ref()),
+    };
+    match ready {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns what a look found, or `None` where a wait goes on.
+#[inline]
+pub(super) fn arrived<T, E: MayComeLater>(looked: Result<T, E>) -> Option<Result<T, E>> {
+    match looked {
+        Err(error) if error.is_not_yet() => None,
+        found => Some(found),
+    }
+}
+
+/// An error that may say no more than that something has not arrived yet.
+pub(super) trait MayComeLater {
+    fn is_not_yet(&self) -> bool;
 }

@@ -100,8 +100,7 @@ impl Application {
 
     fn run(&mut self) {
         loop {
-            let options =
-                RegisterOptions { control_socket: self.control.clone(), ..RegisterOptions::new(&self.app) };
+            let options = RegisterOptions::new(&self.app).control_socket(&self.control);
             let session = until("a daemon", || Session::register(&options).ok());
             self.say("registered");
             match self.serve(&session) {
@@ -118,8 +117,8 @@ impl Application {
     fn serve(&mut self, session: &Session) -> ReceiveError {
         let mut kept = Vec::new();
         loop {
-            let mut message = match session.receive(None) {
-                Ok(message) => message.expect("without a limit there is always one"),
+            let mut message = match session.receive() {
+                Ok(message) => message,
                 // A keeper waits on, like an application that ignores the error.
                 Err(ReceiveError::HoldsAll(held)) => {
                     self.say(&format!("held {}", held.limit.key()));
@@ -130,7 +129,7 @@ impl Application {
             let (sender, sequence) = (message.sender(), message.sequence());
             self.say(&format!("begun {sender:016x} {sequence} {}", message.redelivered()));
             if self.keeps {
-                kept.push(message.next(Some(WAIT_LIMIT)).ok().flatten().map(|slice| slice.detach()));
+                kept.push(message.next_timeout(WAIT_LIMIT).ok().flatten().map(|slice| slice.detach()));
                 kept.push(None);
                 let _ = message.detach();
                 continue;
@@ -152,9 +151,7 @@ impl Application {
                     ));
                 }
                 Err(SliceError::Receive(error)) => return error,
-                Err(error @ (SliceError::TimedOut | SliceError::HoldsAll(_))) => {
-                    panic!("nothing is kept here: {error}")
-                }
+                Err(error) => panic!("nothing is kept here: {error}"),
             }
         }
     }
@@ -166,7 +163,7 @@ fn take(message: &mut Message<'_>) -> Result<bool, SliceError> {
     let tag = message.tag();
     let mut right = true;
     let mut pieces = Vec::new();
-    while let Some(run) = message.next(None)? {
+    while let Some(run) = message.next()? {
         for slice in run.slices() {
             right &= fits(tag, slice.offset(), &slice);
             pieces.push((slice.offset(), slice.len() as u64));

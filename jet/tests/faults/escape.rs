@@ -4,14 +4,13 @@
 use crate::children::Role;
 use crate::rig::{Rig, nic_threads, random_for};
 use crate::traffic::Traffic;
-use jet_client::receive::{RegisterOptions, Session};
+use jet_client::receive::{ReceiveError, RegisterOptions, Session, SliceError};
 use jet_client::send::{AckStatus, Sender, SenderOptions};
 use jet_control::status::Status;
 use jet_test_support::device::fabrics;
 use jet_test_support::random::Random;
 use jet_test_support::waiting::until;
 use rustix::process::Signal;
-use std::task::Poll;
 
 const FRAGMENT: usize = 256 << 10;
 
@@ -196,12 +195,10 @@ fn memory_is_given_instead_of_waiting_to_those_who_ask_for_it() {
     until_escaped(&rig, &mut waiting, "the keeper to fill the pool", |status| {
         status.escape.replaced.now >= 193
     });
-    let options = RegisterOptions {
-        control_socket: rig.control(),
-        class: 2,
-        memory_instead_of_waiting: true,
-        ..RegisterOptions::new("patient")
-    };
+    let options = RegisterOptions::new("patient")
+        .control_socket(rig.control())
+        .class(2)
+        .memory_instead_of_waiting(true);
     let session = Session::register(&options).expect("the daemon has memory");
     let mut traffic = Traffic::new(&rig.addresses()[0], "patient", random.fork());
     until("memory to be given", || {
@@ -213,20 +210,25 @@ fn memory_is_given_instead_of_waiting_to_those_who_ask_for_it() {
     drop((session, keeper));
 }
 
+/// Returns what a look found; `None` where it is not there yet.
+fn found<T, E: std::fmt::Debug>(looked: Result<T, E>, is_not_yet: impl Fn(&E) -> bool) -> Option<T> {
+    match looked {
+        Err(error) if is_not_yet(&error) => None,
+        looked => Some(looked.expect("the session lasts")),
+    }
+}
+
 /// Takes a message that is in flight, checks its bytes, and waits until its sender has the end.
 fn take_one(session: &Session, traffic: &mut Traffic) {
     let mut message = until("a message", || {
         traffic.sender.flush();
-        session.try_receive().expect("a session")
+        found(session.try_receive(), ReceiveError::is_not_yet)
     });
     let (tag, mut taken) = (message.tag(), 0);
     while taken < message.bytes() {
         let run = until("the next slice", || {
             traffic.sender.flush();
-            match message.try_next().expect("it comes") {
-                Poll::Ready(run) => Some(run.expect("not all of it came")),
-                Poll::Pending => None,
-            }
+            found(message.try_next(), SliceError::is_not_yet).map(|run| run.expect("not all of it came"))
         });
         assert!(crate::traffic::fits(tag, run.offset(), &run));
         taken += run.len() as u64;

@@ -53,7 +53,7 @@ fn resident_bytes(process: u32) -> u64 {
 /// Whether all bytes of a message are those of the region from `start` on.
 fn is_right(message: &mut Message<'_>, start: usize) -> bool {
     let (mut right, mut bytes) = (true, 0);
-    while let Some(run) = message.next(None).expect("nothing withdraws it") {
+    while let Some(run) = message.next().expect("nothing withdraws it") {
         for slice in run.slices() {
             let offset = start + usize::try_from(slice.offset()).expect("within the region");
             assert!(offset.is_multiple_of(PAGE_BYTES), "slabs are whole pages");
@@ -68,11 +68,11 @@ fn is_right(message: &mut Message<'_>, start: usize) -> bool {
 
 /// Takes messages whose tags say where in the region they begin. Returns whether each had the right bytes.
 fn take(control: PathBuf, count: usize) -> Vec<bool> {
-    let options = RegisterOptions { control_socket: control, ..RegisterOptions::new("store") };
+    let options = RegisterOptions::new("store").control_socket(control);
     let session = until("a daemon", || Session::register(&options).ok());
     (0..count)
         .map(|_| {
-            let mut message = session.receive(None).expect("a daemon").expect("there is no limit");
+            let mut message = session.receive().expect("a daemon");
             let start = usize::try_from(message.tag()).expect("within the region");
             let right = is_right(&mut message, start);
             message.consume();

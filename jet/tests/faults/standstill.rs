@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const MESSAGE_BYTES: usize = 48 << 20;
 
 fn register(rig: &Rig, app: &str) -> Session {
-    let options = RegisterOptions { control_socket: rig.control(), ..RegisterOptions::new(app) };
+    let options = RegisterOptions::new(app).control_socket(rig.control());
     Session::register(&options).expect("a session")
 }
 
@@ -43,7 +43,7 @@ fn sending(address: &Address, stop: &AtomicBool, random: Random, sizes: &[usize]
 /// Keeps slices until the error that nothing more arrives, and returns the limit that it names.
 fn collect<'s>(message: &mut Message<'s>, kept: &mut Vec<Slice<'s>>) -> HeldLimit {
     loop {
-        match message.next(None) {
+        match message.next() {
             Ok(slice) => kept.push(slice.expect("it is larger than what may be held")),
             Err(SliceError::HoldsAll(held)) => {
                 let bytes: usize = kept.iter().map(|slice| slice.slabs() * SLAB_BYTES).sum();
@@ -73,7 +73,7 @@ fn keep_all_then_give_back(
         let stop_at_the_end = StopOnDrop(stop);
         let seed = random.fork();
         let sender = scope.spawn(move || sending(&address, stop, seed, &[MESSAGE_BYTES]));
-        let mut message = session.receive(None).unwrap().expect("no limit");
+        let mut message = session.receive().unwrap();
         rig.wait_status("what it has to escape", |status| status.rows.sessions[0].copied_slabs >= copied);
         let mut kept = Vec::new();
         for _ in 0..times {
@@ -92,7 +92,7 @@ fn keep_all_then_give_back(
             let start = usize::try_from(slice.offset()).expect("an offset");
             whole[start..start + slice.len()].copy_from_slice(&slice);
         }
-        let copied = message.copy_to(&mut whole, None).unwrap();
+        let copied = message.copy_to(&mut whole).unwrap();
         assert_eq!(copied, (MESSAGE_BYTES - held) as u64);
         assert!(fits(message.tag(), 0, &whole));
         drop(message);
@@ -139,8 +139,8 @@ fn who_keeps_more_small_messages_than_it_may_hears_which_limit_that_is() {
         let sender = scope.spawn(move || sending(&address, stop, seed, &[100; 40]));
         let mut kept = Vec::new();
         let held = loop {
-            match session.receive(None) {
-                Ok(message) => kept.push(message.expect("no limit")),
+            match session.receive() {
+                Ok(message) => kept.push(message),
                 Err(ReceiveError::HoldsAll(held)) => break held,
                 Err(error) => panic!("{error}"),
             }
@@ -152,7 +152,7 @@ fn who_keeps_more_small_messages_than_it_may_hears_which_limit_that_is() {
             message.consume();
         }
         for _ in 0..8 {
-            session.receive(None).unwrap().expect("no limit").consume();
+            session.receive().unwrap().consume();
         }
         session.flush();
         assert_eq!(sender.join().expect("no panic"), [AckStatus::Consumed; 40]);

@@ -90,10 +90,10 @@ fn what_is_consumed_after_a_signal_is_called_sent() {
         let mut given_up = false;
         while send.is_running() {
             // The daemon learns with the next call of `receive` what was consumed.
-            let Some(mut message) = session.receive(Some(Duration::from_millis(20))).unwrap() else {
+            let Ok(mut message) = session.receive_timeout(Duration::from_millis(20)) else {
                 continue;
             };
-            while message.next(Some(WAIT_LIMIT)).unwrap().is_some() {}
+            while message.next_timeout(WAIT_LIMIT).unwrap().is_some() {}
             if message.user_header()[1] == kind && !std::mem::replace(&mut given_up, true) {
                 send.signal(Signal::TERM);
                 until("it to be giving up", || send.stderr_text().contains("giving up").then_some(()));

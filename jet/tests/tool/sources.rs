@@ -51,10 +51,10 @@ fn a_file_that_changes_after_its_last_piece_was_read_is_sent_again() {
     let (mut kinds, mut piece_bytes) = (Vec::new(), 0);
     while send.is_running() {
         // The daemon learns with the next call of `receive` what was consumed.
-        let Some(mut message) = session.receive(Some(Duration::from_millis(20))).unwrap() else {
+        let Ok(mut message) = session.receive_timeout(Duration::from_millis(20)) else {
             continue;
         };
-        while message.next(Some(WAIT_LIMIT)).unwrap().is_some() {}
+        while message.next_timeout(WAIT_LIMIT).unwrap().is_some() {}
         kinds.push(message.user_header()[1]);
         piece_bytes += message.bytes();
         if piece_bytes == 30_000 {

@@ -42,10 +42,10 @@ fn a_run_that_moves_before_it_is_taken_is_read_at_its_new_place() {
     let bytes = 3 * SLAB_BYTES_U32 - 7;
     daemon.deliver(Run { slab: 8, ..small(0, 0, bytes) });
     // The delivery was read, and the run was not taken yet.
-    let mut message = session.try_receive().unwrap().unwrap();
+    let mut message = session.try_receive().unwrap();
     assert_eq!(daemon.move_out(0, 8, 1, 3), Ok(()));
     scribble(&daemon, 8, 3);
-    let slice = message.next(LONG).unwrap().unwrap();
+    let slice = message.next_timeout(LONG).unwrap().unwrap();
     assert_eq!((slice.len(), slice.slabs()), (bytes as usize, 3));
     check_slice(&slice, 0);
     // Slabs are given back in the same way in either memory.
@@ -54,7 +54,7 @@ fn a_run_that_moves_before_it_is_taken_is_read_at_its_new_place() {
         assert!(piece.as_ptr().addr().is_multiple_of(SLAB_BYTES), "fit for O_DIRECT");
         session.release(piece);
     }
-    assert!(message.next(LONG).unwrap().is_none());
+    assert!(message.next_timeout(LONG).unwrap().is_none());
     drop(message);
     session.flush();
     assert_eq!(daemon.releases(), [slices_and_finish(0, 0, 3, 0)]);
@@ -64,8 +64,8 @@ fn a_run_that_moves_before_it_is_taken_is_read_at_its_new_place() {
 fn a_run_that_is_taken_stays_where_it_is() {
     let (mut daemon, session) = pair_with_escape(Duration::ZERO, ESCAPE_SLABS);
     daemon.deliver(small(0, 0, 100));
-    let mut message = session.try_receive().unwrap().unwrap();
-    let slice = message.next(LONG).unwrap().unwrap();
+    let mut message = session.try_receive().unwrap();
+    let slice = message.next_timeout(LONG).unwrap().unwrap();
     assert_eq!(daemon.move_out(0, 0, 0, 1), Err(RelocateError::Pinned));
     check_slice(&slice, 0);
 }
@@ -84,9 +84,9 @@ fn runs_of_one_message_lie_in_both_memories() {
     }
     assert_eq!(daemon.move_out(1, 1, 3, 1), Ok(()));
     scribble(&daemon, 1, 1);
-    let mut message = session.try_receive().unwrap().unwrap();
-    let first = message.next(LONG).unwrap().unwrap();
-    let second = message.next(LONG).unwrap().unwrap();
+    let mut message = session.try_receive().unwrap();
+    let first = message.next_timeout(LONG).unwrap().unwrap();
+    let second = message.next_timeout(LONG).unwrap().unwrap();
     check_slice(&first, 0);
     check_slice(&second, 0);
     assert_eq!(second.offset(), u64::from(SLAB_BYTES_U32));
@@ -107,8 +107,8 @@ fn a_place_beyond_its_memory_breaks_the_session_and_nothing_else() {
         let (mut daemon, session) = pair_with_escape(Duration::ZERO, escape_slabs);
         daemon.deliver(small(0, 0, bytes));
         daemon.end.slot(0).unwrap().publish(slot_generation(0), place);
-        let mut message = session.try_receive().unwrap().unwrap();
-        let error = message.next(LONG).unwrap_err();
+        let mut message = session.try_receive().unwrap();
+        let error = message.next_timeout(LONG).unwrap_err();
         let SliceError::Receive(ReceiveError::Broken(fault)) = error else { panic!("{error}") };
         assert!(
             matches!(fault, Fault::Place { slot: 0, slab, escaped: true, .. } if slab == place.slab),
@@ -120,7 +120,7 @@ fn a_place_beyond_its_memory_breaks_the_session_and_nothing_else() {
     let (mut daemon, session) = pair_with_escape(Duration::ZERO, ESCAPE_SLABS);
     daemon.deliver(small(0, 0, 10));
     assert_eq!(daemon.move_out(0, 0, slabs - 1, 1), Ok(()));
-    check_slice(&session.try_receive().unwrap().unwrap().next(LONG).unwrap().unwrap(), 0);
+    check_slice(&session.try_receive().unwrap().next_timeout(LONG).unwrap().unwrap(), 0);
 }
 
 #[test]
@@ -128,10 +128,10 @@ fn slices_in_escape_memory_stay_readable_after_the_daemon_is_gone() {
     let (mut daemon, session) = pair_with_escape(Duration::ZERO, ESCAPE_SLABS);
     daemon.deliver(small(0, 0, 10));
     assert_eq!(daemon.move_out(0, 0, 2, 1), Ok(()));
-    let mut message = session.receive(LONG).unwrap().unwrap();
-    let slice = message.next(LONG).unwrap().unwrap();
+    let mut message = session.receive_timeout(LONG).unwrap();
+    let slice = message.next_timeout(LONG).unwrap().unwrap();
     drop(daemon);
-    assert!(matches!(session.receive(LONG), Err(ReceiveError::DaemonGone)));
+    assert!(matches!(session.receive_timeout(LONG), Err(ReceiveError::DaemonGone)));
     check_slice(&slice, 0);
 }
 

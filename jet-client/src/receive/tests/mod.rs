@@ -4,9 +4,8 @@ mod consume;
 mod escape;
 mod recycling;
 mod register;
+mod shared;
 mod standstill;
-#[cfg(feature = "tokio")]
-mod tasks;
 
 use super::*;
 use jet_control::connection::ANSWER_TIMEOUT;
@@ -23,13 +22,12 @@ use std::io::Write;
 use std::num::NonZeroU32;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::task::Poll;
 use std::time::Duration;
 
 const SLOTS: u32 = 8;
 const MESSAGES: u32 = 4;
 const POOL_SLABS: u32 = 32;
-const LONG: Option<Duration> = Some(Duration::from_secs(30));
+const LONG: Duration = Duration::from_secs(30);
 
 struct Daemon {
     end: DaemonEnd,
@@ -51,6 +49,15 @@ struct Run {
     message_bytes: u64,
     slab: u32,
     flags: u8,
+}
+
+/// Whether a look, or a wait, found no message.
+fn nothing<M>(received: Result<M, ReceiveError>) -> bool {
+    match received {
+        Ok(_) => false,
+        Err(ReceiveError::NotYet) => true,
+        Err(error) => panic!("{error}"),
+    }
 }
 
 /// Returns a slot's generation. Generations tell slots and messages apart, and stay the same through a test.
@@ -198,16 +205,16 @@ fn a_small_message_costs_one_release_whatever_is_dropped_first() {
     for message_first in [false, true] {
         let (mut daemon, session) = pair(Duration::ZERO);
         daemon.deliver_as(small(3, 2, 64), 7, b"name");
-        let mut message = session.try_receive().unwrap().unwrap();
+        let mut message = session.try_receive().unwrap();
         assert_eq!((message.tag(), message.sequence(), message.sender()), (1002, 3, 42));
         assert_eq!(
             (message.bytes(), message.user_header(), message.redelivered()),
             (64, &b"name"[..], false)
         );
-        let slice = message.next(LONG).unwrap().unwrap();
+        let slice = message.next_timeout(LONG).unwrap().unwrap();
         assert_eq!((slice.len(), slice.offset(), slice.slabs()), (64, 0, 1));
         check_slice(&slice, 2);
-        assert!(message.next(LONG).unwrap().is_none());
+        assert!(message.next_timeout(LONG).unwrap().is_none());
         if message_first {
             drop(message);
             drop(slice);
@@ -216,7 +223,7 @@ fn a_small_message_costs_one_release_whatever_is_dropped_first() {
             drop(message);
         }
         assert_eq!(daemon.releases(), [], "not shown before the session waits or polls in vain");
-        assert!(session.try_receive().unwrap().is_none());
+        assert!(nothing(session.try_receive()));
         assert_eq!(daemon.releases(), [slices_and_finish(3, 0, 1, 0)]);
         assert_eq!(session.stats().releases, 1);
     }
@@ -226,9 +233,9 @@ fn a_small_message_costs_one_release_whatever_is_dropped_first() {
 fn a_message_of_no_bytes_has_its_slab_to_give_back() {
     let (mut daemon, session) = pair(Duration::ZERO);
     daemon.deliver(small(0, 0, 0));
-    let mut message = session.try_receive().unwrap().unwrap();
-    assert!(message.next(LONG).unwrap().unwrap().is_empty());
-    assert!(message.next(LONG).unwrap().is_none());
+    let mut message = session.try_receive().unwrap();
+    assert!(message.next_timeout(LONG).unwrap().unwrap().is_empty());
+    assert!(message.next_timeout(LONG).unwrap().is_none());
     drop(message);
     session.flush();
     assert_eq!(daemon.releases(), [slices_and_finish(0, 0, 1, 0)]);
@@ -257,17 +264,17 @@ fn large_messages_interleave_and_each_gives_its_own_slices() {
     };
     daemon.deliver(head(0, 0));
     daemon.deliver(head(1, 1));
-    let mut first = session.try_receive().unwrap().unwrap();
-    check_slice(&first.next(LONG).unwrap().unwrap(), 0);
-    assert!(matches!(first.try_next().unwrap(), Poll::Pending));
-    let short = Some(Duration::from_millis(1));
-    assert!(matches!(first.next(short), Err(SliceError::TimedOut)));
+    let mut first = session.try_receive().unwrap();
+    check_slice(&first.next_timeout(LONG).unwrap().unwrap(), 0);
+    assert!(matches!(first.try_next(), Err(SliceError::NotYet)));
+    let short = Duration::from_millis(1);
+    assert!(matches!(first.next_timeout(short), Err(SliceError::NotYet)));
     daemon.deliver(tail(2, 1));
     daemon.deliver(tail(3, 0));
-    let mut second = session.try_receive().unwrap().unwrap();
+    let mut second = session.try_receive().unwrap();
     assert_eq!((first.tag(), second.tag()), (1000, 1001));
     for (message, number) in [(&mut second, 1), (&mut first, 0)] {
-        while let Some(slice) = message.next(LONG).unwrap() {
+        while let Some(slice) = message.next_timeout(LONG).unwrap() {
             check_slice(&slice, number);
         }
     }
@@ -290,8 +297,8 @@ fn parts_of_a_run_come_back_on_their_own_and_neighbours_merge() {
     let (mut daemon, session) = pair(Duration::ZERO);
     let bytes = 5 * SLAB_BYTES_U32 + 10;
     daemon.deliver(Run { slab: 8, ..small(0, 0, bytes) });
-    let mut message = session.try_receive().unwrap().unwrap();
-    let whole = message.next(LONG).unwrap().unwrap();
+    let mut message = session.try_receive().unwrap();
+    let whole = message.next_timeout(LONG).unwrap().unwrap();
     assert!(daemon.end.slot(0).unwrap().pin(slot_generation(0)).is_err(), "pinned while it is out");
     let mut pieces: Vec<_> = whole.slices().collect();
     assert_eq!(pieces.len(), 6);
@@ -321,14 +328,14 @@ fn a_message_dropped_early_is_rejected_and_what_comes_late_goes_back_at_once() {
     };
     daemon.deliver(part(0, flags::FIRST));
     daemon.deliver(part(1, 0));
-    let mut message = session.try_receive().unwrap().unwrap();
-    let held = message.next(LONG).unwrap().unwrap();
-    drop(message.next(LONG).unwrap().unwrap());
+    let mut message = session.try_receive().unwrap();
+    let held = message.next_timeout(LONG).unwrap().unwrap();
+    drop(message.next_timeout(LONG).unwrap().unwrap());
     daemon.deliver(part(2, 0));
-    assert!(session.try_receive().unwrap().is_none());
+    assert!(nothing(session.try_receive()));
     drop(message);
     daemon.deliver(part(3, flags::LAST));
-    assert!(session.try_receive().unwrap().is_none());
+    assert!(nothing(session.try_receive()));
     let code = REJECT_DROPPED;
     assert_eq!(daemon.releases(), [slices(1, 0, 1), slices_and_finish(2, 0, 1, code), slices(3, 0, 1)]);
     check_slice(&held, 0);
@@ -337,7 +344,7 @@ fn a_message_dropped_early_is_rejected_and_what_comes_late_goes_back_at_once() {
     assert_eq!(daemon.releases(), [slices(0, 0, 1)]);
     // The message number is used again, with another generation.
     daemon.deliver_as(small(1, 0, 5), 8, b"");
-    assert!(session.try_receive().unwrap().is_some());
+    drop(session.try_receive().unwrap());
 }
 
 #[test]
@@ -347,11 +354,11 @@ fn verdicts_and_panics_reach_the_daemon() {
         daemon.deliver(small(number, number, 10));
     }
     let code = NonZeroU32::new(28).unwrap();
-    session.receive(LONG).unwrap().unwrap().reject(code);
-    session.receive(LONG).unwrap().unwrap().consume();
+    session.receive_timeout(LONG).unwrap().reject(code);
+    session.receive_timeout(LONG).unwrap().consume();
     let panicking = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let mut message = session.receive(LONG).unwrap().unwrap();
-        let _slice = message.next(LONG).unwrap();
+        let mut message = session.receive_timeout(LONG).unwrap();
+        let _slice = message.next_timeout(LONG).unwrap();
         std::panic::resume_unwind(Box::new("as if the application failed"));
     }));
     assert!(panicking.is_err());
@@ -371,10 +378,10 @@ fn a_withdrawn_message_says_so_and_is_not_consumed() {
     for (bits, expected) in [(0, false), (flags::CORRUPT, true)] {
         let (mut daemon, session) = pair(Duration::ZERO);
         daemon.deliver(Run { flags: flags::FIRST, message_bytes: 100, ..small(0, 0, 50) });
-        let mut message = session.try_receive().unwrap().unwrap();
-        let slice = message.next(LONG).unwrap().unwrap();
+        let mut message = session.try_receive().unwrap();
+        let slice = message.next_timeout(LONG).unwrap().unwrap();
         daemon.withdraw(0, bits);
-        let withdrawn = message.next(LONG).unwrap_err();
+        let withdrawn = message.next_timeout(LONG).unwrap_err();
         assert!(matches!(withdrawn, SliceError::Withdrawn { corrupt } if corrupt == expected));
         drop(message);
         drop(slice);
@@ -389,8 +396,8 @@ fn long_user_headers_come_from_their_cell() {
     let header: Vec<u8> = (0..=255).collect();
     daemon.deliver_as(small(0, 3, 10), 7, &header);
     daemon.deliver_as(small(1, 1, 10), 7, &header[..65]);
-    let long = session.try_receive().unwrap().unwrap();
-    let shorter = session.try_receive().unwrap().unwrap();
+    let long = session.try_receive().unwrap();
+    let shorter = session.try_receive().unwrap();
     assert_eq!((long.user_header(), shorter.user_header()), (&header[..], &header[..65]));
 }
 
@@ -400,8 +407,8 @@ fn a_slot_that_holds_another_run_breaks_the_session() {
     daemon.deliver(small(0, 0, 10));
     let place = Place { slab: 0, escaped: false };
     daemon.end.slot(0).unwrap().publish(slot_generation(0).wrapping_add(1), place);
-    let mut message = session.try_receive().unwrap().unwrap();
-    let broken = message.next(LONG).unwrap_err();
+    let mut message = session.try_receive().unwrap();
+    let broken = message.next_timeout(LONG).unwrap_err();
     assert!(matches!(broken, SliceError::Receive(ReceiveError::Broken(Fault::Run { slot: 0 }))), "{broken}");
 }
 
@@ -421,14 +428,14 @@ fn what_cannot_be_breaks_the_session_and_nothing_else() {
         let (mut daemon, session) = pair(Duration::ZERO);
         scribble(&mut daemon);
         assert!(matches!(session.try_receive(), Err(ReceiveError::Broken(_))), "{what}");
-        assert!(matches!(session.receive(LONG), Err(ReceiveError::Broken(_))), "{what} is final");
+        assert!(matches!(session.receive_timeout(LONG), Err(ReceiveError::Broken(_))), "{what} is final");
     }
     for place in [Place { slab: POOL_SLABS, escaped: false }, Place { slab: 0, escaped: true }] {
         let (mut daemon, session) = pair(Duration::ZERO);
         daemon.deliver(small(0, 0, 10));
         daemon.end.slot(0).unwrap().publish(slot_generation(0), place);
-        let mut message = session.try_receive().unwrap().unwrap();
-        let error = message.next(LONG).unwrap_err();
+        let mut message = session.try_receive().unwrap();
+        let error = message.next_timeout(LONG).unwrap_err();
         assert!(matches!(error, SliceError::Receive(ReceiveError::Broken(Fault::Place { .. }))), "{error}");
     }
 }
@@ -463,23 +470,23 @@ fn a_sleeping_session_is_woken_by_another_thread() {
             }
         });
         for tag in 1000..1003 {
-            let message = session.receive(LONG).unwrap().expect("within half a minute");
+            let message = session.receive_timeout(LONG).unwrap();
             assert_eq!(message.tag(), tag);
             message.consume();
         }
     });
     assert!(session.stats().sleeps >= 3);
-    assert!(session.receive(Some(Duration::from_millis(1))).unwrap().is_none());
+    assert!(nothing(session.receive_timeout(Duration::from_millis(1))));
 }
 
 #[test]
 fn a_daemon_that_hangs_up_is_noticed_and_held_slices_stay_readable() {
     let (mut daemon, session) = pair(Duration::ZERO);
     daemon.deliver(small(0, 0, 10));
-    let mut message = session.receive(LONG).unwrap().unwrap();
-    let slice = message.next(LONG).unwrap().unwrap();
+    let mut message = session.receive_timeout(LONG).unwrap();
+    let slice = message.next_timeout(LONG).unwrap().unwrap();
     drop(daemon);
-    assert!(matches!(session.receive(LONG), Err(ReceiveError::DaemonGone)));
+    assert!(matches!(session.receive_timeout(LONG), Err(ReceiveError::DaemonGone)));
     assert!(matches!(session.try_receive(), Err(ReceiveError::DaemonGone)));
     check_slice(&slice, 0);
     drop((slice, message));
@@ -490,7 +497,7 @@ fn a_daemon_that_hangs_up_is_noticed_and_held_slices_stay_readable() {
 fn a_poller_notices_a_daemon_that_is_gone() {
     let (daemon, session) = pair(Duration::ZERO);
     drop(daemon);
-    let gone = (0..1 << 20).find_map(|_| session.try_receive().err());
+    let gone = (0..1 << 20).find_map(|_| session.try_receive().err().filter(|error| !error.is_not_yet()));
     assert!(matches!(gone, Some(ReceiveError::DaemonGone)));
 }
 
@@ -500,7 +507,7 @@ fn a_daemon_says_why_it_ends_a_session() {
     let (code, message) = (ErrorCode::BadRequest, "slot 3 was released twice".to_owned());
     let frame = encode_frame(&ControlResponse::Error { code, message }).unwrap();
     daemon.control.write_all(&frame).unwrap();
-    let error = session.receive(LONG).unwrap_err();
+    let error = session.receive_timeout(LONG).unwrap_err();
     assert!(error.to_string().contains("slot 3 was released twice"), "{error}");
 }
 
@@ -508,8 +515,8 @@ fn a_daemon_says_why_it_ends_a_session() {
 fn detached_parts_travel_and_come_back() {
     let (mut daemon, session) = pair(Duration::ZERO);
     daemon.deliver(small(0, 0, 100));
-    let mut message = session.receive(LONG).unwrap().unwrap();
-    let slice = message.next(LONG).unwrap().unwrap().detach();
+    let mut message = session.receive_timeout(LONG).unwrap();
+    let slice = message.next_timeout(LONG).unwrap().unwrap().detach();
     let message = message.detach();
     let slice = std::thread::spawn(move || {
         // SAFETY: the session lives until the end of the test.
@@ -533,8 +540,8 @@ fn giving_back_ends_when_the_daemon_is_gone_and_its_ring_is_full() {
         daemon.deliver(Run { slab: 16 * slot, ..small(slot, slot, bytes) });
     }
     let mut pieces = Vec::new();
-    while let Some(mut message) = session.try_receive().unwrap() {
-        while let Some(slice) = message.next(LONG).unwrap() {
+    while let Ok(mut message) = session.try_receive() {
+        while let Some(slice) = message.next_timeout(LONG).unwrap() {
             pieces.extend(slice.slices());
         }
         message.end(Verdict::Consumed);
@@ -547,6 +554,6 @@ fn giving_back_ends_when_the_daemon_is_gone_and_its_ring_is_full() {
     drop(even);
     drop(odd);
     session.flush();
-    let gone = (0..1 << 20).find_map(|_| session.try_receive().err());
+    let gone = (0..1 << 20).find_map(|_| session.try_receive().err().filter(|error| !error.is_not_yet()));
     assert!(matches!(gone, Some(ReceiveError::DaemonGone)));
 }

@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 impl Daemon {
     /// Puts the notice that the session holds all that it may, and wakes the session where it sleeps.
-    fn tell(&mut self, number: u16, lasting: bool) {
+    pub(super) fn tell(&mut self, number: u16, lasting: bool) {
         let releases = self.end.releases.taken();
         self.end.put_notice(Some(Notice { limit: HeldLimit::Pool, lasting, number, releases }));
         if self.end.deliveries.wake_needed() {
@@ -26,19 +26,19 @@ fn part(number: u32) -> Run {
     }
 }
 
-const SHORT: Option<Duration> = Some(Duration::from_millis(1));
+const SHORT: Duration = Duration::from_millis(1);
 
 #[test]
 fn who_holds_all_that_it_may_is_told_once_a_notice_and_goes_on_when_it_gave_something_back() {
     let (mut daemon, session) = pair(Duration::ZERO);
     daemon.deliver(part(0));
-    let mut message = session.try_receive().unwrap().unwrap();
-    let mut held = vec![message.next(LONG).unwrap().unwrap()];
+    let mut message = session.try_receive().unwrap();
+    let mut held = vec![message.next_timeout(LONG).unwrap().unwrap()];
     daemon.deliver(part(1));
     daemon.tell(1, false);
     // Runs that were delivered before the notice are returned before it is reported.
-    held.push(message.next(LONG).unwrap().unwrap());
-    let error = message.next(LONG).unwrap_err();
+    held.push(message.next_timeout(LONG).unwrap().unwrap());
+    let error = message.next_timeout(LONG).unwrap_err();
     assert!(
         matches!(error, SliceError::HoldsAll(HoldsAll { limit: HeldLimit::Pool, held_bytes: 8192 })),
         "{error:?}"
@@ -48,18 +48,21 @@ fn who_holds_all_that_it_may_is_told_once_a_notice_and_goes_on_when_it_gave_some
         assert!(said.contains(part), "{part}: {said}");
     }
     // The notice is reported once: the application may wait again.
-    assert!(matches!(message.next(SHORT), Err(SliceError::TimedOut)));
+    assert!(matches!(message.next_timeout(SHORT), Err(SliceError::NotYet)));
     assert_eq!(session.holds_all().unwrap().held_bytes, 8192);
-    assert!(matches!(message.try_next(), Ok(Poll::Pending)), "who polls may be about to give something back");
+    assert!(
+        matches!(message.try_next(), Err(SliceError::NotYet)),
+        "who polls may be about to give something back"
+    );
     daemon.tell(2, true);
-    assert!(matches!(session.receive(LONG), Err(ReceiveError::HoldsAll(_))), "whatever it waits for");
+    assert!(matches!(session.receive_timeout(LONG), Err(ReceiveError::HoldsAll(_))), "whatever it waits for");
     // The application gave something back, so the notice does not hold any more, whatever the daemon has
     // seen.
     held.remove(0);
     assert_eq!(session.holds_all(), None);
-    assert!(matches!(message.next(SHORT), Err(SliceError::TimedOut)));
+    assert!(matches!(message.next_timeout(SHORT), Err(SliceError::NotYet)));
     daemon.deliver(part(2));
-    held.push(message.next(LONG).unwrap().unwrap());
+    held.push(message.next_timeout(LONG).unwrap().unwrap());
     assert_eq!(held.len(), 2);
 }
 
@@ -67,8 +70,8 @@ fn who_holds_all_that_it_may_is_told_once_a_notice_and_goes_on_when_it_gave_some
 fn who_sleeps_is_woken_by_the_notice() {
     let (mut daemon, session) = pair(Duration::ZERO);
     daemon.deliver(part(0));
-    let mut message = session.try_receive().unwrap().unwrap();
-    let _held = message.next(LONG).unwrap().unwrap();
+    let mut message = session.try_receive().unwrap();
+    let _held = message.next_timeout(LONG).unwrap().unwrap();
     let is_rung = || {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut [PollFd::new(&session, PollFlags::IN)], Some(&now)).unwrap() == 1
@@ -77,7 +80,7 @@ fn who_sleeps_is_woken_by_the_notice() {
     assert!(session.prepare_sleep().unwrap() && !is_rung(), "nothing is there");
     daemon.tell(1, false);
     assert!(is_rung());
-    assert!(matches!(message.next(LONG), Err(SliceError::HoldsAll(_))));
+    assert!(matches!(message.next_timeout(LONG), Err(SliceError::HoldsAll(_))));
 }
 
 #[test]
@@ -96,14 +99,18 @@ fn what_is_copied_out_is_given_back_and_may_be_larger_than_the_pool() {
             ..small(number % SLOTS, 0, 0)
         };
         (SLOTS..2 * SLOTS).for_each(|number| daemon.deliver(run(number)));
-        let mut message = session.try_receive().unwrap().unwrap();
+        let mut message = session.try_receive().unwrap();
         let (mut place, mut vector) = (vec![0xaa; bytes as usize + 5], vec![0xbb; 3]);
-        let small_place = message.copy_to(&mut place[..100], LONG).unwrap_err();
+        let small_place = message.copy_to(&mut place[..100]).unwrap_err();
         assert!(matches!(small_place, CopyError::Room { room: 100, .. }), "{small_place}");
         let mut copy = |message: &mut Message<'_>| {
-            if growing { message.read_to_end(&mut vector, SHORT) } else { message.copy_to(&mut place, SHORT) }
+            if growing {
+                message.read_to_end_timeout(&mut vector, SHORT)
+            } else {
+                message.copy_to_timeout(&mut place, SHORT)
+            }
         };
-        assert!(matches!(copy(&mut message), Err(CopyError::Slice(SliceError::TimedOut))));
+        assert!(matches!(copy(&mut message), Err(CopyError::Slice(SliceError::NotYet))));
         assert_eq!(daemon.releases().len(), SLOTS as usize, "given back as they were copied");
         (0..SLOTS).for_each(|number| daemon.deliver(run(number)));
         assert_eq!(copy(&mut message).unwrap(), u64::from(SLOTS * SLAB_BYTES_U32), "what was missing");
@@ -118,111 +125,4 @@ fn what_is_copied_out_is_given_back_and_may_be_larger_than_the_pool() {
         session.flush();
         assert_eq!(daemon.releases().last().unwrap().code, 0, "consumed");
     }
-}
-
-/// Makes a session whose application holds part of a message and waits for the rest.
-#[cfg(feature = "tokio")]
-fn holding() -> (Daemon, &'static Session, Message<'static>, Slice<'static>) {
-    let (mut daemon, session) = tasks::lasting_pair();
-    daemon.deliver(part(0));
-    let mut message = session.try_receive().unwrap().unwrap();
-    let held = message.next(LONG).unwrap().unwrap();
-    (daemon, session, message, held)
-}
-
-#[cfg(feature = "tokio")]
-#[test]
-fn a_task_is_told_when_it_lasts() {
-    let (mut daemon, session, mut message, held) = holding();
-    let asleep = session.stats().sleeps;
-    let waits = async move { message.next_async().await.map(|_| ()).unwrap_err() };
-    let tells = async move {
-        daemon.tell(1, false);
-        // Another task may be about to give something back, so the task looks, and sleeps again.
-        while session.stats().sleeps < asleep + 2 {
-            tokio::task::yield_now().await;
-        }
-        daemon.tell(2, true);
-        (daemon, held)
-    };
-    let (error, _alive) = tasks::both(waits, tells);
-    assert!(matches!(error, SliceError::HoldsAll(_)), "{error}");
-}
-
-#[cfg(feature = "tokio")]
-#[test]
-fn a_task_is_told_though_another_polls_in_vain() {
-    let (mut daemon, session, mut message, held) = holding();
-    let waits = async move { message.next_async().await.map(|_| ()).unwrap_err() };
-    let polls = async move {
-        // The first task sleeps by now. The poller clears the doorbell before the runtime sees it.
-        daemon.tell(1, true);
-        for _ in 0..10_000 {
-            assert!(session.try_receive().unwrap().is_none());
-        }
-        (daemon, held)
-    };
-    let (error, _alive) = tasks::both(waits, polls);
-    assert!(matches!(error, SliceError::HoldsAll(_)), "{error}");
-}
-
-#[cfg(feature = "tokio")]
-#[test]
-fn each_task_that_waits_is_told_once() {
-    let (mut daemon, session, mut message, held) = holding();
-    let asleep = session.stats().sleeps;
-    let waits = async move {
-        let error = message.next_async().await.map(|_| ()).unwrap_err();
-        // A further wait does not report the notice again.
-        let mut again = std::pin::pin!(message.next_async());
-        let look = std::future::poll_fn(|context| Poll::Ready(again.as_mut().poll(context)));
-        assert!(look.await.is_pending());
-        error
-    };
-    let receives = async move {
-        let tells = tokio::task::spawn_local(async move {
-            while session.stats().sleeps < asleep + 2 {
-                tokio::task::yield_now().await;
-            }
-            daemon.tell(1, true);
-            daemon
-        });
-        let received = session.receive_async().await.map(|_| ());
-        (received.unwrap_err(), tells.await.unwrap(), held)
-    };
-    let (error, (other, ..)) = tasks::both(waits, receives);
-    assert!(matches!(error, SliceError::HoldsAll(_)), "{error}");
-    assert!(matches!(other, ReceiveError::HoldsAll(_)), "{other}");
-}
-
-#[cfg(feature = "tokio")]
-#[test]
-fn a_task_that_was_told_sleeps_on_though_another_polls() {
-    const ROUNDS: u64 = 20;
-    let (mut daemon, session, mut message, held) = holding();
-    let asleep = session.stats().sleeps;
-    let waits = async move {
-        assert!(matches!(message.next_async().await, Err(SliceError::HoldsAll(_))));
-        message.next_async().await.unwrap().unwrap().detach()
-    };
-    let polls = async move {
-        daemon.tell(1, true);
-        while session.stats().sleeps < asleep + 2 {
-            assert!(session.try_receive().unwrap().is_none());
-            tokio::task::yield_now().await;
-        }
-        for _ in 0..ROUNDS {
-            // Often enough for the poller to look at everything. Then the other tasks have their turn.
-            for _ in 0..10_000 {
-                assert!(session.try_receive().unwrap().is_none());
-            }
-            tokio::task::yield_now().await;
-        }
-        let woken = session.stats().sleeps - asleep - 2;
-        assert!(woken < ROUNDS / 2, "woken {woken} times for one notice");
-        daemon.deliver(part(1));
-        daemon.doorbell.ring();
-        (daemon, held)
-    };
-    let (_slice, _alive) = tasks::both(waits, polls);
 }

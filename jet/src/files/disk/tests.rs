@@ -37,8 +37,8 @@ fn session() -> (Session, Vec<DetachedSlice>, DaemonSide) {
     }
     end.deliveries.publish();
     let mut slices = Vec::new();
-    while let Some(mut message) = session.try_receive().unwrap() {
-        slices.push(message.next(None).unwrap().unwrap().detach());
+    while let Ok(mut message) = session.try_receive() {
+        slices.push(message.next().unwrap().unwrap().detach());
         let _ = message.detach();
     }
     assert_eq!(slices.len(), SLABS as usize);

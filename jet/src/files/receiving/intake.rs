@@ -13,7 +13,6 @@ use jet_client::receive::{DetachedSlice, Message, Session, Slice, SliceError};
 use jet_wire::SLAB_BYTES;
 use std::io;
 use std::num::NonZeroU32;
-use std::task::Poll;
 use std::time::Instant;
 
 /// Largest number of writes that one slice needs: one for its whole slabs, and one for the rest.
@@ -139,7 +138,7 @@ impl Receiving {
 
     fn take_path(&mut self, message: &mut Message<'_>, key: Key) -> Result<Result<(), Refused>, RoundError> {
         match message.try_next() {
-            Ok(Poll::Ready(Some(slice))) if slice.len() as u64 == message.bytes() => {
+            Ok(Some(slice)) if slice.len() as u64 == message.bytes() => {
                 let path = match RelativePath::new(&slice) {
                     Ok(path) => path,
                     Err(error) => {
@@ -338,8 +337,7 @@ impl Receiving {
                 return Ok(fed);
             }
             match job.message.try_next() {
-                Ok(Poll::Pending) => return Ok(fed),
-                Ok(Poll::Ready(Some(slice))) => {
+                Ok(Some(slice)) => {
                     fed = true;
                     if self.slow_schedule.holds() {
                         job.in_flight += 1;
@@ -353,7 +351,7 @@ impl Receiving {
                         return Ok(true);
                     }
                 }
-                Ok(Poll::Ready(None)) => {
+                Ok(None) => {
                     job.taken = true;
                     self.advance(jobs, index)?;
                     return Ok(true);
@@ -363,9 +361,11 @@ impl Receiving {
                     self.advance(jobs, index)?;
                     return Ok(true);
                 }
-                // Only a call that waits returns these errors. Here writes in flight give slabs back.
-                Err(SliceError::TimedOut | SliceError::HoldsAll(_)) => return Ok(fed),
+                Err(SliceError::NotYet) => return Ok(fed),
+                // Only a call that waits says that all is held. Here writes in flight give slabs back.
+                Err(SliceError::HoldsAll(_)) => return Ok(fed),
                 Err(SliceError::Receive(error)) => return Err(error.into()),
+                Err(error) => unreachable!("the next slice of a message: {error}"),
             }
         }
     }

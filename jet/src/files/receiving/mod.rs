@@ -311,7 +311,10 @@ impl Receiving {
         }
         let enough = self.options.files_max.is_some_and(|max| self.received.files >= max);
         while !enough && !self.is_blocked(jobs) {
-            let Some(message) = session.try_receive()? else { break };
+            let message = match session.try_receive() {
+                Err(ReceiveError::NotYet) => break,
+                received => received?,
+            };
             worked = true;
             self.take(session, jobs, OpenMessage::new(message))?;
         }

@@ -1,0 +1,98 @@
+//! Threads and tasks that share a session and sleep until something arrives.
+//!
+//! They share the session's sleeping word, its doorbell and its ring. Whoever reads a delivery wakes the one
+//! that waits for it. Waking may run foreign code, and the session is locked. So those who are to be woken are
+//! only noted here, and woken when the lock was given back.
+
+use std::cell::{Cell, RefCell};
+use std::task::Waker;
+
+/// What a sleeper waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wants {
+    /// The next message.
+    Message,
+    /// The next slice of the message at that place of the table.
+    Slice { message: u32 },
+}
+
+/// One that sleeps.
+struct Sleeper {
+    number: u64,
+    wants: Wants,
+    waker: Waker,
+    is_thread: bool,
+}
+
+/// All who sleep now.
+#[derive(Default)]
+pub(super) struct Sleepers {
+    asleep: RefCell<Vec<Sleeper>>,
+    any: Cell<bool>,
+    /// Those who are to be woken.
+    due: RefCell<Vec<Waker>>,
+}
+
+impl Sleepers {
+    #[inline]
+    pub(super) fn any(&self) -> bool {
+        self.any.get()
+    }
+
+    /// Notes that the one with this number sleeps. It must not sleep already.
+    pub(super) fn put(&self, number: u64, wants: Wants, waker: Waker, is_thread: bool) {
+        self.asleep.borrow_mut().push(Sleeper { number, wants, waker, is_thread });
+        self.any.set(true);
+    }
+
+    /// Notes that the one with this number does not sleep any more. Returns `false` where it was woken, or
+    /// did not sleep.
+    pub(super) fn take(&self, number: u64) -> bool {
+        self.take_where(|sleeper| sleeper.number == number).is_some()
+    }
+
+    /// Wakes one that waits for this; of several the one that fell asleep last, whose caches are warm.
+    #[inline]
+    pub(super) fn wake_one(&self, wants: Wants) {
+        if self.any() {
+            self.wake_where(|sleeper| sleeper.wants == wants);
+        }
+    }
+
+    /// Wakes one thread. Returns its number; `None`: no thread sleeps.
+    pub(super) fn wake_thread(&self) -> Option<u64> {
+        self.wake_where(|sleeper| sleeper.is_thread)
+    }
+
+    /// Wakes all.
+    #[cold]
+    pub(super) fn wake_all(&self) {
+        while self.wake_where(|_| true).is_some() {}
+    }
+
+    /// Wakes all tasks.
+    pub(super) fn wake_tasks(&self) {
+        while self.wake_where(|sleeper| !sleeper.is_thread).is_some() {}
+    }
+
+    /// Takes those who are to be woken.
+    #[inline]
+    pub(super) fn take_due(&self) -> Vec<Waker> {
+        // A vector without wakers has no memory to give back.
+        self.due.take()
+    }
+
+    fn wake_where(&self, is_wanted: impl Fn(&Sleeper) -> bool) -> Option<u64> {
+        let Sleeper { number, waker, .. } = self.take_where(is_wanted)?;
+        self.due.borrow_mut().push(waker);
+        Some(number)
+    }
+
+    fn take_where(&self, is_wanted: impl Fn(&Sleeper) -> bool) -> Option<Sleeper> {
+        let mut asleep = self.asleep.borrow_mut();
+        let at = asleep.iter().rposition(is_wanted)?;
+        let taken = asleep.remove(at);
+        self.any.set(!asleep.is_empty());
+        Some(taken)
+    }
+}
