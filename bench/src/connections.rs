@@ -10,7 +10,7 @@ use crate::processor_time::{self, ThreadTime};
 use crate::report::{Bound, Row, RunSize, median};
 use crate::resident_memory::Resident;
 use crate::rig::{APP, Rig};
-use crate::send_loop::written_buffers;
+use crate::send_loop::{busy_only, written_buffers};
 use jet_client::send::{AckStatus, SendBuffer, Sender, SenderOptions};
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -57,11 +57,10 @@ impl Connections {
         let mut active = Vec::with_capacity(ACTIVE);
         let mut idle = Vec::with_capacity(connected - ACTIVE);
         for n in 0..connected {
-            let options = SenderOptions {
-                in_flight_max: 8,
-                region_bytes: DEPTH * LARGE_BYTES,
-                ..SenderOptions::new(address.clone(), APP)
-            };
+            let options = SenderOptions::new(address.clone(), APP)
+                .in_flight_max(8)
+                .region_bytes(DEPTH * LARGE_BYTES)
+                .retry(busy_only());
             let mut sender = Sender::connect(options)?;
             if n < ACTIVE {
                 let buffers = written_buffers(&mut sender, LARGE_BYTES, DEPTH)?;
@@ -82,7 +81,7 @@ impl Connections {
         let mut started = 0;
         for (sender, buffers) in &mut self.active {
             while let Some(buffer) = buffers.pop() {
-                sender.send(0, b"", buffer, LARGE_BYTES, 0).map_err(|(error, _)| error)?;
+                sender.send(0, buffer)?;
                 started += 1;
             }
             sender.flush();
@@ -90,7 +89,7 @@ impl Connections {
         let mut ended = 0;
         while ended < messages {
             for (sender, buffers) in &mut self.active {
-                let Some(completion) = sender.wait(None)? else { continue };
+                let Some(completion) = sender.wait()? else { continue };
                 if completion.status != AckStatus::Consumed {
                     return Err(format!("a message ended {}", completion.status).into());
                 }
@@ -98,7 +97,7 @@ impl Connections {
                 self.consumed += 1;
                 let buffer = completion.buffer.ok_or("a large message gives its buffer back")?;
                 if started < messages {
-                    sender.send(0, b"", buffer, LARGE_BYTES, 0).map_err(|(error, _)| error)?;
+                    sender.send(0, buffer)?;
                     sender.flush();
                     started += 1;
                 } else {

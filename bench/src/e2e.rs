@@ -218,8 +218,7 @@ impl Load {
         small_max: u32,
         crc: bool,
     ) -> Result<Self, Box<dyn Error>> {
-        let options =
-            SenderOptions { in_flight_max: small_max, crc, ..SenderOptions::new(rig.address()?, APP) };
+        let options = SenderOptions::new(rig.address()?, APP).in_flight_max(small_max).crc(crc);
         let large = Messages { bytes: large_bytes, depth: large_max, tag: 0, class: 0 };
         let sends = SendLoop::connect(options, large_bytes, large_max)?;
         Ok(Self { sends, large, small_max: small_max as usize })
@@ -258,7 +257,7 @@ impl Load {
         let (mut submitted, mut arrived) = (Vec::with_capacity(messages), Vec::with_capacity(messages));
         for tag in 0..messages as u64 {
             let start = Instant::now();
-            sender.send_small(tag, b"", &[7; SMALL_BYTES])?;
+            sender.send_small(tag, &[7; SMALL_BYTES])?;
             sender.flush();
             #[allow(clippy::cast_precision_loss)] // far below 2^53
             submitted.push(start.elapsed().as_nanos() as f64);

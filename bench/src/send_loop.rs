@@ -6,8 +6,8 @@
 //! sends a fixed number of messages, sends for a fixed time, or sends at fixed times.
 
 use jet_client::send::{
-    AckStatus, BufferError, Completion, SendBuffer, SendConnectError, SendError, Sender, SenderOptions,
-    Ticket, WaitError,
+    AckStatus, BufferError, Completion, Envelope, RetryPolicy, SendBuffer, SendConnectError, SendError,
+    Sender, SenderOptions, Ticket, WaitError,
 };
 use jet_wire::SLAB_BYTES;
 use std::time::{Duration, Instant};
@@ -111,6 +111,30 @@ pub enum StartError {
     Buffer(#[from] BufferError),
 }
 
+/// Returns the retries of a benchmark's sender: only `Busy` is retried. A benchmark is told every other end
+/// that is not `Consumed` at once, since waits for an application would falsify its figures.
+pub fn busy_only() -> RetryPolicy {
+    RetryPolicy::default().on_no_app(false).on_app_gone(false).on_draining(false)
+}
+
+/// Waits for the next message's end, at most for `timeout`. `None`: there is none in time, or nothing is in
+/// flight.
+///
+/// # Errors
+/// The system refuses to wait.
+pub fn wait(sender: &mut Sender, timeout: Duration) -> Result<Option<Completion>, WaitError> {
+    match sender.wait_timeout(timeout) {
+        Err(WaitError::NotYet) => Ok(None),
+        ended => ended,
+    }
+}
+
+/// Converts a span to nanoseconds, as histograms count them.
+#[inline]
+pub fn nanoseconds(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// Takes `count` buffers of `bytes` from a sender, and writes all their pages before anything is measured.
 ///
 /// No byte is zero. A page of zeros may be a hole of its memory file. Over `shm:` a daemon reads such a page
@@ -148,7 +172,7 @@ impl SendLoop {
     /// # Errors
     /// [`StartError`].
     pub fn connect(options: SenderOptions, large_bytes: usize, large_max: usize) -> Result<Self, StartError> {
-        let mut sender = Sender::connect(options)?;
+        let mut sender = Sender::connect(options.retry(busy_only()))?;
         let buffers = written_buffers(&mut sender, large_bytes, large_max)?;
         Ok(Self { sender, buffers, small: vec![7; SMALL_PLACES * SLAB_BYTES], small_place: 0, in_flight: 0 })
     }
@@ -220,14 +244,15 @@ impl SendLoop {
         let &Messages { bytes, tag, class, .. } = messages;
         let taken = if messages.are_small() {
             let from = self.small_place * bytes;
-            let taken = self.sender.send_small(tag, b"", &self.small[from..from + bytes]);
+            let taken = self.sender.send_small(tag, &self.small[from..from + bytes]);
             self.small_place = (self.small_place + 1) % SMALL_PLACES;
             taken
         } else {
-            let Some(buffer) = self.buffers.pop() else { return Ok(None) };
-            self.sender.send(tag, b"", buffer, bytes, class).map_err(|(error, buffer)| {
-                self.buffers.push(buffer);
-                error
+            let Some(mut buffer) = self.buffers.pop() else { return Ok(None) };
+            buffer.set_length(bytes);
+            self.sender.send(Envelope::new(tag).class(class), buffer).map_err(|not_sent| {
+                self.buffers.push(not_sent.buffer);
+                not_sent.error
             })
         };
         match taken {
@@ -243,9 +268,9 @@ impl SendLoop {
     /// Waits for the next message's end. Returns without an end after [`WAIT_SLICE`], and when a message is
     /// due and there is room for it.
     fn wait(&mut self, next: Next, room: bool) -> Result<Option<Completion>, LoopError> {
-        let Next::At(due) = next else { return Ok(self.sender.wait(Some(WAIT_SLICE))?) };
+        let Next::At(due) = next else { return Ok(wait(&mut self.sender, WAIT_SLICE)?) };
         if !room {
-            return Ok(self.sender.wait(Some(WAIT_SLICE))?);
+            return Ok(wait(&mut self.sender, WAIT_SLICE)?);
         }
         let left = due.saturating_duration_since(Instant::now());
         let Some(asleep) = left.checked_sub(AWAKE_BEFORE).filter(|asleep| !asleep.is_zero()) else {
@@ -262,7 +287,7 @@ impl SendLoop {
             std::thread::sleep(asleep);
             return Ok(self.sender.poll());
         }
-        Ok(self.sender.wait(Some(asleep))?)
+        Ok(wait(&mut self.sender, asleep)?)
     }
 
     #[inline]

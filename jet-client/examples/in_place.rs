@@ -2,9 +2,9 @@
 //! itself: `cargo run --example in_place -- --to shm:/run/jet/nic.sock`.
 
 use clap::Parser;
+use jet_client::Address;
 use jet_client::receive::{RegisterOptions, Session};
-use jet_client::send::{AckStatus, Sender, SenderOptions};
-use jet_fabric::Address;
+use jet_client::send::{AckStatus, Envelope, Sender, SenderOptions};
 use jet_wire::in_place::{Blame, DecodeError, InPlace};
 use jet_wire::message::SMALL_USER_HEADER_MAX;
 use std::num::NonZeroU32;
@@ -113,18 +113,18 @@ fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     };
     let mut header = [0; SMALL_USER_HEADER_MAX];
     let length = request.write_to(&mut header)?;
-    sender.send_small(0, &header[..length], &[7; 4096])?;
+    sender.send_small(Envelope::new(0).user_header(&header[..length]), &[7; 4096])?;
     let written = WriteRequest { durability: Durability::Written, trace: None, ..request };
     let length = written.write_to(&mut header)?;
-    sender.send_small(1, &header[..length], &[7; 4096])?;
+    sender.send_small(Envelope::new(1).user_header(&header[..length]), &[7; 4096])?;
     // One byte is missing.
-    sender.send_small(2, &header[..length - 1], &[7; 4096])?;
+    sender.send_small(Envelope::new(2).user_header(&header[..length - 1]), &[7; 4096])?;
     let mut consumed = 0;
-    while let Some(completion) = sender.wait(None)? {
+    while let Some(completion) = sender.wait()? {
         println!("request {}: {}", completion.ticket.0, completion.status);
         consumed += u64::from(completion.status == AckStatus::Consumed);
     }
-    sender.close(Duration::from_secs(5))?;
+    sender.close_timeout(Duration::from_secs(5))?;
     receiver.join().expect("no panic")?;
     if consumed == 2 { Ok(()) } else { Err(format!("{consumed} requests were consumed, not 2").into()) }
 }

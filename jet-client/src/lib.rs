@@ -24,21 +24,22 @@
 //! A sender names the daemon and the application, and gets exactly one end for every message:
 //!
 //! ```no_run
-//! use jet_client::send::{AckStatus, Sender, SenderOptions};
+//! use jet_client::Address;
+//! use jet_client::send::{AckStatus, Envelope, Sender, SenderOptions};
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     let mut sender = Sender::connect(SenderOptions::new("tcp:storage-1:7471".parse()?, "store"))?;
+//!     let address: Address = "tcp:storage-1:7471".parse()?;
+//!     let mut sender = Sender::connect(SenderOptions::new(address, "store").in_flight_max(64))?;
 //!     // Up to 4 KiB is copied and sent at once ...
-//!     sender.send_small(1, b"a user header", b"a small message")?;
+//!     sender.send_small(Envelope::new(1).user_header(b"a user header"), b"a small message")?;
 //!     // ... more lies in registered memory, and the receiver READs it when it has room in its cache.
 //!     let mut buffer = sender.buffer(1 << 20)?;
 //!     buffer.fill(7);
-//!     let length = buffer.len();
-//!     let ticket = sender.send(2, b"", buffer, length, 0).map_err(|(error, _buffer)| error)?;
-//!     while let Some(completion) = sender.wait(None)? {
+//!     let ticket = sender.send(2, buffer)?;
+//!     while let Some(completion) = sender.wait()? {
 //!         assert_eq!(completion.status, AckStatus::Consumed);
 //!         if completion.ticket == ticket {
-//!             println!("after {} us", completion.latency_ns / 1000);
+//!             println!("after {:?}", completion.latency);
 //!         }
 //!     }
 //!     Ok(())
@@ -48,6 +49,7 @@
 //! * [`receive`]: sessions, messages, slices.
 //! * [`send`]: senders, buffers, and the protocol between a sender and a receiver as a state machine without
 //!   I/O.
+//! * [`Address`]: where a daemon listens.
 //!
 //! With the feature `tokio` (default) waits have an async form.
 //!
@@ -59,3 +61,5 @@
 pub mod receive;
 pub mod send;
 mod spin;
+
+pub use jet_fabric::{Address, AddressError};

@@ -1,7 +1,9 @@
 //! Sender, driver and application on one thread, with a made-up time, as a simulator runs them. There is no
 //! clock, no socket of the daemon and no second thread, so every run has the same result.
 
-use jet_client::send::{Driver as SenderDriver, Ended, NicSource, SendConnectError, SenderOptions};
+use jet_client::send::{
+    Driver as SenderDriver, Ended, NicSource, RetryPolicy, SendConnectError, SenderOptions,
+};
 use jet_core::{Config, Receiver, ReleaseError, SessionEnd, Standstill};
 use jet_fabric::Address;
 use jet_fabric::memory::SharedMemory;
@@ -176,7 +178,7 @@ impl World {
         let log = Log::default();
         let (new, app, segment) = session("disk", &log);
         let ticket = driver.open(new).unwrap();
-        let options = SenderOptions::new(address.clone(), "disk");
+        let options = sender_options(&address, "disk");
         let nic = Box::new(SoftNic::new(SoftOptions::default()).unwrap());
         let sender = SenderDriver::new(&options, 7, nic, Box::new(NoOther)).unwrap();
         let whole = vec![0; LARGE_BYTES];
@@ -262,11 +264,11 @@ fn run() -> Vec<(u64, Seen)> {
     let now_ns = world.now_ns();
     for tag in 0..5 {
         let payload: Vec<u8> = (0..1000).map(|at| byte(tag, at)).collect();
-        world.sender.send_small(now_ns, tag, b"", &payload).unwrap();
+        world.sender.send_small(now_ns, tag, &payload).unwrap();
     }
     let mut buffer = world.sender.buffer(LARGE_BYTES).unwrap();
     buffer.iter_mut().enumerate().for_each(|(at, to)| *to = byte(9, at));
-    world.sender.send(now_ns, 9, b"", buffer, LARGE_BYTES, 0).map_err(|(error, _)| error).unwrap();
+    world.sender.send(now_ns, 9, buffer).unwrap();
     let mut left = 6;
     world.until(|world| {
         while let Some(Ended { ticket, status, .. }) = world.sender.poll_end() {
@@ -350,7 +352,7 @@ fn sessions_that_are_broken_at_once_end_one_a_turn_and_an_honest_one_stays() {
     }
     assert_eq!(world.driver.receiver().stats().session_faults, BROKEN as u64);
     world.until(|world| world.sender.is_connected());
-    world.sender.send_small(world.now_ns(), 1, b"", &[byte(1, 0)]).unwrap();
+    world.sender.send_small(world.now_ns(), 1, &[byte(1, 0)]).unwrap();
     world.until(|world| world.sender.poll_end().is_some());
     assert!(matches!(log.take()[..], [Seen::Delivered { tag: 1, .. }]));
 }
@@ -363,12 +365,18 @@ struct Filler {
     _memory: Arc<SharedMemory>,
 }
 
+/// Returns the options of a sender that hears at once that its application is gone.
+fn sender_options(address: &Address, app: &str) -> SenderOptions {
+    let retry = RetryPolicy::default().on_no_app(false).on_app_gone(false).on_draining(false);
+    SenderOptions::new(address.clone(), app).retry(retry)
+}
+
 impl Filler {
     /// Registers an application of this name, and connects a sender to it.
     fn new(world: &mut World, name: &str) -> Self {
         let (new, app, memory) = session(name, &world.log);
         world.driver.open(new).unwrap();
-        let options = SenderOptions::new(world.address.clone(), name);
+        let options = sender_options(&world.address, name);
         let nic = Box::new(SoftNic::new(SoftOptions::default()).unwrap());
         let mut sender = SenderDriver::new(&options, 7, nic, Box::new(NoOther)).unwrap();
         world.until(|world| {
@@ -379,7 +387,7 @@ impl Filler {
     }
 
     fn send(&mut self, now_ns: u64) -> bool {
-        self.sender.send_small(now_ns, 0, b"", &[0]).is_ok()
+        self.sender.send_small(now_ns, 0, &[0]).is_ok()
     }
 
     /// Gives back what was delivered, without freeing its cell of the ring. Returns how much it was.
@@ -460,7 +468,7 @@ fn rings_that_break_at_once_end_their_sessions_one_a_turn_and_nobody_sleeps_over
         })
     });
     assert!(fillers.iter_mut().all(|filler| filler.give_back() == 0));
-    world.sender.send_small(world.now_ns(), 1, b"", &[byte(1, 0)]).unwrap();
+    world.sender.send_small(world.now_ns(), 1, &[byte(1, 0)]).unwrap();
     world.until(|world| world.sender.poll_end().is_some());
     assert!(matches!(world.log.take()[..], [Seen::Delivered { tag: 1, .. }]), "others go on");
 }
@@ -471,7 +479,7 @@ fn nobody_sleeps_over_what_was_given_back() {
     world.until(|world| world.sender.is_connected());
     world.until(|world| world.driver.prepare_sleep(world.now_ns()));
     world.driver.wake_up();
-    world.sender.send_small(world.now_ns(), 1, b"", &[byte(1, 0)]).unwrap();
+    world.sender.send_small(world.now_ns(), 1, &[byte(1, 0)]).unwrap();
     world.until(|world| !world.log.seen.borrow().is_empty());
     // The application gave its slab back after the driver's last turn.
     assert!(!world.driver.prepare_sleep(world.now_ns()), "a release waits");
@@ -489,7 +497,7 @@ fn whoever_lets_its_ring_fill_up_loses_its_session_and_every_message_has_one_end
         }
     };
     world.until(|world| {
-        sent += u64::from(world.sender.send_small(world.now_ns(), sent, b"", &[byte(sent, 0)]).is_ok());
+        sent += u64::from(world.sender.send_small(world.now_ns(), sent, &[byte(sent, 0)]).is_ok());
         hear(world, &mut ends);
         let last = world.log.seen.borrow().last().cloned();
         over = last.map(|(_, seen)| seen).filter(|seen| matches!(seen, Seen::SessionOver(_)));
@@ -517,7 +525,7 @@ fn whoever_lets_its_ring_fill_up_loses_its_session_and_every_message_has_one_end
 fn a_drain_waits_for_what_an_application_keeps_until_its_deadline_and_no_longer() {
     let mut world = World::new(Manner::KeepsAll);
     world.until(|world| world.sender.is_connected());
-    world.sender.send_small(world.now_ns(), 1, b"", &[byte(1, 0)]).unwrap();
+    world.sender.send_small(world.now_ns(), 1, &[byte(1, 0)]).unwrap();
     world.until(|world| !world.log.seen.borrow().is_empty());
     let deadline_ns = world.now_ns() + 1000 * STEP_NS;
     world.driver.drain(deadline_ns);
@@ -544,7 +552,7 @@ fn a_drain_waits_for_headers_that_the_nic_has_no_room_for() {
     for tag in 0..3 {
         // Each message ends in a turn of its own, so each end goes with a header of its own.
         world.sender_sleeps = false;
-        world.sender.send_small(world.now_ns(), tag, b"", &[byte(tag, 0)]).unwrap();
+        world.sender.send_small(world.now_ns(), tag, &[byte(tag, 0)]).unwrap();
         world.sender.drive(world.now_ns());
         world.sender_sleeps = true;
         let is_it = |(_, seen): &(u64, Seen)| matches!(seen, Seen::Delivered { tag: of, .. } if *of == tag);

@@ -7,7 +7,9 @@ use crate::payload::{Payload, user_header};
 use crate::receiver::ADDRESS;
 use crate::scenario::{Scenario, SenderPlan};
 use fastrand::Rng;
-use jet_client::send::{Driver, NicSource, ProtocolStats, RetryPolicy, SendConnectError, SenderOptions};
+use jet_client::send::{
+    Driver, Envelope, NicSource, ProtocolStats, RetryPolicy, SendConnectError, SenderOptions,
+};
 use jet_fabric::Address;
 use jet_fabric::nic::Nic;
 use jet_fabric::sim::{Network, NicId, Posted};
@@ -98,15 +100,14 @@ impl SenderProcess {
             ahead_ns: Arc::clone(&ahead_ns),
         };
         let largest = usize::try_from(plan.large_bytes)?.next_power_of_two();
-        let options = SenderOptions {
-            in_flight_max: plan.depth,
-            reconnect_for: Duration::from_nanos(plan.patience_ns),
-            receiver_timeout: Duration::from_nanos(plan.receiver_timeout_ns),
-            retry: if plan.retries { RetryPolicy::all_for_ns(plan.patience_ns) } else { RetryPolicy::NEVER },
-            crc: plan.checksums,
-            region_bytes: largest.max(1 << 20),
-            ..SenderOptions::new(Address::Rdma(ADDRESS.to_owned()), app_name)
-        };
+        let patience = Duration::from_nanos(plan.patience_ns);
+        let options = SenderOptions::new(Address::Rdma(ADDRESS.to_owned()), app_name)
+            .in_flight_max(plan.depth)
+            .reconnect_for(patience)
+            .receiver_timeout(Duration::from_nanos(plan.receiver_timeout_ns))
+            .retry(if plan.retries { RetryPolicy::all_for(patience) } else { RetryPolicy::NEVER })
+            .crc(plan.checksums)
+            .region_bytes(largest.max(1 << 20));
         let first = nics.make()?;
         let driver = Driver::new(&options, id, first, Box::new(nics))?;
         Ok(Self {
@@ -273,16 +274,16 @@ impl SenderProcess {
         let payload = Payload::of(self.id, tag);
         let message = MessageName { sender: self.id, sequence: tag };
         let place = &mut [0; USER_HEADER_MAX];
-        let header = user_header(message, large, place);
+        let envelope = Envelope::new(tag).user_header(user_header(message, large, place));
         let clock_ns = self.clock_ns(now_ns);
         let taken = if large {
             let Ok(mut buffer) = self.driver.buffer(bytes) else { return self.put_off(large, bytes) };
             payload.write(0, &mut buffer);
-            let sent = self.driver.send(clock_ns, tag, header, buffer, bytes, self.plan.class);
-            sent.map_err(|(error, _)| error)
+            let sent = self.driver.send(clock_ns, envelope.class(self.plan.class), buffer);
+            sent.map_err(|not_sent| not_sent.error)
         } else {
             payload.write(0, &mut self.small[..bytes]);
-            self.driver.send_small(clock_ns, tag, header, &self.small[..bytes])
+            self.driver.send_small(clock_ns, envelope, &self.small[..bytes])
         };
         match taken {
             Ok(ticket) => {

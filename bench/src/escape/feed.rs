@@ -2,7 +2,7 @@
 //! counts their ends.
 
 use crate::pattern::{self, Words};
-use crate::send_loop::written_buffers;
+use crate::send_loop::{busy_only, nanoseconds, written_buffers};
 use hdrhistogram::Histogram;
 use jet_client::send::{AckStatus, SendBuffer, Sender, SenderOptions};
 use jet_fabric::Address;
@@ -74,11 +74,10 @@ impl Feed {
     /// # Errors
     /// The sender's error.
     pub fn connect(address: Address, app: &str, depth: Depth, words: Words) -> Result<Self, Box<dyn Error>> {
-        let options = SenderOptions {
-            in_flight_max: u32::try_from((depth.large + depth.small).max(1))?,
-            region_bytes: depth.large.max(1) * LARGE_BYTES,
-            ..SenderOptions::new(address, app)
-        };
+        let options = SenderOptions::new(address, app)
+            .in_flight_max(u32::try_from((depth.large + depth.small).max(1))?)
+            .region_bytes(depth.large.max(1) * LARGE_BYTES)
+            .retry(busy_only());
         let mut sender = Sender::connect(options)?;
         let free = written_buffers(&mut sender, LARGE_BYTES, depth.large)?;
         Ok(Self {
@@ -112,20 +111,20 @@ impl Feed {
         while let Some(mut buffer) = self.free.pop() {
             let tag = self.submitted + 1;
             pattern::write(self.words, self.sender.id(), tag, &mut buffer);
-            let ticket = match self.sender.send(tag, b"", buffer, LARGE_BYTES, 0) {
+            let ticket = match self.sender.send(tag, buffer) {
                 Ok(ticket) => ticket,
-                Err((error, buffer)) if error.is_would_block() => {
-                    self.free.push(buffer);
+                Err(not_sent) if not_sent.is_would_block() => {
+                    self.free.push(not_sent.buffer);
                     return Ok(());
                 }
-                Err((error, _)) => return Err(error.into()),
+                Err(not_sent) => return Err(not_sent.into()),
             };
             self.note(ticket.0)?;
         }
         while self.small_in_flight < self.depth.small {
             let tag = self.submitted + 1;
             pattern::write(self.words, self.sender.id(), tag, self.small.as_mut());
-            match self.sender.send_small(tag, b"", self.small.as_ref()) {
+            match self.sender.send_small(tag, self.small.as_ref()) {
                 Ok(ticket) => self.note(ticket.0)?,
                 Err(error) if error.is_would_block() => return Ok(()),
                 Err(error) => return Err(error.into()),
@@ -167,7 +166,7 @@ impl Feed {
             if consumed {
                 if let Some(latencies) = latencies.as_deref_mut() {
                     let histogram = if large { &mut latencies.large } else { &mut latencies.small };
-                    histogram.saturating_record(completion.latency_ns);
+                    histogram.saturating_record(nanoseconds(completion.latency));
                 }
                 let bytes = if large { LARGE_BYTES } else { SLAB_BYTES };
                 self.ends.consumed += 1;

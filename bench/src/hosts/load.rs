@@ -182,15 +182,15 @@ fn cells(args: &Args) -> Result<Vec<Cell>, String> {
 /// Returns the options with which a sender connects for the messages of a run.
 pub fn sender_options(to: &Address, app: &str, bytes: usize, depth: usize) -> SenderOptions {
     let defaults = SenderOptions::new(to.clone(), app);
-    SenderOptions {
-        in_flight_max: u32::try_from(depth).unwrap_or(u32::MAX),
-        window_bytes: defaults.window_bytes.max((bytes * depth) as u64),
-        // Messages that a repaired connection lets through would falsify the figures of this load.
-        reconnect_for: Duration::ZERO,
-        // A NIC registers a bounded number of regions: a few large ones hold all buffers.
-        region_bytes: defaults.region_bytes.max(bytes.next_power_of_two() * depth.div_ceil(16)),
-        ..defaults
-    }
+    let window_bytes = defaults.window_bytes.max((bytes * depth) as u64);
+    // A NIC registers a bounded number of regions: a few large ones hold all buffers.
+    let region_bytes = defaults.region_bytes.max(bytes.next_power_of_two() * depth.div_ceil(16));
+    // Messages that a repaired connection lets through would falsify the figures of this load.
+    let options = defaults.reconnect_for(Duration::ZERO);
+    options
+        .in_flight_max(u32::try_from(depth).unwrap_or(u32::MAX))
+        .window_bytes(window_bytes)
+        .region_bytes(region_bytes)
 }
 
 /// Does one run of a load. Returns its outcome, the number of messages left without an end, and this
@@ -203,12 +203,10 @@ fn one(
     warm_up: Duration,
     signals: &Signals,
 ) -> Result<(Outcome, usize, Duration), Box<dyn Error>> {
-    let options = SenderOptions {
-        source: args.target.from,
-        crc: args.crc,
-        spin_max: Duration::from_micros(args.spin_us),
-        ..sender_options(&args.target.to, &args.target.app, cell.bytes, cell.depth)
-    };
+    let options = sender_options(&args.target.to, &args.target.app, cell.bytes, cell.depth)
+        .source(args.target.from)
+        .crc(args.crc)
+        .spin_max(Duration::from_micros(args.spin_us));
     let mut messages = Messages { bytes: cell.bytes, depth: cell.depth, tag: 0, class: args.class };
     let buffers = if messages.are_small() { 0 } else { cell.depth };
     let mut sends = SendLoop::connect(options, cell.bytes, buffers)?;

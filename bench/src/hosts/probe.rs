@@ -14,11 +14,11 @@ use super::load::{pin_thread, sender_options, us};
 use super::run::{STALL_LIMIT, histogram};
 use super::{Target, explained, span_above_zero, tag_of};
 use crate::report::{Bound, Row};
-use crate::send_loop::{Measurement, Messages, Next, SendLoop};
+use crate::send_loop::{Measurement, Messages, Next, SendLoop, nanoseconds};
 use hdrhistogram::Histogram;
 use jet::commands::Signals;
 use jet::values::parse_span_or_seconds;
-use jet_client::send::{Completion, SenderOptions};
+use jet_client::send::Completion;
 use jet_fabric::Address;
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -65,7 +65,7 @@ impl Measurement for OneMessage<'_> {
     }
 
     fn consumed(&mut self, completion: &Completion) {
-        self.latency_ns = Some(completion.latency_ns);
+        self.latency_ns = Some(nanoseconds(completion.latency));
     }
 
     fn gives_up(&mut self) -> bool {
@@ -92,11 +92,10 @@ struct Route<'a> {
 impl<'a> Route<'a> {
     fn connect(to: &'a Address, args: &'a Args) -> Result<Self, Box<dyn Error>> {
         let messages = Messages { bytes: args.bytes as usize, depth: 1, tag: 0, class: 0 };
-        let options =
-            SenderOptions { spin_max: SPIN, ..sender_options(to, &args.target.app, messages.bytes, 1) };
+        let options = sender_options(to, &args.target.app, messages.bytes, 1).spin_max(SPIN);
         let source = args.target.from.filter(|_| matches!(to, Address::Rdma(_)));
         let buffers = usize::from(!messages.are_small());
-        let sends = SendLoop::connect(SenderOptions { source, ..options }, messages.bytes, buffers)?;
+        let sends = SendLoop::connect(options.source(source), messages.bytes, buffers)?;
         Ok(Self { to, app: &args.target.app, sends, messages })
     }
 

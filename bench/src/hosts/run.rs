@@ -1,7 +1,7 @@
 //! One run at the sending host: decides when each message is sent, and counts the messages' ends.
 
 use crate::schedule::Schedule;
-use crate::send_loop::{Measurement, Messages, Next};
+use crate::send_loop::{Measurement, Messages, Next, nanoseconds};
 use hdrhistogram::Histogram;
 use jet::commands::Signals;
 use jet_client::send::{Completion, Ticket};
@@ -178,7 +178,7 @@ impl Measurement for Run<'_> {
 
     fn consumed(&mut self, completion: &Completion) {
         let late = self.lateness.remove(&completion.ticket.0).map_or(0, nanoseconds);
-        self.latencies.saturating_record(completion.latency_ns + late);
+        self.latencies.saturating_record(nanoseconds(completion.latency) + late);
         self.ended += 1;
     }
 
@@ -192,10 +192,6 @@ impl Measurement for Run<'_> {
 /// Returns an empty histogram for nanoseconds, exact to three digits.
 pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_max(LATENCY_NS_MAX, 3).expect("sound bounds")
-}
-
-fn nanoseconds(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Returns the share, in percent, of the messages due in a span that had ended at its end. Up to `in_flight`

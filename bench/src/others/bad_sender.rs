@@ -7,8 +7,8 @@ use super::{LIMIT, Nothing};
 use crate::pattern::{self, Words};
 use crate::processor_time;
 use crate::rig::{self, Rig};
-use crate::send_loop::written_buffers;
-use jet_client::send::{AckStatus, Completion, SendBuffer, Sender, SenderOptions};
+use crate::send_loop::{busy_only, wait, written_buffers};
+use jet_client::send::{AckStatus, Completion, Envelope, SendBuffer, Sender, SenderOptions};
 use jet_fabric::Address;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
@@ -234,13 +234,12 @@ struct Sending {
 impl Sending {
     fn connect(args: &BadSenderArgs) -> Result<Self, Box<dyn Error>> {
         let &BadSenderArgs { ref to, ref app, bytes, depth, class } = args;
-        let options = SenderOptions {
-            in_flight_max: u32::try_from(depth)?,
-            window_bytes: (bytes * depth) as u64,
-            region_bytes: bytes * depth,
-            connect_timeout: LIMIT,
-            ..SenderOptions::new(to.clone(), app.clone())
-        };
+        let options = SenderOptions::new(to.clone(), app.clone())
+            .in_flight_max(u32::try_from(depth)?)
+            .window_bytes((bytes * depth) as u64)
+            .region_bytes(bytes * depth)
+            .connect_timeout(LIMIT)
+            .retry(busy_only());
         let mut sender = Sender::connect(options)?;
         let free = written_buffers(&mut sender, bytes, depth)?;
         Ok(Self { sender, outstanding: Outstanding { bytes, depth, class }, free, ends: Ends::default() })
@@ -251,18 +250,18 @@ impl Sending {
     }
 
     fn submit(&mut self) -> Result<(), Box<dyn Error>> {
-        let Outstanding { bytes, class, .. } = self.outstanding;
+        let class = self.outstanding.class;
         while let Some(mut buffer) = self.free.pop() {
             let tag = self.ends.sent + 1;
             pattern::write(Words::Every, self.sender.id(), tag, &mut buffer);
-            match self.sender.send(tag, b"", buffer, bytes, class) {
+            match self.sender.send(Envelope::new(tag).class(class), buffer) {
                 Ok(ticket) if ticket.0 == tag => self.ends.sent += 1,
                 Ok(ticket) => return Err(format!("message {tag} has the sequence {}", ticket.0).into()),
-                Err((error, buffer)) if error.is_would_block() => {
-                    self.free.push(buffer);
+                Err(not_sent) if not_sent.is_would_block() => {
+                    self.free.push(not_sent.buffer);
                     break;
                 }
-                Err((error, _)) => return Err(error.into()),
+                Err(not_sent) => return Err(not_sent.into()),
             }
         }
         self.sender.flush();
@@ -314,7 +313,7 @@ pub fn run_role(args: &BadSenderArgs) -> Result<(), Box<dyn Error>> {
         if sends {
             sending.submit()?;
         }
-        if let Some(completion) = sending.sender.wait(Some(WAIT))? {
+        if let Some(completion) = wait(&mut sending.sender, WAIT)? {
             sending.take(completion);
         }
         if drains && sending.in_flight() == 0 {

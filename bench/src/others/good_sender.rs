@@ -4,8 +4,8 @@
 use super::LIMIT;
 use super::bad_sender::Ends;
 use crate::pattern::{self, Words};
-use crate::send_loop::written_buffers;
-use jet_client::send::{Completion, SendBuffer, Sender, SenderOptions};
+use crate::send_loop::{busy_only, wait, written_buffers};
+use jet_client::send::{Completion, Envelope, SendBuffer, Sender, SenderOptions};
 use jet_fabric::Address;
 use jet_wire::SLAB_BYTES;
 use std::error::Error;
@@ -60,12 +60,11 @@ impl GoodSender {
     pub fn connect(address: Address, app: &str, messages: Messages) -> Result<Self, Box<dyn Error>> {
         let Messages { bytes, depth, .. } = messages;
         let buffers = if bytes > SLAB_BYTES { depth } else { 0 };
-        let options = SenderOptions {
-            in_flight_max: u32::try_from(depth)?,
-            region_bytes: (buffers * bytes).max(SLAB_BYTES),
-            connect_timeout: LIMIT,
-            ..SenderOptions::new(address, app)
-        };
+        let options = SenderOptions::new(address, app)
+            .in_flight_max(u32::try_from(depth)?)
+            .region_bytes((buffers * bytes).max(SLAB_BYTES))
+            .connect_timeout(LIMIT)
+            .retry(busy_only());
         let mut sender = Sender::connect(options)?;
         let free = written_buffers(&mut sender, bytes, buffers)?;
         let small = Box::new([0; SLAB_BYTES]);
@@ -86,13 +85,13 @@ impl GoodSender {
                 return Ok(false);
             }
             pattern::write(Words::FirstOfSlab, id, tag, &mut self.small[..bytes]);
-            self.sender.send_small(tag, b"", &self.small[..bytes])
+            self.sender.send_small(tag, &self.small[..bytes])
         } else {
             let Some(mut buffer) = self.free.pop() else { return Ok(false) };
             pattern::write(Words::FirstOfSlab, id, tag, &mut buffer);
-            self.sender.send(tag, b"", buffer, bytes, class).map_err(|(error, buffer)| {
-                self.free.push(buffer);
-                error
+            self.sender.send(Envelope::new(tag).class(class), buffer).map_err(|not_sent| {
+                self.free.push(not_sent.buffer);
+                not_sent.error
             })
         };
         match taken {
@@ -124,7 +123,7 @@ impl GoodSender {
             while self.submit()? {}
             let now = Instant::now();
             let Some(left) = span.checked_sub(now - begin).filter(|left| !left.is_zero()) else { break now };
-            let Some(completion) = self.sender.wait(Some(left))? else { continue };
+            let Some(completion) = wait(&mut self.sender, left)? else { continue };
             self.take(completion);
             let ended = Instant::now();
             longest_gap = longest_gap.max(ended - last);
@@ -168,7 +167,7 @@ impl GoodSender {
         let deadline = Instant::now() + limit;
         while self.in_flight > 0 {
             let left = deadline.saturating_duration_since(Instant::now());
-            let Some(completion) = self.sender.wait(Some(left))? else { return Ok(false) };
+            let Some(completion) = wait(&mut self.sender, left)? else { return Ok(false) };
             self.take(completion);
         }
         Ok(true)

@@ -1,14 +1,18 @@
 //! The sending end for C.
 #![allow(non_camel_case_types)] // C's names
 
+mod failures;
+
+use self::failures::{in_time, longer_than};
 use crate::code::{Code, Failure, answer};
 use crate::handles::{self, Kind};
 use crate::keys::Keys;
 use crate::text::{Out, bytes, put_sized, sized, text, timeout};
+use jet_client::Address;
 use jet_client::send::{
-    AckStatus, BufferError, Completion, RetryPolicy, SendBuffer, SendConnectError, SendError, Sender,
-    SenderOptions, SubmitError,
+    AckStatus, Completion, Envelope, NotSent, RetryPolicy, SendBuffer, Sender, SenderOptions, Ticket,
 };
+use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
 
@@ -101,6 +105,9 @@ pub struct jet_sender_stats {
 struct SenderEnd {
     // Buffers lead into the sender's memory, so they are dropped first.
     buffers: Keys<SendBuffer>,
+    /// Lengths of the buffers of which less is in flight, to be set again at the message's end: in C a buffer
+    /// keeps its length.
+    whole: HashMap<Ticket, usize>,
     sender: Sender,
 }
 
@@ -109,56 +116,13 @@ impl Kind for SenderEnd {
     type Opaque = jet_sender;
 }
 
-impl From<SendConnectError> for Failure {
-    fn from(error: SendConnectError) -> Self {
-        let code = match &error {
-            SendConnectError::App(_) | SendConnectError::Option(_) | SendConnectError::WrongFabric { .. } => {
-                Code::Argument
-            }
-            SendConnectError::Refused { .. } => Code::Refused,
-            SendConnectError::Welcome { .. } => Code::Broken,
-            SendConnectError::Nobody { .. }
-            | SendConnectError::Busy(_)
-            | SendConnectError::Lost { .. }
-            | SendConnectError::Packets { .. }
-            | SendConnectError::TimedOut { .. } => Code::Unreachable,
-            _ => Code::System,
-        };
-        Self::new(code, error)
-    }
-}
-
-impl From<SendError> for Failure {
-    fn from(error: SendError) -> Self {
-        match error {
-            // This happens on the path of every message, so no text is made.
-            SendError::Submit(SubmitError::WouldBlock) => Code::Full.into(),
-            SendError::Submit(SubmitError::Closed) => Code::Closed.into(),
-            SendError::ForeignBuffer => Code::Key.into(),
-            error => Self::new(Code::Size, error),
-        }
-    }
-}
-
-impl From<BufferError> for Failure {
-    fn from(error: BufferError) -> Self {
-        Self::new(Code::System, error)
-    }
-}
-
-impl From<jet_client::send::WaitError> for Failure {
-    fn from(error: jet_client::send::WaitError) -> Self {
-        Self::new(Code::System, error)
-    }
-}
-
 fn ns(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl jet_sender_options {
     fn defaults() -> Self {
-        let options = SenderOptions::new(jet_fabric::Address::Tcp(String::new()), "");
+        let options = SenderOptions::new(Address::Tcp(String::new()), "");
         Self {
             size: size_of::<Self>(),
             address: std::ptr::null(),
@@ -169,7 +133,7 @@ impl jet_sender_options {
             window_bytes: options.window_bytes,
             connect_timeout_ns: ns(options.connect_timeout),
             reconnect_for_ns: ns(options.reconnect_for),
-            retry_for_ns: options.retry.retry_for_ns,
+            retry_for_ns: ns(options.retry.retry_for),
             retry_all: 0,
             reserved: 0,
             spin_max_ns: ns(options.spin_max),
@@ -185,7 +149,7 @@ impl jet_sender_options {
     unsafe fn parsed(&self) -> Result<SenderOptions, Failure> {
         // SAFETY: the caller's promise.
         let (address, app) = unsafe { (text(self.address, "address")?, text(self.app, "app")?) };
-        let address = address.parse().map_err(|error| Failure::new(Code::Argument, error))?;
+        let address: Address = address.parse().map_err(|error| Failure::new(Code::Argument, error))?;
         let source = if self.source.is_null() {
             None
         } else {
@@ -194,24 +158,22 @@ impl jet_sender_options {
             let refused = |error| Failure::new(Code::Argument, format_args!("source '{source}': {error}"));
             Some(source.parse().map_err(refused)?)
         };
-        let retry = if self.retry_all == 0 {
-            RetryPolicy { retry_for_ns: self.retry_for_ns, ..RetryPolicy::default() }
-        } else {
-            RetryPolicy::all_for_ns(self.retry_for_ns)
-        };
-        Ok(SenderOptions {
-            source,
-            in_flight_max: self.in_flight_max,
-            window_bytes: self.window_bytes,
-            connect_timeout: Duration::from_nanos(self.connect_timeout_ns),
-            reconnect_for: Duration::from_nanos(self.reconnect_for_ns),
-            retry,
-            crc: self.crc != 0,
-            spin_max: Duration::from_nanos(self.spin_max_ns),
-            region_bytes: self.region_bytes,
-            receiver_timeout: Duration::from_nanos(self.receiver_timeout_ns),
-            ..SenderOptions::new(address, app)
-        })
+        let all = self.retry_all != 0;
+        let retry = RetryPolicy::all_for(Duration::from_nanos(self.retry_for_ns))
+            .on_no_app(all)
+            .on_app_gone(all)
+            .on_draining(all);
+        Ok(SenderOptions::new(address, app)
+            .source(source)
+            .in_flight_max(self.in_flight_max)
+            .window_bytes(self.window_bytes)
+            .connect_timeout(Duration::from_nanos(self.connect_timeout_ns))
+            .reconnect_for(Duration::from_nanos(self.reconnect_for_ns))
+            .retry(retry)
+            .crc(self.crc != 0)
+            .spin_max(Duration::from_nanos(self.spin_max_ns))
+            .region_bytes(self.region_bytes)
+            .receiver_timeout(Duration::from_nanos(self.receiver_timeout_ns)))
     }
 }
 
@@ -234,8 +196,13 @@ impl SenderEnd {
             AckStatus::Draining => (8, 0),
             AckStatus::PeerLost => (9, 0),
         };
-        let buffer = end.buffer.map_or(NO_BUFFER, |buffer| self.lend(buffer));
-        jet_completion { ticket: end.ticket.0, status, code, latency_ns: end.latency_ns, buffer }
+        let buffer = end.buffer.map_or(NO_BUFFER, |mut buffer| {
+            if let Some(bytes) = self.whole.remove(&end.ticket) {
+                buffer.set_length(bytes);
+            }
+            self.lend(buffer)
+        });
+        jet_completion { ticket: end.ticket.0, status, code, latency_ns: ns(end.latency), buffer }
     }
 }
 
@@ -291,8 +258,11 @@ pub unsafe extern "C" fn jet_sender_connect(
         let options = unsafe { sized(options, jet_sender_options::defaults()) }?;
         // SAFETY: as above.
         let sender = Sender::connect(unsafe { options.parsed() }?)?;
-        let buffers = Keys::with_capacity(options.in_flight_max as usize);
-        place.put(handles::insert(SenderEnd { buffers, sender })?);
+        let in_flight_max = options.in_flight_max as usize;
+        let buffers = Keys::with_capacity(in_flight_max);
+        // A map that is at most half full is tidied in place, and allocates nothing more.
+        let whole = HashMap::with_capacity(2 * in_flight_max);
+        place.put(handles::insert(SenderEnd { buffers, whole, sender })?);
         Ok(Code::Ok)
     })
 }
@@ -310,23 +280,29 @@ pub extern "C" fn jet_sender_free(sender: *mut jet_sender) -> c_int {
 /// [`Code::Nothing`] where that takes longer than `timeout_ns`.
 #[unsafe(no_mangle)]
 pub extern "C" fn jet_sender_close(sender: *mut jet_sender, timeout_ns: i64) -> c_int {
-    answer(|| handles::with(sender, |end: &mut SenderEnd| in_time(end.sender.close(long(timeout_ns))?)))
+    answer(|| {
+        handles::with(sender, |end: &mut SenderEnd| {
+            let closed = in_time(end.sender.close_timeout(long(timeout_ns)))?;
+            Ok(closed.map_or(Code::Nothing, |()| Code::Ok))
+        })
+    })
 }
 
 /// Waits until every message has its end. Returns [`Code::Nothing`] where that takes longer than
 /// `timeout_ns`.
 #[unsafe(no_mangle)]
 pub extern "C" fn jet_sender_drain(sender: *mut jet_sender, timeout_ns: i64) -> c_int {
-    answer(|| handles::with(sender, |end: &mut SenderEnd| in_time(end.sender.drain(long(timeout_ns))?)))
+    answer(|| {
+        handles::with(sender, |end: &mut SenderEnd| {
+            let drained = in_time(end.sender.drain_timeout(long(timeout_ns)))?;
+            Ok(drained.map_or(Code::Nothing, |()| Code::Ok))
+        })
+    })
 }
 
 /// Converts a timeout in nanoseconds; below zero: [`Duration::MAX`], without limit.
 fn long(timeout_ns: i64) -> Duration {
     timeout(timeout_ns).unwrap_or(Duration::MAX)
-}
-
-fn in_time(is_done: bool) -> Result<Code, Failure> {
-    Ok(if is_done { Code::Ok } else { Code::Nothing })
 }
 
 /// Writes a registered buffer of `bytes` bytes to `buffer`.
@@ -414,7 +390,7 @@ pub unsafe extern "C" fn jet_send_small(
             (header, bytes(payload.cast(), payload_bytes)?, Out::optional(ticket)?)
         };
         handles::with(sender, |end: &mut SenderEnd| {
-            let sent = end.sender.send_small(tag, header, payload)?;
+            let sent = end.sender.send_small(Envelope::new(tag).user_header(header), payload)?;
             ticket.into_iter().for_each(|ticket| ticket.put(sent.0));
             Ok(Code::Ok)
         })
@@ -447,16 +423,30 @@ pub unsafe extern "C" fn jet_send_buffer(
             class => Some(u8::try_from(class).map_err(|_| Code::Argument)?),
         };
         handles::with(sender, |end: &mut SenderEnd| {
-            let SenderEnd { buffers, sender } = end;
-            let send = |buffer| {
+            let SenderEnd { buffers, whole, sender } = end;
+            let envelope = Envelope::new(tag).user_header(header);
+            let send = |mut buffer: SendBuffer| {
+                let bytes = buffer.len();
+                if length > bytes {
+                    return (Some(buffer), Err(longer_than(bytes, length)));
+                }
+                buffer.set_length(length);
                 let sent = match class {
-                    None => sender.send_small_buffer(tag, header, buffer, length),
-                    Some(class) => sender.send(tag, header, buffer, length, class),
+                    None => sender.send_small_buffer(envelope, buffer),
+                    Some(class) => sender.send(envelope.class(class), buffer),
                 };
-                // A buffer that was not sent still belongs to the caller, under the same key.
                 match sent {
-                    Ok(sent) => (None, Ok(sent)),
-                    Err((error, buffer)) => (Some(buffer), Err(error)),
+                    Ok(ticket) => {
+                        if length < bytes {
+                            whole.insert(ticket, bytes);
+                        }
+                        (None, Ok(ticket))
+                    }
+                    // A buffer that was not sent still belongs to the caller, under the same key.
+                    Err(NotSent { error, mut buffer, .. }) => {
+                        buffer.set_length(bytes);
+                        (Some(buffer), Err(error.into()))
+                    }
                 }
             };
             let sent = buffers.with_taken(key, send).ok_or(Code::Key)??;
@@ -498,7 +488,8 @@ pub unsafe extern "C" fn jet_sender_wait(
         // SAFETY: the caller's promise.
         let place = unsafe { Out::new(completion) }?;
         handles::with(sender, |end: &mut SenderEnd| {
-            let Some(found) = end.sender.wait(timeout(timeout_ns))? else { return Ok(Code::Nothing) };
+            let found = in_time(end.sender.wait_timeout(long(timeout_ns)))?.flatten();
+            let Some(found) = found else { return Ok(Code::Nothing) };
             place.put(end.completion(found));
             Ok(Code::Ok)
         })

@@ -16,6 +16,9 @@ const CLASSES: usize = 52;
 /// A piece of a sender's registered memory, to be filled and sent. The peer's NIC may READ it, and no other
 /// process may write it.
 ///
+/// It is a slice of as many bytes as were asked for, all of which are sent. [`Self::set_length`] changes
+/// that number, up to [`Self::capacity`].
+///
 /// Dropping the buffer gives the memory back to its sender's pool, so that the next buffer needs no
 /// registration.
 pub struct SendBuffer {
@@ -168,6 +171,23 @@ impl FreeBuffers {
 }
 
 impl SendBuffer {
+    /// Returns the number of bytes that the buffer has room for: its length when it was made, rounded up to a
+    /// power of two of 4096 or more.
+    pub fn capacity(&self) -> usize {
+        1 << self.class
+    }
+
+    /// Sets the number of bytes that are sent. Bytes beyond the old length hold what they held before, or
+    /// zeros.
+    ///
+    /// # Panics
+    /// Where `bytes` is greater than [`Self::capacity`], as slices do.
+    pub fn set_length(&mut self, bytes: usize) {
+        let capacity = self.capacity();
+        assert!(bytes <= capacity, "length {bytes} is out of range for a buffer of capacity {capacity}");
+        self.length = bytes;
+    }
+
     pub(super) fn sge(&self, bytes: u32) -> Sge {
         Sge { key: self.region.key(), offset: self.offset, bytes }
     }
@@ -185,8 +205,9 @@ impl Deref for SendBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the piece is this buffer's alone, at least `length` long and zeroed or written before; it
-        // is sealed against writing by other processes, and NICs only read it.
+        // SAFETY: the piece is this buffer's alone, at least `length` long and zeroed or written before, also
+        // beyond what earlier lengths were; it is sealed against writing by other processes, and NICs only
+        // read it.
         unsafe { std::slice::from_raw_parts(self.bytes.as_ptr(), self.length) }
     }
 }

@@ -1,6 +1,6 @@
 //! The one connection of a sender: its credit, and when it is made again.
 
-use super::options::{Backoff, ProtocolOptions};
+use super::options::{ProtocolOptions, Waits, nanoseconds};
 use super::protocol::Action;
 use jet_wire::message::hello::{Welcome, features};
 use jet_wire::message::{ByeReason, CreditHeader, FIRST_VERSION, WaitsFor};
@@ -147,7 +147,7 @@ enum State {
 pub(super) struct Link {
     state: State,
     reconnect_for_ns: u64,
-    backoff: Backoff,
+    waits: Waits,
     seed: u64,
     /// Whether there is an established connection. In the states `Leaving` and `Left` there may be one, or
     /// only an attempt that nobody answered.
@@ -173,8 +173,8 @@ impl Link {
     pub(super) fn new(options: &ProtocolOptions) -> Self {
         Self {
             state: State::Due,
-            reconnect_for_ns: options.reconnect_for_ns,
-            backoff: options.backoff,
+            reconnect_for_ns: nanoseconds(options.reconnect_for),
+            waits: options.backoff.into(),
             seed: options.sender_id,
             stands: false,
             attempts: 0,
@@ -284,12 +284,12 @@ impl Link {
         // A connection that lasted longer than the longest wait counts as progress, even if no message ended
         // on it. If it was left in vain, it lasted to its last reason.
         let until_ns = if in_vain { self.last_reason_ns } else { now_ns };
-        if stood && until_ns.saturating_sub(self.connected_at_ns) > self.backoff.max_ns {
+        if stood && until_ns.saturating_sub(self.connected_at_ns) > self.waits.max_ns {
             self.progressed();
         }
         let since = *self.outage_since_ns.get_or_insert(now_ns);
         let until = since.saturating_add(self.reconnect_for_ns);
-        let wait_ns = self.backoff.wait_ns(self.attempts, self.seed);
+        let wait_ns = self.waits.wait_ns(self.attempts, self.seed);
         self.attempts = self.attempts.saturating_add(1);
         self.state = if now_ns >= until {
             State::GivenUp

@@ -10,7 +10,7 @@ use super::buffer::{BufferPool, SendBuffer};
 use super::copies::{CopyArea, copy_transfer_mode};
 use super::error::SendConnectError;
 use super::exchange::{Action, ProtocolStats};
-use super::options::{ProtocolOptions, SenderOptions, nanoseconds};
+use super::options::{ProtocolOptions, SenderOptions};
 use super::protocol::Protocol;
 use super::submission::{Pending, Ticket};
 use jet_fabric::memory::SharedMemory;
@@ -62,6 +62,7 @@ pub trait NicSource: Send {
 
 /// A message's end, as [`Driver::poll_end`] returns it.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Ended {
     /// Ticket of the message.
     pub ticket: Ticket,
@@ -141,8 +142,8 @@ impl Driver {
             in_flight_max: options.in_flight_max,
             sends_max: limits.sends_per_qp_max.max(1),
             window_bytes: options.window_bytes,
-            reconnect_for_ns: nanoseconds(options.reconnect_for),
-            receiver_timeout_ns: nanoseconds(options.receiver_timeout),
+            reconnect_for: options.reconnect_for,
+            receiver_timeout: options.receiver_timeout,
             backoff: options.backoff,
             retry: options.retry,
             ..ProtocolOptions::default()

@@ -1,5 +1,6 @@
 //! Errors of the sending end, one type for each operation.
 
+use super::buffer::SendBuffer;
 use super::protocol::SubmitError;
 use jet_fabric::Address;
 use jet_fabric::advice::{self, Advised, advised};
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 /// Reason why no sender could be made.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SendConnectError {
     /// The application's name is invalid.
     #[error(transparent)]
@@ -122,6 +124,7 @@ impl SendConnectError {
 
 /// Reason why a message was not accepted. Such a message has no end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SendError {
     /// The protocol does not accept the message: too many messages are in flight, the sender is closed, or
     /// the message is too large for the receiver.
@@ -133,14 +136,9 @@ pub enum SendError {
         /// Length of the payload, in bytes.
         bytes: usize,
     },
-    /// The length is 0, or greater than the buffer's.
-    #[error("a message of {bytes} bytes does not fit its buffer of {buffer}, or is empty (use `send_small`)")]
-    Length {
-        /// Length of the message, in bytes.
-        bytes: usize,
-        /// Length of the buffer, in bytes.
-        buffer: usize,
-    },
+    /// The buffer of a large message has no byte.
+    #[error("a large message has at least one byte; send an empty one with `send_small`")]
+    Empty,
     /// The user header is too long.
     #[error(
         "a user header of {bytes} bytes exceeds {max} (small: {SMALL_USER_HEADER_MAX}, large: \
@@ -164,8 +162,27 @@ impl SendError {
     }
 }
 
+/// A message that was not accepted, with its buffer. Such a message has no end.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+#[non_exhaustive]
+pub struct NotSent {
+    /// Reason why the message was not accepted.
+    pub error: SendError,
+    /// The message's buffer, unchanged.
+    pub buffer: SendBuffer,
+}
+
+impl NotSent {
+    /// Whether the message can be accepted after more completions were polled.
+    pub fn is_would_block(&self) -> bool {
+        self.error.is_would_block()
+    }
+}
+
 /// Reason why a send buffer could not be made.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum BufferError {
     /// The memory could not be allocated.
     #[error("cannot get {bytes} bytes for a send buffer: {}",
@@ -181,7 +198,21 @@ pub enum BufferError {
     Register(#[from] RegisterError),
 }
 
-/// Error of the system while waiting.
+/// Reason why a wait ended without what was waited for.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot wait for completions: {0}")]
-pub struct WaitError(#[from] pub io::Error);
+#[non_exhaustive]
+pub enum WaitError {
+    /// Nothing ended in time, or not everything where every end was waited for. Wait again.
+    #[error("what was waited for did not end in time; wait again")]
+    NotYet,
+    /// The system refuses to wait.
+    #[error("cannot wait for completions: {0}")]
+    System(#[from] io::Error),
+}
+
+impl WaitError {
+    /// Whether only the time ran out: waiting again may help.
+    pub fn is_not_yet(&self) -> bool {
+        matches!(self, Self::NotYet)
+    }
+}

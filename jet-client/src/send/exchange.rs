@@ -50,6 +50,7 @@ pub enum Action {
 
 /// Reason why a message was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SubmitError {
     /// Too many messages have no end yet: as many as `in_flight_max` allows.
     #[error("as many messages as in_flight_max allows have no end yet; poll completions and try again")]
@@ -72,6 +73,7 @@ pub enum SubmitError {
 
 /// Counters of a sender's protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ProtocolStats {
     /// SENDs that were posted, `CreditReturn`s included.
     pub sends: u64,

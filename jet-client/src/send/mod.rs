@@ -8,6 +8,7 @@ mod buffer;
 mod connection;
 mod copies;
 mod driver;
+mod envelope;
 mod error;
 mod exchange;
 mod nic;
@@ -26,7 +27,8 @@ mod window;
 
 pub use buffer::SendBuffer;
 pub use driver::{Driver, Ended, NicSource, RECEIVE_ENTRIES};
-pub use error::{BufferError, SendConnectError, SendError, WaitError};
+pub use envelope::Envelope;
+pub use error::{BufferError, NotSent, SendConnectError, SendError, WaitError};
 pub use jet_wire::message::{AckStatus, WaitsFor};
 pub use options::{Backoff, ProtocolOptions, RdmaOptions, RetryPolicy, SenderOptions};
 pub use protocol::{ProtocolStats, SubmitError};

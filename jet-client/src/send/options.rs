@@ -6,11 +6,11 @@ use jet_wire::message::AckStatus;
 use std::net::IpAddr;
 use std::time::Duration;
 
-const MILLISECOND_NS: u64 = 1_000_000;
-const SECOND_NS: u64 = 1_000 * MILLISECOND_NS;
+const HALF_A_MINUTE: Duration = Duration::from_secs(30);
 
 /// Options of a sender: how to connect, and how much may be in flight.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SenderOptions {
     /// Address where the receiver's daemon listens.
     pub address: Address,
@@ -37,7 +37,9 @@ pub struct SenderOptions {
     pub receiver_timeout: Duration,
     /// Waits between attempts to connect again.
     pub backoff: Backoff,
-    /// Ends after which a message is sent again. By default `Busy`, for 30 s.
+    /// Ends after which a message is sent again. By default every end that may pass, for 30 s: `Busy`,
+    /// `NoApp`, `AppGone` and `Draining`. What is sent again after `AppGone` or `Draining` is marked
+    /// redelivered, because the application may have seen it.
     pub retry: RetryPolicy,
     /// Whether messages carry a CRC32C that the receiver checks; default no, because the transports have
     /// checks of their own. Where the receiver says that it checks none, none is made
@@ -60,8 +62,8 @@ impl SenderOptions {
             in_flight_max: 256,
             window_bytes: 64 << 20,
             connect_timeout: Duration::from_secs(5),
-            reconnect_for: Duration::from_secs(30),
-            receiver_timeout: Duration::from_secs(30),
+            reconnect_for: HALF_A_MINUTE,
+            receiver_timeout: HALF_A_MINUTE,
             backoff: Backoff::default(),
             retry: RetryPolicy::default(),
             crc: false,
@@ -69,10 +71,95 @@ impl SenderOptions {
             region_bytes: 8 << 20,
         }
     }
+
+    /// Sets [`Self::source`].
+    #[must_use]
+    pub fn source(mut self, source: impl Into<Option<IpAddr>>) -> Self {
+        self.source = source.into();
+        self
+    }
+
+    /// Sets [`Self::rdma`].
+    #[must_use]
+    pub fn rdma(mut self, rdma: RdmaOptions) -> Self {
+        self.rdma = rdma;
+        self
+    }
+
+    /// Sets [`Self::in_flight_max`].
+    #[must_use]
+    pub fn in_flight_max(mut self, in_flight_max: u32) -> Self {
+        self.in_flight_max = in_flight_max;
+        self
+    }
+
+    /// Sets [`Self::window_bytes`].
+    #[must_use]
+    pub fn window_bytes(mut self, window_bytes: u64) -> Self {
+        self.window_bytes = window_bytes;
+        self
+    }
+
+    /// Sets [`Self::connect_timeout`].
+    #[must_use]
+    pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
+        self.connect_timeout = connect_timeout;
+        self
+    }
+
+    /// Sets [`Self::reconnect_for`].
+    #[must_use]
+    pub fn reconnect_for(mut self, reconnect_for: Duration) -> Self {
+        self.reconnect_for = reconnect_for;
+        self
+    }
+
+    /// Sets [`Self::receiver_timeout`].
+    #[must_use]
+    pub fn receiver_timeout(mut self, receiver_timeout: Duration) -> Self {
+        self.receiver_timeout = receiver_timeout;
+        self
+    }
+
+    /// Sets [`Self::backoff`].
+    #[must_use]
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.backoff = backoff;
+        self
+    }
+
+    /// Sets [`Self::retry`].
+    #[must_use]
+    pub fn retry(mut self, retry: RetryPolicy) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// Sets [`Self::crc`].
+    #[must_use]
+    pub fn crc(mut self, crc: bool) -> Self {
+        self.crc = crc;
+        self
+    }
+
+    /// Sets [`Self::spin_max`].
+    #[must_use]
+    pub fn spin_max(mut self, spin_max: Duration) -> Self {
+        self.spin_max = spin_max;
+        self
+    }
+
+    /// Sets [`Self::region_bytes`].
+    #[must_use]
+    pub fn region_bytes(mut self, region_bytes: usize) -> Self {
+        self.region_bytes = region_bytes;
+        self
+    }
 }
 
 /// Settings of an `rdma:` connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RdmaOptions {
     /// Type of service of the packets, as in IP (RFC 2474): 104 is DSCP 26. Default: as the kernel has it for
     /// RDMA CM (`default_roce_tos`).
@@ -91,26 +178,77 @@ impl Default for RdmaOptions {
     }
 }
 
-/// Waits between attempts: they double from `first_ns` to `max_ns`, and each is shortened by a random part,
-/// at most a half.
+impl RdmaOptions {
+    /// Sets [`Self::tos`].
+    #[must_use]
+    pub fn tos(mut self, tos: impl Into<Option<u8>>) -> Self {
+        self.tos = tos.into();
+        self
+    }
+
+    /// Sets [`Self::ack_timeout`].
+    #[must_use]
+    pub fn ack_timeout(mut self, ack_timeout: u8) -> Self {
+        self.ack_timeout = ack_timeout;
+        self
+    }
+
+    /// Sets [`Self::retry`].
+    #[must_use]
+    pub fn retry(mut self, retry: u8) -> Self {
+        self.retry = retry;
+        self
+    }
+}
+
+/// Waits between attempts: they double from `first` to `max`, and each is shortened by a random part, at most
+/// a half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Backoff {
-    /// Wait before the second attempt, in nanoseconds. The first attempt is made at once.
-    pub first_ns: u64,
-    /// Longest wait between attempts, in nanoseconds.
-    pub max_ns: u64,
+    /// Wait before the second attempt. The first attempt is made at once.
+    pub first: Duration,
+    /// Longest wait between attempts.
+    pub max: Duration,
 }
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self { first_ns: 2 * MILLISECOND_NS, max_ns: SECOND_NS }
+        Self::DEFAULT
     }
 }
 
 impl Backoff {
-    /// Returns the wait before attempt `attempt` (0 is the first), in nanoseconds. `seed` spreads the waits,
-    /// so that senders that failed together do not come back together. The same seed gives the same waits.
-    pub fn wait_ns(&self, attempt: u32, seed: u64) -> u64 {
+    const DEFAULT: Self = Self::new(Duration::from_millis(2), Duration::from_secs(1));
+
+    /// Returns waits that double from `first` to `max`.
+    pub const fn new(first: Duration, max: Duration) -> Self {
+        Self { first, max }
+    }
+
+    /// Returns the wait before attempt `attempt` (0 is the first). `seed` spreads the waits, so that senders
+    /// that failed together do not come back together. The same seed gives the same waits.
+    pub fn wait(&self, attempt: u32, seed: u64) -> Duration {
+        Duration::from_nanos(Waits::from(*self).wait_ns(attempt, seed))
+    }
+}
+
+/// A [`Backoff`] in nanoseconds, as the protocol computes with it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waits {
+    first_ns: u64,
+    pub max_ns: u64,
+}
+
+impl From<Backoff> for Waits {
+    fn from(backoff: Backoff) -> Self {
+        Self { first_ns: nanoseconds(backoff.first), max_ns: nanoseconds(backoff.max) }
+    }
+}
+
+impl Waits {
+    /// Returns the wait before attempt `attempt`, see [`Backoff::wait`].
+    pub(super) fn wait_ns(self, attempt: u32, seed: u64) -> u64 {
         if attempt == 0 {
             return 0;
         }
@@ -121,23 +259,25 @@ impl Backoff {
     }
 }
 
-/// Ends that are not final: a message with such an end is sent again, for a limited time.
+/// Ends that are not final: a message with such an end is sent again, for a limited time. By default every
+/// end that may pass is retried, for 30 s.
 ///
 /// A message that is sent again for such an end keeps its sequence number, but not its place among the small
-/// messages.
+/// messages. After [`AckStatus::AppGone`] and [`AckStatus::Draining`] it is marked redelivered, because the
+/// application may have seen it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RetryPolicy {
-    /// Time for which messages are sent again, in nanoseconds, counted from the submission. After this time
-    /// the message's last end is reported. 0 never retries.
-    pub retry_for_ns: u64,
+    /// Time for which messages are sent again, counted from the submission. After this time the message's
+    /// last end is reported. Zero never retries.
+    pub retry_for: Duration,
     /// Waits between attempts.
     pub backoff: Backoff,
     /// Whether [`AckStatus::Busy`] is retried.
     pub on_busy: bool,
     /// Whether [`AckStatus::NoApp`] is retried.
     pub on_no_app: bool,
-    /// Whether [`AckStatus::AppGone`] is retried. The message is marked redelivered, because the application
-    /// may have seen it.
+    /// Whether [`AckStatus::AppGone`] is retried. The message is marked redelivered.
     pub on_app_gone: bool,
     /// Whether [`AckStatus::Draining`] is retried. The message is marked redelivered.
     pub on_draining: bool,
@@ -146,24 +286,66 @@ pub struct RetryPolicy {
 impl RetryPolicy {
     /// Policy that retries nothing: every end is final.
     pub const NEVER: Self = Self {
-        retry_for_ns: 0,
-        backoff: Backoff { first_ns: 0, max_ns: 0 },
+        retry_for: Duration::ZERO,
+        backoff: Backoff::new(Duration::ZERO, Duration::ZERO),
         on_busy: false,
         on_no_app: false,
         on_app_gone: false,
         on_draining: false,
     };
 
-    /// Returns the policy that retries every end that may pass, for `retry_for_ns` nanoseconds.
-    pub fn all_for_ns(retry_for_ns: u64) -> Self {
+    /// Returns the policy that retries every end that may pass, for this time.
+    pub const fn all_for(retry_for: Duration) -> Self {
         Self {
-            retry_for_ns,
-            backoff: Backoff::default(),
+            retry_for,
+            backoff: Backoff::DEFAULT,
             on_busy: true,
             on_no_app: true,
             on_app_gone: true,
             on_draining: true,
         }
+    }
+
+    /// Sets [`Self::retry_for`].
+    #[must_use]
+    pub fn retry_for(mut self, retry_for: Duration) -> Self {
+        self.retry_for = retry_for;
+        self
+    }
+
+    /// Sets [`Self::backoff`].
+    #[must_use]
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.backoff = backoff;
+        self
+    }
+
+    /// Sets [`Self::on_busy`].
+    #[must_use]
+    pub fn on_busy(mut self, on_busy: bool) -> Self {
+        self.on_busy = on_busy;
+        self
+    }
+
+    /// Sets [`Self::on_no_app`].
+    #[must_use]
+    pub fn on_no_app(mut self, on_no_app: bool) -> Self {
+        self.on_no_app = on_no_app;
+        self
+    }
+
+    /// Sets [`Self::on_app_gone`].
+    #[must_use]
+    pub fn on_app_gone(mut self, on_app_gone: bool) -> Self {
+        self.on_app_gone = on_app_gone;
+        self
+    }
+
+    /// Sets [`Self::on_draining`].
+    #[must_use]
+    pub fn on_draining(mut self, on_draining: bool) -> Self {
+        self.on_draining = on_draining;
+        self
     }
 
     /// Whether an end is to be retried.
@@ -179,21 +361,15 @@ impl RetryPolicy {
 }
 
 impl Default for RetryPolicy {
-    /// Returns the policy that retries `Busy` for 30 s. All other ends are left to the caller.
+    /// Returns the policy that retries every end that may pass, for 30 s.
     fn default() -> Self {
-        Self {
-            retry_for_ns: 30 * SECOND_NS,
-            backoff: Backoff::default(),
-            on_busy: true,
-            on_no_app: false,
-            on_app_gone: false,
-            on_draining: false,
-        }
+        Self::all_for(HALF_A_MINUTE)
     }
 }
 
 /// Options of a [`super::protocol::Protocol`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ProtocolOptions {
     /// Identity of the sender. It also spreads the sender's waits.
     pub sender_id: u64,
@@ -208,16 +384,15 @@ pub struct ProtocolOptions {
     /// Step by which windows that a congestion signal cut grow again, in thousandths of the full windows, 1
     /// to 1000.
     pub recovery_permille: u32,
-    /// Nanoseconds between two steps by which the windows grow again, and between the newest congestion
-    /// signal and the first step.
-    pub recovery_interval_ns: u64,
-    /// Time in nanoseconds without a connection that makes progress, after which every message ends
-    /// `PeerLost`.
-    pub reconnect_for_ns: u64,
-    /// Longest time in nanoseconds in which nothing moves on while a message waits for its end, or for
-    /// credit, and the receiver does not say what for. After it the connection is ended and made again. The
-    /// time is at least three of the receiver's heartbeats. A receiver that announced none has no limit.
-    pub receiver_timeout_ns: u64,
+    /// Time between two steps by which the windows grow again, and between the newest congestion signal and
+    /// the first step.
+    pub recovery_interval: Duration,
+    /// Time without a connection that makes progress, after which every message ends `PeerLost`.
+    pub reconnect_for: Duration,
+    /// Longest time in which nothing moves on while a message waits for its end, or for credit, and the
+    /// receiver does not say what for. After it the connection is ended and made again. The time is at least
+    /// three of the receiver's heartbeats. A receiver that announced none has no limit.
+    pub receiver_timeout: Duration,
     /// Waits between attempts to connect.
     pub backoff: Backoff,
     /// Ends after which a message is sent again.
@@ -232,12 +407,84 @@ impl Default for ProtocolOptions {
             sends_max: 128,
             window_bytes: 64 << 20,
             recovery_permille: 50,
-            recovery_interval_ns: MILLISECOND_NS,
-            reconnect_for_ns: 30 * SECOND_NS,
-            receiver_timeout_ns: 30 * SECOND_NS,
+            recovery_interval: Duration::from_millis(1),
+            reconnect_for: HALF_A_MINUTE,
+            receiver_timeout: HALF_A_MINUTE,
             backoff: Backoff::default(),
             retry: RetryPolicy::default(),
         }
+    }
+}
+
+impl ProtocolOptions {
+    /// Sets [`Self::sender_id`].
+    #[must_use]
+    pub fn sender_id(mut self, sender_id: u64) -> Self {
+        self.sender_id = sender_id;
+        self
+    }
+
+    /// Sets [`Self::in_flight_max`].
+    #[must_use]
+    pub fn in_flight_max(mut self, in_flight_max: u32) -> Self {
+        self.in_flight_max = in_flight_max;
+        self
+    }
+
+    /// Sets [`Self::sends_max`].
+    #[must_use]
+    pub fn sends_max(mut self, sends_max: u32) -> Self {
+        self.sends_max = sends_max;
+        self
+    }
+
+    /// Sets [`Self::window_bytes`].
+    #[must_use]
+    pub fn window_bytes(mut self, window_bytes: u64) -> Self {
+        self.window_bytes = window_bytes;
+        self
+    }
+
+    /// Sets [`Self::recovery_permille`].
+    #[must_use]
+    pub fn recovery_permille(mut self, recovery_permille: u32) -> Self {
+        self.recovery_permille = recovery_permille;
+        self
+    }
+
+    /// Sets [`Self::recovery_interval`].
+    #[must_use]
+    pub fn recovery_interval(mut self, recovery_interval: Duration) -> Self {
+        self.recovery_interval = recovery_interval;
+        self
+    }
+
+    /// Sets [`Self::reconnect_for`].
+    #[must_use]
+    pub fn reconnect_for(mut self, reconnect_for: Duration) -> Self {
+        self.reconnect_for = reconnect_for;
+        self
+    }
+
+    /// Sets [`Self::receiver_timeout`].
+    #[must_use]
+    pub fn receiver_timeout(mut self, receiver_timeout: Duration) -> Self {
+        self.receiver_timeout = receiver_timeout;
+        self
+    }
+
+    /// Sets [`Self::backoff`].
+    #[must_use]
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.backoff = backoff;
+        self
+    }
+
+    /// Sets [`Self::retry`].
+    #[must_use]
+    pub fn retry(mut self, retry: RetryPolicy) -> Self {
+        self.retry = retry;
+        self
     }
 }
 
@@ -252,13 +499,36 @@ mod tests {
 
     #[test]
     fn the_first_attempt_is_made_at_once_and_waits_double_up_to_the_limit() {
-        let backoff = Backoff { first_ns: 1000, max_ns: 16_000 };
-        assert_eq!(backoff.wait_ns(0, 7), 0);
+        let ns = Duration::from_nanos;
+        let backoff = Backoff::new(ns(1000), ns(16_000));
+        assert_eq!(backoff.wait(0, 7), Duration::ZERO);
         for (attempt, full) in [(1, 1000), (2, 2000), (3, 4000), (5, 16_000), (6, 16_000), (200, 16_000)] {
-            let wait = backoff.wait_ns(attempt, 7);
-            assert!((full / 2..=full).contains(&wait), "attempt {attempt}: {wait}");
-            assert_eq!(wait, backoff.wait_ns(attempt, 7));
+            let wait = backoff.wait(attempt, 7);
+            assert!((ns(full / 2)..=ns(full)).contains(&wait), "attempt {attempt}: {wait:?}");
+            assert_eq!(wait, backoff.wait(attempt, 7));
         }
-        assert_ne!(backoff.wait_ns(6, 1), backoff.wait_ns(6, 2));
+        assert_ne!(backoff.wait(6, 1), backoff.wait(6, 2));
+    }
+
+    #[test]
+    fn waits_that_are_too_long_for_a_number_of_nanoseconds_are_as_long_as_it_can_say() {
+        let longest = Duration::from_nanos(u64::MAX);
+        let wait = Backoff::new(Duration::MAX, Duration::MAX).wait(200, 7);
+        assert!((longest / 2..=longest).contains(&wait), "{wait:?}");
+    }
+
+    #[test]
+    fn by_default_every_end_that_may_pass_is_retried_and_no_other() {
+        let policy = RetryPolicy::default();
+        assert_eq!(
+            (policy, policy.retry_for),
+            (RetryPolicy::all_for(HALF_A_MINUTE), Duration::from_secs(30))
+        );
+        for status in [AckStatus::Busy, AckStatus::NoApp, AckStatus::AppGone, AckStatus::Draining] {
+            assert!(policy.covers(status) && !RetryPolicy::NEVER.covers(status), "{status}");
+        }
+        for status in [AckStatus::Consumed, AckStatus::Rejected(1), AckStatus::Denied, AckStatus::PeerLost] {
+            assert!(!policy.covers(status), "{status}");
+        }
     }
 }

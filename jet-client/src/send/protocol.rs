@@ -21,7 +21,7 @@
 pub use super::exchange::{Action, CREDIT_RETURN_ID, End, ProtocolStats, SubmitError, Transmit};
 
 use super::connection::{Connection, Heard, Link};
-use super::options::ProtocolOptions;
+use super::options::{ProtocolOptions, Waits, nanoseconds};
 use super::receiver_timeout::{Over, ReceiverTimeout};
 use super::table::{Queue, State, Table};
 use super::window::Window;
@@ -34,6 +34,10 @@ use jet_wire::message::{
 #[derive(Debug)]
 pub struct Protocol {
     options: ProtocolOptions,
+    /// Times of the options, converted once.
+    receiver_timeout_ns: u64,
+    retry_for_ns: u64,
+    retry_waits: Waits,
     table: Table,
     small: Queue,
     large: Queue,
@@ -66,13 +70,16 @@ impl Protocol {
         assert!(sends_max > 0, "sends_max is 0: nothing could be sent");
         Self {
             options,
+            receiver_timeout_ns: nanoseconds(options.receiver_timeout),
+            retry_for_ns: nanoseconds(options.retry.retry_for),
+            retry_waits: options.retry.backoff.into(),
             table: Table::new(in_flight_max),
             small: Queue::EMPTY,
             large: Queue::EMPTY,
             ended: Queue::EMPTY,
             link: Link::new(&options),
             connection: Connection::NONE,
-            window: Window::new(options.recovery_permille, options.recovery_interval_ns),
+            window: Window::new(options.recovery_permille, nanoseconds(options.recovery_interval)),
             receiver_timeout: ReceiverTimeout::NEVER,
             sent: 0,
             sent_large: 0,
@@ -146,7 +153,7 @@ impl Protocol {
         self.connection = Connection::new(welcome);
         self.window.restart(now_ns);
         self.receiver_timeout =
-            ReceiverTimeout::after(self.options.receiver_timeout_ns, welcome.heartbeat_ms, now_ns);
+            ReceiverTimeout::after(self.receiver_timeout_ns, welcome.heartbeat_ms, now_ns);
     }
 
     /// Notes that the connection ended, or could not be made.
@@ -477,10 +484,9 @@ impl Protocol {
     /// Applies an end to a message that was sent: the end is final, or the message is retried.
     fn settle(&mut self, index: u32, status: AckStatus, now_ns: u64) {
         self.leave_sent(index);
-        let retry = self.options.retry;
         let entry = self.table.get_mut(index);
-        let until_ns = entry.submitted_ns.saturating_add(retry.retry_for_ns);
-        if !retry.covers(status) || now_ns >= until_ns {
+        let until_ns = entry.submitted_ns.saturating_add(self.retry_for_ns);
+        if !self.options.retry.covers(status) || now_ns >= until_ns {
             entry.end = Some(status);
             return self.finish(index);
         }
@@ -488,7 +494,8 @@ impl Protocol {
         entry.end = None;
         entry.state = State::Waiting;
         entry.redelivered |= matches!(status, AckStatus::AppGone | AckStatus::Draining);
-        let wait_ns = retry.backoff.wait_ns(entry.failures, self.options.sender_id ^ entry.sequence).max(1);
+        let wait_ns =
+            self.retry_waits.wait_ns(entry.failures, self.options.sender_id ^ entry.sequence).max(1);
         entry.retry_at_ns = now_ns.saturating_add(wait_ns).min(until_ns);
         let due = entry.retry_at_ns;
         self.next_retry_ns = Some(self.next_retry_ns.map_or(due, |next| next.min(due)));

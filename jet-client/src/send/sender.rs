@@ -2,7 +2,8 @@
 
 use super::buffer::SendBuffer;
 use super::driver::{Driver, Ended, NicSource};
-use super::error::{BufferError, SendConnectError, SendError, WaitError};
+use super::envelope::Envelope;
+use super::error::{BufferError, NotSent, SendConnectError, SendError, WaitError};
 use super::exchange::ProtocolStats;
 use super::nic::ByAddress;
 use super::options::{SenderOptions, nanoseconds};
@@ -14,25 +15,28 @@ use jet_wire::message::{AckStatus, ByeReason, WaitsFor};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
 #[cfg(feature = "tokio")]
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 /// A message's end. Each message has exactly one.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Completion {
     /// Ticket of the message.
     pub ticket: Ticket,
     /// Status that the message ended with.
     pub status: AckStatus,
-    /// The message's buffer, to be used again. `None` for a message that was copied.
+    /// The message's buffer, as long as it was sent, to be used again. `None` for a message that was copied.
     pub buffer: Option<SendBuffer>,
-    /// Time from the submission to the end, in nanoseconds.
-    pub latency_ns: u64,
+    /// Time from the submission to the end.
+    pub latency: Duration,
 }
 
 /// Counters of a sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SenderStats {
     /// Counters of the sender's protocol.
     pub protocol: ProtocolStats,
@@ -107,7 +111,7 @@ impl Sender {
                 let timed_out = SendConnectError::TimedOut { address: options.address, timeout };
                 return Err(busy.unwrap_or(timed_out));
             }
-            sender.sleep(left).map_err(|WaitError(error)| SendConnectError::System(error))?;
+            sender.sleep(left)?;
         }
     }
 
@@ -141,45 +145,44 @@ impl Sender {
     }
 
     /// Sends a small message: at most 4096 bytes of payload, which are copied, and at most 96 bytes of user
-    /// header.
+    /// header. The envelope is a tag, or an [`Envelope`].
     ///
     /// # Errors
     /// [`SendError`].
     #[inline]
-    pub fn send_small(&mut self, tag: u64, user_header: &[u8], payload: &[u8]) -> Result<Ticket, SendError> {
-        self.driver.send_small(self.clock.now_ns(), tag, user_header, payload)
+    pub fn send_small<'a>(
+        &mut self,
+        envelope: impl Into<Envelope<'a>>,
+        payload: &[u8],
+    ) -> Result<Ticket, SendError> {
+        self.driver.send_small(self.clock.now_ns(), envelope, payload)
     }
 
-    /// Sends the first `length` bytes of a buffer, at most 4096, as a small message. The bytes are not copied
-    /// where the NIC can do without.
+    /// Sends all bytes of a buffer, at most 4096, as a small message. The bytes are not copied where the NIC
+    /// can do without. The buffer comes back with the completion.
     ///
     /// # Errors
-    /// [`SendError`], with the buffer.
-    pub fn send_small_buffer(
+    /// [`NotSent`], with the buffer.
+    pub fn send_small_buffer<'a>(
         &mut self,
-        tag: u64,
-        user_header: &[u8],
+        envelope: impl Into<Envelope<'a>>,
         buffer: SendBuffer,
-        length: usize,
-    ) -> Result<Ticket, (SendError, SendBuffer)> {
-        self.driver.send_small_buffer(self.clock.now_ns(), tag, user_header, buffer, length)
+    ) -> Result<Ticket, NotSent> {
+        self.driver.send_small_buffer(self.clock.now_ns(), envelope, buffer)
     }
 
-    /// Sends the first `length` bytes of a buffer as a large message, in admission class `class` (0 is the
-    /// most urgent). The user header has at most 256 bytes. The receiver READs the buffer, which comes back
-    /// with the completion.
+    /// Sends all bytes of a buffer, at least one, as a large message in the envelope's class. The user header
+    /// has at most 256 bytes. The receiver READs the buffer, which comes back with the completion. To send
+    /// only the buffer's first bytes, call [`SendBuffer::set_length`] before.
     ///
     /// # Errors
-    /// [`SendError`], with the buffer.
-    pub fn send(
+    /// [`NotSent`], with the buffer.
+    pub fn send<'a>(
         &mut self,
-        tag: u64,
-        user_header: &[u8],
+        envelope: impl Into<Envelope<'a>>,
         buffer: SendBuffer,
-        length: usize,
-        class: u8,
-    ) -> Result<Ticket, (SendError, SendBuffer)> {
-        self.driver.send(self.clock.now_ns(), tag, user_header, buffer, length, class)
+    ) -> Result<Ticket, NotSent> {
+        self.driver.send(self.clock.now_ns(), envelope, buffer)
     }
 
     /// Returns the next message's end, if there is one. Sends and receives what can be sent and received now,
@@ -193,13 +196,24 @@ impl Sender {
         self.take_end()
     }
 
-    /// Waits for the next message's end, at most for `timeout` (`None`: without limit). Returns `None` where
-    /// nothing is in flight, or no end arrived in time.
+    /// Waits for the next message's end, without limit. Returns `None` where nothing is in flight.
     ///
     /// # Errors
-    /// [`WaitError`]: the system refuses to wait.
-    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Option<Completion>, WaitError> {
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    /// [`WaitError::System`]: the system refuses to wait.
+    pub fn wait(&mut self) -> Result<Option<Completion>, WaitError> {
+        self.wait_until(None)
+    }
+
+    /// Waits for the next message's end, at most for `timeout` ([`Duration::MAX`]: without limit). Returns
+    /// `None` where nothing is in flight.
+    ///
+    /// # Errors
+    /// [`WaitError::NotYet`]: no end arrived in time. [`WaitError::System`]: the system refuses to wait.
+    pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Option<Completion>, WaitError> {
+        self.wait_until(Instant::now().checked_add(timeout))
+    }
+
+    fn wait_until(&mut self, deadline: Option<Instant>) -> Result<Option<Completion>, WaitError> {
         loop {
             if let Some(completion) = self.poll() {
                 return Ok(Some(completion));
@@ -215,7 +229,7 @@ impl Sender {
             }
             let left = left_until(deadline);
             if left == Some(Duration::ZERO) {
-                return Ok(None);
+                return Err(WaitError::NotYet);
             }
             self.sleep(left)?;
         }
@@ -225,7 +239,7 @@ impl Sender {
     /// loses nothing. The runtime needs its I/O driver (`enable_io`), and no timers.
     ///
     /// # Errors
-    /// [`WaitError`]: the system refuses to wait.
+    /// [`WaitError::System`]: the system refuses to wait.
     #[cfg(feature = "tokio")]
     pub async fn wait_async(&mut self) -> Result<Option<Completion>, WaitError> {
         use tokio::io::{Interest, unix::AsyncFd};
@@ -252,7 +266,7 @@ impl Sender {
                 // SAFETY: the borrowed descriptors stay open, because the NIC and the timer outlive their
                 // registrations.
                 unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }
-                    .map_err(|error| WaitError(error.into()))
+                    .map_err(|error| WaitError::System(error.into()))
             };
             let (nic, timer) = (watch(self.driver.nic().wait_fd())?, timer.map(watch).transpose()?);
             std::future::poll_fn(|context| {
@@ -262,7 +276,7 @@ impl Sender {
                 nic.poll_read_ready(context).map_ok(drop)
             })
             .await
-            .map_err(WaitError)?;
+            .map_err(WaitError::System)?;
         }
     }
 
@@ -271,23 +285,41 @@ impl Sender {
         self.drive();
     }
 
-    /// Waits until every message has its end, at most for `timeout` ([`Duration::MAX`]: without limit).
-    /// [`Self::poll`] returns the ends afterwards. Returns `false` where the time ran out.
+    /// Waits until every message has its end, without limit. [`Self::poll`] returns the ends afterwards.
     ///
     /// # Errors
-    /// [`WaitError`]: the system refuses to wait.
-    pub fn drain(&mut self, timeout: Duration) -> Result<bool, WaitError> {
-        self.drive_until(timeout, |driver| driver.unfinished() == 0)
+    /// [`WaitError::System`]: the system refuses to wait.
+    pub fn drain(&mut self) -> Result<(), WaitError> {
+        self.drive_until(None, |driver| driver.unfinished() == 0)
+    }
+
+    /// Waits until every message has its end, at most for `timeout` ([`Duration::MAX`]: without limit).
+    /// [`Self::poll`] returns the ends afterwards.
+    ///
+    /// # Errors
+    /// [`WaitError::NotYet`]: some have none in time. [`WaitError::System`]: the system refuses to wait.
+    pub fn drain_timeout(&mut self, timeout: Duration) -> Result<(), WaitError> {
+        self.drive_until(Instant::now().checked_add(timeout), |driver| driver.unfinished() == 0)
+    }
+
+    /// Accepts no further messages, waits until every message has its end, and disconnects. It waits without
+    /// limit. [`Self::poll`] returns the ends afterwards.
+    ///
+    /// # Errors
+    /// [`WaitError::System`]: the system refuses to wait.
+    pub fn close(&mut self) -> Result<(), WaitError> {
+        self.driver.close();
+        self.drive_until(None, |driver| driver.is_closed())
     }
 
     /// Accepts no further messages, waits until every message has its end, and disconnects; at most for
-    /// `timeout`. [`Self::poll`] returns the ends afterwards. Returns `false` where the time ran out.
+    /// `timeout` ([`Duration::MAX`]: without limit). [`Self::poll`] returns the ends afterwards.
     ///
     /// # Errors
-    /// [`WaitError`]: the system refuses to wait.
-    pub fn close(&mut self, timeout: Duration) -> Result<bool, WaitError> {
+    /// [`WaitError::NotYet`]: it is not closed in time. [`WaitError::System`]: the system refuses to wait.
+    pub fn close_timeout(&mut self, timeout: Duration) -> Result<(), WaitError> {
         self.driver.close();
-        self.drive_until(timeout, |driver| driver.is_closed())
+        self.drive_until(Instant::now().checked_add(timeout), |driver| driver.is_closed())
     }
 
     /// Whether the sender is connected.
@@ -330,8 +362,8 @@ impl Sender {
     #[inline]
     fn take_end(&mut self) -> Option<Completion> {
         let Ended { ticket, status, buffer, submitted_ns } = self.driver.poll_end()?;
-        let latency_ns = self.clock.now_ns().saturating_sub(submitted_ns);
-        Some(Completion { ticket, status, buffer, latency_ns })
+        let latency = Duration::from_nanos(self.clock.now_ns().saturating_sub(submitted_ns));
+        Some(Completion { ticket, status, buffer, latency })
     }
 
     /// Returns the time until the driver must be called again.
@@ -340,23 +372,26 @@ impl Sender {
         Some(Duration::from_nanos(at_ns.saturating_sub(self.clock.now_ns())))
     }
 
-    fn drive_until(&mut self, timeout: Duration, done: impl Fn(&Driver) -> bool) -> Result<bool, WaitError> {
-        let deadline = Instant::now().checked_add(timeout);
+    fn drive_until(
+        &mut self,
+        deadline: Option<Instant>,
+        done: impl Fn(&Driver) -> bool,
+    ) -> Result<(), WaitError> {
         loop {
             self.drive();
             if done(&self.driver) {
-                return Ok(true);
+                return Ok(());
             }
             let left = left_until(deadline);
             if left == Some(Duration::ZERO) {
-                return Ok(false);
+                return Err(WaitError::NotYet);
             }
             self.sleep(left)?;
         }
     }
 
     /// Sleeps until the NIC has something, the driver must be called, or `left` is over.
-    fn sleep(&mut self, left: Option<Duration>) -> Result<(), WaitError> {
+    fn sleep(&mut self, left: Option<Duration>) -> io::Result<()> {
         let now_ns = self.clock.now_ns();
         if !self.driver.nic().arm(now_ns) {
             return Ok(());
@@ -366,7 +401,7 @@ impl Sender {
         match poll(&mut [PollFd::from_borrowed_fd(self.driver.nic().wait_fd(), PollFlags::IN)], left.as_ref())
         {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(WaitError(error.into())),
+            Err(error) => Err(error.into()),
         }
     }
 }

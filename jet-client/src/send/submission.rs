@@ -2,7 +2,8 @@
 
 use super::buffer::SendBuffer;
 use super::driver::Driver;
-use super::error::{BufferError, SendError};
+use super::envelope::Envelope;
+use super::error::{BufferError, NotSent, SendError};
 use jet_wire::SLAB_BYTES;
 use jet_wire::message::{REQUEST_INLINE_USER_HEADER_MAX, SMALL_USER_HEADER_MAX, USER_HEADER_MAX};
 
@@ -80,18 +81,18 @@ impl Driver {
     /// # Errors
     /// [`SendError`].
     #[inline]
-    pub fn send_small(
+    pub fn send_small<'a>(
         &mut self,
         now_ns: u64,
-        tag: u64,
-        user_header: &[u8],
+        envelope: impl Into<Envelope<'a>>,
         payload: &[u8],
     ) -> Result<Ticket, SendError> {
-        let bytes = small_length(user_header, payload.len())?;
+        let envelope = envelope.into();
+        let bytes = small_length(envelope.user_header, payload.len())?;
         let (index, sequence) = self.protocol.submit_small(bytes, now_ns)?;
         self.copy_area.write(index, payload);
         let crc32c = self.checksum(payload);
-        let fields = Fields { tag, class: 0, large: false, length: u64::from(bytes), crc32c, user_header };
+        let fields = Fields { envelope, large: false, length: u64::from(bytes), crc32c };
         self.keep(index, now_ns, &fields, None);
         self.transmit();
         Ok(Ticket(sequence))
@@ -101,27 +102,23 @@ impl Driver {
     /// [`super::Sender::send_small_buffer`].
     ///
     /// # Errors
-    /// [`SendError`], with the buffer.
-    pub fn send_small_buffer(
+    /// [`NotSent`], with the buffer.
+    pub fn send_small_buffer<'a>(
         &mut self,
         now_ns: u64,
-        tag: u64,
-        user_header: &[u8],
+        envelope: impl Into<Envelope<'a>>,
         buffer: SendBuffer,
-        length: usize,
-    ) -> Result<Ticket, (SendError, SendBuffer)> {
+    ) -> Result<Ticket, NotSent> {
+        let envelope = envelope.into();
         let checked = self.check_buffer(&buffer).and_then(|()| {
-            let payload =
-                buffer.get(..length).ok_or(SendError::Length { bytes: length, buffer: buffer.len() })?;
-            let bytes = small_length(user_header, length)?;
-            let (index, sequence) = self.protocol.submit_small(bytes, now_ns)?;
-            Ok((index, sequence, self.checksum(payload)))
+            let bytes = small_length(envelope.user_header, buffer.len())?;
+            Ok((self.protocol.submit_small(bytes, now_ns)?, self.checksum(&buffer)))
         });
-        let (index, sequence, crc32c) = match checked {
+        let ((index, sequence), crc32c) = match checked {
             Ok(taken) => taken,
-            Err(error) => return Err((error, buffer)),
+            Err(error) => return Err(NotSent { error, buffer }),
         };
-        let fields = Fields { tag, class: 0, large: false, length: length as u64, crc32c, user_header };
+        let fields = Fields { envelope, large: false, length: buffer.len() as u64, crc32c };
         self.keep(index, now_ns, &fields, Some(buffer));
         self.transmit();
         Ok(Ticket(sequence))
@@ -130,35 +127,32 @@ impl Driver {
     /// Submits a large message at the time `now_ns`, see [`super::Sender::send`].
     ///
     /// # Errors
-    /// [`SendError`], with the buffer.
-    pub fn send(
+    /// [`NotSent`], with the buffer.
+    pub fn send<'a>(
         &mut self,
         now_ns: u64,
-        tag: u64,
-        user_header: &[u8],
+        envelope: impl Into<Envelope<'a>>,
         buffer: SendBuffer,
-        length: usize,
-        class: u8,
-    ) -> Result<Ticket, (SendError, SendBuffer)> {
+    ) -> Result<Ticket, NotSent> {
+        let envelope = envelope.into();
+        let user_header = envelope.user_header;
         let checked = self.check_buffer(&buffer).and_then(|()| {
-            let payload = buffer
-                .get(..length)
-                .filter(|payload| !payload.is_empty())
-                .ok_or(SendError::Length { bytes: length, buffer: buffer.len() })?;
+            if buffer.is_empty() {
+                return Err(SendError::Empty);
+            }
             if user_header.len() > USER_HEADER_MAX {
                 return Err(SendError::UserHeader { bytes: user_header.len(), max: USER_HEADER_MAX });
             }
-            let (index, sequence) = self.protocol.submit_large(length as u64, now_ns)?;
-            Ok((index, sequence, self.checksum(payload)))
+            Ok((self.protocol.submit_large(buffer.len() as u64, now_ns)?, self.checksum(&buffer)))
         });
-        let (index, sequence, crc32c) = match checked {
+        let ((index, sequence), crc32c) = match checked {
             Ok(taken) => taken,
-            Err(error) => return Err((error, buffer)),
+            Err(error) => return Err(NotSent { error, buffer }),
         };
         if user_header.len() > REQUEST_INLINE_USER_HEADER_MAX {
             self.copy_area.write(index, user_header);
         }
-        let fields = Fields { tag, class, large: true, length: length as u64, crc32c, user_header };
+        let fields = Fields { envelope, large: true, length: buffer.len() as u64, crc32c };
         self.keep(index, now_ns, &fields, Some(buffer));
         self.transmit();
         Ok(Ticket(sequence))
@@ -170,27 +164,26 @@ impl Driver {
 
     fn keep(&mut self, index: u32, submitted_ns: u64, fields: &Fields<'_>, buffer: Option<SendBuffer>) {
         let pending = &mut self.pending[index as usize];
-        pending.tag = fields.tag;
-        pending.class = fields.class;
+        let Envelope { tag, user_header, class } = fields.envelope;
+        pending.tag = tag;
+        pending.class = class;
         pending.large = fields.large;
         pending.length = fields.length;
         pending.crc32c = fields.crc32c;
         pending.submitted_ns = submitted_ns;
         pending.buffer = buffer;
-        pending.user_header_bytes = fields.user_header.len();
-        if let Some(kept) = pending.user_header.get_mut(..fields.user_header.len()) {
-            kept.copy_from_slice(fields.user_header);
+        pending.user_header_bytes = user_header.len();
+        if let Some(kept) = pending.user_header.get_mut(..user_header.len()) {
+            kept.copy_from_slice(user_header);
         }
     }
 }
 
 struct Fields<'a> {
-    tag: u64,
-    class: u8,
+    envelope: Envelope<'a>,
     large: bool,
     length: u64,
     crc32c: Option<u32>,
-    user_header: &'a [u8],
 }
 
 fn small_length(user_header: &[u8], bytes: usize) -> Result<u32, SendError> {

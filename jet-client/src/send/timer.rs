@@ -22,7 +22,7 @@ impl Timer {
         let Some(left) = left.and_then(|left| Timespec::try_from(left.max(LEAST)).ok()) else {
             return Ok(None);
         };
-        let failed = |error: rustix::io::Errno| WaitError(error.into());
+        let failed = |error: rustix::io::Errno| WaitError::System(error.into());
         if self.0.is_none() {
             let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
             self.0 = Some(timerfd_create(TimerfdClockId::Monotonic, flags).map_err(failed)?);

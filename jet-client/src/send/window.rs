@@ -6,6 +6,7 @@ use jet_wire::planted;
 
 /// Counters of the congestion window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WindowStats {
     /// Congestion signals of the receiver, whatever their effect.
     pub signals: u64,

@@ -233,7 +233,7 @@ fn connect(args: &Args, signals: &Signals) -> Result<Option<Sender>, SendConnect
     options.in_flight_max = MESSAGES_MAX;
     options.window_bytes = options.window_bytes.max(u64::from(args.in_flight) * args.piece_bytes() as u64);
     options.reconnect_for = args.retry_for;
-    options.retry = RetryPolicy::all_for_ns(u64::try_from(args.retry_for.as_nanos()).unwrap_or(u64::MAX));
+    options.retry = RetryPolicy::all_for(args.retry_for);
     options.crc = args.crc;
     // A NIC registers a bounded number of memory regions, so a few regions have to hold all pieces.
     let pieces_per_region = usize::from(args.in_flight).div_ceil(16);

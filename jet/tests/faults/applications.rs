@@ -5,7 +5,7 @@ use crate::children::Role;
 use crate::hand_session::{HandSession, release, wait_delivery};
 use crate::rig::{NIC_THREAD, Rig, random_for};
 use crate::traffic::{Traffic, fits};
-use jet_client::send::{AckStatus, RetryPolicy, Sender, SenderOptions};
+use jet_client::send::{AckStatus, RetryPolicy, Sender};
 use jet_control::ErrorCode;
 use jet_fabric::memory::{Mapping, Protection};
 use jet_test_support::random::Random;
@@ -19,8 +19,7 @@ const QUARANTINE: &str = "session.quarantine_ms=20";
 /// Connects a sender to an application that will break the protocol. It sends nothing again: every end is
 /// final.
 fn sender_to(rig: &Rig, app: &str, random: Random) -> Traffic {
-    let options =
-        SenderOptions { retry: RetryPolicy::NEVER, ..Rig::sender_options(&rig.addresses()[0], app) };
+    let options = Rig::sender_options(&rig.addresses()[0], app).retry(RetryPolicy::NEVER);
     Traffic::over(Sender::connect(options).expect("let in"), random)
 }
 

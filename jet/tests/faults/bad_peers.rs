@@ -4,7 +4,7 @@ use crate::children::Role;
 use crate::raw_peer::{REQUEST, RawPeer, SMALL, hello};
 use crate::rig::{Actor, NIC_THREAD, NO_NIC_THREAD, Rig, nic_threads, random_for};
 use crate::traffic::{Traffic, fill};
-use jet_client::send::{AckStatus, RetryPolicy, SendError, Sender, SenderOptions};
+use jet_client::send::{AckStatus, RetryPolicy, SendError, Sender};
 use jet_control::status::Status;
 use jet_fabric::Address;
 use jet_test_support::random::Random;
@@ -352,7 +352,7 @@ fn cannot_be_delivered(checksums: &str) {
     let mut bystanders =
         Bystanders::new(&mut random, &["read.message_bytes_max=1000000", "admission.classes=2", &checksums]);
     for address in bystanders.rig.fabrics() {
-        let options = SenderOptions { retry: RetryPolicy::NEVER, ..Rig::sender_options(&address, "nobody") };
+        let options = Rig::sender_options(&address, "nobody").retry(RetryPolicy::NEVER);
         let mut stray = Traffic::over(Sender::connect(options).unwrap(), random.fork());
         for bytes in [0, 100, 4096, 4097, 300_000] {
             stray.send(bytes).unwrap();
@@ -406,8 +406,7 @@ fn where_nobody_checks_a_wrong_checksum_is_delivered_and_senders_make_none() {
     let mut random = random_for("unchecked", 7);
     let mut bystanders = Bystanders::new(&mut random, &["read.checksums=off"]);
     for address in bystanders.rig.fabrics() {
-        let sender =
-            Sender::connect(SenderOptions { crc: true, ..Rig::sender_options(&address, "store") }).unwrap();
+        let sender = Sender::connect(Rig::sender_options(&address, "store").crc(true)).unwrap();
         assert!(!sender.sends_checksums(), "over {address}");
         let mut peer = RawPeer::connect(&address, "store", 1 << 20);
         let mut payload = [0; 1000];

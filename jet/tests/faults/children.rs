@@ -14,6 +14,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Name of the test that a child runs.
 pub const CHILD_TEST: &str = "children::child";
@@ -183,8 +184,7 @@ fn send_without_end(address: &Address, app: &str, large_only: bool, mut report: 
     // The pool and all of escape memory are 45 MiB, and one message may get both.
     const LARGE_BYTES: usize = 64 << 20;
     let in_flight_max = if large_only { 1 } else { 24 };
-    let mut options = Rig::sender_options(address, app);
-    options.retry = RetryPolicy::all_for_ns(u64::MAX);
+    let options = Rig::sender_options(address, app).retry(RetryPolicy::all_for(Duration::MAX));
     let sender = jet_client::send::Sender::connect(options).expect("the daemon lets it in");
     let mut random = random_for("sender", u64::from(std::process::id()));
     let sizes = random.fork();

@@ -4,11 +4,11 @@
 use crate::children::Role;
 use crate::rig::{Actor, Rig, nic_threads, random_for};
 use crate::traffic::Traffic;
-use jet_client::send::{AckStatus, RetryPolicy, Sender, SenderOptions};
+use jet_client::send::{AckStatus, RetryPolicy, Sender};
 use jet_test_support::device::fabrics;
 use jet_test_support::waiting::WAIT_LIMIT;
 use std::collections::{HashMap, HashSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Application's record of one sender's messages.
 #[derive(Default)]
@@ -52,10 +52,7 @@ fn a_daemon_killed_under_load_loses_nothing() {
         let application = rig.application(Role::Consumer, "store");
         let address = rig.addresses()[fabric].clone();
         // The application registers again only a moment after the daemon is there.
-        let options = SenderOptions {
-            retry: RetryPolicy::all_for_ns(u64::MAX),
-            ..Rig::sender_options(&address, "store")
-        };
+        let options = Rig::sender_options(&address, "store").retry(RetryPolicy::all_for(Duration::MAX));
         let mut traffic = Traffic::over(Sender::connect(options).expect("let in"), random.fork());
         let sender = traffic.sender.id();
         let mut ledger = Ledger::default();

@@ -4,10 +4,11 @@ use crate::children::Role;
 use crate::hand_session::HandSession;
 use crate::rig::{Rig, nic_threads, random_for};
 use crate::traffic::Traffic;
-use jet_client::send::{AckStatus, RetryPolicy, Sender, SenderOptions};
+use jet_client::send::{AckStatus, RetryPolicy, Sender};
 use jet_test_support::device::fabrics;
 use jet_test_support::waiting::until;
 use rustix::process::Signal;
+use std::time::Duration;
 
 #[test]
 fn a_sender_killed_while_its_reads_run_leaves_nothing_behind() {
@@ -77,8 +78,7 @@ fn an_application_killed_with_slabs_in_its_hands_gives_them_back_after_the_quara
         let mut lost: Vec<_> = addresses
             .iter()
             .map(|address| {
-                let retry = RetryPolicy::NEVER;
-                let options = SenderOptions { retry, ..Rig::sender_options(address, "keeper") };
+                let options = Rig::sender_options(address, "keeper").retry(RetryPolicy::NEVER);
                 Traffic::over(Sender::connect(options).expect("let in"), random.fork())
             })
             .collect();
@@ -118,8 +118,8 @@ fn what_a_dead_application_did_not_finish_comes_to_the_next_and_is_marked() {
     let rig = Rig::start(&["session.quarantine_ms=20"]);
     for address in rig.fabrics() {
         let mut keeper = rig.application(Role::Keeper, "relay");
-        let retry = RetryPolicy::all_for_ns(u64::MAX);
-        let options = SenderOptions { retry, ..Rig::sender_options(&address, "relay") };
+        let retry = RetryPolicy::all_for(Duration::MAX);
+        let options = Rig::sender_options(&address, "relay").retry(retry);
         let mut sender = Traffic::over(Sender::connect(options).expect("let in"), random.fork());
         for bytes in [10, 4096, 300_000, 2_000_000] {
             sender.send(bytes).unwrap();

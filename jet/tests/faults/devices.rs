@@ -5,7 +5,7 @@
 use crate::children::Role;
 use crate::rig::{Rig, random_for};
 use crate::traffic::Traffic;
-use jet_client::send::{AckStatus, RetryPolicy, SendConnectError, Sender, SenderOptions};
+use jet_client::send::{AckStatus, RetryPolicy, SendConnectError, Sender};
 use jet_control::status::{PortState, RdmaStatus, Status};
 use jet_test_support::folder::Folder;
 use jet_test_support::limits::limit;
@@ -87,11 +87,9 @@ struct Load {
 impl Load {
     fn new(rig: &Rig, mut random: Random) -> Self {
         let address = &rig.addresses()[0];
-        let options = SenderOptions {
-            retry: RetryPolicy::all_for_ns(u64::MAX),
-            reconnect_for: OUTAGE_MAX,
-            ..Rig::sender_options(address, "store")
-        };
+        let options = Rig::sender_options(address, "store")
+            .retry(RetryPolicy::all_for(Duration::MAX))
+            .reconnect_for(OUTAGE_MAX);
         let traffic = Traffic::over(Sender::connect(options).expect("let in"), random.fork());
         Self { traffic, random, sent: 0, ended: HashSet::new() }
     }
@@ -114,7 +112,8 @@ impl Load {
     }
 
     fn take_end(&mut self) {
-        let end = self.traffic.sender.wait(Some(OUTAGE_MAX)).expect("waiting works").expect("an end in time");
+        let end = self.traffic.sender.wait_timeout(OUTAGE_MAX).expect("an end in time");
+        let end = end.expect("something is in flight");
         assert_eq!(end.status, AckStatus::Consumed);
         assert!(self.ended.insert(end.ticket.0), "message {} ended twice", end.ticket.0);
     }

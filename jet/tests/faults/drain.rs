@@ -5,7 +5,7 @@ use crate::children::Role;
 use crate::hand_session::HandSession;
 use crate::rig::{Actor, Rig, random_for};
 use crate::traffic::Traffic;
-use jet_client::send::{AckStatus, RetryPolicy, SendConnectError, Sender, SenderOptions};
+use jet_client::send::{AckStatus, RetryPolicy, SendConnectError, Sender};
 use jet_control::{ControlConnection, ControlRequest, ControlResponse, ErrorCode};
 use jet_fabric::Address;
 use jet_test_support::random::Random;
@@ -22,8 +22,7 @@ fn told_to_stop_it_finishes_what_it_has_and_takes_nothing_new() {
     let mut senders: Vec<_> = addresses
         .iter()
         .map(|address| {
-            let options =
-                SenderOptions { retry: RetryPolicy::NEVER, ..Rig::sender_options(address, "store") };
+            let options = Rig::sender_options(address, "store").retry(RetryPolicy::NEVER);
             Traffic::over(Sender::connect(options).expect("let in"), random.fork())
         })
         .collect();
@@ -87,7 +86,7 @@ fn a_drain_that_takes_too_long_ends_all_the_same() {
     application.process.pause();
     let address = &rig.addresses()[1];
     let reconnect_for = std::time::Duration::from_millis(100);
-    let options = SenderOptions { reconnect_for, ..Rig::sender_options(address, "store") };
+    let options = Rig::sender_options(address, "store").reconnect_for(reconnect_for);
     let mut sender = Traffic::over(Sender::connect(options).expect("let in"), random.fork());
     sender.send(1_000_000).unwrap();
     rig.wait_status("the message to be there", |status| status.messages.large == 1);
@@ -112,7 +111,7 @@ fn with_something_to_finish(random: &mut Random, setting: &str) -> (Rig, Actor, 
     let application = rig.application(Role::Consumer, "store");
     application.process.pause();
     let reconnect_for = std::time::Duration::from_millis(100);
-    let options = SenderOptions { reconnect_for, ..Rig::sender_options(&rig.addresses()[1], "store") };
+    let options = Rig::sender_options(&rig.addresses()[1], "store").reconnect_for(reconnect_for);
     let mut sender = Traffic::over(Sender::connect(options).expect("let in"), random.fork());
     sender.send(1_000_000).unwrap();
     rig.wait_status("the message to be there", |status| status.messages.large == 1);

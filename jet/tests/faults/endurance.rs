@@ -7,7 +7,7 @@
 use crate::children::Role;
 use crate::rig::{Actor, Rig, random_for};
 use crate::traffic::Traffic;
-use jet_client::send::{AckStatus, RetryPolicy, Sender, SenderOptions};
+use jet_client::send::{AckStatus, RetryPolicy, Sender};
 use jet_control::status::Status;
 use jet_test_support::random::Random;
 use jet_test_support::waiting::until;
@@ -239,11 +239,9 @@ fn applications_stopped_and_killed_at_random_lose_nothing() {
         let senders: Vec<_> = (0..)
             .zip(APPS)
             .map(|(n, app)| {
-                let options = SenderOptions {
-                    retry: RetryPolicy::all_for_ns(u64::MAX),
-                    region_bytes: 32 << 20,
-                    ..Rig::sender_options(&rig.addresses()[n % 2], app)
-                };
+                let options = Rig::sender_options(&rig.addresses()[n % 2], app)
+                    .retry(RetryPolicy::all_for(Duration::MAX))
+                    .region_bytes(32 << 20);
                 let sender = Sender::connect(options).expect("let in");
                 let traffic = Traffic::over(sender, random.fork()).with_tags_from((n as u64 + 1) << 28);
                 let sizes = random.fork();

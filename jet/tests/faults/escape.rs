@@ -5,7 +5,7 @@ use crate::children::Role;
 use crate::rig::{Rig, nic_threads, random_for};
 use crate::traffic::Traffic;
 use jet_client::receive::{ReceiveError, RegisterOptions, Session, SliceError};
-use jet_client::send::{AckStatus, Sender, SenderOptions};
+use jet_client::send::{AckStatus, Sender};
 use jet_control::status::Status;
 use jet_test_support::device::fabrics;
 use jet_test_support::random::Random;
@@ -16,11 +16,8 @@ const FRAGMENT: usize = 256 << 10;
 
 /// Connects a sender with room for many messages in flight.
 fn crowd(rig: &Rig, which: usize, app: &str, random: Random) -> Traffic {
-    let options = SenderOptions {
-        in_flight_max: 4096,
-        region_bytes: 64 << 20,
-        ..Rig::sender_options(&rig.addresses()[which], app)
-    };
+    let options =
+        Rig::sender_options(&rig.addresses()[which], app).in_flight_max(4096).region_bytes(64 << 20);
     Traffic::over(Sender::connect(options).expect("let in"), random)
 }
 

@@ -4,7 +4,7 @@
 use crate::children::Role;
 use crate::rig::{NIC_THREAD, Rig, random_for};
 use crate::traffic::Traffic;
-use jet_client::send::{AckStatus, SendConnectError, Sender, SenderOptions};
+use jet_client::send::{AckStatus, SendConnectError, Sender};
 use jet_test_support::waiting::until;
 use jet_wire::message::hello::Refusal;
 use rustix::process::Signal;
@@ -53,8 +53,7 @@ fn an_application_that_stops_holds_up_its_own_senders_only() {
         let mut waiting: Vec<_> = addresses
             .iter()
             .map(|address| {
-                let options =
-                    SenderOptions { in_flight_max: 4096, ..Rig::sender_options(address, "stopped") };
+                let options = Rig::sender_options(address, "stopped").in_flight_max(4096);
                 Traffic::over(Sender::connect(options).expect("let in"), random.fork())
             })
             .collect();
@@ -108,8 +107,7 @@ fn two_hundred_senders_come_and_go() {
                     // A sender that has left keeps its place until the daemon notices. Small devices have few
                     // places beyond those that are open here.
                     let sender = until("a place for another sender", || {
-                        let options =
-                            SenderOptions { in_flight_max: 32, ..Rig::sender_options(address, app) };
+                        let options = Rig::sender_options(address, app).in_flight_max(32);
                         match Sender::connect(options) {
                             Err(SendConnectError::Refused { refusal: Refusal::TooManyPeers, .. }) => None,
                             connected => Some(connected.expect("let in")),

@@ -16,7 +16,7 @@
 use crate::children::Role;
 use crate::rig::{Actor, Rig, random_for};
 use crate::traffic::Traffic;
-use jet_client::send::{AckStatus, Sender, SenderOptions};
+use jet_client::send::{AckStatus, Sender};
 use jet_control::status::{SessionStatus, Status};
 use jet_fabric::Address;
 use jet_test_support::random::Random;
@@ -82,11 +82,7 @@ impl Sitter {
         if holding == Holding::Stopped {
             actor.process.pause();
         }
-        let options = SenderOptions {
-            in_flight_max: 4096,
-            region_bytes: 64 << 20,
-            ..Rig::sender_options(address, "sitter")
-        };
+        let options = Rig::sender_options(address, "sitter").in_flight_max(4096).region_bytes(64 << 20);
         let mut waiting = Traffic::over(Sender::connect(options).expect("let in"), random);
         for _ in 0..Self::MESSAGES {
             waiting.send(256 << 10).expect("taken");

@@ -7,7 +7,7 @@
 use crate::children::Role;
 use crate::rig::{Actor, Rig, SIZES_ON_SMALLEST, nic_threads, random_for};
 use crate::traffic::Traffic;
-use jet_client::send::{AckStatus, SendConnectError, Sender, SenderOptions};
+use jet_client::send::{AckStatus, SendConnectError, Sender};
 use jet_fabric::Address;
 use jet_fabric::limits::Profile;
 use jet_fabric::nic::Nic;
@@ -73,7 +73,7 @@ fn nic_of(profile: Profile, address: &Address) -> Box<dyn Nic> {
 
 /// Connects a sender over a NIC with this profile.
 fn sender_on(profile: Profile, address: &Address, app: &str) -> Sender {
-    let options = SenderOptions { in_flight_max: 256, ..Rig::sender_options(address, app) };
+    let options = Rig::sender_options(address, app).in_flight_max(256);
     Sender::connect_with(options, nic_of(profile, address)).expect("the daemon lets it in")
 }
 
@@ -266,7 +266,7 @@ fn connect_and_keep_busy(
     keeper: &Actor,
 ) -> Result<(), SendConnectError> {
     let mut sender = Sender::connect(Rig::sender_options(address, "store"))?;
-    sender.send_small(0, b"", b"kept").expect("taken");
+    sender.send_small(0, b"kept").expect("taken");
     senders.push(sender);
     until("the message", || {
         for sender in senders.iter_mut() {

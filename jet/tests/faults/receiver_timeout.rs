@@ -4,7 +4,7 @@
 use crate::children::Role;
 use crate::rig::{Rig, random_for};
 use crate::traffic::Traffic;
-use jet_client::send::{AckStatus, Sender, SenderOptions};
+use jet_client::send::{AckStatus, Sender};
 use jet_fabric::Address;
 use jet_test_support::waiting::WAIT_LIMIT;
 use rustix::process::Signal;
@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 const HEARTBEAT: &str = "limits.heartbeat_ms=100";
 
 fn sender(address: &Address, receiver_timeout: Duration, reconnect_for: Duration) -> Sender {
-    let options = SenderOptions { receiver_timeout, reconnect_for, ..Rig::sender_options(address, "store") };
+    let options = Rig::sender_options(address, "store");
+    let options = options.receiver_timeout(receiver_timeout).reconnect_for(reconnect_for);
     Sender::connect(options).expect("let in")
 }
 
@@ -35,7 +36,7 @@ fn an_application_that_takes_its_time_is_waited_for() {
     let _keeper = rig.application(Role::Keeper, "store");
     for address in rig.fabrics() {
         let mut sender = sender(&address, Duration::from_secs(3), WAIT_LIMIT);
-        sender.send_small(0, &[], b"kept").expect("taken");
+        sender.send_small(0, b"kept").expect("taken");
         // The receiver's signs of life are counted for twice as long as the sender would have waited without
         // one.
         let words = sender.stats().nic.receives + 60;
@@ -70,7 +71,7 @@ fn what_a_receiver_that_stands_still_was_sent_ends_as_lost() {
     let addresses = rig.fabrics();
     let senders = addresses.iter().map(|address| {
         let mut sender = sender(address, Duration::from_secs(1), Duration::from_secs(1));
-        sender.send_small(0, &[], b"sent").expect("taken");
+        sender.send_small(0, b"sent").expect("taken");
         sender
     });
     let mut senders: Vec<_> = senders.collect();

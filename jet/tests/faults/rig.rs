@@ -1,7 +1,7 @@
 //! Test rig: a daemon in a directory of the test's own, and the questions and waits of the tests.
 
 use crate::children::Role;
-use jet_client::send::{Sender, SenderOptions};
+use jet_client::send::{RetryPolicy, Sender, SenderOptions};
 use jet_control::status::{CacheStatus, Status};
 use jet_fabric::Address;
 use jet_test_support::daemon;
@@ -240,13 +240,14 @@ impl Rig {
 
     /// Returns options for a sender in this process, with little memory, so that many senders are possible.
     pub fn sender_options(address: &Address, app: &str) -> SenderOptions {
-        SenderOptions {
-            source: source_for(address),
-            region_bytes: 1 << 20,
-            connect_timeout: WAIT_LIMIT,
-            reconnect_for: WAIT_LIMIT,
-            ..SenderOptions::new(address.clone(), app)
-        }
+        // Of the ends that may pass, tests are told all but `Busy`.
+        let retry = RetryPolicy::default().on_no_app(false).on_app_gone(false).on_draining(false);
+        SenderOptions::new(address.clone(), app)
+            .source(source_for(address))
+            .region_bytes(1 << 20)
+            .connect_timeout(WAIT_LIMIT)
+            .reconnect_for(WAIT_LIMIT)
+            .retry(retry)
     }
 
     pub fn sender(address: &Address, app: &str) -> Sender {

@@ -4,7 +4,7 @@
 use crate::rig::{Rig, random_for};
 use crate::traffic::{Traffic, fits};
 use jet_client::receive::{HeldLimit, Message, ReceiveError, RegisterOptions, Session, Slice, SliceError};
-use jet_client::send::{AckStatus, Sender, SenderOptions};
+use jet_client::send::{AckStatus, Sender, WaitError};
 use jet_fabric::Address;
 use jet_test_support::random::Random;
 use jet_test_support::waiting::until;
@@ -23,7 +23,7 @@ fn register(rig: &Rig, app: &str) -> Session {
 /// Sends messages of these sizes until `stop`, and returns their ends. Runs on a thread of its own, which is
 /// the NIC of `shm:`.
 fn sending(address: &Address, stop: &AtomicBool, random: Random, sizes: &[usize]) -> Vec<AckStatus> {
-    let options = SenderOptions { region_bytes: 1 << 20, ..Rig::sender_options(address, "collect") };
+    let options = Rig::sender_options(address, "collect").region_bytes(1 << 20);
     let mut traffic = Traffic::over(Sender::connect(options).expect("let in"), random);
     for &bytes in sizes {
         until("room for another message", || {
@@ -34,8 +34,10 @@ fn sending(address: &Address, stop: &AtomicBool, random: Random, sizes: &[usize]
     }
     let mut ends = Vec::new();
     while !stop.load(Ordering::Relaxed) && ends.len() < sizes.len() {
-        let limit = Some(std::time::Duration::from_millis(20));
-        ends.extend(traffic.sender.wait(limit).expect("waiting works").map(|end| end.status));
+        match traffic.sender.wait_timeout(std::time::Duration::from_millis(20)) {
+            Err(WaitError::NotYet) => {}
+            ended => ends.extend(ended.expect("waiting works").map(|end| end.status)),
+        }
     }
     ends
 }

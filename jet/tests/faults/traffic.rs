@@ -2,7 +2,7 @@
 //! receiver can check each on its own.
 
 use crate::rig::Rig;
-use jet_client::send::{AckStatus, Completion, SendError, Sender, Ticket};
+use jet_client::send::{AckStatus, Completion, Envelope, SendError, Sender, Ticket};
 use jet_fabric::Address;
 use jet_test_support::random::Random;
 use jet_test_support::waiting::WAIT_LIMIT;
@@ -61,11 +61,13 @@ impl Traffic {
         let ticket = if bytes <= jet_wire::SLAB_BYTES {
             let mut payload = [0; jet_wire::SLAB_BYTES];
             fill(tag, &mut payload[..bytes]);
-            self.sender.send_small(tag, b"small", &payload[..bytes])?
+            self.sender.send_small(Envelope::new(tag).user_header(b"small"), &payload[..bytes])?
         } else {
             let mut buffer = self.sender.buffer(bytes).expect("memory");
-            fill(tag, &mut buffer[..bytes]);
-            self.sender.send(tag, b"large", buffer, bytes, 0).map_err(|(error, _)| error)?
+            fill(tag, &mut buffer);
+            self.sender
+                .send(Envelope::new(tag).user_header(b"large"), buffer)
+                .map_err(|not_sent| not_sent.error)?
         };
         self.next_tag += 1;
         self.sender.flush();
@@ -75,7 +77,7 @@ impl Traffic {
     /// Waits for the next end of a message, and panics if there is none in time.
     #[track_caller]
     pub fn end(&mut self) -> Completion {
-        self.sender.wait(Some(WAIT_LIMIT)).expect("waiting works").expect("an end in time")
+        self.sender.wait_timeout(WAIT_LIMIT).expect("an end in time").expect("something is in flight")
     }
 
     /// Waits for the next `count` ends.

@@ -9,7 +9,7 @@ use jet::files::proof::{Hash, Proof, Sum};
 use jet::files::receiving::ReceiveReport;
 use jet::files::reject;
 use jet::files::sending::SendReport;
-use jet_client::send::{AckStatus, Sender, SenderOptions};
+use jet_client::send::{AckStatus, Envelope, Sender, SenderOptions};
 use jet_test_support::process::Process;
 use jet_test_support::tree::{assert_same, odd_tree, test_bytes};
 use jet_test_support::waiting::{WAIT_LIMIT, until};
@@ -166,8 +166,9 @@ fn proof_of(content: &[u8]) -> Option<Proof> {
 }
 
 fn end(sender: &mut Sender, header: FileHeader<'_>, payload: &[u8]) -> AckStatus {
-    let ticket = sender.send_small(TAG, header.encode().as_ref(), payload).unwrap();
-    let completion = sender.wait(Some(WAIT_LIMIT)).unwrap().expect("an end");
+    let ticket =
+        sender.send_small(Envelope::new(TAG).user_header(header.encode().as_ref()), payload).unwrap();
+    let completion = sender.wait_timeout(WAIT_LIMIT).unwrap().expect("an end");
     assert_eq!(completion.ticket, ticket);
     completion.status
 }

@@ -196,8 +196,8 @@ fn messages_that_are_rejected_again_and_again_are_told_in_few_lines_and_counted(
     let address = host.address().parse().expect("an address");
     let mut sender = Sender::connect(SenderOptions::new(address, "store")).expect("let in");
     for tag in 0..MESSAGES {
-        sender.send_small(tag, &[], b"no part of a file").expect("there is room for one");
-        let end = sender.wait(Some(WAIT_LIMIT)).expect("the daemon lives").expect("it ends");
+        sender.send_small(tag, b"no part of a file").expect("there is room for one");
+        let end = sender.wait_timeout(WAIT_LIMIT).expect("it ends").expect("it is in flight");
         assert!(matches!(end.status, AckStatus::Rejected(_)), "{:?}", end.status);
     }
     drop(sender);

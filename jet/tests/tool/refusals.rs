@@ -7,7 +7,7 @@ use jet::files::path::RelativePath;
 use jet::files::proof::{Hash, Sum};
 use jet::files::receiving::ReceiveReport;
 use jet::files::reject;
-use jet_client::send::{AckStatus, Sender, SenderOptions};
+use jet_client::send::{AckStatus, Envelope, Sender, SenderOptions};
 use jet_test_support::waiting::WAIT_LIMIT;
 use std::fs;
 
@@ -26,8 +26,8 @@ fn header(kind: u8, path: &[u8], first: u64, second: u64) -> Vec<u8> {
 }
 
 fn end(sender: &mut Sender, tag: u64, header: &[u8], payload: &[u8]) -> AckStatus {
-    let ticket = sender.send_small(tag, header, payload).unwrap();
-    let completion = sender.wait(Some(WAIT_LIMIT)).unwrap().expect("an end");
+    let ticket = sender.send_small(Envelope::new(tag).user_header(header), payload).unwrap();
+    let completion = sender.wait_timeout(WAIT_LIMIT).unwrap().expect("an end");
     assert_eq!(completion.ticket, ticket);
     completion.status
 }

@@ -30,13 +30,13 @@ struct Crowd {
 impl Crowd {
     fn come(host: &Host) -> Self {
         let address = host.address().parse().unwrap();
-        let options = SenderOptions { region_bytes: 4096, ..SenderOptions::new(address, "store") };
+        let options = SenderOptions::new(address, "store").region_bytes(4096);
         let mut sender = Sender::connect(options).expect("the daemon listens");
         let mut held: Vec<_> =
             (FIRST..SHARE).map(|_| sender.buffer(4096).expect("few regions of its own")).collect();
         // Regions are taken in their order, and a message out of the last one once it was taken.
         let last = held.pop().expect("there are some");
-        sender.send_small_buffer(1, b"", last, 4096).expect("room for a message");
+        sender.send_small_buffer(1, last).expect("room for a message");
         let ended = until("the daemon to have them", || sender.poll());
         held.extend(ended.buffer);
         let mut crowd = Self { sender, _held: held };

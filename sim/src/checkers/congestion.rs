@@ -65,7 +65,8 @@ impl Pace {
         let now = Self { clock_ns, connections, signals, permille };
         let before = std::mem::replace(self, now);
         let options = ProtocolOptions::default();
-        let steps = (clock_ns - before.clock_ns) / options.recovery_interval_ns + 1;
+        let interval_ns = u64::try_from(options.recovery_interval.as_nanos()).unwrap_or(u64::MAX);
+        let steps = (clock_ns - before.clock_ns) / interval_ns + 1;
         let grown = u64::from(options.recovery_permille) * steps + u64::from(before.permille);
         let most = if signals > before.signals { (grown / 2).clamp(1, u64::from(FULL) / 2) } else { grown };
         if connections == before.connections && u64::from(permille) > most {

@@ -28,7 +28,7 @@ impl NicSource for NoOther {
 }
 
 /// Makes a driver for this address that has not begun to connect.
-fn made(address: Address) -> (Driver, Arc<Mutex<Script>>) {
+pub(super) fn made(address: Address) -> (Driver, Arc<Mutex<Script>>) {
     let script = Arc::new(Mutex::new(Script::default()));
     let nic = Box::new(ScriptedNic::new(&script));
     let options = SenderOptions::new(address, "store");

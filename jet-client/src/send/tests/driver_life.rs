@@ -2,6 +2,7 @@
 
 use super::scripted_nic::{Script, ScriptedNic, qp};
 use crate::send::driver::{Driver, Ended, NicSource, RECEIVE_ENTRIES};
+use crate::send::envelope::Envelope;
 use crate::send::error::SendConnectError;
 use crate::send::options::SenderOptions;
 use jet_fabric::nic::{PrivateData, Status, Work};
@@ -162,7 +163,8 @@ fn a_message_is_sent_and_ends_when_it_is_acknowledged() {
     life.accept(1);
     assert!(life.driver.is_connected());
     life.now_ns = 4 * MS;
-    let ticket = life.driver.send_small(life.now_ns, 7, b"user", b"a payload").unwrap();
+    let ticket =
+        life.driver.send_small(life.now_ns, Envelope::new(7).user_header(b"user"), b"a payload").unwrap();
     assert_eq!(life.sent(), [(ticket.0, false, b"a payload".to_vec())]);
     assert!(life.driver.poll_end().is_none());
     life.now_ns = 9 * MS;
@@ -183,9 +185,9 @@ fn what_was_not_acknowledged_is_sent_again_on_the_next_connection() {
     let mut life = Life::connected();
     let mut buffer = life.driver.buffer(8192).unwrap();
     buffer.fill(7);
-    life.driver.send_small(0, 1, b"", b"one").unwrap();
-    life.driver.send(0, 2, b"", buffer, 8192, 0).unwrap();
-    life.driver.send_small(0, 3, b"", b"three").unwrap();
+    life.driver.send_small(0, 1, b"one").unwrap();
+    life.driver.send(0, 2, buffer).unwrap();
+    life.driver.send_small(0, 3, b"three").unwrap();
     let numbers: Vec<_> =
         life.sent().iter().map(|(number, redelivered, _)| (*number, *redelivered)).collect();
     assert_eq!(numbers, [(1, false), (2, false), (3, false)]);
@@ -221,7 +223,7 @@ fn what_was_not_acknowledged_is_sent_again_on_the_next_connection() {
 #[test]
 fn a_receiver_that_says_nothing_is_left_and_one_that_says_a_word_is_not() {
     let mut life = Life::connected();
-    life.driver.send_small(0, 1, b"", b"one").unwrap();
+    life.driver.send_small(0, 1, b"one").unwrap();
     assert_eq!(life.sent().len(), 1);
     // An hour of heartbeats: each repeats the credit that the sender knows of.
     while life.now_ns < 3600 * SECOND {
@@ -248,7 +250,7 @@ fn a_receiver_that_says_nothing_is_left_and_one_that_says_a_word_is_not() {
 #[test]
 fn without_a_connection_everything_ends_in_time() {
     let mut life = Life::connected();
-    life.driver.send_small(0, 1, b"", b"one").unwrap();
+    life.driver.send_small(0, 1, b"one").unwrap();
     life.script(|mut script| script.lose(qp(1)));
     life.drive();
     while life.driver.unfinished() > 0 {
@@ -264,7 +266,7 @@ fn without_a_connection_everything_ends_in_time() {
     assert!(life.now_ns >= 30 * SECOND);
     // A new message: the sender connects again.
     let attempts = life.script(|script| script.connects);
-    life.driver.send_small(life.now_ns, 2, b"", b"two").unwrap();
+    life.driver.send_small(life.now_ns, 2, b"two").unwrap();
     life.drive();
     assert_eq!(life.script(|script| script.connects), attempts + 1);
 }
@@ -274,7 +276,7 @@ fn another_device_is_taken_when_the_first_was_removed() {
     let mut life = Life::connected();
     let mut buffer = life.driver.buffer(4096).unwrap();
     buffer.fill(7);
-    life.driver.send(0, 1, b"", buffer, 4096, 0).unwrap();
+    life.driver.send(0, 1, buffer).unwrap();
     *life.devices.absent.lock().unwrap() = 2;
     life.script(|mut script| {
         script.events.push_back(Event::Gone);

@@ -9,6 +9,7 @@ use jet_wire::message::{
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
 
 pub(super) const MS: u64 = 1_000_000;
 pub(super) const MESSAGE_MAX: u64 = 1 << 20;
@@ -19,8 +20,8 @@ pub(super) fn options() -> ProtocolOptions {
         in_flight_max: 8,
         sends_max: 6,
         window_bytes: 256 << 10,
-        reconnect_for_ns: 1000 * MS,
-        backoff: Backoff { first_ns: MS, max_ns: 8 * MS },
+        reconnect_for: Duration::from_secs(1),
+        backoff: Backoff::new(Duration::from_millis(1), Duration::from_millis(8)),
         retry: RetryPolicy::NEVER,
         ..ProtocolOptions::default()
     }
@@ -52,7 +53,7 @@ pub(super) fn submit_small_ones(protocol: &mut Protocol, count: usize) {
     }
 }
 
-fn sent(protocol: &mut Protocol) -> Vec<(u64, u64, bool)> {
+pub(super) fn sent(protocol: &mut Protocol) -> Vec<(u64, u64, bool)> {
     std::iter::from_fn(|| protocol.poll_transmit())
         .map(|transmit| match transmit {
             Transmit::Message { id, sequence, redelivered, .. } => (id, sequence, redelivered),
@@ -76,7 +77,7 @@ pub(super) fn ack(limit: u64, first: u64, count: u16, status: AckStatus) -> Head
     AckHeader::encode(limit, &[AckRange { first, count, status }])
 }
 
-fn ends(protocol: &mut Protocol) -> Vec<(u64, AckStatus)> {
+pub(super) fn ends(protocol: &mut Protocol) -> Vec<(u64, AckStatus)> {
     std::iter::from_fn(|| protocol.poll_end()).map(|end| (end.sequence, end.status)).collect()
 }
 
@@ -265,37 +266,6 @@ fn a_refusal_for_good_gives_up_and_one_for_now_does_not() {
     protocol.handle_refused(Some(Refusal::Version(Versions::FIRST)), 0);
     assert_eq!(protocol.poll_action(), None);
     assert_eq!(ends(&mut protocol), [(1, AckStatus::PeerLost)]);
-}
-
-#[test]
-fn ends_that_may_pass_are_retried_until_the_limit_and_then_told() {
-    let retry = RetryPolicy {
-        backoff: Backoff { first_ns: 2 * MS, max_ns: 4 * MS },
-        ..RetryPolicy::all_for_ns(20 * MS)
-    };
-    let mut protocol = connected(ProtocolOptions { retry, ..options() }, 100, 4);
-    protocol.submit_small(1, 0).unwrap();
-    let mut now_ns = 0;
-    let statuses = [AckStatus::Busy, AckStatus::NoApp, AckStatus::AppGone, AckStatus::Draining];
-    let mut marks = Vec::new();
-    for status in statuses.into_iter().cycle() {
-        let Some(&(id, _, redelivered)) = sent(&mut protocol).first() else { break };
-        marks.push(redelivered);
-        protocol.handle_send_completed(id, true, now_ns);
-        protocol.handle_header(&ack(100, 1, 1, status), 0, now_ns);
-        let Some(at) = protocol.poll_timeout() else { break };
-        now_ns = at;
-        protocol.handle_timeout(now_ns);
-    }
-    assert_eq!(now_ns, 20 * MS);
-    assert_eq!(marks[..4], [false, false, false, true]);
-    let ends = ends(&mut protocol);
-    assert!(matches!(ends[..], [(1, status)] if statuses.contains(&status)), "{ends:?}");
-    // Other ends are final at once.
-    protocol.submit_small(1, now_ns).unwrap();
-    assert_eq!(sent_and_completed(&mut protocol), [2]);
-    protocol.handle_header(&ack(100, 2, 1, AckStatus::Denied), 0, now_ns);
-    assert_eq!(self::ends(&mut protocol), [(2, AckStatus::Denied)]);
 }
 
 #[test]
@@ -534,8 +504,9 @@ proptest! {
         steps in prop::collection::vec((0u8..14, any::<u8>(), any::<bool>()), 1..300),
         retries in any::<bool>(),
     ) {
-        let retry = if retries { RetryPolicy::all_for_ns(50 * MS) } else { RetryPolicy::NEVER };
-        let mut world = World::new(ProtocolOptions { retry, reconnect_for_ns: 40 * MS, ..options() });
+        let ms = Duration::from_millis;
+        let retry = if retries { RetryPolicy::all_for(ms(50)) } else { RetryPolicy::NEVER };
+        let mut world = World::new(options().retry(retry).reconnect_for(ms(40)));
         for (what, choice, flag) in steps {
             let (choice, credit) = (usize::from(choice), u64::from(choice % 5));
             match what {

@@ -5,6 +5,7 @@ use crate::send::options::ProtocolOptions;
 use crate::send::protocol::{Action, Protocol, Transmit};
 use jet_wire::message::hello::{Welcome, features};
 use jet_wire::message::{AckHeader, AckRange, AckStatus, CreditHeader, WaitsFor};
+use std::time::Duration;
 
 const MS: u64 = 1_000_000;
 const HEARTBEAT_MS: u16 = 100;
@@ -13,7 +14,7 @@ const HEARTBEAT_MS: u16 = 100;
 fn connected(heartbeat_ms: u16) -> Protocol {
     let mut protocol = Protocol::new(ProtocolOptions {
         in_flight_max: 8,
-        receiver_timeout_ns: 1000 * MS,
+        receiver_timeout: Duration::from_secs(1),
         ..ProtocolOptions::default()
     });
     assert_eq!(protocol.poll_action(), Some(Action::Connect));

@@ -1,6 +1,8 @@
 //! Tests of a sender against a receiver's end on a software NIC, over `shm:` and over `tcp:`.
 
-use crate::send::{AckStatus, Completion, RetryPolicy, SendConnectError, SendError, Sender, SenderOptions};
+use crate::send::{
+    AckStatus, Completion, Envelope, NotSent, RetryPolicy, SendConnectError, SendError, Sender, SenderOptions,
+};
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{
     Access, Completion as NicCompletion, MemoryKey, Payload, PrivateData, ReadRequest, SendRequest, Sge,
@@ -23,7 +25,7 @@ use std::time::Duration;
 
 const ENTRIES: u32 = 32;
 const READ_BYTES: usize = 256 << 10;
-const LONG: Option<Duration> = Some(Duration::from_secs(30));
+pub(super) const LONG: Duration = Duration::from_secs(30);
 
 /// A message that arrived.
 #[derive(Debug, PartialEq, Eq)]
@@ -38,8 +40,10 @@ struct Arrived {
 
 /// Behaviour of the receiver for one message. Later messages, for which the test gives none, are consumed.
 #[derive(Clone, Copy, Debug)]
-enum Behaviour {
+pub(super) enum Behaviour {
     Answer(AckStatus),
+    /// Keeps the message, and never answers.
+    Keep,
     /// Disconnects instead of answering.
     HangUp,
 }
@@ -58,7 +62,7 @@ struct FakeReceiver {
     arrived: Outbox<Arrived>,
 }
 
-struct Running {
+pub(super) struct Running {
     address: Address,
     arrived: Inbox<Arrived>,
     stop: Arc<AtomicBool>,
@@ -228,6 +232,7 @@ impl FakeReceiver {
         let _ = self.arrived.send(arrived);
         match behaviour {
             Behaviour::HangUp => self.nic.disconnect(qp),
+            Behaviour::Keep => {}
             Behaviour::Answer(status) => {
                 // Credit is not tested here: there is always enough.
                 let header = AckHeader::encode(u64::MAX, &[AckRange { first: sequence, count: 1, status }]);
@@ -240,7 +245,7 @@ impl FakeReceiver {
 }
 
 /// Runs a test over both transports.
-fn over_both(behaviours: &[Behaviour], test: impl Fn(&Running, SenderOptions)) {
+pub(super) fn over_both(behaviours: &[Behaviour], test: impl Fn(&Running, SenderOptions)) {
     let folder = tempfile::tempdir().unwrap();
     let shm = Address::Shm(folder.path().join("nic.sock"));
     for address in [shm, Address::Tcp("127.0.0.1:0".to_owned())] {
@@ -250,28 +255,29 @@ fn over_both(behaviours: &[Behaviour], test: impl Fn(&Running, SenderOptions)) {
 }
 
 fn wait(sender: &mut Sender) -> Completion {
-    sender.wait(LONG).unwrap().expect("an end within half a minute")
+    sender.wait_timeout(LONG).unwrap().expect("an end within half a minute")
 }
 
 #[test]
 fn small_and_large_messages_arrive_as_they_were_and_end_once() {
     over_both(&[], |running, options| {
-        let mut sender = Sender::connect(SenderOptions { crc: true, ..options }).unwrap();
+        let mut sender = Sender::connect(options.crc(true)).unwrap();
         let page: Vec<u8> = (0..=255).rev().cycle().take(SLAB_BYTES).collect();
-        sender.send_small(1, b"empty", b"").unwrap();
-        sender.send_small(2, &[9; 96], &page).unwrap();
+        sender.send_small(Envelope::new(1).user_header(b"empty"), b"").unwrap();
+        sender.send_small(Envelope::new(2).user_header(&[9; 96]), &page).unwrap();
         let mut buffer = sender.buffer(100_000).unwrap();
         for (byte, value) in buffer.iter_mut().zip((0..=250u8).cycle()) {
             *byte = value;
         }
         let large = buffer.to_vec();
         let long_header = [5; 256];
-        let ticket = sender.send(3, &long_header, buffer, 100_000, 2).unwrap();
+        let ticket = sender.send(Envelope::new(3).user_header(&long_header).class(2), buffer).unwrap();
         let mut buffer = sender.buffer(64).unwrap();
         buffer.copy_from_slice(&[1; 64]);
-        sender.send_small_buffer(4, b"", buffer, 60).unwrap();
+        buffer.set_length(60);
+        sender.send_small_buffer(4, buffer).unwrap();
         let mut ends = Vec::new();
-        while let Some(completion) = sender.wait(LONG).unwrap() {
+        while let Some(completion) = sender.wait_timeout(LONG).unwrap() {
             assert_eq!(completion.status, AckStatus::Consumed);
             assert_eq!(completion.buffer.is_some(), completion.ticket >= ticket);
             ends.push(completion.ticket.0);
@@ -293,8 +299,8 @@ fn small_and_large_messages_arrive_as_they_were_and_end_once() {
             assert_eq!(arrived.crc32c, Some(crc32c::crc32c(&bytes)));
             assert!(arrived.bytes == bytes, "message {sequence} arrived changed");
         }
-        assert!(sender.close(Duration::from_secs(30)).unwrap());
-        assert!(matches!(sender.send_small(1, b"", b""), Err(SendError::Submit(_))));
+        sender.close_timeout(LONG).unwrap();
+        assert!(matches!(sender.send_small(1, b""), Err(SendError::Submit(_))));
     });
 }
 
@@ -304,13 +310,13 @@ fn where_the_receiver_checks_none_no_checksum_is_made() {
     let address = Address::Shm(folder.path().join("nic.sock"));
     for offered in [features::CRC32C, features::CONGESTION] {
         let running = start_with(&address, Vec::new(), None, offered);
-        let options = SenderOptions { crc: true, ..SenderOptions::new(running.address.clone(), "store") };
+        let options = SenderOptions::new(running.address.clone(), "store").crc(true);
         let mut sender = Sender::connect(options).unwrap();
         let checks = offered == features::CRC32C;
         assert_eq!(sender.sends_checksums(), checks);
-        sender.send_small(1, b"", b"bytes").unwrap();
+        sender.send_small(1, b"bytes").unwrap();
         assert_eq!(wait(&mut sender).status, AckStatus::Consumed);
-        let arrived = running.arrived.recv_timeout(LONG.unwrap()).unwrap();
+        let arrived = running.arrived.recv_timeout(LONG).unwrap();
         assert_eq!(arrived.crc32c, checks.then(|| crc32c::crc32c(b"bytes")));
         assert_eq!(sender.stats().unchecked, u64::from(!checks));
     }
@@ -325,7 +331,7 @@ fn who_polls_rarely_learns_of_an_end_by_the_next_polls() {
 
 fn who_polls_rarely(running: &Running, options: SenderOptions) {
     let mut sender = Sender::connect(options).unwrap();
-    sender.send_small(1, b"", b"bytes").unwrap();
+    sender.send_small(1, b"bytes").unwrap();
     assert_eq!(wait(&mut sender).status, AckStatus::Consumed);
     // These polls include the look that follows a sleep.
     (0..3).for_each(|_| assert!(sender.poll().is_none()));
@@ -351,12 +357,12 @@ fn who_polls_rarely(running: &Running, options: SenderOptions) {
 #[test]
 fn many_in_flight_keep_their_order_and_buffers_are_used_again() {
     over_both(&[], |running, options| {
-        let mut sender = Sender::connect(SenderOptions { in_flight_max: 16, ..options }).unwrap();
+        let mut sender = Sender::connect(options.in_flight_max(16)).unwrap();
         let mut sent = 0u64;
         let mut ended = 0;
         while ended < 500 {
             while sent < 500 {
-                match sender.send_small(sent, b"", &sent.to_le_bytes()) {
+                match sender.send_small(sent, &sent.to_le_bytes()) {
                     Ok(_) => sent += 1,
                     Err(error) if error.is_would_block() => break,
                     Err(error) => panic!("{error}"),
@@ -381,7 +387,7 @@ fn a_lost_connection_is_made_again_and_the_message_is_marked() {
         let mut sender = Sender::connect(options).unwrap();
         let mut buffer = sender.buffer(10_000).unwrap();
         buffer.fill(3);
-        sender.send(7, b"", buffer, 10_000, 0).unwrap();
+        sender.send(7, buffer).unwrap();
         assert_eq!(wait(&mut sender).status, AckStatus::Consumed);
         let marks: Vec<_> =
             running.arrived.try_iter().map(|arrived| (arrived.sequence, arrived.redelivered)).collect();
@@ -398,24 +404,23 @@ fn rejections_are_told_and_busy_is_retried() {
         Behaviour::Answer(AckStatus::NoApp),
     ];
     over_both(&behaviours, |_, options| {
-        let retry = RetryPolicy { on_no_app: false, ..RetryPolicy::default() };
-        let mut sender = Sender::connect(SenderOptions { retry, ..options }).unwrap();
-        sender.send_small(1, b"", b"a").unwrap();
+        let retry = RetryPolicy::default().on_no_app(false);
+        let mut sender = Sender::connect(options.retry(retry)).unwrap();
+        sender.send_small(1, b"a").unwrap();
         assert_eq!(wait(&mut sender).status, AckStatus::Rejected(28));
-        sender.send_small(1, b"", b"b").unwrap();
+        sender.send_small(1, b"b").unwrap();
         assert_eq!(wait(&mut sender).status, AckStatus::NoApp);
         assert_eq!(sender.stats().protocol.retried, 1);
-        assert!(sender.wait(LONG).unwrap().is_none(), "nothing is in flight");
+        assert!(sender.wait().unwrap().is_none(), "nothing is in flight");
     });
 }
 
 #[test]
 fn a_receiver_that_is_gone_for_good_ends_everything_with_peer_lost() {
     over_both(&[Behaviour::HangUp; 1000], |_, options| {
-        let options = SenderOptions { reconnect_for: Duration::from_millis(50), ..options };
-        let mut sender = Sender::connect(options).unwrap();
+        let mut sender = Sender::connect(options.reconnect_for(Duration::from_millis(50))).unwrap();
         let buffer = sender.buffer(10).unwrap();
-        sender.send(1, b"", buffer, 10, 0).unwrap();
+        sender.send(1, buffer).unwrap();
         let completion = wait(&mut sender);
         assert_eq!(completion.status, AckStatus::PeerLost);
         assert_eq!(completion.buffer.map(|buffer| buffer.len()), Some(10));
@@ -427,22 +432,26 @@ fn what_cannot_be_sent_is_refused_with_its_buffer() {
     over_both(&[], |_, options| {
         let mut sender = Sender::connect(options.clone()).unwrap();
         assert!(matches!(
-            sender.send_small(0, &[0; 97], b""),
+            sender.send_small(Envelope::new(0).user_header(&[0; 97]), b""),
             Err(SendError::UserHeader { bytes: 97, max: 96 })
         ));
-        let refused = sender.send_small(0, b"", &[0; 4097]).unwrap_err();
+        let refused = sender.send_small(0, &[0; 4097]).unwrap_err();
         assert!(matches!(refused, SendError::NotSmall { bytes: 4097 }));
-        let buffer = sender.buffer(10).unwrap();
-        let (error, buffer) = sender.send(0, b"", buffer, 11, 0).unwrap_err();
-        assert!(matches!(error, SendError::Length { bytes: 11, buffer: 10 }));
-        let (error, buffer) = sender.send(0, b"", buffer, 0, 0).unwrap_err();
-        assert!(matches!(error, SendError::Length { .. }));
+        let buffer = sender.buffer(4097).unwrap();
+        let NotSent { error, mut buffer } = sender.send_small_buffer(0, buffer).unwrap_err();
+        assert!(matches!(error, SendError::NotSmall { bytes: 4097 }));
+        buffer.set_length(0);
+        let NotSent { error, mut buffer } = sender.send(0, buffer).unwrap_err();
+        assert!(matches!(error, SendError::Empty));
+        buffer.set_length(1);
+        let long_header = Envelope::new(0).user_header(&[0; 257]);
+        let NotSent { error, buffer } = sender.send(long_header, buffer).unwrap_err();
+        assert!(matches!(error, SendError::UserHeader { bytes: 257, max: 256 }));
         let mut other = Sender::connect(options).unwrap();
-        let (error, _) = other.send(0, b"", buffer, 10, 0).unwrap_err();
-        assert!(matches!(error, SendError::ForeignBuffer));
+        assert!(matches!(other.send(0, buffer).unwrap_err().error, SendError::ForeignBuffer));
         let buffer = sender.buffer(READ_BYTES + 1).unwrap();
-        let (error, _) = sender.send(0, b"", buffer, READ_BYTES + 1, 0).unwrap_err();
-        assert!(error.to_string().contains("message_bytes_max"), "{error}");
+        let not_sent = sender.send(0, buffer).unwrap_err();
+        assert!(not_sent.to_string().contains("message_bytes_max"), "{not_sent}");
         assert_eq!(sender.stats().in_flight, 0);
     });
 }
@@ -485,19 +494,15 @@ fn a_receiver_with_a_full_queue_is_busy_and_not_absent_and_is_tried_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("nic.sock");
     let (listener, waiting) = full_listener(&path);
-    let options = SenderOptions {
-        connect_timeout: Duration::from_millis(50),
-        ..SenderOptions::new(Address::Shm(path), "store")
-    };
+    let options = SenderOptions::new(Address::Shm(path), "store").connect_timeout(Duration::from_millis(50));
     let begin = std::time::Instant::now();
     let error = Sender::connect(options.clone()).unwrap_err();
     assert!(begin.elapsed() >= options.connect_timeout, "it goes on until its time is over");
     assert!(matches!(error, SendConnectError::Busy(_)) && error.is_passing(), "{error:?}");
     assert!(!error.to_string().contains("jet daemon"), "{error}");
     // As soon as there is room, the sender's request comes by itself.
-    let sender = std::thread::spawn(move || {
-        Sender::connect(SenderOptions { connect_timeout: Duration::from_secs(60), ..options })
-    });
+    let sender =
+        std::thread::spawn(move || Sender::connect(options.connect_timeout(Duration::from_secs(60))));
     let mut accepted = Vec::new();
     while accepted.len() <= waiting.len() {
         assert!(!sender.is_finished(), "it goes on");
@@ -548,9 +553,8 @@ fn ends_are_awaited() {
     over_both(&[Behaviour::HangUp, Behaviour::HangUp], |_, options| {
         // The runtime has no timers, although lost connections are made again after waits.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
-        let options = SenderOptions { spin_max: Duration::ZERO, ..options };
-        let mut sender = Sender::connect(options).unwrap();
-        sender.send_small(1, b"", b"a").unwrap();
+        let mut sender = Sender::connect(options.spin_max(Duration::ZERO)).unwrap();
+        sender.send_small(1, b"a").unwrap();
         let completion = runtime.block_on(sender.wait_async()).unwrap().expect("one is in flight");
         assert_eq!(completion.status, AckStatus::Consumed);
         assert!(runtime.block_on(sender.wait_async()).unwrap().is_none());
@@ -561,21 +565,19 @@ fn ends_are_awaited() {
 fn times_without_an_end_are_no_limit() {
     over_both(&[], |_, options| {
         let forever = Duration::MAX;
-        let options = SenderOptions {
-            connect_timeout: forever,
-            reconnect_for: forever,
-            receiver_timeout: forever,
-            spin_max: forever,
-            retry: RetryPolicy::all_for_ns(u64::MAX),
-            ..options
-        };
+        let options = options.connect_timeout(forever).reconnect_for(forever).receiver_timeout(forever);
+        let options = options.spin_max(forever).retry(RetryPolicy::all_for(forever));
         let mut sender = Sender::connect(options).unwrap();
-        sender.send_small(1, b"", b"a").unwrap();
-        assert!(sender.drain(forever).unwrap());
-        assert_eq!(sender.wait(Some(forever)).unwrap().unwrap().status, AckStatus::Consumed);
+        sender.send_small(1, b"a").unwrap();
+        // The end arrives during the wait: nothing was polled before.
+        let end = sender.wait_timeout(forever).unwrap().expect("one is in flight");
+        assert_eq!(end.status, AckStatus::Consumed);
+        sender.send_small(2, b"b").unwrap();
+        sender.drain_timeout(forever).unwrap();
+        assert!(sender.poll().is_some());
         // A long limit for spinning does not prolong the wait.
-        sender.send_small(2, b"", b"b").unwrap();
-        assert!(sender.close(forever).unwrap());
+        sender.send_small(3, b"c").unwrap();
+        sender.close_timeout(forever).unwrap();
         assert!(sender.poll().is_some());
     });
 }

@@ -6,7 +6,7 @@ use super::{Event, InFlightKind, PATH_MESSAGES_MAX, SendOutcome, Sending, Sendin
 use crate::files::header::{Kind, SMALL_PATH_MAX, TAG};
 use crate::files::proof::BLOCK_BYTES;
 use crate::files::reject;
-use jet_client::send::{AckStatus, Completion, SendError, SubmitError};
+use jet_client::send::{AckStatus, Completion, Envelope, SendError, SubmitError};
 use jet_wire::SLAB_BYTES;
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -82,7 +82,7 @@ impl Sending<'_> {
     fn send_path(&mut self, id: u64) -> Result<SendOutcome, SendingError> {
         let job = job_of(&mut self.jobs, id);
         let header = job.header(id, Kind::Path).encode();
-        match self.sender.send_small(TAG, header.as_ref(), &job.path) {
+        match self.sender.send_small(Envelope::new(TAG).user_header(header.as_ref()), &job.path) {
             Ok(ticket) => {
                 job.path_state = PathState::Saying;
                 job.path_messages += 1;
@@ -107,7 +107,7 @@ impl Sending<'_> {
     fn send_without_payload(&mut self, id: u64, kind: Kind) -> Result<SendOutcome, SendingError> {
         let job = job_of(&mut self.jobs, id);
         let header = job.header(id, kind).encode();
-        let ticket = match self.sender.send_small(TAG, header.as_ref(), &[]) {
+        let ticket = match self.sender.send_small(Envelope::new(TAG).user_header(header.as_ref()), &[]) {
             Ok(ticket) => ticket,
             Err(error) => return self.not_taken(id, error),
         };
@@ -178,12 +178,10 @@ impl Sending<'_> {
             Kind::Whole { mode: job.mode, proof: content.proof_of(sum.as_ref()) }
         };
         let header = job.header(id, kind).encode();
+        let envelope = Envelope::new(TAG).user_header(header.as_ref()).class(self.options.class);
         let ticket = match buffer {
-            None => self.sender.send_small(TAG, header.as_ref(), &copied[..bytes]),
-            Some(buffer) => self
-                .sender
-                .send(TAG, header.as_ref(), buffer, bytes, self.options.class)
-                .map_err(|(error, _)| error),
+            None => self.sender.send_small(envelope, &copied[..bytes]),
+            Some(buffer) => self.sender.send(envelope, buffer).map_err(|not_sent| not_sent.error),
         };
         let ticket = match ticket {
             Ok(ticket) => ticket,
@@ -230,10 +228,10 @@ impl Sending<'_> {
 
     /// Handles the end of a message.
     pub(super) fn handle(&mut self, completion: Completion) {
-        let Completion { ticket, status, latency_ns, .. } = completion;
+        let Completion { ticket, status, latency, .. } = completion;
         let (id, what) = self.in_flight.remove(&ticket).expect("every message in flight is known");
         self.sent.messages += 1;
-        self.sent.latency.add(latency_ns);
+        self.sent.latency.add(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
         self.sent.ends.add(status);
         self.large_in_flight -= usize::from(what.is_large());
         let job = job_of(&mut self.jobs, id);

@@ -252,8 +252,10 @@ impl<'a> Sending<'a> {
                 break false;
             }
             self.check_link();
-            if let Some(completion) = self.sender.wait(Some(TICK))? {
-                self.handle(completion);
+            match self.sender.wait_timeout(TICK) {
+                Ok(Some(completion)) => self.handle(completion),
+                Ok(None) | Err(WaitError::NotYet) => {}
+                Err(error) => return Err(error.into()),
             }
         };
         let left_behind = !self.in_flight.is_empty();
@@ -271,8 +273,8 @@ impl<'a> Sending<'a> {
         self.sent.stopped = self.fatal.take();
         // A sender that cannot disconnect in time, or waits for ends that do not arrive, is disconnected when
         // it is dropped.
-        if !left_behind {
-            self.sender.close(CLOSE_TIMEOUT)?;
+        if !left_behind && let Err(error @ WaitError::System(_)) = self.sender.close_timeout(CLOSE_TIMEOUT) {
+            return Err(error.into());
         }
         Ok(self.sent)
     }
