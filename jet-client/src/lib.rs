@@ -49,7 +49,7 @@
 //! * [`receive`]: sessions, messages, slices.
 //! * [`send`]: senders, buffers, and the protocol between a sender and a receiver as a state machine without
 //!   I/O.
-//! * [`Address`]: where a daemon listens.
+//! * [`Address`]: where a daemon listens; [`Backoff`]: the waits between attempts of both ends.
 //!
 //! With the feature `tokio` (default) waits have an async form.
 //!
@@ -58,8 +58,10 @@
 // A library does not print: it returns errors.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
+mod backoff;
 pub mod receive;
 pub mod send;
 mod spin;
 
+pub use backoff::Backoff;
 pub use jet_fabric::{Address, AddressError};

@@ -7,6 +7,7 @@ use jet_fabric::memory::MapError;
 use jet_wire::ring::RingError;
 use jet_wire::segment::{HeldLimit, SegmentError};
 use std::io;
+use std::sync::Arc;
 
 /// Reason why no session could be opened.
 #[derive(Debug, thiserror::Error)]
@@ -160,6 +161,10 @@ pub enum ReceiveError {
     /// The session segment holds something invalid.
     #[error("the session segment is broken: {0}; register again")]
     Broken(#[from] Fault),
+    /// The daemon is gone, and a shared session could not register again in the time that its options give.
+    /// The next call tries again.
+    #[error("the daemon is gone, and the session did not come back: {0}")]
+    NotBack(#[source] Arc<RegisterError>),
     /// The system refused to wait.
     #[error("cannot wait for messages: {0}")]
     Wait(#[source] io::Error),
@@ -189,7 +194,31 @@ pub enum SliceError {
     Receive(ReceiveError),
 }
 
+impl RegisterError {
+    /// Whether registering again later may help: the daemon may start, a place may become free.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Control(error) => error.is_passing(),
+            // A name that is taken may belong to an application that is just ending.
+            Self::Refused { code, .. } => matches!(
+                code,
+                ErrorCode::Draining
+                    | ErrorCode::NameTaken
+                    | ErrorCode::TooManySessions
+                    | ErrorCode::TooManyConnections
+                    | ErrorCode::Quarantined
+            ),
+            _ => false,
+        }
+    }
+}
+
 impl ReceiveError {
+    /// Whether the daemon is gone or about to go, so that registering with the next one helps.
+    pub(super) fn is_of_the_daemon(&self) -> bool {
+        matches!(self, Self::DaemonGone | Self::Ended { code: ErrorCode::Draining, .. })
+    }
+
     /// Whether there is only no message yet.
     #[inline]
     pub fn is_not_yet(&self) -> bool {

@@ -4,6 +4,7 @@ use super::error::{Fault, ReceiveError, RegisterError};
 use super::message::Message;
 use super::sleepers::{Sleepers, Wants};
 use super::table::{Accepted, Table};
+use crate::Backoff;
 use crate::spin::{SPIN_MAX, Spin};
 use jet_control::connection::Look;
 use jet_control::protocol::PROTOCOL_VERSION;
@@ -43,6 +44,11 @@ pub struct RegisterOptions {
     pub memory_instead_of_waiting: bool,
     /// Longest time that a wait spins before it sleeps; default 50 us. Zero never spins.
     pub spin_max: Duration,
+    /// Time for which a [`SharedSession`](super::SharedSession) tries to register again when the daemon is
+    /// gone; default 30 s. Zero never tries. A [`Session`] never does.
+    pub reconnect_for: Duration,
+    /// Waits between attempts to register again.
+    pub backoff: Backoff,
 }
 
 impl RegisterOptions {
@@ -54,6 +60,8 @@ impl RegisterOptions {
             class: 0,
             memory_instead_of_waiting: false,
             spin_max: SPIN_MAX,
+            reconnect_for: Duration::from_secs(30),
+            backoff: Backoff::default(),
         }
     }
 
@@ -82,6 +90,20 @@ impl RegisterOptions {
     #[must_use]
     pub fn spin_max(mut self, spin_max: Duration) -> Self {
         self.spin_max = spin_max;
+        self
+    }
+
+    /// Sets [`Self::reconnect_for`].
+    #[must_use]
+    pub fn reconnect_for(mut self, span: Duration) -> Self {
+        self.reconnect_for = span;
+        self
+    }
+
+    /// Sets [`Self::backoff`].
+    #[must_use]
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.backoff = backoff;
         self
     }
 }

@@ -1,7 +1,8 @@
 //! The one connection of a sender: its credit, and when it is made again.
 
-use super::options::{ProtocolOptions, Waits, nanoseconds};
+use super::options::ProtocolOptions;
 use super::protocol::Action;
+use crate::backoff::{Waits, nanoseconds};
 use jet_wire::message::hello::{Welcome, features};
 use jet_wire::message::{ByeReason, CreditHeader, FIRST_VERSION, WaitsFor};
 use jet_wire::planted;

@@ -30,7 +30,7 @@ pub use driver::{Driver, Ended, NicSource, RECEIVE_ENTRIES};
 pub use envelope::Envelope;
 pub use error::{BufferError, NotSent, SendConnectError, SendError, WaitError};
 pub use jet_wire::message::{AckStatus, WaitsFor};
-pub use options::{Backoff, ProtocolOptions, RdmaOptions, RetryPolicy, SenderOptions};
+pub use options::{ProtocolOptions, RdmaOptions, RetryPolicy, SenderOptions};
 pub use protocol::{ProtocolStats, SubmitError};
 pub use sender::{Completion, Sender, SenderStats};
 pub use submission::Ticket;

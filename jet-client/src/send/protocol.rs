@@ -21,10 +21,11 @@
 pub use super::exchange::{Action, CREDIT_RETURN_ID, End, ProtocolStats, SubmitError, Transmit};
 
 use super::connection::{Connection, Heard, Link};
-use super::options::{ProtocolOptions, Waits, nanoseconds};
+use super::options::ProtocolOptions;
 use super::receiver_timeout::{Over, ReceiverTimeout};
 use super::table::{Queue, State, Table};
 use super::window::Window;
+use crate::backoff::{Waits, nanoseconds};
 use jet_wire::message::hello::{Refusal, Welcome};
 use jet_wire::message::{
     AckRange, AckStatus, ByeReason, FromReceiver, HeaderBytes, WaitsFor, parse_from_receiver,

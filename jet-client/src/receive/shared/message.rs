@@ -21,7 +21,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 #[cfg(feature = "tokio")]
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A message of a [`SharedSession`](super::SharedSession). It belongs to whoever holds it: any thread or task
 /// may take its slices and end it.
@@ -184,7 +184,8 @@ impl OwnedMessage {
         timeout: Option<Duration>,
     ) -> Result<Option<OwnedSlice>, SliceError> {
         let (index, wants) = (self.index, Wants::Slice { message: self.index });
-        let found = block(&self.life, wants, timeout, |session| arrived(session.next_run(index)))?;
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let found = block(&self.life, wants, deadline, |session| arrived(session.next_run(index)))?;
         found.unwrap_or(Err(SliceError::NotYet)).map(|run| self.slice(run))
     }
 

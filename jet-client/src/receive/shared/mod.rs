@@ -2,6 +2,7 @@
 
 mod life;
 mod message;
+mod returning;
 mod slice;
 mod waiting;
 #[cfg(feature = "tokio")]
@@ -17,6 +18,9 @@ use life::Life;
 pub use message::OwnedMessage;
 #[cfg(feature = "tokio")]
 pub use message::OwnedSlices;
+#[cfg(feature = "tokio")]
+use returning::Found;
+use returning::{Outcome, Registration};
 pub use slice::OwnedSlice;
 use std::fmt;
 #[cfg(feature = "tokio")]
@@ -24,7 +28,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 #[cfg(feature = "tokio")]
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 #[cfg(feature = "tokio")]
 use waiting::Wait;
 use waiting::block;
@@ -34,13 +38,18 @@ use waiting::block;
 /// Each message goes to one of those who wait. Its slices are `Send`, `Sync` and `'static`: they may be
 /// handed to other threads, and return their slabs when they are dropped, wherever that is.
 ///
+/// **It comes back.** When the daemon is gone, or drains, the session registers with the next one: whoever
+/// waits for a message waits on, for as long as [`RegisterOptions::reconnect_for`] says. Slices of before
+/// stay readable. Messages of before get no more slices, and what the application says of their ends is not
+/// told any more: their senders send them again, marked [redelivered](OwnedMessage::redelivered).
+///
 /// Every step takes a lock that is held for some ten nanoseconds. A program of one thread that wants to save
 /// it uses a [`Session`].
 ///
 /// The session ends when the last handle, message and slice is dropped.
 #[derive(Clone)]
 pub struct SharedSession {
-    life: Arc<Life>,
+    registration: Arc<Registration>,
 }
 
 impl SharedSession {
@@ -49,49 +58,60 @@ impl SharedSession {
     /// # Errors
     /// [`RegisterError`].
     pub fn register(options: &RegisterOptions) -> Result<Self, RegisterError> {
-        Self::from_session(Session::register(options)?)
+        Self::new(Session::register(options)?, Some(options.clone()))
     }
 
-    /// Shares a session.
+    /// Shares a session, which does not come back: how it was registered is not known.
     ///
     /// # Errors
     /// [`RegisterError::System`]: there are no descriptors left.
     pub fn from_session(session: Session) -> Result<Self, RegisterError> {
-        Ok(Self { life: Arc::new(Life::new(session)?) })
+        Self::new(session, None)
     }
 
-    /// Returns the daemon's number for this session, as `jet status` shows it.
+    fn new(session: Session, options: Option<RegisterOptions>) -> Result<Self, RegisterError> {
+        Ok(Self { registration: Arc::new(Registration::new(session, options)?) })
+    }
+
+    /// Returns the present daemon's number for this session, as `jet status` shows it.
     pub fn number(&self) -> u32 {
-        self.life.lock().session.number()
+        self.registration.find().life.lock().session.number()
     }
 
-    /// Returns the session's counters.
+    /// Returns the session's counters since it was last registered.
     pub fn stats(&self) -> SessionStats {
-        self.life.lock().session.stats()
+        self.registration.find().life.lock().session.stats()
     }
 
     /// Shows the daemon everything that was given back, now; see [`Session::flush`].
     pub fn flush(&self) {
-        self.life.lock().session.flush();
+        self.registration.find().life.lock().session.flush();
     }
 
     /// Returns the next message, if one has begun to arrive.
     ///
     /// # Errors
-    /// [`ReceiveError::NotYet`]: none has. Otherwise as [`Self::receive`].
+    /// [`ReceiveError::NotYet`]: none has, or the session is about to come back. Otherwise as
+    /// [`Self::receive`].
     #[inline]
     pub fn try_receive(&self) -> Result<OwnedMessage, ReceiveError> {
-        self.next_message(&self.life.lock().session)
+        let found = self.registration.find();
+        let error = match next_message(&found.life, &found.life.lock().session) {
+            Err(error) if error.is_of_the_daemon() => error,
+            received => return received,
+        };
+        self.registration.leave(&found, error)?;
+        Err(ReceiveError::NotYet)
     }
 
     /// Waits for the next message to begin to arrive.
     ///
     /// # Errors
-    /// [`ReceiveError`], final for the session except for [`ReceiveError::HoldsAll`]. Another thread may be
-    /// about to give something back, so that error is returned only where nothing was given back for more
-    /// than ten seconds.
+    /// [`ReceiveError`]. [`ReceiveError::NotBack`] and [`ReceiveError::HoldsAll`] are not final. Another
+    /// thread may be about to give something back, so the latter is returned only where nothing was given
+    /// back for more than ten seconds.
     pub fn receive(&self) -> Result<OwnedMessage, ReceiveError> {
-        self.wait_for(None)
+        self.wait_until(None)
     }
 
     /// Waits for the next message to begin to arrive, at most for `timeout`.
@@ -99,17 +119,23 @@ impl SharedSession {
     /// # Errors
     /// [`ReceiveError::NotYet`]: the time ran out. Otherwise as [`Self::receive`].
     pub fn receive_timeout(&self, timeout: Duration) -> Result<OwnedMessage, ReceiveError> {
-        self.wait_for(Some(timeout))
+        self.wait_until(Instant::now().checked_add(timeout))
     }
 
-    fn wait_for(&self, timeout: Option<Duration>) -> Result<OwnedMessage, ReceiveError> {
-        let look = |session: &Session| arrived(self.next_message(session));
-        block(&self.life, Wants::Message, timeout, look)?.unwrap_or(Err(ReceiveError::NotYet))
-    }
-
-    #[inline]
-    fn next_message(&self, session: &Session) -> Result<OwnedMessage, ReceiveError> {
-        session.next_message().map(|index| OwnedMessage::new(&self.life, session, index))
+    fn wait_until(&self, deadline: Option<Instant>) -> Result<OwnedMessage, ReceiveError> {
+        loop {
+            let found = self.registration.find();
+            let look = |session: &Session| arrived(next_message(&found.life, session));
+            let error = match block(&found.life, Wants::Message, deadline, look) {
+                Ok(Some(Ok(message))) => return Ok(message),
+                Ok(None) => return Err(ReceiveError::NotYet),
+                Ok(Some(Err(error))) | Err(error) => error,
+            };
+            self.registration.leave(&found, error)?;
+            if let Outcome::Pending = self.registration.wait(&found, deadline)? {
+                return Err(ReceiveError::NotYet);
+            }
+        }
     }
 
     /// Waits for the next message to begin to arrive, as a future. Cancelling it loses nothing.
@@ -120,33 +146,71 @@ impl SharedSession {
     /// As [`Self::receive`].
     #[cfg(feature = "tokio")]
     pub async fn receive_async(&self) -> Result<OwnedMessage, ReceiveError> {
-        let mut wait = None;
+        let mut wait = Receiving::Looks;
         std::future::poll_fn(|context| self.poll_receive(&mut wait, context)).await
     }
 
     /// Returns the messages as a stream, which ends after an error that is final.
     #[cfg(feature = "tokio")]
     pub fn messages(&self) -> Messages {
-        Messages { session: Some(self.clone()), wait: None }
+        Messages { session: Some(self.clone()), wait: Receiving::Looks }
     }
 
     #[cfg(feature = "tokio")]
     fn poll_receive(
         &self,
-        wait: &mut Option<Wait>,
+        wait: &mut Receiving,
         context: &mut Context<'_>,
     ) -> Poll<Result<OwnedMessage, ReceiveError>> {
-        if wait.is_none()
-            && let Some(found) = arrived(self.try_receive())
-        {
-            return Poll::Ready(found);
+        loop {
+            let (found, received) = match wait {
+                Receiving::Looks => {
+                    let found = self.registration.find();
+                    let looked = arrived(next_message(&found.life, &found.life.lock().session));
+                    let Some(received) = looked else {
+                        *wait = Receiving::Waits(Wait::new(&found.life, Wants::Message), found);
+                        continue;
+                    };
+                    (found, received)
+                }
+                Receiving::Waits(waits, found) => {
+                    let polled = waits.poll(context, |session| arrived(next_message(&found.life, session)));
+                    (found.clone(), std::task::ready!(polled).flatten())
+                }
+                Receiving::Returns(found) => {
+                    let outcome = self.registration.poll(found, context.waker());
+                    if matches!(outcome, Ok(Outcome::Pending)) {
+                        return Poll::Pending;
+                    }
+                    *wait = Receiving::Looks;
+                    outcome?;
+                    continue;
+                }
+            };
+            *wait = Receiving::Looks;
+            match received {
+                Ok(message) => return Poll::Ready(Ok(message)),
+                Err(error) => {
+                    self.registration.leave(&found, error)?;
+                    *wait = Receiving::Returns(found);
+                }
+            }
         }
-        let waiting = wait.get_or_insert_with(|| Wait::new(&self.life, Wants::Message));
-        waiting.poll(context, |session| arrived(self.next_message(session))).map(|found| {
-            *wait = None;
-            found?
-        })
     }
+}
+
+#[inline]
+fn next_message(life: &Arc<Life>, session: &Session) -> Result<OwnedMessage, ReceiveError> {
+    session.next_message().map(|index| OwnedMessage::new(life, session, index))
+}
+
+/// What a task that receives is about.
+#[cfg(feature = "tokio")]
+enum Receiving {
+    Looks,
+    Waits(Wait, Found),
+    /// The life is over, and the session is to come back.
+    Returns(Found),
 }
 
 impl fmt::Debug for SharedSession {
@@ -157,12 +221,18 @@ impl fmt::Debug for SharedSession {
 
 /// Stream of a session's messages.
 #[cfg(feature = "tokio")]
-#[derive(Debug)]
 #[must_use = "a stream does nothing unless it is polled"]
 pub struct Messages {
     /// The session, until the stream has ended.
     session: Option<SharedSession>,
-    wait: Option<Wait>,
+    wait: Receiving,
+}
+
+#[cfg(feature = "tokio")]
+impl fmt::Debug for Messages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Messages").field("session", &self.session).finish_non_exhaustive()
+    }
 }
 
 #[cfg(feature = "tokio")]
@@ -173,8 +243,8 @@ impl Stream for Messages {
         let Self { session, wait } = &mut *self;
         let Some(receiving) = session else { return Poll::Ready(None) };
         let found = std::task::ready!(receiving.poll_receive(wait, context));
-        // The application may give something back, and go on.
-        if !matches!(found, Ok(_) | Err(ReceiveError::HoldsAll(_))) {
+        // The application may give something back, or try again for as long, and go on.
+        if !matches!(found, Ok(_) | Err(ReceiveError::HoldsAll(_) | ReceiveError::NotBack(_))) {
             *session = None;
         }
         Poll::Ready(Some(found))

@@ -43,17 +43,16 @@ enum Step<T> {
     Follow,
 }
 
-/// Waits as a thread until `look` finds something. Returns `None` where the time ran out.
+/// Waits as a thread until `look` finds something, or until the deadline. Returns `None` where it did not.
 pub(super) fn block<T>(
     life: &Arc<Life>,
     wants: Wants,
-    timeout: Option<Duration>,
+    deadline: Option<Instant>,
     mut look: impl FnMut(&Session) -> Option<T>,
 ) -> Result<Option<T>, ReceiveError> {
     if let Some(found) = look(&life.lock().session) {
         return Ok(Some(found));
     }
-    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let left_until = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let mut wait = Wait::new(life, wants);
     loop {

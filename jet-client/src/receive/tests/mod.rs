@@ -76,6 +76,14 @@ fn pair(spin_max: Duration) -> (Daemon, Session) {
 
 /// Makes a daemon and a session, with `escape_slabs` slabs of escape memory; 0: none is handed over.
 fn pair_with_escape(spin_max: Duration, escape_slabs: usize) -> (Daemon, Session) {
+    let (near, far) = UnixStream::pair().unwrap();
+    let (daemon, parts) = daemon_with_parts(far, escape_slabs);
+    let control = ControlConnection::from_stream(near, ANSWER_TIMEOUT).unwrap();
+    (daemon, Session::assemble(control, parts, spin_max).unwrap())
+}
+
+/// Makes a daemon that speaks over `control`, and what it hands over.
+fn daemon_with_parts(control: UnixStream, escape_slabs: usize) -> (Daemon, session::SessionParts) {
     let shape = SegmentShape::new(SLOTS, MESSAGES);
     let segment = SharedMemory::new("jet-test", SegmentLayout::new(shape).total_bytes(), false).unwrap();
     let pool = SharedMemory::new("jet-test", POOL_SLABS as usize * SLAB_BYTES, false).unwrap();
@@ -87,7 +95,6 @@ fn pair_with_escape(spin_max: Duration, escape_slabs: usize) -> (Daemon, Session
     // SAFETY: the segment lives in the daemon beside the end, and this is the only daemon's end.
     let end = unsafe { daemon_end(segment.base(), segment.bytes(), shape) }.unwrap();
     let (near_bell, far_bell) = Doorbell::pair().unwrap();
-    let (near, far) = UnixStream::pair().unwrap();
     let owned = |fd: &dyn AsFd| fd.as_fd().try_clone_to_owned().unwrap();
     let parts = session::SessionParts {
         number: 1,
@@ -98,9 +105,7 @@ fn pair_with_escape(spin_max: Duration, escape_slabs: usize) -> (Daemon, Session
         doorbell: owned(&near_bell),
         escape: escape.as_ref().map(|memory| (owned(memory), memory.bytes() as u64)),
     };
-    let control = ControlConnection::from_stream(near, ANSWER_TIMEOUT).unwrap();
-    let session = Session::assemble(control, parts, spin_max).unwrap();
-    (Daemon { end, doorbell: far_bell, control: far, pool, escape, _segment: segment }, session)
+    (Daemon { end, doorbell: far_bell, control, pool, escape, _segment: segment }, parts)
 }
 
 impl Daemon {

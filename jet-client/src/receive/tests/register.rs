@@ -8,31 +8,35 @@ use jet_fabric::memory::MapError;
 use jet_fabric::unix::{receive_with_fds, send_with_fds};
 use jet_wire::SLAB_BYTES_U32;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread::JoinHandle;
 
 /// Answers every registration with the next answer and the number of descriptors given with it.
 fn answer_each(listener: UnixListener, answers: Vec<(ControlResponse, usize)>) -> JoinHandle<()> {
     std::thread::spawn(move || {
         for (answer, descriptors) in answers {
-            let (stream, _) = listener.accept().unwrap();
-            let mut decoder = FrameDecoder::default();
-            let request = loop {
-                let mut bytes = [0; 512];
-                let (got, _) = receive_with_fds(stream.as_fd(), &mut bytes).unwrap();
-                decoder.push(&bytes[..got]);
-                if let Some(request) = decoder.next_frame().unwrap() {
-                    break request;
-                }
-            };
-            let ControlRequest::Register { protocol, app, class, .. } = request else {
-                panic!("{request:?}")
-            };
-            assert_eq!((protocol, app.as_str(), class), (PROTOCOL_VERSION, "store", 2));
+            let stream = accept(&listener, 2);
             let frame = encode_frame(&answer).unwrap();
             send_with_fds(stream.as_fd(), &frame, &vec![stream.as_fd(); descriptors]).unwrap();
         }
     })
+}
+
+/// Accepts a connection, and reads from it the registration of `store` in a class.
+pub(super) fn accept(listener: &UnixListener, expected_class: u8) -> UnixStream {
+    let (stream, _) = listener.accept().unwrap();
+    let mut decoder = FrameDecoder::default();
+    let request = loop {
+        let mut bytes = [0; 512];
+        let (got, _) = receive_with_fds(stream.as_fd(), &mut bytes).unwrap();
+        decoder.push(&bytes[..got]);
+        if let Some(request) = decoder.next_frame().unwrap() {
+            break request;
+        }
+    };
+    let ControlRequest::Register { protocol, app, class, .. } = request else { panic!("{request:?}") };
+    assert_eq!((protocol, app.as_str(), class), (PROTOCOL_VERSION, "store", expected_class));
+    stream
 }
 
 fn registered(escape_bytes: u64) -> ControlResponse {

@@ -1,6 +1,7 @@
 //! Tests of the protocol against a model of a receiver.
 
-use crate::send::options::{Backoff, ProtocolOptions, RetryPolicy};
+use crate::Backoff;
+use crate::send::options::{ProtocolOptions, RetryPolicy};
 use crate::send::protocol::{Action, CREDIT_RETURN_ID, Protocol, SubmitError, Transmit};
 use jet_wire::message::hello::{Refusal, Welcome};
 use jet_wire::message::{

@@ -1,7 +1,8 @@
 //! Tests of messages that are sent again because of their end.
 
 use super::protocol::{MS, ack, connected, ends, options, sent, sent_and_completed};
-use crate::send::options::{Backoff, ProtocolOptions, RetryPolicy};
+use crate::Backoff;
+use crate::send::options::{ProtocolOptions, RetryPolicy};
 use jet_wire::message::AckStatus;
 use std::time::Duration;
 

@@ -1,6 +1,7 @@
 //! Tests of sessions that threads and tasks share.
 
 mod life;
+mod returning;
 #[cfg(feature = "tokio")]
 mod tasks;
 mod threads;

@@ -1,0 +1,191 @@
+//! Coming back to a new daemon when the old one is gone.
+//!
+//! Registering waits for an answer of the daemon, and between attempts. So a thread does it, which is there
+//! only while the daemon is away. Whoever waits for a message meanwhile waits for this thread.
+
+use super::life::Life;
+use crate::receive::error::{ReceiveError, RegisterError};
+use crate::receive::session::{RegisterOptions, Session};
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+/// A registration, through one life after the other.
+pub(super) struct Registration {
+    state: Mutex<State>,
+    /// Tells threads that a return has ended.
+    ended: Condvar,
+}
+
+struct State {
+    life: Arc<Life>,
+    /// How to register again. None: the session does not come back.
+    options: Option<RegisterOptions>,
+    /// Whether a thread tries to come back.
+    returns: bool,
+    /// Number of returns that failed.
+    failures: u64,
+    /// Why the last one failed.
+    failure: Option<Arc<RegisterError>>,
+    /// Whether nobody has heard of that yet.
+    is_untold: bool,
+    /// Tasks that wait for the return.
+    wakers: Vec<Waker>,
+}
+
+/// A life, as it was found when somebody began to look or to wait.
+#[derive(Clone)]
+pub(super) struct Found {
+    pub life: Arc<Life>,
+    /// Number of returns that had failed by then. Who began before a failure hears of it.
+    failures: u64,
+}
+
+/// What became of a return.
+pub(super) enum Outcome {
+    /// There is a new life.
+    Back,
+    /// The thread still tries.
+    Pending,
+}
+
+impl Registration {
+    pub(super) fn new(session: Session, options: Option<RegisterOptions>) -> io::Result<Self> {
+        let options = options.filter(|options| !options.reconnect_for.is_zero());
+        Ok(Self {
+            state: Mutex::new(State {
+                life: Arc::new(Life::new(session)?),
+                options,
+                returns: false,
+                failures: 0,
+                failure: None,
+                is_untold: false,
+                wakers: Vec::new(),
+            }),
+            ended: Condvar::new(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing here panics while it changes the state.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the present life.
+    #[inline]
+    pub(super) fn find(&self) -> Found {
+        let state = self.lock();
+        Found { life: Arc::clone(&state.life), failures: state.failures }
+    }
+
+    /// Begins to come back from a life, if its error is a reason to.
+    ///
+    /// # Errors
+    /// The error, where it is none, or the session does not come back. [`ReceiveError::NotBack`], where a
+    /// return has failed since, or nobody heard yet that it failed.
+    pub(super) fn leave(self: &Arc<Self>, found: &Found, error: ReceiveError) -> Result<(), ReceiveError> {
+        let mut state = self.lock();
+        let Some(options) = state.options.clone().filter(|_| error.is_of_the_daemon()) else {
+            return Err(error);
+        };
+        if matches!(state.outcome(found)?, Outcome::Back) || state.returns {
+            return Ok(());
+        }
+        if let Some(failure) = state.failure.clone().filter(|_| std::mem::take(&mut state.is_untold)) {
+            return Err(ReceiveError::NotBack(failure));
+        }
+        let registration = Arc::downgrade(self);
+        let thread = std::thread::Builder::new().name("jet-return".into());
+        thread.spawn(move || come_back(&options, &registration)).map_err(ReceiveError::Wait)?;
+        state.returns = true;
+        Ok(())
+    }
+
+    /// Looks whether the return from a life has ended. If it has not, `waker` is woken when it has.
+    ///
+    /// # Errors
+    /// [`ReceiveError::NotBack`].
+    #[cfg(feature = "tokio")]
+    pub(super) fn poll(&self, found: &Found, waker: &Waker) -> Result<Outcome, ReceiveError> {
+        let mut state = self.lock();
+        let outcome = state.outcome(found)?;
+        if matches!(outcome, Outcome::Pending) && !state.wakers.iter().any(|known| known.will_wake(waker)) {
+            state.wakers.push(waker.clone());
+        }
+        Ok(outcome)
+    }
+
+    /// Waits until the return from a life has ended, or until the deadline.
+    ///
+    /// # Errors
+    /// [`ReceiveError::NotBack`].
+    pub(super) fn wait(&self, found: &Found, deadline: Option<Instant>) -> Result<Outcome, ReceiveError> {
+        let mut state = self.lock();
+        loop {
+            let outcome = state.outcome(found)?;
+            let span = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if matches!(outcome, Outcome::Back) || span == Some(Duration::ZERO) {
+                return Ok(outcome);
+            }
+            state = match span {
+                None => self.ended.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(span) => self.ended.wait_timeout(state, span).unwrap_or_else(PoisonError::into_inner).0,
+            };
+        }
+    }
+
+    fn end(&self, end: Result<Life, RegisterError>) {
+        let wakers = {
+            let mut state = self.lock();
+            state.returns = false;
+            match end {
+                Ok(life) => state.life = Arc::new(life),
+                Err(error) => {
+                    state.failures += 1;
+                    state.failure = Some(Arc::new(error));
+                    state.is_untold = true;
+                }
+            }
+            std::mem::take(&mut state.wakers)
+        };
+        self.ended.notify_all();
+        for waker in wakers {
+            waker.wake();
+        }
+    }
+}
+
+impl State {
+    fn outcome(&mut self, found: &Found) -> Result<Outcome, ReceiveError> {
+        if !Arc::ptr_eq(&self.life, &found.life) {
+            return Ok(Outcome::Back);
+        }
+        match &self.failure {
+            Some(failure) if self.failures > found.failures => {
+                self.is_untold = false;
+                Err(ReceiveError::NotBack(Arc::clone(failure)))
+            }
+            _ => Ok(Outcome::Pending),
+        }
+    }
+}
+
+/// Registers again, as a thread of its own: until it succeeds, its time is over, or nobody wants it any more.
+fn come_back(options: &RegisterOptions, registration: &Weak<Registration>) {
+    let deadline = Instant::now().checked_add(options.reconnect_for);
+    // The address differs from process to process, so applications do not all come back at the same moments.
+    let seed = std::ptr::from_ref(options) as u64 ^ u64::from(std::process::id());
+    for attempt in 1.. {
+        let registered = Session::register(options).and_then(|session| Ok(Life::new(session)?));
+        let Some(registration) = registration.upgrade() else { return };
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        match registered {
+            Err(error) if error.is_passing() && left != Some(Duration::ZERO) => {}
+            end => return registration.end(end),
+        }
+        drop(registration);
+        let wait = options.backoff.wait(attempt, seed);
+        std::thread::sleep(left.map_or(wait, |left| left.min(wait)));
+    }
+}
