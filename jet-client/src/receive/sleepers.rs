@@ -1,8 +1,8 @@
 //! Threads and tasks that share a session and sleep until something arrives.
 //!
 //! They share the session's sleeping word, its doorbell and its ring. Whoever reads a delivery wakes the one
-//! that waits for it. Waking may run foreign code, and the session is locked. So those who are to be woken are
-//! only noted here, and woken when the lock was given back.
+//! that waits for it. Waking may run foreign code, and the session is locked meanwhile. So those who are to
+//! be woken are only noted here, and woken when the lock was given back.
 
 use std::cell::{Cell, RefCell};
 use std::task::Waker;
