@@ -61,7 +61,10 @@
 mod backoff;
 pub mod receive;
 pub mod send;
+mod shared;
 mod spin;
+#[cfg(feature = "tokio")]
+mod timer;
 
 pub use backoff::Backoff;
 pub use jet_fabric::{Address, AddressError};

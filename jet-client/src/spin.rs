@@ -36,6 +36,11 @@ impl Spin {
         Self { budget: max, max, vain: 0 }
     }
 
+    /// Returns the longest spin.
+    pub(crate) fn max(&self) -> Duration {
+        self.max
+    }
+
     /// Calls `poll` again and again until it finds something. Stops when the budget is spent, or after `left`
     /// where the wait has a limit.
     pub(crate) fn until<T>(

@@ -25,7 +25,6 @@ mod message;
 mod release;
 mod session;
 mod shared;
-mod sleepers;
 mod slice;
 mod table;
 #[cfg(test)]

@@ -2,9 +2,10 @@
 
 use super::error::{Fault, ReceiveError, RegisterError};
 use super::message::Message;
-use super::sleepers::{Sleepers, Wants};
+use super::shared::Wants;
 use super::table::{Accepted, Table};
 use crate::Backoff;
+use crate::shared::sleepers::Sleepers;
 use crate::spin::{SPIN_MAX, Spin};
 use jet_control::connection::Look;
 use jet_control::protocol::PROTOCOL_VERSION;
@@ -168,7 +169,7 @@ pub struct Session {
     /// Value of `deliveries_read` at the last `prepare_sleep`.
     pub(super) read_before: Cell<u64>,
     /// Threads and tasks that sleep on this session, where it is shared.
-    pub(super) sleepers: Sleepers,
+    pub(super) sleepers: Sleepers<Wants>,
     /// Newest notice that was reported to the application. A wait that began before the report reports it,
     /// too.
     pub(super) reported_notice: Cell<Option<Notice>>,
@@ -435,7 +436,7 @@ impl Session {
 
     /// Handles what the session's descriptor has: reads what arrived, wakes those who wait for it, and clears
     /// the doorbell.
-    pub(super) fn settle(&self) -> Result<(), ReceiveError> {
+    pub(super) fn handle_descriptor(&self) -> Result<(), ReceiveError> {
         // The loop is bounded, because the daemon may use released slots for further deliveries meanwhile.
         for _ in 0..self.table.deliveries_max() {
             if !self.demultiplex()? {

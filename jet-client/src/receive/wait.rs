@@ -6,7 +6,7 @@ use super::session::Session;
 use jet_wire::segment::Notice;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 impl Session {
@@ -139,22 +139,12 @@ impl Session {
     }
 
     fn sleep(&self, left: Option<Duration>) -> Result<(), ReceiveError> {
-        wait_for_one_of(&[self.as_fd()], left).map_err(ReceiveError::Wait)
-    }
-}
-
-/// Sleeps until one of the descriptors is readable, a signal came, or `left` is over.
-pub(super) fn wait_for_one_of(fds: &[BorrowedFd<'_>], left: Option<Duration>) -> io::Result<()> {
-    // A span that the system cannot express counts as no limit.
-    let left = left.and_then(|left| Timespec::try_from(left).ok());
-    let of = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-    let ready = match *fds {
-        [one] => poll(&mut [of(one)], left.as_ref()),
-        _ => poll(&mut fds.iter().copied().map(of).collect::<Vec<_>>(), left.as_ref()),
-    };
-    match ready {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
+        // A span that the system cannot express counts as no limit.
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut [PollFd::new(&self.as_fd(), PollFlags::IN)], left.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(ReceiveError::Wait(io::Error::from(error))),
+        }
     }
 }
 

@@ -21,8 +21,6 @@ mod submission;
 mod table;
 #[cfg(test)]
 mod tests;
-#[cfg(feature = "tokio")]
-mod timer;
 mod window;
 
 pub use buffer::SendBuffer;

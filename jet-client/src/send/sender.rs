@@ -10,6 +10,8 @@ use super::options::SenderOptions;
 use super::submission::Ticket;
 use crate::backoff::nanoseconds;
 use crate::spin::Spin;
+#[cfg(feature = "tokio")]
+use crate::timer::Timer;
 use jet_fabric::Nic;
 use jet_fabric::nic::Counters;
 use jet_wire::message::{AckStatus, ByeReason, WaitsFor};
@@ -17,6 +19,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
+#[cfg(feature = "tokio")]
+use std::os::fd::OwnedFd;
+#[cfg(feature = "tokio")]
+use std::sync::Arc;
 #[cfg(feature = "tokio")]
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -62,7 +68,7 @@ pub struct Sender {
     clock: Clock,
     spin: Spin,
     #[cfg(feature = "tokio")]
-    timer: super::timer::Timer,
+    timer: Option<Timer>,
 }
 
 impl Sender {
@@ -88,7 +94,7 @@ impl Sender {
             clock: Clock::new(),
             spin: Spin::new(options.spin_max),
             #[cfg(feature = "tokio")]
-            timer: super::timer::Timer::default(),
+            timer: None,
         };
         let timeout = options.connect_timeout;
         let deadline = Instant::now().checked_add(timeout);
@@ -262,14 +268,14 @@ impl Sender {
                 continue;
             }
             // The timer is our own, because the runtime may have none.
-            let timer = self.timer.set(self.until_timeout())?;
-            let watch = |fd| {
-                // SAFETY: the borrowed descriptors stay open, because the NIC and the timer outlive their
-                // registrations.
-                unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }
-                    .map_err(|error| WaitError::System(error.into()))
-            };
-            let (nic, timer) = (watch(self.driver.nic().wait_fd())?, timer.map(watch).transpose()?);
+            let timer = self.set_timer().map_err(WaitError::System)?;
+            // SAFETY: the borrowed descriptor stays open, because the NIC outlives its registration.
+            let nic =
+                unsafe { AsyncFd::register_with_interest(self.driver.nic().wait_fd(), Interest::READABLE) }
+                    .map_err(|error| WaitError::System(error.into()))?;
+            // SAFETY: the registration has its share of the descriptor, which is open until it ends.
+            let watch = |timer| unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) };
+            let timer = timer.map(watch).transpose().map_err(|error| WaitError::System(error.into()))?;
             std::future::poll_fn(|context| {
                 if timer.as_ref().is_some_and(|timer| timer.poll_read_ready(context).is_ready()) {
                     return Poll::Ready(Ok(()));
@@ -279,6 +285,18 @@ impl Sender {
             .await
             .map_err(WaitError::System)?;
         }
+    }
+
+    /// Sets the timer to when the driver must be called again, if it must, and returns its descriptor.
+    #[cfg(feature = "tokio")]
+    fn set_timer(&mut self) -> io::Result<Option<Arc<OwnedFd>>> {
+        let Some(left) = self.until_timeout() else { return Ok(None) };
+        let timer = match self.timer.take() {
+            Some(timer) => timer,
+            None => Timer::new()?,
+        };
+        timer.set(Some(left))?;
+        Ok(Some(self.timer.insert(timer).descriptor()))
     }
 
     /// Sends messages that were accepted, without waiting for the next poll.

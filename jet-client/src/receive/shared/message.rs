@@ -1,16 +1,16 @@
 //! Messages of a shared session.
 
-use super::life::Life;
+use super::Life;
+use super::Wants;
 use super::slice::OwnedSlice;
-#[cfg(feature = "tokio")]
-use super::waiting::Wait;
-use super::waiting::block;
 use crate::receive::error::SliceError;
 use crate::receive::message::Verdict;
 use crate::receive::session::Session;
-use crate::receive::sleepers::Wants;
 use crate::receive::slice::Run;
 use crate::receive::wait::arrived;
+#[cfg(feature = "tokio")]
+use crate::shared::wait::Wait;
+use crate::shared::wait::block;
 #[cfg(feature = "tokio")]
 use futures_core::Stream;
 use std::fmt;
@@ -117,7 +117,7 @@ impl OwnedMessage {
     /// [`SliceError::NotYet`]: it has not arrived. Otherwise as [`Self::next`].
     #[inline]
     pub fn try_next(&mut self) -> Result<Option<OwnedSlice>, SliceError> {
-        let run = self.life.lock().session.next_run(self.index)?;
+        let run = self.life.lock().end.next_run(self.index)?;
         Ok(self.slice(run))
     }
 
@@ -163,12 +163,12 @@ impl OwnedMessage {
     #[cfg(feature = "tokio")]
     fn poll_next(
         &self,
-        wait: &mut Option<Wait>,
+        wait: &mut Option<Wait<Session>>,
         context: &mut Context<'_>,
     ) -> Poll<Result<Option<OwnedSlice>, SliceError>> {
         let index = self.index;
         if wait.is_none()
-            && let Some(found) = arrived(self.life.lock().session.next_run(index))
+            && let Some(found) = arrived(self.life.lock().end.next_run(index))
         {
             return Poll::Ready(found.map(|run| self.slice(run)));
         }
@@ -216,10 +216,10 @@ impl Drop for OwnedMessage {
     fn drop(&mut self) {
         let state = self.life.lock();
         match self.verdict {
-            Some(verdict) => state.session.end_message(self.index, verdict.code()),
-            None => state.session.drop_message(self.index),
+            Some(verdict) => state.end.end_message(self.index, verdict.code()),
+            None => state.end.drop_message(self.index),
         }
-        state.show_if_nobody_looks();
+        state.end.show_if_nobody_looks();
     }
 }
 
@@ -241,7 +241,7 @@ impl fmt::Debug for OwnedMessage {
 pub struct OwnedSlices<'m> {
     /// The message, until the stream has ended.
     message: Option<&'m mut OwnedMessage>,
-    wait: Option<Wait>,
+    wait: Option<Wait<Session>>,
 }
 
 #[cfg(feature = "tokio")]

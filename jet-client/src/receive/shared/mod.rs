@@ -1,20 +1,20 @@
 //! A session that threads and tasks share, with messages and slices that belong to whoever holds them.
 
-mod life;
+mod end;
 mod message;
 mod returning;
 mod slice;
-mod waiting;
-#[cfg(feature = "tokio")]
-mod watch;
 
 use super::error::{ReceiveError, RegisterError};
 use super::session::{RegisterOptions, Session, SessionStats};
-use super::sleepers::Wants;
 use super::wait::arrived;
+use crate::shared::hub::Hub;
+#[cfg(feature = "tokio")]
+use crate::shared::wait::Wait;
+use crate::shared::wait::block;
+pub(super) use end::Wants;
 #[cfg(feature = "tokio")]
 use futures_core::Stream;
-use life::Life;
 pub use message::OwnedMessage;
 #[cfg(feature = "tokio")]
 pub use message::OwnedSlices;
@@ -29,9 +29,9 @@ use std::sync::Arc;
 #[cfg(feature = "tokio")]
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-#[cfg(feature = "tokio")]
-use waiting::Wait;
-use waiting::block;
+
+/// One life of a shared session: the session with one daemon, from its registration to its end.
+type Life = Hub<Session>;
 
 /// A session that any number of threads and tasks use at once. Clones are handles of the same session.
 ///
@@ -75,17 +75,17 @@ impl SharedSession {
 
     /// Returns the present daemon's number for this session, as `jet status` shows it.
     pub fn number(&self) -> u32 {
-        self.registration.find().life.lock().session.number()
+        self.registration.find().life.lock().end.number()
     }
 
     /// Returns the session's counters since it was last registered.
     pub fn stats(&self) -> SessionStats {
-        self.registration.find().life.lock().session.stats()
+        self.registration.find().life.lock().end.stats()
     }
 
     /// Shows the daemon everything that was given back, now; see [`Session::flush`].
     pub fn flush(&self) {
-        self.registration.find().life.lock().session.flush();
+        self.registration.find().life.lock().end.flush();
     }
 
     /// Returns the next message, if one has begun to arrive.
@@ -96,7 +96,7 @@ impl SharedSession {
     #[inline]
     pub fn try_receive(&self) -> Result<OwnedMessage, ReceiveError> {
         let found = self.registration.find();
-        let error = match next_message(&found.life, &found.life.lock().session) {
+        let error = match next_message(&found.life, &found.life.lock().end) {
             Err(error) if error.is_of_the_daemon() => error,
             received => return received,
         };
@@ -125,7 +125,7 @@ impl SharedSession {
     fn wait_until(&self, deadline: Option<Instant>) -> Result<OwnedMessage, ReceiveError> {
         loop {
             let found = self.registration.find();
-            let look = |session: &Session| arrived(next_message(&found.life, session));
+            let look = |session: &mut Session| arrived(next_message(&found.life, session));
             let error = match block(&found.life, Wants::Message, deadline, look) {
                 Ok(Some(Ok(message))) => return Ok(message),
                 Ok(None) => return Err(ReceiveError::NotYet),
@@ -166,7 +166,7 @@ impl SharedSession {
             let (found, received) = match wait {
                 Receiving::Looks => {
                     let found = self.registration.find();
-                    let looked = arrived(next_message(&found.life, &found.life.lock().session));
+                    let looked = arrived(next_message(&found.life, &found.life.lock().end));
                     let Some(received) = looked else {
                         *wait = Receiving::Waits(Wait::new(&found.life, Wants::Message), found);
                         continue;
@@ -208,7 +208,7 @@ fn next_message(life: &Arc<Life>, session: &Session) -> Result<OwnedMessage, Rec
 #[cfg(feature = "tokio")]
 enum Receiving {
     Looks,
-    Waits(Wait, Found),
+    Waits(Wait<Session>, Found),
     /// The life is over, and the session is to come back.
     Returns(Found),
 }

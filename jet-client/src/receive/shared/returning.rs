@@ -3,13 +3,19 @@
 //! Registering waits for an answer of the daemon, and between attempts. So a thread does it, which is there
 //! only while the daemon is away. Whoever waits for a message meanwhile waits for this thread.
 
-use super::life::Life;
+use super::Life;
 use crate::receive::error::{ReceiveError, RegisterError};
 use crate::receive::session::{RegisterOptions, Session};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
+
+/// Begins a life.
+fn live(session: Session) -> io::Result<Life> {
+    let spin_max = session.spin.get().max();
+    Life::new(session, spin_max)
+}
 
 /// A registration, through one life after the other.
 pub(super) struct Registration {
@@ -55,7 +61,7 @@ impl Registration {
         let options = options.filter(|options| !options.reconnect_for.is_zero());
         Ok(Self {
             state: Mutex::new(State {
-                life: Arc::new(Life::new(session)?),
+                life: Arc::new(live(session)?),
                 options,
                 returns: false,
                 failures: 0,
@@ -177,7 +183,7 @@ fn come_back(options: &RegisterOptions, registration: &Weak<Registration>) {
     // The address differs from process to process, so applications do not all come back at the same moments.
     let seed = std::ptr::from_ref(options) as u64 ^ u64::from(std::process::id());
     for attempt in 1.. {
-        let registered = Session::register(options).and_then(|session| Ok(Life::new(session)?));
+        let registered = Session::register(options).and_then(|session| Ok(live(session)?));
         let Some(registration) = registration.upgrade() else { return };
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         match registered {

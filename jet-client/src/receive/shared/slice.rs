@@ -1,6 +1,6 @@
 //! Slices that belong to whoever holds them.
 
-use super::life::Life;
+use super::Life;
 use crate::receive::slice::Run;
 use std::fmt;
 use std::ops::Deref;
@@ -69,8 +69,8 @@ impl Drop for OwnedSlice {
             return;
         }
         let state = self.life.lock();
-        state.session.release_slices(self.run.slot, self.run.first, self.run.count);
-        state.show_if_nobody_looks();
+        state.end.release_slices(self.run.slot, self.run.first, self.run.count);
+        state.end.show_if_nobody_looks();
     }
 }
 

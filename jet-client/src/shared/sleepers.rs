@@ -1,46 +1,41 @@
-//! Threads and tasks that share a session and sleep until something arrives.
+//! Threads and tasks that share an end and sleep until something comes.
 //!
-//! They share the session's sleeping word, its doorbell and its ring. Whoever reads a delivery wakes the one
-//! that waits for it. Waking may run foreign code, and the session is locked meanwhile. So those who are to
-//! be woken are only noted here, and woken when the lock was given back.
+//! Whoever finds what another one waits for wakes it. Waking may run foreign code, and the end is locked
+//! meanwhile. So those who are to be woken are only noted here, and woken when the lock was given back.
 
 use std::cell::{Cell, RefCell};
 use std::task::Waker;
 
-/// What a sleeper waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wants {
-    /// The next message.
-    Message,
-    /// The next slice of the message at that place of the table.
-    Slice { message: u32 },
-}
-
 /// One that sleeps.
-struct Sleeper {
+struct Sleeper<W> {
     number: u64,
-    wants: Wants,
+    wants: W,
     waker: Waker,
     is_thread: bool,
 }
 
 /// All who sleep now.
-#[derive(Default)]
-pub(super) struct Sleepers {
-    asleep: RefCell<Vec<Sleeper>>,
+pub(crate) struct Sleepers<W> {
+    asleep: RefCell<Vec<Sleeper<W>>>,
     any: Cell<bool>,
     /// Those who are to be woken.
     due: RefCell<Vec<Waker>>,
 }
 
-impl Sleepers {
+impl<W> Default for Sleepers<W> {
+    fn default() -> Self {
+        Self { asleep: RefCell::default(), any: Cell::new(false), due: RefCell::default() }
+    }
+}
+
+impl<W: PartialEq> Sleepers<W> {
     #[inline]
-    pub(super) fn any(&self) -> bool {
+    pub(crate) fn any(&self) -> bool {
         self.any.get()
     }
 
     /// Notes that the one with this number sleeps. It must not sleep already.
-    pub(super) fn put(&self, number: u64, wants: Wants, waker: Waker, is_thread: bool) {
+    pub(super) fn put(&self, number: u64, wants: W, waker: Waker, is_thread: bool) {
         self.asleep.borrow_mut().push(Sleeper { number, wants, waker, is_thread });
         self.any.set(true);
     }
@@ -53,7 +48,7 @@ impl Sleepers {
 
     /// Wakes one that waits for this; of several the one that fell asleep last, whose caches are warm.
     #[inline]
-    pub(super) fn wake_one(&self, wants: Wants) {
+    pub(crate) fn wake_one(&self, wants: W) {
         if self.any() {
             self.wake_where(|sleeper| sleeper.wants == wants);
         }
@@ -66,11 +61,12 @@ impl Sleepers {
 
     /// Wakes all.
     #[cold]
-    pub(super) fn wake_all(&self) {
+    pub(crate) fn wake_all(&self) {
         while self.wake_where(|_| true).is_some() {}
     }
 
     /// Wakes all tasks.
+    #[cfg(feature = "tokio")]
     pub(super) fn wake_tasks(&self) {
         while self.wake_where(|sleeper| !sleeper.is_thread).is_some() {}
     }
@@ -82,13 +78,13 @@ impl Sleepers {
         self.due.take()
     }
 
-    fn wake_where(&self, is_wanted: impl Fn(&Sleeper) -> bool) -> Option<u64> {
+    fn wake_where(&self, is_wanted: impl Fn(&Sleeper<W>) -> bool) -> Option<u64> {
         let Sleeper { number, waker, .. } = self.take_where(is_wanted)?;
         self.due.borrow_mut().push(waker);
         Some(number)
     }
 
-    fn take_where(&self, is_wanted: impl Fn(&Sleeper) -> bool) -> Option<Sleeper> {
+    fn take_where(&self, is_wanted: impl Fn(&Sleeper<W>) -> bool) -> Option<Sleeper<W>> {
         let mut asleep = self.asleep.borrow_mut();
         let at = asleep.iter().rposition(is_wanted)?;
         let taken = asleep.remove(at);

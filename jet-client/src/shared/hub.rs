@@ -1,0 +1,152 @@
+//! The lock around a shared end, and what belongs to the end's sleep.
+
+use super::End;
+#[cfg(feature = "tokio")]
+use super::watch::Watch;
+use crate::spin::Spin;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::{Errno, read, write};
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Wake, Waker};
+use std::time::Duration;
+
+/// An end that threads and tasks share.
+pub(crate) struct Hub<E: End> {
+    state: Mutex<State<E>>,
+    /// Wakes the thread that waits for the descriptor, where another one found what it waits for.
+    nudge: Arc<Nudge>,
+    /// Number of the next wait.
+    numbers: AtomicU64,
+}
+
+/// An end, and those who use it.
+pub(crate) struct State<E: End> {
+    pub end: E,
+    /// The one thread that waits for the descriptor. The other threads wait to be woken by it.
+    pub(super) leader: Option<u64>,
+    /// The watch for the descriptor, on behalf of all tasks that wait.
+    #[cfg(feature = "tokio")]
+    pub(super) watch: Option<Watch>,
+    pub(super) spin: Spin,
+    /// Copy of the end's descriptor, to be waited for without the lock, and the number of the original.
+    descriptor: Option<(Arc<OwnedFd>, u32)>,
+}
+
+impl<E: End> Hub<E> {
+    pub(crate) fn new(end: E, spin_max: Duration) -> io::Result<Self> {
+        Ok(Self {
+            nudge: Arc::new(Nudge::new()?),
+            numbers: AtomicU64::new(0),
+            state: Mutex::new(State {
+                end,
+                leader: None,
+                #[cfg(feature = "tokio")]
+                watch: None,
+                spin: Spin::new(spin_max),
+                descriptor: None,
+            }),
+        })
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> Locked<'_, E> {
+        // What a panic under the lock may have left half done, an end that is not shared would have kept as
+        // well.
+        Locked(Some(self.state.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Returns a number that tells this wait from others.
+    pub(super) fn next_number(&self) -> u64 {
+        // Relaxed is enough: only uniqueness matters.
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Returns a waker for the thread that waits for the descriptor.
+    pub(super) fn leaders_waker(&self) -> Waker {
+        Waker::from(Arc::clone(&self.nudge))
+    }
+
+    /// Sleeps as the leader: until the descriptor is readable, somebody nudges, or `left` is over.
+    pub(super) fn sleep(&self, descriptor: &OwnedFd, left: Option<Duration>) -> io::Result<()> {
+        // A span that the system cannot express counts as no limit.
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        let of = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        match poll(&mut [of(descriptor.as_fd()), of(self.nudge.0.as_fd())], left.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.nudge.clear();
+        Ok(())
+    }
+}
+
+impl<E: End> State<E> {
+    /// Returns the copy of the end's descriptor, and the number of the original.
+    pub(super) fn descriptor(&mut self) -> io::Result<(Arc<OwnedFd>, u32)> {
+        let (original, number) = self.end.descriptor();
+        if let Some((copy, known)) = &self.descriptor
+            && *known == number
+        {
+            return Ok((Arc::clone(copy), number));
+        }
+        let copy = Arc::new(original.try_clone_to_owned()?);
+        self.descriptor = Some((Arc::clone(&copy), number));
+        Ok((copy, number))
+    }
+}
+
+/// The state of a hub, locked. Those who are to be woken are woken after the lock was given back.
+pub(crate) struct Locked<'h, E: End>(Option<MutexGuard<'h, State<E>>>);
+
+impl<E: End> Deref for Locked<'_, E> {
+    type Target = State<E>;
+
+    #[inline]
+    fn deref(&self) -> &State<E> {
+        self.0.as_ref().expect("locked until it is dropped")
+    }
+}
+
+impl<E: End> DerefMut for Locked<'_, E> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut State<E> {
+        self.0.as_mut().expect("locked until it is dropped")
+    }
+}
+
+impl<E: End> Drop for Locked<'_, E> {
+    #[inline]
+    fn drop(&mut self) {
+        let Some(state) = self.0.take() else { return };
+        let due = state.end.sleepers().take_due();
+        drop(state);
+        for waker in due {
+            waker.wake();
+        }
+    }
+}
+
+/// An event that a thread can wait for beside other descriptors.
+struct Nudge(OwnedFd);
+
+impl Nudge {
+    fn new() -> io::Result<Self> {
+        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    fn clear(&self) {
+        // It fails where nobody nudged.
+        let _ = read(&self.0, &mut [0; 8]);
+    }
+}
+
+impl Wake for Nudge {
+    fn wake(self: Arc<Self>) {
+        // It fails only where 2^64 - 2 nudges wait already.
+        let _ = write(&self.0, &1u64.to_ne_bytes());
+    }
+}

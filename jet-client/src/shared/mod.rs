@@ -1,0 +1,68 @@
+//! Ends that threads and tasks share: a session, a sender.
+//!
+//! A [`Hub`](hub::Hub) has the end behind a lock, which is held for single steps only: to take something, to
+//! give something back, to fall asleep. Nobody sleeps or spins while holding it.
+//!
+//! One thread, the leader, waits for the end's descriptor. It wakes whoever waits for what it finds, and
+//! hands the lead on when it leaves. Tasks do not lead, because a task may be left unpolled for long. The
+//! runtime watches the descriptor for them ([`watch`]).
+
+pub(crate) mod hub;
+pub(crate) mod sleepers;
+pub(crate) mod wait;
+#[cfg(feature = "tokio")]
+mod watch;
+
+use sleepers::Sleepers;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+/// An end that is shared.
+pub(crate) trait End: Send + 'static {
+    /// What one waits for.
+    type Wants: Copy + PartialEq + Send;
+    /// What a wait remembers of the time when it began.
+    type Memory: Send;
+    /// Why no wait is possible any more.
+    type Error;
+
+    /// Returns those who sleep.
+    fn sleepers(&self) -> &Sleepers<Self::Wants>;
+
+    /// Returns the descriptor that is readable when there is something, and how often it became another one.
+    fn descriptor(&mut self) -> (BorrowedFd<'_>, u32);
+
+    /// Begins a wait.
+    fn begin_wait(&mut self) -> Self::Memory;
+
+    /// Prepares to sleep: from here on whatever comes makes the descriptor readable.
+    ///
+    /// # Errors
+    /// The wait would be in vain.
+    fn prepare_sleep(&mut self, memory: &Self::Memory) -> Result<Prepared, Self::Error>;
+
+    /// Handles what the descriptor has and what the time asks for, and wakes those who wait for what came.
+    ///
+    /// # Errors
+    /// The end is over. All who sleep were woken.
+    fn settle(&mut self) -> Result<(), Self::Error>;
+
+    /// Notes that somebody falls asleep.
+    fn note_sleep(&mut self);
+
+    /// Wakes another one, in the place of one that was woken, waited for `wants`, and left.
+    fn hand_on(&self, wants: Self::Wants);
+
+    /// Returns the error for what the system refused.
+    fn refused(error: io::Error) -> Self::Error;
+}
+
+/// Whether one may sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Prepared {
+    /// Something came: look again.
+    LookAgain,
+    /// Sleep, at most for so long (`None`: without limit).
+    Sleep(Option<Duration>),
+}
