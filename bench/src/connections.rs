@@ -61,7 +61,7 @@ impl Connections {
                 .in_flight_max(8)
                 .region_bytes(DEPTH * LARGE_BYTES)
                 .retry(busy_only());
-            let mut sender = Sender::connect(options)?;
+            let mut sender = Sender::connect(&options)?;
             if n < ACTIVE {
                 let buffers = written_buffers(&mut sender, LARGE_BYTES, DEPTH)?;
                 active.push((sender, buffers));

@@ -172,7 +172,7 @@ impl SendLoop {
     /// # Errors
     /// [`StartError`].
     pub fn connect(options: SenderOptions, large_bytes: usize, large_max: usize) -> Result<Self, StartError> {
-        let mut sender = Sender::connect(options.retry(busy_only()))?;
+        let mut sender = Sender::connect(&options.retry(busy_only()))?;
         let buffers = written_buffers(&mut sender, large_bytes, large_max)?;
         Ok(Self { sender, buffers, small: vec![7; SMALL_PLACES * SLAB_BYTES], small_place: 0, in_flight: 0 })
     }

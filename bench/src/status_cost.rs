@@ -148,7 +148,7 @@ fn idle_session(rig: &Rig, number: usize) -> Result<ControlConnection, Box<dyn E
 
 fn idle_sender(rig: &Rig) -> Result<Sender, Box<dyn Error>> {
     let options = SenderOptions::new(rig.address()?, APP).in_flight_max(8).region_bytes(1 << 16);
-    Ok(Sender::connect(options)?)
+    Ok(Sender::connect(&options)?)
 }
 
 /// Runs `work` while `askers` connections ask for the status. Returns how many answers a second they get

@@ -102,7 +102,7 @@ fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         return receiver.join().expect("no panic");
     }
 
-    let mut sender = Sender::connect(SenderOptions::new(arguments.to, arguments.app))?;
+    let mut sender = Sender::connect(&SenderOptions::new(arguments.to, arguments.app))?;
     let extents = [Extent { first_block: 128.into(), blocks: 8.into() }];
     let request = WriteRequest {
         volume: 7,

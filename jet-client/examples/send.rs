@@ -24,7 +24,7 @@ struct Arguments {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments = Arguments::parse();
-    let mut sender = Sender::connect(SenderOptions::new(arguments.to, arguments.app))?;
+    let mut sender = Sender::connect(&SenderOptions::new(arguments.to, arguments.app))?;
     let mut failed = 0;
     let mut report = |completion: &Completion| {
         let Completion { ticket, status, latency, .. } = completion;

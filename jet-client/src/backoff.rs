@@ -8,7 +8,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Backoff {
-    /// Wait before the second attempt. The first attempt is made at once.
+    /// Wait before the second attempt, at least a tenth of a millisecond. The first attempt is made at once.
     pub first: Duration,
     /// Longest wait between attempts.
     pub max: Duration,
@@ -35,6 +35,9 @@ impl Backoff {
     }
 }
 
+/// Shortest wait between attempts before its random part, in nanoseconds.
+const LEAST_NS: u64 = 100_000;
+
 /// A [`Backoff`] in nanoseconds, as the protocol computes with it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waits {
@@ -44,7 +47,9 @@ pub(crate) struct Waits {
 
 impl From<Backoff> for Waits {
     fn from(backoff: Backoff) -> Self {
-        Self { first_ns: nanoseconds(backoff.first), max_ns: nanoseconds(backoff.max) }
+        // Attempts without a pause would take a processor, and the other end's, for as long as they last.
+        let of = |span| nanoseconds(span).max(LEAST_NS);
+        Self { first_ns: of(backoff.first), max_ns: of(backoff.max) }
     }
 }
 
@@ -72,15 +77,22 @@ mod tests {
 
     #[test]
     fn the_first_attempt_is_made_at_once_and_waits_double_up_to_the_limit() {
-        let ns = Duration::from_nanos;
-        let backoff = Backoff::new(ns(1000), ns(16_000));
+        let us = Duration::from_micros;
+        let backoff = Backoff::new(us(1000), us(16_000));
         assert_eq!(backoff.wait(0, 7), Duration::ZERO);
         for (attempt, full) in [(1, 1000), (2, 2000), (3, 4000), (5, 16_000), (6, 16_000), (200, 16_000)] {
             let wait = backoff.wait(attempt, 7);
-            assert!((ns(full / 2)..=ns(full)).contains(&wait), "attempt {attempt}: {wait:?}");
+            assert!((us(full / 2)..=us(full)).contains(&wait), "attempt {attempt}: {wait:?}");
             assert_eq!(wait, backoff.wait(attempt, 7));
         }
         assert_ne!(backoff.wait(6, 1), backoff.wait(6, 2));
+    }
+
+    #[test]
+    fn no_attempts_follow_each_other_without_a_pause() {
+        let least = Duration::from_nanos(LEAST_NS);
+        let wait = Backoff::new(Duration::ZERO, Duration::ZERO).wait(1, 7);
+        assert!((least / 2..=least).contains(&wait), "{wait:?}");
     }
 
     #[test]

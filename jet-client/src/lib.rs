@@ -8,16 +8,16 @@
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     let session = Session::register(&RegisterOptions::new("store"))?;
-//!     while let Some(mut message) = session.receive(None)? {
+//!     loop {
+//!         let mut message = session.receive()?;
 //!         let mut sum = 0u64;
-//!         while let Some(slice) = message.next(None)? {
+//!         while let Some(slice) = message.next()? {
 //!             // `slice` is `&[u8]` in the daemon's pool; dropping it gives its slabs back.
 //!             sum += slice.iter().map(|&byte| u64::from(byte)).sum::<u64>();
 //!         }
 //!         println!("{} bytes, sum {sum}", message.bytes());
 //!         // Dropped after all its slices were taken: the sender hears `Consumed`.
 //!     }
-//!     Ok(())
 //! }
 //! ```
 //!
@@ -28,8 +28,8 @@
 //! use jet_client::send::{AckStatus, Envelope, Sender, SenderOptions};
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     let address: Address = "tcp:storage-1:7471".parse()?;
-//!     let mut sender = Sender::connect(SenderOptions::new(address, "store").in_flight_max(64))?;
+//!     let address: Address = "tcp:storage-1:7450".parse()?;
+//!     let mut sender = Sender::connect(&SenderOptions::new(address, "store").in_flight_max(64))?;
 //!     // Up to 4 KiB is copied and sent at once ...
 //!     sender.send_small(Envelope::new(1).user_header(b"a user header"), b"a small message")?;
 //!     // ... more lies in registered memory, and the receiver READs it when it has room in its cache.
@@ -46,14 +46,17 @@
 //! }
 //! ```
 //!
-//! * [`receive`]: sessions, messages, slices.
+//! * [`receive`]: sessions, sessions that threads and tasks share, messages, slices.
 //! * [`send`]: senders, buffers, and the protocol between a sender and a receiver as a state machine without
 //!   I/O.
 //! * [`Address`]: where a daemon listens; [`Backoff`]: the waits between attempts of both ends.
 //!
-//! With the feature `tokio` (default) waits have an async form.
+//! With the feature `tokio` (default) waits on a [`receive::SharedSession`], on its messages, and on a
+//! [`send::Sender`] have an async form. With the feature `bytes` (default) owned slices become
+//! `bytes::Bytes`.
 //!
-//! What this crate does *not* do: it spawns no runtime, and does not interpret messages.
+//! What this crate does *not* do: it spawns no runtime, and does not interpret messages. It has threads of its
+//! own only for senders over `tcp:`, and while a shared session comes back to a new daemon.
 
 // A library does not print: it returns errors.
 #![deny(clippy::print_stderr, clippy::print_stdout)]

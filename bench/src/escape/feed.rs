@@ -78,7 +78,7 @@ impl Feed {
             .in_flight_max(u32::try_from((depth.large + depth.small).max(1))?)
             .region_bytes(depth.large.max(1) * LARGE_BYTES)
             .retry(busy_only());
-        let mut sender = Sender::connect(options)?;
+        let mut sender = Sender::connect(&options)?;
         let free = written_buffers(&mut sender, LARGE_BYTES, depth.large)?;
         Ok(Self {
             sender,

@@ -240,7 +240,7 @@ impl Sending {
             .region_bytes(bytes * depth)
             .connect_timeout(LIMIT)
             .retry(busy_only());
-        let mut sender = Sender::connect(options)?;
+        let mut sender = Sender::connect(&options)?;
         let free = written_buffers(&mut sender, bytes, depth)?;
         Ok(Self { sender, outstanding: Outstanding { bytes, depth, class }, free, ends: Ends::default() })
     }

@@ -65,7 +65,7 @@ impl GoodSender {
             .region_bytes((buffers * bytes).max(SLAB_BYTES))
             .connect_timeout(LIMIT)
             .retry(busy_only());
-        let mut sender = Sender::connect(options)?;
+        let mut sender = Sender::connect(&options)?;
         let free = written_buffers(&mut sender, bytes, buffers)?;
         let small = Box::new([0; SLAB_BYTES]);
         Ok(Self { sender, messages, free, small, in_flight: 0, ends: Ends::default() })

@@ -257,7 +257,7 @@ pub unsafe extern "C" fn jet_sender_connect(
         // SAFETY: as above.
         let options = unsafe { sized(options, jet_sender_options::defaults()) }?;
         // SAFETY: as above.
-        let sender = Sender::connect(unsafe { options.parsed() }?)?;
+        let sender = Sender::connect(&unsafe { options.parsed() }?)?;
         let in_flight_max = options.in_flight_max as usize;
         let buffers = Keys::with_capacity(in_flight_max);
         // A map that is at most half full is tidied in place, and allocates nothing more.

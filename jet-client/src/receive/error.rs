@@ -135,8 +135,9 @@ pub struct HoldsAll {
     pub held_bytes: u64,
 }
 
-/// Reason why no message was received. Every variant but [`Self::NotYet`] and [`Self::HoldsAll`] is final for
-/// the session: register again.
+/// Reason why no message was received. [`Self::is_final`] says whether the session is over. A program whose
+/// [`Session`](super::Session) is over registers again; a [`SharedSession`](super::SharedSession) has tried
+/// to do so by itself.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceiveError {
@@ -148,7 +149,7 @@ pub enum ReceiveError {
     HoldsAll(HoldsAll),
     /// The daemon hung up: it stopped, or was killed. Slices that are held stay readable. Messages that were
     /// not finished are sent again, as redelivered, by way of the next daemon.
-    #[error("the daemon is gone; register again when it runs")]
+    #[error("the daemon is gone")]
     DaemonGone,
     /// The daemon ended the session, with a reason.
     #[error("the daemon ended the session: {message}")]
@@ -189,7 +190,8 @@ pub enum SliceError {
     /// The application holds all that it may: give something back, then ask again.
     #[error(transparent)]
     HoldsAll(HoldsAll),
-    /// The session ended, so no slice arrives any more.
+    /// The daemon that the message came by is gone, or ended the session, so no slice arrives any more: drop
+    /// the message. A shared session comes back by itself, and the message comes again.
     #[error(transparent)]
     Receive(ReceiveError),
 }
@@ -214,6 +216,11 @@ impl RegisterError {
 }
 
 impl ReceiveError {
+    /// Whether the session is over, so that it is of no use to wait again.
+    pub fn is_final(&self) -> bool {
+        !matches!(self, Self::NotYet | Self::HoldsAll(_) | Self::NotBack(_))
+    }
+
     /// Whether the daemon is gone or about to go, so that registering with the next one helps.
     pub(super) fn is_of_the_daemon(&self) -> bool {
         matches!(self, Self::DaemonGone | Self::Ended { code: ErrorCode::Draining, .. })

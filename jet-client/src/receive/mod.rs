@@ -17,8 +17,14 @@
 //! A [`Session`] is for one thread, and lends messages and slices. A [`SharedSession`] is for any number of
 //! threads and tasks, and gives them away.
 //!
-//! After [`Session::register`] nothing here allocates, locks, or makes a system call, except to sleep and to
-//! wake a daemon that sleeps. A shared session takes a lock for each step.
+//! **Giving back.** What was given back is shown to the daemon together: after 16 entries or 64 slabs, at the
+//! next wait, at the next poll that finds nothing, or by `flush`. Only then may the slabs be used again, and
+//! does a sender hear of its message's end. A shared session shows the end of a message at once. Where the
+//! ring for it is full, giving back waits until the daemon has read some of it, or is gone.
+//!
+//! After [`Session::register`] nothing here allocates, locks, or makes a system call for a message or a slice.
+//! Exceptions: to sleep, and to wake a daemon that sleeps; polls in vain, of which each 4096th checks whether
+//! the daemon lives; `read_to_end`. A shared session takes a lock for each step, and allocates to sleep.
 
 mod error;
 mod message;
@@ -34,7 +40,9 @@ mod whole;
 
 pub use error::{Fault, HoldsAll, ReceiveError, RegisterError, SliceError};
 pub use jet_control::{CONTROL_SOCKET, ControlError, ErrorCode};
-pub use jet_wire::segment::HeldLimit;
+pub use jet_fabric::memory::MapError;
+pub use jet_wire::ring::RingError;
+pub use jet_wire::segment::{HeldLimit, SegmentError};
 pub use message::{DetachedMessage, Message, Verdict};
 #[doc(hidden)]
 pub use session::SessionParts;
@@ -42,7 +50,7 @@ pub use session::{RegisterOptions, Session, SessionStats};
 #[cfg(feature = "tokio")]
 pub use shared::{Messages, OwnedSlices};
 pub use shared::{OwnedMessage, OwnedSlice, SharedSession};
-pub use slice::{DetachedSlice, Slice, Slices};
+pub use slice::{DetachedSlice, Slabs, Slice};
 pub use whole::CopyError;
 
 /// Code that a sender gets when the application dropped the sender's message before it had all of it, or

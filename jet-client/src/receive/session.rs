@@ -39,7 +39,8 @@ pub struct RegisterOptions {
     pub control_socket: PathBuf,
     /// Name that senders address: 1 to 32 characters out of `A-Z a-z 0-9 . _ - / :`.
     pub app: String,
-    /// Admission class of the application's messages, 0 the most urgent; default 0.
+    /// Admission class of the application's messages, 0 the most urgent; default 0. A daemon has 4 unless its
+    /// `admission.classes` says otherwise, and refuses the registration for a class beyond.
     pub class: u8,
     /// Whether messages take escape memory instead of waiting for room in the pool; default no.
     pub memory_instead_of_waiting: bool,
@@ -179,6 +180,7 @@ pub struct Session {
     /// Escape memory, where runs lie that escaped from the pool; none where the daemon has none.
     escape: Option<Slabs>,
     polls_in_vain: Cell<u32>,
+    bell_is_closed: Cell<bool>,
     health: Cell<Health>,
     farewell: RefCell<Option<(ErrorCode, String)>>,
     control: RefCell<ControlConnection>,
@@ -233,7 +235,7 @@ impl Slabs {
 }
 
 impl Session {
-    /// Registers an application with the daemon of this host.
+    /// Registers an application with the daemon of this host. Blocks until the daemon answers.
     ///
     /// # Errors
     /// [`RegisterError`]: the daemon cannot be reached, or refuses (the name is taken, too many sessions,
@@ -333,6 +335,7 @@ impl Session {
             pool,
             escape,
             polls_in_vain: Cell::new(0),
+            bell_is_closed: Cell::new(false),
             health: Cell::new(Health::Well),
             farewell: RefCell::new(None),
             control: RefCell::new(control),
@@ -443,6 +446,9 @@ impl Session {
                 break;
             }
         }
+        // What came for messages that were ended early was given back at once.
+        self.show_releases();
+        self.end.borrow_mut().deliveries.advance();
         // The bell may have rung when the sleeping word had been taken back already.
         self.asleep.set(true);
         self.clear_sleep();
@@ -454,11 +460,11 @@ impl Session {
     pub(super) fn clear_sleep(&self) {
         if self.asleep.replace(false) {
             self.end.borrow_mut().deliveries.awake();
-            if self.doorbell.clear() == Rung::Closed {
+            if self.doorbell.clear() == Rung::Closed && !self.bell_is_closed.replace(true) {
+                // The daemon closes the bell before it says why on the control connection, or hangs up there.
+                // A closed bell would be readable for ever.
+                let _ = epoll::delete(&self.wait, self.doorbell.as_fd());
                 self.check_daemon();
-                if self.is_well() {
-                    self.set_health(Health::Gone);
-                }
             }
             self.sleep_on_for_others();
         }
@@ -505,8 +511,11 @@ impl Session {
 
     /// Sets the session's health, and wakes all who sleep. The cause may have been read from the descriptors
     /// already, so the descriptors would wake nobody else.
+    ///
+    /// Hangs up as well: as long as slices of the session are held, its name would stay taken otherwise.
     fn set_health(&self, health: Health) {
         self.health.set(health);
+        let _ = rustix::net::shutdown(self.control.borrow().as_fd(), rustix::net::Shutdown::Both);
         self.sleepers.wake_all();
     }
 

@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 ///
 /// While the slice lives, nobody writes the bytes and the daemon does not move them. Dropping the slice gives
 /// its slabs back. A slice of several slabs can be given back in parts, see [`Self::split_at_slab`] and
-/// [`Self::slices`].
+/// [`Self::into_slabs`].
 pub struct Slice<'s> {
     session: &'s Session,
     run: Run,
@@ -127,8 +127,8 @@ impl<'s> Slice<'s> {
     }
 
     /// Returns the slice slab by slab: each piece of at most 4 KiB is given back when it is dropped.
-    pub fn slices(self) -> Slices<'s> {
-        Slices { rest: Some(self) }
+    pub fn into_slabs(self) -> Slabs<'s> {
+        Slabs { rest: Some(self) }
     }
 
     /// Gives up the slice's borrow of the session; see [`DetachedSlice`].
@@ -170,11 +170,11 @@ impl fmt::Debug for Slice<'_> {
 
 /// Iterator over a slice, slab by slab.
 #[derive(Debug)]
-pub struct Slices<'s> {
+pub struct Slabs<'s> {
     rest: Option<Slice<'s>>,
 }
 
-impl<'s> Iterator for Slices<'s> {
+impl<'s> Iterator for Slabs<'s> {
     type Item = Slice<'s>;
 
     fn next(&mut self) -> Option<Slice<'s>> {

@@ -220,6 +220,18 @@ impl DerefMut for SendBuffer {
     }
 }
 
+impl AsRef<[u8]> for SendBuffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl AsMut<[u8]> for SendBuffer {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
 impl Drop for SendBuffer {
     fn drop(&mut self) {
         if let Some(class) = self.pool.lock().get_mut(self.class) {

@@ -66,6 +66,8 @@ pub trait NicSource: Send {
 pub struct Ended {
     /// Ticket of the message.
     pub ticket: Ticket,
+    /// Tag of the message.
+    pub tag: u64,
     /// Status that the message ended with.
     pub status: AckStatus,
     /// The message's buffer, to be used again. `None` for a message that was copied.
@@ -227,6 +229,7 @@ impl Driver {
         let pending = &mut self.pending[end.index as usize];
         Some(Ended {
             ticket: Ticket(end.sequence),
+            tag: pending.tag,
             status: end.status,
             buffer: pending.buffer.take(),
             submitted_ns: pending.submitted_ns,

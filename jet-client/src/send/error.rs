@@ -173,6 +173,13 @@ pub struct NotSent {
     pub buffer: SendBuffer,
 }
 
+/// The buffer goes back to its sender.
+impl From<NotSent> for SendError {
+    fn from(not_sent: NotSent) -> Self {
+        not_sent.error
+    }
+}
+
 impl NotSent {
     /// Whether the message can be accepted after more completions were polled.
     pub fn is_would_block(&self) -> bool {

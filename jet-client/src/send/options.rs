@@ -230,7 +230,7 @@ impl RetryPolicy {
     /// Policy that retries nothing: every end is final.
     pub const NEVER: Self = Self {
         retry_for: Duration::ZERO,
-        backoff: Backoff::new(Duration::ZERO, Duration::ZERO),
+        backoff: Backoff::DEFAULT,
         on_busy: false,
         on_no_app: false,
         on_app_gone: false,

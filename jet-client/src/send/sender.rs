@@ -33,6 +33,8 @@ use std::time::{Duration, Instant};
 pub struct Completion {
     /// Ticket of the message.
     pub ticket: Ticket,
+    /// Tag of the message.
+    pub tag: u64,
     /// Status that the message ended with.
     pub status: AckStatus,
     /// The message's buffer, as long as it was sent, to be used again. `None` for a message that was copied.
@@ -60,6 +62,9 @@ pub struct SenderStats {
 
 /// A connection to one application behind one daemon. One thread uses it at a time.
 ///
+/// Dropping it ends the connection: of messages without an end nobody hears any more, and some may not even
+/// have been sent. [`Self::drain`] and [`Self::close`] wait for their ends.
+///
 /// Accepted messages are sent at the latest by the next [`Self::poll`], [`Self::wait`] or [`Self::flush`].
 /// Over `shm:` the caller's thread is the NIC: poll or wait while messages are in flight. Over `tcp:` a NIC
 /// thread serves the receiver's READs meanwhile.
@@ -72,12 +77,13 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Connects to the receiver.
+    /// Connects to the receiver. Blocks until the receiver answers, at most for
+    /// [`SenderOptions::connect_timeout`].
     ///
     /// # Errors
     /// [`SendConnectError`], for this first connection only: a connection that is lost later is made again.
-    pub fn connect(options: SenderOptions) -> Result<Self, SendConnectError> {
-        let nic = ByAddress::new(&options).open()?;
+    pub fn connect(options: &SenderOptions) -> Result<Self, SendConnectError> {
+        let nic = ByAddress::new(options).open()?;
         Self::connect_with(options, nic)
     }
 
@@ -85,12 +91,12 @@ impl Sender {
     ///
     /// # Errors
     /// As [`Self::connect`].
-    pub fn connect_with(options: SenderOptions, nic: Box<dyn Nic>) -> Result<Self, SendConnectError> {
+    pub fn connect_with(options: &SenderOptions, nic: Box<dyn Nic>) -> Result<Self, SendConnectError> {
         // `RandomState` has random keys, so this is a random number. It need not be secure.
         let id = RandomState::new().build_hasher().finish();
-        let nics = Box::new(ByAddress::new(&options));
+        let nics = Box::new(ByAddress::new(options));
         let mut sender = Self {
-            driver: Driver::new(&options, id, nic, nics)?,
+            driver: Driver::new(options, id, nic, nics)?,
             clock: Clock::new(),
             spin: Spin::new(options.spin_max),
             #[cfg(feature = "tokio")]
@@ -115,7 +121,7 @@ impl Sender {
             }
             let left = left_until(deadline);
             if left == Some(Duration::ZERO) {
-                let timed_out = SendConnectError::TimedOut { address: options.address, timeout };
+                let timed_out = SendConnectError::TimedOut { address: options.address.clone(), timeout };
                 return Err(busy.unwrap_or(timed_out));
             }
             sender.sleep(left)?;
@@ -142,7 +148,9 @@ impl Sender {
         self.driver.buffer(bytes)
     }
 
-    /// Returns `count` registered buffers of `bytes` bytes each. Where `bytes` is a power of two of 4096 or
+    /// Returns `count` registered buffers of `bytes` bytes each, out of memory that is registered for them:
+    /// call it once, for buffers that are used again and again. Registered memory stays until the sender is
+    /// dropped. Where `bytes` is a power of two of 4096 or
     /// more, each buffer begins where the one before ends: together they are one range of memory.
     ///
     /// # Errors
@@ -151,7 +159,8 @@ impl Sender {
         self.driver.buffers(bytes, count)
     }
 
-    /// Sends a small message: at most 4096 bytes of payload, which are copied, and at most 96 bytes of user
+    /// Sends a small message, in order with the small messages before it, unless one of them is sent again
+    /// ([`SenderOptions::retry`]): at most 4096 bytes of payload, which are copied, and at most 96 bytes of user
     /// header. The envelope is a tag, or an [`Envelope`].
     ///
     /// # Errors
@@ -243,10 +252,14 @@ impl Sender {
     }
 
     /// Waits for the next message's end. Returns `None` where nothing is in flight. Cancelling the future
-    /// loses nothing. The runtime needs its I/O driver (`enable_io`), and no timers.
+    /// loses nothing. The runtime needs its I/O driver (`enable_io`), and no timers. Before it sleeps the
+    /// future spins, at most for [`SenderOptions::spin_max`].
     ///
     /// # Errors
     /// [`WaitError::System`]: the system refuses to wait.
+    ///
+    /// # Panics
+    /// Where it has to wait and there is no tokio runtime, or one without I/O.
     #[cfg(feature = "tokio")]
     pub async fn wait_async(&mut self) -> Result<Option<Completion>, WaitError> {
         use tokio::io::{Interest, unix::AsyncFd};
@@ -380,9 +393,9 @@ impl Sender {
 
     #[inline]
     fn take_end(&mut self) -> Option<Completion> {
-        let Ended { ticket, status, buffer, submitted_ns } = self.driver.poll_end()?;
+        let Ended { ticket, tag, status, buffer, submitted_ns } = self.driver.poll_end()?;
         let latency = Duration::from_nanos(self.clock.now_ns().saturating_sub(submitted_ns));
-        Some(Completion { ticket, status, buffer, latency })
+        Some(Completion { ticket, tag, status, buffer, latency })
     }
 
     /// Returns the time until the driver must be called again.

@@ -6,10 +6,17 @@ use super::envelope::Envelope;
 use super::error::{BufferError, NotSent, SendError};
 use jet_wire::SLAB_BYTES;
 use jet_wire::message::{REQUEST_INLINE_USER_HEADER_MAX, SMALL_USER_HEADER_MAX, USER_HEADER_MAX};
+use std::fmt;
 
 /// Names a message of a sender: the message's sequence number, counting from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
+
+impl fmt::Display for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// A message that is kept until its end, because it may have to be sent again.
 #[derive(Debug)]

@@ -28,9 +28,9 @@ pub(crate) struct State<E: End> {
     pub end: E,
     /// The one thread that waits for the descriptor. The other threads wait to be woken by it.
     pub(super) leader: Option<u64>,
-    /// The watch for the descriptor, on behalf of all tasks that wait.
+    /// The watches for the descriptor, on behalf of all tasks that wait.
     #[cfg(feature = "tokio")]
-    pub(super) watch: Option<Watch>,
+    pub(super) watches: Vec<Watch>,
     pub(super) spin: Spin,
     /// Copy of the end's descriptor, to be waited for without the lock, and the number of the original.
     descriptor: Option<(Arc<OwnedFd>, u32)>,
@@ -45,7 +45,7 @@ impl<E: End> Hub<E> {
                 end,
                 leader: None,
                 #[cfg(feature = "tokio")]
-                watch: None,
+                watches: Vec::new(),
                 spin: Spin::new(spin_max),
                 descriptor: None,
             }),
@@ -85,6 +85,12 @@ impl<E: End> Hub<E> {
 }
 
 impl<E: End> State<E> {
+    /// Returns the number of runtimes that watch.
+    #[cfg(all(test, feature = "tokio"))]
+    pub(super) fn watches(&self) -> usize {
+        self.watches.len()
+    }
+
     /// Returns the copy of the end's descriptor, and the number of the original.
     pub(super) fn descriptor(&mut self) -> io::Result<(Arc<OwnedFd>, u32)> {
         let (original, number) = self.end.descriptor();
@@ -123,7 +129,9 @@ impl<E: End> Drop for Locked<'_, E> {
     fn drop(&mut self) {
         let Some(state) = self.0.take() else { return };
         let due = state.end.sleepers().take_due();
+        let done = state.end.sleepers().take_done();
         drop(state);
+        drop(done);
         for waker in due {
             waker.wake();
         }

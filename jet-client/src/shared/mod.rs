@@ -1,7 +1,8 @@
 //! Ends that threads and tasks share: a session, a sender.
 //!
 //! A [`Hub`](hub::Hub) has the end behind a lock, which is held for single steps only: to take something, to
-//! give something back, to fall asleep. Nobody sleeps or spins while holding it.
+//! give something back, to fall asleep. Nobody sleeps or spins while holding it, except to give something back
+//! where the ring for that is full.
 //!
 //! One thread, the leader, waits for the end's descriptor. It wakes whoever waits for what it finds, and
 //! hands the lead on when it leaves. Tasks do not lead, because a task may be left unpolled for long. The
@@ -9,6 +10,8 @@
 
 pub(crate) mod hub;
 pub(crate) mod sleepers;
+#[cfg(test)]
+mod tests;
 pub(crate) mod wait;
 #[cfg(feature = "tokio")]
 mod watch;
@@ -36,17 +39,25 @@ pub(crate) trait End: Send + 'static {
     /// Begins a wait.
     fn begin_wait(&mut self) -> Self::Memory;
 
-    /// Prepares to sleep: from here on whatever comes makes the descriptor readable.
+    /// Prepares to sleep: from here on whatever comes makes the descriptor readable. Where that is not so for
+    /// those who sleep already, the caller wakes them.
     ///
     /// # Errors
-    /// The wait would be in vain.
-    fn prepare_sleep(&mut self, memory: &Self::Memory) -> Result<Prepared, Self::Error>;
+    /// The end is over.
+    fn prepare_sleep(&mut self) -> Result<Prepared, Self::Error>;
 
-    /// Handles what the descriptor has and what the time asks for, and wakes those who wait for what came.
+    /// Checks before a sleep whether the wait would be in vain.
+    ///
+    /// # Errors
+    /// It would.
+    fn check_wait(&mut self, memory: &Self::Memory) -> Result<(), Self::Error>;
+
+    /// Handles what the descriptor has and what the time asks for, wakes those who wait for what came, and
+    /// prepares for the others to sleep on. Returns after which time it must be called again, if it must.
     ///
     /// # Errors
     /// The end is over. All who sleep were woken.
-    fn settle(&mut self) -> Result<(), Self::Error>;
+    fn settle(&mut self) -> Result<Option<Duration>, Self::Error>;
 
     /// Notes that somebody falls asleep.
     fn note_sleep(&mut self);

@@ -20,11 +20,18 @@ pub(crate) struct Sleepers<W> {
     any: Cell<bool>,
     /// Those who are to be woken.
     due: RefCell<Vec<Waker>>,
+    /// Wakers that are of no use any more. Dropping them may run foreign code as well.
+    done: RefCell<Vec<Waker>>,
 }
 
 impl<W> Default for Sleepers<W> {
     fn default() -> Self {
-        Self { asleep: RefCell::default(), any: Cell::new(false), due: RefCell::default() }
+        Self {
+            asleep: RefCell::default(),
+            any: Cell::new(false),
+            due: RefCell::default(),
+            done: RefCell::default(),
+        }
     }
 }
 
@@ -43,7 +50,8 @@ impl<W: PartialEq> Sleepers<W> {
     /// Notes that the one with this number does not sleep any more. Returns `false` where it was woken, or
     /// did not sleep.
     pub(super) fn take(&self, number: u64) -> bool {
-        self.take_where(|sleeper| sleeper.number == number).is_some()
+        let taken = self.take_where(|sleeper| sleeper.number == number);
+        taken.map(|sleeper| self.done.borrow_mut().push(sleeper.waker)).is_some()
     }
 
     /// Wakes one that waits for this; of several the one that fell asleep last, whose caches are warm.
@@ -65,17 +73,17 @@ impl<W: PartialEq> Sleepers<W> {
         while self.wake_where(|_| true).is_some() {}
     }
 
-    /// Wakes all tasks.
-    #[cfg(feature = "tokio")]
-    pub(super) fn wake_tasks(&self) {
-        while self.wake_where(|sleeper| !sleeper.is_thread).is_some() {}
-    }
-
     /// Takes those who are to be woken.
     #[inline]
     pub(super) fn take_due(&self) -> Vec<Waker> {
         // A vector without wakers has no memory to give back.
         self.due.take()
+    }
+
+    /// Takes the wakers that are to be dropped.
+    #[inline]
+    pub(super) fn take_done(&self) -> Vec<Waker> {
+        self.done.take()
     }
 
     fn wake_where(&self, is_wanted: impl Fn(&Sleeper<W>) -> bool) -> Option<u64> {

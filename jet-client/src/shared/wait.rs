@@ -1,6 +1,8 @@
 //! Waiting on a shared end, as a thread or as a task.
 
 use super::hub::Hub;
+#[cfg(feature = "tokio")]
+use super::watch;
 use super::{End, Prepared};
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -19,6 +21,9 @@ pub(crate) struct Wait<E: End> {
     memory: E::Memory,
     /// Whether it slept, or is about to.
     slept: bool,
+    /// The runtime that watches for it.
+    #[cfg(feature = "tokio")]
+    watched: Option<tokio::runtime::Id>,
 }
 
 /// What a thread does next.
@@ -67,7 +72,15 @@ pub(crate) fn block<E: End, T>(
 impl<E: End> Wait<E> {
     pub(crate) fn new(hub: &Arc<Hub<E>>, wants: E::Wants) -> Self {
         let memory = hub.lock().end.begin_wait();
-        Self { hub: Arc::clone(hub), number: hub.next_number(), wants, memory, slept: false }
+        Self {
+            hub: Arc::clone(hub),
+            number: hub.next_number(),
+            wants,
+            memory,
+            slept: false,
+            #[cfg(feature = "tokio")]
+            watched: None,
+        }
     }
 
     /// Spins, unless another thread leads: that one finds what comes.
@@ -98,18 +111,22 @@ impl<E: End> Wait<E> {
             if let Some(found) = look(&mut state.end) {
                 return Ok(Step::Found(found));
             }
+            state.end.check_wait(&self.memory)?;
             if state.leader.is_some_and(|leader| leader != self.number) {
                 state.end.sleepers().put(self.number, self.wants, this_threads_waker(), true);
                 state.end.note_sleep();
                 return Ok(Step::Follow);
             }
-            if let Prepared::Sleep(at_most) = state.end.prepare_sleep(&self.memory)? {
-                let (descriptor, _) = state.descriptor().map_err(E::refused)?;
-                state.end.sleepers().put(self.number, self.wants, hub.leaders_waker(), true);
-                state.end.note_sleep();
-                state.leader = Some(self.number);
-                return Ok(Step::Lead(descriptor, at_most));
-            }
+            let Prepared::Sleep(at_most) = state.end.prepare_sleep()? else {
+                // What others had prepared does not hold any more.
+                state.end.sleepers().wake_all();
+                continue;
+            };
+            let (descriptor, _) = state.descriptor().map_err(E::refused)?;
+            state.end.sleepers().put(self.number, self.wants, hub.leaders_waker(), true);
+            state.end.note_sleep();
+            state.leader = Some(self.number);
+            return Ok(Step::Lead(descriptor, at_most));
         }
     }
 
@@ -125,7 +142,7 @@ impl<E: End> Wait<E> {
         {
             return Poll::Ready(Ok(found));
         }
-        let hub = Arc::clone(&self.hub);
+        let (hub, waker) = (Arc::clone(&self.hub), context.waker().clone());
         let mut state = hub.lock();
         state.end.sleepers().take(self.number);
         self.slept = true;
@@ -133,15 +150,21 @@ impl<E: End> Wait<E> {
             if let Some(found) = look(&mut state.end) {
                 return Poll::Ready(Ok(found));
             }
-            if super::watch::ensure(&mut state, &hub, self.number).map_err(E::refused)? {
+            state.end.check_wait(&self.memory)?;
+            if watch::join(&mut state, &hub, &mut self.watched).map_err(E::refused)? {
                 continue;
             }
-            if let Prepared::Sleep(at_most) = state.end.prepare_sleep(&self.memory)? {
-                super::watch::set_timer(&mut state, at_most).map_err(E::refused)?;
-                state.end.sleepers().put(self.number, self.wants, context.waker().clone(), false);
-                state.end.note_sleep();
-                return Poll::Pending;
+            let Prepared::Sleep(at_most) = state.end.prepare_sleep()? else {
+                // What others had prepared does not hold any more.
+                state.end.sleepers().wake_all();
+                continue;
+            };
+            if watch::set_timer(&mut state, self.watched, at_most).map_err(E::refused)? {
+                continue;
             }
+            state.end.sleepers().put(self.number, self.wants, waker, false);
+            state.end.note_sleep();
+            return Poll::Pending;
         }
     }
 }
@@ -157,7 +180,7 @@ impl<E: End> Drop for Wait<E> {
             state.leader = state.end.sleepers().wake_thread();
         }
         #[cfg(feature = "tokio")]
-        super::watch::leave(&mut state, self.number);
+        watch::leave(&mut state, self.watched);
         if was_woken {
             // It may have been woken for what it did not take.
             state.end.hand_on(self.wants);

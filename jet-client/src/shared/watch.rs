@@ -1,22 +1,29 @@
-//! The watch for a shared end's descriptor, on behalf of all tasks that wait.
+//! The watches for a shared end's descriptor, on behalf of all tasks that wait: one by each runtime whose
+//! tasks wait.
 //!
 //! What the runtime calls when the descriptor is readable is not a task, but the end itself. So it depends on
-//! no task whether the others are woken: a task may be left unpolled for long.
+//! no task whether the others are woken: a task may be left unpolled for long. A task that was woken and is
+//! not polled keeps what it was woken for, though, until it is polled or dropped.
 
 use super::End;
 use super::hub::{Hub, State};
 use crate::timer::Timer;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
+use tokio::runtime::{Handle, Id};
+use tokio::task::unconstrained;
 
 pub(crate) struct Watch {
-    /// Number of the wait whose runtime watches. The watch ends with it: its runtime may not run any longer.
-    owner: u64,
+    /// The runtime that watches.
+    runtime: Id,
+    /// Number of waits of its tasks. The watch ends with the last one: a runtime without them may not run.
+    waits: usize,
     /// The end's descriptor, and the number of the original.
     end: AsyncFd<Arc<OwnedFd>>,
     original: u32,
@@ -25,40 +32,77 @@ pub(crate) struct Watch {
     waker: Waker,
 }
 
-/// Makes a watch by the present runtime, if there is none. Returns `true` where it made one: something may
-/// have been found meanwhile.
-pub(super) fn ensure<E: End>(state: &mut State<E>, hub: &Arc<Hub<E>>, owner: u64) -> io::Result<bool> {
-    let (descriptor, original) = state.descriptor()?;
-    if state.watch.as_ref().is_some_and(|watch| watch.original == original) {
-        return Ok(false);
+/// Has the present runtime watch for a wait, which is for `watched` so far. Returns `true` where a watch
+/// began: something may have been found meanwhile.
+///
+/// # Errors
+/// There is no runtime, or no descriptor is left.
+pub(super) fn join<E: End>(
+    state: &mut State<E>,
+    hub: &Arc<Hub<E>>,
+    watched: &mut Option<Id>,
+) -> io::Result<bool> {
+    let runtime = Handle::try_current().map_err(io::Error::other)?.id();
+    if *watched != Some(runtime) {
+        leave(state, watched.take());
     }
-    state.watch = None;
-    let end = register(descriptor)?;
-    let waker = Waker::from(Arc::new(OnReady(Arc::downgrade(hub))));
-    state.watch = Some(Watch { owner, end, original, timer: None, waker });
-    state.look_at_watch()?;
-    Ok(true)
+    let (descriptor, original) = state.descriptor()?;
+    let known = state.watches.iter().position(|watch| watch.runtime == runtime);
+    let begins = known.is_none_or(|at| state.watches[at].original != original);
+    match known {
+        Some(at) if begins => {
+            state.watches[at].end = register(descriptor)?;
+            state.watches[at].original = original;
+        }
+        Some(_) => {}
+        None => {
+            let end = register(descriptor)?;
+            let waker = Waker::from(Arc::new(OnReady { hub: Arc::downgrade(hub), runtime }));
+            state.watches.push(Watch { runtime, waits: 0, end, original, timer: None, waker });
+        }
+    }
+    if watched.replace(runtime).is_none()
+        && let Some(watch) = state.watches.iter_mut().find(|watch| watch.runtime == runtime)
+    {
+        watch.waits += 1;
+    }
+    if begins {
+        state.look_at_watch(runtime)?;
+    }
+    Ok(begins)
 }
 
-/// Has the end settled after `at_most`, if nothing happens before.
-pub(super) fn set_timer<E: End>(state: &mut State<E>, at_most: Option<Duration>) -> io::Result<()> {
-    let Some(watch) = &mut state.watch else { return Ok(()) };
-    match (&mut watch.timer, at_most) {
-        (None, None) => return Ok(()),
-        (Some((timer, _)), _) => timer.set(at_most)?,
-        (None, Some(_)) => {
+/// Ends the watch by a runtime with the last wait of its tasks.
+pub(super) fn leave<E: End>(state: &mut State<E>, watched: Option<Id>) {
+    let Some(at) = state.watches.iter().position(|watch| Some(watch.runtime) == watched) else { return };
+    state.watches[at].waits -= 1;
+    if state.watches[at].waits == 0 {
+        state.watches.swap_remove(at);
+    }
+}
+
+/// Has the end settled after `at_most`, if nothing happens before. Returns `true` where it was settled
+/// already.
+pub(super) fn set_timer<E: End>(
+    state: &mut State<E>,
+    runtime: Option<Id>,
+    at_most: Option<Duration>,
+) -> io::Result<bool> {
+    let Some(watch) = state.watches.iter_mut().find(|watch| Some(watch.runtime) == runtime) else {
+        return Ok(false);
+    };
+    match &watch.timer {
+        None if at_most.is_none() => return Ok(false),
+        Some((timer, _)) => timer.set(at_most)?,
+        None => {
             let timer = Timer::new()?;
             timer.set(at_most)?;
             let watched = register(timer.descriptor())?;
             watch.timer = Some((timer, watched));
         }
     }
-    let Some((_, watched)) = &watch.timer else { return Ok(()) };
-    // Has the runtime report when it is over; if it is over already, the waker is called at once.
-    if watched.poll_read_ready(&mut Context::from_waker(&watch.waker)).is_ready() {
-        watch.waker.wake_by_ref();
-    }
-    Ok(())
+    let runtime = watch.runtime;
+    state.look_at_watch(runtime)
 }
 
 fn register(fd: Arc<OwnedFd>) -> io::Result<AsyncFd<Arc<OwnedFd>>> {
@@ -66,45 +110,63 @@ fn register(fd: Arc<OwnedFd>) -> io::Result<AsyncFd<Arc<OwnedFd>>> {
     Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
 }
 
-/// Ends the watch where its owner leaves. The tasks that wait are woken, and the first of them watches.
-pub(super) fn leave<E: End>(state: &mut State<E>, number: u64) {
-    if state.watch.take_if(|watch| watch.owner == number).is_some() {
-        state.end.sleepers().wake_tasks();
-    }
+/// Polls a descriptor, outside of the task's budget: where that is used up the runtime would call the waker
+/// at once, which locks the hub, and the hub is locked.
+fn poll_ready<'f>(
+    fd: &'f AsyncFd<Arc<OwnedFd>>,
+    waker: &Waker,
+) -> Poll<io::Result<AsyncFdReadyGuard<'f, Arc<OwnedFd>>>> {
+    let poll = std::future::poll_fn(|context| fd.poll_read_ready(context));
+    pin!(unconstrained(poll)).poll(&mut Context::from_waker(waker))
 }
 
 impl<E: End> State<E> {
-    /// Handles what the descriptor and the timer have, and has the runtime report what comes next.
-    fn look_at_watch(&mut self) -> io::Result<()> {
-        let Some(watch) = &self.watch else { return Ok(()) };
-        let mut context = Context::from_waker(&watch.waker);
-        while let Poll::Ready(ready) = watch.end.poll_read_ready(&mut context) {
-            let mut ready = ready?;
+    /// Handles what the descriptor and the timer have, and has the runtime report what comes next. Returns
+    /// whether there was something.
+    fn look_at_watch(&mut self, runtime: Id) -> io::Result<bool> {
+        let Self { end, watches, .. } = self;
+        let Some(watch) = watches.iter().find(|watch| watch.runtime == runtime) else { return Ok(false) };
+        let mut had_something = false;
+        // An epoll descriptor, an eventfd, a socket's and a timer's descriptor can all be made unreadable, so
+        // this ends.
+        loop {
+            let end_ready = poll_ready(&watch.end, &watch.waker);
+            let timer = watch.timer.as_ref();
+            let timer_ready = timer.map_or(Poll::Pending, |(_, watched)| poll_ready(watched, &watch.waker));
+            if end_ready.is_pending() && timer_ready.is_pending() {
+                return Ok(had_something);
+            }
+            had_something = true;
+            if let (Some((timer, _)), Poll::Ready(_)) = (timer, &timer_ready) {
+                timer.clear();
+            }
             // That the end is over is told to everybody who waits.
-            let _ = self.end.settle();
-            ready.clear_ready();
+            let at_most = end.settle().unwrap_or(None);
+            for ready in [end_ready, timer_ready] {
+                if let Poll::Ready(ready) = ready {
+                    ready?.clear_ready();
+                }
+            }
+            if let Some((timer, _)) = timer {
+                timer.set(at_most)?;
+            }
         }
-        let Some((timer, watched)) = &watch.timer else { return Ok(()) };
-        while let Poll::Ready(ready) = watched.poll_read_ready(&mut context) {
-            let mut ready = ready?;
-            timer.clear();
-            let _ = self.end.settle();
-            ready.clear_ready();
-        }
-        Ok(())
     }
 }
 
-struct OnReady<E: End>(Weak<Hub<E>>);
+struct OnReady<E: End> {
+    hub: Weak<Hub<E>>,
+    runtime: Id,
+}
 
 impl<E: End> Wake for OnReady<E> {
     fn wake(self: Arc<Self>) {
-        let Some(hub) = self.0.upgrade() else { return };
+        let Some(hub) = self.hub.upgrade() else { return };
         let mut state = hub.lock();
-        if state.look_at_watch().is_err() {
-            // The runtime ended. Those who wait in another one watch there.
-            state.watch = None;
-            state.end.sleepers().wake_tasks();
+        if state.look_at_watch(self.runtime).is_err() {
+            // The runtime ended, or the system refuses. Those who wait look themselves.
+            state.watches.retain(|watch| watch.runtime != self.runtime);
+            state.end.sleepers().wake_all();
         }
     }
 }

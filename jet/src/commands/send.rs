@@ -245,7 +245,7 @@ fn connect(args: &Args, signals: &Signals) -> Result<Option<Sender>, SendConnect
     let mut heard: Option<SendConnectError> = None;
     let mut backoff = Backoff::new(CONNECT_BACKOFF_FIRST, CONNECT_BACKOFF_MAX);
     loop {
-        let error = match Sender::connect(options.clone()) {
+        let error = match Sender::connect(&options.clone()) {
             Ok(sender) => return Ok(Some(sender)),
             Err(error) => error,
         };

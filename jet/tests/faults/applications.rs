@@ -20,7 +20,7 @@ const QUARANTINE: &str = "session.quarantine_ms=20";
 /// final.
 fn sender_to(rig: &Rig, app: &str, random: Random) -> Traffic {
     let options = Rig::sender_options(&rig.addresses()[0], app).retry(RetryPolicy::NEVER);
-    Traffic::over(Sender::connect(options).expect("let in"), random)
+    Traffic::over(Sender::connect(&options).expect("let in"), random)
 }
 
 /// Returns the release of all slabs of a delivered run.

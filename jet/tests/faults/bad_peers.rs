@@ -353,7 +353,7 @@ fn cannot_be_delivered(checksums: &str) {
         Bystanders::new(&mut random, &["read.message_bytes_max=1000000", "admission.classes=2", &checksums]);
     for address in bystanders.rig.fabrics() {
         let options = Rig::sender_options(&address, "nobody").retry(RetryPolicy::NEVER);
-        let mut stray = Traffic::over(Sender::connect(options).unwrap(), random.fork());
+        let mut stray = Traffic::over(Sender::connect(&options).unwrap(), random.fork());
         for bytes in [0, 100, 4096, 4097, 300_000] {
             stray.send(bytes).unwrap();
         }
@@ -406,7 +406,7 @@ fn where_nobody_checks_a_wrong_checksum_is_delivered_and_senders_make_none() {
     let mut random = random_for("unchecked", 7);
     let mut bystanders = Bystanders::new(&mut random, &["read.checksums=off"]);
     for address in bystanders.rig.fabrics() {
-        let sender = Sender::connect(Rig::sender_options(&address, "store").crc(true)).unwrap();
+        let sender = Sender::connect(&Rig::sender_options(&address, "store").crc(true)).unwrap();
         assert!(!sender.sends_checksums(), "over {address}");
         let mut peer = RawPeer::connect(&address, "store", 1 << 20);
         let mut payload = [0; 1000];

@@ -165,7 +165,7 @@ fn take(message: &mut Message<'_>) -> Result<bool, SliceError> {
     let mut right = true;
     let mut pieces = Vec::new();
     while let Some(run) = message.next()? {
-        for slice in run.slices() {
+        for slice in run.into_slabs() {
             right &= fits(tag, slice.offset(), &slice);
             pieces.push((slice.offset(), slice.len() as u64));
         }
@@ -185,7 +185,7 @@ fn send_without_end(address: &Address, app: &str, large_only: bool, mut report: 
     const LARGE_BYTES: usize = 64 << 20;
     let in_flight_max = if large_only { 1 } else { 24 };
     let options = Rig::sender_options(address, app).retry(RetryPolicy::all_for(Duration::MAX));
-    let sender = jet_client::send::Sender::connect(options).expect("the daemon lets it in");
+    let sender = jet_client::send::Sender::connect(&options).expect("the daemon lets it in");
     let mut random = random_for("sender", u64::from(std::process::id()));
     let sizes = random.fork();
     let mut traffic = Traffic::over(sender, random);

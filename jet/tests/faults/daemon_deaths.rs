@@ -53,7 +53,7 @@ fn a_daemon_killed_under_load_loses_nothing() {
         let address = rig.addresses()[fabric].clone();
         // The application registers again only a moment after the daemon is there.
         let options = Rig::sender_options(&address, "store").retry(RetryPolicy::all_for(Duration::MAX));
-        let mut traffic = Traffic::over(Sender::connect(options).expect("let in"), random.fork());
+        let mut traffic = Traffic::over(Sender::connect(&options).expect("let in"), random.fork());
         let sender = traffic.sender.id();
         let mut ledger = Ledger::default();
         let mut ended = HashSet::new();

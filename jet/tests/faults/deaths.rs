@@ -79,7 +79,7 @@ fn an_application_killed_with_slabs_in_its_hands_gives_them_back_after_the_quara
             .iter()
             .map(|address| {
                 let options = Rig::sender_options(address, "keeper").retry(RetryPolicy::NEVER);
-                Traffic::over(Sender::connect(options).expect("let in"), random.fork())
+                Traffic::over(Sender::connect(&options).expect("let in"), random.fork())
             })
             .collect();
         for sender in &mut lost {
@@ -120,7 +120,7 @@ fn what_a_dead_application_did_not_finish_comes_to_the_next_and_is_marked() {
         let mut keeper = rig.application(Role::Keeper, "relay");
         let retry = RetryPolicy::all_for(Duration::MAX);
         let options = Rig::sender_options(&address, "relay").retry(retry);
-        let mut sender = Traffic::over(Sender::connect(options).expect("let in"), random.fork());
+        let mut sender = Traffic::over(Sender::connect(&options).expect("let in"), random.fork());
         for bytes in [10, 4096, 300_000, 2_000_000] {
             sender.send(bytes).unwrap();
         }

@@ -90,7 +90,7 @@ impl Load {
         let options = Rig::sender_options(address, "store")
             .retry(RetryPolicy::all_for(Duration::MAX))
             .reconnect_for(OUTAGE_MAX);
-        let traffic = Traffic::over(Sender::connect(options).expect("let in"), random.fork());
+        let traffic = Traffic::over(Sender::connect(&options).expect("let in"), random.fork());
         Self { traffic, random, sent: 0, ended: HashSet::new() }
     }
 
@@ -353,7 +353,7 @@ fn a_sender_whose_packets_are_too_long_is_refused_in_words() {
     let said = rig.daemon().stderr_text();
     assert!(said.contains("takes 5 packets") && said.contains("ip link set dev v1 mtu 4200"), "{said}");
     assert_eq!(rdma(&rig.status()).packets_of_4_kib, 5);
-    let error = Sender::connect(Rig::sender_options(&rig.addresses()[0], "store")).err();
+    let error = Sender::connect(&Rig::sender_options(&rig.addresses()[0], "store")).err();
     assert!(matches!(error, Some(SendConnectError::Packets { .. })), "{error:?}");
     let status = rig.status();
     assert_eq!(rdma(&status).refused_for_packets, 1);
@@ -465,7 +465,7 @@ fn what_cannot_be_is_refused_in_words() {
     let said = refusal(&address, &[], |_| {});
     assert!(said.contains("there is no RDMA device") && said.contains("rdma link add"), "{said}");
     // A sender may wait for a device.
-    let error = Sender::connect(Rig::sender_options(&address.parse().expect("an address"), "store")).err();
+    let error = Sender::connect(&Rig::sender_options(&address.parse().expect("an address"), "store")).err();
     assert!(error.as_ref().is_some_and(SendConnectError::is_passing), "{error:?}");
 }
 

@@ -23,7 +23,7 @@ fn told_to_stop_it_finishes_what_it_has_and_takes_nothing_new() {
         .iter()
         .map(|address| {
             let options = Rig::sender_options(address, "store").retry(RetryPolicy::NEVER);
-            Traffic::over(Sender::connect(options).expect("let in"), random.fork())
+            Traffic::over(Sender::connect(&options).expect("let in"), random.fork())
         })
         .collect();
     // The application is stopped, so that something is certain to be in flight.
@@ -46,7 +46,7 @@ fn told_to_stop_it_finishes_what_it_has_and_takes_nothing_new() {
         assert_eq!(sender.ends(2), [AckStatus::Draining; 2]);
     }
     for address in &addresses {
-        let refused = Sender::connect(Rig::sender_options(address, "store"));
+        let refused = Sender::connect(&Rig::sender_options(address, "store"));
         assert!(
             matches!(refused, Err(SendConnectError::Nobody { .. } | SendConnectError::Refused { .. })),
             "{refused:?}"
@@ -87,7 +87,7 @@ fn a_drain_that_takes_too_long_ends_all_the_same() {
     let address = &rig.addresses()[1];
     let reconnect_for = std::time::Duration::from_millis(100);
     let options = Rig::sender_options(address, "store").reconnect_for(reconnect_for);
-    let mut sender = Traffic::over(Sender::connect(options).expect("let in"), random.fork());
+    let mut sender = Traffic::over(Sender::connect(&options).expect("let in"), random.fork());
     sender.send(1_000_000).unwrap();
     rig.wait_status("the message to be there", |status| status.messages.large == 1);
     rig.daemon().signal(Signal::TERM);
@@ -112,7 +112,7 @@ fn with_something_to_finish(random: &mut Random, setting: &str) -> (Rig, Actor, 
     application.process.pause();
     let reconnect_for = std::time::Duration::from_millis(100);
     let options = Rig::sender_options(&rig.addresses()[1], "store").reconnect_for(reconnect_for);
-    let mut sender = Traffic::over(Sender::connect(options).expect("let in"), random.fork());
+    let mut sender = Traffic::over(Sender::connect(&options).expect("let in"), random.fork());
     sender.send(1_000_000).unwrap();
     rig.wait_status("the message to be there", |status| status.messages.large == 1);
     (rig, application, sender)

@@ -242,7 +242,7 @@ fn applications_stopped_and_killed_at_random_lose_nothing() {
                 let options = Rig::sender_options(&rig.addresses()[n % 2], app)
                     .retry(RetryPolicy::all_for(Duration::MAX))
                     .region_bytes(32 << 20);
-                let sender = Sender::connect(options).expect("let in");
+                let sender = Sender::connect(&options).expect("let in");
                 let traffic = Traffic::over(sender, random.fork()).with_tags_from((n as u64 + 1) << 28);
                 let sizes = random.fork();
                 let stop = &stop;

@@ -18,7 +18,7 @@ const FRAGMENT: usize = 256 << 10;
 fn crowd(rig: &Rig, which: usize, app: &str, random: Random) -> Traffic {
     let options =
         Rig::sender_options(&rig.addresses()[which], app).in_flight_max(4096).region_bytes(64 << 20);
-    Traffic::over(Sender::connect(options).expect("let in"), random)
+    Traffic::over(Sender::connect(&options).expect("let in"), random)
 }
 
 /// Sends `small` messages of a slab each, and then `large` messages of a fragment each.

@@ -54,7 +54,7 @@ fn an_application_that_stops_holds_up_its_own_senders_only() {
             .iter()
             .map(|address| {
                 let options = Rig::sender_options(address, "stopped").in_flight_max(4096);
-                Traffic::over(Sender::connect(options).expect("let in"), random.fork())
+                Traffic::over(Sender::connect(&options).expect("let in"), random.fork())
             })
             .collect();
         waiting.iter_mut().for_each(|sender| pile_up(sender, SMALL, LARGE));
@@ -108,7 +108,7 @@ fn two_hundred_senders_come_and_go() {
                     // places beyond those that are open here.
                     let sender = until("a place for another sender", || {
                         let options = Rig::sender_options(address, app).in_flight_max(32);
-                        match Sender::connect(options) {
+                        match Sender::connect(&options) {
                             Err(SendConnectError::Refused { refusal: Refusal::TooManyPeers, .. }) => None,
                             connected => Some(connected.expect("let in")),
                         }

@@ -83,7 +83,7 @@ impl Sitter {
             actor.process.pause();
         }
         let options = Rig::sender_options(address, "sitter").in_flight_max(4096).region_bytes(64 << 20);
-        let mut waiting = Traffic::over(Sender::connect(options).expect("let in"), random);
+        let mut waiting = Traffic::over(Sender::connect(&options).expect("let in"), random);
         for _ in 0..Self::MESSAGES {
             waiting.send(256 << 10).expect("taken");
         }

@@ -74,7 +74,7 @@ fn nic_of(profile: Profile, address: &Address) -> Box<dyn Nic> {
 /// Connects a sender over a NIC with this profile.
 fn sender_on(profile: Profile, address: &Address, app: &str) -> Sender {
     let options = Rig::sender_options(address, app).in_flight_max(256);
-    Sender::connect_with(options, nic_of(profile, address)).expect("the daemon lets it in")
+    Sender::connect_with(&options, nic_of(profile, address)).expect("the daemon lets it in")
 }
 
 /// Sends messages of these sizes, at most `under_way_max` of them at once. Each must be consumed.
@@ -265,7 +265,7 @@ fn connect_and_keep_busy(
     senders: &mut Vec<Sender>,
     keeper: &Actor,
 ) -> Result<(), SendConnectError> {
-    let mut sender = Sender::connect(Rig::sender_options(address, "store"))?;
+    let mut sender = Sender::connect(&Rig::sender_options(address, "store"))?;
     sender.send_small(0, b"kept").expect("taken");
     senders.push(sender);
     until("the message", || {
@@ -300,13 +300,13 @@ fn who_comes_beyond_a_devices_connections_is_told_so() {
         let address = &rig.fabrics()[fabric];
         let mut senders = take_all_places(address, &keeper);
         for _ in 0..100 {
-            let again = Sender::connect(Rig::sender_options(address, "store")).err();
+            let again = Sender::connect(&Rig::sender_options(address, "store")).err();
             assert!(matches!(again, Some(SendConnectError::Refused { .. })), "{again:?}");
         }
         // A connection that becomes free is used again.
         senders.pop();
         rig.wait_status("a place", |status| status.peer_count == 55);
-        senders.push(Sender::connect(Rig::sender_options(address, "store")).expect("let in"));
+        senders.push(Sender::connect(&Rig::sender_options(address, "store")).expect("let in"));
     }
 }
 
@@ -319,6 +319,6 @@ fn who_has_all_places_leaves_one_to_somebody_else_though_none_is_idle() {
     let [first, other] = &rig.fabrics()[..] else { return };
     let _senders = take_all_places(first, &keeper);
     until("a place for the other one", || {
-        Sender::connect(Rig::sender_options(other, "store")).map(|_| ()).ok()
+        Sender::connect(&Rig::sender_options(other, "store")).map(|_| ()).ok()
     });
 }

@@ -15,7 +15,7 @@ const HEARTBEAT: &str = "limits.heartbeat_ms=100";
 fn sender(address: &Address, receiver_timeout: Duration, reconnect_for: Duration) -> Sender {
     let options = Rig::sender_options(address, "store");
     let options = options.receiver_timeout(receiver_timeout).reconnect_for(reconnect_for);
-    Sender::connect(options).expect("let in")
+    Sender::connect(&options).expect("let in")
 }
 
 /// Drives the sender until `wished` returns `true`.

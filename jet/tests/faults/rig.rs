@@ -251,7 +251,7 @@ impl Rig {
     }
 
     pub fn sender(address: &Address, app: &str) -> Sender {
-        Sender::connect(Self::sender_options(address, app)).expect("the daemon lets it in")
+        Sender::connect(&Self::sender_options(address, app)).expect("the daemon lets it in")
     }
 
     pub fn try_status(&self) -> Option<Status> {

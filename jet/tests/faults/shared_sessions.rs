@@ -65,7 +65,7 @@ fn workers_of_one_session_go_on_with_the_next_daemon_and_lose_nothing() {
         let session = SharedSession::register(&options).expect("a daemon");
         let (finished, stop) = (Finished::default(), AtomicBool::new(false));
         let options = Rig::sender_options(&address, "store").retry(RetryPolicy::all_for(Duration::MAX));
-        let mut traffic = Traffic::over(Sender::connect(options).expect("let in"), random.fork());
+        let mut traffic = Traffic::over(Sender::connect(&options).expect("let in"), random.fork());
         std::thread::scope(|scope| {
             for _ in 0..WORKERS {
                 scope.spawn(|| work(&session, &finished, &stop));

@@ -125,7 +125,7 @@ fn silent_connections_give_the_last_descriptors_to_senders() {
         let mut slowest = Duration::ZERO;
         while crowd.closed() == 0 {
             let begin = Instant::now();
-            match Sender::connect(Rig::sender_options(address, "store")) {
+            match Sender::connect(&Rig::sender_options(address, "store")) {
                 Ok(sender) => senders.push(sender),
                 // Only who comes when no silent connection is left to be driven away. The crowd hears of its
                 // end by a thread that may wait for a processor.

@@ -54,7 +54,7 @@ fn resident_bytes(process: u32) -> u64 {
 fn is_right(message: &mut Message<'_>, start: usize) -> bool {
     let (mut right, mut bytes) = (true, 0);
     while let Some(run) = message.next().expect("nothing withdraws it") {
-        for slice in run.slices() {
+        for slice in run.into_slabs() {
             let offset = start + usize::try_from(slice.offset()).expect("within the region");
             assert!(offset.is_multiple_of(PAGE_BYTES), "slabs are whole pages");
             for (page, found) in (offset..).step_by(PAGE_BYTES).zip(slice.chunks(PAGE_BYTES)) {

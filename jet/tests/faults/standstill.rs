@@ -24,7 +24,7 @@ fn register(rig: &Rig, app: &str) -> Session {
 /// the NIC of `shm:`.
 fn sending(address: &Address, stop: &AtomicBool, random: Random, sizes: &[usize]) -> Vec<AckStatus> {
     let options = Rig::sender_options(address, "collect").region_bytes(1 << 20);
-    let mut traffic = Traffic::over(Sender::connect(options).expect("let in"), random);
+    let mut traffic = Traffic::over(Sender::connect(&options).expect("let in"), random);
     for &bytes in sizes {
         until("room for another message", || {
             let taken = traffic.send(bytes);

@@ -131,7 +131,7 @@ fn the_last_word_of_a_sender_that_was_refused_is_the_refusal() {
     fs::write(host.path("file"), "x").unwrap();
     let _daemon = host.daemon_with(&["limits.peers=1"]);
     let address = host.address().parse().unwrap();
-    let _holder = Sender::connect(SenderOptions::new(address, "store")).unwrap();
+    let _holder = Sender::connect(&SenderOptions::new(address, "store")).unwrap();
     let mut send = host.send(&[&host.path("file")], &["--retry-for", "0.3"]);
     assert_eq!(send.wait().code(), Some(1));
     let said = send.stderr_text();

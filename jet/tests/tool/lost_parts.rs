@@ -184,7 +184,7 @@ fn a_file_that_has_its_name_already_is_proven_and_no_other_is_taken_for_it() {
         let _ = fs::remove_dir_all(&out);
         let recv = host.recv(&out, options);
         let mut sender =
-            Sender::connect(SenderOptions::new(host.address().parse().unwrap(), "store")).unwrap();
+            Sender::connect(&SenderOptions::new(host.address().parse().unwrap(), "store")).unwrap();
         let name = "n".repeat(100);
         let content = test_bytes(3, 10_000);
         fs::write(out.join(&name), &content).unwrap();

@@ -194,7 +194,7 @@ fn messages_that_are_rejected_again_and_again_are_told_in_few_lines_and_counted(
     let mut daemon = host.daemon();
     let recv = host.recv(&host.path("out"), &[]);
     let address = host.address().parse().expect("an address");
-    let mut sender = Sender::connect(SenderOptions::new(address, "store")).expect("let in");
+    let mut sender = Sender::connect(&SenderOptions::new(address, "store")).expect("let in");
     for tag in 0..MESSAGES {
         sender.send_small(tag, b"no part of a file").expect("there is room for one");
         let end = sender.wait_timeout(WAIT_LIMIT).expect("it ends").expect("it is in flight");
@@ -207,7 +207,9 @@ fn messages_that_are_rejected_again_and_again_are_told_in_few_lines_and_counted(
     // Eight of each kind in 10 s, and 32 of all kinds where another thread uses the counts just then.
     let lines = said.lines().filter(|line| line.contains("rejected: ")).count();
     assert!((1..=2 * 8 + 32).contains(&lines), "{lines} lines: {said}");
-    assert!(said.contains(" more messages, "), "{said}");
+    // What has no line is counted: by the receiver where several came at once, by its log where they came one
+    // after the other.
+    assert!(said.contains(" more messages, ") || said.contains(" more of this kind, left out"), "{said}");
     assert_eq!(recv.printed::<ReceiveReport>().received.rejected, MESSAGES);
     // The daemon says nothing of it: the messages are between the sender and its application.
     daemon.signal(Signal::TERM);

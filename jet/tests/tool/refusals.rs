@@ -40,7 +40,7 @@ fn a_hand_written_sender_gets_nothing_outside_and_an_answer_to_everything() {
     let recv = host.recv(&out, &[]);
     std::os::unix::fs::symlink(host.folder.path(), out.join("link")).unwrap();
     let before = fs::read_dir(host.folder.path()).unwrap().count();
-    let mut sender = Sender::connect(SenderOptions::new(host.address().parse().unwrap(), "store")).unwrap();
+    let mut sender = Sender::connect(&SenderOptions::new(host.address().parse().unwrap(), "store")).unwrap();
     let absolute = host.path("absolute").into_os_string().into_encoded_bytes();
     let refused = AckStatus::Rejected(reject::PATH_REFUSED.get());
     for path in [

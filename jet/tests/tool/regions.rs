@@ -31,7 +31,7 @@ impl Crowd {
     fn come(host: &Host) -> Self {
         let address = host.address().parse().unwrap();
         let options = SenderOptions::new(address, "store").region_bytes(4096);
-        let mut sender = Sender::connect(options).expect("the daemon listens");
+        let mut sender = Sender::connect(&options).expect("the daemon listens");
         let mut held: Vec<_> =
             (FIRST..SHARE).map(|_| sender.buffer(4096).expect("few regions of its own")).collect();
         // Regions are taken in their order, and a message out of the last one once it was taken.

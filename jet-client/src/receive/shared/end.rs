@@ -4,9 +4,10 @@ use crate::receive::error::ReceiveError;
 use crate::receive::session::Session;
 use crate::shared::sleepers::Sleepers;
 use crate::shared::{End, Prepared};
-use jet_wire::segment::Notice;
+use jet_wire::segment::{Notice, release_kind};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 /// What one waits for on a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,16 +36,19 @@ impl End for Session {
         self.reported_notice.get()
     }
 
-    fn prepare_sleep(&mut self, reported_before: &Option<Notice>) -> Result<Prepared, ReceiveError> {
-        if !self.prepare_sleep_on_ring()? {
-            return Ok(Prepared::LookAgain);
-        }
-        self.check_held(true, *reported_before)?;
-        Ok(Prepared::Sleep(None))
+    fn prepare_sleep(&mut self) -> Result<Prepared, ReceiveError> {
+        let sleeps = self.prepare_sleep_on_ring()?;
+        Ok(if sleeps { Prepared::Sleep(None) } else { Prepared::LookAgain })
     }
 
-    fn settle(&mut self) -> Result<(), ReceiveError> {
-        self.handle_descriptor()
+    fn check_wait(&mut self, reported_before: &Option<Notice>) -> Result<(), ReceiveError> {
+        self.show_releases();
+        self.check_held(true, *reported_before)
+    }
+
+    fn settle(&mut self) -> Result<Option<Duration>, ReceiveError> {
+        self.handle_descriptor()?;
+        Ok(None)
     }
 
     fn note_sleep(&mut self) {
@@ -63,10 +67,12 @@ impl End for Session {
 }
 
 impl Session {
-    /// Shows the daemon what was given back, where nobody is about to look and would show it.
+    /// Shows the daemon what was given back, where nobody is about to look and would show it, or where the
+    /// end of a message is among it: its sender waits for it, and who ended it may be busy for long.
     #[inline]
-    pub(super) fn show_if_nobody_looks(&self) {
-        if self.sleepers.any() {
+    pub(super) fn show_what_is_waited_for(&self) {
+        let has_end = self.held_release.get().is_some_and(|held| held.kind != release_kind::SLICES);
+        if has_end || self.sleepers.any() {
             self.show_releases();
         }
     }

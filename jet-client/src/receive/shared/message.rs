@@ -26,12 +26,13 @@ use std::time::{Duration, Instant};
 /// A message of a [`SharedSession`](super::SharedSession). It belongs to whoever holds it: any thread or task
 /// may take its slices and end it.
 ///
-/// It ends like a [`Message`](crate::receive::Message): consumed where it is dropped after all slices were
-/// taken, otherwise rejected, unless [`Self::consume`] or [`Self::reject`] say something else. Its sender
-/// hears the end after every slice was given back.
+/// It ends like a [`Message`](crate::receive::Message): [`Self::consume`], [`Self::reject`], or, where it is
+/// only dropped, consumed if all slices were taken. **Dropped earlier it is rejected for good**: its sender
+/// does not send it again. A task that is aborted, or returns early with `?`, drops its message: end it
+/// deliberately, or keep it outside of the task. Its sender hears the end after every slice was given back.
 ///
-/// When the daemon is gone, nothing more of the message arrives, and its end is not told any more. The
-/// sender sends the message again by way of the next daemon.
+/// When the daemon is gone, nothing more of the message arrives ([`SliceError::Receive`]), and its end is not
+/// told any more. Drop it then and receive on: the sender sends it again by way of the next daemon.
 pub struct OwnedMessage {
     life: Arc<Life>,
     index: u32,
@@ -147,13 +148,17 @@ impl OwnedMessage {
     ///
     /// # Errors
     /// As [`Self::next`].
+    ///
+    /// # Panics
+    /// Where it has to wait and there is no tokio runtime, or one without I/O.
     #[cfg(feature = "tokio")]
     pub async fn next_async(&mut self) -> Result<Option<OwnedSlice>, SliceError> {
         let mut wait = None;
         std::future::poll_fn(|context| self.poll_next(&mut wait, context)).await
     }
 
-    /// Returns the slices as a stream, which ends after the last one, or after an error.
+    /// Returns the slices as a stream, which ends after the last one, or after an error other than
+    /// [`SliceError::HoldsAll`]. Panics as [`Self::next_async`] does.
     #[cfg(feature = "tokio")]
     pub fn slices(&mut self) -> OwnedSlices<'_> {
         OwnedSlices { message: Some(self), wait: None }
@@ -219,7 +224,7 @@ impl Drop for OwnedMessage {
             Some(verdict) => state.end.end_message(self.index, verdict.code()),
             None => state.end.drop_message(self.index),
         }
-        state.end.show_if_nobody_looks();
+        state.end.show_what_is_waited_for();
     }
 }
 

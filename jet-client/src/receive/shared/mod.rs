@@ -43,17 +43,21 @@ type Life = Hub<Session>;
 /// stay readable. Messages of before get no more slices, and what the application says of their ends is not
 /// told any more: their senders send them again, marked [redelivered](OwnedMessage::redelivered).
 ///
-/// Every step takes a lock that is held for some ten nanoseconds. A program of one thread that wants to save
-/// it uses a [`Session`].
+/// Coming back begins when somebody receives; who only holds messages does not bring it about.
 ///
-/// The session ends when the last handle, message and slice is dropped.
+/// Every step takes a lock that is held for some ten nanoseconds. A program of one thread that wants to save
+/// it uses a [`Session`], and so does an event loop: a shared session has no descriptor.
+///
+/// The session ends when the last handle, message and slice is dropped. A slice that is kept for long, in a
+/// cache say, keeps the application's name registered, too.
 #[derive(Clone)]
 pub struct SharedSession {
     registration: Arc<Registration>,
 }
 
 impl SharedSession {
-    /// Registers an application with the daemon of this host, like [`Session::register`].
+    /// Registers an application with the daemon of this host, like [`Session::register`]. Blocks until the
+    /// daemon answers.
     ///
     /// # Errors
     /// [`RegisterError`].
@@ -61,7 +65,8 @@ impl SharedSession {
         Self::new(Session::register(options)?, Some(options.clone()))
     }
 
-    /// Shares a session, which does not come back: how it was registered is not known.
+    /// Shares a session, which does not come back: how it was registered is not known. Messages and slices
+    /// that were detached from it cannot be attached any more, so there should be none.
     ///
     /// # Errors
     /// [`RegisterError::System`]: there are no descriptors left.
@@ -78,7 +83,7 @@ impl SharedSession {
         self.registration.find().life.lock().end.number()
     }
 
-    /// Returns the session's counters since it was last registered.
+    /// Returns the session's counters since it was last registered: they begin anew when it comes back.
     pub fn stats(&self) -> SessionStats {
         self.registration.find().life.lock().end.stats()
     }
@@ -140,17 +145,22 @@ impl SharedSession {
 
     /// Waits for the next message to begin to arrive, as a future. Cancelling it loses nothing.
     ///
-    /// The runtime needs its I/O driver (`enable_io`), and no timers.
+    /// The runtime needs its I/O driver (`enable_io`), and no timers. Before it sleeps the future spins, at
+    /// most for [`RegisterOptions::spin_max`].
     ///
     /// # Errors
     /// As [`Self::receive`].
+    ///
+    /// # Panics
+    /// Where it has to wait and there is no tokio runtime, or one without I/O.
     #[cfg(feature = "tokio")]
     pub async fn receive_async(&self) -> Result<OwnedMessage, ReceiveError> {
         let mut wait = Receiving::Looks;
         std::future::poll_fn(|context| self.poll_receive(&mut wait, context)).await
     }
 
-    /// Returns the messages as a stream, which ends after an error that is final.
+    /// Returns the messages as a stream, which ends after an error that is final
+    /// ([`ReceiveError::is_final`]). Panics as [`Self::receive_async`] does.
     #[cfg(feature = "tokio")]
     pub fn messages(&self) -> Messages {
         Messages { session: Some(self.clone()), wait: Receiving::Looks }
@@ -243,8 +253,7 @@ impl Stream for Messages {
         let Self { session, wait } = &mut *self;
         let Some(receiving) = session else { return Poll::Ready(None) };
         let found = std::task::ready!(receiving.poll_receive(wait, context));
-        // The application may give something back, or try again for as long, and go on.
-        if !matches!(found, Ok(_) | Err(ReceiveError::HoldsAll(_) | ReceiveError::NotBack(_))) {
+        if found.as_ref().is_err_and(ReceiveError::is_final) {
             *session = None;
         }
         Poll::Ready(Some(found))

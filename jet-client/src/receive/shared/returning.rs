@@ -26,6 +26,7 @@ pub(super) struct Registration {
 
 struct State {
     life: Arc<Life>,
+    begun: Instant,
     /// How to register again. None: the session does not come back.
     options: Option<RegisterOptions>,
     /// Whether a thread tries to come back.
@@ -62,6 +63,7 @@ impl Registration {
         Ok(Self {
             state: Mutex::new(State {
                 life: Arc::new(live(session)?),
+                begun: Instant::now(),
                 options,
                 returns: false,
                 failures: 0,
@@ -101,9 +103,11 @@ impl Registration {
         if let Some(failure) = state.failure.clone().filter(|_| std::mem::take(&mut state.is_untold)) {
             return Err(ReceiveError::NotBack(failure));
         }
+        // Lives that end as soon as they begin do not follow each other without a pause.
+        let is_at_once = state.begun.elapsed() > options.backoff.max;
         let registration = Arc::downgrade(self);
         let thread = std::thread::Builder::new().name("jet-return".into());
-        thread.spawn(move || come_back(&options, &registration)).map_err(ReceiveError::Wait)?;
+        thread.spawn(move || come_back(&options, &registration, is_at_once)).map_err(ReceiveError::Wait)?;
         state.returns = true;
         Ok(())
     }
@@ -146,7 +150,7 @@ impl Registration {
             let mut state = self.lock();
             state.returns = false;
             match end {
-                Ok(life) => state.life = Arc::new(life),
+                Ok(life) => (state.life, state.begun) = (Arc::new(life), Instant::now()),
                 Err(error) => {
                     state.failures += 1;
                     state.failure = Some(Arc::new(error));
@@ -178,11 +182,21 @@ impl State {
 }
 
 /// Registers again, as a thread of its own: until it succeeds, its time is over, or nobody wants it any more.
-fn come_back(options: &RegisterOptions, registration: &Weak<Registration>) {
+/// The first attempt is made at once, or after a wait.
+fn come_back(options: &RegisterOptions, registration: &Weak<Registration>, is_at_once: bool) {
     let deadline = Instant::now().checked_add(options.reconnect_for);
     // The address differs from process to process, so applications do not all come back at the same moments.
     let seed = std::ptr::from_ref(options) as u64 ^ u64::from(std::process::id());
-    for attempt in 1.. {
+    let ends = EndsOnPanic(registration);
+    for attempt in u32::from(!is_at_once).. {
+        if attempt > 0 {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let wait = options.backoff.wait(attempt, seed);
+            std::thread::sleep(left.map_or(wait, |left| left.min(wait)));
+        }
+        if registration.strong_count() == 0 {
+            return;
+        }
         let registered = Session::register(options).and_then(|session| Ok(live(session)?));
         let Some(registration) = registration.upgrade() else { return };
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -190,8 +204,19 @@ fn come_back(options: &RegisterOptions, registration: &Weak<Registration>) {
             Err(error) if error.is_passing() && left != Some(Duration::ZERO) => {}
             end => return registration.end(end),
         }
-        drop(registration);
-        let wait = options.backoff.wait(attempt, seed);
-        std::thread::sleep(left.map_or(wait, |left| left.min(wait)));
+    }
+    drop(ends);
+}
+
+/// Tells those who wait where the thread that registers panics.
+struct EndsOnPanic<'r>(&'r Weak<Registration>);
+
+impl Drop for EndsOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Some(registration) = self.0.upgrade()
+        {
+            registration.end(Err(io::Error::other("a bug in Jet's client library").into()));
+        }
     }
 }

@@ -70,7 +70,7 @@ impl Drop for OwnedSlice {
         }
         let state = self.life.lock();
         state.end.release_slices(self.run.slot, self.run.first, self.run.count);
-        state.end.show_if_nobody_looks();
+        state.end.show_what_is_waited_for();
     }
 }
 

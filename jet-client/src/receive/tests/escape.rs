@@ -49,7 +49,7 @@ fn a_run_that_moves_before_it_is_taken_is_read_at_its_new_place() {
     assert_eq!((slice.len(), slice.slabs()), (bytes as usize, 3));
     check_slice(&slice, 0);
     // Slabs are given back in the same way in either memory.
-    for piece in slice.slices() {
+    for piece in slice.into_slabs() {
         let piece = piece.detach();
         assert!(piece.as_ptr().addr().is_multiple_of(SLAB_BYTES), "fit for O_DIRECT");
         session.release(piece);

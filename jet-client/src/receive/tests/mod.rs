@@ -305,7 +305,7 @@ fn parts_of_a_run_come_back_on_their_own_and_neighbours_merge() {
     let mut message = session.try_receive().unwrap();
     let whole = message.next_timeout(LONG).unwrap().unwrap();
     assert!(daemon.end.slot(0).unwrap().pin(slot_generation(0)).is_err(), "pinned while it is out");
-    let mut pieces: Vec<_> = whole.slices().collect();
+    let mut pieces: Vec<_> = whole.into_slabs().collect();
     assert_eq!(pieces.len(), 6);
     assert_eq!(pieces.iter().map(|piece| piece.len()).sum::<usize>(), bytes as usize);
     pieces.iter().for_each(|piece| check_slice(piece, 0));
@@ -547,7 +547,7 @@ fn giving_back_ends_when_the_daemon_is_gone_and_its_ring_is_full() {
     let mut pieces = Vec::new();
     while let Ok(mut message) = session.try_receive() {
         while let Some(slice) = message.next_timeout(LONG).unwrap() {
-            pieces.extend(slice.slices());
+            pieces.extend(slice.into_slabs());
         }
         message.end(Verdict::Consumed);
     }

@@ -94,7 +94,7 @@ proptest! {
                     let at = choice % messages.len();
                     if let Ok(Some(slice)) = messages[at].try_next() {
                         check_slice(&slice, u32::try_from(messages[at].tag() - 1000).unwrap());
-                        if choice % 2 == 0 { held.extend(slice.slices()) } else { held.push(slice) }
+                        if choice % 2 == 0 { held.extend(slice.into_slabs()) } else { held.push(slice) }
                     }
                 }
                 4 if !messages.is_empty() => drop(messages.swap_remove(choice % messages.len())),

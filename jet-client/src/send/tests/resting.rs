@@ -75,7 +75,7 @@ fn who_is_sent_away_at_once_has_connected() {
     let address = Address::Rdma("receiver:7450".to_owned());
     let options =
         SenderOptions { connect_timeout: Duration::from_secs(2), ..SenderOptions::new(address, "app") };
-    let sender = Sender::connect_with(options, Box::new(ScriptedNic::new(&script))).unwrap();
+    let sender = Sender::connect_with(&options, Box::new(ScriptedNic::new(&script))).unwrap();
     assert!(!sender.is_connected());
     assert_eq!(script.lock().unwrap().connects, 1);
 }

@@ -261,7 +261,7 @@ fn wait(sender: &mut Sender) -> Completion {
 #[test]
 fn small_and_large_messages_arrive_as_they_were_and_end_once() {
     over_both(&[], |running, options| {
-        let mut sender = Sender::connect(options.crc(true)).unwrap();
+        let mut sender = Sender::connect(&options.crc(true)).unwrap();
         let page: Vec<u8> = (0..=255).rev().cycle().take(SLAB_BYTES).collect();
         sender.send_small(Envelope::new(1).user_header(b"empty"), b"").unwrap();
         sender.send_small(Envelope::new(2).user_header(&[9; 96]), &page).unwrap();
@@ -311,7 +311,7 @@ fn where_the_receiver_checks_none_no_checksum_is_made() {
     for offered in [features::CRC32C, features::CONGESTION] {
         let running = start_with(&address, Vec::new(), None, offered);
         let options = SenderOptions::new(running.address.clone(), "store").crc(true);
-        let mut sender = Sender::connect(options).unwrap();
+        let mut sender = Sender::connect(&options).unwrap();
         let checks = offered == features::CRC32C;
         assert_eq!(sender.sends_checksums(), checks);
         sender.send_small(1, b"bytes").unwrap();
@@ -330,7 +330,7 @@ fn who_polls_rarely_learns_of_an_end_by_the_next_polls() {
 }
 
 fn who_polls_rarely(running: &Running, options: SenderOptions) {
-    let mut sender = Sender::connect(options).unwrap();
+    let mut sender = Sender::connect(&options).unwrap();
     sender.send_small(1, b"bytes").unwrap();
     assert_eq!(wait(&mut sender).status, AckStatus::Consumed);
     // These polls include the look that follows a sleep.
@@ -357,7 +357,7 @@ fn who_polls_rarely(running: &Running, options: SenderOptions) {
 #[test]
 fn many_in_flight_keep_their_order_and_buffers_are_used_again() {
     over_both(&[], |running, options| {
-        let mut sender = Sender::connect(options.in_flight_max(16)).unwrap();
+        let mut sender = Sender::connect(&options.in_flight_max(16)).unwrap();
         let mut sent = 0u64;
         let mut ended = 0;
         while ended < 500 {
@@ -384,7 +384,7 @@ fn many_in_flight_keep_their_order_and_buffers_are_used_again() {
 fn a_lost_connection_is_made_again_and_the_message_is_marked() {
     let behaviours = [Behaviour::HangUp, Behaviour::HangUp];
     over_both(&behaviours, |running, options| {
-        let mut sender = Sender::connect(options).unwrap();
+        let mut sender = Sender::connect(&options).unwrap();
         let mut buffer = sender.buffer(10_000).unwrap();
         buffer.fill(3);
         sender.send(7, buffer).unwrap();
@@ -405,7 +405,7 @@ fn rejections_are_told_and_busy_is_retried() {
     ];
     over_both(&behaviours, |_, options| {
         let retry = RetryPolicy::default().on_no_app(false);
-        let mut sender = Sender::connect(options.retry(retry)).unwrap();
+        let mut sender = Sender::connect(&options.retry(retry)).unwrap();
         sender.send_small(1, b"a").unwrap();
         assert_eq!(wait(&mut sender).status, AckStatus::Rejected(28));
         sender.send_small(1, b"b").unwrap();
@@ -418,7 +418,7 @@ fn rejections_are_told_and_busy_is_retried() {
 #[test]
 fn a_receiver_that_is_gone_for_good_ends_everything_with_peer_lost() {
     over_both(&[Behaviour::HangUp; 1000], |_, options| {
-        let mut sender = Sender::connect(options.reconnect_for(Duration::from_millis(50))).unwrap();
+        let mut sender = Sender::connect(&options.reconnect_for(Duration::from_millis(50))).unwrap();
         let buffer = sender.buffer(10).unwrap();
         sender.send(1, buffer).unwrap();
         let completion = wait(&mut sender);
@@ -430,7 +430,7 @@ fn a_receiver_that_is_gone_for_good_ends_everything_with_peer_lost() {
 #[test]
 fn what_cannot_be_sent_is_refused_with_its_buffer() {
     over_both(&[], |_, options| {
-        let mut sender = Sender::connect(options.clone()).unwrap();
+        let mut sender = Sender::connect(&options.clone()).unwrap();
         assert!(matches!(
             sender.send_small(Envelope::new(0).user_header(&[0; 97]), b""),
             Err(SendError::UserHeader { bytes: 97, max: 96 })
@@ -447,7 +447,7 @@ fn what_cannot_be_sent_is_refused_with_its_buffer() {
         let long_header = Envelope::new(0).user_header(&[0; 257]);
         let NotSent { error, buffer } = sender.send(long_header, buffer).unwrap_err();
         assert!(matches!(error, SendError::UserHeader { bytes: 257, max: 256 }));
-        let mut other = Sender::connect(options).unwrap();
+        let mut other = Sender::connect(&options).unwrap();
         assert!(matches!(other.send(0, buffer).unwrap_err().error, SendError::ForeignBuffer));
         let buffer = sender.buffer(READ_BYTES + 1).unwrap();
         let not_sent = sender.send(0, buffer).unwrap_err();
@@ -496,13 +496,13 @@ fn a_receiver_with_a_full_queue_is_busy_and_not_absent_and_is_tried_again() {
     let (listener, waiting) = full_listener(&path);
     let options = SenderOptions::new(Address::Shm(path), "store").connect_timeout(Duration::from_millis(50));
     let begin = std::time::Instant::now();
-    let error = Sender::connect(options.clone()).unwrap_err();
+    let error = Sender::connect(&options.clone()).unwrap_err();
     assert!(begin.elapsed() >= options.connect_timeout, "it goes on until its time is over");
     assert!(matches!(error, SendConnectError::Busy(_)) && error.is_passing(), "{error:?}");
     assert!(!error.to_string().contains("jet daemon"), "{error}");
     // As soon as there is room, the sender's request comes by itself.
     let sender =
-        std::thread::spawn(move || Sender::connect(options.connect_timeout(Duration::from_secs(60))));
+        std::thread::spawn(move || Sender::connect(&options.connect_timeout(Duration::from_secs(60))));
     let mut accepted = Vec::new();
     while accepted.len() <= waiting.len() {
         assert!(!sender.is_finished(), "it goes on");
@@ -528,21 +528,21 @@ fn who_cannot_connect_hears_what_to_change() {
     // The test holds this port, so no other process listens there.
     let (socket, closed) = silent_port();
     for address in [shm.clone(), Address::Tcp(closed.to_string())] {
-        let error = Sender::connect(SenderOptions::new(address, "store")).unwrap_err();
+        let error = Sender::connect(&SenderOptions::new(address, "store")).unwrap_err();
         assert!(matches!(error, SendConnectError::Nobody { .. }), "{error:?}");
         let text = error.to_string();
         assert!(text.contains("is jetd running there?") && text.contains("jet daemon"), "{text}");
     }
     drop(socket);
     let running = start(&shm, Vec::new(), Some(Refusal::TooManyPeers));
-    let error = Sender::connect(SenderOptions::new(running.address.clone(), "store")).unwrap_err();
+    let error = Sender::connect(&SenderOptions::new(running.address.clone(), "store")).unwrap_err();
     assert!(error.to_string().contains("limits.peers"), "{error}");
-    let error = Sender::connect(SenderOptions::new(running.address.clone(), "no name")).unwrap_err();
+    let error = Sender::connect(&SenderOptions::new(running.address.clone(), "no name")).unwrap_err();
     assert!(matches!(error, SendConnectError::App(_)), "{error}");
     #[cfg(not(feature = "verbs"))]
     {
         let rdma = Address::Rdma("10.0.0.1:7471".to_owned());
-        let error = Sender::connect(SenderOptions::new(rdma, "store")).unwrap_err();
+        let error = Sender::connect(&SenderOptions::new(rdma, "store")).unwrap_err();
         assert!(matches!(error, SendConnectError::WrongFabric { .. }), "{error}");
     }
 }
@@ -553,7 +553,7 @@ fn ends_are_awaited() {
     over_both(&[Behaviour::HangUp, Behaviour::HangUp], |_, options| {
         // The runtime has no timers, although lost connections are made again after waits.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
-        let mut sender = Sender::connect(options.spin_max(Duration::ZERO)).unwrap();
+        let mut sender = Sender::connect(&options.spin_max(Duration::ZERO)).unwrap();
         sender.send_small(1, b"a").unwrap();
         let completion = runtime.block_on(sender.wait_async()).unwrap().expect("one is in flight");
         assert_eq!(completion.status, AckStatus::Consumed);
@@ -567,7 +567,7 @@ fn times_without_an_end_are_no_limit() {
         let forever = Duration::MAX;
         let options = options.connect_timeout(forever).reconnect_for(forever).receiver_timeout(forever);
         let options = options.spin_max(forever).retry(RetryPolicy::all_for(forever));
-        let mut sender = Sender::connect(options).unwrap();
+        let mut sender = Sender::connect(&options).unwrap();
         sender.send_small(1, b"a").unwrap();
         // The end arrives during the wait: nothing was polled before.
         let end = sender.wait_timeout(forever).unwrap().expect("one is in flight");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 fn a_wait_whose_time_runs_out_says_not_yet_and_that_is_not_nothing() {
     over_both(&[Behaviour::Keep], |_, options| {
         let short = Duration::from_millis(5);
-        let mut sender = Sender::connect(options).unwrap();
+        let mut sender = Sender::connect(&options).unwrap();
         assert!(sender.wait_timeout(Duration::MAX).unwrap().is_none(), "nothing is in flight");
         sender.send_small(1, b"kept").unwrap();
         let begin = Instant::now();
@@ -30,7 +30,7 @@ fn a_wait_whose_time_runs_out_says_not_yet_and_that_is_not_nothing() {
 #[test]
 fn waits_without_a_limit_end_when_everything_has() {
     over_both(&[], |_, options| {
-        let mut sender = Sender::connect(options).unwrap();
+        let mut sender = Sender::connect(&options).unwrap();
         for tag in 0..20 {
             sender.send_small(tag, b"bytes").unwrap();
         }

@@ -103,6 +103,24 @@ fn whoever_waits_meanwhile_the_daemon_is_shown_at_once_what_was_given_back() {
 }
 
 #[test]
+fn the_end_of_a_message_is_shown_at_once_for_who_ended_it_may_be_busy() {
+    let (mut daemon, session) = shared_pair();
+    for (number, is_message_first) in [(0, true), (1, false)] {
+        daemon.deliver(small(number, number, 100));
+        let mut message = session.try_receive().unwrap();
+        let slice = message.next().unwrap().unwrap();
+        if is_message_first {
+            drop(message);
+            assert_eq!(daemon.releases(), [], "its slice is held");
+            drop(slice);
+        } else {
+            drop((slice, message));
+        }
+        assert_eq!(daemon.releases(), [slices_and_finish(number, 0, 1, 0)]);
+    }
+}
+
+#[test]
 fn slices_stay_readable_when_the_daemon_is_gone() {
     let (mut daemon, session) = shared_pair();
     daemon.deliver(half(0, flags::FIRST));

@@ -449,3 +449,75 @@ fn tasks_of_several_threads_share_all_messages() {
     let count: u64 = tasks.into_iter().map(|task| several.block_on(task).unwrap()).sum();
     assert_eq!(count, COUNT);
 }
+
+#[test]
+fn a_task_whose_budget_is_used_up_falls_asleep() {
+    let (mut daemon, session) = shared_pair();
+    let several = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let watched = session.clone();
+    let delivers = std::thread::spawn(move || {
+        while watched.stats().sleeps == 0 {
+            std::thread::yield_now();
+        }
+        deliver(&mut daemon, other(1));
+        daemon
+    });
+    // The main future of such a runtime has a budget, and no scheduler that would put off its wakers.
+    let tag = several.block_on(async {
+        let mut spent = 0;
+        while tokio::task::coop::has_budget_remaining() {
+            tokio::task::coop::consume_budget().await;
+            spent += 1;
+        }
+        assert!(spent > 1);
+        session.receive_async().await.unwrap().tag()
+    });
+    assert_eq!(tag, 1001);
+    delivers.join().unwrap();
+}
+
+#[test]
+fn what_comes_late_for_a_message_that_was_ended_is_given_back_though_everybody_sleeps() {
+    let (mut daemon, session, message) = halfway();
+    let asleep = session.stats().sleeps;
+    message.consume();
+    let watched = session.clone();
+    let delivers = async move {
+        slept(&watched, asleep + 1).await;
+        daemon.releases();
+        deliver(&mut daemon, half(1, flags::LAST));
+        some_turns().await;
+        let shown = daemon.releases();
+        assert_eq!(
+            shown.last().map(|release| release.kind),
+            Some(release_kind::SLICES_AND_FINISH),
+            "{shown:?}"
+        );
+        deliver(&mut daemon, other(1));
+        daemon
+    };
+    let receives = async move { session.receive_async().await.unwrap().tag() };
+    assert_eq!(both(receives, delivers).0, 1001);
+}
+
+#[test]
+fn a_runtime_that_rests_for_a_while_holds_up_no_task_of_another() {
+    let (mut daemon, session, mut message) = halfway();
+    let rests = runtime();
+    let asleep = session.stats().sleeps;
+    // Its task waits, and the runtime is not driven from here on.
+    let waits = rests.spawn(async move { message.next_async().await.map(|slice| slice.unwrap().offset()) });
+    rests.block_on(slept(&session, asleep + 1));
+    let watched = session.clone();
+    let delivers = async move {
+        slept(&watched, asleep + 2).await;
+        deliver(&mut daemon, other(1));
+        daemon
+    };
+    let receives = async move { session.receive_async().await.unwrap().tag() };
+    let (tag, mut daemon) = both(receives, delivers);
+    assert_eq!(tag, 1001);
+    daemon.deliver(half(1, flags::LAST));
+    daemon.doorbell.ring();
+    assert_eq!(rests.block_on(waits).unwrap().unwrap(), 4096);
+}

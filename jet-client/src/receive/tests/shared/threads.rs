@@ -5,6 +5,7 @@ use super::{deliver, half, halfway, other, ring, shared_pair};
 use crate::receive::{ReceiveError, SharedSession, SliceError};
 use jet_control::frame::encode_frame;
 use jet_control::{ControlResponse, ErrorCode};
+use jet_fabric::unix::Doorbell;
 use jet_wire::segment::{delivery_flags as flags, release_kind};
 use std::io::Write;
 use std::sync::mpsc;
@@ -85,6 +86,22 @@ fn every_thread_hears_of_the_sessions_end() {
     for thread in [receives, takes] {
         assert!(thread.join().unwrap().contains("enough"));
     }
+}
+
+#[test]
+fn a_session_whose_bell_is_closed_hears_why_on_its_control_connection() {
+    let (mut daemon, session, _message) = halfway();
+    let asleep = session.stats().sleeps;
+    let waiting = session.clone();
+    let receives = thread::spawn(move || waiting.receive().unwrap_err());
+    slept(&session, asleep + 1);
+    // As the daemon ends a session: first the bell, and then the reason.
+    daemon.doorbell = Doorbell::pair().unwrap().0;
+    slept(&session, asleep + 2);
+    let said = ControlResponse::Error { code: ErrorCode::BadRequest, message: "enough".into() };
+    daemon.control.write_all(&encode_frame(&said).unwrap()).unwrap();
+    let error = receives.join().unwrap();
+    assert!(matches!(error, ReceiveError::Ended { code: ErrorCode::BadRequest, .. }), "{error}");
 }
 
 /// Messages through four threads that wait, with a daemon that has room for four at a time.
