@@ -67,7 +67,7 @@ impl Stage {
     /// # Errors
     /// An error of the rig or the sender.
     pub fn good_sender(&self, fabric: &str, messages: Messages) -> Result<GoodSender, Box<dyn Error>> {
-        GoodSender::connect(&self.rig.address_over(fabric)?, GOOD, messages)
+        GoodSender::connect(self.rig.address_over(fabric)?, GOOD, messages)
     }
 
     /// Takes the ends of a good sender that has sent its last message, and disconnects it.

@@ -118,6 +118,10 @@ impl<'s> Message<'s> {
     /// # Errors
     /// [`SliceError::Withdrawn`] where the rest will not arrive; [`SliceError::HoldsAll`];
     /// [`SliceError::Receive`] where the session ended.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "an iterator could not fail; the other forms are next_..."
+    )]
     pub fn next(&mut self) -> Result<Option<Slice<'s>>, SliceError> {
         self.wait(None)
     }

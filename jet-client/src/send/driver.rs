@@ -94,6 +94,8 @@ pub struct Driver {
     headers_key: MemoryKey,
     pub(super) qp: Option<Qp>,
     device: DeviceState,
+    /// How often another NIC took the place of the present one.
+    devices: u32,
     /// Whether the receiver's welcome on `qp` was handled.
     welcomed: bool,
     /// Headers that arrived before the welcome of their connection, in their order: entry and payload bytes.
@@ -166,6 +168,7 @@ impl Driver {
             headers_key,
             qp: None,
             device: DeviceState::There,
+            devices: 0,
             welcomed: false,
             early: Vec::with_capacity(usize::from(RECEIVE_ENTRIES)),
             unflushed: 0,
@@ -286,6 +289,11 @@ impl Driver {
     /// Returns the sender's identity.
     pub fn id(&self) -> u64 {
         self.sender_id
+    }
+
+    /// Returns how often the NIC became another one, and its descriptor with it.
+    pub fn devices(&self) -> u32 {
+        self.devices
     }
 
     /// Returns the NIC, to be armed and waited for.
@@ -438,6 +446,7 @@ impl Driver {
         // Where the stand-in cannot be made, either, the next turn tries again.
         if let Ok(stand_in) = self.nics.stand_in() {
             self.nic = stand_in;
+            self.devices = self.devices.wrapping_add(1);
             self.device = DeviceState::Gone;
         }
     }
@@ -452,6 +461,7 @@ impl Driver {
         (self.headers_key, self.copy_area.key) = (headers_key, copies_key);
         self.inline_bytes_max = inline_bytes_max;
         (self.nic, self.device) = (nic, DeviceState::There);
+        self.devices = self.devices.wrapping_add(1);
         self.post_receives();
         Ok(())
     }

@@ -17,6 +17,7 @@ mod posting;
 pub mod protocol;
 mod receiver_timeout;
 mod sender;
+mod shared;
 mod submission;
 mod table;
 #[cfg(test)]
@@ -33,5 +34,6 @@ pub use jet_wire::message::{AckStatus, ByeReason, SMALL_USER_HEADER_MAX, USER_HE
 pub use options::{ProtocolOptions, RdmaOptions, RetryPolicy, SenderOptions};
 pub use protocol::{ProtocolStats, SubmitError};
 pub use sender::{Completion, Sender, SenderStats};
+pub use shared::{SendHandle, SharedSender};
 pub use submission::Ticket;
 pub use window::WindowStats;

@@ -21,6 +21,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 #[cfg(feature = "tokio")]
 use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 #[cfg(feature = "tokio")]
 use std::sync::Arc;
 #[cfg(feature = "tokio")]
@@ -354,6 +355,44 @@ impl Sender {
         self.drive_until(Instant::now().checked_add(timeout), |driver| driver.is_closed())
     }
 
+    /// Prepares to sleep, for a program with an event loop of its own. Call it after [`Self::poll`] had
+    /// nothing more.
+    ///
+    /// `true`: sleep until the sender's descriptor is readable, at most for [`Self::next_timeout`]; then poll
+    /// again. `false`: there is something, so poll now.
+    pub fn prepare_sleep(&mut self) -> bool {
+        let now_ns = self.clock.now_ns();
+        self.driver.nic().arm(now_ns)
+    }
+
+    /// Returns the time after which the sender must be polled even if nothing comes; `None`: never.
+    pub fn next_timeout(&self) -> Option<Duration> {
+        self.until_timeout()
+    }
+
+    /// Returns how often the sender's descriptor became another one, because its device was removed.
+    pub fn devices(&self) -> u32 {
+        self.driver.devices()
+    }
+
+    /// Returns the most messages that may be without an end at once.
+    pub(super) fn in_flight_max(&self) -> usize {
+        self.driver.pending.len()
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.driver.in_flight()
+    }
+
+    /// Whether another message would be accepted, as far as room is concerned.
+    pub(super) fn has_room(&self) -> bool {
+        self.driver.in_flight() < self.in_flight_max()
+    }
+
+    pub(super) fn spin_max(&self) -> Duration {
+        self.spin.max()
+    }
+
     /// Whether the sender is connected.
     pub fn is_connected(&self) -> bool {
         self.driver.is_connected()
@@ -456,6 +495,14 @@ impl Clock {
 /// Returns the time until the deadline; `None`: without limit.
 fn left_until(deadline: Option<Instant>) -> Option<Duration> {
     deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+}
+
+/// Descriptor that is readable when there is something to poll, after [`Sender::prepare_sleep`] returned
+/// `true`. It becomes another one where the device is removed ([`Sender::devices`]).
+impl AsFd for Sender {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.driver.nic.wait_fd()
+    }
 }
 
 impl fmt::Debug for Sender {

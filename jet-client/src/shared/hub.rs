@@ -127,7 +127,8 @@ impl<E: End> DerefMut for Locked<'_, E> {
 impl<E: End> Drop for Locked<'_, E> {
     #[inline]
     fn drop(&mut self) {
-        let Some(state) = self.0.take() else { return };
+        let Some(mut state) = self.0.take() else { return };
+        state.end.prepare_for_others();
         let due = state.end.sleepers().take_due();
         let done = state.end.sleepers().take_done();
         drop(state);

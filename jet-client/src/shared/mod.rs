@@ -1,8 +1,8 @@
 //! Ends that threads and tasks share: a session, a sender.
 //!
 //! A [`Hub`](hub::Hub) has the end behind a lock, which is held for single steps only: to take something, to
-//! give something back, to fall asleep. Nobody sleeps or spins while holding it, except to give something back
-//! where the ring for that is full.
+//! give something back, to fall asleep. Nobody sleeps or spins while holding it, except to give something
+//! back where the ring for that is full.
 //!
 //! One thread, the leader, waits for the end's descriptor. It wakes whoever waits for what it finds, and
 //! hands the lead on when it leaves. Tasks do not lead, because a task may be left unpolled for long. The
@@ -58,6 +58,11 @@ pub(crate) trait End: Send + 'static {
     /// # Errors
     /// The end is over. All who sleep were woken.
     fn settle(&mut self) -> Result<Option<Duration>, Self::Error>;
+
+    /// Is called before the lock is given back. An end that was used does not keep what it had prepared:
+    /// where others sleep on it, it prepares again here, or wakes them.
+    #[inline]
+    fn prepare_for_others(&mut self) {}
 
     /// Notes that somebody falls asleep.
     fn note_sleep(&mut self);

@@ -62,6 +62,11 @@ impl<W: PartialEq> Sleepers<W> {
         }
     }
 
+    /// Wakes each one that waits for this.
+    pub(crate) fn wake_each(&self, wants: W) {
+        while self.wake_where(|sleeper| sleeper.wants == wants).is_some() {}
+    }
+
     /// Wakes one thread. Returns its number; `None`: no thread sleeps.
     pub(super) fn wake_thread(&self) -> Option<u64> {
         self.wake_where(|sleeper| sleeper.is_thread)

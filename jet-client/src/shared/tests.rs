@@ -19,6 +19,8 @@ struct Post {
     letters: Vec<u32>,
     /// Whether the bell rings for the next letter.
     is_armed: bool,
+    /// Whether it was used, and may not be armed any more.
+    is_used: bool,
     /// Letter that comes just when somebody prepares to sleep.
     comes_then: Option<u32>,
     prepared: u32,
@@ -35,6 +37,7 @@ impl Post {
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap(),
             letters: Vec::new(),
             is_armed: false,
+            is_used: false,
             comes_then: None,
             prepared: 0,
             sleeps: 0,
@@ -89,6 +92,11 @@ impl End for Post {
         self.is_armed = self.sleepers.any();
         Ok(self.at_most)
     }
+    fn prepare_for_others(&mut self) {
+        if self.is_used && self.sleepers.any() {
+            (self.is_used, self.is_armed) = (false, true);
+        }
+    }
     fn note_sleep(&mut self) {
         self.sleeps += 1;
     }
@@ -132,6 +140,18 @@ fn each_letter_wakes_the_thread_that_waits_for_it_and_no_other() {
     for (letter, thread) in (0..).zip(threads) {
         assert_eq!(thread.join().unwrap(), Some(letter));
     }
+}
+
+#[test]
+fn who_uses_the_end_while_others_sleep_leaves_it_prepared_for_them() {
+    let post = Post::new();
+    let thread = wants(&post, 1);
+    until("it to sleep", &post, |post| post.sleeps == 1);
+    let mut state = post.lock();
+    (state.end.is_armed, state.end.is_used) = (false, true);
+    drop(state);
+    post.lock().end.deliver(1);
+    assert_eq!(thread.join().unwrap(), Some(1));
 }
 
 #[test]

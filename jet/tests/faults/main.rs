@@ -29,6 +29,7 @@ mod raw_peer;
 mod receiver_timeout;
 mod region_places;
 mod rig;
+mod shared_senders;
 mod shared_sessions;
 mod silent;
 mod slow_senders;

@@ -132,6 +132,10 @@ impl OwnedMessage {
     /// # Errors
     /// [`SliceError::Withdrawn`] where the rest will not arrive; [`SliceError::HoldsAll`];
     /// [`SliceError::Receive`] where the session ended.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "an iterator could not fail; the other forms are next_..."
+    )]
     pub fn next(&mut self) -> Result<Option<OwnedSlice>, SliceError> {
         self.wait(None)
     }

@@ -1,0 +1,285 @@
+//! A sender that threads and tasks share, with a handle for each message's end.
+
+mod end;
+
+use super::buffer::SendBuffer;
+use super::envelope::Envelope;
+use super::error::{BufferError, NotSent, SendConnectError, SendError, WaitError};
+use super::options::SenderOptions;
+use super::sender::{Completion, Sender, SenderStats};
+use super::submission::Ticket;
+use crate::shared::hub::Hub;
+#[cfg(feature = "tokio")]
+use crate::shared::wait::Wait;
+use crate::shared::wait::block;
+use end::Post;
+pub(crate) use end::Wants;
+use std::fmt;
+#[cfg(feature = "tokio")]
+use std::pin::Pin;
+use std::sync::Arc;
+#[cfg(feature = "tokio")]
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// A [`Sender`] that any number of threads and tasks use at once. Clones are handles of the same sender.
+///
+/// Sending gives a [`SendHandle`], by which one waits for the end of that message. Meanwhile others send, and
+/// wait for theirs.
+///
+/// Whoever waits for an end does the work of all: it also takes the ends of others, and sends what waits for
+/// credit. So somebody should wait, or send, while messages are in flight.
+///
+/// Dropping the last handle of the sender and of its messages ends the connection, as dropping a [`Sender`]
+/// does.
+#[derive(Clone)]
+pub struct SharedSender {
+    hub: Arc<Hub<Post>>,
+}
+
+impl SharedSender {
+    /// Connects to the receiver, like [`Sender::connect`].
+    ///
+    /// # Errors
+    /// [`SendConnectError`].
+    pub fn connect(options: &SenderOptions) -> Result<Self, SendConnectError> {
+        Self::from_sender(Sender::connect(options)?)
+    }
+
+    /// Shares a sender. What it has sent before ends unheard.
+    ///
+    /// # Errors
+    /// [`SendConnectError::System`]: there are no descriptors left.
+    pub fn from_sender(sender: Sender) -> Result<Self, SendConnectError> {
+        let spin_max = sender.spin_max();
+        Ok(Self { hub: Arc::new(Hub::new(Post::new(sender), spin_max)?) })
+    }
+
+    /// Returns a registered buffer of `bytes` bytes.
+    ///
+    /// # Errors
+    /// [`BufferError`].
+    pub fn buffer(&self, bytes: usize) -> Result<SendBuffer, BufferError> {
+        self.hub.lock().end.sender.buffer(bytes)
+    }
+
+    /// Sends a small message, as [`Sender::send_small`] does.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub fn send_small<'e>(
+        &self,
+        envelope: impl Into<Envelope<'e>>,
+        payload: &[u8],
+    ) -> Result<SendHandle, SendError> {
+        let mut state = self.hub.lock();
+        state.end.has_room();
+        let ticket = state.end.sender.send_small(envelope, payload)?;
+        Ok(self.handle(&mut state.end, ticket))
+    }
+
+    /// Sends a small message out of a buffer, as [`Sender::send_small_buffer`] does.
+    ///
+    /// # Errors
+    /// [`NotSent`].
+    pub fn send_small_buffer<'e>(
+        &self,
+        envelope: impl Into<Envelope<'e>>,
+        buffer: SendBuffer,
+    ) -> Result<SendHandle, NotSent> {
+        let mut state = self.hub.lock();
+        state.end.has_room();
+        let ticket = state.end.sender.send_small_buffer(envelope, buffer)?;
+        Ok(self.handle(&mut state.end, ticket))
+    }
+
+    /// Sends a large message, as [`Sender::send`] does.
+    ///
+    /// # Errors
+    /// [`NotSent`].
+    pub fn send<'e>(
+        &self,
+        envelope: impl Into<Envelope<'e>>,
+        buffer: SendBuffer,
+    ) -> Result<SendHandle, NotSent> {
+        let mut state = self.hub.lock();
+        state.end.has_room();
+        let ticket = state.end.sender.send(envelope, buffer)?;
+        Ok(self.handle(&mut state.end, ticket))
+    }
+
+    fn handle(&self, post: &mut Post, ticket: Ticket) -> SendHandle {
+        post.await_end(ticket);
+        SendHandle {
+            hub: Arc::clone(&self.hub),
+            ticket,
+            #[cfg(feature = "tokio")]
+            wait: None,
+        }
+    }
+
+    /// Waits until there is room for another message: fewer than [`SenderOptions::in_flight_max`] are without
+    /// an end. Another thread may take the room first.
+    ///
+    /// # Errors
+    /// [`WaitError::System`]: the system refuses to wait.
+    pub fn room(&self) -> Result<(), WaitError> {
+        self.wait_for_room(None)
+    }
+
+    /// Waits until there is room like [`Self::room`], at most for `timeout` ([`Duration::MAX`]: without
+    /// limit).
+    ///
+    /// # Errors
+    /// [`WaitError::NotYet`]: there is none in time. Otherwise as [`Self::room`].
+    pub fn room_timeout(&self, timeout: Duration) -> Result<(), WaitError> {
+        self.wait_for_room(Instant::now().checked_add(timeout))
+    }
+
+    fn wait_for_room(&self, deadline: Option<Instant>) -> Result<(), WaitError> {
+        let look = |post: &mut Post| post.has_room().then_some(());
+        block(&self.hub, Wants::Room, deadline, look)?.ok_or(WaitError::NotYet)
+    }
+
+    /// Waits until there is room like [`Self::room`], as a future. Cancelling it loses nothing.
+    ///
+    /// # Errors
+    /// As [`Self::room`]; also where there is no tokio runtime.
+    #[cfg(feature = "tokio")]
+    pub async fn room_async(&self) -> Result<(), WaitError> {
+        if self.hub.lock().end.has_room() {
+            return Ok(());
+        }
+        let mut wait = Wait::new(&self.hub, Wants::Room);
+        std::future::poll_fn(|context| wait.poll(context, |post| post.has_room().then_some(()))).await
+    }
+
+    /// Sends messages that were accepted and takes ends that have come, without waiting.
+    pub fn flush(&self) {
+        self.hub.lock().end.collect();
+    }
+
+    /// Waits until every message has its end, without limit.
+    ///
+    /// # Errors
+    /// [`WaitError::System`]: the system refuses to wait.
+    pub fn drain(&self) -> Result<(), WaitError> {
+        self.wait_until_drained(None)
+    }
+
+    /// Waits until every message has its end, at most for `timeout` ([`Duration::MAX`]: without limit).
+    ///
+    /// # Errors
+    /// [`WaitError::NotYet`]: some have none in time. Otherwise as [`Self::drain`].
+    pub fn drain_timeout(&self, timeout: Duration) -> Result<(), WaitError> {
+        self.wait_until_drained(Instant::now().checked_add(timeout))
+    }
+
+    fn wait_until_drained(&self, deadline: Option<Instant>) -> Result<(), WaitError> {
+        let look = |post: &mut Post| post.is_drained().then_some(());
+        block(&self.hub, Wants::Drained, deadline, look)?.ok_or(WaitError::NotYet)
+    }
+
+    /// Whether the sender is connected.
+    pub fn is_connected(&self) -> bool {
+        self.hub.lock().end.sender.is_connected()
+    }
+
+    /// Returns the sender's identity, which the application sees with every message.
+    pub fn id(&self) -> u64 {
+        self.hub.lock().end.sender.id()
+    }
+
+    /// Returns the sender's counters.
+    pub fn stats(&self) -> SenderStats {
+        self.hub.lock().end.sender.stats()
+    }
+}
+
+impl fmt::Debug for SharedSender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedSender").field("id", &self.id()).finish_non_exhaustive()
+    }
+}
+
+/// A message that was sent, by which one waits for its end.
+///
+/// With the feature `tokio` it is a future of the [`Completion`]. Dropping the handle changes nothing for the
+/// message: it is sent and ends, unheard, and its buffer is free again.
+#[must_use = "without its handle nobody hears how the message ended"]
+pub struct SendHandle {
+    hub: Arc<Hub<Post>>,
+    ticket: Ticket,
+    #[cfg(feature = "tokio")]
+    wait: Option<Wait<Post>>,
+}
+
+impl SendHandle {
+    /// Returns the message's ticket.
+    pub fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+
+    /// Waits for the message's end.
+    ///
+    /// # Errors
+    /// [`WaitError::System`]: the system refuses to wait.
+    pub fn wait(self) -> Result<Completion, WaitError> {
+        self.wait_until(None)
+    }
+
+    /// Waits for the message's end, at most for `timeout` ([`Duration::MAX`]: without limit).
+    ///
+    /// # Errors
+    /// [`WaitError::NotYet`]: it has not ended in time; wait again. Otherwise as [`Self::wait`].
+    ///
+    /// # Panics
+    /// Where the end was taken already.
+    pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Completion, WaitError> {
+        self.wait_until(Instant::now().checked_add(timeout))
+    }
+
+    /// Returns the message's end, if it has ended.
+    ///
+    /// # Errors
+    /// [`WaitError::NotYet`]: it has not.
+    pub fn try_wait(&mut self) -> Result<Completion, WaitError> {
+        self.hub.lock().end.take_end(self.ticket).ok_or(WaitError::NotYet)
+    }
+
+    fn wait_until(&self, deadline: Option<Instant>) -> Result<Completion, WaitError> {
+        let ticket = self.ticket;
+        block(&self.hub, Wants::End(ticket), deadline, |post| post.take_end(ticket))?.ok_or(WaitError::NotYet)
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl Future for SendHandle {
+    type Output = Result<Completion, WaitError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { hub, ticket, wait } = &mut *self;
+        let ticket = *ticket;
+        if wait.is_none()
+            && let Some(completion) = hub.lock().end.take_end(ticket)
+        {
+            return Poll::Ready(Ok(completion));
+        }
+        let waits = wait.get_or_insert_with(|| Wait::new(hub, Wants::End(ticket)));
+        let ended = std::task::ready!(waits.poll(context, |post| post.take_end(ticket)));
+        *wait = None;
+        Poll::Ready(ended)
+    }
+}
+
+impl Drop for SendHandle {
+    fn drop(&mut self) {
+        self.hub.lock().end.forget(self.ticket);
+    }
+}
+
+impl fmt::Debug for SendHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendHandle").field("ticket", &self.ticket).finish_non_exhaustive()
+    }
+}
