@@ -161,8 +161,8 @@ impl Sender {
     }
 
     /// Sends a small message, in order with the small messages before it, unless one of them is sent again
-    /// ([`SenderOptions::retry`]): at most 4096 bytes of payload, which are copied, and at most 96 bytes of user
-    /// header. The envelope is a tag, or an [`Envelope`].
+    /// ([`SenderOptions::retry`]). It has at most 4096 bytes of payload, which are copied, and at most 96
+    /// bytes of user header. The envelope is a tag, or an [`Envelope`].
     ///
     /// # Errors
     /// [`SendError`].
