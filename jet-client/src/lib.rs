@@ -55,8 +55,8 @@
 //! [`send::Sender`] have an async form. With the feature `bytes` (default) owned slices become
 //! `bytes::Bytes`.
 //!
-//! What this crate does *not* do: it spawns no runtime, and does not interpret messages. It has threads of its
-//! own only for senders over `tcp:`, and while a shared session comes back to a new daemon.
+//! What this crate does *not* do: it spawns no runtime, and does not interpret messages. It has threads of
+//! its own only for senders over `tcp:`, and while a shared session comes back to a new daemon.
 
 // A library does not print: it returns errors.
 #![deny(clippy::print_stderr, clippy::print_stdout)]

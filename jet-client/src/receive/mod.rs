@@ -22,9 +22,10 @@
 //! does a sender hear of its message's end. A shared session shows the end of a message at once. Where the
 //! ring for it is full, giving back waits until the daemon has read some of it, or is gone.
 //!
-//! After [`Session::register`] nothing here allocates, locks, or makes a system call for a message or a slice.
-//! Exceptions: to sleep, and to wake a daemon that sleeps; polls in vain, of which each 4096th checks whether
-//! the daemon lives; `read_to_end`. A shared session takes a lock for each step, and allocates to sleep.
+//! After [`Session::register`] nothing here allocates, locks, or makes a system call for a message or a
+//! slice. Exceptions: to sleep, and to wake a daemon that sleeps; polls in vain, of which each 4096th checks
+//! whether the daemon lives; `read_to_end`. A shared session takes a lock for each step, and allocates to
+//! sleep.
 
 mod error;
 mod message;

@@ -89,8 +89,8 @@ macro_rules! copied_out {
             /// altogether.
             ///
             /// # Errors
-            /// [`CopyError`], of which [`CopyError::is_not_yet`] says that the time ran out: copy again, to the
-            /// same place.
+            /// [`CopyError`], of which [`CopyError::is_not_yet`] says that the time ran out: copy again, to
+            /// the same place.
             pub fn copy_to_timeout(&mut self, to: &mut [u8], timeout: Duration) -> Result<u64, CopyError> {
                 check_room(self.bytes(), to)?;
                 copy_each(Some(timeout), |left| self.wait(left), |slice| copy(slice, to))
@@ -99,8 +99,8 @@ macro_rules! copied_out {
             /// Copies the rest of the message like [`Self::copy_to`], into a vector. The vector grows as
             /// slices arrive, and has the message's length at the end. So memory is allocated only for bytes
             /// that arrived, whatever length the sender announced. The bytes of slices that were taken before
-            /// keep their values, or are zeros. Unlike [`std::io::Read::read_to_end`] it appends nothing: each
-            /// byte goes to its offset.
+            /// keep their values, or are zeros. Unlike [`std::io::Read::read_to_end`] it appends nothing:
+            /// each byte goes to its offset.
             ///
             /// # Errors
             /// [`CopyError`].
@@ -115,8 +115,8 @@ macro_rules! copied_out {
             /// altogether.
             ///
             /// # Errors
-            /// [`CopyError`], of which [`CopyError::is_not_yet`] says that the time ran out: copy again, to the
-            /// same place.
+            /// [`CopyError`], of which [`CopyError::is_not_yet`] says that the time ran out: copy again, to
+            /// the same place.
             pub fn read_to_end_timeout(
                 &mut self,
                 to: &mut Vec<u8>,
