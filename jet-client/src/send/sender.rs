@@ -380,6 +380,21 @@ impl Sender {
         self.driver.pending.len()
     }
 
+    /// Returns the time by which the sender must be polled, in nanoseconds of its clock.
+    pub(super) fn due_ns(&self) -> Option<u64> {
+        self.driver.next_timeout_ns()
+    }
+
+    /// Returns the time until `due_ns`.
+    pub(super) fn until(&self, due_ns: u64) -> Duration {
+        Duration::from_nanos(due_ns.saturating_sub(self.clock.now_ns()))
+    }
+
+    /// Whether a message has an end that was not polled.
+    pub(super) fn has_ended(&self) -> bool {
+        self.driver.in_flight() > self.driver.unfinished() as usize
+    }
+
     pub(super) fn in_flight(&self) -> usize {
         self.driver.in_flight()
     }

@@ -28,6 +28,10 @@ pub(crate) struct State<E: End> {
     pub end: E,
     /// The one thread that waits for the descriptor. The other threads wait to be woken by it.
     pub(super) leader: Option<u64>,
+    /// Time by which the leader looks, if nothing comes, as [`End::due_ns`] says it.
+    pub(super) leader_due_ns: Option<u64>,
+    /// Wakes the leader.
+    nudge: Arc<Nudge>,
     /// The watches for the descriptor, on behalf of all tasks that wait.
     #[cfg(feature = "tokio")]
     pub(super) watches: Vec<Watch>,
@@ -38,12 +42,15 @@ pub(crate) struct State<E: End> {
 
 impl<E: End> Hub<E> {
     pub(crate) fn new(end: E, spin_max: Duration) -> io::Result<Self> {
+        let nudge = Arc::new(Nudge::new()?);
         Ok(Self {
-            nudge: Arc::new(Nudge::new()?),
+            nudge: Arc::clone(&nudge),
             numbers: AtomicU64::new(0),
             state: Mutex::new(State {
                 end,
                 leader: None,
+                leader_due_ns: None,
+                nudge,
                 #[cfg(feature = "tokio")]
                 watches: Vec::new(),
                 spin: Spin::new(spin_max),
@@ -91,6 +98,25 @@ impl<E: End> State<E> {
         self.watches.len()
     }
 
+    /// Prepares the end for those who sleep on, and arranges with them when they look.
+    #[cold]
+    fn leave_prepared(&mut self) {
+        if std::thread::panicking() {
+            return self.end.sleepers().wake_all();
+        }
+        self.end.prepare_for_others();
+        if !E::HAS_TIMES {
+            return;
+        }
+        let due_ns = self.end.due_ns();
+        if self.leader.is_some() && is_earlier(due_ns, self.leader_due_ns) {
+            self.leader_due_ns = due_ns;
+            self.nudge.ring();
+        }
+        #[cfg(feature = "tokio")]
+        super::watch::arrange(self, due_ns);
+    }
+
     /// Returns the copy of the end's descriptor, and the number of the original.
     pub(super) fn descriptor(&mut self) -> io::Result<(Arc<OwnedFd>, u32)> {
         let (original, number) = self.end.descriptor();
@@ -128,7 +154,9 @@ impl<E: End> Drop for Locked<'_, E> {
     #[inline]
     fn drop(&mut self) {
         let Some(mut state) = self.0.take() else { return };
-        state.end.prepare_for_others();
+        if state.end.sleepers().any() {
+            state.leave_prepared();
+        }
         let due = state.end.sleepers().take_due();
         let done = state.end.sleepers().take_done();
         drop(state);
@@ -139,12 +167,22 @@ impl<E: End> Drop for Locked<'_, E> {
     }
 }
 
+/// Whether one time comes before another, where `None` is never.
+fn is_earlier(due_ns: Option<u64>, arranged_ns: Option<u64>) -> bool {
+    due_ns.is_some_and(|due| arranged_ns.is_none_or(|arranged| due < arranged))
+}
+
 /// An event that a thread can wait for beside other descriptors.
 struct Nudge(OwnedFd);
 
 impl Nudge {
     fn new() -> io::Result<Self> {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    fn ring(&self) {
+        // It fails only where 2^64 - 2 nudges wait already.
+        let _ = write(&self.0, &1u64.to_ne_bytes());
     }
 
     fn clear(&self) {
@@ -155,7 +193,6 @@ impl Nudge {
 
 impl Wake for Nudge {
     fn wake(self: Arc<Self>) {
-        // It fails only where 2^64 - 2 nudges wait already.
-        let _ = write(&self.0, &1u64.to_ne_bytes());
+        self.ring();
     }
 }

@@ -2,11 +2,12 @@
 //!
 //! A [`Hub`](hub::Hub) has the end behind a lock, which is held for single steps only: to take something, to
 //! give something back, to fall asleep. Nobody sleeps or spins while holding it, except to give something
-//! back where the ring for that is full.
+//! back where the ring for that is full, and to resolve the name of a host to which a sender connects.
 //!
 //! One thread, the leader, waits for the end's descriptor. It wakes whoever waits for what it finds, and
 //! hands the lead on when it leaves. Tasks do not lead, because a task may be left unpolled for long. The
-//! runtime watches the descriptor for them ([`watch`]).
+//! runtime watches the descriptor for them ([`watch`]). What an end has to do at times of its own is arranged
+//! with each of them: the leader and the watches of all runtimes.
 
 pub(crate) mod hub;
 pub(crate) mod sleepers;
@@ -29,6 +30,8 @@ pub(crate) trait End: Send + 'static {
     type Memory: Send;
     /// Why no wait is possible any more.
     type Error;
+    /// Whether the end has something to do at times of its own.
+    const HAS_TIMES: bool;
 
     /// Returns those who sleep.
     fn sleepers(&self) -> &Sleepers<Self::Wants>;
@@ -39,12 +42,12 @@ pub(crate) trait End: Send + 'static {
     /// Begins a wait.
     fn begin_wait(&mut self) -> Self::Memory;
 
-    /// Prepares to sleep: from here on whatever comes makes the descriptor readable. Where that is not so for
-    /// those who sleep already, the caller wakes them.
+    /// Prepares to sleep: from here on whatever comes makes the descriptor readable. `false`: something came,
+    /// look again; what was prepared for others before does not hold any more.
     ///
     /// # Errors
     /// The end is over.
-    fn prepare_sleep(&mut self) -> Result<Prepared, Self::Error>;
+    fn prepare_sleep(&mut self) -> Result<bool, Self::Error>;
 
     /// Checks before a sleep whether the wait would be in vain.
     ///
@@ -52,17 +55,22 @@ pub(crate) trait End: Send + 'static {
     /// It would.
     fn check_wait(&mut self, memory: &Self::Memory) -> Result<(), Self::Error>;
 
-    /// Handles what the descriptor has and what the time asks for, wakes those who wait for what came, and
-    /// prepares for the others to sleep on. Returns after which time it must be called again, if it must.
+    /// Handles what the descriptor has and what the time asks for, and wakes those who wait for what came.
     ///
     /// # Errors
     /// The end is over. All who sleep were woken.
-    fn settle(&mut self) -> Result<Option<Duration>, Self::Error>;
+    fn settle(&mut self) -> Result<(), Self::Error>;
 
-    /// Is called before the lock is given back. An end that was used does not keep what it had prepared:
-    /// where others sleep on it, it prepares again here, or wakes them.
-    #[inline]
-    fn prepare_for_others(&mut self) {}
+    /// Is called before the lock is given back while somebody sleeps. An end that was used does not keep what
+    /// it had prepared: it prepares again here, or wakes those who sleep.
+    fn prepare_for_others(&mut self);
+
+    /// Returns the time by which the end must be settled if nothing comes, in nanoseconds of its own clock;
+    /// `None`: there is none.
+    fn due_ns(&self) -> Option<u64>;
+
+    /// Returns the time until `due_ns`.
+    fn until(&self, due_ns: u64) -> Duration;
 
     /// Notes that somebody falls asleep.
     fn note_sleep(&mut self);
@@ -72,13 +80,4 @@ pub(crate) trait End: Send + 'static {
 
     /// Returns the error for what the system refused.
     fn refused(error: io::Error) -> Self::Error;
-}
-
-/// Whether one may sleep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Prepared {
-    /// Something came: look again.
-    LookAgain,
-    /// Sleep, at most for so long (`None`: without limit).
-    Sleep(Option<Duration>),
 }

@@ -62,6 +62,14 @@ impl<W: PartialEq> Sleepers<W> {
         }
     }
 
+    /// Wakes the one that has waited longest for this.
+    pub(crate) fn wake_oldest(&self, wants: W) {
+        let oldest = self.asleep.borrow().iter().find(|sleeper| sleeper.wants == wants).map(|it| it.number);
+        if let Some(oldest) = oldest {
+            self.wake_where(|sleeper| sleeper.number == oldest);
+        }
+    }
+
     /// Wakes each one that waits for this.
     pub(crate) fn wake_each(&self, wants: W) {
         while self.wake_where(|sleeper| sleeper.wants == wants).is_some() {}

@@ -1,9 +1,10 @@
 //! Tests of the hub with an end that does nothing else: letters that are waited for by number.
 
+use super::End;
 use super::hub::Hub;
 use super::sleepers::Sleepers;
 use super::wait::{Wait, block};
-use super::{End, Prepared};
+use crate::backoff::nanoseconds;
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,8 +27,10 @@ struct Post {
     prepared: u32,
     sleeps: u32,
     settled: u32,
-    /// Time after which the post is to be settled.
-    at_most: Option<Duration>,
+    /// Time at which the post is to be settled, and how long after that again.
+    due_ns: Option<u64>,
+    every: Option<Duration>,
+    began: Instant,
 }
 
 impl Post {
@@ -42,7 +45,9 @@ impl Post {
             prepared: 0,
             sleeps: 0,
             settled: 0,
-            at_most: None,
+            due_ns: None,
+            every: None,
+            began: Instant::now(),
         };
         Arc::new(Hub::new(post, Duration::ZERO).unwrap())
     }
@@ -52,6 +57,16 @@ impl Post {
         if std::mem::take(&mut self.is_armed) {
             rustix::io::write(&self.bell, &1u64.to_ne_bytes()).unwrap();
         }
+    }
+
+    fn now_ns(&self) -> u64 {
+        nanoseconds(self.began.elapsed())
+    }
+
+    /// Is to be settled after a millisecond, and again and again.
+    fn settle_often(&mut self) {
+        let every = Duration::from_millis(1);
+        (self.every, self.due_ns) = (Some(every), Some(self.now_ns() + nanoseconds(every)));
     }
 
     fn take(&mut self, letter: u32) -> Option<u32> {
@@ -64,6 +79,7 @@ impl End for Post {
     type Wants = u32;
     type Memory = ();
     type Error = io::Error;
+    const HAS_TIMES: bool = true;
 
     fn sleepers(&self) -> &Sleepers<u32> {
         &self.sleepers
@@ -72,30 +88,38 @@ impl End for Post {
         (self.bell.as_fd(), 0)
     }
     fn begin_wait(&mut self) {}
-    fn prepare_sleep(&mut self) -> io::Result<Prepared> {
+    fn prepare_sleep(&mut self) -> io::Result<bool> {
         self.prepared += 1;
         if let Some(letter) = self.comes_then.take() {
             self.letters.push(letter);
             self.is_armed = false;
-            return Ok(Prepared::LookAgain);
+            self.sleepers.wake_all();
+            return Ok(false);
         }
         self.is_armed = true;
-        Ok(Prepared::Sleep(self.at_most))
+        Ok(true)
     }
     fn check_wait(&mut self, (): &()) -> io::Result<()> {
         Ok(())
     }
-    fn settle(&mut self) -> io::Result<Option<Duration>> {
+    fn settle(&mut self) -> io::Result<()> {
         self.settled += 1;
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         self.letters.iter().for_each(|letter| self.sleepers.wake_one(*letter));
         self.is_armed = self.sleepers.any();
-        Ok(self.at_most)
+        self.due_ns = self.every.map(|every| self.now_ns() + nanoseconds(every));
+        Ok(())
     }
     fn prepare_for_others(&mut self) {
-        if self.is_used && self.sleepers.any() {
+        if self.is_used {
             (self.is_used, self.is_armed) = (false, true);
         }
+    }
+    fn due_ns(&self) -> Option<u64> {
+        self.due_ns
+    }
+    fn until(&self, due_ns: u64) -> Duration {
+        Duration::from_nanos(due_ns.saturating_sub(self.now_ns()))
     }
     fn note_sleep(&mut self) {
         self.sleeps += 1;
@@ -157,8 +181,19 @@ fn who_uses_the_end_while_others_sleep_leaves_it_prepared_for_them() {
 #[test]
 fn what_the_end_has_to_do_at_a_time_is_done_though_nothing_comes() {
     let post = Post::new();
-    post.lock().end.at_most = Some(Duration::from_millis(1));
+    post.lock().end.settle_often();
     let thread = wants(&post, 1);
+    until("the thread to settle", &post, |post| post.settled > 2);
+    post.lock().end.deliver(1);
+    assert_eq!(thread.join().unwrap(), Some(1));
+}
+
+#[test]
+fn a_leader_that_sleeps_without_limit_hears_of_a_time_that_others_bring_about() {
+    let post = Post::new();
+    let thread = wants(&post, 1);
+    until("it to sleep", &post, |post| post.sleeps == 1);
+    post.lock().end.settle_often();
     until("the thread to settle", &post, |post| post.settled > 2);
     post.lock().end.deliver(1);
     assert_eq!(thread.join().unwrap(), Some(1));
@@ -191,13 +226,37 @@ mod tasks {
     #[test]
     fn what_the_end_has_to_do_at_a_time_is_done_though_no_task_is_polled() {
         let post = Post::new();
-        post.lock().end.at_most = Some(Duration::from_millis(1));
+        post.lock().end.settle_often();
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_io().build().unwrap();
         let waiting = Arc::clone(&post);
         let task = runtime.spawn(async move { letter(&waiting, 1).await });
         until("the runtime to settle again and again", &post, |post| post.settled > 5);
         let sleeps = post.lock().end.sleeps;
         assert_eq!(sleeps, 1, "the task sleeps on");
+        post.lock().end.deliver(1);
+        assert_eq!(runtime.block_on(task).unwrap(), 1);
+    }
+
+    #[test]
+    fn tasks_that_sleep_without_limit_hear_of_a_time_though_its_finder_is_cancelled() {
+        let post = Post::new();
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_io().build().unwrap();
+        let waiting = Arc::clone(&post);
+        let task = runtime.spawn(async move { letter(&waiting, 1).await });
+        until("it to sleep", &post, |post| post.sleeps == 1);
+        let other = Builder::new_current_thread().enable_io().build().unwrap();
+        other.block_on(async {
+            let mut wait = Wait::new(&post, 2);
+            let looks = std::future::poll_fn(|context| {
+                let polled = wait.poll(context, |post| {
+                    post.settle_often();
+                    post.take(2)
+                });
+                std::task::Poll::Ready(polled.is_pending())
+            });
+            assert!(looks.await);
+        });
+        until("the runtime to settle again and again", &post, |post| post.settled > 5);
         post.lock().end.deliver(1);
         assert_eq!(runtime.block_on(task).unwrap(), 1);
     }

@@ -1,9 +1,9 @@
 //! Waiting on a shared end, as a thread or as a task.
 
+use super::End;
 use super::hub::Hub;
 #[cfg(feature = "tokio")]
 use super::watch;
-use super::{End, Prepared};
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -83,11 +83,14 @@ impl<E: End> Wait<E> {
         }
     }
 
-    /// Spins, unless another thread leads: that one finds what comes.
+    /// Spins, unless others sleep: one of them finds what comes, and each look would have to leave the end
+    /// prepared for them.
     fn spin<T>(&self, left: Option<Duration>, look: &mut impl FnMut(&mut E) -> Option<T>) -> Option<T> {
         let mut spin = {
             let state = self.hub.lock();
-            if state.leader.is_some_and(|leader| leader != self.number) {
+            // It looks itself now.
+            state.end.sleepers().take(self.number);
+            if state.end.sleepers().any() {
                 return None;
             }
             state.spin
@@ -117,12 +120,12 @@ impl<E: End> Wait<E> {
                 state.end.note_sleep();
                 return Ok(Step::Follow);
             }
-            let Prepared::Sleep(at_most) = state.end.prepare_sleep()? else {
-                // What others had prepared does not hold any more.
-                state.end.sleepers().wake_all();
+            if !state.end.prepare_sleep()? {
                 continue;
-            };
+            }
             let (descriptor, _) = state.descriptor().map_err(E::refused)?;
+            state.leader_due_ns = state.end.due_ns();
+            let at_most = state.leader_due_ns.map(|due_ns| state.end.until(due_ns));
             state.end.sleepers().put(self.number, self.wants, hub.leaders_waker(), true);
             state.end.note_sleep();
             state.leader = Some(self.number);
@@ -154,12 +157,7 @@ impl<E: End> Wait<E> {
             if watch::join(&mut state, &hub, &mut self.watched).map_err(E::refused)? {
                 continue;
             }
-            let Prepared::Sleep(at_most) = state.end.prepare_sleep()? else {
-                // What others had prepared does not hold any more.
-                state.end.sleepers().wake_all();
-                continue;
-            };
-            if watch::set_timer(&mut state, self.watched, at_most).map_err(E::refused)? {
+            if !state.end.prepare_sleep()? {
                 continue;
             }
             state.end.sleepers().put(self.number, self.wants, waker, false);

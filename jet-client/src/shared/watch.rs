@@ -13,7 +13,6 @@ use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::runtime::{Handle, Id};
@@ -27,7 +26,9 @@ pub(crate) struct Watch {
     /// The end's descriptor, and the number of the original.
     end: AsyncFd<Arc<OwnedFd>>,
     original: u32,
-    /// The timer for an end that has something to do at a time.
+    /// Time by which it looks, if nothing comes, as [`End::due_ns`] says it.
+    due_ns: Option<u64>,
+    /// The timer for that, where the end has such times.
     timer: Option<(Timer, AsyncFd<Arc<OwnedFd>>)>,
     waker: Waker,
 }
@@ -57,8 +58,15 @@ pub(super) fn join<E: End>(
         Some(_) => {}
         None => {
             let end = register(descriptor)?;
+            let timer = if E::HAS_TIMES {
+                let timer = Timer::new()?;
+                let watched = register(timer.descriptor())?;
+                Some((timer, watched))
+            } else {
+                None
+            };
             let waker = Waker::from(Arc::new(OnReady { hub: Arc::downgrade(hub), runtime }));
-            state.watches.push(Watch { runtime, waits: 0, end, original, timer: None, waker });
+            state.watches.push(Watch { runtime, waits: 0, end, original, due_ns: None, timer, waker });
         }
     }
     if watched.replace(runtime).is_none()
@@ -75,34 +83,23 @@ pub(super) fn join<E: End>(
 /// Ends the watch by a runtime with the last wait of its tasks.
 pub(super) fn leave<E: End>(state: &mut State<E>, watched: Option<Id>) {
     let Some(at) = state.watches.iter().position(|watch| Some(watch.runtime) == watched) else { return };
-    state.watches[at].waits -= 1;
+    state.watches[at].waits = state.watches[at].waits.saturating_sub(1);
     if state.watches[at].waits == 0 {
         state.watches.swap_remove(at);
     }
 }
 
-/// Has the end settled after `at_most`, if nothing happens before. Returns `true` where it was settled
-/// already.
-pub(super) fn set_timer<E: End>(
-    state: &mut State<E>,
-    runtime: Option<Id>,
-    at_most: Option<Duration>,
-) -> io::Result<bool> {
-    let Some(watch) = state.watches.iter_mut().find(|watch| Some(watch.runtime) == runtime) else {
-        return Ok(false);
-    };
-    match &watch.timer {
-        None if at_most.is_none() => return Ok(false),
-        Some((timer, _)) => timer.set(at_most)?,
-        None => {
-            let timer = Timer::new()?;
-            timer.set(at_most)?;
-            let watched = register(timer.descriptor())?;
-            watch.timer = Some((timer, watched));
+/// Arranges with all watches that they look at this time.
+pub(super) fn arrange<E: End>(state: &mut State<E>, due_ns: Option<u64>) {
+    let State { end, watches, .. } = state;
+    for watch in watches.iter_mut().filter(|watch| watch.due_ns != due_ns) {
+        // A timer that cannot be set looks as soon as it can.
+        let span = due_ns.map(|due_ns| end.until(due_ns));
+        let is_set = watch.timer.as_ref().is_none_or(|(timer, _)| timer.set(span).is_ok());
+        if is_set {
+            watch.due_ns = due_ns;
         }
     }
-    let runtime = watch.runtime;
-    state.look_at_watch(runtime)
 }
 
 fn register(fd: Arc<OwnedFd>) -> io::Result<AsyncFd<Arc<OwnedFd>>> {
@@ -125,7 +122,7 @@ impl<E: End> State<E> {
     /// whether there was something.
     fn look_at_watch(&mut self, runtime: Id) -> io::Result<bool> {
         let Self { end, watches, .. } = self;
-        let Some(watch) = watches.iter().find(|watch| watch.runtime == runtime) else { return Ok(false) };
+        let Some(watch) = watches.iter_mut().find(|watch| watch.runtime == runtime) else { return Ok(false) };
         let mut had_something = false;
         // An epoll descriptor, an eventfd, a socket's and a timer's descriptor can all be made unreadable, so
         // this ends.
@@ -139,16 +136,14 @@ impl<E: End> State<E> {
             had_something = true;
             if let (Some((timer, _)), Poll::Ready(_)) = (timer, &timer_ready) {
                 timer.clear();
+                watch.due_ns = None;
             }
             // That the end is over is told to everybody who waits.
-            let at_most = end.settle().unwrap_or(None);
+            let _ = end.settle();
             for ready in [end_ready, timer_ready] {
                 if let Poll::Ready(ready) = ready {
                     ready?.clear_ready();
                 }
-            }
-            if let Some((timer, _)) = timer {
-                timer.set(at_most)?;
             }
         }
     }

@@ -2,8 +2,8 @@
 
 use crate::receive::error::ReceiveError;
 use crate::receive::session::Session;
+use crate::shared::End;
 use crate::shared::sleepers::Sleepers;
-use crate::shared::{End, Prepared};
 use jet_wire::segment::{Notice, release_kind};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,6 +23,7 @@ impl End for Session {
     /// Notice that was reported before the wait began.
     type Memory = Option<Notice>;
     type Error = ReceiveError;
+    const HAS_TIMES: bool = false;
 
     fn sleepers(&self) -> &Sleepers<Wants> {
         &self.sleepers
@@ -36,9 +37,13 @@ impl End for Session {
         self.reported_notice.get()
     }
 
-    fn prepare_sleep(&mut self) -> Result<Prepared, ReceiveError> {
+    fn prepare_sleep(&mut self) -> Result<bool, ReceiveError> {
         let sleeps = self.prepare_sleep_on_ring()?;
-        Ok(if sleeps { Prepared::Sleep(None) } else { Prepared::LookAgain })
+        if !sleeps {
+            // The sleeping word was taken back, on which they rely.
+            self.sleepers.wake_all();
+        }
+        Ok(sleeps)
     }
 
     fn check_wait(&mut self, reported_before: &Option<Notice>) -> Result<(), ReceiveError> {
@@ -46,9 +51,19 @@ impl End for Session {
         self.check_held(true, *reported_before)
     }
 
-    fn settle(&mut self) -> Result<Option<Duration>, ReceiveError> {
-        self.handle_descriptor()?;
-        Ok(None)
+    fn settle(&mut self) -> Result<(), ReceiveError> {
+        self.handle_descriptor()
+    }
+
+    /// Each step keeps the sleeping word, or sets it again, where others sleep.
+    fn prepare_for_others(&mut self) {}
+
+    fn due_ns(&self) -> Option<u64> {
+        None
+    }
+
+    fn until(&self, _due_ns: u64) -> Duration {
+        Duration::MAX
     }
 
     fn note_sleep(&mut self) {

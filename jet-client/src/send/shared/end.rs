@@ -1,15 +1,19 @@
 //! A sender as an end that is shared, with the ends of messages that nobody has taken yet.
 
-use crate::send::error::WaitError;
+use crate::send::buffer::SendBuffer;
+use crate::send::error::{BufferError, WaitError};
 use crate::send::sender::{Completion, Sender};
 use crate::send::submission::Ticket;
+use crate::shared::End;
 use crate::shared::sleepers::Sleepers;
-use crate::shared::{End, Prepared};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+/// Turns of an attempt to prepare the sender for those who sleep.
+const PREPARING_TURNS_MAX: u32 = 16;
 
 /// What one waits for on a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,18 +32,17 @@ pub(super) struct Post {
     /// Messages that somebody has a handle of: `None` until they have ended.
     ends: HashMap<Ticket, Option<Completion>>,
     sleepers: Sleepers<Wants>,
-    /// Whether the sender was used since it was last prepared for a sleep: its NIC may ring nobody any more,
-    /// and it may have something to do earlier.
+    /// Whether the sender was used since it was last prepared for a sleep: its NIC may ring nobody any more.
     is_used: bool,
-    /// Time by which somebody settles it, if nothing happens before.
-    settled_by: Option<Instant>,
+    /// Number of the device whose descriptor the sleepers watch.
+    watched_device: u32,
 }
 
 impl Post {
     pub(super) fn new(sender: Sender) -> Self {
-        // Twice the room, so that the table is never made anew.
+        // Twice the room, so that the table is made anew only for handles that are kept after their ends.
         let ends = HashMap::with_capacity(2 * sender.in_flight_max());
-        Self { sender, ends, sleepers: Sleepers::default(), is_used: false, settled_by: None }
+        Self { sender, ends, sleepers: Sleepers::default(), is_used: false, watched_device: 0 }
     }
 
     /// Notes that somebody has a handle of the message.
@@ -48,19 +51,27 @@ impl Post {
         self.ends.insert(ticket, None);
     }
 
+    /// Returns a registered buffer.
+    pub(super) fn buffer(&mut self, bytes: usize) -> Result<SendBuffer, BufferError> {
+        // Where the peer does not take the memory, the connection ends, and nothing rings for that.
+        self.is_used = true;
+        self.sender.buffer(bytes)
+    }
+
     /// Forgets a message: nobody has a handle of it any more.
     pub(super) fn forget(&mut self, ticket: Ticket) {
         self.ends.remove(&ticket);
     }
 
-    /// Takes the end of a message, if it has one.
-    pub(super) fn take_end(&mut self, ticket: Ticket) -> Option<Completion> {
-        if self.ends.get(&ticket).is_none_or(Option::is_none) {
+    /// Takes the end of a message. `None`: it has none yet. `Some(None)`: its end was taken already.
+    pub(super) fn take_end(&mut self, ticket: Ticket) -> Option<Option<Completion>> {
+        if matches!(self.ends.get(&ticket), Some(None)) {
             self.collect();
         }
         match self.ends.entry(ticket) {
-            Entry::Occupied(entry) if entry.get().is_some() => entry.remove(),
-            _ => None,
+            Entry::Occupied(entry) if entry.get().is_none() => None,
+            Entry::Occupied(entry) => Some(entry.remove()),
+            Entry::Vacant(_) => Some(None),
         }
     }
 
@@ -80,21 +91,12 @@ impl Post {
                 *end = Some(completion);
                 self.sleepers.wake_one(Wants::End(ticket));
             }
-            self.sleepers.wake_one(Wants::Room);
+            // Whoever has waited longest: the others would come first again and again.
+            self.sleepers.wake_oldest(Wants::Room);
         }
         if self.sleepers.any() && self.sender.in_flight() == 0 {
             self.sleepers.wake_each(Wants::Drained);
         }
-    }
-
-    /// Prepares the sender for a sleep. Returns the time by which it must be settled; `Err`: there is
-    /// something, look again.
-    fn prepare(&mut self) -> Result<Option<Instant>, ()> {
-        if !self.sender.prepare_sleep() {
-            return Err(());
-        }
-        self.is_used = false;
-        Ok(self.sender.next_timeout().and_then(|span| Instant::now().checked_add(span)))
     }
 
     /// Returns whether every message has ended.
@@ -108,6 +110,7 @@ impl End for Post {
     type Wants = Wants;
     type Memory = ();
     type Error = WaitError;
+    const HAS_TIMES: bool = true;
 
     fn sleepers(&self) -> &Sleepers<Wants> {
         &self.sleepers
@@ -120,45 +123,51 @@ impl End for Post {
 
     fn begin_wait(&mut self) {}
 
-    fn prepare_sleep(&mut self) -> Result<Prepared, WaitError> {
-        let Ok(by) = self.prepare() else { return Ok(Prepared::LookAgain) };
-        self.settled_by = by;
-        Ok(Prepared::Sleep(by.map(|by| by.saturating_duration_since(Instant::now()))))
+    fn prepare_sleep(&mut self) -> Result<bool, WaitError> {
+        let sleeps = !self.sender.has_ended() && self.sender.prepare_sleep();
+        self.is_used = !sleeps;
+        Ok(sleeps)
     }
 
     fn check_wait(&mut self, (): &()) -> Result<(), WaitError> {
         Ok(())
     }
 
-    fn settle(&mut self) -> Result<Option<Duration>, WaitError> {
+    fn settle(&mut self) -> Result<(), WaitError> {
         self.collect();
-        // Whoever still sleeps after that is prepared for before the lock is given back.
-        let span = self.sender.next_timeout();
-        self.settled_by = span.and_then(|span| Instant::now().checked_add(span));
-        Ok(span)
+        Ok(())
     }
 
     fn prepare_for_others(&mut self) {
-        if !self.is_used || !self.sleepers.any() {
-            return;
+        let devices = self.sender.devices();
+        if std::mem::replace(&mut self.watched_device, devices) != devices {
+            // They sleep on a descriptor of a device that is gone.
+            return self.sleepers.wake_all();
         }
-        let by = loop {
-            match self.prepare() {
-                Ok(by) => break by,
-                Err(()) => self.collect(),
+        let mut turns = 0;
+        while self.is_used && !matches!(self.prepare_sleep(), Ok(true)) {
+            turns += 1;
+            if turns > PREPARING_TURNS_MAX {
+                // So much comes that somebody had better look for it.
+                return self.sleepers.wake_all();
             }
-        };
-        // Those who sleep rely on an earlier look than they arranged.
-        if by.is_some_and(|by| self.settled_by.is_none_or(|arranged| by < arranged)) {
-            self.sleepers.wake_all();
+            self.collect();
         }
+    }
+
+    fn due_ns(&self) -> Option<u64> {
+        self.sender.due_ns()
+    }
+
+    fn until(&self, due_ns: u64) -> Duration {
+        self.sender.until(due_ns)
     }
 
     fn note_sleep(&mut self) {}
 
     fn hand_on(&self, wants: Wants) {
         if wants == Wants::Room && self.sender.has_room() {
-            self.sleepers.wake_one(Wants::Room);
+            self.sleepers.wake_oldest(Wants::Room);
         }
     }
 

@@ -30,6 +30,10 @@ use std::time::{Duration, Instant};
 /// Whoever waits for an end does the work of all: it also takes the ends of others, and sends what waits for
 /// credit. So somebody should wait, or send, while messages are in flight.
 ///
+/// Each step takes a lock. Under it memory is registered ([`Self::buffer`]), checksums are made where the
+/// options ask for them, and the name of a host is resolved when the sender connects: the others wait as
+/// long.
+///
 /// Dropping the last handle of the sender and of its messages ends the connection, as dropping a [`Sender`]
 /// does.
 #[derive(Clone)]
@@ -60,7 +64,7 @@ impl SharedSender {
     /// # Errors
     /// [`BufferError`].
     pub fn buffer(&self, bytes: usize) -> Result<SendBuffer, BufferError> {
-        self.hub.lock().end.sender.buffer(bytes)
+        self.hub.lock().end.buffer(bytes)
     }
 
     /// Sends a small message, as [`Sender::send_small`] does.
@@ -72,6 +76,8 @@ impl SharedSender {
         envelope: impl Into<Envelope<'e>>,
         payload: &[u8],
     ) -> Result<SendHandle, SendError> {
+        // Before the lock, because it may be anybody's code.
+        let envelope = envelope.into();
         let mut state = self.hub.lock();
         state.end.has_room();
         let ticket = state.end.sender.send_small(envelope, payload)?;
@@ -87,6 +93,8 @@ impl SharedSender {
         envelope: impl Into<Envelope<'e>>,
         buffer: SendBuffer,
     ) -> Result<SendHandle, NotSent> {
+        // Before the lock, because it may be anybody's code.
+        let envelope = envelope.into();
         let mut state = self.hub.lock();
         state.end.has_room();
         let ticket = state.end.sender.send_small_buffer(envelope, buffer)?;
@@ -102,6 +110,8 @@ impl SharedSender {
         envelope: impl Into<Envelope<'e>>,
         buffer: SendBuffer,
     ) -> Result<SendHandle, NotSent> {
+        // Before the lock, because it may be anybody's code.
+        let envelope = envelope.into();
         let mut state = self.hub.lock();
         state.end.has_room();
         let ticket = state.end.sender.send(envelope, buffer)?;
@@ -159,7 +169,7 @@ impl SharedSender {
         self.hub.lock().end.collect();
     }
 
-    /// Waits until every message has its end, without limit.
+    /// Waits until every message has its end, without limit. Who sends meanwhile keeps it waiting.
     ///
     /// # Errors
     /// [`WaitError::System`]: the system refuses to wait.
@@ -204,7 +214,9 @@ impl fmt::Debug for SharedSender {
 
 /// A message that was sent, by which one waits for its end.
 ///
-/// With the feature `tokio` it is a future of the [`Completion`]. Dropping the handle changes nothing for the
+/// With the feature `tokio` it is a future of the [`Completion`], which needs a runtime with I/O
+/// (`enable_io`), and no timers. An end that is not taken is kept, with its buffer, until the handle is
+/// dropped. Dropping the handle changes nothing for the
 /// message: it is sent and ends, unheard, and its buffer is free again.
 #[must_use = "without its handle nobody hears how the message ended"]
 pub struct SendHandle {
@@ -243,13 +255,18 @@ impl SendHandle {
     ///
     /// # Errors
     /// [`WaitError::NotYet`]: it has not.
+    ///
+    /// # Panics
+    /// Where the end was taken already.
     pub fn try_wait(&mut self) -> Result<Completion, WaitError> {
-        self.hub.lock().end.take_end(self.ticket).ok_or(WaitError::NotYet)
+        let ended = self.hub.lock().end.take_end(self.ticket);
+        ended.map(first_taken).ok_or(WaitError::NotYet)
     }
 
     fn wait_until(&self, deadline: Option<Instant>) -> Result<Completion, WaitError> {
         let ticket = self.ticket;
-        block(&self.hub, Wants::End(ticket), deadline, |post| post.take_end(ticket))?.ok_or(WaitError::NotYet)
+        let ended = block(&self.hub, Wants::End(ticket), deadline, |post| post.take_end(ticket))?;
+        ended.map(first_taken).ok_or(WaitError::NotYet)
     }
 }
 
@@ -261,15 +278,23 @@ impl Future for SendHandle {
         let Self { hub, ticket, wait } = &mut *self;
         let ticket = *ticket;
         if wait.is_none()
-            && let Some(completion) = hub.lock().end.take_end(ticket)
+            && let Some(ended) = hub.lock().end.take_end(ticket)
         {
-            return Poll::Ready(Ok(completion));
+            return Poll::Ready(Ok(first_taken(ended)));
         }
         let waits = wait.get_or_insert_with(|| Wait::new(hub, Wants::End(ticket)));
         let ended = std::task::ready!(waits.poll(context, |post| post.take_end(ticket)));
         *wait = None;
-        Poll::Ready(ended)
+        Poll::Ready(ended.map(first_taken))
     }
+}
+
+/// Returns a message's end.
+///
+/// # Panics
+/// Where it was taken before.
+fn first_taken(ended: Option<Completion>) -> Completion {
+    ended.expect("the end of this message was taken already")
 }
 
 impl Drop for SendHandle {
