@@ -71,3 +71,8 @@ mod timer;
 
 pub use backoff::Backoff;
 pub use jet_fabric::{Address, AddressError};
+
+/// The programs of the page are compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/library.md")]
+struct LibraryPage;
