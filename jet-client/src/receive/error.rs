@@ -149,7 +149,7 @@ pub enum ReceiveError {
     HoldsAll(HoldsAll),
     /// The daemon hung up: it stopped, or was killed. Slices that are held stay readable. Messages that were
     /// not finished are sent again, as redelivered, by way of the next daemon.
-    #[error("the daemon is gone")]
+    #[error("the daemon is gone; register again when one runs (a shared session does so by itself)")]
     DaemonGone,
     /// The daemon ended the session, with a reason.
     #[error("the daemon ended the session: {message}")]
