@@ -64,6 +64,7 @@
 mod backoff;
 pub mod receive;
 pub mod send;
+mod setters;
 mod shared;
 mod spin;
 #[cfg(feature = "tokio")]

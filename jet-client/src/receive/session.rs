@@ -5,6 +5,7 @@ use super::message::Message;
 use super::shared::Wants;
 use super::table::{Accepted, Table};
 use crate::Backoff;
+use crate::setters::setters;
 use crate::shared::sleepers::Sleepers;
 use crate::spin::{SPIN_MAX, Spin};
 use jet_control::connection::Look;
@@ -74,39 +75,12 @@ impl RegisterOptions {
         self
     }
 
-    /// Sets [`Self::class`].
-    #[must_use]
-    pub fn class(mut self, class: u8) -> Self {
-        self.class = class;
-        self
-    }
-
-    /// Sets [`Self::memory_instead_of_waiting`].
-    #[must_use]
-    pub fn memory_instead_of_waiting(mut self, takes_memory: bool) -> Self {
-        self.memory_instead_of_waiting = takes_memory;
-        self
-    }
-
-    /// Sets [`Self::spin_max`].
-    #[must_use]
-    pub fn spin_max(mut self, spin_max: Duration) -> Self {
-        self.spin_max = spin_max;
-        self
-    }
-
-    /// Sets [`Self::reconnect_for`].
-    #[must_use]
-    pub fn reconnect_for(mut self, span: Duration) -> Self {
-        self.reconnect_for = span;
-        self
-    }
-
-    /// Sets [`Self::backoff`].
-    #[must_use]
-    pub fn backoff(mut self, backoff: Backoff) -> Self {
-        self.backoff = backoff;
-        self
+    setters! {
+        class: u8,
+        memory_instead_of_waiting: bool,
+        spin_max: Duration,
+        reconnect_for: Duration,
+        backoff: Backoff,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Options of a sender, and of the protocol in it.
 
 use crate::backoff::Backoff;
+use crate::setters::setters;
 use crate::spin::SPIN_MAX;
 use jet_fabric::Address;
 use jet_wire::message::AckStatus;
@@ -80,81 +81,18 @@ impl SenderOptions {
         self
     }
 
-    /// Sets [`Self::rdma`].
-    #[must_use]
-    pub fn rdma(mut self, rdma: RdmaOptions) -> Self {
-        self.rdma = rdma;
-        self
-    }
-
-    /// Sets [`Self::in_flight_max`].
-    #[must_use]
-    pub fn in_flight_max(mut self, in_flight_max: u32) -> Self {
-        self.in_flight_max = in_flight_max;
-        self
-    }
-
-    /// Sets [`Self::window_bytes`].
-    #[must_use]
-    pub fn window_bytes(mut self, window_bytes: u64) -> Self {
-        self.window_bytes = window_bytes;
-        self
-    }
-
-    /// Sets [`Self::connect_timeout`].
-    #[must_use]
-    pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
-        self.connect_timeout = connect_timeout;
-        self
-    }
-
-    /// Sets [`Self::reconnect_for`].
-    #[must_use]
-    pub fn reconnect_for(mut self, reconnect_for: Duration) -> Self {
-        self.reconnect_for = reconnect_for;
-        self
-    }
-
-    /// Sets [`Self::receiver_timeout`].
-    #[must_use]
-    pub fn receiver_timeout(mut self, receiver_timeout: Duration) -> Self {
-        self.receiver_timeout = receiver_timeout;
-        self
-    }
-
-    /// Sets [`Self::backoff`].
-    #[must_use]
-    pub fn backoff(mut self, backoff: Backoff) -> Self {
-        self.backoff = backoff;
-        self
-    }
-
-    /// Sets [`Self::retry`].
-    #[must_use]
-    pub fn retry(mut self, retry: RetryPolicy) -> Self {
-        self.retry = retry;
-        self
-    }
-
-    /// Sets [`Self::crc`].
-    #[must_use]
-    pub fn crc(mut self, crc: bool) -> Self {
-        self.crc = crc;
-        self
-    }
-
-    /// Sets [`Self::spin_max`].
-    #[must_use]
-    pub fn spin_max(mut self, spin_max: Duration) -> Self {
-        self.spin_max = spin_max;
-        self
-    }
-
-    /// Sets [`Self::region_bytes`].
-    #[must_use]
-    pub fn region_bytes(mut self, region_bytes: usize) -> Self {
-        self.region_bytes = region_bytes;
-        self
+    setters! {
+        rdma: RdmaOptions,
+        in_flight_max: u32,
+        window_bytes: u64,
+        connect_timeout: Duration,
+        reconnect_for: Duration,
+        receiver_timeout: Duration,
+        backoff: Backoff,
+        retry: RetryPolicy,
+        crc: bool,
+        spin_max: Duration,
+        region_bytes: usize,
     }
 }
 
@@ -187,18 +125,9 @@ impl RdmaOptions {
         self
     }
 
-    /// Sets [`Self::ack_timeout`].
-    #[must_use]
-    pub fn ack_timeout(mut self, ack_timeout: u8) -> Self {
-        self.ack_timeout = ack_timeout;
-        self
-    }
-
-    /// Sets [`Self::retry`].
-    #[must_use]
-    pub fn retry(mut self, retry: u8) -> Self {
-        self.retry = retry;
-        self
+    setters! {
+        ack_timeout: u8,
+        retry: u8,
     }
 }
 
@@ -249,46 +178,13 @@ impl RetryPolicy {
         }
     }
 
-    /// Sets [`Self::retry_for`].
-    #[must_use]
-    pub fn retry_for(mut self, retry_for: Duration) -> Self {
-        self.retry_for = retry_for;
-        self
-    }
-
-    /// Sets [`Self::backoff`].
-    #[must_use]
-    pub fn backoff(mut self, backoff: Backoff) -> Self {
-        self.backoff = backoff;
-        self
-    }
-
-    /// Sets [`Self::on_busy`].
-    #[must_use]
-    pub fn on_busy(mut self, on_busy: bool) -> Self {
-        self.on_busy = on_busy;
-        self
-    }
-
-    /// Sets [`Self::on_no_app`].
-    #[must_use]
-    pub fn on_no_app(mut self, on_no_app: bool) -> Self {
-        self.on_no_app = on_no_app;
-        self
-    }
-
-    /// Sets [`Self::on_app_gone`].
-    #[must_use]
-    pub fn on_app_gone(mut self, on_app_gone: bool) -> Self {
-        self.on_app_gone = on_app_gone;
-        self
-    }
-
-    /// Sets [`Self::on_draining`].
-    #[must_use]
-    pub fn on_draining(mut self, on_draining: bool) -> Self {
-        self.on_draining = on_draining;
-        self
+    setters! {
+        retry_for: Duration,
+        backoff: Backoff,
+        on_busy: bool,
+        on_no_app: bool,
+        on_app_gone: bool,
+        on_draining: bool,
     }
 
     /// Whether an end is to be retried.
@@ -321,8 +217,7 @@ pub struct ProtocolOptions {
     /// SENDs that may be without a completion at once: as many as the NIC takes.
     pub sends_max: u32,
     /// Bytes of large messages that may be requested and without an end at once, while there is no
-    /// congestion. A longer message is
-    /// sent while no other large message is under way.
+    /// congestion. A longer message is sent while no other large message is under way.
     pub window_bytes: u64,
     /// Step by which windows that a congestion signal cut grow again, in thousandths of the full windows, 1
     /// to 1000.
@@ -360,74 +255,17 @@ impl Default for ProtocolOptions {
 }
 
 impl ProtocolOptions {
-    /// Sets [`Self::sender_id`].
-    #[must_use]
-    pub fn sender_id(mut self, sender_id: u64) -> Self {
-        self.sender_id = sender_id;
-        self
-    }
-
-    /// Sets [`Self::in_flight_max`].
-    #[must_use]
-    pub fn in_flight_max(mut self, in_flight_max: u32) -> Self {
-        self.in_flight_max = in_flight_max;
-        self
-    }
-
-    /// Sets [`Self::sends_max`].
-    #[must_use]
-    pub fn sends_max(mut self, sends_max: u32) -> Self {
-        self.sends_max = sends_max;
-        self
-    }
-
-    /// Sets [`Self::window_bytes`].
-    #[must_use]
-    pub fn window_bytes(mut self, window_bytes: u64) -> Self {
-        self.window_bytes = window_bytes;
-        self
-    }
-
-    /// Sets [`Self::recovery_permille`].
-    #[must_use]
-    pub fn recovery_permille(mut self, recovery_permille: u32) -> Self {
-        self.recovery_permille = recovery_permille;
-        self
-    }
-
-    /// Sets [`Self::recovery_interval`].
-    #[must_use]
-    pub fn recovery_interval(mut self, recovery_interval: Duration) -> Self {
-        self.recovery_interval = recovery_interval;
-        self
-    }
-
-    /// Sets [`Self::reconnect_for`].
-    #[must_use]
-    pub fn reconnect_for(mut self, reconnect_for: Duration) -> Self {
-        self.reconnect_for = reconnect_for;
-        self
-    }
-
-    /// Sets [`Self::receiver_timeout`].
-    #[must_use]
-    pub fn receiver_timeout(mut self, receiver_timeout: Duration) -> Self {
-        self.receiver_timeout = receiver_timeout;
-        self
-    }
-
-    /// Sets [`Self::backoff`].
-    #[must_use]
-    pub fn backoff(mut self, backoff: Backoff) -> Self {
-        self.backoff = backoff;
-        self
-    }
-
-    /// Sets [`Self::retry`].
-    #[must_use]
-    pub fn retry(mut self, retry: RetryPolicy) -> Self {
-        self.retry = retry;
-        self
+    setters! {
+        sender_id: u64,
+        in_flight_max: u32,
+        sends_max: u32,
+        window_bytes: u64,
+        recovery_permille: u32,
+        recovery_interval: Duration,
+        reconnect_for: Duration,
+        receiver_timeout: Duration,
+        backoff: Backoff,
+        retry: RetryPolicy,
     }
 }
 
