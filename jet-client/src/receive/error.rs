@@ -201,12 +201,12 @@ impl RegisterError {
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Control(error) => error.is_passing(),
-            // A name that is taken may belong to an application that is just ending.
+            // A name that is taken may belong to an application that is just ending. Slabs in quarantine may
+            // be back in a moment, and so may a control connection.
             Self::Refused { code, .. } => matches!(
                 code,
                 ErrorCode::Draining
                     | ErrorCode::NameTaken
-                    | ErrorCode::TooManySessions
                     | ErrorCode::TooManyConnections
                     | ErrorCode::Quarantined
             ),

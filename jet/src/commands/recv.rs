@@ -212,23 +212,13 @@ fn register(args: &Args, signals: &Signals, again: bool) -> Result<Option<Sessio
             }
             Err(error) => error,
         };
-        // A taken name may belong to a receiver that is just ending. Slabs in quarantine may be back in a
-        // moment, and so may a control connection.
         let away = match &error {
             RegisterError::Control(error) => error.is_passing(),
             RegisterError::Refused { code, .. } => *code == ErrorCode::Draining,
             _ => false,
         };
-        let passing = away
-            || matches!(
-                error,
-                RegisterError::Refused {
-                    code: ErrorCode::NameTaken | ErrorCode::Quarantined | ErrorCode::TooManyConnections,
-                    ..
-                }
-            );
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        if !passing || left == Some(Duration::ZERO) {
+        if !error.is_passing() || left == Some(Duration::ZERO) {
             return Err(error);
         }
         // When the session ended, the log already said that the daemon is gone.
