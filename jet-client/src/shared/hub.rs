@@ -30,8 +30,6 @@ pub(crate) struct State<E: End> {
     pub(super) leader: Option<u64>,
     /// Time by which the leader looks, if nothing comes, as [`End::due_ns`] says it.
     pub(super) leader_due_ns: Option<u64>,
-    /// Wakes the leader.
-    nudge: Arc<Nudge>,
     /// The watches for the descriptor, on behalf of all tasks that wait.
     #[cfg(feature = "tokio")]
     pub(super) watches: Vec<Watch>,
@@ -42,15 +40,13 @@ pub(crate) struct State<E: End> {
 
 impl<E: End> Hub<E> {
     pub(crate) fn new(end: E, spin_max: Duration) -> io::Result<Self> {
-        let nudge = Arc::new(Nudge::new()?);
         Ok(Self {
-            nudge: Arc::clone(&nudge),
+            nudge: Arc::new(Nudge::new()?),
             numbers: AtomicU64::new(0),
             state: Mutex::new(State {
                 end,
                 leader: None,
                 leader_due_ns: None,
-                nudge,
                 #[cfg(feature = "tokio")]
                 watches: Vec::new(),
                 spin: Spin::new(spin_max),
@@ -63,7 +59,8 @@ impl<E: End> Hub<E> {
     pub(crate) fn lock(&self) -> Locked<'_, E> {
         // What a panic under the lock may have left half done, an end that is not shared would have kept as
         // well.
-        Locked(Some(self.state.lock().unwrap_or_else(PoisonError::into_inner)))
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked { state: Some(state), nudge: &self.nudge }
     }
 
     /// Returns a number that tells this wait from others.
@@ -100,7 +97,7 @@ impl<E: End> State<E> {
 
     /// Prepares the end for those who sleep on, and arranges with them when they look.
     #[cold]
-    fn leave_prepared(&mut self) {
+    fn leave_prepared(&mut self, nudge: &Nudge) {
         if std::thread::panicking() {
             return self.end.sleepers().wake_all();
         }
@@ -111,7 +108,7 @@ impl<E: End> State<E> {
         let due_ns = self.end.due_ns();
         if self.leader.is_some() && is_earlier(due_ns, self.leader_due_ns) {
             self.leader_due_ns = due_ns;
-            self.nudge.ring();
+            nudge.ring();
         }
         #[cfg(feature = "tokio")]
         super::watch::arrange(self, due_ns);
@@ -132,30 +129,34 @@ impl<E: End> State<E> {
 }
 
 /// The state of a hub, locked. Those who are to be woken are woken after the lock was given back.
-pub(crate) struct Locked<'h, E: End>(Option<MutexGuard<'h, State<E>>>);
+pub(crate) struct Locked<'h, E: End> {
+    /// There until it is dropped.
+    state: Option<MutexGuard<'h, State<E>>>,
+    nudge: &'h Nudge,
+}
 
 impl<E: End> Deref for Locked<'_, E> {
     type Target = State<E>;
 
     #[inline]
     fn deref(&self) -> &State<E> {
-        self.0.as_ref().expect("locked until it is dropped")
+        self.state.as_ref().expect("locked until it is dropped")
     }
 }
 
 impl<E: End> DerefMut for Locked<'_, E> {
     #[inline]
     fn deref_mut(&mut self) -> &mut State<E> {
-        self.0.as_mut().expect("locked until it is dropped")
+        self.state.as_mut().expect("locked until it is dropped")
     }
 }
 
 impl<E: End> Drop for Locked<'_, E> {
     #[inline]
     fn drop(&mut self) {
-        let Some(mut state) = self.0.take() else { return };
+        let Some(mut state) = self.state.take() else { return };
         if state.end.sleepers().any() {
-            state.leave_prepared();
+            state.leave_prepared(self.nudge);
         }
         let due = state.end.sleepers().take_due();
         let done = state.end.sleepers().take_done();

@@ -118,12 +118,10 @@ fn poll_ready<'f>(
 }
 
 impl<E: End> State<E> {
-    /// Handles what the descriptor and the timer have, and has the runtime report what comes next. Returns
-    /// whether there was something.
-    fn look_at_watch(&mut self, runtime: Id) -> io::Result<bool> {
+    /// Handles what the descriptor and the timer have, and has the runtime report what comes next.
+    fn look_at_watch(&mut self, runtime: Id) -> io::Result<()> {
         let Self { end, watches, .. } = self;
-        let Some(watch) = watches.iter_mut().find(|watch| watch.runtime == runtime) else { return Ok(false) };
-        let mut had_something = false;
+        let Some(watch) = watches.iter_mut().find(|watch| watch.runtime == runtime) else { return Ok(()) };
         // An epoll descriptor, an eventfd, a socket's and a timer's descriptor can all be made unreadable, so
         // this ends.
         loop {
@@ -131,9 +129,8 @@ impl<E: End> State<E> {
             let timer = watch.timer.as_ref();
             let timer_ready = timer.map_or(Poll::Pending, |(_, watched)| poll_ready(watched, &watch.waker));
             if end_ready.is_pending() && timer_ready.is_pending() {
-                return Ok(had_something);
+                return Ok(());
             }
-            had_something = true;
             if let (Some((timer, _)), Poll::Ready(_)) = (timer, &timer_ready) {
                 timer.clear();
                 watch.due_ns = None;

@@ -19,6 +19,8 @@ fn live(session: Session) -> io::Result<Life> {
 
 /// A registration, through one life after the other.
 pub(super) struct Registration {
+    /// How to register again. None: the session does not come back.
+    options: Option<RegisterOptions>,
     state: Mutex<State>,
     /// Tells threads that a return has ended.
     ended: Condvar,
@@ -27,8 +29,6 @@ pub(super) struct Registration {
 struct State {
     life: Arc<Life>,
     begun: Instant,
-    /// How to register again. None: the session does not come back.
-    options: Option<RegisterOptions>,
     /// Whether a thread tries to come back.
     returns: bool,
     /// Number of returns that failed.
@@ -59,12 +59,11 @@ pub(super) enum Outcome {
 
 impl Registration {
     pub(super) fn new(session: Session, options: Option<RegisterOptions>) -> io::Result<Self> {
-        let options = options.filter(|options| !options.reconnect_for.is_zero());
         Ok(Self {
+            options: options.filter(|options| !options.reconnect_for.is_zero()),
             state: Mutex::new(State {
                 life: Arc::new(live(session)?),
                 begun: Instant::now(),
-                options,
                 returns: false,
                 failures: 0,
                 failure: None,
@@ -93,10 +92,10 @@ impl Registration {
     /// The error, where it is none, or the session does not come back. [`ReceiveError::NotBack`], where a
     /// return has failed since, or nobody heard yet that it failed.
     pub(super) fn leave(self: &Arc<Self>, found: &Found, error: ReceiveError) -> Result<(), ReceiveError> {
-        let mut state = self.lock();
-        let Some(options) = state.options.clone().filter(|_| error.is_of_the_daemon()) else {
+        let Some(options) = self.options.as_ref().filter(|_| error.is_of_the_daemon()) else {
             return Err(error);
         };
+        let mut state = self.lock();
         if matches!(state.outcome(found)?, Outcome::Back) || state.returns {
             return Ok(());
         }
@@ -105,7 +104,7 @@ impl Registration {
         }
         // Lives that end as soon as they begin do not follow each other without a pause.
         let is_at_once = state.begun.elapsed() > options.backoff.max;
-        let registration = Arc::downgrade(self);
+        let (options, registration) = (options.clone(), Arc::downgrade(self));
         let thread = std::thread::Builder::new().name("jet-return".into());
         thread.spawn(move || come_back(&options, &registration, is_at_once)).map_err(ReceiveError::Wait)?;
         state.returns = true;
@@ -187,7 +186,7 @@ fn come_back(options: &RegisterOptions, registration: &Weak<Registration>, is_at
     let deadline = Instant::now().checked_add(options.reconnect_for);
     // The address differs from process to process, so applications do not all come back at the same moments.
     let seed = std::ptr::from_ref(options) as u64 ^ u64::from(std::process::id());
-    let ends = EndsOnPanic(registration);
+    let _ends = EndsOnPanic(registration);
     for attempt in u32::from(!is_at_once).. {
         if attempt > 0 {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -205,7 +204,6 @@ fn come_back(options: &RegisterOptions, registration: &Weak<Registration>, is_at
             end => return registration.end(end),
         }
     }
-    drop(ends);
 }
 
 /// Tells those who wait where the thread that registers panics.

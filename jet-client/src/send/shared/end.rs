@@ -47,7 +47,6 @@ impl Post {
 
     /// Notes that somebody has a handle of the message.
     pub(super) fn await_end(&mut self, ticket: Ticket) {
-        self.is_used = true;
         self.ends.insert(ticket, None);
     }
 

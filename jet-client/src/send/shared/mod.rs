@@ -78,10 +78,7 @@ impl SharedSender {
     ) -> Result<SendHandle, SendError> {
         // Before the lock, because it may be anybody's code.
         let envelope = envelope.into();
-        let mut state = self.hub.lock();
-        state.end.has_room();
-        let ticket = state.end.sender.send_small(envelope, payload)?;
-        Ok(self.handle(&mut state.end, ticket))
+        self.submit(|sender| sender.send_small(envelope, payload))
     }
 
     /// Sends a small message out of a buffer, as [`Sender::send_small_buffer`] does.
@@ -95,10 +92,7 @@ impl SharedSender {
     ) -> Result<SendHandle, NotSent> {
         // Before the lock, because it may be anybody's code.
         let envelope = envelope.into();
-        let mut state = self.hub.lock();
-        state.end.has_room();
-        let ticket = state.end.sender.send_small_buffer(envelope, buffer)?;
-        Ok(self.handle(&mut state.end, ticket))
+        self.submit(|sender| sender.send_small_buffer(envelope, buffer))
     }
 
     /// Sends a large message, as [`Sender::send`] does.
@@ -112,20 +106,21 @@ impl SharedSender {
     ) -> Result<SendHandle, NotSent> {
         // Before the lock, because it may be anybody's code.
         let envelope = envelope.into();
-        let mut state = self.hub.lock();
-        state.end.has_room();
-        let ticket = state.end.sender.send(envelope, buffer)?;
-        Ok(self.handle(&mut state.end, ticket))
+        self.submit(|sender| sender.send(envelope, buffer))
     }
 
-    fn handle(&self, post: &mut Post, ticket: Ticket) -> SendHandle {
-        post.await_end(ticket);
-        SendHandle {
+    /// Takes the ends that there are, which makes room, and submits a message.
+    fn submit<E>(&self, send: impl FnOnce(&mut Sender) -> Result<Ticket, E>) -> Result<SendHandle, E> {
+        let mut state = self.hub.lock();
+        state.end.collect();
+        let ticket = send(&mut state.end.sender)?;
+        state.end.await_end(ticket);
+        Ok(SendHandle {
             hub: Arc::clone(&self.hub),
             ticket,
             #[cfg(feature = "tokio")]
             wait: None,
-        }
+        })
     }
 
     /// Waits until there is room for another message: fewer than [`SenderOptions::in_flight_max`] are without
@@ -216,8 +211,8 @@ impl fmt::Debug for SharedSender {
 ///
 /// With the feature `tokio` it is a future of the [`Completion`], which needs a runtime with I/O
 /// (`enable_io`), and no timers. An end that is not taken is kept, with its buffer, until the handle is
-/// dropped. Dropping the handle changes nothing for the
-/// message: it is sent and ends, unheard, and its buffer is free again.
+/// dropped. Dropping the handle changes nothing for the message: it is sent and ends, unheard, and its
+/// buffer is free again.
 #[must_use = "without its handle nobody hears how the message ended"]
 pub struct SendHandle {
     hub: Arc<Hub<Post>>,
