@@ -29,10 +29,11 @@ struct ask {
 #define ANSWER 0x6a660000u
 
 enum {
-    ANSWER_LOOKS = 1,  /* fio's header and checksum of each block are looked at */
-    ANSWER_KEEPS = 2,  /* blocks are written to a file or a device */
-    ANSWER_DSYNC = 4,  /* and have reached the device when their end is heard */
-    ANSWER_SYNCED = 8, /* what was asked for is done */
+    ANSWER_LOOKS = 1,    /* fio's header and checksum of each block are looked at */
+    ANSWER_KEEPS = 2,    /* blocks are written to a file or a device */
+    ANSWER_DSYNC = 4,    /* and have reached the device when their end is heard */
+    ANSWER_SYNCED = 8,   /* what was asked for is done */
+    ANSWER_REPLIES = 16, /* blocks that ask for a reply (reply.h) get it */
 };
 
 static inline int is_answer(uint32_t code) { return (code & 0xffff0000u) == ANSWER; }

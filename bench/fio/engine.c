@@ -1,5 +1,6 @@
 /* fio's way to Jet: each job is a sender, each write a message, each completion Jet's acknowledgement: the application has
- * consumed the message (a receiver that writes and syncs first acknowledges what is on its disk).
+ * consumed the message (a receiver that writes and syncs first acknowledges what is on its disk). With reply=BYTES the application's
+ * reply, which comes with the end, is checked before the block completes.
  *
  *   [global]
  *   ioengine=external:/path/to/libjet_fio.so
@@ -24,6 +25,7 @@
 #include <jet.h>
 
 #include "ask.h"
+#include "reply.h"
 
 /* Which fio this was built against: config by bench/fio/build. */
 #ifndef BUILT_AGAINST
@@ -47,6 +49,7 @@ struct jet_options {
     unsigned int reconnect_s;
     unsigned int retry_s;
     unsigned int timeout_s;
+    unsigned int reply_bytes;
 };
 
 #define OPTION(NAME, FIELD, TYPE, DEFAULT, HELP, ...) \
@@ -71,6 +74,9 @@ static struct fio_option options[] = {
            "How long messages are sent again that find no application, no room, or a daemon that drains, in seconds"),
     OPTION("timeout_s", timeout_s, FIO_OPT_INT, "60",
            "How long a block may take, in seconds, before it fails with ETIMEDOUT: an application that never reads, say; 0: for ever"),
+    OPTION("reply", reply_bytes, FIO_OPT_INT, "0",
+           "Each block wants a reply of so many bytes of the application, which is checked: up to 4096; 0: none", .minval = 0,
+           .maxval = REPLY_MAX),
     OPTION("jet_magic", magic, FIO_OPT_INT, "1785033830", "Not to be set: tells whether this engine fits this fio"),
     {.name = NULL},
 };
@@ -87,6 +93,7 @@ struct job {
     size_t stride;         /* from one to the next */
     char *copies;          /* where fio writes instead, if blocks must be copied */
     unsigned int waiting;  /* sent and not ended */
+    size_t reply_bytes;    /* that each block's end is to bring */
     uint64_t question;     /* the ticket of the one that is asked */
     int answered;          /* it has its end, */
     int end, code;         /* which is this */
@@ -185,6 +192,8 @@ static const char *details_of(int error) {
     case ESHUTDOWN: return "jet: the daemon was draining for longer than retry_s";
     case ETIMEDOUT: return "jet: no end within timeout_s: does the application read?";
     case EBADMSG: return "jet: the bytes that arrived do not have the checksum";
+    case ENOMSG: return "jet: no reply came with the end: does the application reply, and has its daemon memory for replies (limits.reply_bytes)?";
+    case EPROTO: return "jet: the reply is not the one that belongs to the block: build engine and receiver again (bench/fio/build)";
     case EOPNOTSUPP: return "jet: the application does not do what was asked";
     default: return "jet: the application refused the message";
     }
@@ -201,9 +210,13 @@ static int64_t patience_ns(const struct thread_data *td) {
 static int ask(struct thread_data *td, uint64_t what, unsigned int *holds) {
     struct job *job = td->io_ops_data;
     struct ask question = {.offset = ASK_OFFSET, .what = what};
+    jet_envelope envelope;
     int code;
+    jet_envelope_init(&envelope, 0);
+    envelope.user_header = &question;
+    envelope.user_header_bytes = sizeof question;
     /* What was given up is in flight still, and takes its place. */
-    while ((code = jet_send_small(job->sender, 0, &question, sizeof question, NULL, 0, &job->question)) == JET_E_FULL)
+    while ((code = jet_send_small(job->sender, &envelope, NULL, 0, &job->question)) == JET_E_FULL)
         if ((code = wait_one(td, patience_ns(td))) != JET_OK) return code == JET_NOTHING ? ETIMEDOUT : EIO;
     if (code < 0) {
         log_err("fio: jet: the application cannot be asked: %s\n", jet_error_text());
@@ -225,7 +238,7 @@ static int fulfills(struct thread_data *td) {
     int syncs = wanted->fsync_blocks || wanted->fdatasync_blocks || wanted->end_fsync;
     unsigned int holds;
     int error;
-    if (!wanted->verify && !syncs && !wanted->sync_io) return 0;
+    if (!wanted->verify && !syncs && !wanted->sync_io && !o->reply_bytes) return 0;
     error = ask(td, ASK_FACTS, &holds);
     if (error) {
         log_err("fio: jet: what '%s' does with blocks is not known: %s (%s)\n", o->app, strerror(error), details_of(error));
@@ -238,6 +251,8 @@ static int fulfills(struct thread_data *td) {
         log_err("fio: jet: fsync=, fdatasync=, end_fsync=: '%s' keeps no blocks that could be synced: receiver --write\n", o->app);
     else if (wanted->sync_io && !(holds & ANSWER_DSYNC))
         log_err("fio: jet: sync=: '%s' does not sync each block before it is heard of: receiver --write PATH --dsync\n", o->app);
+    else if (o->reply_bytes && !(holds & ANSWER_REPLIES))
+        log_err("fio: jet: reply=: '%s' gives no replies: bench/fio/receiver of this build does\n", o->app);
     else
         return 0;
     return EOPNOTSUPP;
@@ -256,6 +271,11 @@ static int jet_init(struct thread_data *td) {
         free(job);
         return 1;
     }
+    if (o->reply_bytes > REPLY_MAX) {
+        log_err("fio: jet: reply=%u: a reply has at most 4096 bytes\n", o->reply_bytes);
+        free(job);
+        return 1;
+    }
     if (o->class_ > 7) {
         log_err("fio: jet: class must be 0 to 7\n");
         free(job);
@@ -267,6 +287,8 @@ static int jet_init(struct thread_data *td) {
     options.source = o->source && *o->source ? o->source : NULL;
     options.in_flight_max = td->o.iodepth;
     options.crc = o->crc;
+    options.replies = o->reply_bytes != 0;
+    job->reply_bytes = o->reply_bytes;
     options.reconnect_for_ns = o->reconnect_s * 1000000000ULL;
     options.retry_for_ns = o->retry_s * 1000000000ULL;
     options.retry_all = o->retry_s != 0;
@@ -343,6 +365,13 @@ static unsigned int buffer_of(const struct job *job, const struct io_u *io_u) {
     return at;
 }
 
+/* An error number where the end of a consumed block has not the reply that belongs to it. */
+static int reply_error(const struct job *job, const struct io_u *io_u, const jet_completion *end) {
+    if (!job->reply_bytes) return 0;
+    if (!end->reply) return ENOMSG;
+    return end->reply_bytes == job->reply_bytes && reply_is_right(end->reply, end->reply_bytes, io_u->offset) ? 0 : EPROTO;
+}
+
 /* The buffer that comes back says which block ended. One that had taken too long was given up: nobody waits for it. A question has
  * none. */
 static void take(struct job *job, const jet_completion *end) {
@@ -359,6 +388,7 @@ static void take(struct job *job, const jet_completion *end) {
     job->buffers[at] = end->buffer;
     if (!job->sent[at]) return;
     job->sent[at]->error = error_of(end->status, end->code);
+    if (!job->sent[at]->error) job->sent[at]->error = reply_error(job, job->sent[at], end);
     job->ready[job->ready_count++] = job->sent[at];
     job->sent[at] = NULL;
     job->waiting--;
@@ -402,7 +432,8 @@ static enum fio_q_status jet_queue(struct thread_data *td, struct io_u *io_u) {
     const struct jet_options *o = td->eo;
     struct job *job = td->io_ops_data;
     unsigned char header[USER_HEADER_MAX_LARGE] = {0};
-    uint64_t about[2] = {io_u->offset, io_u->xfer_buflen};
+    struct about about = {io_u->offset, io_u->xfer_buflen, o->reply_bytes};
+    jet_envelope envelope;
     size_t bytes = io_u->xfer_buflen;
     unsigned int at;
     int code;
@@ -425,9 +456,16 @@ static enum fio_q_status jet_queue(struct thread_data *td, struct io_u *io_u) {
         at = buffer_of(job, io_u);
     }
     if (job->copies) memcpy(job->buffers[at].data, io_u->xfer_buf, bytes);
-    memcpy(header, about, o->header_bytes < sizeof about ? o->header_bytes : sizeof about);
-    code = jet_send_buffer(job->sender, io_u->offset, header, o->header_bytes, &job->buffers[at], bytes,
-                           bytes <= SMALL_MAX ? -1 : (int)o->class_, NULL);
+    jet_envelope_init(&envelope, io_u->offset);
+    envelope.user_header = header;
+    envelope.user_header_bytes = o->header_bytes;
+    envelope.class_ = (int)o->class_;
+    envelope.wants_reply = o->reply_bytes != 0;
+    /* How long the reply is must be known to who gives it. */
+    if (o->reply_bytes && envelope.user_header_bytes < sizeof about) envelope.user_header_bytes = sizeof about;
+    memcpy(header, &about, envelope.user_header_bytes < sizeof about ? envelope.user_header_bytes : sizeof about);
+    code = bytes <= SMALL_MAX ? jet_send_small_buffer(job->sender, &envelope, &job->buffers[at], bytes, NULL)
+                              : jet_send(job->sender, &envelope, &job->buffers[at], bytes, NULL);
     if (code == JET_E_FULL) return FIO_Q_BUSY;
     if (code < 0) {
         log_err("fio: jet: a block of %zu bytes was not taken: %s\n", bytes, jet_error_text());

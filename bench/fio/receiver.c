@@ -11,9 +11,12 @@
  *                 job syncs (fsync= and the like)
  *   --stall NAME  this application, too, and it takes messages and gives none back until the end
  *
+ * A block that asks for a reply (the engine's reply=) gets it, whatever becomes of it.
+ *
  * A thread for each name. Ends by SIGINT or SIGTERM, and says what came.
  */
 #include "ask.h"
+#include "reply.h"
 #include "store.h"
 
 #include <errno.h>
@@ -122,7 +125,7 @@ static int serve(jet_session *session, struct application *app) {
             /* Nothing is kept, so nothing is ever synced. */
             jet_slice none;
             while ((code = jet_message_next(session, &message, JET_FOREVER, &none)) == JET_OK) jet_slice_release(session, &none);
-            if (code >= 0) code = jet_message_finish(session, &message, ANSWER | (verify ? ANSWER_LOOKS : 0));
+            if (code >= 0) code = jet_message_finish(session, &message, ANSWER | ANSWER_REPLIES | (verify ? ANSWER_LOOKS : 0));
             continue;
         }
         app->stored.messages++;
@@ -133,7 +136,7 @@ static int serve(jet_session *session, struct application *app) {
             continue;
         }
         code = take(session, &message, app, &block, &room);
-        if (code >= 0) code = jet_message_finish(session, &message, (uint32_t)code);
+        if (code >= 0) code = finish_block(session, &message, (uint32_t)code, &app->stored.replied);
     }
     free(block);
     return code;
@@ -178,7 +181,7 @@ static void *run(void *argument) {
         }
         if (code == JET_OK) {
             told = 0;
-            unsigned int facts = ANSWER_KEEPS | (synced ? ANSWER_DSYNC : 0);
+            unsigned int facts = ANSWER_KEEPS | ANSWER_REPLIES | (synced ? ANSWER_DSYNC : 0);
             code = app->disk ? store(session, app->disk, app->name, facts, &stop, &app->stored) : serve(session, app);
             jet_session_free(session);
         }
@@ -205,6 +208,7 @@ static int print_totals(const struct application *app) {
         printf(", %" PRIu64 " refused; written: %" PRIu64 " bytes past the page cache, %" PRIu64 " through it, synced %" PRIu64 " times",
                app->stored.refused, direct, buffered, app->stored.synced);
     }
+    if (app->stored.replied) printf("; replied to %" PRIu64, app->stored.replied);
     printf("\n");
     return !app->failed && !app->wrong && !app->stored.refused;
 }

@@ -6,6 +6,7 @@
 #include "store.h"
 
 #include "ask.h"
+#include "reply.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -15,11 +16,6 @@
 #include <string.h>
 
 enum { WAIT_MS = 100 };
-
-/* What the engine puts into the user header. */
-struct about {
-    uint64_t offset, bytes;
-};
 
 /* A message that has no end: a block, or a question. */
 struct block {
@@ -40,8 +36,9 @@ struct write {
 /* Where a message belongs, or why that cannot be told. */
 static int place(const jet_message *message, uint64_t *offset) {
     struct about about;
-    if (message->user_header_bytes < sizeof about) return EINVAL;
-    memcpy(&about, message->user_header, sizeof about);
+    size_t needed = offsetof(struct about, reply_bytes);
+    if (message->user_header_bytes < needed) return EINVAL;
+    memcpy(&about, message->user_header, needed);
     *offset = about.offset;
     return about.bytes == message->bytes && about.offset <= INT64_MAX - about.bytes ? 0 : EINVAL;
 }
@@ -61,7 +58,7 @@ static int finish(jet_session *session, struct block *block, const char *name, u
     if (block->error && !stored->refused++)
         fprintf(stderr, "receiver: %s: a block of %" PRIu64 " bytes at %" PRIu64 " is refused: %s\n", name, block->message.bytes,
                 block->offset, strerror(block->error));
-    code = jet_message_finish(session, &block->message, (uint32_t)block->error);
+    code = finish_block(session, &block->message, (uint32_t)block->error, &stored->replied);
     free(block);
     return code;
 }

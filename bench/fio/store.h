@@ -11,6 +11,7 @@
 struct stored {
     uint64_t messages, bytes; /* that came */
     uint64_t refused;         /* of these, those rejected: with the errno that is said first on stderr */
+    uint64_t replied;         /* of all, those that a reply was given to */
     uint64_t synced;          /* how often a sender asked for it and it was done */
 };
 

@@ -8,7 +8,7 @@ use crate::report::{Bound, Row};
 use jet_core::pool::Run;
 use jet_core::{
     Arrival, Commands, Config, CopyFailed, CopyRefused, EscapeCopy, PeerId, Questions, ReadId, Receiver,
-    Remote, SessionEnd, SessionId, SourceId, Standstill, Sums,
+    Registration, Remote, SessionEnd, SessionId, SourceId, Standstill, Sums,
 };
 use jet_wire::message::Versions;
 use jet_wire::message::hello::{AppName, Hello};
@@ -45,6 +45,10 @@ impl Commands for IdleEffectHandler {
     fn post_read(&mut self, _peer: PeerId, read: ReadId, remote: Remote, _bytes: u32, runs: &[Run]) {
         black_box((remote, runs));
         self.reads.push(read);
+    }
+    fn send_reply(&mut self, _: PeerId, _: &HeaderBytes, _: u32, _: u32) {}
+    fn take_reply(&mut self, _: SessionId, _: u32, _: u32, _: u32) -> bool {
+        true
     }
     fn send(&mut self, peer: PeerId, header: &HeaderBytes) {
         black_box(header);
@@ -120,7 +124,7 @@ impl Machine {
         };
         receiver.start(0, &mut handler);
         let app = AppName::new("bench").expect("a valid name");
-        let session = receiver.handle_session_opened(app, 0, false, None).expect("the first session");
+        let session = receiver.handle_session_opened(Registration::new(app)).expect("the first session");
         let hello =
             Hello { versions: Versions::SUPPORTED, features: 0, sender_id: 1, receive_entries: 64, app };
         let peer = receiver.handle_hello(0, &hello, SourceId(0), &mut handler).expect("the first peer").peer;
@@ -218,6 +222,7 @@ fn small_header(sequence: u64) -> HeaderBytes {
         payload_bytes: SMALL_BYTES,
         crc32c: None,
         redelivered: false,
+        wants_reply: false,
         user_header: b"a user header of 32 bytes, all of",
     })
 }
@@ -230,8 +235,10 @@ fn large_header(sequence: u64) -> HeaderBytes {
         address: 0,
         key: 1,
         class: 0,
+        pieces: 0,
         crc32c: None,
         redelivered: false,
+        wants_reply: false,
         user_header: b"a user header of 32 bytes, all of",
     })
 }

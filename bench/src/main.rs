@@ -7,6 +7,7 @@
 mod allocations;
 mod baseline;
 mod cache;
+mod call;
 mod checksums;
 mod connections;
 mod consumer;
@@ -82,6 +83,8 @@ enum Name {
     /// What an application's end costs for each slice and message: borrowed ones beside owned ones, which any
     /// thread may hold
     Session,
+    /// What a reply costs: a call of 64 B that is replied to, beside a message alone
+    Call,
     /// Throughput of sender, daemon and application as three processes, beside memcpy and sockets
     E2e {
         /// Only this fabric: shm or tcp
@@ -213,6 +216,7 @@ fn rows(name: Name, run_size: RunSize) -> Result<Vec<Row>, Box<dyn std::error::E
     match name {
         Name::Core => Ok([core_cost::run(samples), tables::run(samples)].concat()),
         Name::Session => session_cost::run(run_size),
+        Name::Call => call::run(run_size),
         Name::E2e { fabric, set } => match fabric.as_deref() {
             Some(fabric) => e2e::run(run_size, &[fabric], &set),
             None => e2e::run(run_size, &["shm", "tcp"], &set),

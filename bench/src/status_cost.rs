@@ -11,7 +11,7 @@ use crate::report::{Bound, Row, RunSize, median, pairwise};
 use crate::rig::{APP, Rig};
 use jet_client::send::{Sender, SenderOptions};
 use jet_control::frame::encode_frame;
-use jet_control::protocol::PROTOCOL_VERSION;
+use jet_control::protocol::Register;
 use jet_control::{ControlConnection, ControlRequest, ControlResponse};
 use std::error::Error;
 use std::io::{Read, Write};
@@ -134,14 +134,9 @@ pub fn run(run_size: RunSize) -> Result<Vec<Row>, Box<dyn Error>> {
 /// Registers an application that does nothing. The application's descriptors are closed at once.
 fn idle_session(rig: &Rig, number: usize) -> Result<ControlConnection, Box<dyn Error>> {
     let mut connection = ControlConnection::connect(&rig.control_socket())?;
-    let request = ControlRequest::Register {
-        protocol: PROTOCOL_VERSION,
-        app: format!("idle-application-{number:06}"),
-        class: 0,
-        memory_instead_of_waiting: false,
-    };
+    let request = ControlRequest::Register(Register::new(format!("idle-application-{number:06}")));
     match connection.request(&request)?.0 {
-        ControlResponse::Registered { .. } => Ok(connection),
+        ControlResponse::Registered(_) => Ok(connection),
         other => Err(format!("no session: {other:?}").into()),
     }
 }

@@ -20,6 +20,7 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reason why a request on the control socket got no answer.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ControlError {
     /// The socket cannot be opened: no daemon listens on it, or this user may not open it.
     #[error("cannot reach the daemon on {}: {source}; \

@@ -15,6 +15,7 @@ pub const REQUEST_BYTES_MAX: usize = 4096;
 
 /// Reason why a frame cannot be read or written.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum FrameError {
     /// The frame is longer than [`FRAME_BYTES_MAX`] or [`REQUEST_BYTES_MAX`].
     #[error("a frame exceeds the {bytes_max} bytes that one may have")]
@@ -112,17 +113,12 @@ impl FrameDecoder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{ControlRequest, ControlResponse, PROTOCOL_VERSION};
+    use crate::protocol::{ControlRequest, ControlResponse, Register};
     use crate::status::{ResidentShare, WarmerReadings, WarmerStatus};
 
     #[test]
     fn frames_are_read_out_of_any_pieces() {
-        let request = ControlRequest::Register {
-            protocol: PROTOCOL_VERSION,
-            app: "store".into(),
-            class: 1,
-            memory_instead_of_waiting: false,
-        };
+        let request = ControlRequest::Register(Register { class: 1, ..Register::new("store") });
         let mut stream = encode_frame(&request).unwrap().to_vec();
         stream.extend(encode_frame(&ControlRequest::Status).unwrap());
         let mut decoder = FrameDecoder::default();

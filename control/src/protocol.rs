@@ -23,16 +23,7 @@ pub const PROTOCOL_VERSION: u32 = 5;
 #[serde(rename_all = "snake_case")]
 pub enum ControlRequest {
     /// Registers an application: the connection becomes a session.
-    Register {
-        /// The client's [`PROTOCOL_VERSION`].
-        protocol: u32,
-        /// Name that senders address, see [`jet_wire::message::hello::AppName`].
-        app: String,
-        /// Admission class of the application's messages; 0 is the most urgent.
-        class: u8,
-        /// Whether the application's messages take escape memory instead of waiting for room in the pool.
-        memory_instead_of_waiting: bool,
-    },
+    Register(Register),
     /// Asks for the daemon's state and counters, see
     /// [`ControlConnection::status`](crate::ControlConnection::status).
     Status,
@@ -50,6 +41,36 @@ pub enum ControlRequest {
     },
 }
 
+/// The values with which an application registers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Register {
+    /// The client's [`PROTOCOL_VERSION`].
+    pub protocol: u32,
+    /// Name that senders address, see [`jet_wire::message::hello::AppName`].
+    pub app: String,
+    /// Admission class of the application's messages; 0 is the most urgent.
+    pub class: u8,
+    /// Whether the application's messages take escape memory instead of waiting for room in the pool.
+    pub memory_instead_of_waiting: bool,
+    /// Whether the application shares its name with others of its user that say so, too. Each sender's
+    /// messages go to one of them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shares_name: bool,
+}
+
+impl Register {
+    /// Returns the values of an application of class 0 that waits for room, and has its name for itself.
+    pub fn new(app: impl Into<String>) -> Self {
+        Self {
+            protocol: PROTOCOL_VERSION,
+            app: app.into(),
+            class: 0,
+            memory_instead_of_waiting: false,
+            shares_name: false,
+        }
+    }
+}
+
 /// Response of the daemon on the control socket.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -60,26 +81,7 @@ pub enum ControlResponse {
     /// * the session segment (read-write),
     /// * the application's end of a [`jet_fabric::unix::Doorbell`],
     /// * escape memory (read-only), where `escape_bytes` is not 0.
-    Registered {
-        /// Daemon's number for the session.
-        session: u32,
-        /// Size of one slab, in bytes.
-        slab_bytes: u32,
-        /// Size of the pool, in bytes.
-        pool_bytes: u64,
-        /// Number of slabs in the pool.
-        pool_slabs: u32,
-        /// Size of escape memory in bytes, where runs may lie or be moved to. 0: there is none.
-        escape_bytes: u64,
-        /// Size of the session segment, in bytes.
-        segment_bytes: u64,
-        /// Number that changes with every start of the daemon.
-        incarnation: Incarnation,
-        /// Admission class of the application's messages, as requested.
-        class: u8,
-        /// Whether the application's messages take escape memory instead of waiting, as requested.
-        memory_instead_of_waiting: bool,
-    },
+    Registered(Registered),
     /// The daemon's state and counters, with the first of its rows.
     Status {
         /// The whole status, except for rows that follow in further pages.
@@ -101,6 +103,33 @@ pub enum ControlResponse {
         /// Text that describes the reason, and what to change.
         message: String,
     },
+}
+
+/// The session that a daemon opened for an application.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Registered {
+    /// Daemon's number for the session.
+    pub session: u32,
+    /// Size of one slab, in bytes.
+    pub slab_bytes: u32,
+    /// Size of the pool, in bytes.
+    pub pool_bytes: u64,
+    /// Number of slabs in the pool.
+    pub pool_slabs: u32,
+    /// Size of escape memory in bytes, where runs may lie or be moved to. 0: there is none.
+    pub escape_bytes: u64,
+    /// Size of the session segment, in bytes.
+    pub segment_bytes: u64,
+    /// Number that changes with every start of the daemon.
+    pub incarnation: Incarnation,
+    /// Admission class of the application's messages, as requested.
+    pub class: u8,
+    /// Whether the application's messages take escape memory instead of waiting, as requested.
+    pub memory_instead_of_waiting: bool,
+    /// Whether the application shares its name, as requested. A daemon that knows nothing of it says
+    /// nothing.
+    #[serde(default)]
+    pub shares_name: bool,
 }
 
 /// Number that changes with every start of the daemon. In JSON it is hexadecimal text, because many readers
@@ -149,12 +178,13 @@ pub fn version_mismatch(client: u32, daemon: Option<u32>) -> String {
 /// Reason for which the daemon refuses a request or ends a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum ErrorCode {
     /// The frame, or a field in it, is invalid.
     BadRequest,
     /// The client has another [`PROTOCOL_VERSION`].
     Version,
-    /// Another application holds the requested name.
+    /// Another application holds the requested name, and does not share it with this one.
     NameTaken,
     /// The configuration allows no further session.
     TooManySessions,

@@ -219,6 +219,12 @@ pub struct MessageStatus {
     pub delivered_bytes: u64,
     /// Messages that their senders marked redelivered.
     pub redelivered: u64,
+    /// Replies that applications gave.
+    #[serde(default)]
+    pub replies: u64,
+    /// Bytes of memory for replies that are promised to messages, or under way to senders.
+    #[serde(default)]
+    pub reply_bytes: u64,
 }
 
 /// Faults of senders and applications.

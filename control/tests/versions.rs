@@ -86,11 +86,21 @@ fn without_later_fields(mut frame: Value) -> Value {
             values.iter_mut().for_each(|value| *value = without_later_fields(value.take()))
         }
         Value::Object(fields) => {
-            // A sender's row; another struct has a `share`, too.
+            // A sender's row; other structs have a `share` or a `session`, too.
             if fields.contains_key("reads_max") {
                 fields.remove("share");
+                fields.remove("session");
             }
-            for later in ["stalled_peers", "wait_for", "longest_turn_ns"] {
+            for later in [
+                "stalled_peers",
+                "wait_for",
+                "longest_turn_ns",
+                "shares_name",
+                "senders",
+                "replies",
+                "reply_bytes",
+                "cancelled",
+            ] {
                 fields.remove(later);
             }
             fields.values_mut().for_each(|value| *value = without_later_fields(value.take()));
@@ -197,7 +207,7 @@ fn ends_of_older_versions_hear_which_end_to_update() {
         let registers = recorded_of(*version, "client").into_iter().filter(|frame| frame.is_object());
         let versions: Vec<u32> = registers
             .filter_map(|frame| match read::<ControlRequest>(&frame) {
-                ControlRequest::Register { protocol, .. } => Some(protocol),
+                ControlRequest::Register(register) => Some(register.protocol),
                 _ => None,
             })
             .collect();

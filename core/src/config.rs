@@ -54,6 +54,11 @@ pub struct Config {
     pub requests_per_peer: u32,
     /// The most credit of one sender.
     pub credit_max: u32,
+    /// Slots of 4 KiB for replies, from their arrival in the receiver until the NIC has sent them. 0: senders
+    /// are told that there are no replies. Default 0.
+    pub reply_slots: u32,
+    /// The most of one sender's messages that have a slot for a reply, or the promise of one.
+    pub replies_per_peer: u32,
     /// The most runs delivered to one application and not released.
     pub session_slots: u32,
     /// The most messages delivered to one application and not finished.
@@ -120,6 +125,9 @@ impl Default for Config {
             messages_max: 8192,
             requests_per_peer: 64,
             credit_max: 256,
+            // The driver must have memory for them.
+            reply_slots: 0,
+            replies_per_peer: 256,
             session_slots: 1024,
             session_messages: 1024,
             control_sends_max: 12,
@@ -228,6 +236,9 @@ impl Config {
         range("messages_max", u64::from(self.messages_max), records, 1 << 20)?;
         range("requests_per_peer", u64::from(self.requests_per_peer), 1, 1 << 16)?;
         range("credit_max", u64::from(self.credit_max), 1, u64::from(self.srq_slabs))?;
+        // Each end that waits with its reply has a record.
+        range("reply_slots", u64::from(self.reply_slots), 0, u64::from(self.messages_max))?;
+        range("replies_per_peer", u64::from(self.replies_per_peer), 1, 1 << 16)?;
         // Half of 128 are reserved for one fragment of the message that the application waits for.
         range("session_slots", u64::from(self.session_slots), 128, 1 << 15)?;
         range("session_messages", u64::from(self.session_messages), 1, 1 << 15)?;

@@ -1,4 +1,6 @@
-//! Credit: how many SENDs each sender may have on the way, so that the SRQ is never overrun.
+//! Credit: how many SENDs each sender may have on the way, so that the SRQ is never overrun. The SENDs that
+//! take messages back need no credit: each sender has a few on the way, and they find the entries of the
+//! reserve.
 //!
 //! The outstanding credit of active senders never exceeds what the SRQ share can have posted. A sender's
 //! credit follows its rate: it doubles while the sender uses it up, and halves while it does not. From an

@@ -170,7 +170,8 @@ impl Delivery {
         };
         let flags = (if first { delivery_flags::FIRST } else { 0 })
             | (if last { delivery_flags::LAST } else { 0 })
-            | (if record.redelivered { delivery_flags::REDELIVERED } else { 0 });
+            | (if record.redelivered { delivery_flags::REDELIVERED } else { 0 })
+            | (if record.wants_reply { delivery_flags::WANTS_REPLY } else { 0 });
         let descriptor = Descriptor {
             kind: delivery_kind::SLICES,
             flags,

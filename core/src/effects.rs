@@ -18,6 +18,10 @@ pub struct SessionId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProcessId(pub u32);
 
+/// The user of an application's process, by the system's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct UserId(pub u32);
+
 /// Where a sender comes from: a host, or a process of this one. Who connects cannot choose it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceId(pub u128);
@@ -112,6 +116,13 @@ pub enum ReleaseError {
         /// Message that the entry names.
         message: u32,
     },
+    /// A message was replied to whose sender wants no reply, or the reply is longer than 4096 bytes.
+    Reply {
+        /// Message that the entry names.
+        message: u32,
+        /// Bytes of the reply.
+        bytes: u16,
+    },
     /// The release ring's index is impossible.
     Ring,
 }
@@ -130,6 +141,11 @@ impl core::fmt::Display for ReleaseError {
             Self::Early { message } => {
                 write!(f, "finished message {message} as consumed before all of it came")
             }
+            Self::Reply { message, bytes } => write!(
+                f,
+                "replied with {bytes} bytes to message {message}, whose sender wants none, or not so many, \
+                 or they cannot be read"
+            ),
             Self::Ring => f.write_str("the release ring's index cannot be: the segment was scribbled over"),
         }
     }
@@ -198,6 +214,15 @@ pub trait Commands {
     /// SENDs a header to the peer. The driver answers with `handle_sent` when its NIC has taken the header.
     fn send(&mut self, peer: PeerId, header: &HeaderBytes);
 
+    /// SENDs a reply to the peer: a header, and the first `bytes` bytes of a slot for replies. The driver
+    /// answers with `handle_sent` when its NIC has taken both, and with `handle_reply_sent`. The slot stays
+    /// as it is until then, or until the peer is lost.
+    fn send_reply(&mut self, peer: PeerId, header: &HeaderBytes, slot: u32, bytes: u32);
+
+    /// Copies the first `bytes` bytes of the reply cell of a session's message into a slot for replies, at
+    /// once. Returns `false` where they cannot be read.
+    fn take_reply(&mut self, session: SessionId, message: u32, slot: u32, bytes: u32) -> bool;
+
     /// Ends the connection after what was sent on it before. The driver answers with `handle_peer_lost`. For
     /// [`ByeReason::BadMemory`], `message` is the sequence number of the message that could not be read.
     fn disconnect(&mut self, peer: PeerId, reason: ByeReason, message: Option<u64>);
@@ -239,7 +264,7 @@ pub trait Commands {
 /// Questions about what only the driver can see. It answers at once.
 pub trait Questions {
     /// Returns the first bytes of a slab whose SEND arrived, and which is not posted again yet. The receiver
-    /// asks where a user header lies in the slab.
+    /// asks where a user header or a list of pieces lies in the slab.
     fn payload(&self, slab: u32, bytes: u32) -> &[u8];
 
     /// Moves a run to its new place after its copy, so that the application finds it there. Returns `false`

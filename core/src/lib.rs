@@ -36,6 +36,7 @@ mod reads;
 mod receiver;
 mod registry;
 mod releases;
+mod replies;
 mod slots;
 mod srq;
 mod standstill;
@@ -46,10 +47,11 @@ pub use admission::{GrantPolicy, QueueHead, StrictWithAging};
 pub use config::{CLASSES_MAX, Checksums, Config, ConfigError, FRAGMENT_SLABS_MAX};
 pub use effects::{
     Commands, CopyFailed, CopyId, CopyRefused, Effects, EscapeCopy, PeerId, ProcessId, Questions, ReadId,
-    ReleaseError, Remote, SessionEnd, SessionId, SourceId, Standstill, StandstillStage, Sums,
+    ReleaseError, Remote, SessionEnd, SessionId, SourceId, Standstill, StandstillStage, Sums, UserId,
 };
 pub use histogram::Histogram;
 pub use receiver::{Arrival, Joined, OpenError, Receiver};
+pub use registry::Registration;
 pub use stats::{
     EscapeStats, PeerStats, QuarantineStats, ReadsWaitFor, SessionStats, ShareStats, StandstillStats, Stats,
 };

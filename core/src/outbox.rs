@@ -10,7 +10,7 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 use jet_wire::message::hello::features;
-use jet_wire::message::{ACK_RANGES_MAX, AckHeader, AckRange, AckStatus, HeaderBytes};
+use jet_wire::message::{ACK_RANGES_MAX, AckHeader, AckRange, AckStatus, HeaderBytes, ReplyHeader};
 
 /// Ends that one header tells at least.
 #[allow(clippy::cast_possible_truncation)] // a few
@@ -66,6 +66,10 @@ struct PeerOutbox {
     range_count: usize,
     /// Ended messages that found no room in `ranges`. Their records keep their ends.
     overflow: MessageList,
+    /// Ended messages that have replies. Their records keep their ends.
+    replies: MessageList,
+    /// Whether the last ends that were sent came with a reply.
+    replied_last: bool,
 }
 
 impl PeerOutbox {
@@ -82,6 +86,8 @@ impl PeerOutbox {
         ranges: [AckRange { first: 0, count: 0, status: AckStatus::Consumed }; ACK_RANGES_MAX],
         range_count: 0,
         overflow: MessageList::EMPTY,
+        replies: MessageList::EMPTY,
+        replied_last: false,
     };
 
     /// Returns whether the peer takes one more SEND. `left`: SENDs beyond the first of each peer that are
@@ -91,6 +97,11 @@ impl PeerOutbox {
     fn may_send_to(&self, left: u32) -> bool {
         let own = self.sends_in_flight;
         self.link == Link::Established && own < self.sends_max && (own == 0 || own - 1 < left)
+    }
+
+    /// Returns the ends that wait in records.
+    fn ends_waiting(&self) -> u32 {
+        self.overflow.len() + self.replies.len()
     }
 
     /// Adds an end to the pending ranges, in the form that the peer's version knows. Returns `false` if they
@@ -199,9 +210,21 @@ impl Outbox {
         true
     }
 
-    /// Drops the ends that wait for a peer that is gone. They count as told.
-    pub fn drop_ends(&mut self, peer: u32, messages: &mut Messages) {
-        while let Some(message) = self.of_peer_mut(peer).overflow.pop(messages) {
+    /// Drops the ends that wait for a peer that is gone. They count as told. Calls `forget` for those that
+    /// have replies.
+    pub fn drop_ends(&mut self, peer: u32, messages: &mut Messages, mut forget: impl FnMut(u32)) {
+        loop {
+            let outbox = self.of_peer_mut(peer);
+            let (message, has_reply) = match outbox.overflow.pop(messages) {
+                Some(message) => (message, false),
+                None => match outbox.replies.pop(messages) {
+                    Some(message) => (message, true),
+                    None => return,
+                },
+            };
+            if has_reply {
+                forget(message);
+            }
             self.untold -= 1;
             messages.forget_sender(message);
             messages.mark_acknowledged(message);
@@ -310,6 +333,65 @@ impl Outbox {
         }
     }
 
+    /// Records the end of one of the peer's messages that has a reply.
+    pub fn end_with_reply(&mut self, peer: u32, message: u32, status: AckStatus, messages: &mut Messages) {
+        messages[message].state = MessageState::Ended(status);
+        let outbox = self.of_peer_mut(peer);
+        outbox.unfinished -= 1;
+        outbox.replies.push(messages, message);
+        self.untold += 1;
+        if !self.of_peer(peer).dirty {
+            self.mark_dirty(peer);
+        }
+    }
+
+    /// Returns whether the peer takes replies.
+    #[inline]
+    pub fn takes_replies(&self, peer: u32) -> bool {
+        self.of_peer(peer).features & features::REPLIES != 0
+    }
+
+    /// Returns whether the peer may take messages back.
+    pub fn may_cancel(&self, peer: u32) -> bool {
+        self.of_peer(peer).features & features::CANCEL != 0
+    }
+
+    /// Returns whether the peer's messages may lie in several pieces.
+    pub fn may_gather(&self, peer: u32) -> bool {
+        self.of_peer(peer).features & features::GATHER != 0
+    }
+
+    /// Returns the peer's next message whose end goes with a reply, where it is a reply's turn: other ends
+    /// and replies take turns.
+    #[inline]
+    pub fn next_reply(&self, peer: u32) -> Option<u32> {
+        let outbox = self.of_peer(peer);
+        if outbox.range_count > 0 && outbox.replied_last { None } else { outbox.replies.head() }
+    }
+
+    /// Sends the end of the peer's next message that has a reply, with the first `bytes` bytes of a slot.
+    pub fn reply(
+        &mut self,
+        peer: u32,
+        credit_limit: u64,
+        (slot, bytes): (u32, u32),
+        messages: &mut Messages,
+        effects: &mut impl Commands,
+    ) {
+        let outbox = self.of_peer_mut(peer);
+        outbox.replied_last = true;
+        let Some(message) = outbox.replies.pop(messages) else { return };
+        let record = &messages[message];
+        let MessageState::Ended(status) = record.state else {
+            unreachable!("a message that waits with its reply keeps its end")
+        };
+        let mut header = ReplyHeader::encode(credit_limit, record.sequence, status, bytes);
+        self.untold -= 1;
+        self.count_send(peer, &mut header);
+        effects.send_reply(PeerId(peer), &header, slot, bytes);
+        messages.mark_acknowledged(message);
+    }
+
     /// Returns the ends that wait in message records because their peers did not take earlier ones.
     pub fn untold_ends(&self) -> u32 {
         self.untold
@@ -325,13 +407,16 @@ impl Outbox {
         } else {
             outbox.sends_max.saturating_sub(outbox.sends_in_flight)
         };
-        headers.saturating_mul(RANGES_OF_HEADER)
+        // Each end may need a header of its own where it comes with a reply.
+        let ends = if outbox.features & features::REPLIES == 0 { RANGES_OF_HEADER } else { 1 };
+        headers.saturating_sub(outbox.replies.len()).saturating_mul(ends)
     }
 
-    /// Returns whether ends wait to be sent to the peer.
+    /// Returns whether ends wait to be sent to the peer, with replies or without.
     #[inline]
-    pub fn has_ranges(&self, peer: u32) -> bool {
-        self.of_peer(peer).range_count > 0
+    pub fn has_ends(&self, peer: u32) -> bool {
+        let outbox = self.of_peer(peer);
+        outbox.range_count > 0 || outbox.replies.len() > 0
     }
 
     /// Sends the waiting ends to the peer, with the limit of its credit. The ends that waited in message
@@ -344,6 +429,7 @@ impl Outbox {
         effects: &mut impl Commands,
     ) {
         let outbox = self.of_peer_mut(peer);
+        outbox.replied_last = false;
         let count = core::mem::take(&mut outbox.range_count);
         let header = AckHeader::encode(credit_limit, &outbox.ranges[..count]);
         self.send(peer, &header, effects);
@@ -366,15 +452,21 @@ impl Outbox {
     /// Sends a header to a peer in the version of its connection. [`Self::may_send_to`] must be true of the
     /// peer.
     pub fn send(&mut self, peer: u32, header: &HeaderBytes, effects: &mut impl Commands) {
+        let mut header = *header;
+        self.count_send(peer, &mut header);
+        effects.send(PeerId(peer), &header);
+    }
+
+    /// Counts a SEND to a peer, and gives its header the version of the connection.
+    #[inline]
+    fn count_send(&mut self, peer: u32, header: &mut HeaderBytes) {
         let last_sent = self.turn_time;
         let outbox = self.of_peer_mut(peer);
         outbox.sends_in_flight += 1;
         let is_first = outbox.sends_in_flight == 1;
         outbox.last_sent = last_sent;
-        let mut header = *header;
         header.set_version(outbox.version);
         self.sends_left -= u32::from(!is_first);
-        effects.send(PeerId(peer), &header);
     }
 
     /// Counts a SEND to the peer that the NIC has completed.
@@ -427,14 +519,22 @@ impl Outbox {
         let is_unresponsive = |outbox: &PeerOutbox| {
             matches!(outbox.link, Link::Asked | Link::Established)
                 && !outbox.may_send_to(self.sends_left)
-                && outbox.overflow.len() > 0
+                && outbox.ends_waiting() > 0
                 && stall_free_ns.saturating_sub(outbox.last_sent.stall_free_ns) >= UNRESPONSIVE_NS
         };
         (0u32..)
             .zip(self.peers.iter())
             .filter(|(_, outbox)| is_unresponsive(outbox))
-            .max_by_key(|(_, outbox)| outbox.overflow.len())
+            .max_by_key(|(_, outbox)| outbox.ends_waiting())
             .map(|(peer, _)| peer)
+    }
+
+    /// Returns whether SENDs to the peer are under way, and nothing was sent to it for long.
+    pub fn takes_nothing(&self, peer: u32, stall_free_ns: u64) -> bool {
+        let outbox = self.of_peer(peer);
+        outbox.link == Link::Established
+            && outbox.sends_in_flight > 0
+            && stall_free_ns.saturating_sub(outbox.last_sent.stall_free_ns) >= UNRESPONSIVE_NS
     }
 
     /// Returns, of the peers that `is_meant` chooses and that are without unfinished messages and were sent
@@ -464,7 +564,7 @@ impl Outbox {
 
     /// Returns whether every end was sent to its sender.
     pub fn all_acknowledged(&self) -> bool {
-        let is_done = |outbox: &PeerOutbox| outbox.range_count == 0 && outbox.overflow.len() == 0;
+        let is_done = |outbox: &PeerOutbox| outbox.range_count == 0 && outbox.ends_waiting() == 0;
         self.peers.iter().all(|outbox| outbox.link == Link::Gone || is_done(outbox))
     }
 

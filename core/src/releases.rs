@@ -20,6 +20,8 @@ pub(crate) struct Entry {
     pub slices: bool,
     /// Whether the message is finished.
     pub finishes: bool,
+    /// Whether the message has a reply.
+    pub replies: bool,
 }
 
 /// Measurements of one session.
@@ -54,14 +56,15 @@ impl Releases {
     /// [`ReleaseError::Kind`]: there is no such kind of entry.
     #[inline]
     pub fn read(release: &Release) -> Result<Entry, ReleaseError> {
-        let (slices, finishes) = match release.kind {
+        let (slices, finishes, replies) = match release.kind {
             _ if release.reserved != 0 => return Err(ReleaseError::Kind { found: release.kind }),
-            release_kind::SLICES => (true, false),
-            release_kind::SLICES_AND_FINISH => (true, true),
-            release_kind::FINISH => (false, true),
+            release_kind::SLICES => (true, false, false),
+            release_kind::SLICES_AND_FINISH => (true, true, false),
+            release_kind::FINISH => (false, true, false),
+            release_kind::REPLY => (false, true, true),
             found => return Err(ReleaseError::Kind { found }),
         };
-        Ok(Entry { slices, finishes })
+        Ok(Entry { slices, finishes, replies })
     }
 
     /// Takes slices back from a session. Also returns whether their message may come to its end now.

@@ -1,6 +1,6 @@
 //! Statistics of the receiver, as plain values.
 
-use crate::effects::ProcessId;
+use crate::effects::{ProcessId, SessionId};
 use jet_escape::Pressure;
 use jet_wire::message::EndCounts;
 use jet_wire::message::hello::AppName;
@@ -69,6 +69,10 @@ pub struct Stats {
     pub delivered_bytes: u64,
     /// Messages that were marked redelivered when they arrived.
     pub redelivered: u64,
+    /// Replies that applications gave.
+    pub replies: u64,
+    /// Slots for replies that are used, or promised to messages.
+    pub reply_slots_used: u32,
     /// Peers that were disconnected because what they sent broke the rules.
     pub peer_faults: u64,
     /// Peers that were disconnected because they took or delivered nothing for long, while others waited
@@ -211,6 +215,10 @@ pub struct SessionStats {
     pub suspended: bool,
     /// Whether the session's messages may take escape memory instead of waiting for room in the pool.
     pub takes_memory: bool,
+    /// Whether the session shares its name with others.
+    pub shares_name: bool,
+    /// Senders whose messages go to the session, or are to go to it next.
+    pub senders: u32,
     /// Standstill of the session, if its application was told of one.
     pub standstill: Option<StandstillStats>,
 }
@@ -257,6 +265,8 @@ pub struct PeerStats {
     pub sender: u64,
     /// Name of the application that the sender's messages are for.
     pub app: AppName,
+    /// Session that the sender's messages go to; `None`: no session has the name.
+    pub session: Option<SessionId>,
     /// SENDs that arrived from the sender.
     pub arrived: u64,
     /// Credit that the sender has not used.

@@ -6,7 +6,7 @@
 
 use jet_core::{
     Arrival, Commands, Config, CopyFailed, CopyRefused, EscapeCopy, PeerId, Questions, ReadId, Receiver,
-    Remote, SessionEnd, SessionId, SourceId, Standstill, Sums, pool::Run,
+    Registration, Remote, SessionEnd, SessionId, SourceId, Standstill, Sums, pool::Run,
 };
 use jet_escape::EscapeConfig;
 
@@ -65,6 +65,12 @@ impl Commands for World {
     fn send(&mut self, _: PeerId, header: &HeaderBytes) {
         self.said.push_back(header.0.to_vec());
     }
+    fn send_reply(&mut self, _: PeerId, header: &HeaderBytes, _: u32, _: u32) {
+        self.said.push_back(header.0.to_vec());
+    }
+    fn take_reply(&mut self, _: SessionId, _: u32, _: u32, _: u32) -> bool {
+        true
+    }
     fn disconnect(&mut self, _: PeerId, _: ByeReason, _: Option<u64>) {
         self.disconnected = true;
     }
@@ -119,7 +125,7 @@ impl Talk {
         let (mut receiver, mut world) = (Receiver::new(config(), 7).unwrap(), World::default());
         receiver.start(0, &mut world);
         let app = AppName::new("disk").unwrap();
-        let session = receiver.handle_session_opened(app, 0, false, None).unwrap();
+        let session = receiver.handle_session_opened(Registration::new(app)).unwrap();
         Self { receiver, world, peer: None, session: Some(session), now_ns: 0 }
     }
 

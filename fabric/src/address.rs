@@ -18,6 +18,7 @@ pub enum Address {
 /// Error of a text that is not an [`Address`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' is no address: write shm:/path/of/nic.sock, tcp:host:port or rdma:host:port ({reason})")]
+#[non_exhaustive]
 pub struct AddressError {
     text: String,
     reason: &'static str,

@@ -149,6 +149,7 @@ pub enum Work {
 
 /// Outcome of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Status {
     /// All bytes were moved.
     Success,
@@ -209,6 +210,7 @@ impl PrivateData {
 
 /// Reason why a connection ended or was never made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DisconnectReason {
     /// The user of this end ended the connection.
     Local,
@@ -227,6 +229,7 @@ pub enum DisconnectReason {
 /// Reason why an end of a connection over `shm:` could not take a region of the other end, or not read it.
 /// The other end is to blame, but for [`Self::ReceiverFull`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RegionError {
     /// The region is no memory file, or one that can be truncated.
     #[error("it is no memfd, or not sealed; seal the memfd with F_SEAL_SHRINK before registering it")]
@@ -349,6 +352,7 @@ pub struct Counters {
 
 /// Reason why memory could not be registered.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RegisterError {
     /// The NIC's table of regions is full.
     #[error("{max} memory regions are registered already; deregister some, or use fewer and larger ones")]
@@ -413,6 +417,7 @@ fn listen_advice(error: &std::io::Error) -> &'static str {
 
 /// Reason why a connection attempt did not even begin.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConnectError {
     /// This NIC does not support that kind of address.
     #[error("{address} is not an address for this NIC")]

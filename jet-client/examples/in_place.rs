@@ -89,8 +89,7 @@ fn reason(error: &DecodeError) -> NonZeroU32 {
     }
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let arguments = Arguments::parse();
+fn run(arguments: Arguments) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let options = RegisterOptions::new(arguments.app.clone()).control_socket(arguments.control_socket);
     let (registered, wait) = std::sync::mpsc::channel();
     let receiver = std::thread::spawn(move || -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -127,4 +126,11 @@ fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     sender.close_timeout(Duration::from_secs(5))?;
     receiver.join().expect("no panic")?;
     if consumed == 2 { Ok(()) } else { Err(format!("{consumed} requests were consumed, not 2").into()) }
+}
+
+fn main() {
+    if let Err(error) = run(Arguments::parse()) {
+        eprintln!("{error}");
+        std::process::exit(1);
+    }
 }

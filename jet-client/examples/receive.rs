@@ -18,8 +18,7 @@ struct Arguments {
     count: Option<u64>,
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let arguments = Arguments::parse();
+fn run(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let options = RegisterOptions::new(arguments.app).control_socket(arguments.control_socket);
     let session = Session::register(&options)?;
     let mut received = 0;
@@ -51,4 +50,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         received += 1;
     }
     Ok(())
+}
+
+fn main() {
+    if let Err(error) = run(Arguments::parse()) {
+        eprintln!("{error}");
+        std::process::exit(1);
+    }
 }

@@ -22,8 +22,7 @@ struct Arguments {
     bytes: usize,
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let arguments = Arguments::parse();
+fn run(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let mut sender = Sender::connect(&SenderOptions::new(arguments.to, arguments.app))?;
     let mut failed = 0;
     let mut report = |completion: &Completion| {
@@ -59,4 +58,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     sender.close_timeout(Duration::from_secs(5))?;
     if failed > 0 { Err(format!("{failed} messages were not consumed").into()) } else { Ok(()) }
+}
+
+fn main() {
+    if let Err(error) = run(Arguments::parse()) {
+        eprintln!("{error}");
+        std::process::exit(1);
+    }
 }

@@ -6,7 +6,7 @@
 //! ```no_run
 //! use jet_client::receive::{RegisterOptions, Session};
 //!
-//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! fn run() -> Result<(), Box<dyn std::error::Error>> {
 //!     let session = Session::register(&RegisterOptions::new("store"))?;
 //!     loop {
 //!         let mut message = session.receive()?;
@@ -19,41 +19,53 @@
 //!         // Dropped after all its slices were taken: the sender hears `Consumed`.
 //!     }
 //! }
+//!
+//! fn main() {
+//!     if let Err(error) = run() {
+//!         eprintln!("{error}");
+//!         std::process::exit(1);
+//!     }
+//! }
 //! ```
 //!
 //! A sender names the daemon and the application, and gets exactly one end for every message:
 //!
 //! ```no_run
 //! use jet_client::Address;
-//! use jet_client::send::{AckStatus, Envelope, Sender, SenderOptions};
+//! use jet_client::send::{Envelope, Sender, SenderOptions};
 //!
-//! fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     let address: Address = "tcp:storage-1:7450".parse()?;
+//! fn run() -> Result<(), Box<dyn std::error::Error>> {
+//!     let address: Address = "tcp:127.0.0.1:7450".parse()?;
 //!     let mut sender = Sender::connect(&SenderOptions::new(address, "store").in_flight_max(64))?;
 //!     // Up to 4 KiB is copied and sent at once ...
 //!     sender.send_small(Envelope::new(1).user_header(b"a user header"), b"a small message")?;
 //!     // ... more lies in registered memory, and the receiver READs it when it has room in its cache.
 //!     let mut buffer = sender.buffer(1 << 20)?;
 //!     buffer.fill(7);
-//!     let ticket = sender.send(2, buffer)?;
-//!     while let Some(completion) = sender.wait()? {
-//!         assert_eq!(completion.status, AckStatus::Consumed);
-//!         if completion.ticket == ticket {
-//!             println!("after {:?}", completion.latency);
-//!         }
+//!     sender.send(2, buffer)?;
+//!     while let Some(end) = sender.wait()? {
+//!         println!("message {}: {} after {:?}", end.tag, end.status, end.latency);
 //!     }
 //!     Ok(())
+//! }
+//!
+//! fn main() {
+//!     if let Err(error) = run() {
+//!         eprintln!("{error}");
+//!         std::process::exit(1);
+//!     }
 //! }
 //! ```
 //!
 //! * [`receive`]: sessions, sessions that threads and tasks share, messages, slices.
 //! * [`send`]: senders, buffers, and the protocol between a sender and a receiver as a state machine without
 //!   I/O.
+//! * [`exactly_once`]: what a sender and an application keep so that each message has its effect once.
 //! * [`Address`]: where a daemon listens; [`Backoff`]: the waits between attempts of both ends.
 //!
-//! With the feature `tokio` (default) waits on a [`receive::SharedSession`], on its messages, and on a
-//! [`send::Sender`] have an async form. With the feature `bytes` (default) owned slices become
-//! `bytes::Bytes`.
+//! With the feature `tokio` (default) waits on a [`receive::SharedSession`], on its messages, on a
+//! [`send::SharedSender`] and its messages, and on a [`send::Sender`] have an async form. With the feature
+//! `bytes` (default) owned slices become `bytes::Bytes`.
 //!
 //! What this crate does *not* do: it spawns no runtime, and does not interpret messages. It has threads of
 //! its own only for senders over `tcp:`, and while a shared session comes back to a new daemon.
@@ -62,6 +74,7 @@
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod backoff;
+pub mod exactly_once;
 pub mod receive;
 pub mod send;
 mod setters;

@@ -1,8 +1,7 @@
 //! The applications, as the driver reaches them.
 
-use jet_core::{ProcessId, SessionEnd, SessionId, Standstill};
+use jet_core::{Registration, SessionEnd, SessionId, Standstill};
 use jet_fabric::memory::SharedMemory;
-use jet_wire::message::hello::AppName;
 use jet_wire::segment::DaemonEnd;
 use std::sync::Arc;
 
@@ -21,14 +20,8 @@ pub trait Application {
 
 /// Everything that a new session needs, allocated in advance so that the driver allocates nothing.
 pub struct NewSession<A> {
-    /// Name of the application.
-    pub app: AppName,
-    /// Admission class of the application.
-    pub class: u8,
-    /// Whether the application's messages may take escape memory instead of waiting.
-    pub takes_memory: bool,
-    /// Process of the application, where it is known.
-    pub process: Option<ProcessId>,
+    /// Values with which the application registers.
+    pub registration: Registration,
     /// The daemon's end of the session segment.
     pub segment: DaemonEnd,
     /// Mapping of the segment, which `segment` points into.

@@ -84,8 +84,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
     /// # Errors
     /// [`OpenError`]: the receiver refuses the session. What was prepared for it is dropped.
     pub fn open(&mut self, new: NewSession<A>) -> Result<SessionTicket, OpenError> {
-        let session =
-            self.receiver.handle_session_opened(new.app, new.class, new.takes_memory, new.process)?;
+        let session = self.receiver.handle_session_opened(new.registration)?;
         Ok(self.handler.sessions.attach(session, new))
     }
 

@@ -2,10 +2,10 @@
 //! rings, and has workers copy and make checksums.
 
 use crate::application::Application;
-use crate::memory::{EscapeRegion, Memory, PoolMemory};
+use crate::memory::{EscapeRegion, Memory, PoolMemory, ReplyMemory};
 use crate::peers::Peers;
 use crate::poison::{Piece, guarded};
-use crate::posting::{Posting, PostingContext, Read};
+use crate::posting::{Posting, PostingContext, Read, Reply};
 use crate::sessions::Sessions;
 use crate::workers::{CheckJob, CopyJob, Job, Workers};
 use jet_core::pool::Run;
@@ -26,11 +26,15 @@ pub struct Parts<N> {
     pub pool: PoolMemory,
     /// Escape memory; none where it is switched off, or could not be allocated.
     pub escape: Option<EscapeRegion>,
+    /// Memory for replies; none where the configuration has no slots for them.
+    pub replies: Option<ReplyMemory>,
     /// Workers that copy, and that make checksums where the configuration says so.
     pub workers: Workers,
     /// Callback that has the NIC mark congestion (`true`), or stop that (`false`). It must not wait.
     pub congestion: Box<dyn FnMut(bool) + Send>,
 }
+
+const REPLY_MEMORY: &str = "the receiver promises no memory that there is not";
 
 /// The receiver's effect handler.
 pub(crate) struct EffectHandler<N: Nic, A> {
@@ -40,6 +44,8 @@ pub(crate) struct EffectHandler<N: Nic, A> {
     pub workers: Workers,
     /// Memory that slabs lie in.
     pub memory: Memory,
+    /// Memory for replies.
+    replies: Option<ReplyMemory>,
     /// Peers and their queue pairs.
     pub peers: Peers,
     /// Rings of the applications.
@@ -54,7 +60,7 @@ pub(crate) struct EffectHandler<N: Nic, A> {
 impl<N: Nic, A: Application> EffectHandler<N, A> {
     /// Makes the effect handler of a receiver with this configuration.
     pub fn new(parts: Parts<N>, config: &jet_core::Config) -> Self {
-        let Parts { nic, pool, escape, workers, congestion } = parts;
+        let Parts { nic, pool, escape, replies, workers, congestion } = parts;
         let qps_max = nic.limits().qps_max;
         let checks = config.checksums == Checksums::Workers;
         let pieces =
@@ -63,6 +69,7 @@ impl<N: Nic, A: Application> EffectHandler<N, A> {
             nic,
             workers,
             memory: Memory::new(pool, escape, config),
+            replies,
             peers: Peers::new(config.peers_max, qps_max),
             sessions: Sessions::new(config.sessions_max),
             posting: Posting::new(config),
@@ -105,20 +112,6 @@ impl<N: Nic, A: Application> EffectHandler<N, A> {
     }
 }
 
-/// Returns what a sender that is cut off for this reason has done; `None` for a sender without a fault.
-fn fault_of(reason: ByeReason) -> Option<&'static str> {
-    match reason {
-        ByeReason::Draining => None,
-        ByeReason::Malformed => Some("it sent a header that cannot be read"),
-        ByeReason::Version => Some("it sent a header of another version than the two ends agreed on"),
-        ByeReason::CreditExceeded => Some("it sent more messages than its credit allows"),
-        ByeReason::BadMemory => Some("its memory cannot be read: the key or the length is wrong"),
-        ByeReason::Unresponsive => {
-            Some("it took no acknowledgement for long, while there was no room for other messages")
-        }
-    }
-}
-
 impl<N: Nic, A: Application> Commands for EffectHandler<N, A> {
     fn post_srq(&mut self, entry: u32, slab: u32) {
         let header = self.memory.header_sge(entry);
@@ -136,11 +129,28 @@ impl<N: Nic, A: Application> Commands for EffectHandler<N, A> {
 
     fn send(&mut self, peer: PeerId, header: &HeaderBytes) {
         let (posting, mut context) = self.posting();
-        posting.header(peer, header, &mut context);
+        posting.header(peer, header, None, &mut context);
+    }
+
+    fn send_reply(&mut self, peer: PeerId, header: &HeaderBytes, slot: u32, bytes: u32) {
+        let place = self.replies.as_ref().map(|replies| replies.sge(slot, bytes)).expect(REPLY_MEMORY);
+        let (posting, mut context) = self.posting();
+        posting.header(peer, header, Some(Reply { slot, place }), &mut context);
+    }
+
+    fn take_reply(&mut self, session: SessionId, message: u32, slot: u32, bytes: u32) -> bool {
+        let bytes = (bytes as usize).min(SLAB_BYTES);
+        let to = self.replies.as_ref().expect(REPLY_MEMORY).slot(slot);
+        let Some(from) = self.sessions.reply_cell(session, message) else { return false };
+        let touched = [Piece { start: from, bytes }];
+        // SAFETY: the cell has 4096 bytes, as the slot has, and lies in another mapping. The application may
+        // write the cell meanwhile; then the copy has bytes of either reply, which nobody reads but its own
+        // sender. A copy that is half made, because there is no memory for a page of the cell, is not sent.
+        unsafe { guarded(&touched, || std::ptr::copy_nonoverlapping(from, to, bytes)) }.is_ok()
     }
 
     fn disconnect(&mut self, peer: PeerId, reason: ByeReason, message: Option<u64>) {
-        if let Some(words) = fault_of(reason) {
+        if let Some(words) = reason.fault() {
             tracing::warn!(
                 peer = peer.0,
                 application = self.peers.application(peer),

@@ -31,4 +31,4 @@ mod pair;
 pub use application::{Application, NewSession, SessionTicket};
 pub use driver::Driver;
 pub use effect_handler::Parts;
-pub use memory::{EscapeRegion, LostMemory, PoolMemory};
+pub use memory::{EscapeRegion, LostMemory, PoolMemory, ReplyMemory};

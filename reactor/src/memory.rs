@@ -33,6 +33,33 @@ pub struct EscapeRegion {
     pub key: MemoryKey,
 }
 
+/// Memory for replies: slots of 4 KiB, from which the NIC sends.
+pub struct ReplyMemory {
+    /// The slots.
+    pub memory: Arc<SharedMemory>,
+    /// Key by which the NIC knows them.
+    pub key: MemoryKey,
+}
+
+impl ReplyMemory {
+    /// Returns the place of the first `bytes` bytes of a slot, in the NIC's terms.
+    pub(crate) fn sge(&self, slot: u32, bytes: u32) -> Sge {
+        Sge { key: self.key, offset: u64::from(slot) * SLAB_BYTES as u64, bytes }
+    }
+
+    /// Returns the address of a slot. The NIC reads it between the receiver's `send_reply` for it and the
+    /// SEND's end, and nobody else uses it.
+    ///
+    /// # Panics
+    /// Where the receiver names a slot that does not exist.
+    pub(crate) fn slot(&self, slot: u32) -> *mut u8 {
+        let at = slot as usize * SLAB_BYTES;
+        assert!(at + SLAB_BYTES <= self.memory.bytes(), "slot {slot} does not exist");
+        // SAFETY: within the mapping, as just checked.
+        unsafe { self.memory.base().add(at) }
+    }
+}
+
 /// Slabs that the hardware lost, and that are not used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostMemory {

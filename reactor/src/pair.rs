@@ -88,7 +88,7 @@ impl Pair {
             EscapeRegion { memory, key }
         });
         let pool = PoolMemory { pool, headers, pool_key, headers_key };
-        let parts = Parts { nic, pool, escape, workers, congestion: Box::new(|_| ()) };
+        let parts = Parts { nic, pool, escape, replies: None, workers, congestion: Box::new(|_| ()) };
         let mut handler = EffectHandler::new(parts, &config);
         handler.peers.bind(qp, PEER, AppName::new("store").unwrap());
         Self { handler, sender, remote, taken, config, qp, address, began: Instant::now(), _folder: folder }

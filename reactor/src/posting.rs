@@ -25,6 +25,24 @@ pub(crate) struct Read<'a> {
     pub runs: &'a [Run],
 }
 
+/// The bytes that a header brings along: those of a reply.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reply {
+    /// Slot that the bytes are in.
+    pub slot: u32,
+    /// Place of the bytes.
+    pub place: Sge,
+}
+
+/// Bit that the ids of SENDs with replies have; the others are the peers' numbers. The rest is the slot.
+const OF_REPLY: u64 = 1 << 32;
+
+/// Returns the slot of the reply that a SEND brought, by its id.
+#[inline]
+pub(crate) fn slot_of(id: u64) -> Option<u32> {
+    if id & OF_REPLY == 0 { None } else { u32::try_from(id ^ OF_REPLY).ok() }
+}
+
 /// A READ that the NIC had no room for.
 #[derive(Clone, Copy, Debug)]
 struct WaitingRead {
@@ -156,25 +174,26 @@ impl Posting {
         self.unposted.pop()
     }
 
-    /// Posts a header, now or when the NIC has room. Headers of the same peer that wait already go first, so
-    /// that a peer's headers keep their order.
+    /// Posts a header, alone or with a reply, now or when the NIC has room. Headers of the same peer that
+    /// wait already go first, so that a peer's headers keep their order.
     #[inline]
     pub fn header<N: Nic>(
         &mut self,
         peer: PeerId,
         header: &HeaderBytes,
+        reply: Option<Reply>,
         context: &mut PostingContext<'_, N>,
     ) {
         let Some(qp) = context.peers.qp(peer) else { return };
-        if self.headers.any_of(peer) || header_now(context, qp, peer, header) == Posted::NoRoom {
-            self.headers.push(peer, qp, header);
+        if self.headers.any_of(peer) || header_now(context, qp, peer, header, reply) == Posted::NoRoom {
+            self.headers.push(peer, qp, header, reply);
         }
     }
 
     /// Posts headers that the NIC had no room for. Returns `true` if it posted some.
     #[inline]
     pub fn waiting_headers<N: Nic>(&mut self, context: &mut PostingContext<'_, N>) -> bool {
-        self.headers.retry(|peer, qp, header| header_now(context, qp, peer, header))
+        self.headers.retry(|peer, qp, header, reply| header_now(context, qp, peer, header, reply))
     }
 
     /// Returns whether headers wait for room in the NIC.
@@ -217,8 +236,14 @@ fn header_now<N: Nic>(
     qp: Qp,
     peer: PeerId,
     header: &HeaderBytes,
+    reply: Option<Reply>,
 ) -> Posted {
-    let request = SendRequest { id: u64::from(peer.0), header, payload: Payload::None };
+    let request = match reply {
+        None => SendRequest { id: u64::from(peer.0), header, payload: Payload::None },
+        Some(Reply { slot, place }) => {
+            SendRequest { id: OF_REPLY | u64::from(slot), header, payload: Payload::Registered(place) }
+        }
+    };
     let result = context.nic.post_send(qp, request);
     if result.is_ok() {
         context.peers.send_posted(peer);

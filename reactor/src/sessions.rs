@@ -110,6 +110,11 @@ impl<A: Application> Sessions<A> {
         self.sessions[session.0 as usize].as_ref().and_then(|session| session.segment.slot(slot))
     }
 
+    /// Returns the address of a message's reply cell in the session's segment.
+    pub fn reply_cell(&self, session: SessionId, message: u32) -> Option<*const u8> {
+        self.sessions[session.0 as usize].as_ref()?.segment.reply_cell(message)
+    }
+
     /// Writes a delivery, whose run lies at `place`, into the session's delivery ring. The application sees
     /// it after [`Self::publish`].
     pub fn deliver(&mut self, session: SessionId, delivery: &Delivery, place: Place, user_header: &[u8]) {
@@ -225,6 +230,7 @@ impl<A: Application> Sessions<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use jet_core::Registration;
     use jet_wire::message::hello::AppName;
     use jet_wire::segment::{SegmentLayout, SegmentShape, daemon_end};
 
@@ -246,7 +252,7 @@ mod tests {
         let segment = unsafe { daemon_end(memory.base(), memory.bytes(), shape) }.unwrap();
         let app = AppName::new("store").unwrap();
         let application = Nobody;
-        NewSession { app, class: 0, takes_memory: false, process: None, segment, memory, application }
+        NewSession { registration: Registration::new(app), segment, memory, application }
     }
 
     #[test]

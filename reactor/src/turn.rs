@@ -2,6 +2,7 @@
 
 use crate::application::Application;
 use crate::driver::Driver;
+use crate::posting::slot_of;
 use crate::workers::Done;
 use jet_core::{Arrival, CopyId, ReadId, ReleaseError, SourceId};
 use jet_fabric::nic::{Completion, Event, Nic, PrivateData, Qp, Source, Status, Work};
@@ -124,8 +125,11 @@ impl<N: Nic, A: Application> Driver<N, A> {
                 let read = ReadId(u32::try_from(id).expect("a READ's id is its index"));
                 self.receiver.handle_read_done(now_ns, read, ok, refused, &mut self.handler);
             }
-            Work::Send { .. } => {
+            Work::Send { id } => {
                 if let Some(peer) = self.handler.peers.peer(completion.qp) {
+                    if let Some(slot) = slot_of(id) {
+                        self.receiver.handle_reply_sent(peer, slot);
+                    }
                     self.handler.peers.send_completed(peer);
                     self.receiver.handle_sent(peer);
                 }

@@ -4,7 +4,7 @@
 use jet_client::send::{
     Driver as SenderDriver, Ended, NicSource, RetryPolicy, SendConnectError, SenderOptions,
 };
-use jet_core::{Config, Receiver, ReleaseError, SessionEnd, Standstill};
+use jet_core::{Config, Receiver, Registration, ReleaseError, SessionEnd, Standstill};
 use jet_fabric::Address;
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{Access, Nic};
@@ -128,10 +128,7 @@ fn session(name: &str, log: &Log) -> (NewSession<Polling>, AppEnd, Arc<SharedMem
         (ours, app_end(memory.base(), memory.bytes()).unwrap())
     };
     let new = NewSession {
-        app: AppName::new(name).unwrap(),
-        class: 0,
-        takes_memory: false,
-        process: None,
+        registration: Registration::new(AppName::new(name).unwrap()),
         segment,
         memory: Arc::clone(&memory),
         application: Polling(Rc::clone(log)),
@@ -170,6 +167,7 @@ impl World {
             nic,
             pool: PoolMemory { pool: Arc::clone(&pool), headers, pool_key, headers_key },
             escape: None,
+            replies: None,
             workers: Workers::start(0, 1, || ()).unwrap(),
             congestion: Box::new(|_| ()),
         };

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// States that a swarm of few seeds reaches. What is beyond them would be a search for nothing.
-pub const RARE: [&str; 85] = [
+pub const RARE: [&str; 90] = [
     "READs wait for room",
     "READs wait for senders",
     "READs wait for the window",
@@ -28,6 +28,7 @@ pub const RARE: [&str; 85] = [
     "drain",
     "end application gone",
     "end busy",
+    "end cancelled",
     "end consumed",
     "end draining",
     "end no application",
@@ -36,6 +37,7 @@ pub const RARE: [&str; 85] = [
     "freeze",
     "given application gone",
     "given busy",
+    "given cancelled",
     "given corrupt",
     "given denied",
     "given draining",
@@ -92,7 +94,10 @@ pub const RARE: [&str; 85] = [
     "ends of connections that no device told",
     "finished later",
     "receiver lost its power",
+    "replies",
     "sessions that go on",
+    "sessions that share a name",
+    "taken back",
     "told of a standstill",
     "unresponsive peers",
 ];
@@ -106,9 +111,12 @@ fn end_name(status: AckStatus) -> &'static str {
         AckStatus::AppGone => "end application gone",
         AckStatus::Draining => "end draining",
         AckStatus::PeerLost => "end peer lost",
+        AckStatus::Cancelled => "end cancelled",
         AckStatus::Denied => "end denied",
         AckStatus::TooLarge => "end too large",
         AckStatus::Corrupt => "end corrupt",
+        // The checker of fates refuses it.
+        _ => "end of another kind",
     }
 }
 
@@ -174,6 +182,7 @@ impl Counts {
             ("given corrupt", ends.corrupt),
             ("given draining", ends.draining),
             ("given lost", ends.peer_lost),
+            ("given cancelled", ends.cancelled),
             ("peers cut off", stats.peer_faults),
             ("READs", nic.reads),
             ("RNR", nic.rnr),
@@ -209,6 +218,7 @@ impl Counts {
         match event {
             Event::Ended { status, .. } => self.add(end_name(*status)),
             Event::Withdrawn { .. } => self.add("withdrawn"),
+            Event::TakenBack { .. } => self.add("taken back"),
             Event::Read { escaped: true, .. } => self.add("read from escape memory"),
             Event::Delivered { redelivered: true, first: true, .. } => self.add("delivered again"),
             Event::Fault(fault) => self.add(fault.name()),

@@ -139,6 +139,11 @@ pub enum Event {
         /// Whether it was sent before: without a mark that is so after an end that passed.
         redelivered: bool,
     },
+    /// A sender was told to take a message back, or by when it is to.
+    TakenBack {
+        /// The message.
+        message: MessageName,
+    },
     /// A sender reported the end of a message.
     Ended {
         /// The message.

@@ -8,7 +8,7 @@ use crate::faults::RESTART_NS;
 use crate::ghosts::Holder;
 use crate::scenario::ApplicationPlan;
 use crate::simulation::{REGISTER_NS, Simulation, app_name, random_of};
-use jet_core::{OpenError, SessionEnd};
+use jet_core::{OpenError, ProcessId, Registration, SessionEnd, UserId};
 use jet_wire::message::hello::AppName;
 
 /// Quarantines for which a process lives on after its session was ended for a fault, at most.
@@ -30,11 +30,18 @@ impl Simulation {
         let application = &mut self.applications[index];
         application.at_ns = again_ns;
         let Some(process) = &mut self.receiver.process else { return };
-        let ApplicationPlan { name, class, takes_memory, .. } = *application.process.plan();
+        let ApplicationPlan { name, class, takes_memory, shares_name, .. } = *application.process.plan();
         let life = application.process.life();
         let app = AppName::new(&app_name(name)).expect("a short name");
         let kept_slabs = process.slabs_for_faults_of(app);
-        match process.open(life, app, (class, takes_memory), self.scenario.tells_processes) {
+        let registration = Registration {
+            name: app,
+            class,
+            takes_memory,
+            process: self.scenario.tells_processes.then_some(ProcessId(life.0)),
+            shares_with: shares_name.then_some(UserId(0)),
+        };
+        match process.open(life, registration) {
             Ok(opened) => {
                 application.process.open(opened);
                 // It looks at its ring before it sleeps for the first time.
@@ -42,6 +49,12 @@ impl Simulation {
                 self.check_registration(app, kept_slabs);
                 self.observer.note(now_ns, &Event::Opened { life, app: name });
                 self.observer.counts().add("session opened");
+                let has_it = |other: &&ApplicationActor| {
+                    other.process.plan().name == name && other.process.ticket().is_some()
+                };
+                if self.applications.iter().filter(has_it).count() > 1 {
+                    self.observer.counts().add("sessions that share a name");
+                }
             }
             Err(OpenError::NameTaken) => self.observer.counts().add("name taken"),
             // What another life held for a fault of its own is not back yet.

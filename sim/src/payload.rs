@@ -49,6 +49,14 @@ pub fn is_user_header(message: MessageName, header: &[u8]) -> bool {
     message.is_of_cheat() || (!header.is_empty() && of_length.find_damage(0, header).is_none())
 }
 
+/// Returns the reply to a message: `None` for every fourth one.
+pub fn reply(message: MessageName) -> Option<Vec<u8>> {
+    let length = message.sequence.wrapping_mul(0x9e37) % (jet_wire::SLAB_BYTES as u64 + 1);
+    let mut bytes = vec![0; usize::try_from(length).expect("it is short")];
+    Payload::of(message.sender, message.sequence ^ 1 << 62).write(0, &mut bytes);
+    (!message.sequence.is_multiple_of(4)).then_some(bytes)
+}
+
 /// Payload of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payload(u64);

@@ -24,7 +24,7 @@ impl Habit {
 impl fmt::Display for ApplicationPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, habit, run_ns, parallel, late_ns, .. } = self;
-        let Self { rejects_permille, takes_memory, class, breaks, is_absent, .. } = self;
+        let Self { rejects_permille, takes_memory, shares_name, class, breaks, is_absent, .. } = self;
         write!(f, "application app-{name}, class {class}: ")?;
         if *is_absent {
             return f.write_str("never registers");
@@ -37,6 +37,7 @@ impl fmt::Display for ApplicationPlan {
             write!(f, ", rejects {rejects_permille} of 1000 messages")?;
         }
         f.write_str(if *takes_memory { ", takes escape memory" } else { "" })?;
+        f.write_str(if *shares_name { ", shares its name" } else { "" })?;
         f.write_str(if *breaks { ", breaks its session" } else { "" })
     }
 }
@@ -45,7 +46,7 @@ impl fmt::Display for SenderPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { app, messages, depth, large_permille, large_bytes, small_bytes, .. } = self;
         let Self { class, checksums, retries, patience_ns, receiver_timeout_ns, .. } = self;
-        let Self { profile, bytes_per_us, leaves, .. } = self;
+        let Self { profile, bytes_per_us, leaves, wants_replies, takes_back, .. } = self;
         write!(
             f,
             "sender on {profile}, class {class}: {messages} messages to app-{app}, {depth} outstanding, \
@@ -57,6 +58,8 @@ impl fmt::Display for SenderPlan {
         if let Some(bytes) = bytes_per_us {
             write!(f, ", slow: {bytes} bytes/us")?;
         }
+        f.write_str(if *wants_replies { ", wants replies" } else { "" })?;
+        f.write_str(if *takes_back { ", takes messages back" } else { "" })?;
         f.write_str(if *leaves { ", leaves at its end" } else { "" })
     }
 }
@@ -156,6 +159,9 @@ mod tests {
         other(|scenario| scenario.senders[0].patience_ns += 1);
         other(|scenario| scenario.senders[0].bytes_per_us = Some(3));
         other(|scenario| scenario.senders[0].leaves ^= true);
+        other(|scenario| scenario.senders[0].wants_replies ^= true);
+        other(|scenario| scenario.senders[0].takes_back ^= true);
+        other(|scenario| scenario.applications[0].shares_name ^= true);
         other(|scenario| scenario.cheats[0].actions += 1);
         other(|scenario| scenario.cheats[0].is_deaf ^= true);
         other(|scenario| drop(scenario.cheats.pop()));

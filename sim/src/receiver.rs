@@ -4,14 +4,17 @@ use crate::bells::Bells;
 use crate::event::Life;
 use crate::scenario::Scenario;
 use jet_core::{
-    OpenError, PeerId, PeerStats, ProcessId, Receiver, SessionEnd, SessionId, SessionStats, Standstill, Stats,
+    OpenError, PeerId, PeerStats, Receiver, Registration, SessionEnd, SessionId, SessionStats, Standstill,
+    Stats,
 };
 use jet_fabric::Address;
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{Access, Nic};
 use jet_fabric::sim::{Network, NicId, SimNic};
 use jet_reactor::workers::Workers;
-use jet_reactor::{Application, Driver, EscapeRegion, NewSession, Parts, PoolMemory, SessionTicket};
+use jet_reactor::{
+    Application, Driver, EscapeRegion, NewSession, Parts, PoolMemory, ReplyMemory, SessionTicket,
+};
 use jet_wire::SLAB_BYTES;
 use jet_wire::message::HEADER_BYTES;
 use jet_wire::message::hello::AppName;
@@ -117,6 +120,14 @@ impl ReceiverProcess {
             }
             None => None,
         };
+        let replies = match config.reply_slots {
+            0 => None,
+            slots => {
+                let memory = memory("sim-replies", slots as usize * SLAB_BYTES)?;
+                let key = nic.register(&memory, Access::LocalWrite)?;
+                Some(ReplyMemory { memory, key })
+            }
+        };
         nic.listen(&Address::Rdma(ADDRESS.to_owned()))?;
         let receiver = Receiver::new(config, incarnation).map_err(|error| error.to_string())?;
         let sends_at_rest = receiver.stats().sends_left;
@@ -129,6 +140,7 @@ impl ReceiverProcess {
             nic,
             pool: PoolMemory { pool: Arc::clone(&pool), headers, pool_key, headers_key },
             escape: region,
+            replies,
             workers: Workers::stepped(jobs, move || rings.store(true, Ordering::Relaxed))?,
             congestion: Box::new(move |on| marks_now.store(on, Ordering::Relaxed)),
         };
@@ -159,13 +171,7 @@ impl ReceiverProcess {
     ///
     /// # Errors
     /// [`OpenError`]: the receiver refuses it.
-    pub fn open(
-        &mut self,
-        life: Life,
-        app: AppName,
-        (class, takes_memory): (u8, bool),
-        tells_processes: bool,
-    ) -> Result<Opened, OpenError> {
+    pub fn open(&mut self, life: Life, registration: Registration) -> Result<Opened, OpenError> {
         let bytes = SegmentLayout::new(self.shape).total_bytes();
         let new = || SharedMemory::lazy("sim-session", bytes).expect("memory for a session");
         let segment = self.unused.take().unwrap_or_else(|| Arc::new(new()));
@@ -176,10 +182,7 @@ impl ReceiverProcess {
         // SAFETY: as above.
         let end = unsafe { app_end(segment.base(), segment.bytes()) }.expect("a segment");
         let opened = self.driver.open(NewSession {
-            app,
-            class,
-            takes_memory,
-            process: tells_processes.then_some(ProcessId(life.0)),
+            registration,
             segment: daemon,
             memory: Arc::clone(&segment),
             application: Way { life, bells: self.bells.clone() },

@@ -3,18 +3,18 @@
 use crate::checkers::Pace;
 use crate::event::{Event, MessageName};
 use crate::observer::Observer;
-use crate::payload::{Payload, user_header};
+use crate::payload::{Payload, reply, user_header};
 use crate::receiver::ADDRESS;
 use crate::scenario::{Scenario, SenderPlan};
 use fastrand::Rng;
 use jet_client::send::{
-    Driver, Envelope, NicSource, ProtocolStats, RetryPolicy, SendConnectError, SenderOptions,
+    Driver, Envelope, NicSource, ProtocolStats, RetryPolicy, SendConnectError, SenderOptions, Ticket,
 };
 use jet_fabric::Address;
 use jet_fabric::nic::Nic;
 use jet_fabric::sim::{Network, NicId, Posted};
 use jet_wire::SLAB_BYTES;
-use jet_wire::message::{ByeReason, FromSender, USER_HEADER_MAX, parse_from_sender};
+use jet_wire::message::{AckStatus, ByeReason, FromSender, USER_HEADER_MAX, parse_from_sender};
 use std::cell::Cell;
 use std::error::Error;
 use std::io;
@@ -24,6 +24,11 @@ use std::time::Duration;
 
 /// Large messages that a sender has outstanding, at most: each has memory of its own.
 const LARGE_MAX: u32 = 16;
+
+/// Messages that a sender is about to take back, at most.
+const TO_TAKE_BACK_MAX: usize = 16;
+/// Deadlines of messages, in nanoseconds.
+const DEADLINES_NS: [u64; 5] = [0, 20_000, 200_000, 3_000_000, 100_000_000];
 
 /// NICs of one sender: each after the first takes the place of one whose device was removed.
 struct Nics {
@@ -55,6 +60,15 @@ impl NicSource for Nics {
     }
 }
 
+/// What is known of the replies to a sender's messages.
+#[derive(Clone, Copy, Debug)]
+pub struct RepliesPlan {
+    /// Whether the receiver passes them on.
+    pub passes: bool,
+    /// Whether applications break their sessions.
+    pub may_be_broken: bool,
+}
+
 /// A process of a sender.
 pub struct SenderProcess {
     driver: Driver,
@@ -66,6 +80,10 @@ pub struct SenderProcess {
     nic: Arc<AtomicU32>,
     ahead_ns: Arc<AtomicU64>,
     small: Box<[u8; SLAB_BYTES]>,
+    /// Chances that decide which messages are taken back, and when.
+    chances: Rng,
+    /// Messages that will be taken back.
+    to_take_back: Vec<Ticket>,
     /// Messages that were submitted.
     sent: u64,
     /// Messages that have no end.
@@ -75,6 +93,10 @@ pub struct SenderProcess {
     /// Whether it was told to close its connection.
     is_leaving: bool,
     pace: Pace,
+    /// Whether the receiver passes replies on.
+    passes_replies: bool,
+    /// Whether applications break their sessions.
+    may_be_broken: bool,
     /// Length of the message that found no room.
     next: Cell<Option<(bool, usize)>>,
 }
@@ -90,6 +112,7 @@ impl SenderProcess {
         network: &Network,
         random: Rng,
         app_name: &str,
+        replies: RepliesPlan,
     ) -> Result<Self, Box<dyn Error>> {
         let nic = Arc::new(AtomicU32::new(0));
         let ahead_ns = Arc::new(AtomicU64::new(0));
@@ -107,6 +130,7 @@ impl SenderProcess {
             .receiver_timeout(Duration::from_nanos(plan.receiver_timeout_ns))
             .retry(if plan.retries { RetryPolicy::all_for(patience) } else { RetryPolicy::NEVER })
             .crc(plan.checksums)
+            .replies(plan.wants_replies)
             .region_bytes(largest.max(1 << 20));
         let first = nics.make()?;
         let driver = Driver::new(&options, id, first, Box::new(nics))?;
@@ -117,6 +141,9 @@ impl SenderProcess {
             id,
             app: plan.app,
             random,
+            // Apart, so that who takes nothing back does the same with or without it.
+            chances: Rng::with_seed(id),
+            to_take_back: Vec::with_capacity(TO_TAKE_BACK_MAX),
             nic,
             ahead_ns,
             small: Box::new([0; SLAB_BYTES]),
@@ -125,6 +152,8 @@ impl SenderProcess {
             open_large: 0,
             is_leaving: false,
             pace: Pace::default(),
+            passes_replies: replies.passes,
+            may_be_broken: replies.may_be_broken,
             next: Cell::new(None),
         })
     }
@@ -184,16 +213,8 @@ impl SenderProcess {
     /// Runs once. Returns the time at which it must run again though nothing happens; `None`: not at all.
     pub fn run(&mut self, now_ns: u64, observer: &mut Observer) -> Option<u64> {
         self.drive(now_ns, observer);
-        let mut submitted = false;
-        while self.submit(now_ns, observer) {
-            submitted = true;
-        }
-        let leaves =
-            self.plan.leaves && self.has_all_ends() && !std::mem::replace(&mut self.is_leaving, true);
-        if leaves {
-            self.driver.close();
-        }
-        if submitted || leaves {
+        // What is taken back may end at once, and make room.
+        while self.act(now_ns, observer) {
             self.drive(now_ns, observer);
         }
         let clock_ns = self.clock_ns(now_ns);
@@ -202,6 +223,20 @@ impl SenderProcess {
         }
         let ahead_ns = clock_ns - now_ns;
         self.driver.next_timeout_ns().map(|timeout_ns| timeout_ns.saturating_sub(ahead_ns))
+    }
+
+    /// Submits messages, takes some back, and leaves when all have ended. Returns whether it did any of it.
+    fn act(&mut self, now_ns: u64, observer: &mut Observer) -> bool {
+        let mut acts = false;
+        while self.submit(now_ns, observer) {
+            acts = true;
+        }
+        acts |= self.take_back(now_ns, observer);
+        if self.plan.leaves && self.has_all_ends() && !std::mem::replace(&mut self.is_leaving, true) {
+            self.driver.close();
+            acts = true;
+        }
+        acts
     }
 
     fn drive(&mut self, now_ns: u64, observer: &mut Observer) {
@@ -230,7 +265,7 @@ impl SenderProcess {
             let (sequence, redelivered) = match parse_from_sender(header.0[0], &header, payload_bytes) {
                 Ok(FromSender::Small(small)) => (small.sequence.get(), small.redelivered()),
                 Ok(FromSender::Request(request)) => (request.sequence.get(), request.redelivered()),
-                Ok(FromSender::CreditReturn(_)) => continue,
+                Ok(FromSender::CreditReturn(_) | FromSender::Cancel(_)) => continue,
                 Err(error) => {
                     observer.fail("sender", format!("{:x} sent a header that is wrong: {error}", self.id));
                     return;
@@ -247,7 +282,40 @@ impl SenderProcess {
             self.open_large -= u32::from(ended.buffer.is_some());
             let message = MessageName { sender: self.id, sequence: ended.ticket.0 };
             let (status, retries) = (ended.status, self.plan.retries);
+            self.check_reply(message, status, ended.reply.as_deref(), observer);
             observer.note(now_ns, &Event::Ended { message, status, retries });
+        }
+    }
+
+    /// Returns whether a message wants a reply.
+    fn wants_reply(&self, message: MessageName) -> bool {
+        self.plan.wants_replies && message.sequence.is_multiple_of(2)
+    }
+
+    /// Checks the reply to a message, or that there is none.
+    fn check_reply(
+        &self,
+        message: MessageName,
+        status: AckStatus,
+        found: Option<&[u8]>,
+        observer: &mut Observer,
+    ) {
+        let is_replied = matches!(status, AckStatus::Consumed | AckStatus::Rejected(_));
+        let wanted = if is_replied && self.wants_reply(message) { reply(message) } else { None };
+        observer.counts().add(if found.is_some() { "replies" } else { "ends without a reply" });
+        match (found, wanted) {
+            (None, None) => {}
+            (Some(found), Some(wanted)) if found == wanted => {}
+            // Applications that break their sessions may say that they replied with anything, or with
+            // nothing.
+            (found, _) if self.passes_replies && !self.may_be_broken => {
+                let found = found.map(<[u8]>::len);
+                observer.fail("replies", format!("{message} ended {status:?} with {found:?} bytes"));
+            }
+            (Some(_), _) if !self.passes_replies => {
+                observer.fail("replies", format!("{message} has a reply, and there are none"));
+            }
+            _ => {}
         }
     }
 
@@ -271,10 +339,14 @@ impl SenderProcess {
             return self.put_off(large, bytes);
         }
         let tag = self.sent + 1;
+        let deadline = self.draw_deadline();
         let payload = Payload::of(self.id, tag);
         let message = MessageName { sender: self.id, sequence: tag };
         let place = &mut [0; USER_HEADER_MAX];
-        let envelope = Envelope::new(tag).user_header(user_header(message, large, place));
+        let envelope = Envelope::new(tag)
+            .user_header(user_header(message, large, place))
+            .wants_reply(self.wants_reply(message))
+            .deadline(deadline);
         let clock_ns = self.clock_ns(now_ns);
         let taken = if large {
             let Ok(mut buffer) = self.driver.buffer(bytes) else { return self.put_off(large, bytes) };
@@ -292,6 +364,11 @@ impl SenderProcess {
                 self.open_large += u32::from(large);
                 let event = Event::Submitted { message, app: self.app, bytes: bytes as u64, large };
                 observer.note(now_ns, &event);
+                if deadline.is_some() {
+                    observer.note(now_ns, &Event::TakenBack { message });
+                } else if self.plan.takes_back && self.to_take_back.len() < TO_TAKE_BACK_MAX {
+                    self.to_take_back.extend((self.chances.u8(..8) == 0).then_some(ticket));
+                }
                 true
             }
             Err(error) => {
@@ -301,6 +378,23 @@ impl SenderProcess {
                 self.put_off(large, bytes)
             }
         }
+    }
+
+    fn draw_deadline(&mut self) -> Option<Duration> {
+        let has_one = self.plan.takes_back && self.chances.u8(..8) == 0;
+        has_one.then(|| Duration::from_nanos(DEADLINES_NS[self.chances.usize(..DEADLINES_NS.len())]))
+    }
+
+    /// Takes one message back, now and then: whatever became of it since. Returns whether it did.
+    fn take_back(&mut self, now_ns: u64, observer: &mut Observer) -> bool {
+        if self.to_take_back.is_empty() || self.chances.u8(..3) > 0 {
+            return false;
+        }
+        let ticket = self.to_take_back.swap_remove(self.chances.usize(..self.to_take_back.len()));
+        let message = MessageName { sender: self.id, sequence: ticket.0 };
+        observer.note(now_ns, &Event::TakenBack { message });
+        self.driver.cancel(ticket);
+        true
     }
 
     /// Keeps a message that found no room for the next run.

@@ -12,7 +12,7 @@ use crate::log::Log;
 use crate::observer::Observer;
 use crate::receiver::ReceiverProcess;
 use crate::scenario::{Scenario, SenderPlan};
-use crate::sender::SenderProcess;
+use crate::sender::{RepliesPlan, SenderProcess};
 use crate::watch::Collected;
 use fastrand::Rng;
 use jet_fabric::sim::Network;
@@ -145,7 +145,12 @@ impl Simulation {
         // Identities are random numbers that are not 0.
         let id = random.u64(1..=u64::MAX >> 16) << 16 | self.sender_ids;
         let at_ns = if plan.messages == 0 { NEVER } else { self.now_ns + random.u64(1..=REGISTER_NS) };
-        let process = SenderProcess::start(plan, id, &self.network, random, &app_name(plan.app))?;
+        let scenario = &self.scenario;
+        let replies = RepliesPlan {
+            passes: scenario.config.reply_slots > 0,
+            may_be_broken: scenario.applications.iter().any(|application| application.breaks),
+        };
+        let process = SenderProcess::start(plan, id, &self.network, random, &app_name(plan.app), replies)?;
         self.observer.note(self.now_ns, &Event::SenderBegan { sender: id });
         Ok(SenderActor { process, has_begun: false, at_ns })
     }

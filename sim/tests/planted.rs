@@ -15,15 +15,18 @@ fn finders(bug: Planted) -> &'static [&'static str] {
     match bug {
         Planted::SlabFreedTwice | Planted::AnyClass => &["panic"],
         Planted::WindowKeptOnFlush => &["windows"],
-        Planted::EarlyAcknowledgement | Planted::AppForgotten => &["fates"],
+        Planted::EarlyAcknowledgement | Planted::AppForgotten | Planted::CancelledWhenWhole => &["fates"],
         Planted::PinIgnored => &["application", "quarantine"],
-        Planted::RequestLost | Planted::BarredForEver => &["liveness", "wake-up"],
+        Planted::RequestLost => &["liveness", "wake-up"],
+        // A sender that is given no credit gives up its connection before anything lasts for ever.
+        Planted::BarredForEver => &["connections", "liveness", "wake-up"],
         Planted::AgingSkipped | Planted::UnmeasuredWaits => &["starvation"],
         Planted::CongestionKept => &["congestion", "wake-up"],
         Planted::CreditLeaked => &["credit", "connections"],
         Planted::DepthIsDeath => &["connections", "fates"],
         Planted::AnyCreditReturn | Planted::CreditUnbounded => &["credit"],
         Planted::StatedPayload => &["application"],
+        Planted::MovesAtOnce => &["consumers"],
     }
 }
 

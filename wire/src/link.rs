@@ -4,12 +4,15 @@
 //! The pairs of orderings, by label:
 //! * *fault*: the Release in [`ConnectionWords::set_fault`] pairs with the Acquire in
 //!   [`ConnectionWords::fault`]: an end that sees the fault sees the count that belongs to it.
+//! * *left*: the Release fence in [`ConnectionWords::set_fault`] pairs with the Acquire fence in
+//!   [`ConnectionWords::has_left`]: who has copied a byte that the other end wrote after it left sees that it
+//!   has left.
 //! * *announced*: the Release in [`ConnectionWords::set_announced`] pairs with the Acquire in
 //!   [`ConnectionWords::announced`].
 //! * *sleep*: see [`crate::sleep`].
 
 use crate::sleep::Sleeper;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering, fence};
 
 /// The words of one end, on cache lines of their own. Initially all bits are 0. A hostile peer may write
 /// anything into them.
@@ -27,10 +30,19 @@ pub struct ConnectionWords {
 
 impl ConnectionWords {
     /// Ends the connection from this end: `fault` is the reason, not 0, and `received` how many SENDs this
-    /// end had taken.
+    /// end had taken. From now on this end's memory may be used for something else.
     pub fn set_fault(&self, fault: u32, received: u32) {
         self.received.store(received, Ordering::Relaxed);
         self.fault.store(fault, Ordering::Release); // label: fault
+        fence(Ordering::Release); // label: left
+    }
+
+    /// Returns whether the end that writes these words has left. `false`: the bytes of its memory that were
+    /// copied before this call are from before it left.
+    #[inline]
+    pub fn has_left(&self) -> bool {
+        fence(Ordering::Acquire); // label: left
+        self.fault.load(Ordering::Relaxed) != 0
     }
 
     /// Returns the reason why the end that writes these words gave up (0: it did not), and how many SENDs it
@@ -82,6 +94,24 @@ mod loom {
             assert!(seen.0 == 0 || seen == (3, 41), "{seen:?}");
             end.join().unwrap();
             assert_eq!(words.fault(), (3, 41));
+        });
+    }
+
+    /// Checks label *left*: no byte from after the end counts as one from before it.
+    #[test]
+    fn loom_a_copy_of_later_bytes_is_noticed() {
+        ::loom::model(|| {
+            let words = Arc::new(words());
+            let byte = Arc::new(AtomicU32::new(1));
+            let (theirs, memory) = (words.clone(), byte.clone());
+            let end = thread::spawn(move || {
+                theirs.set_fault(3, 0);
+                memory.store(2, Ordering::Relaxed);
+            });
+            let copied = byte.load(Ordering::Relaxed);
+            let has_left = words.has_left();
+            assert!(copied == 1 || has_left);
+            end.join().unwrap();
         });
     }
 

@@ -38,11 +38,15 @@ pub enum Planted {
     CreditUnbounded,
     /// Now and then a small message ends as if its application were not there.
     AppForgotten,
+    /// A sender moves to another consumer of its name while the first one has messages of it.
+    MovesAtOnce,
+    /// A message that its application has whole is taken back.
+    CancelledWhenWhole,
 }
 
 impl Planted {
     /// All bugs.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::SlabFreedTwice,
         Self::WindowKeptOnFlush,
         Self::EarlyAcknowledgement,
@@ -59,6 +63,8 @@ impl Planted {
         Self::StatedPayload,
         Self::CreditUnbounded,
         Self::AppForgotten,
+        Self::MovesAtOnce,
+        Self::CancelledWhenWhole,
     ];
 }
 

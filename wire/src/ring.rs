@@ -45,6 +45,7 @@ impl Indices {
 
 /// An impossible index that the peer wrote. The peer is broken or hostile, and the ring is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RingError {
     /// Index found.
     pub found: u32,

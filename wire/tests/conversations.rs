@@ -122,6 +122,7 @@ fn from_sender(read: FromSender<'_>, payload: &[u8]) -> String {
             text(request.inline_user_header().unwrap_or(payload))
         ),
         FromSender::CreditReturn(answer) => format!("credit {}", answer.credit_limit),
+        FromSender::Cancel(cancel) => format!("takes {} back", cancel.sequence),
     }
 }
 
@@ -136,6 +137,13 @@ fn from_receiver(read: FromReceiver<'_>) -> String {
         FromReceiver::Credit(credit) => {
             format!("credit {}, recall {}", credit.credit_limit, credit.recall())
         }
+        FromReceiver::Reply(reply) => format!(
+            "credit {}, {} ended {:?}, reply of {} bytes",
+            reply.credit_limit,
+            reply.sequence(),
+            reply.status(),
+            reply.payload_bytes
+        ),
         FromReceiver::Congestion(signal) => format!("{} thousandths", signal.window_permille),
         FromReceiver::Bye(bye) => {
             format!("{:?}", bye.reason().expect("recorded were reasons that there are"))

@@ -126,6 +126,7 @@ fn after_hello(how: How) -> Vec<u8> {
                 payload_bytes: jet_wire::SLAB_BYTES_U32,
                 crc32c: None,
                 redelivered: false,
+                wants_reply: false,
                 user_header: b"",
             };
             let mut whole = frames::send(&SmallHeader::encode(&fields).0, &[7; SLAB_BYTES]);
@@ -140,8 +141,10 @@ fn after_hello(how: How) -> Vec<u8> {
                 address: 0,
                 key: 0,
                 class: 0,
+                pieces: 0,
                 crc32c: None,
                 redelivered: false,
+                wants_reply: false,
                 user_header: b"",
             };
             frames::send(&RequestHeader::encode(&fields).0, &[])

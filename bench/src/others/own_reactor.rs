@@ -8,7 +8,7 @@ use super::crowd::{Crowd, How};
 use super::{LIMIT, PartRows, Plan, milliseconds};
 use crate::processor_time;
 use crate::report::Bound;
-use jet_core::{Config, Receiver, SessionEnd, Standstill};
+use jet_core::{Config, Receiver, Registration, SessionEnd, Standstill};
 use jet_fabric::Address;
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{Access, Nic};
@@ -75,16 +75,14 @@ impl Reactor {
             nic,
             pool: PoolMemory { pool, headers, pool_key, headers_key },
             escape: None,
+            replies: None,
             workers: Workers::start(0, 1, || ())?,
             congestion: Box::new(|_| ()),
         };
         let mut driver = Driver::new(Receiver::new(config, 1)?, parts);
         driver.start(0);
         let session = NewSession {
-            app: AppName::new(APPLICATION)?,
-            class: 0,
-            takes_memory: false,
-            process: None,
+            registration: Registration::new(AppName::new(APPLICATION)?),
             segment,
             memory,
             application: Idle,

@@ -104,8 +104,10 @@ impl SparseSender {
                 address: self.nic.remote_address(self.holes_key, start as u64),
                 key: self.holes_key.0,
                 class: 0,
+                pieces: 0,
                 crc32c: None,
                 redelivered: false,
+                wants_reply: false,
                 user_header: b"",
             };
             let header = RequestHeader::encode(&fields);

@@ -393,6 +393,7 @@ impl Traffic {
             }
             FromReceiver::Congestion(_) => self.signals += 1,
             FromReceiver::Bye(_) => return Err("the receiver said goodbye".into()),
+            FromReceiver::Reply(_) => return Err("the receiver replied to what wants no reply".into()),
         }
         Ok(())
     }
@@ -422,6 +423,7 @@ impl Traffic {
                         payload_bytes: bytes,
                         crc32c: None,
                         redelivered: false,
+                        wants_reply: false,
                         user_header: b"",
                     });
                     (header, Payload::Registered(Sge { key: self.source_key, offset: 0, bytes }), sequence)
@@ -433,8 +435,10 @@ impl Traffic {
                         address: self.nic.remote_address(self.source_key, 0),
                         key: self.source_key.0,
                         class: 0,
+                        pieces: 0,
                         crc32c: None,
                         redelivered: false,
+                        wants_reply: false,
                         user_header: b"",
                     });
                     (header, Payload::None, sequence)

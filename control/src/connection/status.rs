@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 /// Reason why a client got no status.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StatusError {
     /// The daemon did not answer.
     #[error(transparent)]

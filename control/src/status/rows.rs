@@ -75,6 +75,13 @@ pub struct SessionStatus {
     pub suspended: bool,
     /// Whether the application's messages may take escape memory instead of waiting.
     pub memory_instead_of_waiting: bool,
+    /// Whether the application shares its name with other sessions.
+    #[serde(default)]
+    pub shares_name: bool,
+    /// Senders whose messages go to the application, or are to go to it next. `None` from a daemon that does
+    /// not tell it.
+    #[serde(default)]
+    pub senders: Option<u32>,
     /// Messages delivered to the application.
     pub delivered_messages: u64,
     /// Bytes delivered to the application.
@@ -138,6 +145,10 @@ pub struct PeerStatus {
     pub sender: String,
     /// Application that the sender sends to.
     pub app: String,
+    /// Number of the session that the sender's messages go to. `None`: no application has the name, or the
+    /// daemon does not tell it.
+    #[serde(default)]
+    pub session: Option<u32>,
     /// SENDs that arrived from the sender.
     pub arrived: u64,
     /// Credit that the sender has: SENDs that it may still send.

@@ -13,7 +13,7 @@ use crate::pool::{Pool, Share};
 use crate::stats::ReadsWaitFor;
 use crate::time::TurnTime;
 use jet_escape::Pressure;
-use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
+use jet_wire::SLAB_BYTES_U32;
 
 /// Permission to read one fragment of a message.
 #[derive(Clone, Copy, Debug)]
@@ -212,11 +212,11 @@ impl<P: GrantPolicy> Admission<P> {
         None
     }
 
-    /// Returns the bytes of a message's next fragment.
+    /// Returns the bytes of a message's next fragment. It ends with the piece that it lies in.
     #[inline]
-    fn fragment_of(&self, message: u32, messages: &mut Messages) -> u32 {
-        let left = messages[message].length - messages.transfer(message).requested;
-        u32::try_from(left.min(u64::from(self.limits.fragment_bytes))).expect("at most a fragment")
+    fn fragment_of(&self, message: u32, messages: &Messages) -> u32 {
+        let unread = messages.next_to_read(message);
+        u32::try_from(unread.bytes.min(u64::from(self.limits.fragment_bytes))).expect("at most a fragment")
     }
 
     /// Returns the peer's message of the class that is to be read next, the share of its fragment, and the
@@ -242,17 +242,14 @@ impl<P: GrantPolicy> Admission<P> {
                 self.defer_running(message, messages);
                 continue;
             }
-            let record = &messages[message];
-            let (session, length) = (record.session, record.length);
-            let transfer = messages.transfer(message);
-            let left = (length - transfer.requested).div_ceil(SLAB_BYTES as u64);
-            let left = u32::try_from(left).unwrap_or(NONE);
-            let in_memory = transfer.in_memory;
+            let session = messages[message].session;
+            let slabs = self.fragment_of(message, messages).div_ceil(SLAB_BYTES_U32);
+            let in_memory = messages.transfer(message).in_memory;
             let plenty = room >= self.room_left_by(session, pool, view);
             // A low class leaves the cache to the others as soon as it is scarce.
             let prefers_memory =
                 view.takes_memory(session) && (!plenty || (pressed && class > 0) || in_memory);
-            if prefers_memory && pool.memory_room() >= left.min(self.fragment_slabs()) {
+            if prefers_memory && pool.memory_room() >= slabs {
                 return Some((message, Share::Spilled, self.fragment_slabs()));
             }
             match self.room_for(message, room, (messages, pool), view) {

@@ -120,7 +120,12 @@ impl<P: GrantPolicy> Admission<P> {
             deferred: (0..config.classes).map(|_| Deferred::new(config.sessions_max, peers)).collect(),
             reserve: Reserve::of(config),
             shares: Shares::new(config),
-            requests: Requests::new(peers, config.sessions_max),
+            requests: Requests::new(
+                peers,
+                config.requests_per_peer,
+                config.sessions_max,
+                config.messages_max,
+            ),
             reading: Reading::new(peers),
             after_slow: AfterSlow::new(config.classes, peers),
             in_flight_bytes: 0,

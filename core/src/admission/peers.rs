@@ -48,6 +48,16 @@ impl<P: GrantPolicy> Admission<P> {
         self.requests.of_peer(peer)
     }
 
+    /// Counts that the peer takes a message back. Returns `false` if it takes back more than it may.
+    pub fn use_cancel(&mut self, peer: u32) -> bool {
+        self.requests.use_cancel(peer)
+    }
+
+    /// Returns the peer's large message without an end that has this sequence number: the first that came.
+    pub fn request_of(&self, peer: u32, sequence: u64, messages: &Messages) -> Option<u32> {
+        self.requests.find(peer, |message| messages[message].sequence == sequence)
+    }
+
     /// Returns the requests for large messages of a session that have no end yet.
     pub fn requests_of_session(&self, session: u32) -> u32 {
         self.requests.of_session(session)
@@ -63,7 +73,7 @@ impl<P: GrantPolicy> Admission<P> {
     /// Counts another request of the peer for a large message. `session`: `NONE` if it is for none.
     #[inline]
     pub fn begin_request(&mut self, message: u32, peer: u32, session: u32, messages: &mut Messages) {
-        self.requests.begin(peer, session);
+        self.requests.begin(message, peer, session);
         messages.transfer(message).request_of = (session != NONE).then_some(session);
     }
 
@@ -72,7 +82,7 @@ impl<P: GrantPolicy> Admission<P> {
     pub fn end_request(&mut self, message: u32, peer: u32, messages: &mut Messages) {
         self.leave_session(message, messages);
         if peer != NONE {
-            self.requests.end(peer);
+            self.requests.end(message, peer);
         }
     }
 

@@ -10,7 +10,7 @@ use crate::index::NONE;
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
-use jet_wire::message::USER_HEADER_MAX;
+use jet_wire::message::{PIECE_BYTES, PIECES_BYTES_MAX, USER_HEADER_MAX, pieces as pieces_of};
 
 /// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub(crate) struct Message {
     pub app_state: AppState,
     pub kind: Kind,
     pub redelivered: bool,
+    /// Whether its sender has memory for a reply.
+    pub wants_reply: bool,
     /// Index of the sender's connection; `NONE` when the sender is gone.
     pub peer: u32,
     /// Index of the session that the message is for; `NONE` if it has none, or its session is over.
@@ -52,6 +54,7 @@ const EMPTY: Message = Message {
     app_state: AppState::Unaware,
     kind: Kind::Small,
     redelivered: false,
+    wants_reply: false,
     peer: NONE,
     session: NONE,
     next: NONE,
@@ -72,6 +75,7 @@ const _: () =
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Small {
     pub redelivered: bool,
+    pub wants_reply: bool,
     pub peer: u32,
     pub session: u32,
     pub sequence: u64,
@@ -90,6 +94,7 @@ impl Message {
             app_state,
             kind,
             redelivered,
+            wants_reply,
             peer,
             session,
             reads,
@@ -107,6 +112,7 @@ impl Message {
         *app_state = AppState::Unaware;
         *kind = Kind::Small;
         *redelivered = small.redelivered;
+        *wants_reply = small.wants_reply;
         *peer = small.peer;
         *session = small.session;
         *reads = 0;
@@ -127,6 +133,11 @@ impl Message {
         }
     }
 
+    /// Returns whether the receiver or the application decided how the message ends.
+    pub fn is_decided(&self) -> bool {
+        self.state.has_failed() || self.state.is_over() || self.app_state.is_finished()
+    }
+
     /// Returns whether nobody wants what still arrives of the message.
     #[inline]
     pub fn is_discarded(&self) -> bool {
@@ -140,6 +151,8 @@ impl Message {
 pub(crate) struct Transfer {
     pub address: u64,
     pub key: u32,
+    /// Pieces that the payload lies in, where it lies in several. Their list is apart.
+    pub pieces: u8,
     /// Bytes of the message for which READs were posted.
     pub requested: u64,
     /// Checksum that all bytes of the message together must have, where it carries one.
@@ -183,6 +196,14 @@ impl Transfer {
     }
 }
 
+/// Bytes of a large message in one piece, from the first one for which no READ was posted on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unread {
+    pub address: u64,
+    pub key: u32,
+    pub bytes: u64,
+}
+
 /// All messages, with a stack of unused records: the last one used is used first.
 #[derive(Debug)]
 pub(crate) struct Messages {
@@ -192,7 +213,9 @@ pub(crate) struct Messages {
     /// Records that were ever used: the first so many. The last one used is used first, so they are as many
     /// as were ever in use at once.
     ever_used: u32,
-    user_headers: Box<[[u8; USER_HEADER_MAX]]>,
+    user_headers: Box<[u8]>,
+    /// Lists of pieces. Of those of messages that lie in one piece no byte is ever touched.
+    pieces: Box<[u8]>,
 }
 
 impl Messages {
@@ -202,7 +225,9 @@ impl Messages {
             transfers: vec![Transfer::default(); capacity as usize].into_boxed_slice(),
             free: (0..capacity).rev().collect(),
             ever_used: 0,
-            user_headers: vec![[0; USER_HEADER_MAX]; capacity as usize].into_boxed_slice(),
+            // Of plain zeros the allocator touches no page.
+            user_headers: vec![0; capacity as usize * USER_HEADER_MAX].into_boxed_slice(),
+            pieces: vec![0; capacity as usize * PIECES_BYTES_MAX].into_boxed_slice(),
         }
     }
 
@@ -278,15 +303,45 @@ impl Messages {
     /// Keeps a user header beside the message until it is delivered.
     pub fn keep_user_header(&mut self, index: u32, user_header: &[u8]) {
         let used = user_header.len().min(USER_HEADER_MAX);
-        self.user_headers[index as usize][..used].copy_from_slice(&user_header[..used]);
+        let place = &mut self.user_headers[index as usize * USER_HEADER_MAX..];
+        place[..used].copy_from_slice(&user_header[..used]);
         self.records[index as usize].user_header_bytes = u16::try_from(used).unwrap_or(0);
+    }
+
+    /// Keeps the list of a message's pieces, which was checked.
+    pub fn keep_pieces(&mut self, index: u32, list: &[u8]) {
+        self.pieces[index as usize * PIECES_BYTES_MAX..][..list.len()].copy_from_slice(list);
+        self.transfers[index as usize].pieces = u8::try_from(list.len() / PIECE_BYTES).expect("at most 16");
+    }
+
+    /// Returns where the next bytes of a large message lie for which no READ was posted, and how many of them
+    /// lie in one piece: 0 where READs of all of it were posted.
+    pub fn next_to_read(&self, index: u32) -> Unread {
+        let Transfer { address, key, pieces, requested, .. } = self.transfers[index as usize];
+        if pieces == 0 {
+            let left = self.records[index as usize].length - requested;
+            return Unread { address: address.wrapping_add(requested), key, bytes: left };
+        }
+        let list = &self.pieces[index as usize * PIECES_BYTES_MAX..][..usize::from(pieces) * PIECE_BYTES];
+        let mut before = 0;
+        for piece in pieces_of(list) {
+            let (address, bytes) = (piece.address.get(), u64::from(piece.bytes.get()));
+            let within = requested - before;
+            if within < bytes {
+                return Unread { address: address + within, key: piece.key.get(), bytes: bytes - within };
+            }
+            before += bytes;
+        }
+        // The pieces are the message, and READs of all of it were posted.
+        Unread { address: 0, key: 0, bytes: 0 }
     }
 
     /// Returns the place of the user header that was kept, and how many of its bytes are used.
     #[inline]
     pub fn user_header(&self, index: u32) -> (&[u8; USER_HEADER_MAX], usize) {
         let used = usize::from(self.records[index as usize].user_header_bytes);
-        (&self.user_headers[index as usize], used)
+        let place = self.user_headers[index as usize * USER_HEADER_MAX..].first_chunk();
+        (place.expect("each message has its place"), used)
     }
 
     /// Returns the indices of all records that were ever used.

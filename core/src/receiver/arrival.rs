@@ -1,4 +1,5 @@
-//! Arrival of a SEND: a small message, a request for a large message, or an answer to a recall of credit.
+//! Arrival of a SEND: a small message, a request for a large message, an answer to a recall of credit, or
+//! a message that its sender takes back.
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
@@ -29,7 +30,8 @@ impl<P: GrantPolicy> Receiver<P> {
             self.give_small(slab);
             return;
         };
-        if !self.credit.use_one(peer) {
+        // What takes a message back takes no credit: there are no more of them than requests.
+        if !arrival.header.is_cancel() && !self.credit.use_one(peer) {
             self.give_small(slab);
             self.expel(peer, ByeReason::CreditExceeded, effects);
             return;
@@ -47,6 +49,10 @@ impl<P: GrantPolicy> Receiver<P> {
                 } else {
                     self.expel(peer, ByeReason::Malformed, effects);
                 }
+            }
+            Ok(FromSender::Cancel(cancel)) => {
+                self.give_small(slab);
+                self.handle_cancel(peer, cancel.sequence.get(), effects);
             }
             Err(error) => {
                 self.give_small(slab);

@@ -13,12 +13,12 @@ use crate::pool::Share;
 use crate::reads::Read;
 use crate::time::TurnTime;
 use jet_wire::SLAB_BYTES_U32;
-use jet_wire::message::{AckStatus, ByeReason, RequestHeader};
+use jet_wire::message::{AckStatus, ByeReason, RequestHeader, check_pieces};
 use jet_wire::planted;
 
 impl<P: GrantPolicy> Receiver<P> {
     /// Handles a request that arrived: it is refused, or waits for admission. A user header that does not fit
-    /// the request lies in the slab.
+    /// the request lies in the slab, and the list of pieces of a message that lies in several.
     pub(super) fn request(
         &mut self,
         now_ns: u64,
@@ -27,6 +27,16 @@ impl<P: GrantPolicy> Receiver<P> {
         (slab, payload_bytes): (u32, u32),
         effects: &mut impl Effects,
     ) {
+        // Of a slab whose memory was lost no byte is read.
+        let is_lost = payload_bytes > 0 && self.is_slab_lost(slab);
+        let behind = if payload_bytes == 0 || is_lost { &[] } else { effects.payload(slab, payload_bytes) };
+        let (long_user_header, pieces) = behind.split_at(behind.len().saturating_sub(request.list_bytes()));
+        let is_right = pieces.is_empty()
+            || (self.outbox.may_gather(peer) && check_pieces(pieces, request.length.get()).is_ok());
+        if !is_right {
+            self.expel(peer, ByeReason::Malformed, effects);
+            return;
+        }
         self.stats.large_messages += 1;
         self.stats.redelivered += u64::from(request.redelivered());
         let (sender, session) = self.registry.sender(peer);
@@ -39,7 +49,7 @@ impl<P: GrantPolicy> Receiver<P> {
             Some(AckStatus::TooLarge)
         } else if request.class >= self.config.classes && !planted!(AnyClass) {
             Some(AckStatus::Denied)
-        } else if request.inline_user_header().is_none() && self.is_slab_lost(slab) {
+        } else if is_lost {
             Some(AckStatus::Corrupt)
         } else if self.admission.requests(peer) >= self.config.requests_per_peer
             || !self.admission.may_request(peer, session, self.records_for_large())
@@ -58,12 +68,16 @@ impl<P: GrantPolicy> Receiver<P> {
         record.kind = Kind::Large { class: 0 };
         record.peer = peer;
         record.redelivered = request.redelivered();
+        record.wants_reply = request.wants_reply() && self.outbox.takes_replies(peer);
         record.sequence = request.sequence.get();
         record.sender = sender;
+        let refused =
+            if record.wants_reply { self.promise_reply((peer, session), message, refused) } else { refused };
         if let Some(status) = refused {
             self.fail(message, status);
             return;
         }
+        let record = &mut self.messages[message];
         record.session = session;
         let class = self.registry.registration(session).map_or(0, |registration| registration.class);
         record.kind = Kind::Large { class: request.class.max(class) };
@@ -76,10 +90,10 @@ impl<P: GrantPolicy> Receiver<P> {
             request_of: Some(session),
             ..Transfer::default()
         };
-        match request.inline_user_header() {
-            Some(inline) => self.messages.keep_user_header(message, inline),
-            None => self.messages.keep_user_header(message, effects.payload(slab, payload_bytes)),
+        if !pieces.is_empty() {
+            self.messages.keep_pieces(message, pieces);
         }
+        self.messages.keep_user_header(message, request.inline_user_header().unwrap_or(long_user_header));
         self.admission.enqueue(now_ns, message, &mut self.messages);
     }
 
@@ -102,6 +116,11 @@ impl<P: GrantPolicy> Receiver<P> {
     fn read(&mut self, time: TurnTime, grant: Grant, effects: &mut impl Effects) -> bool {
         let Grant { message, share, slabs, bytes } = grant;
         let Some(read) = self.reads.add() else { return false };
+        // A READ ends with its piece. Pieces are whole slabs, so no slab but the message's last stays part
+        // empty.
+        let unread = self.messages.next_to_read(message);
+        debug_assert!(u64::from(bytes) <= unread.bytes, "the grant is within a piece");
+        let remote = Remote { address: unread.address, key: unread.key };
         let taken = self.reads.fill(read, slabs, self.config.scatter_max, share, &mut self.pool);
         if taken == 0 {
             self.reads.remove(read);
@@ -110,9 +129,7 @@ impl<P: GrantPolicy> Receiver<P> {
         let bytes = bytes.min(taken.saturating_mul(SLAB_BYTES_U32));
         let record = &self.messages[message];
         let (session, peer) = (record.session, record.peer);
-        let transfer = self.messages.transfer(message);
-        let offset = transfer.requested;
-        let remote = Remote { address: transfer.address + offset, key: transfer.key };
+        let offset = self.messages.transfer(message).requested;
         let entry = &mut self.reads[read];
         entry.message = message;
         entry.offset = offset;
@@ -170,7 +187,7 @@ impl<P: GrantPolicy> Receiver<P> {
         let record = &self.messages[message];
         if !ok && !record.state.has_failed() && !record.app_state.is_finished() {
             self.unlink(message);
-            self.delivery.withdraw(message, false, &mut self.messages, effects);
+            self.withdraw(message, false, effects);
             self.messages[message].state.fail(AckStatus::PeerLost);
         }
         self.drop_read_of(now_ns, read, effects);
@@ -215,7 +232,7 @@ impl<P: GrantPolicy> Receiver<P> {
                 self.drop_read_of(now_ns, read, effects);
             }
             Verdict::Wrong => {
-                self.delivery.withdraw(message, true, &mut self.messages, effects);
+                self.withdraw(message, true, effects);
                 self.messages[message].state.fail(AckStatus::Corrupt);
                 self.drop_read_of(now_ns, read, effects);
             }

@@ -6,6 +6,8 @@
 mod view;
 
 mod arrival;
+mod cancel;
+mod consumers;
 mod escape_run;
 mod heartbeats;
 mod held_limits;
@@ -15,6 +17,7 @@ mod peers;
 mod poison;
 mod records;
 mod release;
+mod replies;
 mod sessions;
 mod settle;
 mod small;
@@ -40,6 +43,7 @@ use crate::quarantine::Quarantine;
 use crate::reads::Reads;
 use crate::registry::Registry;
 use crate::releases::Releases;
+use crate::replies::Replies;
 use crate::slots::Slots;
 use crate::srq::Srq;
 use crate::standstill::Standstills;
@@ -72,12 +76,15 @@ pub struct Receiver<P: GrantPolicy = StrictWithAging> {
     delivery: Delivery,
     escape: Escape,
     releases: Releases,
+    replies: Replies,
     admission: Admission<P>,
     checks: Checks,
     quarantine: Quarantine,
     standstills: Standstills,
     /// Sessions whose senders were refused credit since the last tick.
     refused_sessions: IndexSet,
+    /// Sessions from which a message was withdrawn since the last flush while small ones wait there.
+    withdrawn_from: Vec<u32>,
     places: Places,
 }
 
@@ -133,11 +140,17 @@ impl<P: GrantPolicy> Receiver<P> {
             delivery: Delivery::new(sessions, config.session_messages),
             escape: Escape::new(&config),
             releases: Releases::new(sessions),
+            replies: Replies::new(
+                config.reply_slots,
+                config.replies_per_peer,
+                (peers, sessions, config.messages_max),
+            ),
             admission: Admission::new(&config, policy),
             checks: Checks::new(config.checksums),
             quarantine: Quarantine::new(sessions, config.quarantine_ns),
             standstills: Standstills::new(sessions),
             refused_sessions: IndexSet::new(sessions),
+            withdrawn_from: Vec::with_capacity(sessions as usize),
             places: Places::new(config.peers_max),
         })
     }
@@ -157,6 +170,9 @@ impl<P: GrantPolicy> Receiver<P> {
     /// after each batch of inputs.
     pub fn flush(&mut self, now_ns: u64, effects: &mut impl Effects) {
         self.forget_lost_peers(effects);
+        if !self.withdrawn_from.is_empty() {
+            self.deliver_after_withdrawals(now_ns, effects);
+        }
         self.outbox.set_turn_time(self.turn_time(now_ns));
         self.run_escape(now_ns, effects);
         if self.admission.is_reviewing() {
@@ -207,6 +223,7 @@ impl<P: GrantPolicy> Receiver<P> {
             || self.messages.in_use() > 0
             // Slabs that a living process may still read come back when it lets go: no tick ends that.
             || self.quarantine.passes()
+            || self.registry.is_spreading()
             || self.registry.numbers().any(is_measured);
         let tick_ns = restless.then(|| self.last_tick_ns + self.config.tick_ns);
         [tick_ns, self.next_idle_evaluation_ns()].into_iter().flatten().min()
@@ -264,6 +281,7 @@ impl<P: GrantPolicy> Receiver<P> {
                 self.check_quarantine(now_ns, session);
             }
         }
+        self.spread_senders(now_ns);
         self.decay_credit(effects);
         self.pool.restore_line();
         self.escape.tick(now_ns, stall_free_ns(now_ns, self.stalled_ns), &self.pool);

@@ -28,13 +28,14 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// Sends a peer what is due: ends of its messages, and credit.
     fn send_headers_to(&mut self, peer: u32, effects: &mut impl Effects) {
+        if self.registry.is_moving(peer) && !self.outbox.waits(peer) {
+            self.registry.finish_move(peer);
+        }
         while self.outbox.may_send_to(peer) {
-            let has_ranges = self.outbox.has_ranges(peer);
-            let issued =
-                if has_ranges || self.credit.needs_credit(peer) { self.issue_credit(peer) } else { 0 };
-            if has_ranges {
-                let limit = self.credit.limit_to_send(peer);
-                self.outbox.acknowledge(peer, limit, &mut self.messages, effects);
+            let has_ends = self.outbox.has_ends(peer);
+            let issued = if has_ends || self.credit.needs_credit(peer) { self.issue_credit(peer) } else { 0 };
+            if has_ends {
+                self.send_ends(peer, effects);
                 continue;
             }
             if issued > 0 {
@@ -45,9 +46,24 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
+    /// Sends one header with ends of the peer's messages: one with its reply, or as many as a header has.
+    fn send_ends(&mut self, peer: u32, effects: &mut impl Effects) {
+        let limit = self.credit.limit_to_send(peer);
+        let next = self.outbox.next_reply(peer);
+        let replied = next.and_then(|message| self.replies.send(peer, message));
+        match replied {
+            Some(place) => self.outbox.reply(peer, limit, place, &mut self.messages, effects),
+            None => self.outbox.acknowledge(peer, limit, &mut self.messages, effects),
+        }
+    }
+
     /// Gives the peer the credit that it should have now; returns how much that is.
     fn issue_credit(&mut self, peer: u32) -> u64 {
         if planted!(BarredForEver) && self.credit.refused().contains(&peer) {
+            return 0;
+        }
+        if self.registry.is_moving(peer) {
+            // It asks again when the last of its messages has its end.
             return 0;
         }
         let session = self.registry.session_of(peer);
@@ -113,7 +129,7 @@ impl<P: GrantPolicy> Receiver<P> {
     pub fn handle_sent(&mut self, peer: PeerId) {
         self.admission.hear();
         self.outbox.sent(peer.0);
-        if self.outbox.has_ranges(peer.0) || self.credit.outstanding(peer.0) == 0 {
+        if self.outbox.has_ends(peer.0) || self.credit.outstanding(peer.0) == 0 {
             self.outbox.mark_dirty(peer.0);
         }
     }

@@ -62,7 +62,12 @@ impl<P: GrantPolicy> Receiver<P> {
         let checks = if self.config.checksums == Checksums::Off { 0 } else { features::CRC32C };
         // A reason lies in bytes that the first version refuses.
         let reasons = if version == FIRST_VERSION { 0 } else { features::WAITS_FOR };
-        let agreed = hello.features & (features::CONGESTION | checks | reasons);
+        let has_replies = version > FIRST_VERSION && self.replies.are_offered();
+        let replies = if has_replies { features::REPLIES } else { 0 };
+        let cancel = if version == FIRST_VERSION { 0 } else { features::CANCEL };
+        let gather = if version == FIRST_VERSION { 0 } else { features::GATHER };
+        let offered = features::CONGESTION | checks | reasons | replies | cancel | gather;
+        let agreed = hello.features & offered;
         self.outbox.join(peer, sends_max, agreed, version);
         self.admission.join(now_ns, peer);
         self.admission.hear();
@@ -141,7 +146,9 @@ impl<P: GrantPolicy> Receiver<P> {
     fn forget_lost(&mut self, effects: &mut impl Effects) {
         self.credit.close(&self.lost);
         for &peer in &self.lost {
-            self.outbox.drop_ends(peer, &mut self.messages);
+            let replies = &mut self.replies;
+            self.outbox.drop_ends(peer, &mut self.messages, |message| replies.forget(peer, message));
+            self.replies.lose(peer);
         }
         for message in self.messages.indices() {
             let record = &self.messages[message];
@@ -159,20 +166,20 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Ends a message whose peer is gone, unless it came or has its end already.
     fn end_message_of_lost(&mut self, message: u32, effects: &mut impl Effects) {
         let record = &self.messages[message];
-        let is_decided =
-            record.state.has_failed() || record.state.is_over() || record.app_state.is_finished();
+        let record_peer = record.peer;
         let came = record.arrived == record.length || matches!(record.state, MessageState::Backlogged { .. });
-        let goes_on = is_decided || came;
+        let goes_on = record.is_decided() || came;
         if !goes_on {
             self.unlink(message);
         }
         // READs of it may be under check: they are no business of admission any more.
         self.admission.leave_running(message, &mut self.messages);
+        self.replies.forget(record_peer, message);
         self.messages.forget_sender(message);
         if goes_on {
             self.settle(message);
         } else {
-            self.delivery.withdraw(message, false, &mut self.messages, effects);
+            self.withdraw(message, false, effects);
             self.fail(message, AckStatus::PeerLost);
         }
     }

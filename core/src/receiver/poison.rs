@@ -66,7 +66,7 @@ impl<P: GrantPolicy> Receiver<P> {
             return;
         }
         self.unlink(message);
-        self.delivery.withdraw(message, true, &mut self.messages, effects);
+        self.withdraw(message, true, effects);
         self.fail(message, AckStatus::Corrupt);
     }
 }

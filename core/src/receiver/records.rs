@@ -54,11 +54,18 @@ impl<P: GrantPolicy> Receiver<P> {
         self.outbox.untold_ends() > self.config.messages_max / 4
     }
 
-    /// Disconnects one unresponsive peer when many ends wait in records, or when only the records for small
-    /// messages are left, and large ones are refused. It chooses the unresponsive peer with the most ends
-    /// waiting. Time in which the receiver was not called does not count as silence of the peer, whose NIC
-    /// may have taken everything.
+    /// Disconnects one unresponsive peer when little memory for replies is left, when many ends wait in
+    /// records, or when only the records for small messages are left, and large ones are refused. It chooses
+    /// the unresponsive peer with the most ends waiting. Time in which the receiver was not called does not
+    /// count as silence of the peer, whose NIC may have taken everything.
     pub(super) fn disconnect_unresponsive(&mut self, now_ns: u64, effects: &mut impl Effects) {
+        if self.replies.are_short() {
+            let stall_free_ns = self.stall_free_ns(now_ns);
+            let takes_nothing = |peer: u32| self.outbox.takes_nothing(peer, stall_free_ns);
+            if let Some(peer) = self.replies.peer_with_most(takes_nothing) {
+                self.expel(peer, ByeReason::Unresponsive, effects);
+            }
+        }
         if self.records_left() > self.config.srq_slabs && !self.too_many_ends_wait() {
             return;
         }
@@ -68,6 +75,8 @@ impl<P: GrantPolicy> Receiver<P> {
     }
 
     /// Disconnects peers whose READs have not ended for long while others wait ([`Admission::tick`]).
+    ///
+    /// [`Admission::tick`]: crate::admission::Admission::tick
     pub(super) fn disconnect_stalled(&mut self, now_ns: u64, effects: &mut impl Effects) {
         let time = self.turn_time(now_ns);
         for _ in 0..self.config.reads_max {

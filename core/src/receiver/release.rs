@@ -67,10 +67,16 @@ impl<P: GrantPolicy> Receiver<P> {
             let named = self.delivery.named(session, release.index, release.generation);
             (named.ok_or(ReleaseError::Message { message: release.index })?, false, true)
         };
+        if entry.replies {
+            self.check_reply(message, &release)?;
+        }
         if entry.finishes && Releases::finish(message, release.code, &mut self.messages)? {
             // The message was rejected while it arrives: no further READs of it.
             self.delivery.end_arrival(message, &mut self.messages);
             self.unlink(message);
+        }
+        if entry.replies {
+            self.take_reply(session, message, &release, effects)?;
         }
         if entry.finishes || settles {
             self.settle(message);

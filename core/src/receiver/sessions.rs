@@ -2,19 +2,20 @@
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
-use crate::effects::{Effects, ProcessId, SessionEnd, SessionId};
+use crate::effects::{Effects, SessionEnd, SessionId};
 use crate::index::NONE;
 use crate::messages::MessageState;
 use crate::registry::{OpenRefused, Registration};
 use jet_wire::message::AckStatus;
-use jet_wire::message::hello::AppName;
 use jet_wire::planted;
 
 /// The reason why an application was not registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenError {
-    /// Another application has that name.
+    /// Another application has that name, and one of the two does not share it.
     NameTaken,
+    /// Applications of another user share that name.
+    NameOfOtherUser,
     /// The configured number of applications is reached, counting those in quarantine.
     TooMany {
         /// Configured limit.
@@ -46,9 +47,13 @@ pub enum OpenError {
 impl core::fmt::Display for OpenError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            Self::NameTaken => {
-                f.write_str("another application is registered under that name; choose another or stop it")
-            }
+            Self::NameTaken => f.write_str(
+                "another application is registered under that name; choose another, stop it, or let all \
+                     that have the name share it",
+            ),
+            Self::NameOfOtherUser => f.write_str(
+                "applications of another user share that name; choose another, or run as that user",
+            ),
             Self::TooMany { max } => {
                 write!(f, "all {max} sessions are in use or in quarantine; raise limits.sessions")
             }
@@ -79,22 +84,15 @@ impl core::fmt::Display for OpenError {
 impl core::error::Error for OpenError {}
 
 impl<P: GrantPolicy> Receiver<P> {
-    /// Handles an application that registers (Jet §3.2 step 1). `takes_memory`: its messages may go to escape
-    /// memory instead of waiting for room in the pool (Jet §5). `process`: its process, where that can be
-    /// told.
+    /// Handles an application that registers (Jet §3.2 step 1).
     ///
     /// # Errors
     /// [`OpenError`] says what to change.
-    pub fn handle_session_opened(
-        &mut self,
-        name: AppName,
-        class: u8,
-        takes_memory: bool,
-        process: Option<ProcessId>,
-    ) -> Result<SessionId, OpenError> {
+    pub fn handle_session_opened(&mut self, registration: Registration) -> Result<SessionId, OpenError> {
         if self.draining {
             return Err(OpenError::Draining);
         }
+        let Registration { name, class, process, .. } = registration;
         if class >= self.config.classes {
             return Err(OpenError::Class { found: class, classes: self.config.classes });
         }
@@ -102,13 +100,14 @@ impl<P: GrantPolicy> Receiver<P> {
         if slabs > 0 {
             return Err(OpenError::Quarantined { slabs });
         }
-        let opened = self.registry.open(Registration { name, class, takes_memory, process });
+        let opened = self.registry.open(registration);
         opened.map(SessionId).map_err(|refused| match refused {
             OpenRefused::NumbersTaken => OpenError::TooMany { max: self.config.sessions_max },
             OpenRefused::ProcessShare { has } => {
                 OpenError::ProcessShare { has, max: self.config.sessions_max }
             }
             OpenRefused::NameTaken => OpenError::NameTaken,
+            OpenRefused::NameOfOtherUser => OpenError::NameOfOtherUser,
         })
     }
 
@@ -136,6 +135,7 @@ impl<P: GrantPolicy> Receiver<P> {
         effects: &mut impl Effects,
     ) {
         let Some(registration) = self.registry.close(index) else { return };
+        self.ask_those_that_stay();
         let held_slabs = self.slots.occupied_slabs(index);
         let end = end(held_slabs);
         let holder = (registration.name, registration.process);

@@ -5,6 +5,7 @@
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
+use crate::effects::Effects;
 use crate::index::NONE;
 use crate::messages::{AppState, Kind, MessageState};
 use jet_wire::message::AckStatus;
@@ -77,7 +78,30 @@ impl<P: GrantPolicy> Receiver<P> {
             record.state.mark_acknowledged();
             return;
         }
+        if record.wants_reply && self.end_with_reply(peer, message, status) {
+            return;
+        }
         self.outbox.end(peer, message, status, &mut self.messages);
+    }
+
+    /// Tells the application that the rest of a message will not arrive. What was kept free for that message
+    /// is for small messages that wait.
+    pub(super) fn withdraw(&mut self, message: u32, corrupt: bool, effects: &mut impl Effects) {
+        self.delivery.withdraw(message, corrupt, &mut self.messages, effects);
+        let session = self.messages[message].session;
+        if session != NONE && self.delivery.backlog(session) > 0 && !self.withdrawn_from.contains(&session) {
+            self.withdrawn_from.push(session);
+        }
+    }
+
+    /// Delivers small messages that waited for what a withdrawn message leaves free.
+    #[cold]
+    pub(super) fn deliver_after_withdrawals(&mut self, now_ns: u64, effects: &mut impl Effects) {
+        while let Some(session) = self.withdrawn_from.pop() {
+            if self.registry.is_open(session) {
+                self.deliver_backlog(now_ns, session, effects);
+            }
+        }
     }
 
     /// Takes a message out of the list it waits in; no further READ is posted for it.

@@ -39,8 +39,10 @@ impl<P: GrantPolicy> Receiver<P> {
         } else {
             None
         };
+        let wants_reply = small.wants_reply() && self.outbox.takes_replies(peer);
         let message = self.messages.add_small(&Small {
             redelivered: small.redelivered(),
+            wants_reply,
             peer,
             session,
             sequence: small.sequence.get(),
@@ -50,6 +52,8 @@ impl<P: GrantPolicy> Receiver<P> {
         });
         let message = message.expect(RECORD_IN_RESERVE);
         self.outbox.begin(peer);
+        let refused =
+            if wants_reply { self.promise_reply((peer, session), message, refused) } else { refused };
         if let Some(status) = refused {
             self.give_small(slab);
             self.fail(message, status);

@@ -30,6 +30,7 @@ impl<P: GrantPolicy> Receiver<P> {
             reads_wait_for: self.admission.waits_for(),
             messages: u32::try_from(self.messages.in_use()).unwrap_or(NONE),
             peers: self.registry.joined(),
+            reply_slots_used: self.replies.used(),
             sends_left: self.outbox.sends_left(),
             credit: self.credit.total(),
             credit_lapses: self.credit.lapses(),
@@ -85,6 +86,8 @@ impl<P: GrantPolicy> Receiver<P> {
             slow: self.escape.is_slow(session),
             suspended: self.admission.is_suspended(session),
             takes_memory: registration.takes_memory,
+            shares_name: registration.shares_with.is_some(),
+            senders: self.registry.senders_of(session),
         })
     }
 
@@ -105,6 +108,7 @@ impl<P: GrantPolicy> Receiver<P> {
         Some(PeerStats {
             sender: self.registry.identity(peer),
             app: self.registry.app_of(peer)?,
+            session: self.registry.session_of(peer).map(SessionId),
             arrived: self.credit.arrived(peer),
             credit: self.credit.outstanding(peer),
             unfinished: self.outbox.unfinished(peer),

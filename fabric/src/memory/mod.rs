@@ -19,4 +19,6 @@ pub(crate) use node::ThreadPrefers;
 pub use heap_ring::{HeapConsumer, HeapProducer, heap_ring};
 pub use node::node_of_device;
 pub use room::NoRoom;
-pub use shared::{MapError, Mapping, Pages, Protection, SharedMemory, is_on_huge_pages, received_bytes};
+pub use shared::{
+    AdoptError, MapError, Mapping, Pages, Protection, SharedMemory, is_on_huge_pages, received_bytes,
+};

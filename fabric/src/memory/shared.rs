@@ -37,6 +37,7 @@ pub enum Pages {
 
 /// Reason why a region from another process was not mapped.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum MapError {
     /// The file could be truncated under the mapping.
     #[error("the memory file is not sealed against shrinking; its maker must seal it before passing it")]
@@ -51,6 +52,31 @@ pub enum MapError {
     },
     /// The system refused to map the file.
     #[error("cannot map a memory file: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Reason why a program's memory file does not become [`SharedMemory`]. The program is to blame, unless it is
+/// `System`.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdoptError {
+    /// The file takes no seals, so somebody could truncate it under a mapping.
+    #[error("the file takes no seals; make it by memfd_create with MFD_ALLOW_SEALING")]
+    NoSeals,
+    /// The file was sealed against writing, or against further seals, before it was given.
+    #[error("the file was sealed against writing, or against further seals; give it before it is sealed")]
+    Sealed,
+    /// The file's length is no whole number of pages.
+    #[error(
+        "a memory file of {bytes} bytes is no whole number of pages; set its length by ftruncate to a \
+             multiple of 4096 that is not 0"
+    )]
+    Size {
+        /// Length of the file in bytes.
+        bytes: u64,
+    },
+    /// The system refuses to map the file, or has no memory for all of it.
+    #[error("cannot use the memory file: {0}")]
     System(#[from] io::Error),
 }
 
@@ -214,6 +240,46 @@ impl SharedMemory {
         let memory = Self::with_pages(name, rounded(bytes.max(1), PAGE_BYTES)?, Pages::Small)?;
         memory.prefer(numa_node)?;
         Ok(memory)
+    }
+
+    /// Makes a program's memory file this process's shared memory. Its bytes stay what they are, and all of
+    /// its pages are allocated.
+    ///
+    /// The file is sealed: nobody can change its length any more, or map it for writing. Mappings from
+    /// before stay writable.
+    ///
+    /// # Errors
+    /// [`AdoptError`]. The file can be given again then: at most its length is sealed.
+    pub fn adopt(file: OwnedFd) -> Result<Self, AdoptError> {
+        let seals = fcntl_get_seals(&file).map_err(|_| AdoptError::NoSeals)?;
+        let forbidden = SealFlags::WRITE | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+        if seals.intersects(forbidden) {
+            // A file that takes no seals has the seal against further ones from the start.
+            return Err(if seals == SealFlags::SEAL { AdoptError::NoSeals } else { AdoptError::Sealed });
+        }
+        let found = u64::try_from(fstat(&file).map_err(io::Error::from)?.st_size).unwrap_or(0);
+        let bytes = usize::try_from(found).unwrap_or(0);
+        if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) {
+            return Err(AdoptError::Size { bytes: found });
+        }
+        let pages = if is_on_huge_pages(file.as_fd()) { Pages::Huge } else { Pages::Small };
+        let mapping = Mapping::map(file.as_fd(), bytes, Protection::ReadWrite)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW).map_err(io::Error::from)?;
+        let memory = Self { file, mapping, pages };
+        if pages == Pages::Small {
+            // What is allocated already needs no room. How much that is does not matter where all would fit.
+            Host::this().check(bytes - memory.allocated_bytes()?.min(bytes), 0)?;
+        }
+        memory.allocate(0, bytes)?;
+        // The last step: after it no other call takes the file.
+        memory.seal_future_writes()?;
+        Ok(memory)
+    }
+
+    fn allocated_bytes(&self) -> io::Result<usize> {
+        const BLOCK_BYTES: u64 = 512;
+        let blocks = u64::try_from(fstat(&self.file)?.st_blocks).unwrap_or(0);
+        Ok(usize::try_from(blocks.saturating_mul(BLOCK_BYTES)).unwrap_or(usize::MAX))
     }
 
     /// Counts the bytes of this memory that lie on other NUMA nodes than `numa_node`. All of the memory must
@@ -415,6 +481,41 @@ mod tests {
         assert!(Mapping::map_received(memory.as_fd(), Protection::Read, 1 << 20).is_ok());
         // SAFETY: our own mapping stays writable.
         unsafe { memory.base().write_volatile(1) };
+    }
+
+    #[test]
+    fn a_programs_file_keeps_its_bytes_and_is_sealed() {
+        let loose = |bytes| {
+            let file = memfd_create("program", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+            ftruncate(&file, bytes).unwrap();
+            file
+        };
+        let file = loose(3 * PAGE_BYTES as u64);
+        rustix::io::pwrite(&file, b"as it was", PAGE_BYTES as u64).unwrap();
+        let memory = SharedMemory::adopt(file.try_clone().unwrap()).unwrap();
+        assert_eq!((memory.bytes(), memory.pages()), (3 * PAGE_BYTES, Pages::Small));
+        // SAFETY: within the mapping, which nobody writes.
+        let bytes = unsafe { std::slice::from_raw_parts(memory.base().add(PAGE_BYTES), 9) };
+        assert_eq!(bytes, b"as it was");
+        assert_eq!(memory.allocated_bytes().unwrap(), memory.bytes());
+        assert!(ftruncate(&file, 0).is_err());
+        let other = |protection| Mapping::map_received(file.as_fd(), protection, 1 << 20);
+        assert!(other(Protection::ReadWrite).is_err());
+        assert!(other(Protection::Read).is_ok());
+        // A file is given once.
+        assert!(matches!(SharedMemory::adopt(file), Err(AdoptError::Sealed)));
+
+        let refused = |file| SharedMemory::adopt(file).expect_err("it cannot be used");
+        for bytes in [0, 1, PAGE_BYTES as u64 + 1] {
+            assert!(matches!(refused(loose(bytes)), AdoptError::Size { bytes: found } if found == bytes));
+        }
+        assert!(matches!(refused(memfd_create("bare", MemfdFlags::CLOEXEC).unwrap()), AdoptError::NoSeals));
+        assert!(matches!(refused(tempfile::tempfile().unwrap().into()), AdoptError::NoSeals));
+        for seal in [SealFlags::WRITE, SealFlags::FUTURE_WRITE, SealFlags::SHRINK | SealFlags::SEAL] {
+            let file = loose(PAGE_BYTES as u64);
+            fcntl_add_seals(&file, seal).unwrap();
+            assert!(matches!(refused(file), AdoptError::Sealed), "{seal:?}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::queue_pair::{End, QueuePair, State};
 use super::regions::Regions;
 use super::schedule::What;
 use crate::Qp;
-use crate::limits::{LimitError, NicLimits};
+use crate::limits::{CompletionQueues, LimitError, NicLimits};
 use crate::nic::{Completion, Counters, DisconnectReason, Event, SrqEntry, Status, Work};
 use rustix::event::Timespec;
 use rustix::time::{
@@ -162,8 +162,20 @@ impl Device {
             Work::Send { .. } | Work::Read { .. } => &mut self.done,
         };
         queue.push_back(Completion { qp, work, status });
-        let places = self.limits.completions as usize + self.limits.sends as usize;
-        assert!(self.received.len() + self.done.len() <= places, "more completions than there are places");
+        assert!(self.has_places(), "more completions than there are places");
+    }
+
+    /// Returns whether the completion queues have places for all that has completed and was not polled.
+    fn has_places(&self) -> bool {
+        let (received, done) = (self.received.len() as u64, self.done.len() as u64);
+        let NicLimits { completions, shape, .. } = self.limits;
+        match self.options.requirements.completion_queues {
+            CompletionQueues::One => received + done <= u64::from(completions),
+            CompletionQueues::Apart => {
+                let places = u64::from(shape.queues) * u64::from(shape.places);
+                received <= u64::from(completions) && done <= places
+            }
+        }
     }
 
     /// Takes a completion off the queue that `received` chooses, or off the other one.

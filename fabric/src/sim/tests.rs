@@ -2,7 +2,7 @@
 
 use super::{Conditions, Network, NicId, SimNic, SimOptions};
 use crate::Address;
-use crate::limits::{Profile, Requirements};
+use crate::limits::{CompletionQueues, Profile, Requirements};
 use crate::memory::SharedMemory;
 use crate::nic::{
     Access, Completion, DisconnectReason, Event, MemoryKey, Nic, Payload, PostError, PrivateData, Qp,
@@ -372,6 +372,49 @@ fn a_read_of_a_connection_that_ended_may_write_until_it_is_flushed() {
         wrote += usize::from(to[0] == 0xab);
     }
     assert!(wrote >= 30, "{wrote} of 40");
+}
+
+#[test]
+fn all_that_has_completed_waits_until_it_is_polled() {
+    const READS: u32 = 16;
+    let SimOptions { requirements, profile, .. } = options();
+    let requirements = Requirements {
+        reads: READS,
+        reads_per_qp: READS,
+        reads_answered_per_qp: READS,
+        // Fewer SENDs than READs: each kind has places of its own.
+        sends: 4,
+        sends_per_qp: 4,
+        completion_queues: CompletionQueues::Apart,
+        ..requirements
+    };
+    let mut pair = Pair::new(quiet(), SimOptions::new(profile, requirements));
+    let (address, key) = (pair.b.nic.remote_address(pair.b.key, 0), pair.b.key.0);
+    let entries = u64::from(requirements.srq_entries);
+    for id in 0..requirements.srq_entries {
+        pair.a.post_entry(id);
+    }
+    for id in 0..u64::from(READS) {
+        let scatter = [pair.a.sge(40, 8)];
+        pair.a
+            .nic
+            .post_read(pair.a.qp.unwrap(), ReadRequest { id, address, key, scatter: &scatter })
+            .unwrap();
+    }
+    pair.a.nic.flush();
+    for id in 0..entries {
+        pair.b.send(id);
+        let end_ns = pair.network.now_ns() + MS;
+        while let Some(now_ns) = pair.network.next_ns().filter(|next_ns| *next_ns <= end_ns) {
+            pair.network.advance(now_ns);
+            // Only one end polls.
+            pair.b.poll(now_ns);
+        }
+        pair.network.advance(end_ns);
+    }
+    assert_eq!(pair.b.outcomes().len() as u64, entries);
+    pair.a.poll(pair.network.now_ns());
+    assert_eq!((pair.a.entries().len() as u64, pair.a.outcomes().len() as u64), (entries, u64::from(READS)));
 }
 
 #[test]

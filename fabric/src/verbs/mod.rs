@@ -193,8 +193,9 @@ impl VerbsNic {
             .map_err(|source| VerbsError::SrqEntries { verb: "ibv_create_cq", entries, source })?;
         let send_completions = SendCompletions::new(&completion_channel, device_limits.shape);
         let receives = SharedReceiveQueue::new(&domain, entries)?;
-        let outgoing =
-            Outgoing::new(&domain, options.sends_max, options.inline_places, device_limits.send_sges)?;
+        let further = if device_limits.send_sges == 1 { options.one_stretch_places } else { 0 };
+        let payload_places = options.inline_places.saturating_add(further);
+        let outgoing = Outgoing::new(&domain, options.sends_max, payload_places, device_limits.send_sges)?;
         let readiness = Readiness::new()?;
         readiness.watch(completion_channel.fd())?;
         readiness.watch(channel.fd())?;

@@ -75,6 +75,9 @@ pub struct VerbsOptions {
     pub sends_max: u32,
     /// Places of 4 KiB for payloads of SENDs that are copied, [`crate::nic::Payload::Inline`] (default 256).
     pub inline_places: u32,
+    /// Further such places on a device that gathers only one stretch: there registered payloads are copied
+    /// behind their headers, too (default 0).
+    pub one_stretch_places: u32,
     /// Regions that can be registered (default 64).
     pub regions_max: u32,
     /// NUMA node for queues and staged bytes. `None` (the default): the device's, where it has one.
@@ -156,6 +159,7 @@ impl VerbsOptions {
             sends_per_qp_max: 128,
             sends_max: 4096,
             inline_places: 256,
+            one_stretch_places: 0,
             regions_max: 64,
             numa_node: None,
             cpu: None,

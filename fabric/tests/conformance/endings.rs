@@ -130,6 +130,48 @@ pub fn a_lost_peer_flushes_what_is_in_flight(fabric: &dyn Fabric) {
     }
 }
 
+/// Checks that who has left a connection may use its memory again: no READ takes the new bytes for those that
+/// were asked for.
+pub fn a_read_succeeds_only_with_bytes_from_before_its_peer_left(fabric: &dyn Fabric) {
+    const BYTES: usize = 100_000;
+    for drops in [false, true] {
+        for steps in [0, 1, 3, 6] {
+            let mut world = World::new(fabric);
+            let (ours, theirs) = world.connect();
+            let (address, key) = world.client().source_address(0);
+            let count = world.server().depth(theirs).min(8);
+            let area = |world: &mut World, number: usize| world.server().read_area(number * BYTES, BYTES);
+            let ids: Vec<_> = (0..count)
+                .map(|number| {
+                    let area = area(&mut world, number);
+                    world.server().try_read(theirs, address, key, &[area]).unwrap()
+                })
+                .collect();
+            for _ in 0..steps {
+                world.server().step();
+            }
+            if drops {
+                world.ends[CLIENT].drop_nic();
+            } else {
+                world.client().nic().disconnect(ours);
+                world.until("the client's end", |ends| ends[CLIENT].ended.contains_key(&ours));
+            }
+            world.ends[CLIENT].overwrite_source();
+            ended_well(&mut world, "the server's end", &[(SERVER, theirs)]);
+            for (number, id) in ids.into_iter().enumerate() {
+                match world.server().status(id) {
+                    Some(Status::Success) => {
+                        let bytes = world.server().area_bytes(number * BYTES, BYTES);
+                        assert!(bytes == source_bytes(0, BYTES), "READ {number} after {steps} steps");
+                    }
+                    Some(Status::Flushed) => {}
+                    status => assert_eq!(status, Some(UNACKNOWLEDGED), "READ {number}"),
+                }
+            }
+        }
+    }
+}
+
 pub fn a_peer_lost_before_the_answer_ends_the_request(fabric: &dyn Fabric) {
     let mut world = World::new(fabric);
     let address = world.address.clone();

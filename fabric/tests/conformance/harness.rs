@@ -74,6 +74,7 @@ pub struct End {
     clock: Clock,
     slabs: Arc<SharedMemory>,
     headers: Arc<SharedMemory>,
+    source: Arc<SharedMemory>,
     pub slab_key: MemoryKey,
     pub header_key: MemoryKey,
     pub source_key: MemoryKey,
@@ -157,6 +158,7 @@ impl End {
             clock: Clock::start(),
             slabs,
             headers,
+            source,
             slab_key,
             header_key,
             source_key,
@@ -259,6 +261,11 @@ impl End {
     /// Returns a stretch of this end's source, for SENDs.
     pub fn source_area(&self, offset: usize, bytes: usize) -> Sge {
         Sge { key: self.source_key, offset: offset as u64, bytes: u32::try_from(bytes).unwrap() }
+    }
+
+    /// Writes over this end's source, as a program does with memory that it uses again.
+    pub fn overwrite_source(&self) {
+        fill(&self.source, 0, SOURCE_BYTES, |at| !source_byte(at));
     }
 
     /// Returns the address and key that a peer names to read this end's source.

@@ -71,6 +71,7 @@ macro_rules! conforms {
                     a_farewell_arrives_before_the_end,
                     an_end_without_an_entry_for_the_farewell_ends_all_the_same,
                     a_lost_peer_flushes_what_is_in_flight,
+                    a_read_succeeds_only_with_bytes_from_before_its_peer_left,
                     a_peer_lost_before_the_answer_ends_the_request;
                 waking:
                     a_sleeper_wakes_for_everything,

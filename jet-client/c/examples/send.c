@@ -12,7 +12,7 @@ static int fail(const char *what) {
 
 int main(int count, char **arguments) {
     if (count != 4) {
-        fprintf(stderr, "usage: send ADDRESS APP FILE, as in send tcp:storage-1:7450 store big.iso\n");
+        fprintf(stderr, "usage: send ADDRESS APP FILE, as in send tcp:127.0.0.1:7450 store big.iso\n");
         return 2;
     }
     FILE *file = fopen(arguments[3], "rb");
@@ -39,7 +39,9 @@ int main(int count, char **arguments) {
             return 1;
         }
         more = bytes == MESSAGE_BYTES;
-        int code = bytes ? jet_send_buffer(sender, offset, NULL, 0, &spare, bytes, 0, NULL) : JET_OK;
+        jet_envelope envelope;
+        jet_envelope_init(&envelope, offset);
+        int code = bytes ? jet_send(sender, &envelope, &spare, bytes, NULL) : JET_OK;
         offset += bytes;
         /* The end of a message makes room for the next one. At the end of the file, wait for all ends. */
         while (code == JET_E_FULL || !more) {
@@ -50,7 +52,7 @@ int main(int count, char **arguments) {
             if (end.status != JET_CONSUMED && refused++ == 0)
                 fprintf(stderr, "send: message %llu: %s\n", (unsigned long long)end.ticket, jet_status_text(end.status));
             if (end.buffer.data) jet_buffer_free(sender, &end.buffer);
-            if (code == JET_E_FULL) code = jet_send_buffer(sender, offset - bytes, NULL, 0, &spare, bytes, 0, NULL);
+            if (code == JET_E_FULL) code = jet_send(sender, &envelope, &spare, bytes, NULL);
         }
         if (code < 0) return fail("cannot send");
     }

@@ -11,9 +11,9 @@
  *     one that another thread is using, JET_E_BUSY.
  *   - Slices, messages and buffers belong to their handle, and have keys. A call with one that was given back
  *     gets JET_E_KEY. Freeing the handle frees them all; their bytes must not be touched after that.
- *   - Options structures begin with their size. Fill them by their _init function, then change fields. Fields
- *     may be added at the ends of these structures, and functions and codes may be added. Nothing else
- *     changes while the symbols' version is JET_0.
+ *   - Options structures and envelopes begin with their size. Fill them by their _init function, then change
+ *     fields. Fields may be added at the ends of these structures, and functions and codes may be added.
+ *     Nothing else changes while the symbols' version is JET_0.
  *   - After fork() a child must not use its parent's handles; it makes its own.
  *   - Timeouts are in nanoseconds: 0 does not wait, below 0 waits without limit.
  */
@@ -49,7 +49,8 @@ enum {
     JET_E_SYSTEM = -13,     /* the system refused: memory, descriptors */
     JET_E_LIMIT = -14,      /* too many handles: 4096 at once are the most */
     JET_E_INTERNAL = -15,   /* a bug in this library: the handle can only be freed */
-    JET_E_HELD = -16        /* the session holds all that it may, and more waits: give slices back */
+    JET_E_HELD = -16,       /* the session holds all that it may, and more waits: give slices back */
+    JET_E_NO_REPLY = -17    /* no reply can come to the message: its sender wants none, or has no memory */
 };
 
 /* Returns the text of this thread's last error, valid until its next error. Never null. */
@@ -77,7 +78,9 @@ struct jet_sender_options {
                                     as JET_PEER_LOST [30 s] */
     uint64_t retry_for_ns;       /* time for which messages are sent again after JET_BUSY [30 s] */
     int retry_all;               /* 1: also after JET_NO_APP, JET_APP_GONE and JET_DRAINING [0] */
-    int reserved;
+    int replies;                 /* 1: messages may want replies. That takes 256 KiB, and 4 KiB for each of
+                                    in_flight_max messages, 1024 at most; replies that find all of that in
+                                    use are allocated [0] */
     uint64_t spin_max_ns;        /* longest time that a wait spins before it sleeps [50 us] */
     size_t region_bytes;         /* bytes that are registered at once for buffers [8 MiB] */
     uint64_t receiver_timeout_ns; /* longest time in which the receiver sends nothing while a message waits,
@@ -92,6 +95,21 @@ typedef struct jet_buffer {
     uint64_t key;
 } jet_buffer;
 
+/* What a message says beside its bytes. One envelope may serve many messages. Defaults are in brackets. */
+struct jet_envelope {
+    size_t size;              /* size of this structure: set by jet_envelope_init() */
+    uint64_t tag;             /* number for the application: set by jet_envelope_init() */
+    const void *user_header;  /* bytes for the application, which are copied [null] */
+    size_t user_header_bytes; /* at most 96 with a small message, 256 with a large one [0] */
+    int class_;               /* admission class of a large message, 0 to 7, 0 the most urgent; small messages
+                                 have no class [0] */
+    int wants_reply;          /* 1: the application may reply. The sender needs jet_sender_options.replies;
+                                 a receiver without memory for the reply ends the message as JET_BUSY [0] */
+    int64_t deadline_ns;      /* time from the call after which the message is taken back as by jet_cancel(),
+                                 kept to a millisecond; 0: it is not sent [JET_FOREVER] */
+};
+typedef struct jet_envelope jet_envelope;
+
 /* Ends of messages. Each message that was accepted has exactly one. */
 enum {
     JET_CONSUMED = 0,  /* the application gave every slice back and finished the message */
@@ -103,7 +121,8 @@ enum {
     JET_CORRUPT = 6,   /* what arrived does not have the checksum, or the receiver's memory lost it */
     JET_APP_GONE = 7,  /* the application went away before it finished the message */
     JET_DRAINING = 8,  /* the daemon drains, and takes nothing new */
-    JET_PEER_LOST = 9  /* the connection was lost, and could not be made again */
+    JET_PEER_LOST = 9, /* the connection was lost, and could not be made again */
+    JET_CANCELLED = 0x601 /* the message was taken back: no application consumed it, and none will */
 };
 
 /* Returns a description of an end. Never null. */
@@ -112,11 +131,16 @@ const char *jet_status_text(int status);
 /* End of a message. */
 typedef struct jet_completion {
     uint64_t ticket;     /* ticket of the message */
+    uint64_t tag;        /* tag of the message */
     int status;          /* JET_CONSUMED ... */
     uint32_t code;       /* the application's code, where it rejected the message */
     uint64_t latency_ns; /* time from the submission to the end */
     jet_buffer buffer;   /* the message's buffer, which is yours again: send it again, or free it by
                             jet_buffer_free(); data is null where the message was copied */
+    const void *reply;   /* the application's reply, at most 4096 bytes. Null: there is none. A reply of 0
+                            bytes is not null. Valid until the next call of jet_sender_poll() or
+                            jet_sender_wait() with this sender, or until the sender is freed */
+    size_t reply_bytes;
 } jet_completion;
 
 /* Counters of a sender, and its state. */
@@ -131,6 +155,12 @@ typedef struct jet_sender_stats {
 int jet_sender_options_init_sized(jet_sender_options *options, size_t size);
 static inline int jet_sender_options_init(jet_sender_options *options) {
     return jet_sender_options_init_sized(options, sizeof *options);
+}
+
+/* Fills as much of the envelope with the tag, and with defaults, as this header knows. */
+int jet_envelope_init_sized(jet_envelope *envelope, size_t size, uint64_t tag);
+static inline int jet_envelope_init(jet_envelope *envelope, uint64_t tag) {
+    return jet_envelope_init_sized(envelope, sizeof *envelope, tag);
 }
 
 /* Connects to a receiver. *sender is null where it fails. JET_E_UNREACHABLE and JET_E_REFUSED may pass. */
@@ -155,25 +185,53 @@ int jet_buffer_free(jet_sender *sender, jet_buffer *buffer);
  * before ends: together they are one range of memory. */
 int jet_buffer_get_row(jet_sender *sender, size_t bytes, size_t count, jet_buffer *buffers);
 
-/* Sends a small message: at most 4096 bytes of payload, which are copied, and at most 96 of user header.
- * ticket may be null. JET_E_FULL: nothing was accepted. */
-int jet_send_small(jet_sender *sender, uint64_t tag, const void *user_header, size_t user_header_bytes,
-                   const void *payload, size_t payload_bytes, uint64_t *ticket);
+/* Sends a small message: at most 4096 bytes of payload, which are copied. ticket may be null. JET_E_FULL:
+ * nothing was accepted. JET_E_NO_REPLY: the message wants a reply, and the sender has no memory for it. */
+int jet_send_small(jet_sender *sender, const jet_envelope *envelope, const void *payload,
+                   size_t payload_bytes, uint64_t *ticket);
 
-/* Sends the first `bytes` bytes of a buffer. class 0 to 7: as a large message of that class (0 the most
- * urgent), with at most 256 bytes of user header. class -1: as a small message, at most 4096 bytes, without a
- * copy where the NIC can do without. The sender keeps the buffer until the completion, and *buffer is
- * emptied. Where the call fails, the buffer is still yours. */
-int jet_send_buffer(jet_sender *sender, uint64_t tag, const void *user_header, size_t user_header_bytes,
-                    jet_buffer *buffer, size_t bytes, int class_, uint64_t *ticket);
+/* Sends the first `bytes` bytes of a buffer, at most 4096, as a small message, without a copy where the NIC
+ * can do without. The sender keeps the buffer until the completion, and *buffer is emptied. Where the call
+ * fails, the buffer is still yours. */
+int jet_send_small_buffer(jet_sender *sender, const jet_envelope *envelope, jet_buffer *buffer, size_t bytes,
+                          uint64_t *ticket);
+
+/* Sends the first `bytes` bytes of a buffer, at least one, as a large message. What becomes of the buffer is
+ * as with jet_send_small_buffer(). */
+int jet_send(jet_sender *sender, const jet_envelope *envelope, jet_buffer *buffer, size_t bytes,
+             uint64_t *ticket);
+
+/* Takes a message back: it is not sent any more, nor sent again. It has its end all the same, by which its
+ * buffer comes back: JET_CANCELLED; or as it would have ended, where the application has all of it, or it is
+ * small and was sent; or as its last attempt ended, where it was to be sent again; or JET_PEER_LOST, where it
+ * was sent on a connection that ended. A ticket of no message, or of one that has ended, is ignored. */
+int jet_cancel(jet_sender *sender, uint64_t ticket);
 
 /* Gets the next end (JET_OK), if there is one (else JET_NOTHING). Both functions make progress: poll or wait
- * while messages are in flight. Waiting returns JET_NOTHING at once where nothing is in flight. */
+ * while messages are in flight. Waiting returns JET_NOTHING at once where nothing is in flight. Whatever they
+ * return, the reply of the end before is gone. */
 int jet_sender_poll(jet_sender *sender, jet_completion *completion);
 int jet_sender_wait(jet_sender *sender, int64_t timeout_ns, jet_completion *completion);
 
-/* Sends accepted messages now; otherwise the next poll or wait sends them. */
+/* Sends accepted messages now, as far as the daemon has given credit; otherwise the next poll or wait sends
+ * them. What has no credit yet goes with a later flush, poll or wait: a sender that sleeps on its descriptor
+ * wakes when credit comes. */
 int jet_sender_flush(jet_sender *sender);
+
+/* How to sleep until a sender has something to poll. */
+typedef struct jet_sleep {
+    int fd;             /* descriptor that becomes readable */
+    uint32_t fd_number; /* changes when fd becomes another descriptor, because the device was removed */
+    int64_t timeout_ns; /* time after which to poll even if nothing comes; below 0: never */
+} jet_sleep;
+
+/* For an event loop: call it before each sleep, when jet_sender_poll() had nothing. JET_OK: wait until
+ * sleep->fd is readable, at most for sleep->timeout_ns, then poll. JET_NOTHING: something waits, so poll now.
+ * Whoever used the sender since calls it again before it sleeps. */
+int jet_sender_prepare_sleep_sized(jet_sender *sender, jet_sleep *sleep, size_t size);
+static inline int jet_sender_prepare_sleep(jet_sender *sender, jet_sleep *sleep) {
+    return jet_sender_prepare_sleep_sized(sender, sleep, sizeof *sleep);
+}
 
 /* Gets the sender's identity. The application sees it with every message; it stays the same over reconnects.
  * */
@@ -195,6 +253,9 @@ struct jet_session_options {
                                       one [0] */
     int memory_instead_of_waiting; /* 1: take memory outside the cache instead of waiting for room [0] */
     uint64_t spin_max_ns;          /* longest time that a wait spins before it sleeps [50 us] */
+    int shares_name;               /* 1: share the name with others of the same user that say so, too; each
+                                      sender's messages go to one of them [0] */
+    int reserved;                  /* 0 */
 };
 typedef struct jet_session_options jet_session_options;
 
@@ -208,7 +269,7 @@ typedef struct jet_message {
     const void *user_header; /* valid until the message is finished */
     size_t user_header_bytes;
     int redelivered;         /* 1: it was sent before, and an application may have seen it */
-    int reserved;
+    int wants_reply;         /* 1: the sender has memory for a reply: jet_message_reply() */
 } jet_message;
 
 /* Bytes of a message, where the NIC put them: read-only, at most 256 KiB. A slab's first byte is
@@ -257,6 +318,14 @@ int jet_slice_release(jet_session *session, jet_slice *slice);
 /* Ends a message: with code 0 as consumed, otherwise as rejected with that code (an errno, say). Its sender
  * gets the end when every slice was given back. *message is emptied. */
 int jet_message_finish(jet_session *session, jet_message *message, uint32_t code);
+
+/* Ends a message like jet_message_finish(), with a reply of at most 4096 bytes, which are copied. Its sender
+ * gets the reply with the end. Where the sender connects again before it heard that, or the daemon is gone,
+ * the message comes again, marked as redelivered, and is to be replied to again. JET_E_NO_REPLY: the sender
+ * wants none. JET_E_SIZE: the reply is too long. Where the call fails, the message has not ended: end it
+ * otherwise. */
+int jet_message_reply(jet_session *session, jet_message *message, uint32_t code, const void *reply,
+                      size_t reply_bytes);
 
 /* Shows the daemon what was given back, now; otherwise the next receive or next shows it. */
 int jet_session_flush(jet_session *session);

@@ -1,5 +1,6 @@
 //! Result codes of the functions, and the text of the last error.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::fmt::Display;
@@ -47,10 +48,12 @@ pub enum Code {
     Internal = -15,
     /// The session holds all that it may, and more waits: give slices back, then try again.
     Held = -16,
+    /// No reply can come to the message: its sender wants none, or has no memory for replies.
+    NoReply = -17,
 }
 
 impl Code {
-    const ALL: [(Self, &'static CStr); 19] = [
+    const ALL: [(Self, &'static CStr); 20] = [
         (Self::Ok, c"done"),
         (Self::Nothing, c"nothing there yet, or not in time"),
         (Self::End, c"all slices of the message were given"),
@@ -74,6 +77,7 @@ impl Code {
         (Self::Withdrawn, c"the message was withdrawn: what came of it must not be taken for it"),
         (Self::System, c"the system refused"),
         (Self::Limit, c"too many handles at once: free some"),
+        (Self::NoReply, c"no reply can come to the message: its sender wants none, or has no memory for it"),
         (Self::Held, c"the session holds all that it may: give slices back, then ask again"),
         (Self::Internal, c"a bug in Jet's client library: the handle can only be freed"),
     ];
@@ -88,13 +92,18 @@ impl Code {
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: Code,
-    text: Option<CString>,
+    text: Option<Cow<'static, CStr>>,
 }
 
 impl Failure {
     pub fn new(code: Code, text: impl Display) -> Self {
         // A text from elsewhere may hold a zero byte.
-        Self { code, text: CString::new(text.to_string().replace('\0', "?")).ok() }
+        Self { code, text: CString::new(text.to_string().replace('\0', "?")).ok().map(Cow::Owned) }
+    }
+
+    /// Makes a failure with a text that costs nothing to make.
+    pub const fn fixed(code: Code, text: &'static CStr) -> Self {
+        Self { code, text: Some(Cow::Borrowed(text)) }
     }
 }
 

@@ -11,6 +11,7 @@
 //! of that size. That is the caller's promise.
 
 mod code;
+mod event_loop;
 mod handles;
 mod keys;
 mod receive;
@@ -18,5 +19,6 @@ mod send;
 mod text;
 
 pub use code::*;
+pub use event_loop::*;
 pub use receive::*;
 pub use send::*;

@@ -4,11 +4,11 @@
 use crate::code::{Code, Failure, answer};
 use crate::handles::{self, Kind};
 use crate::keys::Keys;
-use crate::text::{Out, put_sized, sized, structure, structure_const, text, timeout};
+use crate::text::{Out, bytes, put_sized, sized, structure, structure_const, text, timeout};
 use jet_client::receive::CONTROL_SOCKET;
 use jet_client::receive::{
-    DetachedMessage, DetachedSlice, Message, ReceiveError, RegisterError, RegisterOptions, Session,
-    SliceError, Verdict,
+    DetachedMessage, DetachedSlice, Message, NotReplied, ReceiveError, RegisterError, RegisterOptions,
+    ReplyError, Session, SliceError, Verdict,
 };
 use std::ffi::{c_char, c_int, c_void};
 use std::num::NonZeroU32;
@@ -35,6 +35,10 @@ pub struct jet_session_options {
     pub memory_instead_of_waiting: c_int,
     /// Longest time that a wait spins before it sleeps, in nanoseconds.
     pub spin_max_ns: u64,
+    /// Whether the application shares its name with others of its user that say so, too.
+    pub shares_name: c_int,
+    /// Reserved: 0.
+    pub reserved: c_int,
 }
 
 /// A message that arrived, or is arriving.
@@ -57,8 +61,20 @@ pub struct jet_message {
     pub user_header_bytes: usize,
     /// Whether the message was sent before.
     pub redelivered: c_int,
-    /// Padding that keeps the size the same everywhere.
-    pub reserved: c_int,
+    /// Whether the sender has memory for a reply.
+    pub wants_reply: c_int,
+}
+
+impl jet_message {
+    /// Marks the message as ended.
+    fn empty(&mut self) {
+        (self.key, self.user_header, self.user_header_bytes) = (0, std::ptr::null(), 0);
+    }
+}
+
+/// Returns the verdict that a code in C stands for.
+fn verdict(code: u32) -> Verdict {
+    NonZeroU32::new(code).map_or(Verdict::Consumed, Verdict::Rejected)
 }
 
 /// Bytes of a message, lent to the caller.
@@ -135,6 +151,19 @@ impl From<ReceiveError> for Failure {
     }
 }
 
+impl From<ReplyError> for Failure {
+    fn from(error: ReplyError) -> Self {
+        match error {
+            // An application may find this out message by message, so no text is made.
+            ReplyError::NotWanted => Self::fixed(
+                Code::NoReply,
+                c"the message wants no reply (jet_message.wants_reply): end it by jet_message_finish",
+            ),
+            error => Self::new(Code::Size, error),
+        }
+    }
+}
+
 /// Fills options with the defaults, as far as the caller's version of the structure goes.
 ///
 /// # Safety
@@ -163,6 +192,8 @@ impl jet_session_options {
             class: 0,
             memory_instead_of_waiting: 0,
             spin_max_ns: u64::try_from(spin_max.as_nanos()).unwrap_or(u64::MAX),
+            shares_name: 0,
+            reserved: 0,
         }
     }
 }
@@ -196,6 +227,7 @@ pub unsafe extern "C" fn jet_session_register(
             .control_socket(control_socket)
             .class(class)
             .memory_instead_of_waiting(options.memory_instead_of_waiting != 0)
+            .shares_name(options.shares_name != 0)
             .spin_max(Duration::from_nanos(options.spin_max_ns));
         let session = Session::register(&options)?;
         let (slices, messages) = (Keys::with_capacity(LENT), Keys::with_capacity(LENT));
@@ -247,7 +279,7 @@ pub unsafe extern "C" fn jet_session_receive(
                 user_header: header.as_ptr().cast(),
                 user_header_bytes: header.len(),
                 redelivered: message.redelivered().into(),
-                reserved: 0,
+                wants_reply: message.wants_reply().into(),
             };
             shown.key = messages.insert(message.detach());
             place.put(shown);
@@ -335,11 +367,44 @@ pub unsafe extern "C" fn jet_message_finish(
         let message = unsafe { structure(message) }?;
         handles::with(session, |end: &mut SessionEnd| {
             let detached = end.messages.take(message.key).ok_or(Code::Key)?;
-            let verdict = NonZeroU32::new(code).map_or(Verdict::Consumed, Verdict::Rejected);
-            end.session.finish(detached, verdict);
-            (message.key, message.user_header, message.user_header_bytes) = (0, std::ptr::null(), 0);
+            end.session.finish(detached, verdict(code));
+            message.empty();
             Ok(Code::Ok)
         })
+    })
+}
+
+/// Ends a message with a reply: as consumed where `code` is 0, otherwise as rejected with this code. Where
+/// the call fails, the message has not ended.
+///
+/// # Safety
+/// `message` is null or a `jet_message`; `reply` is null or leads to `reply_bytes` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jet_message_reply(
+    session: *mut jet_session,
+    message: *mut jet_message,
+    code: u32,
+    reply: *const c_void,
+    reply_bytes: usize,
+) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let (place, reply) = unsafe { (Out::new(message)?, bytes(reply.cast(), reply_bytes)?) };
+        // The reply may be part of the structure, its `bytes` say. So this is a copy until the reply is read.
+        // SAFETY: as above.
+        let mut message = unsafe { message.read() };
+        handles::with(session, |end: &mut SessionEnd| {
+            let SessionEnd { session, messages, .. } = end;
+            let reply = |detached| match session.attach(detached).reply_as(verdict(code), reply) {
+                Ok(()) => (None, Ok(())),
+                // The message stays the caller's, under the same key.
+                Err(NotReplied { error, message, .. }) => (Some(message.detach()), Err(error)),
+            };
+            Ok(messages.with_taken(message.key, reply).ok_or(Code::Key)??)
+        })?;
+        message.empty();
+        place.put(message);
+        Ok(Code::Ok)
     })
 }
 

@@ -1,17 +1,20 @@
 //! The sending end for C.
 #![allow(non_camel_case_types)] // C's names
 
+mod completion;
 mod failures;
+mod message;
 
-use self::failures::{in_time, longer_than};
+pub use self::completion::*;
+pub use self::message::*;
+
+use self::failures::in_time;
 use crate::code::{Code, Failure, answer};
 use crate::handles::{self, Kind};
 use crate::keys::Keys;
-use crate::text::{Out, bytes, put_sized, sized, text, timeout};
+use crate::text::{Out, put_sized, sized, text, timeout};
 use jet_client::Address;
-use jet_client::send::{
-    AckStatus, Completion, Envelope, NotSent, RetryPolicy, SendBuffer, Sender, SenderOptions, Ticket,
-};
+use jet_client::send::{Reply, RetryPolicy, SendBuffer, Sender, SenderOptions, Ticket};
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
@@ -47,8 +50,8 @@ pub struct jet_sender_options {
     pub retry_for_ns: u64,
     /// Whether messages are also sent again after `NoApp`, `AppGone` and `Draining`.
     pub retry_all: c_int,
-    /// Padding that keeps the following fields aligned.
-    pub reserved: c_int,
+    /// Whether the sender has memory for replies.
+    pub replies: c_int,
     /// Longest time that a wait spins before it sleeps, in nanoseconds.
     pub spin_max_ns: u64,
     /// Bytes of memory that are registered at a time, from which send buffers are cut.
@@ -71,22 +74,6 @@ pub struct jet_buffer {
 
 const NO_BUFFER: jet_buffer = jet_buffer { data: std::ptr::null_mut(), bytes: 0, key: 0 };
 
-/// End of a message.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct jet_completion {
-    /// Ticket of the message.
-    pub ticket: u64,
-    /// Status that the message ended with: one of `JET_CONSUMED` and so on.
-    pub status: c_int,
-    /// Code of the application, where it rejected the message.
-    pub code: u32,
-    /// Time from the submission to the end, in nanoseconds.
-    pub latency_ns: u64,
-    /// Buffer of the message, which belongs to the caller again.
-    pub buffer: jet_buffer,
-}
-
 /// Counters of a sender, and its state.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -102,13 +89,15 @@ pub struct jet_sender_stats {
 }
 
 /// A sender, and the buffers that are lent to the caller.
-struct SenderEnd {
+pub(crate) struct SenderEnd {
     // Buffers lead into the sender's memory, so they are dropped first.
     buffers: Keys<SendBuffer>,
     /// Lengths of the buffers of which less is in flight, to be set again at the message's end: in C a buffer
     /// keeps its length.
     whole: HashMap<Ticket, usize>,
-    sender: Sender,
+    /// Reply of the last end that the caller took, which may read it until it asks for the next one.
+    reply: Option<Reply>,
+    pub(crate) sender: Sender,
 }
 
 impl Kind for SenderEnd {
@@ -135,7 +124,7 @@ impl jet_sender_options {
             reconnect_for_ns: ns(options.reconnect_for),
             retry_for_ns: ns(options.retry.retry_for),
             retry_all: 0,
-            reserved: 0,
+            replies: 0,
             spin_max_ns: ns(options.spin_max),
             region_bytes: options.region_bytes,
             receiver_timeout_ns: ns(options.receiver_timeout),
@@ -171,6 +160,7 @@ impl jet_sender_options {
             .reconnect_for(Duration::from_nanos(self.reconnect_for_ns))
             .retry(retry)
             .crc(self.crc != 0)
+            .replies(self.replies != 0)
             .spin_max(Duration::from_nanos(self.spin_max_ns))
             .region_bytes(self.region_bytes)
             .receiver_timeout(Duration::from_nanos(self.receiver_timeout_ns)))
@@ -182,47 +172,6 @@ impl SenderEnd {
         let (data, bytes) = (buffer.as_mut_ptr().cast(), buffer.len());
         jet_buffer { data, bytes, key: self.buffers.insert(buffer) }
     }
-
-    fn completion(&mut self, end: Completion) -> jet_completion {
-        let (status, code) = match end.status {
-            AckStatus::Consumed => (0, 0),
-            AckStatus::Rejected(code) => (1, code),
-            AckStatus::Busy => (2, 0),
-            AckStatus::NoApp => (3, 0),
-            AckStatus::Denied => (4, 0),
-            AckStatus::TooLarge => (5, 0),
-            AckStatus::Corrupt => (6, 0),
-            AckStatus::AppGone => (7, 0),
-            AckStatus::Draining => (8, 0),
-            AckStatus::PeerLost => (9, 0),
-        };
-        let buffer = end.buffer.map_or(NO_BUFFER, |mut buffer| {
-            if let Some(bytes) = self.whole.remove(&end.ticket) {
-                buffer.set_length(bytes);
-            }
-            self.lend(buffer)
-        });
-        jet_completion { ticket: end.ticket.0, status, code, latency_ns: ns(end.latency), buffer }
-    }
-}
-
-/// Returns a description of the end `status`, one of `JET_CONSUMED` and so on.
-#[unsafe(no_mangle)]
-pub extern "C" fn jet_status_text(status: c_int) -> *const c_char {
-    let text = match status {
-        0 => c"consumed",
-        1 => c"rejected by the application, with a code of its own",
-        2 => c"the receiver has no room for another request; send it again later",
-        3 => c"no application of that name is registered there",
-        4 => c"not admitted: the class, or the application, is not allowed by the receiver's configuration",
-        5 => c"longer than the receiver takes (read.message_bytes_max)",
-        6 => c"what arrived does not have the checksum that was sent",
-        7 => c"the application went away before it finished the message",
-        8 => c"the daemon is draining and takes nothing new",
-        9 => c"the connection was lost and not found again in time",
-        _ => c"no end of Jet's",
-    };
-    text.as_ptr()
 }
 
 /// Fills options with the defaults, as far as the caller's version of the structure goes.
@@ -262,7 +211,7 @@ pub unsafe extern "C" fn jet_sender_connect(
         let buffers = Keys::with_capacity(in_flight_max);
         // A map that is at most half full is tidied in place, and allocates nothing more.
         let whole = HashMap::with_capacity(2 * in_flight_max);
-        place.put(handles::insert(SenderEnd { buffers, whole, sender })?);
+        place.put(handles::insert(SenderEnd { buffers, whole, reply: None, sender })?);
         Ok(Code::Ok)
     })
 }
@@ -364,133 +313,6 @@ pub unsafe extern "C" fn jet_buffer_free(sender: *mut jet_sender, buffer: *mut j
         handles::with(sender, |end: &mut SenderEnd| {
             drop(end.buffers.take(key).ok_or(Code::Key)?);
             place.put(NO_BUFFER);
-            Ok(Code::Ok)
-        })
-    })
-}
-
-/// Sends a small message, whose payload is copied.
-///
-/// # Safety
-/// Pointers are null or lead to as many bytes as the arguments say; `ticket` may be null.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn jet_send_small(
-    sender: *mut jet_sender,
-    tag: u64,
-    user_header: *const c_void,
-    user_header_bytes: usize,
-    payload: *const c_void,
-    payload_bytes: usize,
-    ticket: *mut u64,
-) -> c_int {
-    answer(|| {
-        // SAFETY: the caller's promise.
-        let (header, payload, ticket) = unsafe {
-            let header = bytes(user_header.cast(), user_header_bytes)?;
-            (header, bytes(payload.cast(), payload_bytes)?, Out::optional(ticket)?)
-        };
-        handles::with(sender, |end: &mut SenderEnd| {
-            let sent = end.sender.send_small(Envelope::new(tag).user_header(header), payload)?;
-            ticket.into_iter().for_each(|ticket| ticket.put(sent.0));
-            Ok(Code::Ok)
-        })
-    })
-}
-
-/// Sends the first `length` bytes of a buffer: as a small message without a copy where `class` is below zero,
-/// otherwise as a large message of that class.
-///
-/// # Safety
-/// As for [`jet_send_small`]; `buffer` is null or a `jet_buffer`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn jet_send_buffer(
-    sender: *mut jet_sender,
-    tag: u64,
-    user_header: *const c_void,
-    user_header_bytes: usize,
-    buffer: *mut jet_buffer,
-    length: usize,
-    class: c_int,
-    ticket: *mut u64,
-) -> c_int {
-    answer(|| {
-        // SAFETY: the caller's promise.
-        let (place, ticket) = unsafe { (Out::new(buffer)?, Out::optional(ticket)?) };
-        // SAFETY: as above.
-        let (key, header) = unsafe { ((*buffer).key, bytes(user_header.cast(), user_header_bytes)?) };
-        let class = match class {
-            ..0 => None,
-            class => Some(u8::try_from(class).map_err(|_| Code::Argument)?),
-        };
-        handles::with(sender, |end: &mut SenderEnd| {
-            let SenderEnd { buffers, whole, sender } = end;
-            let envelope = Envelope::new(tag).user_header(header);
-            let send = |mut buffer: SendBuffer| {
-                let bytes = buffer.len();
-                if length > bytes {
-                    return (Some(buffer), Err(longer_than(bytes, length)));
-                }
-                buffer.set_length(length);
-                let sent = match class {
-                    None => sender.send_small_buffer(envelope, buffer),
-                    Some(class) => sender.send(envelope.class(class), buffer),
-                };
-                match sent {
-                    Ok(ticket) => {
-                        if length < bytes {
-                            whole.insert(ticket, bytes);
-                        }
-                        (None, Ok(ticket))
-                    }
-                    // A buffer that was not sent still belongs to the caller, under the same key.
-                    Err(NotSent { error, mut buffer, .. }) => {
-                        buffer.set_length(bytes);
-                        (Some(buffer), Err(error.into()))
-                    }
-                }
-            };
-            let sent = buffers.with_taken(key, send).ok_or(Code::Key)??;
-            place.put(NO_BUFFER);
-            ticket.into_iter().for_each(|ticket| ticket.put(sent.0));
-            Ok(Code::Ok)
-        })
-    })
-}
-
-/// Writes the next message's end to `completion`, or returns [`Code::Nothing`] where there is none.
-///
-/// # Safety
-/// `completion` is null or a `jet_completion` to be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn jet_sender_poll(sender: *mut jet_sender, completion: *mut jet_completion) -> c_int {
-    answer(|| {
-        // SAFETY: the caller's promise.
-        let place = unsafe { Out::new(completion) }?;
-        handles::with(sender, |end: &mut SenderEnd| {
-            let Some(found) = end.sender.poll() else { return Ok(Code::Nothing) };
-            place.put(end.completion(found));
-            Ok(Code::Ok)
-        })
-    })
-}
-
-/// Waits for the next message's end, and writes it to `completion`.
-///
-/// # Safety
-/// As for [`jet_sender_poll`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn jet_sender_wait(
-    sender: *mut jet_sender,
-    timeout_ns: i64,
-    completion: *mut jet_completion,
-) -> c_int {
-    answer(|| {
-        // SAFETY: the caller's promise.
-        let place = unsafe { Out::new(completion) }?;
-        handles::with(sender, |end: &mut SenderEnd| {
-            let found = in_time(end.sender.wait_timeout(long(timeout_ns)))?.flatten();
-            let Some(found) = found else { return Ok(Code::Nothing) };
-            place.put(end.completion(found));
             Ok(Code::Ok)
         })
     })

@@ -107,7 +107,7 @@ pub(crate) unsafe fn sized<T: Copy>(place: *const T, default: T) -> Result<T, Fa
     if !(size_of::<usize>()..=STRUCTURE_BYTES_MAX).contains(&size) {
         return Err(Failure::new(
             Code::Argument,
-            format_args!("an options structure says that it has {size} bytes: fill it by its _init function"),
+            format_args!("a structure says that it has {size} bytes: fill it by its _init function"),
         ));
     }
     let mut value = default;

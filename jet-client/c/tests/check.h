@@ -56,6 +56,18 @@ static inline jet_sender *sender_to(const char *app, uint32_t in_flight_max) {
     return sender;
 }
 
+static inline jet_envelope envelope_of(uint64_t tag) {
+    jet_envelope envelope;
+    ANSWERS(JET_OK, jet_envelope_init(&envelope, tag));
+    return envelope;
+}
+
+/* Sends a small message without a user header. */
+static inline int send_small(jet_sender *sender, uint64_t tag, const void *payload, size_t bytes) {
+    jet_envelope envelope = envelope_of(tag);
+    return jet_send_small(sender, &envelope, payload, bytes, NULL);
+}
+
 static inline jet_session *session_of(const char *app) {
     jet_session_options options;
     jet_session *session;
@@ -64,6 +76,19 @@ static inline jet_session *session_of(const char *app) {
     options.app = app;
     ANSWERS(JET_OK, jet_session_register(&options, &session));
     return session;
+}
+
+/* Waits for the next message of a session, while its sender gets its turns. The sender needs them to learn of
+ * new credit: one flush sends only what it has credit for by then. */
+static inline jet_message received_from(jet_sender *sender, jet_session *session) {
+    jet_message message;
+    int code;
+    do {
+        ANSWERS(JET_OK, jet_sender_flush(sender));
+        code = jet_session_receive(session, 5000000, &message);
+    } while (code == JET_NOTHING);
+    ANSWERS(JET_OK, code);
+    return message;
 }
 
 #endif

@@ -14,9 +14,8 @@ int main(void) {
     options.app = "victim";
     options.reconnect_for_ns = 300000000;
     ANSWERS(JET_OK, jet_sender_connect(&options, &sender));
-    ANSWERS(JET_OK, jet_send_small(sender, 1, NULL, 0, "never ended", 11, NULL));
-    ANSWERS(JET_OK, jet_sender_flush(sender));
-    ANSWERS(JET_OK, jet_session_receive(session, JET_FOREVER, &message));
+    ANSWERS(JET_OK, send_small(sender, 1, "never ended", 11));
+    message = received_from(sender, session);
     CHECK(!kill(atoi(setting("JET_PID")), SIGKILL));
     ANSWERS(JET_E_GONE, jet_session_receive(session, JET_FOREVER, &message));
     CHECK(strstr(jet_error_text(), "register again"));

@@ -47,10 +47,19 @@ int main(void) {
     for (size_t at = known; at < sizeof guarded; at++) CHECK(((unsigned char *)&guarded)[at] == 0x5a);
     ANSWERS(JET_E_ARGUMENT, jet_sender_options_init_sized(&guarded.options, 7));
     ANSWERS(JET_E_ARGUMENT, jet_session_options_init_sized(NULL, sizeof session_options));
+    /* An envelope of a caller that knows only the tag: the rest has its defaults. */
+    struct { jet_envelope envelope; } short_envelope;
+    memset(&short_envelope, 0x5a, sizeof short_envelope);
+    ANSWERS(JET_OK, jet_envelope_init_sized(&short_envelope.envelope, offsetof(jet_envelope, user_header), 7));
+    CHECK(short_envelope.envelope.size == offsetof(jet_envelope, user_header) && short_envelope.envelope.tag == 7);
+    for (size_t at = offsetof(jet_envelope, user_header); at < sizeof short_envelope; at++)
+        CHECK(((unsigned char *)&short_envelope)[at] == 0x5a);
+    ANSWERS(JET_E_ARGUMENT, jet_envelope_init(NULL, 7));
     options.size = known;
     options.source = "nowhere";
     jet_sender *sender;
     ANSWERS(JET_OK, jet_sender_connect(&options, &sender));
+    ANSWERS(JET_OK, jet_send_small(sender, &short_envelope.envelope, "x", 1, NULL));
     ANSWERS(JET_OK, jet_sender_free(sender));
 
     ANSWERS(JET_OK, jet_session_options_init(&session_options));

@@ -24,6 +24,7 @@ static void check_pages(const jet_slice *slice) {
 int main(void) {
     jet_session *session = session_of("keeper");
     jet_sender *sender = sender_to("keeper", 1);
+    jet_envelope envelope = envelope_of(1);
     jet_buffer buffer;
     jet_message message;
     jet_completion end;
@@ -32,9 +33,8 @@ int main(void) {
     int code;
     ANSWERS(JET_OK, jet_buffer_get(sender, BYTES, &buffer));
     for (uint64_t page = 0; page < PAGES; page++) memcpy((char *)buffer.data + page * PAGE, &page, sizeof page);
-    ANSWERS(JET_OK, jet_send_buffer(sender, 1, NULL, 0, &buffer, BYTES, 0, NULL));
-    ANSWERS(JET_OK, jet_sender_flush(sender));
-    ANSWERS(JET_OK, jet_session_receive(session, JET_FOREVER, &message));
+    ANSWERS(JET_OK, jet_send(sender, &envelope, &buffer, BYTES, NULL));
+    message = received_from(sender, session);
     while ((code = jet_message_next(session, &message, JET_FOREVER, &kept[kept_count])) != JET_END) {
         if (code == JET_OK) {
             seen += kept[kept_count].bytes;

@@ -36,8 +36,12 @@ int main(void) {
     jet_sender *unmade = sender;
     ANSWERS(JET_E_ARGUMENT, jet_sender_connect(NULL, &unmade));
     CHECK(!unmade);
-    ANSWERS(JET_E_ARGUMENT, jet_send_small(sender, 0, NULL, 0, NULL, 5, NULL));
-    ANSWERS(JET_E_ARGUMENT, jet_send_small(sender, 0, NULL, 7, "x", 1, NULL));
+    ANSWERS(JET_E_ARGUMENT, send_small(sender, 0, NULL, 5));
+    ANSWERS(JET_E_ARGUMENT, jet_send_small(sender, NULL, "x", 1, NULL));
+    ANSWERS(JET_E_ARGUMENT, jet_message_reply(session, NULL, 0, "x", 1));
+    jet_envelope envelope = envelope_of(0), invalid = envelope;
+    invalid.user_header_bytes = 7;
+    ANSWERS(JET_E_ARGUMENT, jet_send_small(sender, &invalid, "x", 1, NULL));
 
     /* Handles that never were handles, or are of the other kind. */
     ANSWERS(JET_E_HANDLE, jet_sender_poll((jet_sender *)(uintptr_t)0xdeadbeef, &end));
@@ -49,14 +53,35 @@ int main(void) {
     /* Buffers: freed twice, made up, a copy of one that was sent, too short, too long. */
     ANSWERS(JET_OK, jet_buffer_get(sender, 8192, &buffer));
     copy = buffer;
-    ANSWERS(JET_E_SIZE, jet_send_buffer(sender, 0, NULL, 0, &buffer, 8193, 0, NULL));
-    ANSWERS(JET_E_SIZE, jet_send_buffer(sender, 0, NULL, 0, &buffer, 0, 0, NULL));
-    ANSWERS(JET_E_SIZE, jet_send_buffer(sender, 0, NULL, 0, &buffer, 4097, -1, NULL));
-    ANSWERS(JET_E_ARGUMENT, jet_send_buffer(sender, 0, NULL, 0, &buffer, 8192, 300, NULL));
+    ANSWERS(JET_E_SIZE, jet_send(sender, &envelope, &buffer, 8193, NULL));
+    ANSWERS(JET_E_SIZE, jet_send(sender, &envelope, &buffer, 0, NULL));
+    ANSWERS(JET_E_SIZE, jet_send_small_buffer(sender, &envelope, &buffer, 4097, NULL));
+    ANSWERS(JET_E_ARGUMENT, jet_send(sender, NULL, &buffer, 8192, NULL));
+    /* Envelopes: a class that is none, a header that is too long, a size that no structure has. */
+    static const int no_class[] = {-1, 256};
+    for (int i = 0; i < 2; i++) {
+        invalid = envelope;
+        invalid.class_ = no_class[i];
+        ANSWERS(JET_E_ARGUMENT, jet_send(sender, &invalid, &buffer, 8192, NULL));
+        CHECK(strstr(jet_error_text(), "class"));
+        ANSWERS(JET_E_ARGUMENT, jet_send_small(sender, &invalid, "x", 1, NULL));
+    }
+    static const char header[257];
+    invalid = envelope;
+    invalid.user_header = header;
+    invalid.user_header_bytes = 257;
+    ANSWERS(JET_E_SIZE, jet_send(sender, &invalid, &buffer, 8192, NULL));
+    invalid.user_header_bytes = 97;
+    ANSWERS(JET_E_SIZE, jet_send_small_buffer(sender, &invalid, &buffer, 1, NULL));
+    ANSWERS(JET_E_SIZE, jet_send_small(sender, &invalid, "x", 1, NULL));
+    invalid = envelope;
+    invalid.size = 1;
+    ANSWERS(JET_E_ARGUMENT, jet_send(sender, &invalid, &buffer, 8192, NULL));
+    CHECK(strstr(jet_error_text(), "_init"));
     CHECK(buffer.data == copy.data && buffer.key == copy.key);
     /* Less than the buffer is sent, and the whole buffer comes back. */
-    ANSWERS(JET_OK, jet_send_buffer(sender, 0, NULL, 0, &buffer, 5000, 0, NULL));
-    ANSWERS(JET_E_KEY, jet_send_buffer(sender, 0, NULL, 0, &copy, 8192, 0, NULL));
+    ANSWERS(JET_OK, jet_send(sender, &envelope, &buffer, 5000, NULL));
+    ANSWERS(JET_E_KEY, jet_send(sender, &envelope, &copy, 8192, NULL));
     ANSWERS(JET_E_KEY, jet_buffer_free(sender, &copy));
     ANSWERS(JET_E_KEY, jet_buffer_free(sender, &buffer));
     ANSWERS(JET_E_KEY, jet_buffer_free(sender, &none));
@@ -89,17 +114,21 @@ int main(void) {
     ANSWERS(JET_E_ARGUMENT, jet_message_next(session, odd, 0, &slice));
     ANSWERS(JET_E_ARGUMENT, jet_message_finish(session, odd, 0));
     ANSWERS(JET_E_ARGUMENT, jet_sender_options_init(odd));
-    ANSWERS(JET_E_ARGUMENT, jet_send_small(sender, 0, NULL, 0, "x", 1, odd));
+    ANSWERS(JET_E_ARGUMENT, jet_message_reply(session, odd, 0, "x", 1));
+    ANSWERS(JET_E_ARGUMENT, jet_envelope_init(odd, 0));
+    ANSWERS(JET_E_ARGUMENT, jet_send_small(sender, odd, "x", 1, NULL));
+    ANSWERS(JET_E_ARGUMENT, jet_send_small(sender, &envelope, "x", 1, odd));
     ANSWERS(JET_OK, jet_buffer_get(sender, 4096, &buffer));
-    ANSWERS(JET_E_ARGUMENT, jet_send_buffer(sender, 0, NULL, 0, &buffer, 4096, 0, odd));
+    ANSWERS(JET_E_ARGUMENT, jet_send(sender, &envelope, &buffer, 4096, odd));
+    ANSWERS(JET_E_ARGUMENT, jet_send_small_buffer(sender, odd, &buffer, 4096, NULL));
     ANSWERS(JET_OK, jet_buffer_free(sender, &buffer));
     ANSWERS(JET_OK, jet_session_stats_get(session, &counted, sizeof counted));
 
     /* More messages in flight than are allowed. */
-    ANSWERS(JET_OK, jet_send_small(sender, 0, NULL, 0, "x", 1, NULL));
-    ANSWERS(JET_OK, jet_send_small(sender, 0, NULL, 0, "x", 1, NULL));
-    ANSWERS(JET_E_FULL, jet_send_small(sender, 0, NULL, 0, "x", 1, NULL));
-    ANSWERS(JET_E_SIZE, jet_send_small(sender, 0, NULL, 0, &end, 4097, NULL));
+    ANSWERS(JET_OK, send_small(sender, 0, "x", 1));
+    ANSWERS(JET_OK, send_small(sender, 0, "x", 1));
+    ANSWERS(JET_E_FULL, send_small(sender, 0, "x", 1));
+    ANSWERS(JET_E_SIZE, send_small(sender, 0, &end, 4097));
     ANSWERS(JET_OK, jet_sender_drain(sender, JET_FOREVER));
     ANSWERS(JET_OK, jet_sender_poll(sender, &end));
     ANSWERS(JET_OK, jet_sender_poll(sender, &end));
@@ -112,9 +141,8 @@ int main(void) {
     ANSWERS(JET_E_KEY, jet_slice_release(session, &slice));
     ANSWERS(JET_NOTHING, jet_session_receive(session, 0, &message));
     jet_sender *mine = sender_to("misuse", 4);
-    ANSWERS(JET_OK, jet_send_small(mine, 7, "h", 1, "hello", 5, NULL));
-    ANSWERS(JET_OK, jet_sender_flush(mine));
-    ANSWERS(JET_OK, jet_session_receive(session, JET_FOREVER, &message));
+    ANSWERS(JET_OK, send_small(mine, 7, "hello", 5));
+    message = received_from(mine, session);
     ANSWERS(JET_OK, jet_message_next(session, &message, JET_FOREVER, &slice));
     CHECK(slice.bytes == 5 && !memcmp(slice.data, "hello", 5));
     ANSWERS(JET_E_KEY, jet_slice_release(other, &slice));
@@ -139,16 +167,15 @@ int main(void) {
     CHECK(code == JET_E_BUSY);
     ANSWERS(JET_E_BUSY, jet_session_free(other));
     jet_sender *to_other = sender_to("other", 1);
-    ANSWERS(JET_OK, jet_send_small(to_other, 9, NULL, 0, "x", 1, NULL));
+    ANSWERS(JET_OK, send_small(to_other, 9, "x", 1));
     ANSWERS(JET_OK, jet_sender_wait(to_other, JET_FOREVER, &end));
     CHECK(end.status == JET_CONSUMED);
     CHECK(!pthread_join(thread, NULL));
     ANSWERS(JET_OK, jet_sender_free(to_other));
 
     /* A session freed while a slice is held, used after that, freed twice. */
-    ANSWERS(JET_OK, jet_send_small(mine, 8, NULL, 0, "bye", 3, NULL));
-    ANSWERS(JET_OK, jet_sender_flush(mine));
-    ANSWERS(JET_OK, jet_session_receive(session, JET_FOREVER, &message));
+    ANSWERS(JET_OK, send_small(mine, 8, "bye", 3));
+    message = received_from(mine, session);
     ANSWERS(JET_OK, jet_message_next(session, &message, JET_FOREVER, &slice));
     ANSWERS(JET_OK, jet_session_free(session));
     ANSWERS(JET_E_HANDLE, jet_slice_release(session, &slice));
@@ -159,6 +186,6 @@ int main(void) {
     ANSWERS(JET_OK, jet_session_free(other));
     ANSWERS(JET_OK, jet_sender_free(mine));
     ANSWERS(JET_OK, jet_sender_free(sender));
-    ANSWERS(JET_E_HANDLE, jet_send_small(sender, 0, NULL, 0, "x", 1, NULL));
+    ANSWERS(JET_E_HANDLE, send_small(sender, 0, "x", 1));
     return 0;
 }

@@ -55,10 +55,13 @@ int main(void) {
         jet_completion end;
         while (sent < MESSAGES && code == JET_OK) {
             size_t length = length_of(sent);
+            jet_envelope envelope = envelope_of(sent);
+            envelope.user_header = "a header";
+            envelope.user_header_bytes = 9;
             uint64_t ticket = 0;
             if (length <= 4096 && sent % 2) {
                 for (size_t i = 0; i < length; i++) small[i] = byte_at(sent, i);
-                code = jet_send_small(sender, sent, "a header", 9, small, length, &ticket);
+                code = jet_send_small(sender, &envelope, small, length, &ticket);
             } else {
                 jet_buffer buffer;
                 unsigned char *bytes;
@@ -67,7 +70,8 @@ int main(void) {
                 bytes = buffer.data;
                 key = buffer.key;
                 for (size_t i = 0; i < length; i++) bytes[i] = byte_at(sent, i);
-                code = jet_send_buffer(sender, sent, "a header", 9, &buffer, length, length <= 4096 ? -1 : 0, &ticket);
+                code = length <= 4096 ? jet_send_small_buffer(sender, &envelope, &buffer, length, &ticket)
+                                      : jet_send(sender, &envelope, &buffer, length, &ticket);
                 if (code == JET_OK) {
                     CHECK(!buffer.data);
                 } else {
@@ -80,6 +84,7 @@ int main(void) {
         }
         ANSWERS(JET_OK, jet_sender_wait(sender, JET_FOREVER, &end));
         CHECK(end.ticket >= 1 && end.ticket <= MESSAGES && !seen[end.ticket]);
+        CHECK(end.tag == end.ticket - 1 && !end.reply && !end.reply_bytes);
         seen[end.ticket] = 1;
         if ((end.ticket - 1) % 5 == 4) CHECK(end.status == JET_REJECTED && end.code == 28);
         else CHECK(end.status == JET_CONSUMED && end.code == 0);
@@ -94,7 +99,7 @@ int main(void) {
     ANSWERS(JET_OK, jet_session_stats_get(session, &received, sizeof received));
     CHECK(received.messages == MESSAGES);
     ANSWERS(JET_OK, jet_sender_close(sender, JET_FOREVER));
-    ANSWERS(JET_E_CLOSED, jet_send_small(sender, 0, NULL, 0, "x", 1, NULL));
+    ANSWERS(JET_E_CLOSED, send_small(sender, 0, "x", 1));
     ANSWERS(JET_OK, jet_sender_free(sender));
     ANSWERS(JET_OK, jet_session_free(session));
     return 0;

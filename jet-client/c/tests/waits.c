@@ -29,7 +29,7 @@ static void waits(wait_call *call) {
     jet_completion end;
     pthread_t thread;
     int code;
-    ANSWERS(JET_OK, jet_send_small(waiter.sender, 1, NULL, 0, "x", 1, NULL));
+    ANSWERS(JET_OK, send_small(waiter.sender, 1, "x", 1));
     /* Nobody receives the message yet. */
     ANSWERS(JET_NOTHING, call(waiter.sender, 0));
     ANSWERS(JET_NOTHING, call(waiter.sender, 1000000));

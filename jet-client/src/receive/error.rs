@@ -178,10 +178,10 @@ pub enum SliceError {
     /// The rest of the message will not arrive. The slices that were given so far are not the message.
     #[error("the message was withdrawn: {}",
             if *corrupt { "its bytes do not have the sender's checksum, or memory lost them" } else { "its \
-                sender went away" })]
+                sender went away, or took it back" })]
     Withdrawn {
         /// Whether the checksum did not fit, or the receiver's memory lost the bytes; otherwise the sender
-        /// went away.
+        /// went away, or took the message back.
         corrupt: bool,
     },
     /// No slice arrived yet (`try_...`), or none in the given time (`..._timeout`); ask again.
@@ -194,6 +194,40 @@ pub enum SliceError {
     /// the message. A shared session comes back by itself, and the message comes again.
     #[error(transparent)]
     Receive(ReceiveError),
+}
+
+/// Reason why a message was not replied to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplyError {
+    /// The sender has no memory for a reply to the message.
+    #[error("the message's sender takes no reply to it (Envelope::wants_reply)")]
+    NotWanted,
+    /// A reply has at most 4096 bytes.
+    #[error("a reply of {bytes} bytes is too long: it has at most 4096")]
+    TooLong {
+        /// Bytes of the reply.
+        bytes: usize,
+    },
+}
+
+/// A message that was not replied to, and has not ended. Dropping it ends it, as dropping any message does:
+/// consumed, or rejected for good. End it deliberately.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+#[non_exhaustive]
+pub struct NotReplied<M> {
+    /// Reason why it was not.
+    pub error: ReplyError,
+    /// The message, as it was.
+    pub message: M,
+}
+
+/// The message is dropped, and ends so.
+impl<M> From<NotReplied<M>> for ReplyError {
+    fn from(not_replied: NotReplied<M>) -> Self {
+        not_replied.error
+    }
 }
 
 impl RegisterError {

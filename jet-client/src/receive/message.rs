@@ -1,6 +1,6 @@
 //! A message of a session that arrived, or is arriving.
 
-use super::error::{Fault, ReceiveError, SliceError};
+use super::error::{Fault, NotReplied, ReceiveError, SliceError};
 use super::session::Session;
 use super::slice::{Run, Slice};
 use super::table::SlotState;
@@ -88,6 +88,11 @@ impl<'s> Message<'s> {
         self.entry().redelivered.get()
     }
 
+    /// Whether the sender has memory for a reply, see [`Self::reply`].
+    pub fn wants_reply(&self) -> bool {
+        self.entry().wants_reply.get()
+    }
+
     /// Returns the length of the whole message, in bytes.
     pub fn bytes(&self) -> u64 {
         self.entry().bytes.get()
@@ -161,6 +166,33 @@ impl<'s> Message<'s> {
     pub fn end(self, verdict: Verdict) {
         let message = ManuallyDrop::new(self);
         message.session.end_message(message.index, verdict.code());
+    }
+
+    /// Ends the message as consumed, with a reply of at most 4096 bytes, which its sender hears with the end
+    /// ([`Completion::reply`](crate::send::Completion::reply)). Slices that were not taken are released
+    /// unread.
+    ///
+    /// Where the sender connects again before it has heard that, or the daemon is gone, the message comes
+    /// again, marked [redelivered](Self::redelivered), and is to be replied to again. A message that is
+    /// withdrawn before all of it came has no reply.
+    ///
+    /// # Errors
+    /// [`NotReplied`], with the message: its sender wants none ([`Self::wants_reply`]), or the reply is too
+    /// long.
+    pub fn reply(self, reply: &[u8]) -> Result<(), NotReplied<Self>> {
+        self.reply_as(Verdict::Consumed, reply)
+    }
+
+    /// Ends the message with a verdict and a reply, see [`Self::reply`].
+    ///
+    /// # Errors
+    /// As [`Self::reply`].
+    pub fn reply_as(self, verdict: Verdict, reply: &[u8]) -> Result<(), NotReplied<Self>> {
+        if let Err(error) = self.session.write_reply(self.index, reply) {
+            return Err(NotReplied { error, message: self });
+        }
+        self.end(verdict);
+        Ok(())
     }
 
     /// Gives up the message's borrow of the session; see [`DetachedMessage`].

@@ -39,7 +39,7 @@ mod tests;
 mod wait;
 mod whole;
 
-pub use error::{Fault, HoldsAll, ReceiveError, RegisterError, SliceError};
+pub use error::{Fault, HoldsAll, NotReplied, ReceiveError, RegisterError, ReplyError, SliceError};
 pub use jet_control::{CONTROL_SOCKET, ControlError, ErrorCode};
 pub use jet_fabric::memory::MapError;
 pub use jet_wire::ring::RingError;

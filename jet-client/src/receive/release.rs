@@ -3,6 +3,7 @@
 //! The newest entry is held back. The next slice of the same run widens it, and the end of its message is
 //! added to it. So a small message costs one entry.
 
+use super::error::ReplyError;
 use super::session::Session;
 use super::table::{MessageState, SlotState};
 use jet_wire::ring::PushError;
@@ -76,6 +77,19 @@ impl Session {
         self.finish_now(index, code);
     }
 
+    /// Writes the reply to a message, which goes with its end. Returns why it cannot be one.
+    pub(super) fn write_reply(&self, index: u32, reply: &[u8]) -> Result<(), ReplyError> {
+        let message = self.table.message(index);
+        if !message.wants_reply.get() {
+            return Err(ReplyError::NotWanted);
+        }
+        if !self.end.borrow_mut().write_reply(index, reply) {
+            return Err(ReplyError::TooLong { bytes: reply.len() });
+        }
+        message.reply_bytes.set(u16::try_from(reply.len()).ok());
+        Ok(())
+    }
+
     /// Finishes a message that was consumed early, once nothing more of it arrives.
     pub(super) fn finish_drained(&self, index: u32) {
         let message = self.table.message(index);
@@ -90,6 +104,19 @@ impl Session {
     fn finish_now(&self, index: u32, code: u32) {
         let message = self.table.message(index);
         message.state.set(MessageState::Finished);
+        if let Some(bytes) = message.reply_bytes.get() {
+            let generation = message.generation.get();
+            let kind = release_kind::REPLY;
+            return self.push_release(Release {
+                index,
+                generation,
+                first: bytes,
+                count: 0,
+                kind,
+                reserved: 0,
+                code,
+            });
+        }
         if let Some(mut held) = self.held_release.get()
             && held.kind == release_kind::SLICES
             && self.table.slot(held.index).message.get() == index

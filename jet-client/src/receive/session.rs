@@ -2,14 +2,14 @@
 
 use super::error::{Fault, ReceiveError, RegisterError};
 use super::message::Message;
-use super::shared::Wants;
+use super::shared::{Keeping, Wants};
 use super::table::{Accepted, Table};
 use crate::Backoff;
 use crate::setters::setters;
 use crate::shared::sleepers::Sleepers;
 use crate::spin::{SPIN_MAX, Spin};
 use jet_control::connection::Look;
-use jet_control::protocol::PROTOCOL_VERSION;
+use jet_control::protocol::{Register, Registered};
 use jet_control::{CONTROL_SOCKET, ControlConnection, ControlRequest, ControlResponse, ErrorCode};
 use jet_fabric::memory::{Mapping, Protection};
 use jet_fabric::unix::{Doorbell, Rung};
@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The most bytes of a segment that are mapped: more than the largest shape needs.
-const SEGMENT_BYTES_MAX: u64 = 64 << 20;
+const SEGMENT_BYTES_MAX: u64 = 512 << 20;
 /// Upper bound for the excess length of a file on huge pages: it is longer than its used part by less than
 /// one huge page.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
@@ -45,6 +45,10 @@ pub struct RegisterOptions {
     pub class: u8,
     /// Whether messages take escape memory instead of waiting for room in the pool; default no.
     pub memory_instead_of_waiting: bool,
+    /// Whether the application shares its name with others: the consumers of the name, each with a session of
+    /// its own. All of them say so, and run as the same user. Each sender's messages go to one of them, in
+    /// their order. Default no: the application has the name for itself.
+    pub shares_name: bool,
     /// Longest time that a wait spins before it sleeps; default 50 us. Zero never spins.
     pub spin_max: Duration,
     /// Time for which a [`SharedSession`](super::SharedSession) tries to register again when the daemon is
@@ -62,6 +66,7 @@ impl RegisterOptions {
             app: app.into(),
             class: 0,
             memory_instead_of_waiting: false,
+            shares_name: false,
             spin_max: SPIN_MAX,
             reconnect_for: Duration::from_secs(30),
             backoff: Backoff::default(),
@@ -78,6 +83,7 @@ impl RegisterOptions {
     setters! {
         class: u8,
         memory_instead_of_waiting: bool,
+        shares_name: bool,
         spin_max: Duration,
         reconnect_for: Duration,
         backoff: Backoff,
@@ -145,6 +151,8 @@ pub struct Session {
     pub(super) read_before: Cell<u64>,
     /// Threads and tasks that sleep on this session, where it is shared.
     pub(super) sleepers: Sleepers<Wants>,
+    /// Messages and slices that keep this session, where it is shared.
+    pub(super) keeping: Keeping,
     /// Newest notice that was reported to the application. A wait that began before the report reports it,
     /// too.
     pub(super) reported_notice: Cell<Option<Notice>>,
@@ -216,38 +224,31 @@ impl Session {
     /// draining).
     pub fn register(options: &RegisterOptions) -> Result<Self, RegisterError> {
         let mut control = ControlConnection::connect(&options.control_socket)?;
-        let request = ControlRequest::Register {
-            protocol: PROTOCOL_VERSION,
-            app: options.app.clone(),
+        let request = ControlRequest::Register(Register {
             class: options.class,
             memory_instead_of_waiting: options.memory_instead_of_waiting,
-        };
+            shares_name: options.shares_name,
+            ..Register::new(&options.app)
+        });
         let (response, mut fds) = control.request(&request)?;
-        let (number, slab_bytes, pool_bytes, pool_slabs, escape_bytes, class, takes_memory) = match response {
-            ControlResponse::Registered {
-                session,
-                slab_bytes,
-                pool_bytes,
-                pool_slabs,
-                escape_bytes,
-                class,
-                memory_instead_of_waiting,
-                ..
-            } => {
-                (session, slab_bytes, pool_bytes, pool_slabs, escape_bytes, class, memory_instead_of_waiting)
-            }
+        let registered = match response {
+            ControlResponse::Registered(registered) => registered,
             ControlResponse::Error { code, message } => return Err(RegisterError::Refused { code, message }),
             _ => return Err(RegisterError::Answer("it has another type")),
         };
-        if class != options.class {
+        if registered.class != options.class {
             return Err(RegisterError::Answer("it registered another admission class"));
         }
-        if takes_memory != options.memory_instead_of_waiting {
+        if registered.memory_instead_of_waiting != options.memory_instead_of_waiting {
             return Err(RegisterError::Answer("it registered another memory_instead_of_waiting"));
         }
-        if slab_bytes != SLAB_BYTES_U32 {
+        if registered.shares_name != options.shares_name {
+            return Err(RegisterError::Answer("it registered another shares_name, as older daemons do"));
+        }
+        if registered.slab_bytes != SLAB_BYTES_U32 {
             return Err(RegisterError::Answer("its slabs are not 4096 bytes"));
         }
+        let Registered { session: number, pool_bytes, pool_slabs, escape_bytes, .. } = registered;
         let found = fds.len();
         let escape = if escape_bytes > 0 { fds.pop().map(|fd| (fd, escape_bytes)) } else { None };
         let Ok([pool, segment, doorbell]) = <[OwnedFd; 3]>::try_from(fds) else {
@@ -304,6 +305,7 @@ impl Session {
             deliveries_read: Cell::new(0),
             read_before: Cell::new(0),
             sleepers: Sleepers::default(),
+            keeping: Keeping::default(),
             reported_notice: Cell::new(None),
             wakened_notice: Cell::new(None),
             pool,

@@ -60,6 +60,10 @@ pub(super) struct MessageEntry {
     pub state: Cell<MessageState>,
     pub generation: Cell<u16>,
     pub redelivered: Cell<bool>,
+    /// Whether the sender has memory for a reply.
+    pub wants_reply: Cell<bool>,
+    /// Bytes of the reply in the message's reply cell, where the application gave one.
+    pub reply_bytes: Cell<Option<u16>>,
     /// Whether the last run was delivered.
     pub complete: Cell<bool>,
     /// Set where the rest will not arrive; `true`: because the message was corrupt.
@@ -118,6 +122,8 @@ impl Table {
             state: Cell::new(MessageState::Free),
             generation: Cell::new(0),
             redelivered: Cell::new(false),
+            wants_reply: Cell::new(false),
+            reply_bytes: Cell::new(None),
             complete: Cell::new(false),
             withdrawn: Cell::new(None),
             user_header_bytes: Cell::new(0),
@@ -240,6 +246,8 @@ impl Table {
         }
         message.generation.set(delivery.message_generation());
         message.redelivered.set(delivery.flags & delivery_flags::REDELIVERED != 0);
+        message.wants_reply.set(delivery.flags & delivery_flags::WANTS_REPLY != 0);
+        message.reply_bytes.set(None);
         message.complete.set(false);
         message.withdrawn.set(None);
         message.user_header_bytes.set(delivery.user_header_bytes);

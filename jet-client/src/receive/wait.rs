@@ -67,6 +67,10 @@ impl Session {
     /// application with an event loop of its own. [`Self::receive`] and [`Message::next`] report this as an
     /// error.
     pub fn holds_all(&self) -> Option<HoldsAll> {
+        if !self.is_well() {
+            // Nobody waits for it any more.
+            return None;
+        }
         // Slices that were given back, but not shown to the daemon yet, count as given back.
         self.show_releases();
         self.end.borrow().notice().map(|notice| self.held(notice))

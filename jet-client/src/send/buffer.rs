@@ -1,11 +1,13 @@
-//! Registered send buffers: pieces of a few regions, used again and again.
+//! Send buffers: pieces of a few registered regions, used again and again, or of the program's own memory.
 
-use super::error::BufferError;
+use super::error::{BufferError, DeregisterError};
+use super::held::Held;
+use super::memory::{Arena, SendMemory};
 use jet_fabric::Nic;
 use jet_fabric::memory::SharedMemory;
-use jet_fabric::nic::{Access, MemoryKey, RegisterError, Sge};
+use jet_fabric::nic::{Access, MemoryKey, RegisterError};
 use std::fmt;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,24 +15,32 @@ use std::sync::{Arc, Mutex, PoisonError};
 const SMALLEST_LOG2: u32 = 12;
 const CLASSES: usize = 52;
 
-/// A piece of a sender's registered memory, to be filled and sent. The peer's NIC may READ it, and no other
-/// process may write it.
+/// A piece of memory to be filled and sent: of a sender's own registered memory, or of a [`SendMemory`]. The
+/// peer's NIC may READ it, and no other process may write it.
 ///
 /// It is a slice of as many bytes as were asked for, all of which are sent. [`Self::set_length`] changes
 /// that number, up to [`Self::capacity`].
 ///
-/// Dropping the buffer gives the memory back to its sender's pool, so that the next buffer needs no
+/// Dropping the buffer gives the memory back to where it is from, so that the next buffer needs no
 /// registration.
 pub struct SendBuffer {
     bytes: NonNull<u8>,
     length: usize,
-    class: usize,
+    capacity: usize,
     offset: u64,
-    region: Region,
-    pool: Arc<FreeBuffers>,
+    origin: Origin,
 }
 
-// SAFETY: a buffer is the only way to its bytes in this process, and the region outlives it.
+/// Where a buffer is from.
+enum Origin {
+    /// A sender's own memory.
+    Pool { region: Region, pool: Arc<FreeBuffers> },
+    /// The program's memory.
+    Arena(Arc<Arena>),
+}
+
+// SAFETY: a buffer is the only way to its bytes in this process, as whoever gave a file has promised
+// (`SendMemory::from_file`), and the region outlives it.
 unsafe impl Send for SendBuffer {}
 // SAFETY: through a shared reference the bytes can only be read.
 unsafe impl Sync for SendBuffer {}
@@ -43,6 +53,19 @@ struct Region {
 }
 
 impl Region {
+    fn new(nic: &mut dyn Nic, memory: Arc<SharedMemory>) -> Result<Self, RegisterError> {
+        let key = nic.register(&memory, Access::RemoteRead)?;
+        Ok(Self { memory, key: Arc::new(AtomicU32::new(key.0)) })
+    }
+
+    /// Returns where in the region these bytes begin, if all of them lie in it.
+    #[cfg(feature = "bytes")]
+    fn offset_of(&self, bytes: &[u8]) -> Option<u64> {
+        let offset = bytes.as_ptr().addr().checked_sub(self.memory.base().addr())?;
+        let end = offset.checked_add(bytes.len())?;
+        (end <= self.memory.bytes()).then_some(offset as u64)
+    }
+
     #[inline]
     fn key(&self) -> MemoryKey {
         // Relaxed: only the sender changes the key, and only the sender reads it.
@@ -59,8 +82,10 @@ struct FreeBuffers(Mutex<Vec<Vec<(Region, u64)>>>);
 pub(super) struct BufferPool {
     free: Arc<FreeBuffers>,
     region_bytes: usize,
-    /// All regions, kept until the sender is dropped.
+    /// All regions of the sender's own memory, kept until the sender is dropped.
     regions: Vec<Region>,
+    /// The program's memory, as far as it is registered.
+    arenas: Vec<(Arc<Arena>, Region)>,
     /// Region that pieces are cut from, and the number of bytes that are cut already.
     current: Option<(Region, usize)>,
 }
@@ -71,6 +96,7 @@ impl BufferPool {
             free: Arc::new(FreeBuffers(Mutex::new(vec![Vec::new(); CLASSES]))),
             region_bytes,
             regions: Vec::new(),
+            arenas: Vec::new(),
             current: None,
         }
     }
@@ -105,8 +131,8 @@ impl BufferPool {
         // SAFETY: the piece lies within its region.
         let first = unsafe { region.memory.base().add(at) };
         let first = NonNull::new(first).expect("mapped memory is not at 0");
-        let (class, pool) = (class_of(piece), Arc::clone(&self.free));
-        SendBuffer { bytes: first, length: bytes, class, offset, region, pool }
+        let origin = Origin::Pool { region, pool: Arc::clone(&self.free) };
+        SendBuffer { bytes: first, length: bytes, capacity: piece, offset, origin }
     }
 
     fn cut(&mut self, nic: &mut dyn Nic, piece: usize) -> Result<(Region, u64), BufferError> {
@@ -121,8 +147,7 @@ impl BufferPool {
         let memory = SharedMemory::new("jet-send", bytes, true)
             .and_then(|memory| memory.seal_future_writes().map(|()| Arc::new(memory)))
             .map_err(|source| BufferError::Memory { bytes, source })?;
-        let key = nic.register(&memory, Access::RemoteRead)?;
-        let region = Region { memory, key: Arc::new(AtomicU32::new(key.0)) };
+        let region = Region::new(nic, memory)?;
         self.regions.push(region.clone());
         // Further pieces are cut from the region that has more free bytes.
         if self
@@ -135,17 +160,96 @@ impl BufferPool {
         Ok((region, 0))
     }
 
+    /// Registers the program's memory, where it is not registered yet.
+    pub(super) fn register(&mut self, nic: &mut dyn Nic, memory: &SendMemory) -> Result<(), RegisterError> {
+        let arena = memory.arena();
+        if self.of_arena(arena).is_none() {
+            let region = Region::new(nic, Arc::clone(arena.memory()))?;
+            self.arenas.push((Arc::clone(arena), region));
+        }
+        Ok(())
+    }
+
+    /// Ends the registration of the program's memory, if it is registered. `in_flight`: what messages
+    /// without a polled end lie in.
+    pub(super) fn deregister<'a>(
+        &mut self,
+        nic: &mut dyn Nic,
+        memory: &SendMemory,
+        mut in_flight: impl Iterator<Item = &'a Held>,
+    ) -> Result<(), DeregisterError> {
+        let arena = memory.arena();
+        let Some(place) = self.arenas.iter().position(|(known, _)| Arc::ptr_eq(known, arena)) else {
+            return Ok(());
+        };
+        if in_flight.any(|held| held.is_of(arena)) {
+            return Err(DeregisterError::InFlight);
+        }
+        let (_, region) = self.arenas.swap_remove(place);
+        nic.deregister(region.key());
+        Ok(())
+    }
+
     /// Registers all regions with another NIC. Nothing of them may be in flight.
     pub(super) fn move_to(&mut self, nic: &mut dyn Nic) -> Result<(), RegisterError> {
-        for region in &self.regions {
+        for region in self.regions.iter().chain(self.arenas.iter().map(|(_, region)| region)) {
             let key = nic.register(&region.memory, Access::RemoteRead)?;
             region.key.store(key.0, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    pub(super) fn owns(&self, buffer: &SendBuffer) -> bool {
-        Arc::ptr_eq(&self.free, &buffer.pool)
+    fn of_arena(&self, arena: &Arc<Arena>) -> Option<&Region> {
+        self.arenas.iter().find_map(|(known, region)| Arc::ptr_eq(known, arena).then_some(region))
+    }
+
+    /// Returns the key by which the NIC knows the buffer's memory. `None`: it does not know it, because the
+    /// buffer is another sender's, or its memory was not registered.
+    #[inline]
+    pub(super) fn key(&self, buffer: &SendBuffer) -> Option<MemoryKey> {
+        match &buffer.origin {
+            Origin::Pool { region, pool } => Arc::ptr_eq(&self.free, pool).then(|| region.key()),
+            Origin::Arena(arena) => self.of_arena(arena).map(Region::key),
+        }
+    }
+}
+
+/// Bytes of registered memory that others have, too.
+#[cfg(feature = "bytes")]
+#[derive(Debug)]
+pub(super) struct SharedBytes {
+    /// They keep the memory from being used again.
+    bytes: bytes::Bytes,
+    region: Region,
+    offset: u64,
+}
+
+#[cfg(feature = "bytes")]
+impl SharedBytes {
+    pub(super) fn key(&self) -> MemoryKey {
+        self.region.key()
+    }
+
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    pub(super) fn into_bytes(self) -> bytes::Bytes {
+        self.bytes
+    }
+
+    pub(super) fn is_of(&self, arena: &Arc<Arena>) -> bool {
+        Arc::ptr_eq(&self.region.memory, arena.memory())
+    }
+}
+
+#[cfg(feature = "bytes")]
+impl BufferPool {
+    /// Finds bytes in registered memory. `None`: they do not lie there.
+    pub(super) fn find(&self, bytes: &bytes::Bytes) -> Option<SharedBytes> {
+        let mut regions = self.regions.iter().chain(self.arenas.iter().map(|(_, region)| region));
+        let (region, offset) = regions.find_map(|region| Some((region, region.offset_of(bytes)?)))?;
+        Some(SharedBytes { bytes: bytes.clone(), region: region.clone(), offset })
     }
 }
 
@@ -171,10 +275,23 @@ impl FreeBuffers {
 }
 
 impl SendBuffer {
-    /// Returns the number of bytes that the buffer has room for: its length when it was made, rounded up to a
-    /// power of two of 4096 or more.
+    /// Makes a buffer of a range that was taken.
+    pub(super) fn of_arena(arena: &Arc<Arena>, range: Range<usize>) -> Self {
+        // SAFETY: whoever took the range checked that it lies within the memory.
+        let first = unsafe { arena.memory().base().add(range.start) };
+        Self {
+            bytes: NonNull::new(first).expect("mapped memory is not at 0"),
+            length: range.len(),
+            capacity: range.len(),
+            offset: range.start as u64,
+            origin: Origin::Arena(Arc::clone(arena)),
+        }
+    }
+
+    /// Returns the number of bytes that the buffer has room for: its length when it was made. That of a
+    /// sender's own memory is rounded up to a power of two of 4096 or more.
     pub fn capacity(&self) -> usize {
-        1 << self.class
+        self.capacity
     }
 
     /// Sets the number of bytes that are sent. Bytes beyond the old length hold what they held before, or
@@ -188,16 +305,17 @@ impl SendBuffer {
         self.length = bytes;
     }
 
-    pub(super) fn sge(&self, bytes: u32) -> Sge {
-        Sge { key: self.region.key(), offset: self.offset, bytes }
-    }
-
-    pub(super) fn key(&self) -> MemoryKey {
-        self.region.key()
-    }
-
     pub(super) fn offset(&self) -> u64 {
         self.offset
+    }
+
+    /// Whether the buffer is of the program's memory, and not of a sender's.
+    pub(super) fn is_of_program(&self) -> bool {
+        matches!(self.origin, Origin::Arena(_))
+    }
+
+    pub(super) fn is_of(&self, arena: &Arc<Arena>) -> bool {
+        matches!(&self.origin, Origin::Arena(own) if Arc::ptr_eq(own, arena))
     }
 }
 
@@ -207,7 +325,8 @@ impl Deref for SendBuffer {
     fn deref(&self) -> &[u8] {
         // SAFETY: the piece is this buffer's alone, at least `length` long and zeroed or written before, also
         // beyond what earlier lengths were; it is sealed against writing by other processes, and NICs only
-        // read it.
+        // read it. For a program's file its maker has promised that nobody else writes the piece
+        // (`SendMemory::from_file`).
         unsafe { std::slice::from_raw_parts(self.bytes.as_ptr(), self.length) }
     }
 }
@@ -217,6 +336,15 @@ impl DerefMut for SendBuffer {
         // SAFETY: as in `deref`. A buffer in flight is inside its sender, so no NIC was told to read this
         // one. A peer that READs it nevertheless may get any mixture of old and new bytes.
         unsafe { std::slice::from_raw_parts_mut(self.bytes.as_ptr(), self.length) }
+    }
+}
+
+/// The buffer's bytes, to be shared without a copy. A sender that knows the memory sends them, or a part of
+/// them, from where they lie ([`super::Sender::send_bytes`]). The memory is given back with the last clone.
+#[cfg(feature = "bytes")]
+impl From<SendBuffer> for bytes::Bytes {
+    fn from(buffer: SendBuffer) -> Self {
+        Self::from_owner(buffer)
     }
 }
 
@@ -234,8 +362,13 @@ impl AsMut<[u8]> for SendBuffer {
 
 impl Drop for SendBuffer {
     fn drop(&mut self) {
-        if let Some(class) = self.pool.lock().get_mut(self.class) {
-            class.push((self.region.clone(), self.offset));
+        match &self.origin {
+            Origin::Pool { region, pool } => {
+                if let Some(class) = pool.lock().get_mut(class_of(self.capacity)) {
+                    class.push((region.clone(), self.offset));
+                }
+            }
+            Origin::Arena(arena) => arena.give(usize::try_from(self.offset).expect("it was a usize")),
         }
     }
 }

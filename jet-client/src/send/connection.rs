@@ -168,6 +168,13 @@ pub(super) struct Link {
     pub message_bytes_max: Option<u64>,
     /// Whether the receiver verifies checksums. True where none is connected, because the next one may.
     pub checks: bool,
+    /// Whether the receiver passes replies on. False where none is connected.
+    pub replies: bool,
+    /// Whether the receiver gives messages back. False where none is connected.
+    pub cancels: bool,
+    /// Whether the receiver READs messages that lie in several pieces. True where none is connected, because
+    /// the next one may.
+    pub gathers: bool,
 }
 
 impl Link {
@@ -187,6 +194,9 @@ impl Link {
             farewell: None,
             message_bytes_max: None,
             checks: true,
+            replies: false,
+            cancels: false,
+            gathers: true,
         }
     }
 
@@ -228,6 +238,9 @@ impl Link {
         self.farewell = None;
         self.message_bytes_max = Some(welcome.message_bytes_max);
         self.checks = welcome.features & features::CRC32C != 0;
+        self.replies = welcome.features & features::REPLIES != 0;
+        self.cancels = welcome.features & features::CANCEL != 0;
+        self.gathers = welcome.features & features::GATHER != 0;
     }
 
     /// Notes that the connection made progress.
@@ -271,6 +284,7 @@ impl Link {
     /// Notes that the connection ended, or could not be made. `is_idle`: every message has its end.
     /// `is_closing`: none is submitted any more.
     pub(super) fn disconnected(&mut self, now_ns: u64, is_idle: bool, is_closing: bool) {
+        self.gathers = true;
         let (stood, in_vain) = (std::mem::take(&mut self.stands), std::mem::take(&mut self.in_vain));
         // The next receiver may be another one.
         self.checks = true;

@@ -27,22 +27,22 @@ impl CopyArea {
         Ok(Self { memory, key })
     }
 
-    /// Copies bytes into a message's place.
+    /// Copies bytes into a message's place, from its byte `at` on.
     ///
     /// # Panics
     /// Where there is no such place or the bytes exceed it.
     #[inline]
-    pub(super) fn write(&mut self, index: u32, bytes: &[u8]) {
+    pub(super) fn write(&mut self, index: u32, at: usize, bytes: &[u8]) {
         let start = index as usize * SLAB_BYTES;
         assert!(
-            bytes.len() <= SLAB_BYTES && start < self.memory.bytes(),
+            at <= SLAB_BYTES && bytes.len() <= SLAB_BYTES - at && start < self.memory.bytes(),
             "place {index} takes no {}",
             bytes.len()
         );
-        // SAFETY: within the area, which is this sender's alone; the message of this place is new, so no SEND
-        // of it is outstanding and the NIC does not read it.
+        // SAFETY: within the area, which is this sender's alone. The message of this place is new, or about
+        // to be sent again, so no SEND of it is outstanding and the NIC does not read it.
         unsafe {
-            self.memory.base().add(start).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            self.memory.base().add(start + at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
         }
     }
 

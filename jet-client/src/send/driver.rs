@@ -9,10 +9,12 @@
 use super::buffer::{BufferPool, SendBuffer};
 use super::copies::{CopyArea, copy_transfer_mode};
 use super::error::SendConnectError;
-use super::exchange::{Action, ProtocolStats};
-use super::options::{ProtocolOptions, SenderOptions};
+use super::exchange::{Action, ProtocolStats, Replied};
+use super::options::{Identity, ProtocolOptions, SenderOptions};
 use super::protocol::Protocol;
+use super::replies::{Replies, Reply};
 use super::submission::{Pending, Ticket};
+use crate::exactly_once::SEQUENCE_SPAN;
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{
     Access, Completion, ConnectError, DisconnectReason, MemoryKey, PrivateData, Sge, SrqEntry, Status, Work,
@@ -72,6 +74,13 @@ pub struct Ended {
     pub status: AckStatus,
     /// The message's buffer, to be used again. `None` for a message that was copied.
     pub buffer: Option<SendBuffer>,
+    /// The buffers of a message in pieces, to be used again. None of any other message.
+    pub pieces: Vec<SendBuffer>,
+    /// The bytes of a message that was sent from where they lie.
+    #[cfg(feature = "bytes")]
+    pub bytes: Option<bytes::Bytes>,
+    /// The application's reply, where the message wanted one and the application gave one.
+    pub reply: Option<Reply>,
     /// Time of the submission, in nanoseconds.
     pub submitted_ns: u64,
 }
@@ -83,6 +92,8 @@ pub struct Driver {
     pub(super) pending: Box<[Pending]>,
     pub(super) copy_area: CopyArea,
     pub(super) buffers: BufferPool,
+    /// Memory for replies, where the options ask for it.
+    pub(super) replies: Option<Replies>,
     pub(super) crc: bool,
     /// Messages without a checksum though one was asked for.
     pub(super) unchecked: u64,
@@ -113,7 +124,7 @@ pub struct Driver {
 
 impl Driver {
     /// Makes a driver over a NIC. It wants to connect. `sender_id` is the sender's identity, which the
-    /// application sees with every message: no two senders have the same.
+    /// application sees with every message, where the options name none: no two senders have the same.
     ///
     /// # Errors
     /// [`SendConnectError`]: an option is invalid, or memory cannot be allocated or registered.
@@ -126,10 +137,20 @@ impl Driver {
         if !(1..=1 << 16).contains(&options.in_flight_max) {
             return Err(SendConnectError::Option("in_flight_max must be 1 to 65,536"));
         }
+        let (sender_id, first_sequence, sequence_span) = match options.identity {
+            None => (sender_id, 1, u64::MAX),
+            Some(_) if u64::from(options.in_flight_max) > SEQUENCE_SPAN => {
+                return Err(SendConnectError::Option("with an identity in_flight_max must be 1 to 1024"));
+            }
+            Some(Identity { id, first_sequence }) => (id, first_sequence, SEQUENCE_SPAN),
+        };
+        if !(1..=1 << 62).contains(&first_sequence) {
+            return Err(SendConnectError::Option("first_sequence must be 1 to 2^62"));
+        }
         let app = AppName::new(&options.app)?;
         let hello = Hello {
             versions: Versions::SUPPORTED,
-            features: features::ALL,
+            features: if options.replies { features::ALL } else { features::ALL & !features::REPLIES },
             sender_id,
             receive_entries: RECEIVE_ENTRIES,
             app,
@@ -139,10 +160,14 @@ impl Driver {
         let headers =
             Arc::new(SharedMemory::new("jet-headers", usize::from(RECEIVE_ENTRIES) * HEADER_BYTES, false)?);
         let headers_key = nic.register(&headers, Access::LocalWrite)?;
+        let replies = options.replies.then(|| Replies::new(nic.as_mut(), options.in_flight_max));
+        let replies = replies.transpose()?;
         let (access, inline_bytes_max) = copy_transfer_mode(&options.address, nic.as_ref());
         let copy_area = CopyArea::new(nic.as_mut(), options.in_flight_max, access)?;
         let protocol = Protocol::new(ProtocolOptions {
             sender_id,
+            first_sequence,
+            sequence_span,
             in_flight_max: options.in_flight_max,
             sends_max: limits.sends_per_qp_max.max(1),
             window_bytes: options.window_bytes,
@@ -158,6 +183,7 @@ impl Driver {
             pending: (0..options.in_flight_max).map(|_| Pending::NONE).collect(),
             copy_area,
             buffers: BufferPool::new(options.region_bytes),
+            replies,
             crc: options.crc,
             unchecked: 0,
             sender_id,
@@ -230,11 +256,17 @@ impl Driver {
             self.ring();
         }
         let pending = &mut self.pending[end.index as usize];
+        let reply = pending.reply.take();
+        let given_back = std::mem::take(&mut pending.held).given_back();
         Some(Ended {
             ticket: Ticket(end.sequence),
             tag: pending.tag,
             status: end.status,
-            buffer: pending.buffer.take(),
+            buffer: given_back.buffer,
+            pieces: given_back.pieces,
+            #[cfg(feature = "bytes")]
+            bytes: given_back.bytes,
+            reply,
             submitted_ns: pending.submitted_ns,
         })
     }
@@ -258,6 +290,11 @@ impl Driver {
     /// Returns the number of messages without an end.
     pub fn unfinished(&self) -> u32 {
         self.protocol.unfinished()
+    }
+
+    /// Whether another message would be accepted, as far as room is concerned.
+    pub(super) fn has_room(&self) -> bool {
+        self.protocol.has_room()
     }
 
     /// Returns the number of messages whose end was not polled.
@@ -332,8 +369,7 @@ impl Driver {
             // The header belongs to an earlier connection, so nothing in it holds for this one.
             self.protocol.handle_stray_header();
         } else if self.welcomed {
-            let header = self.header(entry);
-            self.protocol.handle_header(&header, payload_bytes as usize, now_ns);
+            self.hear(entry, payload_bytes, now_ns);
         } else {
             // Completions and events come over different queues, in no order between the two.
             return self.early.push((entry, payload_bytes));
@@ -345,11 +381,25 @@ impl Driver {
     fn handle_early(&mut self, now_ns: u64) {
         for at in 0..self.early.len() {
             let (entry, payload_bytes) = self.early[at];
-            let header = self.header(entry);
-            self.protocol.handle_header(&header, payload_bytes as usize, now_ns);
+            self.hear(entry, payload_bytes, now_ns);
             self.post_receive(entry);
         }
         self.early.clear();
+    }
+
+    /// Handles a header of the present connection, and takes the reply that it may bring.
+    #[inline]
+    fn hear(&mut self, entry: u32, payload_bytes: u32, now_ns: u64) {
+        let header = self.header(entry);
+        let replied = self.protocol.handle_header(&header, payload_bytes as usize, now_ns);
+        if let Some(Replied { index, bytes }) = replied {
+            let Self { pending, replies, .. } = self;
+            let pending = &mut pending[index as usize];
+            // A receiver that replies to what wanted none is heard for the end alone.
+            if let Some(replies) = replies.as_ref().filter(|_| pending.wants_reply) {
+                pending.reply = Some(replies.take(entry, bytes));
+            }
+        }
     }
 
     /// Forgets a connection that ended, or was never made. Headers that arrived before its welcome are only
@@ -386,8 +436,9 @@ impl Driver {
             offset: u64::from(entry) * u64::from(HEADER_BYTES_U32),
             bytes: HEADER_BYTES_U32,
         };
+        let payload = self.replies.as_ref().map(|replies| replies.sge(entry));
         self.nic
-            .post_srq(SrqEntry { id: entry, header, payload: None })
+            .post_srq(SrqEntry { id: entry, header, payload })
             .expect("the SRQ takes as many entries as it gave back, in registered memory");
     }
 
@@ -458,6 +509,9 @@ impl Driver {
         let (access, inline_bytes_max) = copy_transfer_mode(&self.address, nic.as_ref());
         let copies_key = nic.register(&self.copy_area.memory, access)?;
         self.buffers.move_to(nic.as_mut())?;
+        if let Some(replies) = &mut self.replies {
+            replies.move_to(nic.as_mut())?;
+        }
         (self.headers_key, self.copy_area.key) = (headers_key, copies_key);
         self.inline_bytes_max = inline_bytes_max;
         (self.nic, self.device) = (nic, DeviceState::There);

@@ -2,11 +2,12 @@
 
 use super::buffer::SendBuffer;
 use super::protocol::SubmitError;
+use super::replies::Reply;
 use jet_fabric::Address;
 use jet_fabric::advice::{self, Advised, advised};
 use jet_fabric::nic::{ConnectError, DisconnectReason, RegionError, RegisterError};
 use jet_wire::message::hello::{AppNameError, HelloError, Refusal};
-use jet_wire::message::{SMALL_USER_HEADER_MAX, USER_HEADER_MAX};
+use jet_wire::message::{AckStatus, PIECES_MAX, SMALL_USER_HEADER_MAX, USER_HEADER_MAX};
 use std::io;
 use std::time::Duration;
 
@@ -150,9 +151,35 @@ pub enum SendError {
         /// Longest user header that such a message may have, in bytes.
         max: usize,
     },
+    /// The message wants a reply, and the sender was made without memory for replies.
+    #[error("the sender takes no replies: set SenderOptions::replies")]
+    NoReplies,
     /// The buffer was made by another sender.
     #[error("the buffer belongs to another sender: get one from this sender's `buffer`")]
     ForeignBuffer,
+    /// The buffer, or the bytes, are of memory that this sender does not know.
+    #[error(
+        "the memory is not registered with this sender: register the SendMemory that it is of, or copy the \
+         bytes into one of this sender's buffers"
+    )]
+    NotRegistered,
+    /// A message cannot lie in so many pieces.
+    #[error("a message of {pieces} pieces: 1 to {PIECES_MAX} are possible")]
+    Pieces {
+        /// Number of pieces.
+        pieces: usize,
+    },
+    /// A piece has no byte, or 4 GiB or more, or is not the last one and no multiple of 4096 bytes.
+    #[error(
+        "piece {index} has {bytes} bytes: each piece has at least one and less than 4 GiB, and all but the \
+         last are multiples of 4096"
+    )]
+    Piece {
+        /// Index of the piece.
+        index: usize,
+        /// Length of the piece, in bytes.
+        bytes: usize,
+    },
 }
 
 impl SendError {
@@ -160,6 +187,29 @@ impl SendError {
     pub fn is_would_block(&self) -> bool {
         matches!(self, Self::Submit(SubmitError::WouldBlock))
     }
+}
+
+/// Reason why a call has no reply.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// The message was not accepted.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// The system refuses to wait, or the time ran out.
+    #[error(transparent)]
+    Wait(#[from] WaitError),
+    /// The message ended without being consumed. An application that rejected it may have replied as well.
+    #[error("the message ended: {status}")]
+    Ended {
+        /// The message's end.
+        status: AckStatus,
+        /// The reply that came with it.
+        reply: Option<Reply>,
+    },
+    /// The application consumed the message without a reply, or the receiver passes none on.
+    #[error("the message was consumed without a reply")]
+    NoReply,
 }
 
 /// A message that was not accepted, with its buffer. Such a message has no end.
@@ -171,6 +221,31 @@ pub struct NotSent {
     pub error: SendError,
     /// The message's buffer, unchanged.
     pub buffer: SendBuffer,
+}
+
+/// A message in pieces that was not accepted, with its buffers. Such a message has no end.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+#[non_exhaustive]
+pub struct NotGathered {
+    /// Reason why the message was not accepted.
+    pub error: SendError,
+    /// The message's buffers, unchanged.
+    pub pieces: Vec<SendBuffer>,
+}
+
+impl NotGathered {
+    /// Whether the message can be accepted after more completions were polled.
+    pub fn is_would_block(&self) -> bool {
+        self.error.is_would_block()
+    }
+}
+
+/// The buffers go back to where they are from.
+impl From<NotGathered> for SendError {
+    fn from(not_gathered: NotGathered) -> Self {
+        not_gathered.error
+    }
 }
 
 /// The buffer goes back to its sender.
@@ -203,6 +278,15 @@ pub enum BufferError {
     /// The NIC does not register the memory.
     #[error(transparent)]
     Register(#[from] RegisterError),
+}
+
+/// Reason why memory stays registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeregisterError {
+    /// A message of the memory has no end, or its end was not polled.
+    #[error("messages of this memory are in flight: poll their ends before")]
+    InFlight,
 }
 
 /// Reason why a wait ended without what was waited for.

@@ -5,6 +5,8 @@ use jet_wire::message::AckStatus;
 
 /// Id of a `CreditReturn`'s SEND; no message has it.
 pub const CREDIT_RETURN_ID: u64 = u64::MAX;
+/// Id of a SEND that takes a message back; no message has it.
+pub const CANCEL_ID: u64 = u64::MAX - 1;
 
 /// A SEND that is to be posted now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +28,13 @@ pub enum Transmit {
         /// Credit limit that the answer states.
         credit_limit: u64,
     },
+    /// A message is taken back. The SEND has the id [`CANCEL_ID`].
+    Cancel {
+        /// Place of the message in the table.
+        index: u32,
+        /// Sequence number of the message.
+        sequence: u64,
+    },
 }
 
 /// End of a message, as the protocol reports it.
@@ -37,6 +46,16 @@ pub struct End {
     pub sequence: u64,
     /// Status that the message ended with.
     pub status: AckStatus,
+}
+
+/// A reply that arrived, as the protocol reports it. Its bytes are behind the header that the protocol was
+/// given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replied {
+    /// Place of the message in the table.
+    pub index: u32,
+    /// Bytes of the reply.
+    pub bytes: usize,
 }
 
 /// Request of the protocol about the connection.
@@ -52,8 +71,12 @@ pub enum Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubmitError {
-    /// Too many messages have no end yet: as many as `in_flight_max` allows.
-    #[error("as many messages as in_flight_max allows have no end yet; poll completions and try again")]
+    /// Too many messages have no end yet: as many as `in_flight_max` allows, or, of a sender with an
+    /// identity, the oldest one is [`SEQUENCE_SPAN`](crate::exactly_once::SEQUENCE_SPAN) messages ago.
+    #[error(
+        "as many messages as in_flight_max allows have no end yet, or one is too old; poll completions \
+             and try again"
+    )]
     WouldBlock,
     /// [`super::protocol::Protocol::close`] was called.
     #[error("the sender is closing and takes nothing new")]
@@ -69,6 +92,12 @@ pub enum SubmitError {
         /// Limit of the receiver, in bytes.
         max: u64,
     },
+    /// The message lies in several pieces, and the connected receiver READs no such messages.
+    #[error(
+        "the receiver is of an older build, which takes no messages in pieces; send one buffer, or renew the \
+         jetd there"
+    )]
+    NoGather,
 }
 
 /// Counters of a sender's protocol.
@@ -81,6 +110,8 @@ pub struct ProtocolStats {
     pub redelivered: u64,
     /// Messages that were sent again because of their end.
     pub retried: u64,
+    /// Messages whose receiver was asked to give them back.
+    pub cancels: u64,
     /// Acknowledgements of messages that are not in the table, or have their end already.
     pub acks_ignored: u64,
     /// Headers without an established connection: late headers of an earlier connection, or headers that no

@@ -47,6 +47,14 @@ pub struct SenderOptions {
     /// checks of their own. Where the receiver says that it checks none, none is made
     /// ([`super::Sender::sends_checksums`]). A message keeps the checksum that it was submitted with.
     pub crc: bool,
+    /// Identity that the sender keeps over its restarts. `None`, the default, is a number by chance, and
+    /// messages are numbered from 1.
+    pub identity: Option<Identity>,
+    /// Whether messages may want replies ([`super::Envelope::wants_reply`]); default no. It takes 256 KiB,
+    /// and 4 KiB for each of `in_flight_max` messages, 1024 at most. The receiver has memory for so many of a
+    /// sender's messages at a time (`limits.replies_per_peer` there, 256 by default, and fewer where many
+    /// ask); others end `Busy`, and are sent again.
+    pub replies: bool,
     /// Longest time that a wait spins before it sleeps; default 50 us. Zero never spins.
     pub spin_max: Duration,
     /// Bytes of memory that are registered at a time, from which send buffers are cut; default 8 MiB.
@@ -69,9 +77,18 @@ impl SenderOptions {
             backoff: Backoff::default(),
             retry: RetryPolicy::default(),
             crc: false,
+            identity: None,
+            replies: false,
             spin_max: SPIN_MAX,
             region_bytes: 8 << 20,
         }
+    }
+
+    /// Sets [`Self::identity`].
+    #[must_use]
+    pub fn identity(mut self, identity: impl Into<Option<Identity>>) -> Self {
+        self.identity = identity.into();
+        self
     }
 
     /// Sets [`Self::source`].
@@ -91,8 +108,35 @@ impl SenderOptions {
         backoff: Backoff,
         retry: RetryPolicy,
         crc: bool,
+        replies: bool,
         spin_max: Duration,
         region_bytes: usize,
+    }
+}
+
+/// Who a sender is, also after a restart of its program, and which of its messages come next:
+/// [`exactly_once`](crate::exactly_once) says how that is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Identity {
+    /// Identity of the sender, which the application sees with every message. No two senders have the same
+    /// one at a time.
+    pub id: u64,
+    /// Sequence number of the first message, 1 to 2^62; default 1. Its ticket is this number, too.
+    pub first_sequence: u64,
+}
+
+impl Identity {
+    /// Returns an identity whose first message has the sequence number 1.
+    pub const fn new(id: u64) -> Self {
+        Self { id, first_sequence: 1 }
+    }
+
+    /// Sets [`Self::first_sequence`].
+    #[must_use]
+    pub const fn first_sequence(mut self, first_sequence: u64) -> Self {
+        self.first_sequence = first_sequence;
+        self
     }
 }
 
@@ -212,6 +256,10 @@ impl Default for RetryPolicy {
 pub struct ProtocolOptions {
     /// Identity of the sender. It also spreads the sender's waits.
     pub sender_id: u64,
+    /// Sequence number of the first message.
+    pub first_sequence: u64,
+    /// Sequence numbers from the oldest message whose end was not polled to the newest one, at most.
+    pub sequence_span: u64,
     /// Messages that may be without an end at once, 1 to 65,536.
     pub in_flight_max: u32,
     /// SENDs that may be without a completion at once: as many as the NIC takes.
@@ -241,6 +289,8 @@ impl Default for ProtocolOptions {
     fn default() -> Self {
         Self {
             sender_id: 0,
+            first_sequence: 1,
+            sequence_span: u64::MAX,
             in_flight_max: 256,
             sends_max: 128,
             window_bytes: 64 << 20,
@@ -257,6 +307,8 @@ impl Default for ProtocolOptions {
 impl ProtocolOptions {
     setters! {
         sender_id: u64,
+        first_sequence: u64,
+        sequence_span: u64,
         in_flight_max: u32,
         sends_max: u32,
         window_bytes: u64,

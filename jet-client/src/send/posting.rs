@@ -1,16 +1,30 @@
 //! Posting the SENDs that the protocol asks for to the NIC.
 
+use super::buffer::{BufferPool, SendBuffer};
 use super::driver::Driver;
-use super::protocol::{CREDIT_RETURN_ID, Transmit};
-use jet_fabric::Qp;
-use jet_fabric::nic::{Payload, PostError, SendRequest};
+use super::held::Held;
+use super::protocol::{CANCEL_ID, CREDIT_RETURN_ID, Transmit};
+use jet_fabric::nic::{MemoryKey, Payload, PostError, SendRequest, Sge};
+use jet_fabric::{Nic, Qp};
 use jet_wire::message::{
-    CreditReturn, REQUEST_INLINE_USER_HEADER_MAX, RequestFields, RequestHeader, SmallFields, SmallHeader,
+    CancelHeader, CreditReturn, HeaderBytes, PIECE_BYTES, Piece, REQUEST_INLINE_USER_HEADER_MAX,
+    RequestFields, RequestHeader, SmallFields, SmallHeader,
 };
 
 /// SENDs that are posted before the NIC's doorbell is rung for them. They are enough that ringing costs
 /// little, and few enough that the receiver works on them while the next ones are written.
 const SENDS_PER_RING: u32 = 8;
+/// Why a message's memory is known to the NIC.
+const REGISTERED: &str = "checked at the submission, and not deregistered while it is in flight";
+
+/// Where a large message lies, in the terms of the present NIC.
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    address: u64,
+    key: u32,
+    /// Pieces of a message that lies in several; else 0.
+    pieces: u8,
+}
 
 impl Driver {
     /// Rings the NIC's doorbell for the SENDs that were posted.
@@ -54,30 +68,37 @@ impl Driver {
         let (id, index, sequence, redelivered) = match transmit {
             Transmit::Message { id, index, sequence, redelivered } => (id, index, sequence, redelivered),
             Transmit::CreditReturn { credit_limit } => {
-                let mut header = CreditReturn::encode(credit_limit);
-                header.set_version(self.protocol.version());
-                let request = SendRequest { id: CREDIT_RETURN_ID, header: &header, payload: Payload::None };
-                return self.nic.post_send(qp, request);
+                return self.post_control(qp, CREDIT_RETURN_ID, CreditReturn::encode(credit_limit));
+            }
+            Transmit::Cancel { sequence, .. } => {
+                return self.post_control(qp, CANCEL_ID, CancelHeader::encode(sequence));
             }
         };
         let pending = &self.pending[index as usize];
         let inline_max = self.inline_bytes_max;
+        let wants_reply = pending.wants_reply && self.protocol.may_want_replies();
         let (mut header, payload) = if pending.large {
-            let buffer = pending.buffer.as_ref().expect("a large message has its buffer");
             let long = pending.user_header_bytes > REQUEST_INLINE_USER_HEADER_MAX;
+            let behind = if long { pending.user_header_bytes } else { 0 };
+            let area = &mut self.copy_area;
+            let put = |at, piece: Piece| area.write(index, behind + at * PIECE_BYTES, &piece.to_bytes());
+            let Extent { address, key, pieces } =
+                extent(self.nic.as_ref(), &self.buffers, &pending.held, put);
             let header = RequestHeader::encode(&RequestFields {
                 sequence,
                 tag: pending.tag,
                 length: pending.length,
-                address: self.nic.remote_address(buffer.key(), buffer.offset()),
-                key: buffer.key().0,
+                address,
+                key,
                 class: pending.class,
+                pieces,
                 crc32c: pending.crc32c,
                 redelivered,
+                wants_reply,
                 user_header: pending.header_or_filler(),
             });
-            let bytes = if long { pending.user_header_bytes } else { 0 };
-            let bytes = u32::try_from(bytes).expect("at most 256");
+            let bytes = behind + usize::from(pieces) * PIECE_BYTES;
+            let bytes = u32::try_from(bytes).expect("at most 512");
             (header, self.copy_area.payload(index, bytes, inline_max))
         } else {
             let payload_bytes = u32::try_from(pending.length).expect("checked when it was accepted");
@@ -87,16 +108,56 @@ impl Driver {
                 payload_bytes,
                 crc32c: pending.crc32c,
                 redelivered,
+                wants_reply,
                 user_header: pending.header_or_filler(),
             });
-            let payload = match &pending.buffer {
-                None => self.copy_area.payload(index, payload_bytes, inline_max),
-                Some(_) if payload_bytes == 0 => Payload::None,
-                Some(buffer) => Payload::Registered(buffer.sge(payload_bytes)),
+            let payload = match &pending.held {
+                Held::Buffer(_) if payload_bytes == 0 => Payload::None,
+                Held::Buffer(buffer) => {
+                    let key = self.buffers.key(buffer).expect(REGISTERED);
+                    Payload::Registered(Sge { key, offset: buffer.offset(), bytes: payload_bytes })
+                }
+                _ => self.copy_area.payload(index, payload_bytes, inline_max),
             };
             (header, payload)
         };
         header.set_version(self.protocol.version());
         self.nic.post_send(qp, SendRequest { id, header: &header, payload })
+    }
+
+    /// Posts a SEND that carries no message.
+    fn post_control(&mut self, qp: Qp, id: u64, mut header: HeaderBytes) -> Result<(), PostError> {
+        header.set_version(self.protocol.version());
+        self.nic.post_send(qp, SendRequest { id, header: &header, payload: Payload::None })
+    }
+}
+
+/// Returns where a large message lies. `put` gets the pieces of one that lies in several, each with its
+/// index.
+#[inline]
+fn extent(nic: &dyn Nic, buffers: &BufferPool, held: &Held, mut put: impl FnMut(usize, Piece)) -> Extent {
+    let one = |key: MemoryKey, offset| {
+        let address = nic.remote_address(key, offset);
+        Extent { address, key: key.0, pieces: 0 }
+    };
+    let of_buffer = |buffer: &SendBuffer| one(buffers.key(buffer).expect(REGISTERED), buffer.offset());
+    let pieces = match held {
+        Held::Buffer(buffer) => std::slice::from_ref(buffer),
+        Held::Pieces(pieces) => pieces,
+        #[cfg(feature = "bytes")]
+        Held::Bytes(bytes) => return one(bytes.key(), bytes.offset()),
+        Held::Copied => unreachable!("a large message has its memory"),
+    };
+    match pieces {
+        [buffer] => of_buffer(buffer),
+        pieces => {
+            for (index, buffer) in pieces.iter().enumerate() {
+                let Extent { address, key, .. } = of_buffer(buffer);
+                let bytes = u32::try_from(buffer.len()).expect("checked when it was accepted");
+                put(index, Piece::new(address, bytes, key));
+            }
+            let pieces = u8::try_from(pieces.len()).expect("checked when it was accepted");
+            Extent { address: 0, key: 0, pieces }
+        }
     }
 }

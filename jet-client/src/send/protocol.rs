@@ -7,9 +7,9 @@
 //!
 //! The protocol keeps these rules:
 //!
-//! * No SEND without credit. A recall is answered by a `CreditReturn`, which is a SEND too. Where all credit
-//!   is used there is nothing to give back, and the protocol makes no answer: the receiver sees it from the
-//!   SENDs that arrive.
+//! * No SEND without credit, except for the one that takes a message back. A recall is answered by a
+//!   `CreditReturn`, which is a SEND too. Where all credit is used there is nothing to give back, and the
+//!   protocol makes no answer: the receiver sees it from the SENDs that arrive.
 //! * Small messages are sent in the order of submission, and so are large ones. Between the two the older
 //!   message goes first, unless the windows or the receiver's limit of requests hold the large one back.
 //! * A congestion signal cuts the share that may be used of every window at once: messages without an end,
@@ -18,14 +18,19 @@
 //! * Every message has exactly one end. A message that was sent and not acknowledged when a connection ended
 //!   goes back to its place in the queue, and is marked redelivered.
 
-pub use super::exchange::{Action, CREDIT_RETURN_ID, End, ProtocolStats, SubmitError, Transmit};
+mod cancel;
+mod retries;
+
+pub use super::exchange::{Action, CANCEL_ID, CREDIT_RETURN_ID, End, ProtocolStats, SubmitError, Transmit};
 
 use super::connection::{Connection, Heard, Link};
+use super::exchange::Replied;
 use super::options::ProtocolOptions;
 use super::receiver_timeout::{Over, ReceiverTimeout};
 use super::table::{Queue, State, Table};
 use super::window::Window;
 use crate::backoff::{Waits, nanoseconds};
+use cancel::Cancels;
 use jet_wire::message::hello::{Refusal, Welcome};
 use jet_wire::message::{
     AckRange, AckStatus, ByeReason, FromReceiver, HeaderBytes, WaitsFor, parse_from_receiver,
@@ -55,7 +60,10 @@ pub struct Protocol {
     unfinished: u32,
     sends_pending: u32,
     next_sequence: u64,
+    /// Sequence number of the oldest message in the table, or a smaller one.
+    oldest_sequence: u64,
     next_retry_ns: Option<u64>,
+    cancels: Cancels,
     closing: bool,
     stats: ProtocolStats,
 }
@@ -87,8 +95,10 @@ impl Protocol {
             sent_large_bytes: 0,
             unfinished: 0,
             sends_pending: 0,
-            next_sequence: 1,
+            next_sequence: options.first_sequence,
+            oldest_sequence: options.first_sequence,
             next_retry_ns: None,
+            cancels: Cancels::NONE,
             closing: false,
             stats: ProtocolStats::default(),
         }
@@ -111,6 +121,21 @@ impl Protocol {
         self.submit(bytes, true, now_ns)
     }
 
+    /// Accepts a large message that lies in several pieces. Returns its place in the table and its sequence
+    /// number. It ends as [`AckStatus::Denied`] where the receiver that is connected when it is to be sent
+    /// knows no such messages, or as an earlier attempt ended after which an application may have it.
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    pub fn submit_gathered(&mut self, bytes: u64, now_ns: u64) -> Result<(u32, u64), SubmitError> {
+        if !self.link.gathers {
+            return Err(SubmitError::NoGather);
+        }
+        let (index, sequence) = self.submit(bytes, true, now_ns)?;
+        self.table.get_mut(index).gathered = true;
+        Ok((index, sequence))
+    }
+
     #[inline]
     fn submit(&mut self, bytes: u64, large: bool, now_ns: u64) -> Result<(u32, u64), SubmitError> {
         if self.closing {
@@ -122,12 +147,33 @@ impl Protocol {
             return Err(SubmitError::TooLarge { bytes, max });
         }
         let sequence = self.next_sequence;
+        if !self.is_within_span() {
+            return Err(SubmitError::WouldBlock);
+        }
         let index = self.table.insert(sequence, bytes, large, now_ns).ok_or(SubmitError::WouldBlock)?;
         self.next_sequence += 1;
         self.unfinished += 1;
         self.table.push_back(if large { &mut self.large } else { &mut self.small }, index);
         self.link.note_submission();
         Ok((index, sequence))
+    }
+
+    /// Whether another message would be accepted, as far as room is concerned.
+    pub fn has_room(&self) -> bool {
+        self.table.used() < self.table.capacity() && self.is_within_span()
+    }
+
+    /// Returns whether the next message is near enough to the oldest one whose end was not polled.
+    #[inline]
+    fn is_within_span(&self) -> bool {
+        self.next_sequence - self.oldest_sequence < self.options.sequence_span
+    }
+
+    /// Finds the oldest message whose end was not polled. Each number is passed once.
+    fn find_oldest(&mut self) {
+        while self.oldest_sequence < self.next_sequence && self.table.find(self.oldest_sequence).is_none() {
+            self.oldest_sequence += 1;
+        }
     }
 
     /// Accepts no further messages, lets those in flight end, then disconnects.
@@ -185,13 +231,26 @@ impl Protocol {
         self.stats.headers_stray += 1;
     }
 
+    /// Whether messages may ask for replies on the connection.
+    #[inline]
+    pub fn may_want_replies(&self) -> bool {
+        self.link.replies
+    }
+
     /// Handles a header that arrived with `payload_bytes` bytes behind it. A header that cannot be parsed is
     /// counted, and ends the connection. Call [`Self::handle_connected`] before the headers of a connection:
-    /// headers before that are counted and ignored.
-    pub fn handle_header(&mut self, header: &HeaderBytes, payload_bytes: usize, now_ns: u64) {
+    /// headers before that are counted and ignored. Returns the message that the bytes reply to, if they do.
+    pub fn handle_header(
+        &mut self,
+        header: &HeaderBytes,
+        payload_bytes: usize,
+        now_ns: u64,
+    ) -> Option<Replied> {
         if !self.link.is_up() {
-            return self.handle_stray_header();
+            self.handle_stray_header();
+            return None;
         }
+        let mut replied = None;
         let is_word = match parse_from_receiver(self.connection.version, header, payload_bytes) {
             Ok(FromReceiver::Ack(ack)) => {
                 self.connection.raise_limit(ack.credit_limit.get());
@@ -199,6 +258,14 @@ impl Protocol {
                 for range in ack.ranges() {
                     self.handle_range(range, now_ns);
                 }
+                self.connection.note_end();
+                true
+            }
+            Ok(FromReceiver::Reply(reply)) => {
+                self.connection.raise_limit(reply.credit_limit.get());
+                let index = self.table.find(reply.sequence()).filter(|&index| self.awaits_end(index));
+                replied = index.map(|index| Replied { index, bytes: payload_bytes });
+                self.handle_ack(index, reply.status(), now_ns);
                 self.connection.note_end();
                 true
             }
@@ -233,14 +300,25 @@ impl Protocol {
         } else {
             self.receiver_timeout.note_sign_of_life();
         }
+        replied
+    }
+
+    /// Returns whether the message was sent, and has no end yet.
+    #[inline]
+    fn awaits_end(&self, index: u32) -> bool {
+        let entry = self.table.get(index);
+        entry.state == State::Sent && entry.end.is_none()
     }
 
     /// Handles a SEND's completion. With `ok` false its connection is about to end, and the message's fate is
     /// decided then.
     #[inline]
     pub fn handle_send_completed(&mut self, id: u64, ok: bool, now_ns: u64) {
-        if id == CREDIT_RETURN_ID {
+        if id == CREDIT_RETURN_ID || id == CANCEL_ID {
             self.sends_pending = self.sends_pending.saturating_sub(1);
+            if id == CANCEL_ID {
+                self.cancel_completed();
+            }
             return;
         }
         let (index, generation) = split_id(id);
@@ -262,10 +340,14 @@ impl Protocol {
     pub fn handle_not_sent(&mut self, transmit: Transmit) {
         self.sends_pending = self.sends_pending.saturating_sub(1);
         self.stats.sends -= 1;
-        self.connection.not_sent();
         match transmit {
-            Transmit::CreditReturn { .. } => self.connection.recall(0),
+            Transmit::Cancel { index, .. } => self.cancel_not_sent(index),
+            Transmit::CreditReturn { .. } => {
+                self.connection.not_sent();
+                self.connection.recall(0);
+            }
             Transmit::Message { index, .. } => {
+                self.connection.not_sent();
                 self.leave_sent(index);
                 let entry = self.table.get_mut(index);
                 entry.send_pending = false;
@@ -295,14 +377,15 @@ impl Protocol {
         if self.next_retry_ns.is_some_and(|at| at <= now_ns) {
             self.requeue_due(now_ns);
         }
+        self.keep_deadlines(now_ns);
     }
 
     /// Returns the time of the next call of [`Self::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<u64> {
         let receiver_timeout = self.receiver_timeout.poll_timeout().filter(|_| self.waits_for_receiver());
-        let all =
-            [self.window.poll_timeout(), self.link.poll_timeout(), self.next_retry_ns, receiver_timeout];
-        all.into_iter().flatten().min()
+        let of_messages = [self.next_retry_ns, self.cancels.poll_timeout()];
+        let of_connection = [self.window.poll_timeout(), self.link.poll_timeout(), receiver_timeout];
+        of_messages.into_iter().chain(of_connection).flatten().min()
     }
 
     /// Whether the sender waits for an end or for credit, which only the receiver can give.
@@ -323,10 +406,13 @@ impl Protocol {
     #[inline]
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
         loop {
-            if !self.link.may_send()
-                || self.sends_pending >= self.options.sends_max
-                || !self.connection.has_credit()
-            {
+            if !self.link.may_send() || self.sends_pending >= self.options.sends_max {
+                return None;
+            }
+            if let Some((index, sequence)) = self.next_cancel() {
+                return Some(Transmit::Cancel { index, sequence });
+            }
+            if !self.connection.has_credit() {
                 return None;
             }
             if let Some(credit_limit) = self.connection.answer_recall() {
@@ -340,6 +426,12 @@ impl Protocol {
             let entry = self.table.get_mut(index);
             if self.link.message_bytes_max.is_some_and(|max| entry.bytes > max) {
                 entry.end = Some(AckStatus::TooLarge);
+                self.finish(index);
+                continue;
+            }
+            if entry.gathered && !self.link.gathers {
+                // An application may have consumed it on an earlier connection.
+                entry.end = Some(entry.seen.unwrap_or(AckStatus::Denied));
                 self.finish(index);
                 continue;
             }
@@ -369,6 +461,9 @@ impl Protocol {
         let status = entry.end.expect("what is ended has its end");
         let end = End { index, sequence: entry.sequence, status };
         self.table.remove(index);
+        if self.options.sequence_span < u64::MAX {
+            self.find_oldest();
+        }
         Some(end)
     }
 
@@ -466,10 +561,7 @@ impl Protocol {
 
     #[inline]
     fn handle_ack(&mut self, index: Option<u32>, status: AckStatus, now_ns: u64) {
-        let Some(index) = index.filter(|&index| {
-            let entry = self.table.get(index);
-            entry.state == State::Sent && entry.end.is_none()
-        }) else {
+        let Some(index) = index.filter(|&index| self.awaits_end(index)) else {
             self.stats.acks_ignored += 1;
             return;
         };
@@ -477,33 +569,14 @@ impl Protocol {
         if self.table.get(index).send_pending {
             // The NIC may still read the payload. The end is reported when the SEND has completed.
             self.table.get_mut(index).end = Some(status);
+            self.forget_cancel(index);
         } else {
             self.settle(index, status, now_ns);
         }
     }
 
-    /// Applies an end to a message that was sent: the end is final, or the message is retried.
-    fn settle(&mut self, index: u32, status: AckStatus, now_ns: u64) {
-        self.leave_sent(index);
-        let entry = self.table.get_mut(index);
-        let until_ns = entry.submitted_ns.saturating_add(self.retry_for_ns);
-        if !self.options.retry.covers(status) || now_ns >= until_ns {
-            entry.end = Some(status);
-            return self.finish(index);
-        }
-        entry.failures += 1;
-        entry.end = None;
-        entry.state = State::Waiting;
-        entry.redelivered |= matches!(status, AckStatus::AppGone | AckStatus::Draining);
-        let wait_ns =
-            self.retry_waits.wait_ns(entry.failures, self.options.sender_id ^ entry.sequence).max(1);
-        entry.retry_at_ns = now_ns.saturating_add(wait_ns).min(until_ns);
-        let due = entry.retry_at_ns;
-        self.next_retry_ns = Some(self.next_retry_ns.map_or(due, |next| next.min(due)));
-        self.stats.retried += 1;
-    }
-
     fn leave_sent(&mut self, index: u32) {
+        self.forget_cancel(index);
         let entry = self.table.get(index);
         debug_assert_eq!(entry.state, State::Sent);
         self.sent -= 1;
@@ -517,51 +590,6 @@ impl Protocol {
         self.table.get_mut(index).state = State::Ended;
         self.table.push_back(&mut self.ended, index);
         self.unfinished -= 1;
-    }
-
-    fn requeue_due(&mut self, now_ns: u64) {
-        self.next_retry_ns = None;
-        for index in self.table.indices() {
-            let entry = self.table.get_mut(index);
-            if entry.state != State::Waiting {
-                continue;
-            }
-            let due = entry.retry_at_ns;
-            if due <= now_ns {
-                entry.state = State::Queued;
-            } else {
-                self.next_retry_ns = Some(self.next_retry_ns.map_or(due, |next| next.min(due)));
-            }
-        }
-        self.rebuild_queues();
-    }
-
-    /// Queues again what was sent on a connection that is gone. All of its SENDs have completed.
-    fn take_back_sent(&mut self, now_ns: u64) {
-        self.sends_pending = 0;
-        for index in self.table.indices() {
-            let entry = self.table.get_mut(index);
-            entry.send_pending = false;
-            if entry.state != State::Sent {
-                continue;
-            }
-            if let Some(status) = entry.end {
-                self.settle(index, status, now_ns);
-                continue;
-            }
-            entry.redelivered = true;
-            self.leave_sent(index);
-            self.table.get_mut(index).state = State::Queued;
-            self.stats.redelivered += 1;
-        }
-        self.connection = Connection::NONE;
-        self.receiver_timeout = ReceiverTimeout::NEVER;
-        self.rebuild_queues();
-    }
-
-    fn rebuild_queues(&mut self) {
-        self.small = self.table.queue_again(false);
-        self.large = self.table.queue_again(true);
     }
 
     fn give_up(&mut self) {

@@ -2,11 +2,11 @@
 
 use super::buffer::SendBuffer;
 use super::driver::{Driver, Ended, NicSource};
-use super::envelope::Envelope;
-use super::error::{BufferError, NotSent, SendConnectError, SendError, WaitError};
+use super::error::{SendConnectError, WaitError};
 use super::exchange::ProtocolStats;
 use super::nic::ByAddress;
 use super::options::SenderOptions;
+use super::replies::Reply;
 use super::submission::Ticket;
 use crate::backoff::nanoseconds;
 use crate::spin::Spin;
@@ -40,6 +40,14 @@ pub struct Completion {
     pub status: AckStatus,
     /// The message's buffer, as long as it was sent, to be used again. `None` for a message that was copied.
     pub buffer: Option<SendBuffer>,
+    /// The buffers of a message in pieces ([`Sender::send_gathered`]), as they were sent, to be used again.
+    pub pieces: Vec<SendBuffer>,
+    /// The bytes of a message that [`Sender::send_bytes`] sent from where they lie.
+    #[cfg(feature = "bytes")]
+    pub bytes: Option<bytes::Bytes>,
+    /// The application's reply. `None` where the message wanted none, the application gave none, the receiver
+    /// passes none on, or the message ended neither consumed nor rejected.
+    pub reply: Option<Reply>,
     /// Time from the submission to the end.
     pub latency: Duration,
 }
@@ -70,8 +78,8 @@ pub struct SenderStats {
 /// Over `shm:` the caller's thread is the NIC: poll or wait while messages are in flight. Over `tcp:` a NIC
 /// thread serves the receiver's READs meanwhile.
 pub struct Sender {
-    driver: Driver,
-    clock: Clock,
+    pub(super) driver: Driver,
+    pub(super) clock: Clock,
     spin: Spin,
     #[cfg(feature = "tokio")]
     timer: Option<Timer>,
@@ -141,67 +149,6 @@ impl Sender {
         self.driver.sends_checksums()
     }
 
-    /// Returns a registered buffer of `bytes` bytes.
-    ///
-    /// # Errors
-    /// [`BufferError`].
-    pub fn buffer(&mut self, bytes: usize) -> Result<SendBuffer, BufferError> {
-        self.driver.buffer(bytes)
-    }
-
-    /// Returns `count` registered buffers of `bytes` bytes each, out of memory that is registered for them:
-    /// call it once, for buffers that are used again and again. Registered memory stays until the sender is
-    /// dropped. Where `bytes` is a power of two of 4096 or
-    /// more, each buffer begins where the one before ends: together they are one range of memory.
-    ///
-    /// # Errors
-    /// [`BufferError`].
-    pub fn buffers(&mut self, bytes: usize, count: usize) -> Result<Vec<SendBuffer>, BufferError> {
-        self.driver.buffers(bytes, count)
-    }
-
-    /// Sends a small message, in order with the small messages before it, unless one of them is sent again
-    /// ([`SenderOptions::retry`]). It has at most 4096 bytes of payload, which are copied, and at most 96
-    /// bytes of user header. The envelope is a tag, or an [`Envelope`].
-    ///
-    /// # Errors
-    /// [`SendError`].
-    #[inline]
-    pub fn send_small<'a>(
-        &mut self,
-        envelope: impl Into<Envelope<'a>>,
-        payload: &[u8],
-    ) -> Result<Ticket, SendError> {
-        self.driver.send_small(self.clock.now_ns(), envelope, payload)
-    }
-
-    /// Sends all bytes of a buffer, at most 4096, as a small message. The bytes are not copied where the NIC
-    /// can do without. The buffer comes back with the completion.
-    ///
-    /// # Errors
-    /// [`NotSent`], with the buffer.
-    pub fn send_small_buffer<'a>(
-        &mut self,
-        envelope: impl Into<Envelope<'a>>,
-        buffer: SendBuffer,
-    ) -> Result<Ticket, NotSent> {
-        self.driver.send_small_buffer(self.clock.now_ns(), envelope, buffer)
-    }
-
-    /// Sends all bytes of a buffer, at least one, as a large message in the envelope's class. The user header
-    /// has at most 256 bytes. The receiver READs the buffer, which comes back with the completion. To send
-    /// only the buffer's first bytes, call [`SendBuffer::set_length`] before.
-    ///
-    /// # Errors
-    /// [`NotSent`], with the buffer.
-    pub fn send<'a>(
-        &mut self,
-        envelope: impl Into<Envelope<'a>>,
-        buffer: SendBuffer,
-    ) -> Result<Ticket, NotSent> {
-        self.driver.send(self.clock.now_ns(), envelope, buffer)
-    }
-
     /// Returns the next message's end, if there is one. Sends and receives what can be sent and received now,
     /// and never waits.
     #[inline]
@@ -260,7 +207,7 @@ impl Sender {
     /// [`WaitError::System`]: the system refuses to wait.
     ///
     /// # Panics
-    /// Where it has to wait and there is no tokio runtime, or one without I/O.
+    /// Where it has to wait and there is no tokio runtime, or one without I/O (`enable_io`).
     #[cfg(feature = "tokio")]
     pub async fn wait_async(&mut self) -> Result<Option<Completion>, WaitError> {
         use tokio::io::{Interest, unix::AsyncFd};
@@ -313,7 +260,9 @@ impl Sender {
         Ok(Some(self.timer.insert(timer).descriptor()))
     }
 
-    /// Sends messages that were accepted, without waiting for the next poll.
+    /// Sends messages that were accepted, without waiting for the next poll, as far as the daemon has given
+    /// credit. What has no credit yet goes with a later flush, poll or wait: a sender that sleeps wakes when
+    /// credit comes.
     pub fn flush(&mut self) {
         self.drive();
     }
@@ -341,7 +290,7 @@ impl Sender {
     /// # Errors
     /// [`WaitError::System`]: the system refuses to wait.
     pub fn close(&mut self) -> Result<(), WaitError> {
-        self.driver.close();
+        self.begin_to_close();
         self.drive_until(None, |driver| driver.is_closed())
     }
 
@@ -351,18 +300,30 @@ impl Sender {
     /// # Errors
     /// [`WaitError::NotYet`]: it is not closed in time. [`WaitError::System`]: the system refuses to wait.
     pub fn close_timeout(&mut self, timeout: Duration) -> Result<(), WaitError> {
-        self.driver.close();
+        self.begin_to_close();
         self.drive_until(Instant::now().checked_add(timeout), |driver| driver.is_closed())
+    }
+
+    /// Accepts no further messages, and disconnects when every message has its end.
+    pub(super) fn begin_to_close(&mut self) {
+        self.driver.close();
+    }
+
+    /// Returns whether it has disconnected after it was to.
+    pub(super) fn is_closed(&self) -> bool {
+        self.driver.is_closed()
     }
 
     /// Prepares to sleep, for a program with an event loop of its own. Call it after [`Self::poll`] had
     /// nothing more.
     ///
     /// `true`: sleep until the sender's descriptor is readable, at most for [`Self::next_timeout`]; then poll
-    /// again. `false`: there is something, so poll now.
+    /// again. `false`: there is something, so poll now. Whoever uses the sender after `true` calls this
+    /// function again before it sleeps.
     pub fn prepare_sleep(&mut self) -> bool {
         let now_ns = self.clock.now_ns();
-        self.driver.nic().arm(now_ns)
+        // What was taken back may have ended without the NIC.
+        !self.has_ended() && self.driver.nic().arm(now_ns)
     }
 
     /// Returns the time after which the sender must be polled even if nothing comes; `None`: never.
@@ -401,7 +362,7 @@ impl Sender {
 
     /// Whether another message would be accepted, as far as room is concerned.
     pub(super) fn has_room(&self) -> bool {
-        self.driver.in_flight() < self.in_flight_max()
+        self.driver.has_room()
     }
 
     pub(super) fn spin_max(&self) -> Duration {
@@ -447,9 +408,20 @@ impl Sender {
 
     #[inline]
     fn take_end(&mut self) -> Option<Completion> {
-        let Ended { ticket, tag, status, buffer, submitted_ns } = self.driver.poll_end()?;
+        let ended = self.driver.poll_end()?;
+        let Ended { ticket, tag, status, buffer, pieces, reply, submitted_ns, .. } = ended;
         let latency = Duration::from_nanos(self.clock.now_ns().saturating_sub(submitted_ns));
-        Some(Completion { ticket, tag, status, buffer, latency })
+        Some(Completion {
+            ticket,
+            tag,
+            status,
+            buffer,
+            pieces,
+            #[cfg(feature = "bytes")]
+            bytes: ended.bytes,
+            reply,
+            latency,
+        })
     }
 
     /// Returns the time until the driver must be called again.
@@ -494,7 +466,7 @@ impl Sender {
 
 /// Clock of a sender: nanoseconds since the sender was made.
 #[derive(Clone, Copy, Debug)]
-struct Clock(Instant);
+pub(super) struct Clock(Instant);
 
 impl Clock {
     fn new() -> Self {
@@ -502,7 +474,7 @@ impl Clock {
     }
 
     #[inline]
-    fn now_ns(self) -> u64 {
+    pub(super) fn now_ns(self) -> u64 {
         nanoseconds(self.0.elapsed())
     }
 }

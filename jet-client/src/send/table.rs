@@ -27,6 +27,8 @@ pub(super) struct Entry {
     pub sequence: u64,
     pub bytes: u64,
     pub large: bool,
+    /// Whether the message lies in several pieces.
+    pub gathered: bool,
     pub redelivered: bool,
     /// Whether the SEND has not completed: the NIC may still read the payload.
     pub send_pending: bool,
@@ -35,7 +37,19 @@ pub(super) struct Entry {
     pub submitted_ns: u64,
     pub retry_at_ns: u64,
     pub failures: u32,
+    /// End of an earlier attempt after which an application may have consumed the message: the first one of
+    /// `PeerLost` (its connection ended), `AppGone` and `Draining`.
+    pub seen: Option<AckStatus>,
+    /// End of the last attempt, where the message was sent again because of it.
+    pub failure: Option<AckStatus>,
+    /// Time by which the message is taken back; `u64::MAX`: none.
+    pub deadline_ns: u64,
+    /// Whether the message was taken back: it is not sent again.
+    pub taken_back: bool,
+    /// Whether the receiver is still to be told that the message was taken back.
+    pub cancel_queued: bool,
     next: u32,
+    previous: u32,
 }
 
 /// A first-in-first-out list through [`Entry::next`].
@@ -73,13 +87,20 @@ impl Table {
             sequence: 0,
             bytes: 0,
             large: false,
+            gathered: false,
             redelivered: false,
             send_pending: false,
             end: None,
             submitted_ns: 0,
             retry_at_ns: 0,
             failures: 0,
+            seen: None,
+            failure: None,
+            deadline_ns: u64::MAX,
+            taken_back: false,
+            cancel_queued: false,
             next: NONE,
+            previous: NONE,
         };
         Self {
             entries: vec![free_entry; messages as usize].into_boxed_slice(),
@@ -123,13 +144,20 @@ impl Table {
             sequence,
             bytes,
             large,
+            gathered: false,
             redelivered: false,
             send_pending: false,
             end: None,
             submitted_ns: now_ns,
             retry_at_ns: 0,
             failures: 0,
+            seen: None,
+            failure: None,
+            deadline_ns: u64::MAX,
+            taken_back: false,
+            cancel_queued: false,
             next: NONE,
+            previous: NONE,
         };
         let mut place = self.home(sequence);
         while self.places[place].1 != NONE {
@@ -189,9 +217,11 @@ impl Table {
 
     #[inline]
     pub(super) fn push_back(&mut self, queue: &mut Queue, index: u32) {
-        self.get_mut(index).next = NONE;
+        let entry = self.get_mut(index);
+        (entry.previous, entry.next) = (queue.tail, NONE);
         if queue.head == NONE {
             queue.head = index;
+            entry.previous = NONE;
         } else {
             self.get_mut(queue.tail).next = index;
         }
@@ -200,18 +230,37 @@ impl Table {
 
     #[inline]
     pub(super) fn push_front(&mut self, queue: &mut Queue, index: u32) {
-        self.get_mut(index).next = queue.head;
+        let entry = self.get_mut(index);
+        (entry.previous, entry.next) = (NONE, queue.head);
         if queue.head == NONE {
             queue.tail = index;
+        } else {
+            self.get_mut(queue.head).previous = index;
         }
         queue.head = index;
     }
 
+    /// Takes the first message of a queue. Whether it has a predecessor is not written: the head says it.
     #[inline]
     pub(super) fn pop_front(&mut self, queue: &mut Queue) -> Option<u32> {
         let index = queue.front()?;
         queue.head = self.get(index).next;
         Some(index)
+    }
+
+    /// Takes a message out of the queue that it is in.
+    pub(super) fn take_out(&mut self, queue: &mut Queue, index: u32) {
+        let Entry { next, previous, .. } = *self.get(index);
+        if queue.head == index {
+            queue.head = next;
+        } else {
+            self.get_mut(previous).next = next;
+        }
+        if queue.tail == index {
+            queue.tail = previous;
+        } else {
+            self.get_mut(next).previous = previous;
+        }
     }
 
     /// Builds the queue of all queued messages of a kind, in the order of their sequence numbers. It is slow,

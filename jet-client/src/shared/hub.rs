@@ -34,14 +34,16 @@ pub(crate) struct State<E: End> {
     #[cfg(feature = "tokio")]
     pub(super) watches: Vec<Watch>,
     pub(super) spin: Spin,
+    nudge: Arc<Nudge>,
     /// Copy of the end's descriptor, to be waited for without the lock, and the number of the original.
     descriptor: Option<(Arc<OwnedFd>, u32)>,
 }
 
 impl<E: End> Hub<E> {
     pub(crate) fn new(end: E, spin_max: Duration) -> io::Result<Self> {
+        let nudge = Arc::new(Nudge::new()?);
         Ok(Self {
-            nudge: Arc::new(Nudge::new()?),
+            nudge: Arc::clone(&nudge),
             numbers: AtomicU64::new(0),
             state: Mutex::new(State {
                 end,
@@ -50,6 +52,7 @@ impl<E: End> Hub<E> {
                 #[cfg(feature = "tokio")]
                 watches: Vec::new(),
                 spin: Spin::new(spin_max),
+                nudge,
                 descriptor: None,
             }),
         })
@@ -60,7 +63,7 @@ impl<E: End> Hub<E> {
         // What a panic under the lock may have left half done, an end that is not shared would have kept as
         // well.
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        Locked { state: Some(state), nudge: &self.nudge }
+        Locked { state: Some(state) }
     }
 
     /// Returns a number that tells this wait from others.
@@ -97,7 +100,7 @@ impl<E: End> State<E> {
 
     /// Prepares the end for those who sleep on, and arranges with them when they look.
     #[cold]
-    fn leave_prepared(&mut self, nudge: &Nudge) {
+    fn leave_prepared(&mut self) {
         if std::thread::panicking() {
             return self.end.sleepers().wake_all();
         }
@@ -108,7 +111,7 @@ impl<E: End> State<E> {
         let due_ns = self.end.due_ns();
         if self.leader.is_some() && is_earlier(due_ns, self.leader_due_ns) {
             self.leader_due_ns = due_ns;
-            nudge.ring();
+            self.nudge.ring();
         }
         #[cfg(feature = "tokio")]
         super::watch::arrange(self, due_ns);
@@ -128,11 +131,11 @@ impl<E: End> State<E> {
     }
 }
 
-/// The state of a hub, locked. Those who are to be woken are woken after the lock was given back.
+/// The state of a hub, locked. Those who are to be woken are woken after the lock was given back, and what
+/// nobody hears of is dropped then.
 pub(crate) struct Locked<'h, E: End> {
     /// There until it is dropped.
     state: Option<MutexGuard<'h, State<E>>>,
-    nudge: &'h Nudge,
 }
 
 impl<E: End> Deref for Locked<'_, E> {
@@ -156,14 +159,15 @@ impl<E: End> Drop for Locked<'_, E> {
     fn drop(&mut self) {
         let Some(mut state) = self.state.take() else { return };
         if state.end.sleepers().any() {
-            state.leave_prepared(self.nudge);
+            state.leave_prepared();
         }
-        let due = state.end.sleepers().take_due();
-        let done = state.end.sleepers().take_done();
+        let left = state.end.sleepers().take_left();
+        let unheard = state.end.take_unheard();
         drop(state);
-        drop(done);
-        for waker in due {
-            waker.wake();
+        drop(unheard);
+        if let Some((due, done)) = left {
+            drop(done);
+            due.into_iter().for_each(Waker::wake);
         }
     }
 }

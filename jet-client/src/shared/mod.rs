@@ -30,8 +30,14 @@ pub(crate) trait End: Send + 'static {
     type Memory: Send;
     /// Why no wait is possible any more.
     type Error;
+    /// What is to be dropped without the lock.
+    type Unheard;
     /// Whether the end has something to do at times of its own.
     const HAS_TIMES: bool;
+
+    /// Takes what nobody will hear of, and whose drop may run the program's own code. It is dropped after the
+    /// lock was given back.
+    fn take_unheard(&mut self) -> Self::Unheard;
 
     /// Returns those who sleep.
     fn sleepers(&self) -> &Sleepers<Self::Wants>;

@@ -18,6 +18,8 @@ struct Sleeper<W> {
 pub(crate) struct Sleepers<W> {
     asleep: RefCell<Vec<Sleeper<W>>>,
     any: Cell<bool>,
+    /// Whether there is anything in `due` or `done`.
+    any_left: Cell<bool>,
     /// Those who are to be woken.
     due: RefCell<Vec<Waker>>,
     /// Wakers that are of no use any more. Dropping them may run foreign code as well.
@@ -29,6 +31,7 @@ impl<W> Default for Sleepers<W> {
         Self {
             asleep: RefCell::default(),
             any: Cell::new(false),
+            any_left: Cell::new(false),
             due: RefCell::default(),
             done: RefCell::default(),
         }
@@ -51,7 +54,10 @@ impl<W: PartialEq> Sleepers<W> {
     /// did not sleep.
     pub(super) fn take(&self, number: u64) -> bool {
         let taken = self.take_where(|sleeper| sleeper.number == number);
-        taken.map(|sleeper| self.done.borrow_mut().push(sleeper.waker)).is_some()
+        let Some(sleeper) = taken else { return false };
+        self.done.borrow_mut().push(sleeper.waker);
+        self.any_left.set(true);
+        true
     }
 
     /// Wakes one that waits for this; of several the one that fell asleep last, whose caches are warm.
@@ -86,22 +92,16 @@ impl<W: PartialEq> Sleepers<W> {
         while self.wake_where(|_| true).is_some() {}
     }
 
-    /// Takes those who are to be woken.
+    /// Takes those who are to be woken, and the wakers that are to be dropped, where there are any.
     #[inline]
-    pub(super) fn take_due(&self) -> Vec<Waker> {
-        // A vector without wakers has no memory to give back.
-        self.due.take()
-    }
-
-    /// Takes the wakers that are to be dropped.
-    #[inline]
-    pub(super) fn take_done(&self) -> Vec<Waker> {
-        self.done.take()
+    pub(super) fn take_left(&self) -> Option<(Vec<Waker>, Vec<Waker>)> {
+        self.any_left.take().then(|| (self.due.take(), self.done.take()))
     }
 
     fn wake_where(&self, is_wanted: impl Fn(&Sleeper<W>) -> bool) -> Option<u64> {
         let Sleeper { number, waker, .. } = self.take_where(is_wanted)?;
         self.due.borrow_mut().push(waker);
+        self.any_left.set(true);
         Some(number)
     }
 

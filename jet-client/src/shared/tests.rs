@@ -79,7 +79,10 @@ impl End for Post {
     type Wants = u32;
     type Memory = ();
     type Error = io::Error;
+    type Unheard = ();
     const HAS_TIMES: bool = true;
+
+    fn take_unheard(&mut self) {}
 
     fn sleepers(&self) -> &Sleepers<u32> {
         &self.sleepers

@@ -410,6 +410,9 @@ impl Config {
             messages_max: self.limits.messages,
             requests_per_peer: self.limits.requests_per_peer,
             credit_max: self.limits.credit_per_peer,
+            // Each has a message. Who lowers one need not lower the other.
+            reply_slots: memory("limits.reply_bytes", self.limits.reply_bytes)?.min(self.limits.messages),
+            replies_per_peer: self.limits.replies_per_peer,
             session_slots: self.session.slots,
             session_messages: self.session.messages,
             quarantine_ns: self.session.quarantine_ms.saturating_mul(1_000_000),

@@ -7,14 +7,14 @@ mod tests;
 
 use super::cache::CacheControl;
 use super::drain::{Asked, Drain};
-use super::peer_process::PeerProcess;
+use super::peer_process::{PeerProcess, user_of};
 use super::reactor::{Command, Commands, LocalApplication, NewSession, OpenSessionError, Ringer};
 use super::status::StatusCache;
 use bytes::Bytes;
 use jet_control::frame::{FrameDecoder, FrameError, encode_frame};
-use jet_control::protocol::{Incarnation, PROTOCOL_VERSION, version_mismatch};
+use jet_control::protocol::{Incarnation, PROTOCOL_VERSION, Register, Registered, version_mismatch};
 use jet_control::{ControlRequest, ControlResponse, ErrorCode};
-use jet_core::{OpenError, SessionEnd, Standstill, StandstillStage};
+use jet_core::{OpenError, Registration, SessionEnd, Standstill, StandstillStage};
 use jet_fabric::advice::advised;
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::unix::{Doorbell, send_with_fds};
@@ -77,13 +77,10 @@ pub async fn serve(context: Arc<ControlContext>, stream: Arc<UnixStream>, mut pl
             None => return say(&stream, &idle_farewell()),
         };
         let frame = match request {
-            ControlRequest::Register { .. } if place.is_reserved() => {
+            ControlRequest::Register(_) if place.is_reserved() => {
                 return say(&stream, &all_in_use());
             }
-            ControlRequest::Register { protocol, app, class, memory_instead_of_waiting } => {
-                register(&context, &stream, place, protocol, &app, class, memory_instead_of_waiting).await;
-                return;
-            }
+            ControlRequest::Register(asked) => return register(&context, &stream, place, &asked).await,
             question => place.look_into(answer_to(&context, question)).await,
         };
         // The client may have hung up meanwhile.
@@ -112,7 +109,7 @@ fn time_limit(place: &Place) -> Duration {
 /// Returns the frame that answers a request that is no registration.
 async fn answer_to(context: &ControlContext, question: ControlRequest) -> io::Result<Bytes> {
     let response = match question {
-        ControlRequest::Register { .. } => unreachable!("a registration is no question"),
+        ControlRequest::Register(_) => unreachable!("a registration is no question"),
         ControlRequest::Status => match context.status.encoded().await {
             // The status is a ready frame: it is encoded once for all clients that ask at the same time.
             Some(frame) => return Ok(frame),
@@ -277,16 +274,8 @@ fn stopping() -> ControlResponse {
 }
 
 /// Registers an application, and serves its connection until the application or the daemon is gone.
-async fn register(
-    context: &ControlContext,
-    stream: &UnixStream,
-    mut place: Place,
-    protocol: u32,
-    app: &str,
-    class: u8,
-    takes_memory: bool,
-) {
-    let prepared = match prepare(context, stream, protocol, app, class, takes_memory) {
+async fn register(context: &ControlContext, stream: &UnixStream, mut place: Place, asked: &Register) {
+    let prepared = match prepare(context, stream, asked) {
         Ok(prepared) => prepared,
         Err((code, message)) => return refuse(stream, &mut place, code, message).await,
     };
@@ -297,7 +286,9 @@ async fn register(
         Ok(Ok(ticket)) => ticket,
         Ok(Err(error)) => {
             let code = match error {
-                OpenSessionError::Receiver(OpenError::NameTaken) => ErrorCode::NameTaken,
+                OpenSessionError::Receiver(OpenError::NameTaken | OpenError::NameOfOtherUser) => {
+                    ErrorCode::NameTaken
+                }
                 OpenSessionError::Receiver(OpenError::TooMany { .. } | OpenError::ProcessShare { .. }) => {
                     ErrorCode::TooManySessions
                 }
@@ -314,7 +305,7 @@ async fn register(
     };
     // The session's number bounds these connections from here on.
     drop(place);
-    let registered = ControlResponse::Registered {
+    let registered = ControlResponse::Registered(Registered {
         session: ticket.session.0,
         slab_bytes: jet_wire::SLAB_BYTES_U32,
         pool_bytes: context.pool.bytes() as u64,
@@ -322,9 +313,10 @@ async fn register(
         escape_bytes: context.escape.as_ref().map_or(0, |memory| memory.bytes() as u64),
         segment_bytes: memory.bytes() as u64,
         incarnation: Incarnation(context.incarnation),
-        class,
-        memory_instead_of_waiting: takes_memory,
-    };
+        class: asked.class,
+        memory_instead_of_waiting: asked.memory_instead_of_waiting,
+        shares_name: asked.shares_name,
+    });
     let mut fds = vec![context.pool.as_fd(), memory.as_fd(), bell.as_fd()];
     fds.extend(context.escape.as_ref().map(|memory| memory.as_fd()));
     let told = answer(stream, &registered, &fds, REQUEST_TIMEOUT).await;
@@ -332,7 +324,7 @@ async fn register(
     if told.is_ok() {
         let process_id = process.as_ref().and_then(|process| process.id).map(Pid::as_raw_pid);
         let _application = process_id.and_then(|id| context.cache.application(id));
-        let application = Application { name: app, process_id, stream };
+        let application = Application { name: &asked.app, process_id, stream };
         tokio::select! {
             () = died(process.map(|process| process.pidfd)) => {}
             () = serve_registered(&context.commands, ticket, &application, reports) => {}
@@ -484,11 +476,9 @@ struct Prepared {
 fn prepare(
     context: &ControlContext,
     stream: &UnixStream,
-    protocol: u32,
-    app: &str,
-    class: u8,
-    takes_memory: bool,
+    asked: &Register,
 ) -> Result<Prepared, (ErrorCode, String)> {
+    let Register { protocol, ref app, class, memory_instead_of_waiting: takes_memory, shares_name } = *asked;
     if protocol != PROTOCOL_VERSION {
         // Checked before everything else: a client of another version may mean something else by its other
         // fields.
@@ -500,11 +490,22 @@ fn prepare(
         return Err((ErrorCode::BadRequest, text.to_owned()));
     }
     let app = AppName::new(app).map_err(|error| (ErrorCode::BadRequest, error.to_string()))?;
+    // Others may not take senders' messages by a name that is not theirs to share.
+    let shares_with = if shares_name { user_of(stream) } else { None };
+    if shares_name && shares_with.is_none() {
+        let text = "the daemon cannot tell your process's user from others, so that you cannot share a name: \
+                    it is nobody's, or one of another user namespace; run as a user of the daemon's own, or \
+                    register a name of your own";
+        return Err((ErrorCode::BadRequest, text.to_owned()));
+    }
     let internal = |error: io::Error| {
         (ErrorCode::Internal, format!("the daemon cannot make a session: {}", advised(&error)))
     };
-    let bytes = SegmentLayout::new(context.shape).total_bytes();
-    let memory = Arc::new(SharedMemory::new("jet-session", bytes, false).map_err(internal)?);
+    let layout = SegmentLayout::new(context.shape);
+    let memory = Arc::new(SharedMemory::lazy("jet-session", layout.total_bytes()).map_err(internal)?);
+    // The reactor must meet no page that is not there. Reply cells have pages where the application writes
+    // them; the reactor is ready for one that has none, and cannot get one.
+    memory.prepare(0, layout.used_bytes()).map_err(internal)?;
     // SAFETY: the mapping is zeroed and page-aligned, and the session keeps it as long as this end. This is
     // the only daemon's end of the segment.
     let segment = unsafe { daemon_end(memory.base(), memory.bytes(), context.shape) };
@@ -515,10 +516,13 @@ fn prepare(
     // Without a pidfd, only the closed connection shows that the application is gone.
     let process = PeerProcess::of(stream);
     let new = Box::new(NewSession {
-        app,
-        class,
-        takes_memory,
-        process: process.as_ref().and_then(PeerProcess::identity),
+        registration: Registration {
+            name: app,
+            class,
+            takes_memory,
+            process: process.as_ref().and_then(PeerProcess::identity),
+            shares_with,
+        },
         segment,
         memory: Arc::clone(&memory),
         application: LocalApplication {

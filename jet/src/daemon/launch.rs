@@ -22,7 +22,7 @@ use jet_fabric::soft::{SoftNic, SoftOptions};
 #[cfg(feature = "verbs")]
 use jet_fabric::verbs::{DeviceChoice, VerbsNic, VerbsOptions};
 use jet_reactor::workers::Workers;
-use jet_reactor::{EscapeRegion, Parts, PoolMemory, poison};
+use jet_reactor::{EscapeRegion, Parts, PoolMemory, ReplyMemory, poison};
 use jet_wire::message::HEADER_BYTES;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -125,6 +125,7 @@ impl Launch<'_> {
         };
         let escape_key =
             escape.as_ref().map(|region| nic.register(region, Access::LocalWrite)).transpose()?;
+        let replies = reply_memory(&mut nic, &core, numa_node)?;
         pool.seal_future_writes()
             .map_err(system("cannot seal the pool against writing (Linux 5.1 or later is needed)"))?;
         let listen = listen_on(&mut nic, &config.addresses()?)?;
@@ -146,6 +147,7 @@ impl Launch<'_> {
             nic,
             pool: PoolMemory { pool: Arc::clone(&pool), headers, pool_key, headers_key },
             escape: escape.clone().zip(escape_key).map(|(memory, key)| EscapeRegion { memory, key }),
+            replies,
             workers,
             congestion: Box::new(move |on| wish.set(on)),
         };
@@ -303,8 +305,12 @@ pub fn verbs_options(config: &Config, listen: &str) -> Result<VerbsOptions, Daem
         cpu: config.reactor.cpu,
         // Many connections come and go, and established ones must not wait for their set-up.
         set_up_thread: true,
-        // A daemon sends nothing but headers.
+        // A daemon sends headers, which need none, and replies, which are registered.
         inline_places: 1,
+        // A sender that takes nothing keeps the places of its replies.
+        one_stretch_places: u32::try_from(config.limits.reply_bytes / jet_wire::SLAB_BYTES as u64)
+            .unwrap_or(u32::MAX)
+            .min(config.limits.messages),
         profile: sizes.profile,
         tos: config.rdma.tos,
         ack_timeout: config.rdma.ack_timeout,
@@ -312,6 +318,25 @@ pub fn verbs_options(config: &Config, listen: &str) -> Result<VerbsOptions, Daem
         survey_every: Duration::from_millis(config.rdma.look_ms),
         ..defaults
     })
+}
+
+/// Returns the memory for replies, registered with the NIC; none where there are to be no replies. No
+/// application maps it.
+fn reply_memory<N: Nic>(
+    nic: &mut N,
+    core: &jet_core::Config,
+    numa_node: Option<u32>,
+) -> Result<Option<ReplyMemory>, DaemonError> {
+    if core.reply_slots == 0 {
+        return Ok(None);
+    }
+    // The reactor must meet no page that is not there.
+    let bytes = core.reply_slots as usize * jet_wire::SLAB_BYTES;
+    let memory = SharedMemory::near("jet-replies", bytes, false, numa_node)
+        .map(Arc::new)
+        .map_err(system("cannot get memory for replies (limits.reply_bytes)"))?;
+    let key = nic.register(&memory, Access::LocalWrite)?;
+    Ok(Some(ReplyMemory { memory, key }))
 }
 
 fn pool_memory(config: &Config, numa_node: Option<u32>) -> Result<Arc<SharedMemory>, DaemonError> {

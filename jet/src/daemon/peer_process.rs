@@ -1,6 +1,6 @@
 //! The process at the other end of a control connection.
 
-use jet_core::ProcessId;
+use jet_core::{ProcessId, UserId};
 use rustix::fs::{fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -52,6 +52,16 @@ impl PeerProcess {
             }),
         }
     }
+}
+
+/// Returns the user of the process that connected. `None` for users of other user namespaces that have no
+/// number here: the kernel says one and the same for all of them.
+pub fn user_of(stream: &UnixStream) -> Option<UserId> {
+    let user = stream.peer_cred().ok()?.uid();
+    // The file is there on every kernel since 2.4.
+    let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?;
+    let stands_for_all: u32 = text.trim().parse().ok()?;
+    (user != stands_for_all).then_some(UserId(user))
 }
 
 /// Bit of identities that are no process numbers: the kernel gives numbers up to 2^22.

@@ -125,6 +125,8 @@ fn messages(stats: &Stats) -> MessageStatus {
         large: stats.large_messages,
         delivered_bytes: stats.delivered_bytes,
         redelivered: stats.redelivered,
+        replies: stats.replies,
+        reply_bytes: u64::from(stats.reply_slots_used) * jet_wire::SLAB_BYTES as u64,
     }
 }
 

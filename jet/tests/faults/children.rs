@@ -27,6 +27,8 @@ pub const WRONG_BYTES: u32 = 99;
 pub enum Role {
     /// Takes every message, checks its bytes, and finishes it. Registers again when the daemon is gone.
     Consumer,
+    /// Receives like [`Self::Consumer`], as one of several applications that share a name.
+    Sharer,
     /// Receives like [`Self::Consumer`], but keeps everything and gives nothing back.
     Keeper,
     /// Registers, takes a message, breaks its session and keeps the slabs, again and again. Then it lives on.
@@ -42,6 +44,7 @@ impl Role {
     pub fn word(self) -> &'static str {
         match self {
             Self::Consumer => "consumer",
+            Self::Sharer => "sharer",
             Self::Keeper => "keeper",
             Self::Faulty => "faulty",
             Self::Sender => "sender",
@@ -75,8 +78,10 @@ fn child() {
     let report = OpenOptions::new().append(true).open(variable("JET_FAULTS_REPORT")).expect("the report");
     let (control, app) = (PathBuf::from(variable("JET_FAULTS_CONTROL")), variable("JET_FAULTS_APP"));
     match variable("JET_FAULTS_ROLE").as_str() {
-        "consumer" => Application { report, control, app, keeps: false }.run(),
-        "keeper" => Application { report, control, app, keeps: true }.run(),
+        role @ ("consumer" | "sharer" | "keeper") => {
+            let options = RegisterOptions::new(app).control_socket(control).shares_name(role == "sharer");
+            Application { report, options, keeps: role == "keeper" }.run();
+        }
         "faulty" => crate::quarantine::fault_again_and_again(report, &control, &app),
         role @ ("sender" | "large sender") => {
             let address = variable("JET_FAULTS_ADDRESS").parse().expect("an address");
@@ -88,8 +93,7 @@ fn child() {
 
 struct Application {
     report: File,
-    control: PathBuf,
-    app: String,
+    options: RegisterOptions,
     keeps: bool,
 }
 
@@ -101,8 +105,7 @@ impl Application {
 
     fn run(&mut self) {
         loop {
-            let options = RegisterOptions::new(&self.app).control_socket(&self.control);
-            let session = until("a daemon", || Session::register(&options).ok());
+            let session = until("a daemon", || Session::register(&self.options).ok());
             self.say("registered");
             match self.serve(&session) {
                 ReceiveError::DaemonGone => self.say("gone"),

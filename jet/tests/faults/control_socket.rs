@@ -5,7 +5,7 @@ use crate::hand_session::HandSession;
 use crate::rig::{Rig, random_for};
 use crate::traffic::Traffic;
 use jet_control::frame::{FRAME_BYTES_MAX, FrameDecoder};
-use jet_control::protocol::PROTOCOL_VERSION;
+use jet_control::protocol::{PROTOCOL_VERSION, Register};
 use jet_control::{ControlConnection, ControlRequest, ControlResponse, ErrorCode};
 use jet_fabric::unix::{refuse_fds, send_with_fds};
 use jet_test_support::waiting::{WAIT_LIMIT, until};
@@ -104,8 +104,7 @@ fn registrations_that_cannot_be_are_refused_in_words() {
     let _good = rig.application(Role::Consumer, "store");
     let refused = |protocol: u32, app: &str, class: u8| {
         let mut connection = ControlConnection::connect(&rig.control()).unwrap();
-        let app = app.to_owned();
-        let request = ControlRequest::Register { protocol, app, class, memory_instead_of_waiting: false };
+        let request = ControlRequest::Register(Register { protocol, class, ..Register::new(app) });
         match connection.request(&request).unwrap() {
             (ControlResponse::Error { code, message }, _) => (code, message),
             (other, _) => panic!("{other:?}"),
@@ -140,13 +139,8 @@ fn who_talks_in_a_session_loses_it() {
     let mut traffic = Traffic::new(&rig.addresses()[0], "store", random.fork());
     let control = rig.control();
     let mut connection = ControlConnection::connect(&control).unwrap();
-    let request = ControlRequest::Register {
-        protocol: PROTOCOL_VERSION,
-        app: "talker".to_owned(),
-        class: 0,
-        memory_instead_of_waiting: false,
-    };
-    assert!(matches!(connection.request(&request).unwrap().0, ControlResponse::Registered { .. }));
+    let request = ControlRequest::Register(Register::new("talker"));
+    assert!(matches!(connection.request(&request).unwrap().0, ControlResponse::Registered(_)));
     let answer = connection.request(&ControlRequest::Status).expect("it is told why").0;
     let ControlResponse::Error { code: ErrorCode::BadRequest, message } = answer else {
         panic!("a session is no place for questions: {answer:?}");
@@ -175,14 +169,9 @@ fn thousands_of_applications_are_all_in_the_status() {
     let sessions: Vec<_> = (0..SESSIONS)
         .map(|n| {
             let mut connection = ControlConnection::connect(&rig.control()).unwrap();
-            let request = ControlRequest::Register {
-                protocol: PROTOCOL_VERSION,
-                app: format!("store-of-objects-number-{n:08}"),
-                class: 0,
-                memory_instead_of_waiting: false,
-            };
+            let request = ControlRequest::Register(Register::new(format!("store-of-objects-number-{n:08}")));
             let (answer, _fds) = connection.request(&request).unwrap();
-            assert!(matches!(answer, ControlResponse::Registered { .. }), "{n}: {answer:?}");
+            assert!(matches!(answer, ControlResponse::Registered(_)), "{n}: {answer:?}");
             connection
         })
         .collect();
@@ -223,14 +212,9 @@ fn a_status_is_not_older_than_its_question() {
         let mut own = ControlConnection::connect(&rig.control()).unwrap();
         for round in 0..ROUNDS {
             let mut session = ControlConnection::connect(&rig.control()).unwrap();
-            let request = ControlRequest::Register {
-                protocol: PROTOCOL_VERSION,
-                app: format!("round-{round}"),
-                class: 0,
-                memory_instead_of_waiting: false,
-            };
+            let request = ControlRequest::Register(Register::new(format!("round-{round}")));
             let (answer, _fds) = session.request(&request).unwrap();
-            assert!(matches!(answer, ControlResponse::Registered { .. }), "{answer:?}");
+            assert!(matches!(answer, ControlResponse::Registered(_)), "{answer:?}");
             let status = own.status().unwrap();
             assert!(status.session(&format!("round-{round}")).is_some(), "{status:#?}");
         }

@@ -3,7 +3,7 @@
 
 use crate::traffic::Traffic;
 use jet_control::frame::FrameDecoder;
-use jet_control::protocol::PROTOCOL_VERSION;
+use jet_control::protocol::Register;
 use jet_control::{ControlConnection, ControlRequest, ControlResponse, ErrorCode};
 use jet_fabric::memory::{Mapping, Protection};
 use jet_fabric::unix::{Doorbell, receive_with_fds};
@@ -30,14 +30,9 @@ impl HandSession {
     /// The code and the words of the daemon's refusal.
     pub fn try_register(control: &Path, app: &str) -> Result<Self, (ErrorCode, String)> {
         let mut connection = ControlConnection::connect(control).expect("the daemon listens");
-        let request = ControlRequest::Register {
-            protocol: PROTOCOL_VERSION,
-            app: app.to_owned(),
-            class: 0,
-            memory_instead_of_waiting: false,
-        };
+        let request = ControlRequest::Register(Register::new(app));
         match connection.request(&request).expect("an answer") {
-            (ControlResponse::Registered { .. }, fds) => {
+            (ControlResponse::Registered(_), fds) => {
                 let [pool, segment, bell, _escape] = <[OwnedFd; 4]>::try_from(fds).expect("four descriptors");
                 let mapping = Mapping::map_received(segment.as_fd(), Protection::ReadWrite, 1 << 30)
                     .expect("a sealed segment");

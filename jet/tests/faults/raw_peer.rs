@@ -38,8 +38,15 @@ pub struct RawPeer {
 }
 
 /// A small message without payload.
-pub const SMALL: SmallFields<'static> =
-    SmallFields { sequence: 1, tag: 1, payload_bytes: 0, crc32c: None, redelivered: false, user_header: b"" };
+pub const SMALL: SmallFields<'static> = SmallFields {
+    sequence: 1,
+    tag: 1,
+    payload_bytes: 0,
+    crc32c: None,
+    redelivered: false,
+    wants_reply: false,
+    user_header: b"",
+};
 /// A request for a large message that lies at the beginning of a region with the key 0.
 pub const REQUEST: RequestFields<'static> = RequestFields {
     sequence: 1,
@@ -48,8 +55,10 @@ pub const REQUEST: RequestFields<'static> = RequestFields {
     address: 0,
     key: 0,
     class: 0,
+    pieces: 0,
     crc32c: None,
     redelivered: false,
+    wants_reply: false,
     user_header: b"",
 };
 

@@ -1,6 +1,7 @@
 //! Test rig: a daemon in a directory of the test's own, and the questions and waits of the tests.
 
 use crate::children::Role;
+use jet_client::receive::{RegisterOptions, Session};
 use jet_client::send::{RetryPolicy, Sender, SenderOptions};
 use jet_control::status::{CacheStatus, Status};
 use jet_fabric::Address;
@@ -15,6 +16,7 @@ use rustix::process::Resource;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 /// Path of the daemon's binary.
 const JETD: &str = env!("CARGO_BIN_EXE_jetd");
@@ -180,6 +182,11 @@ impl Rig {
         self.folder.start("jetd", command)
     }
 
+    /// Starts another program in the rig's directory.
+    pub fn start_program(&self, name: &str, command: Command) -> Process {
+        self.folder.start(name, command)
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
@@ -248,6 +255,27 @@ impl Rig {
             .connect_timeout(WAIT_LIMIT)
             .reconnect_for(WAIT_LIMIT)
             .retry(retry)
+    }
+
+    /// Returns options for a sender in this process that tries for ever, whatever dies.
+    pub fn lasting_options(address: &Address, app: &str) -> SenderOptions {
+        Self::sender_options(address, app)
+            .in_flight_max(16)
+            .retry(RetryPolicy::all_for(Duration::MAX))
+            .reconnect_for(Duration::MAX)
+    }
+
+    /// Registers an application of this process.
+    #[track_caller]
+    pub fn session(&self, app: &str) -> Session {
+        Session::register(&RegisterOptions::new(app).control_socket(self.control())).expect("a daemon")
+    }
+
+    /// Registers the only application, as soon as its earlier life is over for the daemon.
+    #[track_caller]
+    pub fn session_again(&self, app: &str) -> Session {
+        self.wait_status("the name to be free", |status| status.session_count == 0);
+        self.session(app)
     }
 
     pub fn sender(address: &Address, app: &str) -> Sender {

@@ -3,9 +3,9 @@
 use crate::children::Role;
 use crate::rig::Rig;
 use crate::traffic::fill;
-use jet_client::send::{AckStatus, RetryPolicy, SendHandle, SharedSender};
+use jet_client::send::{AckStatus, RetryPolicy, SendError, SendHandle, SharedSender, SubmitError};
 use jet_test_support::device::fabrics;
-use jet_test_support::waiting::until;
+use jet_test_support::waiting::{WAIT_LIMIT, until};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -74,6 +74,25 @@ fn send_as_tasks(sender: &SharedSender) {
     }
 }
 
+/// Closes a sender with messages under way, as two tasks and a thread, and hears their ends afterwards.
+fn close(sender: &SharedSender) {
+    let handles: Vec<_> = (0..4).map(|tag| send(sender, tag)).collect();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime");
+    std::thread::scope(|scope| {
+        let closes = scope.spawn(|| sender.close_timeout(WAIT_LIMIT));
+        let drained = sender.clone();
+        let drains = runtime.spawn(async move { drained.drain_async().await });
+        runtime.block_on(sender.close_async()).expect("a wait");
+        runtime.block_on(drains).expect("no panic").expect("a wait");
+        closes.join().expect("no panic").expect("closed in time");
+    });
+    assert!(matches!(sender.send_small(5, b"late"), Err(SendError::Submit(SubmitError::Closed))));
+    assert!(!sender.is_connected());
+    for handle in handles {
+        assert_eq!(handle.wait().expect("a wait").status, AckStatus::Consumed);
+    }
+}
+
 #[test]
 fn threads_and_tasks_send_by_one_sender_and_each_hears_its_own_end() {
     for fabric in 0..fabrics().len() {
@@ -109,9 +128,7 @@ fn threads_and_tasks_send_by_one_sender_and_each_hears_its_own_end() {
             rig.kill_daemon();
             rig.start_again();
         });
-        sender.drain().expect("a wait");
-        assert_eq!(sender.stats().in_flight, 0);
-        drop(sender);
+        close(&sender);
         rig.wait_whole();
     }
 }

@@ -2,10 +2,12 @@
 //! receiver can check each on its own.
 
 use crate::rig::Rig;
+use jet_client::receive::{Message, ReceiveError, Session};
 use jet_client::send::{AckStatus, Completion, Envelope, SendError, Sender, Ticket};
 use jet_fabric::Address;
 use jet_test_support::random::Random;
 use jet_test_support::waiting::WAIT_LIMIT;
+use std::time::{Duration, Instant};
 
 /// Returns the 8 bytes at `offset` (a multiple of 8) of the message with that tag.
 fn word(tag: u64, offset: u64) -> [u8; 8] {
@@ -22,6 +24,24 @@ pub fn fill(tag: u64, bytes: &mut [u8]) {
 /// Returns whether these are the message's bytes from `offset` (a multiple of 8) on.
 pub fn fits(tag: u64, offset: u64, bytes: &[u8]) -> bool {
     (offset..).step_by(8).zip(bytes.chunks(8)).all(|(at, piece)| word(tag, at)[..piece.len()] == *piece)
+}
+
+/// Waits for the next message. The sender, of this thread, goes on meanwhile: it may wait for credit.
+pub fn next<'s>(session: &'s Session, sender: &mut Sender) -> Message<'s> {
+    until_received(|| session.receive_timeout(Duration::from_millis(1)), || sender.flush())
+}
+
+/// Waits for a message, and lets its sender go on meanwhile.
+pub fn until_received<M>(receive: impl Fn() -> Result<M, ReceiveError>, mut go_on: impl FnMut()) -> M {
+    let began = Instant::now();
+    loop {
+        match receive() {
+            Ok(message) => return message,
+            Err(ReceiveError::NotYet) => assert!(began.elapsed() < WAIT_LIMIT, "a message in time"),
+            Err(error) => panic!("{error}"),
+        }
+        go_on();
+    }
 }
 
 /// Sender of such messages, which are small or large by their length.

@@ -5,7 +5,7 @@ use crate::host::Host;
 use jet::commands::DrainReport;
 use jet::files::receiving::ReceiveReport;
 use jet::files::sending::SendReport;
-use jet_control::protocol::PROTOCOL_VERSION;
+use jet_control::protocol::Register;
 use jet_control::{ControlConnection, ControlRequest, ControlResponse};
 use jet_test_support::limits::limit;
 use jet_test_support::pipe::pipe;
@@ -98,14 +98,9 @@ fn speak_after_registering(host: &Host) -> ControlConnection {
     let sessions = || host.status().map(|status| status.rows.sessions.len());
     let before = until("the daemon to answer", sessions);
     let mut rude = ControlConnection::connect(&host.control()).unwrap();
-    let register = ControlRequest::Register {
-        protocol: PROTOCOL_VERSION,
-        app: "rude".to_owned(),
-        class: 0,
-        memory_instead_of_waiting: false,
-    };
+    let register = ControlRequest::Register(Register::new("rude"));
     let (answer, _) = rude.request(&register).unwrap();
-    assert!(matches!(answer, ControlResponse::Registered { .. }), "{answer:?}");
+    assert!(matches!(answer, ControlResponse::Registered(_)), "{answer:?}");
     until("its session", || sessions().filter(|&now| now > before));
     jet_fabric::unix::send_with_fds(rude.as_fd(), b"what?", &[]).unwrap();
     until("its session's end", || sessions().filter(|&now| now == before));

@@ -6,7 +6,9 @@ use crate::application::NewSession;
 use crate::pair::{Pair, Silent};
 use crate::poison::{self, Poisoned, TAKES_NOTES};
 use jet_core::pool::Run;
-use jet_core::{Commands, Config, CopyFailed, CopyId, CopyRefused, EscapeCopy, ReadId, SessionId, Sums};
+use jet_core::{
+    Commands, Config, CopyFailed, CopyId, CopyRefused, EscapeCopy, ReadId, Registration, SessionId, Sums,
+};
 use jet_escape::EscapeConfig;
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::soft::SoftNic;
@@ -63,10 +65,7 @@ fn attach(handler: &mut EffectHandler<SoftNic, Silent>, generation: u16) {
     let segment = unsafe { daemon_end(memory.base(), memory.bytes(), shape) }.unwrap();
     segment.slot(0).unwrap().publish(generation, Place { slab: 0, escaped: false });
     let new = NewSession {
-        process: None,
-        app: AppName::new("disk").unwrap(),
-        class: 0,
-        takes_memory: false,
+        registration: Registration::new(AppName::new("disk").unwrap()),
         segment,
         memory,
         application: Silent,

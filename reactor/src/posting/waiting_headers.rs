@@ -1,7 +1,7 @@
 //! Headers that the NIC had no room for: a queue for each peer, so that a peer whose queue pair is full holds
 //! up no other peer's headers.
 
-use super::Posted;
+use super::{Posted, Reply};
 use jet_core::PeerId;
 use jet_fabric::nic::Qp;
 use jet_wire::message::HeaderBytes;
@@ -16,6 +16,7 @@ const PEERS_PER_TURN: usize = 64;
 struct Waiting {
     qp: Qp,
     header: HeaderBytes,
+    reply: Option<Reply>,
     next: Option<usize>,
 }
 
@@ -54,8 +55,8 @@ impl WaitingHeaders {
 
     /// Puts a header behind those of its peer that wait.
     #[cold]
-    pub fn push(&mut self, peer: PeerId, qp: Qp, header: &HeaderBytes) {
-        let key = self.headers.insert(Waiting { qp, header: *header, next: None });
+    pub fn push(&mut self, peer: PeerId, qp: Qp, header: &HeaderBytes, reply: Option<Reply>) {
+        let key = self.headers.insert(Waiting { qp, header: *header, reply, next: None });
         match &mut self.queues[peer.0 as usize] {
             Some(queue) => {
                 self.headers[std::mem::replace(&mut queue.last, key)].next = Some(key);
@@ -70,12 +71,15 @@ impl WaitingHeaders {
     /// Calls `post` for waiting headers, those of one peer in their order, until the NIC has no room for that
     /// peer. Returns whether any header left its queue.
     #[inline]
-    pub fn retry(&mut self, post: impl FnMut(PeerId, Qp, &HeaderBytes) -> Posted) -> bool {
+    pub fn retry(&mut self, post: impl FnMut(PeerId, Qp, &HeaderBytes, Option<Reply>) -> Posted) -> bool {
         !self.peers.is_empty() && self.retry_some(post)
     }
 
     #[cold]
-    fn retry_some(&mut self, mut post: impl FnMut(PeerId, Qp, &HeaderBytes) -> Posted) -> bool {
+    fn retry_some(
+        &mut self,
+        mut post: impl FnMut(PeerId, Qp, &HeaderBytes, Option<Reply>) -> Posted,
+    ) -> bool {
         let mut any = false;
         for _ in 0..self.peers.len().min(PEERS_PER_TURN) {
             let peer = self.peers.pop_front().expect("it was counted");
@@ -83,7 +87,7 @@ impl WaitingHeaders {
             let mut next = queue.map(|queue| queue.first);
             while let Some(key) = next {
                 let waiting = &self.headers[key];
-                if post(peer, waiting.qp, &waiting.header) == Posted::NoRoom {
+                if post(peer, waiting.qp, &waiting.header, waiting.reply) == Posted::NoRoom {
                     break;
                 }
                 any = true;

@@ -1,6 +1,7 @@
 //! What an application knows of its session: the segment's end, its messages, and the runs that it holds.
 
 use crate::event::MessageName;
+use crate::payload::reply;
 use crate::receiver::Opened;
 use jet_fabric::memory::SharedMemory;
 use jet_reactor::SessionTicket;
@@ -77,6 +78,8 @@ pub struct Message {
     pub complete: bool,
     pub is_open: bool,
     pub is_rejected: bool,
+    /// Whether its sender has memory for a reply.
+    pub wants_reply: bool,
     /// Whether its runs wait until all of them are there.
     pub is_collected: bool,
     pub waiting: VecDeque<Run>,
@@ -94,6 +97,7 @@ impl Message {
         complete: false,
         is_open: false,
         is_rejected: false,
+        wants_reply: false,
         is_collected: false,
         waiting: VecDeque::new(),
     };
@@ -173,13 +177,25 @@ impl Session {
 
     /// Ends a message, and gives what waits of it back.
     pub fn finish(&mut self, message: u32, code: u32) {
+        let Message { name, wants_reply, .. } = self.messages[message as usize];
         let generation = self.close(message);
-        let kind = release_kind::FINISH;
-        self.write(Release { index: message, generation, first: 0, count: 0, kind, reserved: 0, code });
+        let reply = if wants_reply { reply(name) } else { None };
+        let (first, kind) = match reply {
+            Some(reply) => {
+                assert!(self.end.write_reply(message, &reply), "each number has a cell");
+                (u16::try_from(reply.len()).expect("it is short"), release_kind::REPLY)
+            }
+            None => (0, release_kind::FINISH),
+        };
+        self.write(Release { index: message, generation, first, count: 0, kind, reserved: 0, code });
     }
 
     /// Ends a message with the last slices that it has: with one release, as the library does.
     pub fn give_back_and_finish(&mut self, run: &Run, first: u16, count: u16, code: u32) {
+        if self.messages[run.message as usize].wants_reply {
+            self.give_back(run, first, count);
+            return self.finish(run.message, code);
+        }
         self.close(run.message);
         let (index, generation, kind) = (run.slot, run.generation, release_kind::SLICES_AND_FINISH);
         self.write(Release { index, generation, first, count, kind, reserved: 0, code });

@@ -79,6 +79,7 @@ impl Worker<'_> {
                 complete: false,
                 is_open: true,
                 is_rejected: self.random.u32(..1000) < self.plan.rejects_permille,
+                wants_reply: delivery.flags & delivery_flags::WANTS_REPLY != 0,
                 is_collected: self.plan.habit == Habit::Collecting,
                 waiting: std::mem::take(&mut message.waiting),
             };

@@ -234,6 +234,9 @@ impl CheatProcess {
             }
             Ok(FromReceiver::Credit(credit)) => *limit = credit.credit_limit.get(),
             Ok(FromReceiver::Congestion(_) | FromReceiver::Bye(_)) => {}
+            Ok(FromReceiver::Reply(_)) => {
+                observer.fail("cheat", "the receiver replied to what wanted no reply".to_owned());
+            }
             Err(error) => {
                 observer.fail("cheat", format!("the receiver sent a header that is wrong: {error}"))
             }
@@ -327,6 +330,7 @@ impl CheatProcess {
             payload_bytes,
             crc32c,
             redelivered: self.random.u8(..8) == 0,
+            wants_reply: false,
             user_header: &[7; 8],
         });
         (header, payload_bytes)
@@ -346,8 +350,10 @@ impl CheatProcess {
             address,
             key,
             class: self.random.u8(..8),
+            pieces: 0,
             crc32c,
             redelivered: self.random.u8(..8) == 0,
+            wants_reply: false,
             user_header: &[7; USER_HEADER_MAX][..user_header_bytes],
         });
         (header, if is_long { u32::try_from(user_header_bytes).expect("it is short") } else { 0 })

@@ -14,16 +14,20 @@ pub struct Connections {
     jumps: u64,
 }
 
+/// Returns whether nothing ends a connection in a scenario but its sender.
+pub(super) fn all_last(scenario: &Scenario) -> bool {
+    // A slow sender may be disconnected for holding up others.
+    let is_even = scenario.senders.iter().all(|sender| sender.bytes_per_us.is_none());
+    // Where there is no place for everybody, who is idle is sent away.
+    let all_fit = scenario.senders.len() + scenario.cheats.len() <= scenario.config.peers_max as usize;
+    // What applications do ends no connection.
+    let ends_none = |fault: &Fault| matches!(fault, Fault::KillApplication | Fault::Scribble);
+    scenario.faults.iter().all(ends_none) && is_even && all_fit
+}
+
 impl Connections {
     pub fn new(scenario: &Scenario) -> Self {
-        // A slow sender may be disconnected for holding up others.
-        let is_even = scenario.senders.iter().all(|sender| sender.bytes_per_us.is_none());
-        // Where there is no place for everybody, who is idle is sent away.
-        let all_fit = scenario.senders.len() + scenario.cheats.len() <= scenario.config.peers_max as usize;
-        // What applications do ends no connection.
-        let ends_none = |fault: &Fault| matches!(fault, Fault::KillApplication | Fault::Scribble);
-        let is_watched = scenario.faults.iter().all(ends_none) && is_even && all_fit;
-        let most = is_watched.then_some(scenario.senders.len() as u64);
+        let most = all_last(scenario).then_some(scenario.senders.len() as u64);
         Self { most, jumps: 0 }
     }
 }

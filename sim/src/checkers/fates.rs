@@ -2,6 +2,7 @@
 //! other end has its reason.
 
 use super::Checker;
+use super::connections::all_last;
 use super::open::Open;
 use crate::event::{Broke, Event, Fault, Life, MessageName};
 use crate::scenario::{ApplicationPlan, Kind, Scenario};
@@ -31,6 +32,8 @@ struct Known {
     rejected: Option<u32>,
     /// Whether it was sent again.
     redelivers: bool,
+    /// Whether its sender takes it back, or has done so.
+    taken_back: bool,
     /// Whether it was delivered to somebody who wrote what it liked to the receiver.
     is_scribbled: bool,
     reasons: Reasons,
@@ -50,10 +53,11 @@ struct Reasons {
 /// In words, without the deliveries before the last one: of those there may be thousands.
 impl fmt::Display for Known {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { bytes, app, delivered, before, consumed, rejected, redelivers, .. } = self;
+        let Self { bytes, app, delivered, before, consumed, rejected, redelivers, taken_back, .. } = self;
         let Self { is_scribbled, reasons, .. } = self;
         write!(f, "{bytes} bytes for application {app}, last {delivered:?}, {} before that, ", before.len())?;
         write!(f, "consumed {consumed}, rejected {rejected:?}, sent again {redelivers}, ")?;
+        write!(f, "taken back {taken_back}, ")?;
         write!(f, "scribbled {is_scribbled}, {reasons:?}")
     }
 }
@@ -77,6 +81,8 @@ pub struct Fates {
     /// Whether there is room for all requests, too.
     is_easy: bool,
     drains: bool,
+    /// Whether anything but its sender ends a connection.
+    connections_end: bool,
     /// When the last life of each name ended.
     ended_ns: BTreeMap<u32, u64>,
     open: Open<Known>,
@@ -84,6 +90,8 @@ pub struct Fates {
     /// application did not decide their end.
     may_come_again: BTreeSet<MessageName>,
     scribbled: BTreeSet<Life>,
+    /// Messages that ended because they were taken back: nobody consumes one afterwards.
+    cancelled: BTreeSet<MessageName>,
     /// Names of the applications, by their lives.
     apps: BTreeMap<Life, u32>,
 }
@@ -92,13 +100,18 @@ impl Fates {
     pub fn new(scenario: &Scenario) -> Self {
         let all_fast = scenario.applications.iter().all(ApplicationPlan::is_fast);
         Self {
-            is_fast: scenario.faults.is_empty() && scenario.cheats.is_empty() && all_fast,
+            is_fast: scenario.faults.is_empty()
+                && scenario.cheats.is_empty()
+                && all_fast
+                && !scenario.has_few_replies(),
             is_easy: scenario.kind == Kind::Contended,
             drains: false,
+            connections_end: !all_last(scenario),
             ended_ns: BTreeMap::new(),
             open: Open::default(),
             may_come_again: BTreeSet::new(),
             scribbled: BTreeSet::new(),
+            cancelled: BTreeSet::new(),
             apps: BTreeMap::new(),
         }
     }
@@ -116,7 +129,7 @@ impl Fates {
         self.apps.values().any(|&named| named == app)
     }
 
-    fn end_of(&mut self, message: MessageName, status: AckStatus) -> Result<(), String> {
+    fn end_of(&mut self, message: MessageName, status: AckStatus, retries: bool) -> Result<(), String> {
         let Some(known) = self.open.remove(message) else {
             let which =
                 if self.open.was_added(message) { "a second time" } else { "though it was never submitted" };
@@ -126,7 +139,23 @@ impl Fates {
         if known.redelivers || known.is_scribbled || !is_decided {
             self.may_come_again.insert(message);
         }
+        if status == AckStatus::Cancelled && !known.is_scribbled {
+            self.cancelled.insert(message);
+        }
+        let passes = matches!(status, AckStatus::Busy | AckStatus::AppGone | AckStatus::Draining);
+        if retries && passes && !known.taken_back {
+            return Err(format!("{message} ended {status:?} in calm, after it was sent again and again"));
+        }
         match status {
+            AckStatus::Cancelled if !known.taken_back => {
+                Err(format!("{message} ended {status:?}, and nobody took it back: {known}"))
+            }
+            AckStatus::Cancelled if known.consumed && !known.is_scribbled => {
+                Err(format!("{message} ended {status:?}, and its application consumed it: {known}"))
+            }
+            AckStatus::Cancelled => Ok(()),
+            // It may have come to an application over a connection that ended.
+            AckStatus::PeerLost if known.taken_back && self.connections_end => Ok(()),
             AckStatus::Consumed if !known.consumed && !known.is_scribbled => {
                 Err(format!("{message} is said to be consumed, and no application consumed it: {known}"))
             }
@@ -151,6 +180,7 @@ impl Fates {
                 Err(format!("{message} ended {status:?}, and nobody drained: {known}"))
             }
             AckStatus::Busy | AckStatus::AppGone | AckStatus::NoApp | AckStatus::Draining => Ok(()),
+            _ => Err(format!("{message} ended {status:?}, of which this checker knows nothing")),
         }
     }
 }
@@ -231,7 +261,15 @@ impl Checker for Fates {
                 }
             }
             Event::Finished { life, message, delivery, code } => {
-                let Some(known) = self.open.get_mut(message) else { return Ok(()) };
+                let Some(known) = self.open.get_mut(message) else {
+                    let is_wrong =
+                        code == 0 && self.cancelled.contains(&message) && !self.scribbled.contains(&life);
+                    return if is_wrong {
+                        Err(format!("{message} was consumed after it was taken back"))
+                    } else {
+                        Ok(())
+                    };
+                };
                 if code > 0 {
                     known.rejected = Some(code);
                     return Ok(());
@@ -243,11 +281,11 @@ impl Checker for Fates {
                 known.consumed = true;
             }
             Event::Ended { message, status, retries } => {
-                self.end_of(message, status)?;
-                if retries && matches!(status, AckStatus::Busy | AckStatus::AppGone | AckStatus::Draining) {
-                    return Err(format!(
-                        "{message} ended {status:?} in calm, after it was sent again and again"
-                    ));
+                self.end_of(message, status, retries)?;
+            }
+            Event::TakenBack { message } => {
+                if let Some(known) = self.open.get_mut(message) {
+                    known.taken_back = true;
                 }
             }
             Event::SenderLost { sender } => {

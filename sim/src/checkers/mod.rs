@@ -3,6 +3,7 @@
 
 mod congestion;
 mod connections;
+mod consumers;
 mod credit;
 mod drained;
 mod escape_memory;
@@ -158,5 +159,6 @@ checkers! {
     stopped: stopped::Stopped = stopped::Stopped::new,
     congestion: congestion::Congestion = congestion::Congestion::new,
     connections: connections::Connections = connections::Connections::new,
+    consumers: consumers::Consumers = consumers::Consumers::new,
     drained: drained::Drained = |_| drained::Drained,
 }

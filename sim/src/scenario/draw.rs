@@ -22,6 +22,9 @@ fn one_of<T: Copy>(random: &mut Rng, choices: &[T]) -> T {
     choices[random.usize(..choices.len())]
 }
 
+/// Enough slots for replies that nobody has to leave any to others.
+pub(crate) const MANY_REPLIES: u32 = 1000;
+
 impl Scenario {
     /// Draws a scenario in which anything may happen.
     pub fn of(seed: u64) -> Self {
@@ -46,8 +49,25 @@ impl Scenario {
         let mut applications: Vec<_> = (0..names + random.u32(0..=1))
             .map(|number| application(random, number % names, &config))
             .collect();
+        // Drawn for itself, so that the rest of a seed's scenario is as it was before names were shared.
+        let shared = &mut Rng::with_seed(seed.rotate_left(4));
+        if shared.u8(..3) == 0 {
+            let more = shared.u32(1..=3);
+            applications.extend((0..more).map(|number| application(shared, number % names, &config)));
+            // Sometimes one has a name for itself that others would share.
+            let shares = |shared: &mut Rng| shared.u8(..16) > 0;
+            applications.iter_mut().for_each(|application| application.shares_name = shares(shared));
+        }
         let mut senders: Vec<_> = (0..random.u32(1..=6)).map(|_| sender(random, names, &config)).collect();
         senders.iter_mut().for_each(|sender| sender.leaves = apart.bool());
+        // Drawn for itself, so that the rest of a seed's scenario is as it was before there were replies.
+        let replies = &mut Rng::with_seed(seed.rotate_left(20));
+        config.reply_slots = one_of(replies, &[0, config.messages_max, config.messages_max, 2]);
+        config.replies_per_peer = one_of(replies, &[1, MANY_REPLIES, MANY_REPLIES]);
+        senders.iter_mut().for_each(|sender| sender.wants_replies = replies.bool());
+        // Drawn for itself, so that the rest of a seed's scenario is as it was before any were taken back.
+        let taken_back = &mut Rng::with_seed(seed.rotate_left(24));
+        senders.iter_mut().for_each(|sender| sender.takes_back = taken_back.u8(..4) == 0);
         // Sometimes there is not a place for everybody.
         config.peers_max = one_of(apart, &[16, 16, 16, 3]);
         let needed = u32::try_from(applications.len()).expect("applications are few");
@@ -160,6 +180,7 @@ impl Scenario {
                 late_ns: 0,
                 rejects_permille: 0,
                 takes_memory: false,
+                shares_name: false,
                 class: random.u8(..config.classes),
                 breaks: false,
                 is_absent: false,
@@ -233,6 +254,7 @@ impl Scenario {
             late_ns: 0,
             rejects_permille: 0,
             takes_memory: false,
+            shares_name: false,
             class: 0,
             breaks: false,
             is_absent: false,
@@ -252,6 +274,8 @@ impl Scenario {
             profile: Profile::CONNECTX_6,
             bytes_per_us: None,
             leaves: false,
+            wants_replies: false,
+            takes_back: false,
         };
         Self {
             seed,
@@ -374,6 +398,7 @@ fn application(random: &mut Rng, name: u32, config: &Config) -> ApplicationPlan 
         late_ns: 0,
         rejects_permille: one_of(random, &[0, 0, 20]),
         takes_memory: random.bool() && config.memory_slabs > 0,
+        shares_name: false,
         class: random.u8(..config.classes),
         breaks: false,
         is_absent: false,
@@ -398,6 +423,8 @@ fn sender(random: &mut Rng, names: u32, config: &Config) -> SenderPlan {
         profile: one_of(random, &[Profile::CONNECTX_6, Profile::RXE, Profile::SMALLEST]),
         bytes_per_us: None,
         leaves: false,
+        wants_replies: false,
+        takes_back: false,
     }
 }
 

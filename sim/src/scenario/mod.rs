@@ -32,8 +32,11 @@ pub enum Habit {
 /// Plan of an application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ApplicationPlan {
-    /// Number of its name: several applications may have the same, and then one of them has it at a time.
+    /// Number of its name: several applications may have the same. Then one of them has it at a time, or they
+    /// share it.
     pub name: u32,
+    /// Whether it shares its name with others that do, too.
+    pub shares_name: bool,
     /// What it does with its messages.
     pub habit: Habit,
     /// Nanoseconds that it takes for a run.
@@ -98,6 +101,10 @@ pub struct SenderPlan {
     pub bytes_per_us: Option<u64>,
     /// Whether it closes its connection when its messages have their ends.
     pub leaves: bool,
+    /// Whether half of its messages want replies.
+    pub wants_replies: bool,
+    /// Whether it takes some of its messages back.
+    pub takes_back: bool,
 }
 
 /// What a scenario is about.
@@ -151,6 +158,12 @@ pub struct Scenario {
 }
 
 impl Scenario {
+    /// Returns whether messages end as busy because there is no memory for replies to them.
+    pub fn has_few_replies(&self) -> bool {
+        let Config { reply_slots, replies_per_peer, .. } = self.config;
+        reply_slots > 0 && reply_slots.min(replies_per_peer) < draw::MANY_REPLIES
+    }
+
     /// Returns the options of the receiver's NIC.
     pub fn receiver_nic(&self) -> SimOptions {
         let config = &self.config;

@@ -6,7 +6,8 @@
 
 use jet_wire::message::hello::{Hello, Refusal, Welcome};
 use jet_wire::message::{
-    FIRST_VERSION, FromReceiver, HEADER_BYTES, HeaderBytes, Versions, parse_from_receiver, parse_from_sender,
+    FIRST_VERSION, FromReceiver, FromSender, HEADER_BYTES, HeaderBytes, PIECES_MAX, Versions,
+    check_pieces, parse_from_receiver, parse_from_sender, pieces,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -58,6 +59,20 @@ fn check(version: u8, header: &HeaderBytes, mut again: HeaderBytes) {
     }
 }
 
+/// Checks a list of pieces: what is taken is as long as it says, in pieces that can be.
+fn list(length: u64, bytes: &[u8]) {
+    match check_pieces(bytes, length) {
+        Ok(()) => {
+            let pieces = pieces(bytes);
+            let lengths = pieces.iter().map(|piece| u64::from(piece.bytes.get()));
+            assert!((2..=PIECES_MAX).contains(&pieces.len()) && lengths.sum::<u64>() == length);
+            let again: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_bytes()).collect();
+            assert_eq!(again, bytes);
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
 fuzz_target!(|bytes: &[u8]| {
     first_words(bytes);
     let Ok(mut header) = HeaderBytes::from_front(bytes) else { return };
@@ -65,7 +80,14 @@ fuzz_target!(|bytes: &[u8]| {
     for version in Versions::SUPPORTED.lowest()..=Versions::SUPPORTED.highest() {
         header.set_version(version);
         match parse_from_sender(version, &header, payload_bytes) {
-            Ok(read) => check(version, &header, read.encode()),
+            Ok(read) => {
+                if let FromSender::Request(request) = read
+                    && request.pieces > 0
+                {
+                    list(request.length.get(), &bytes[bytes.len() - request.list_bytes()..]);
+                }
+                check(version, &header, read.encode());
+            }
             Err(error) => assert!(!error.to_string().is_empty()),
         }
         match parse_from_receiver(version, &header, payload_bytes) {

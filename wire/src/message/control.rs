@@ -31,6 +31,24 @@ pub struct RawRange {
 }
 
 impl RawRange {
+    /// Encodes a range.
+    ///
+    /// # Panics
+    /// Panics if the range is empty or has a status that is never on the wire: the caller's own mistake.
+    pub(super) fn encode(range: AckRange) -> Self {
+        let (status, code) = range.status.to_wire();
+        assert!(
+            range.count > 0 && range.status != AckStatus::PeerLost,
+            "an acknowledgement cannot say {range:?}"
+        );
+        Self {
+            first: range.first.into(),
+            count: range.count.into(),
+            status: status.into(),
+            code: code.into(),
+        }
+    }
+
     /// Returns whether the range is valid. It must not be empty, and lie within the sequences. Its status
     /// must be known, or be one that a later version may have. It has a code only where the status has one.
     pub(super) fn is_sound(&self, version: u8) -> bool {
@@ -75,6 +93,7 @@ pub struct CreditHeader {
 /// What a sender's messages wait for at the receiver, as a heartbeat says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum WaitsFor {
     /// The application has messages that it has not finished.
     Application = 1,
@@ -125,6 +144,21 @@ pub struct CreditReturn {
     pub(super) reserved: [u8; 112],
 }
 
+/// The sender takes one of its large messages back. The SEND that carries it takes no credit: a sender has
+/// none while its application keeps it waiting, and that is when messages are taken back. Instead a sender
+/// sends one at most for each request of whose end it has not heard. The message ends
+/// [`AckStatus::Cancelled`] if not all of it has reached the application, and else as it would have. A
+/// receiver that knows of no such message ignores the header, for the message's end may be on its way.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct CancelHeader {
+    /// Prefix that all headers have; `count` is 0.
+    pub prefix: Prefix,
+    /// Sequence number of the message.
+    pub sequence: U64,
+    pub(super) reserved: [u8; 112],
+}
+
 /// The receiver's congestion signal (Jet §4.3). A sender multiplies its present windows by `window_permille`
 /// thousandths. It lets them grow again step by step while no other signal arrives. Each signal cuts: two of
 /// 500 leave a quarter.
@@ -142,6 +176,7 @@ pub struct CongestionHeader {
 /// The reason why the receiver ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
+#[non_exhaustive]
 pub enum ByeReason {
     /// The daemon drains: every message has its end, or the time of the drain is over. Connect to the next
     /// daemon. Or another sender wants the place of this one, which was idle. Where there is nothing to send,
@@ -161,6 +196,20 @@ pub enum ByeReason {
 }
 
 impl ByeReason {
+    /// Returns what a sender that is cut off for this reason has done; `None` for a sender without a fault.
+    pub fn fault(self) -> Option<&'static str> {
+        match self {
+            Self::Draining => None,
+            Self::Malformed => Some("it sent a header that cannot be read"),
+            Self::Version => Some("it sent a header of another version than the two ends agreed on"),
+            Self::CreditExceeded => Some("it sent more messages than its credit allows"),
+            Self::BadMemory => Some("its memory cannot be read: the key or the length is wrong"),
+            Self::Unresponsive => {
+                Some("it took no acknowledgement for long, while there was no room for other messages")
+            }
+        }
+    }
+
     pub(super) fn from_wire(value: u16) -> Option<Self> {
         [
             Self::Draining,
@@ -214,6 +263,7 @@ pub struct ByeHeader {
 const _: () = assert!(size_of::<AckHeader>() == HEADER_BYTES);
 const _: () = assert!(size_of::<CreditHeader>() == HEADER_BYTES);
 const _: () = assert!(size_of::<CreditReturn>() == HEADER_BYTES);
+const _: () = assert!(size_of::<CancelHeader>() == HEADER_BYTES);
 const _: () = assert!(size_of::<CongestionHeader>() == HEADER_BYTES);
 const _: () = assert!(size_of::<ByeHeader>() == HEADER_BYTES);
 
@@ -227,17 +277,7 @@ impl AckHeader {
         let mut raw =
             [RawRange { first: 0.into(), count: 0.into(), status: 0.into(), code: 0.into() }; ACK_RANGES_MAX];
         for (slot, range) in raw[..ranges.len()].iter_mut().zip(ranges) {
-            let (status, code) = range.status.to_wire();
-            assert!(
-                range.count > 0 && range.status != AckStatus::PeerLost,
-                "an acknowledgement cannot say {range:?}"
-            );
-            *slot = RawRange {
-                first: range.first.into(),
-                count: range.count.into(),
-                status: status.into(),
-                code: code.into(),
-            };
+            *slot = RawRange::encode(*range);
         }
         let count = u16::try_from(ranges.len()).expect("at most ACK_RANGES_MAX");
         let header = Self {
@@ -310,6 +350,15 @@ impl CreditReturn {
             credit_limit: credit_limit.into(),
             reserved: [0; 112],
         };
+        zerocopy::transmute!(header)
+    }
+}
+
+impl CancelHeader {
+    /// Encodes that a message is taken back.
+    pub fn encode(sequence: u64) -> HeaderBytes {
+        let header =
+            Self { prefix: Prefix::new(Kind::Cancel, 0, 0), sequence: sequence.into(), reserved: [0; 112] };
         zerocopy::transmute!(header)
     }
 }

@@ -26,6 +26,9 @@ pub struct EndCounts {
     pub draining: u64,
     /// Messages whose connection ended before they did.
     pub peer_lost: u64,
+    /// Messages that their senders took back.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub cancelled: u64,
 }
 
 impl EndCounts {
@@ -52,11 +55,12 @@ impl EndCounts {
             AckStatus::AppGone => &mut self.app_gone,
             AckStatus::Draining => &mut self.draining,
             AckStatus::PeerLost => &mut self.peer_lost,
+            AckStatus::Cancelled => &mut self.cancelled,
         } += 1;
     }
 
     /// Returns each count with its name.
-    pub fn counts(&self) -> [(&'static str, u64); 10] {
+    pub fn counts(&self) -> [(&'static str, u64); 11] {
         // Named one by one: a new end has to be added here, too.
         let Self {
             consumed,
@@ -69,6 +73,7 @@ impl EndCounts {
             app_gone,
             draining,
             peer_lost,
+            cancelled,
         } = *self;
         [
             ("consumed", consumed),
@@ -81,6 +86,7 @@ impl EndCounts {
             ("app_gone", app_gone),
             ("draining", draining),
             ("peer_lost", peer_lost),
+            ("cancelled", cancelled),
         ]
     }
 
@@ -98,8 +104,11 @@ impl EndCounts {
             app_gone,
             draining,
             peer_lost,
+            cancelled,
         } = *self;
-        rejected + busy + no_app + denied + too_large + corrupt + app_gone + draining + peer_lost
+        let by_application = rejected + app_gone;
+        let by_receiver = busy + no_app + denied + too_large + corrupt + draining;
+        by_application + by_receiver + peer_lost + cancelled
     }
 }
 

@@ -27,8 +27,15 @@ pub mod features {
     pub const CONGESTION: u32 = 2;
     /// A receiver's heartbeats say what the sender's messages wait for. Not on connections of version 1.
     pub const WAITS_FOR: u32 = 4;
+    /// Ends of messages may bring a reply. A sender that has this has room for a payload of 4096 bytes in
+    /// each of its receive entries.
+    pub const REPLIES: u32 = 8;
+    /// A sender may take messages back. Not on connections of version 1.
+    pub const CANCEL: u32 = 16;
+    /// Large messages may lie in several pieces. Not on connections of version 1.
+    pub const GATHER: u32 = 32;
     /// All features that this build understands.
-    pub const ALL: u32 = CRC32C | CONGESTION | WAITS_FOR;
+    pub const ALL: u32 = CRC32C | CONGESTION | WAITS_FOR | REPLIES | CANCEL | GATHER;
 }
 
 /// An application's name: 1 to 32 bytes of letters, digits, `.`, `_`, `-`, `/` or `:`.
@@ -40,6 +47,7 @@ pub struct AppName {
 
 /// The name is empty, too long, or has a character that is not allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AppNameError;
 
 impl core::fmt::Display for AppNameError {
@@ -165,6 +173,7 @@ pub const WELCOME_BYTES: usize = size_of::<RawWelcome>();
 
 /// The reason why a receiver refuses a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Refusal {
     /// The hello could not be read.
     Malformed,
@@ -207,6 +216,7 @@ fn no_version_in_common(f: &mut core::fmt::Formatter<'_>, theirs: Versions) -> c
 
 /// The reason why a hello, a welcome or a refusal could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum HelloError {
     /// There are too few bytes.
     Truncated {

@@ -12,9 +12,11 @@
 //! | kind | sent by | view | payload after the header |
 //! |---|---|---|---|
 //! | [`Kind::Small`] | sender | [`SmallHeader`] | the message, 0 to 4096 bytes |
-//! | [`Kind::Request`] | sender | [`RequestHeader`] | the user header, where it exceeds 64 bytes |
+//! | [`Kind::Request`] | sender | [`RequestHeader`] | the user header, where it exceeds 64 bytes; the list of pieces |
 //! | [`Kind::CreditReturn`] | sender | [`CreditReturn`] | none |
+//! | [`Kind::Cancel`] | sender | [`CancelHeader`] | none |
 //! | [`Kind::Ack`] | receiver | [`AckHeader`] | none |
+//! | [`Kind::Reply`] | receiver | [`ReplyHeader`] | the reply, 0 to 4096 bytes |
 //! | [`Kind::Credit`] | receiver | [`CreditHeader`] | none |
 //! | [`Kind::Congestion`] | receiver | [`CongestionHeader`] | none |
 //! | [`Kind::Bye`] | receiver | [`ByeHeader`] | none |
@@ -29,17 +31,21 @@ mod end_counts;
 pub mod hello;
 mod parse;
 mod payload;
+mod pieces;
+mod reply;
 mod status;
 mod version;
 
 pub use checksum::combine_crc32c;
 pub use control::{
-    ACK_RANGES_MAX, AckHeader, AckRange, ByeHeader, ByeReason, CongestionHeader, CreditHeader, CreditReturn,
-    WaitsFor,
+    ACK_RANGES_MAX, AckHeader, AckRange, ByeHeader, ByeReason, CancelHeader, CongestionHeader, CreditHeader,
+    CreditReturn, WaitsFor,
 };
 pub use end_counts::EndCounts;
 pub use parse::{FromReceiver, FromSender, HeaderError, parse_from_receiver, parse_from_sender};
 pub use payload::{RequestFields, RequestHeader, SmallFields, SmallHeader};
+pub use pieces::{PIECE_BYTES, PIECES_BYTES_MAX, PIECES_MAX, Piece, check_pieces, pieces};
+pub use reply::ReplyHeader;
 pub use status::AckStatus;
 pub use version::{FIRST_VERSION, Versions, WIRE_VERSION};
 
@@ -79,6 +85,12 @@ impl HeaderBytes {
         self.0[0] = version;
     }
 
+    /// Returns whether the header says that it takes a message back. The rest of it may be wrong.
+    #[inline]
+    pub fn is_cancel(&self) -> bool {
+        self.0[1] == Kind::Cancel as u8
+    }
+
     /// Copies a header off the front of bytes that arrived; the bytes behind it are its payload.
     ///
     /// # Errors
@@ -107,6 +119,10 @@ pub enum Kind {
     Congestion = 6,
     /// The receiver's farewell before it disconnects, with the reason.
     Bye = 7,
+    /// The end of one message, with the application's reply behind the header.
+    Reply = 8,
+    /// The sender takes one of its messages back.
+    Cancel = 9,
 }
 
 /// The first eight bytes of every header.
@@ -148,6 +164,9 @@ pub mod flags {
     /// The credit header is a recall: give back unused credit above the limit. Only on
     /// [`Kind::Credit`](super::Kind::Credit).
     pub const RECALL: u16 = 4;
+    /// The sender has memory for a reply to the message. Only where both ends have
+    /// [`REPLIES`](super::hello::features::REPLIES).
+    pub const WANTS_REPLY: u16 = 8;
     /// Mask of the bits that are skipped where they are unknown, from version 2 on.
     pub const SKIPPED: u16 = 0xff00;
 }

@@ -6,9 +6,9 @@
 //! additions there need no change at an older end. `docs/wire.md` says which.
 
 use super::{
-    ACK_RANGES_MAX, AckHeader, AckRange, AckStatus, ByeHeader, CongestionHeader, CreditHeader, CreditReturn,
-    FIRST_VERSION, HEADER_BYTES, HeaderBytes, Kind, Prefix, RequestFields, RequestHeader,
-    SMALL_USER_HEADER_MAX, SmallFields, SmallHeader, USER_HEADER_MAX, flags,
+    ACK_RANGES_MAX, AckHeader, AckRange, AckStatus, ByeHeader, CancelHeader, CongestionHeader, CreditHeader,
+    CreditReturn, FIRST_VERSION, HEADER_BYTES, HeaderBytes, Kind, PIECES_MAX, Prefix, ReplyHeader,
+    RequestFields, RequestHeader, SMALL_USER_HEADER_MAX, SmallFields, SmallHeader, USER_HEADER_MAX, flags,
 };
 use crate::SLAB_BYTES;
 use zerocopy::{FromBytes, IntoBytes};
@@ -22,6 +22,8 @@ pub enum FromSender<'a> {
     Request(&'a RequestHeader),
     /// The answer to a recall of credit.
     CreditReturn(&'a CreditReturn),
+    /// A message that is taken back. Not on connections of version 1.
+    Cancel(&'a CancelHeader),
 }
 
 /// A header that a sender may get, checked.
@@ -29,6 +31,8 @@ pub enum FromSender<'a> {
 pub enum FromReceiver<'a> {
     /// An acknowledgement: ends of messages.
     Ack(&'a AckHeader),
+    /// The end of one message, with a reply of the stated length.
+    Reply(&'a ReplyHeader),
     /// A credit limit or a recall.
     Credit(&'a CreditHeader),
     /// A congestion signal: cut the windows.
@@ -40,7 +44,7 @@ pub enum FromReceiver<'a> {
 impl FromSender<'_> {
     /// Encodes again what was read. The header has [`WIRE_VERSION`](super::WIRE_VERSION);
     /// [`HeaderBytes::set_version`] changes that to the version that it was read in. Bytes without a meaning
-    /// are zero. A user header behind the request is its payload, and not part of this.
+    /// are zero. A user header or a list of pieces behind the request is its payload, and not part of this.
     ///
     /// # Panics
     /// Panics if the view does not come from [`parse_from_sender`] and has values that no header may have.
@@ -53,6 +57,7 @@ impl FromSender<'_> {
                 payload_bytes: small.payload_bytes.get(),
                 crc32c: small.crc32c(),
                 redelivered: small.redelivered(),
+                wants_reply: small.wants_reply(),
                 user_header: small.user_header(),
             }),
             Self::Request(request) => RequestHeader::encode(&RequestFields {
@@ -62,14 +67,17 @@ impl FromSender<'_> {
                 address: request.address.get(),
                 key: request.key.get(),
                 class: request.class,
+                pieces: request.pieces,
                 crc32c: request.crc32c(),
                 redelivered: request.redelivered(),
+                wants_reply: request.wants_reply(),
                 // Where the user header is the payload, the header has only its length.
                 user_header: request
                     .inline_user_header()
                     .unwrap_or(&[0; USER_HEADER_MAX][..request.user_header_bytes()]),
             }),
             Self::CreditReturn(answer) => CreditReturn::encode(answer.credit_limit.get()),
+            Self::Cancel(cancel) => CancelHeader::encode(cancel.sequence.get()),
         }
     }
 }
@@ -94,6 +102,10 @@ impl FromReceiver<'_> {
                     count += 1;
                 }
                 AckHeader::encode(ack.credit_limit.get(), &ranges[..count])
+            }
+            Self::Reply(reply) => {
+                let limit = reply.credit_limit.get();
+                ReplyHeader::encode(limit, reply.sequence(), reply.status(), reply.payload_bytes.get())
             }
             Self::Credit(credit) if credit.recall() => CreditHeader::encode(credit.credit_limit.get(), true),
             Self::Credit(credit) => {
@@ -149,6 +161,13 @@ pub enum HeaderError {
         /// Stated length of the message.
         length: u64,
     },
+    /// The list of pieces is not that of a message: its length is not 2 to 16, the pieces together are not
+    /// the message, or one of them is empty, ends beyond the address space, or is not the last one and no
+    /// multiple of 4096 bytes.
+    Pieces {
+        /// Index of the piece that is wrong, or the number of pieces where all of them together are wrong.
+        index: usize,
+    },
     /// A range is empty, wraps around, or has a status that does not exist.
     Range {
         /// Index of the range in the acknowledgement.
@@ -184,6 +203,12 @@ impl core::fmt::Display for HeaderError {
             Self::Extent { address, length } => {
                 write!(f, "message at {address:#x} of {length} bytes cannot exist")
             }
+            Self::Pieces { index } => {
+                write!(
+                    f,
+                    "a list of pieces that is no message: piece {index} is wrong, or all {index} together"
+                )
+            }
             Self::Range { index } => {
                 write!(f, "acknowledgement range {index} is empty, wraps, or has no status")
             }
@@ -216,7 +241,7 @@ pub fn parse_from_sender(
             return Err(HeaderError::UserHeader { bytes: user_bytes, max: SMALL_USER_HEADER_MAX });
         }
         let small = view::<SmallHeader>(bytes);
-        check_flags(version, prefix, MESSAGE_FLAGS)?;
+        check_flags(version, prefix, message_flags(version))?;
         check_crc32c(prefix, small.crc32c.get())?;
         let stated = small.payload_bytes.get();
         let is_as_stated = stated as usize == payload_bytes
@@ -230,14 +255,25 @@ pub fn parse_from_sender(
             return Err(HeaderError::UserHeader { bytes: user_bytes, max: USER_HEADER_MAX });
         }
         let request = view::<RequestHeader>(bytes);
-        check_flags(version, prefix, MESSAGE_FLAGS)?;
+        check_flags(version, prefix, message_flags(version))?;
         check_crc32c(prefix, request.crc32c.get())?;
-        let behind = if request.user_header_is_payload() { user_bytes } else { 0 };
+        if version == FIRST_VERSION && request.pieces != 0 {
+            return Err(HeaderError::Reserved);
+        }
+        let behind = request.payload_bytes();
         if behind != payload_bytes {
             return Err(HeaderError::Payload { stated: behind as u64, arrived: payload_bytes });
         }
         check_reserved(version, &request.reserved, REQUEST_SKIPPED)?;
         let (address, length) = (request.address.get(), request.length.get());
+        if request.pieces > 0 {
+            if address != 0 || request.key.get() != 0 {
+                return Err(HeaderError::Reserved);
+            }
+            if !(2..=PIECES_MAX).contains(&usize::from(request.pieces)) {
+                return Err(HeaderError::Pieces { index: request.pieces.into() });
+            }
+        }
         if length == 0 || address.checked_add(length).is_none() {
             return Err(HeaderError::Extent { address, length });
         }
@@ -247,6 +283,11 @@ pub fn parse_from_sender(
         let credit = view::<CreditReturn>(bytes);
         check_bare(version, prefix, 0, &credit.reserved)?;
         Ok(FromSender::CreditReturn(credit))
+    } else if prefix.kind == Kind::Cancel as u8 && version > FIRST_VERSION {
+        no_payload(payload_bytes)?;
+        let cancel = view::<CancelHeader>(bytes);
+        check_bare(version, prefix, 0, &cancel.reserved)?;
+        Ok(FromSender::Cancel(cancel))
     } else {
         Err(HeaderError::Kind { found: prefix.kind })
     }
@@ -264,6 +305,18 @@ pub fn parse_from_receiver(
 ) -> Result<FromReceiver<'_>, HeaderError> {
     let bytes = &header.0;
     let prefix = prefix(version, bytes)?;
+    if prefix.kind == Kind::Reply as u8 && version > FIRST_VERSION {
+        let reply = view::<ReplyHeader>(bytes);
+        check_bare(version, prefix, 0, &reply.reserved)?;
+        let stated = reply.payload_bytes.get();
+        if stated as usize != payload_bytes || payload_bytes > SLAB_BYTES {
+            return Err(HeaderError::Payload { stated: u64::from(stated), arrived: payload_bytes });
+        }
+        if !reply.is_sound(version) {
+            return Err(HeaderError::Range { index: 0 });
+        }
+        return Ok(FromReceiver::Reply(reply));
+    }
     no_payload(payload_bytes)?;
     if prefix.kind == Kind::Ack as u8 {
         let ack = view::<AckHeader>(bytes);
@@ -324,8 +377,12 @@ fn prefix(version: u8, bytes: &[u8; HEADER_BYTES]) -> Result<&Prefix, HeaderErro
     Ok(prefix)
 }
 
-/// Flags that a small message and a request may carry.
-const MESSAGE_FLAGS: u16 = flags::CRC32C | flags::REDELIVERED;
+/// Returns the flags that a small message and a request may carry.
+#[inline]
+fn message_flags(version: u8) -> u16 {
+    let since_second = if version == FIRST_VERSION { 0 } else { flags::WANTS_REPLY };
+    flags::CRC32C | flags::REDELIVERED | since_second
+}
 
 #[inline]
 fn check_flags(version: u8, prefix: &Prefix, allowed: u16) -> Result<(), HeaderError> {

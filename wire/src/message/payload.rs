@@ -1,8 +1,8 @@
 //! Headers that announce or carry a message: small, and the request for a large one.
 
 use super::{
-    HEADER_BYTES, HeaderBytes, Kind, Prefix, REQUEST_INLINE_USER_HEADER_MAX, SMALL_USER_HEADER_MAX,
-    USER_HEADER_MAX, flags,
+    HEADER_BYTES, HeaderBytes, Kind, PIECE_BYTES, Prefix, REQUEST_INLINE_USER_HEADER_MAX,
+    SMALL_USER_HEADER_MAX, USER_HEADER_MAX, flags,
 };
 use crate::SLAB_BYTES;
 use zerocopy::little_endian::{U32, U64};
@@ -47,8 +47,12 @@ pub struct RequestHeader {
     pub address: U64,
     /// Requested admission class, 0 the most urgent.
     pub class: u8,
+    /// Pieces that the message lies in, where it lies in several: 2 to 16. Their list
+    /// ([`Piece`](super::Piece)) is the end of the payload, and `address` and `key` are zero. 0: the message
+    /// is at `address`. Not on connections of version 1.
+    pub pieces: u8,
     /// Bytes without a meaning: zero. From version 2 on a reader skips the last eight.
-    pub reserved: [u8; 15],
+    pub reserved: [u8; 14],
     /// User header where it fits; a longer one is the payload behind this header.
     pub user_header: [u8; REQUEST_INLINE_USER_HEADER_MAX],
 }
@@ -69,6 +73,8 @@ pub struct SmallFields<'a> {
     pub crc32c: Option<u32>,
     /// Whether the message was sent before on an earlier connection.
     pub redelivered: bool,
+    /// Whether the sender has memory for a reply.
+    pub wants_reply: bool,
     /// User header, at most [`SMALL_USER_HEADER_MAX`] bytes.
     pub user_header: &'a [u8],
 }
@@ -88,17 +94,25 @@ pub struct RequestFields<'a> {
     pub key: u32,
     /// Requested admission class.
     pub class: u8,
+    /// Pieces that the message lies in, where it lies in several; else 0. With pieces the caller gives 0 for
+    /// `address` and `key`, and sends the list as the end of the payload.
+    pub pieces: u8,
     /// CRC32C of the whole message, if the receiver is to check it.
     pub crc32c: Option<u32>,
     /// Whether the message was sent before on an earlier connection.
     pub redelivered: bool,
+    /// Whether the sender has memory for a reply.
+    pub wants_reply: bool,
     /// User header, at most [`USER_HEADER_MAX`] bytes. Above [`REQUEST_INLINE_USER_HEADER_MAX`] the caller
     /// sends it as the payload behind the header.
     pub user_header: &'a [u8],
 }
 
-fn flag_bits(crc32c: Option<u32>, redelivered: bool) -> u16 {
-    (if crc32c.is_some() { flags::CRC32C } else { 0 }) | (if redelivered { flags::REDELIVERED } else { 0 })
+fn flag_bits(crc32c: Option<u32>, redelivered: bool, wants_reply: bool) -> u16 {
+    let bit = |is_set, bit| if is_set { bit } else { 0 };
+    bit(crc32c.is_some(), flags::CRC32C)
+        | bit(redelivered, flags::REDELIVERED)
+        | bit(wants_reply, flags::WANTS_REPLY)
 }
 
 impl SmallHeader {
@@ -121,7 +135,11 @@ impl SmallHeader {
         let mut user_header = [0; SMALL_USER_HEADER_MAX];
         user_header[..used].copy_from_slice(fields.user_header);
         let header = Self {
-            prefix: Prefix::new(Kind::Small, flag_bits(fields.crc32c, fields.redelivered), short(used)),
+            prefix: Prefix::new(
+                Kind::Small,
+                flag_bits(fields.crc32c, fields.redelivered, fields.wants_reply),
+                short(used),
+            ),
             payload_bytes: fields.payload_bytes.into(),
             crc32c: fields.crc32c.unwrap_or(0).into(),
             sequence: fields.sequence.into(),
@@ -145,6 +163,12 @@ impl SmallHeader {
     pub fn redelivered(&self) -> bool {
         self.prefix.flags.get() & flags::REDELIVERED != 0
     }
+
+    /// Returns whether the sender has memory for a reply.
+    #[inline]
+    pub fn wants_reply(&self) -> bool {
+        self.prefix.flags.get() & flags::WANTS_REPLY != 0
+    }
 }
 
 impl RequestHeader {
@@ -161,7 +185,11 @@ impl RequestHeader {
             user_header[..used].copy_from_slice(fields.user_header);
         }
         let header = Self {
-            prefix: Prefix::new(Kind::Request, flag_bits(fields.crc32c, fields.redelivered), short(used)),
+            prefix: Prefix::new(
+                Kind::Request,
+                flag_bits(fields.crc32c, fields.redelivered, fields.wants_reply),
+                short(used),
+            ),
             crc32c: fields.crc32c.unwrap_or(0).into(),
             key: fields.key.into(),
             sequence: fields.sequence.into(),
@@ -169,7 +197,8 @@ impl RequestHeader {
             length: fields.length.into(),
             address: fields.address.into(),
             class: fields.class,
-            reserved: [0; 15],
+            pieces: fields.pieces,
+            reserved: [0; 14],
             user_header,
         };
         zerocopy::transmute!(header)
@@ -185,6 +214,17 @@ impl RequestHeader {
         self.user_header_bytes() > REQUEST_INLINE_USER_HEADER_MAX
     }
 
+    /// Returns the bytes behind this header: the user header, where that lies there, and the list of pieces.
+    pub fn payload_bytes(&self) -> usize {
+        let user_header = if self.user_header_is_payload() { self.user_header_bytes() } else { 0 };
+        user_header + self.list_bytes()
+    }
+
+    /// Returns the bytes of the list of pieces, which is the end of the payload: 0 where there is none.
+    pub fn list_bytes(&self) -> usize {
+        usize::from(self.pieces) * PIECE_BYTES
+    }
+
     /// Returns the user header, if it lies in the header itself.
     pub fn inline_user_header(&self) -> Option<&[u8]> {
         self.user_header.get(..self.user_header_bytes())
@@ -198,6 +238,12 @@ impl RequestHeader {
     /// Returns whether this message was sent before on an earlier connection.
     pub fn redelivered(&self) -> bool {
         self.prefix.flags.get() & flags::REDELIVERED != 0
+    }
+
+    /// Returns whether the sender has memory for a reply.
+    #[inline]
+    pub fn wants_reply(&self) -> bool {
+        self.prefix.flags.get() & flags::WANTS_REPLY != 0
     }
 }
 

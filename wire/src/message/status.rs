@@ -2,6 +2,7 @@
 
 /// The end of a message, as its sender hears it. Each message has exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum AckStatus {
     /// The application released every slice and finished the message.
     Consumed,
@@ -24,10 +25,30 @@ pub enum AckStatus {
     Draining,
     /// The connection ended before the message did. It is never on the wire: a sender decides it itself.
     PeerLost,
+    /// The sender took the message back before all of it had reached the application, which did not consume
+    /// it and may have got a part.
+    Cancelled,
 }
 
 impl AckStatus {
-    pub(super) fn to_wire(self) -> (u16, u32) {
+    /// Each status once, with the code 0 where it has one.
+    pub const ALL: [Self; 11] = [
+        Self::Consumed,
+        Self::Rejected(0),
+        Self::Busy,
+        Self::NoApp,
+        Self::Denied,
+        Self::TooLarge,
+        Self::Corrupt,
+        Self::AppGone,
+        Self::Draining,
+        Self::PeerLost,
+        Self::Cancelled,
+    ];
+
+    /// Returns the number of the status, and the application's code, as they are on the wire. They never
+    /// change. The number of [`Self::PeerLost`] is one that never travels.
+    pub fn to_wire(self) -> (u16, u32) {
         match self {
             Self::Consumed => (0, 0),
             Self::Rejected(code) => (1, code),
@@ -39,6 +60,7 @@ impl AckStatus {
             Self::AppGone => (7, 0),
             Self::Draining => (8, 0),
             Self::PeerLost => (PEER_LOST, 0),
+            Self::Cancelled => (CANCELLED, 0),
         }
     }
 
@@ -53,6 +75,7 @@ impl AckStatus {
             6 => Self::Corrupt,
             7 => Self::AppGone,
             8 => Self::Draining,
+            CANCELLED => Self::Cancelled,
             _ => return None,
         })
     }
@@ -95,7 +118,7 @@ struct Row {
 
 /// All statuses that are sent on the wire. A later one gets a number of its class, the version that
 /// introduces it, and its nearest status.
-const STATUSES: [Row; 9] = [
+const STATUSES: [Row; 10] = [
     Row { status: 0, since: 1, nearest: 0 },
     Row { status: REJECTED, since: 1, nearest: REJECTED },
     Row { status: 2, since: 1, nearest: 2 },
@@ -105,10 +128,13 @@ const STATUSES: [Row; 9] = [
     Row { status: 6, since: 1, nearest: 6 },
     Row { status: 7, since: 1, nearest: 7 },
     Row { status: 8, since: 1, nearest: 8 },
+    // Only who asked for it hears it.
+    Row { status: CANCELLED, since: 2, nearest: 7 },
 ];
 
 const REJECTED: u16 = 1;
 const PEER_LOST: u16 = 9;
+const CANCELLED: u16 = 0x601;
 
 /// Version from which on every status is known.
 const NEWEST_STATUS_SINCE: u8 = newest(&STATUSES);
@@ -181,6 +207,7 @@ impl core::fmt::Display for AckStatus {
             Self::AppGone => f.write_str("the application went away before it finished the message"),
             Self::Draining => f.write_str("the receiver is draining; send to the next daemon"),
             Self::PeerLost => f.write_str("the connection was lost and not made again in time"),
+            Self::Cancelled => f.write_str("the sender took the message back, or its deadline passed"),
         }
     }
 }
@@ -193,7 +220,7 @@ pub(super) mod tests {
     use std::vec::Vec;
 
     /// All statuses that are sent on the wire, by their numbers.
-    pub(in crate::message) const TRAVEL: [AckStatus; 9] = [
+    pub(in crate::message) const TRAVEL: [AckStatus; 10] = [
         AckStatus::Consumed,
         AckStatus::Rejected(28),
         AckStatus::Busy,
@@ -203,6 +230,7 @@ pub(super) mod tests {
         AckStatus::Corrupt,
         AckStatus::AppGone,
         AckStatus::Draining,
+        AckStatus::Cancelled,
     ];
 
     /// Returns [`STATUSES`] with later additions: one of version 2, one of version 3 whose nearest is that,
@@ -220,6 +248,8 @@ pub(super) mod tests {
         let numbers: BTreeSet<_> = STATUSES.iter().map(|row| row.status).collect();
         assert_eq!(numbers, TRAVEL.iter().map(|status| status.to_wire().0).collect());
         assert!(!numbers.contains(&PEER_LOST), "it never travels");
+        let all: BTreeSet<_> = AckStatus::ALL.iter().map(|status| status.to_wire().0).collect();
+        assert_eq!(all, numbers.iter().copied().chain([PEER_LOST]).collect());
         for number in 0..=u16::MAX {
             assert_eq!(AckStatus::is_known(number), numbers.contains(&number), "{number}");
         }
@@ -269,7 +299,7 @@ pub(super) mod tests {
         let taken = |status| AckStatus::from_wire_or_class(status, 28);
         for number in 0..=u16::MAX {
             let expected = match number {
-                0..=8 => AckStatus::from_wire(number, 28),
+                0..=8 | CANCELLED => AckStatus::from_wire(number, 28),
                 9..=0xff => None,
                 0x100..=0x1ff => Some(AckStatus::Consumed),
                 0x200..=0x2ff => Some(AckStatus::Rejected(28)),

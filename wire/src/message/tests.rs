@@ -14,22 +14,32 @@ fn small(payload_bytes: u32, user_header: &[u8]) -> HeaderBytes {
         payload_bytes,
         crc32c: None,
         redelivered: false,
+        wants_reply: false,
         user_header,
     })
 }
 
 fn request(address: u64, length: u64, user_header: &[u8]) -> HeaderBytes {
-    RequestHeader::encode(&RequestFields {
-        sequence: 5,
-        tag: 7,
-        length,
-        address,
-        key: 9,
-        class: 1,
-        crc32c: None,
-        redelivered: false,
-        user_header,
-    })
+    RequestHeader::encode(&RequestFields { address, length, user_header, ..REQUEST })
+}
+
+const REQUEST: RequestFields<'static> = RequestFields {
+    sequence: 5,
+    tag: 7,
+    length: 1,
+    address: 0,
+    key: 9,
+    class: 1,
+    pieces: 0,
+    crc32c: None,
+    redelivered: false,
+    wants_reply: false,
+    user_header: b"",
+};
+
+/// A request for a message in pieces.
+fn request_of_pieces(pieces: u8, user_header: &[u8]) -> HeaderBytes {
+    RequestHeader::encode(&RequestFields { pieces, length: 1 << 20, key: 0, user_header, ..REQUEST })
 }
 
 fn ack(ranges: &[AckRange]) -> HeaderBytes {
@@ -94,10 +104,11 @@ fn parse_in(version: u8, header: &HeaderBytes, payload_bytes: usize, sender: boo
 fn reserved(kind: u8) -> (Range<usize>, Range<usize>) {
     match kind {
         1 => (6..8, 0..0),
-        2 => (49..56, 56..64),
+        2 => (50..56, 56..64),
         3 => (16..24, 24..32),
-        4 | 5 => (16..64, 64..128),
+        4 | 5 | 9 => (16..64, 64..128),
         6 => (12..64, 64..128),
+        8 => (36..64, 64..128),
         _ => (10..64, 64..128),
     }
 }
@@ -131,6 +142,7 @@ fn a_small_message_reads_as_it_was_written() {
             payload_bytes,
             crc32c: Some(0),
             redelivered: true,
+            wants_reply: false,
             user_header: &user_header,
         });
         let Ok(FromSender::Small(read)) = parse_from_sender(WIRE_VERSION, &header, payload_bytes as usize)
@@ -160,6 +172,72 @@ fn a_request_reads_as_it_was_written_wherever_its_user_header_lies() {
         assert_eq!(read.user_header_is_payload(), behind > 0);
         assert_eq!(read.inline_user_header(), (behind == 0).then_some(&user_header[..]));
     }
+}
+
+#[test]
+fn a_request_of_pieces_has_their_list_behind_its_user_header() {
+    for (pieces, user) in [(2, 0), (16, 64), (2, 65), (16, 256)] {
+        let user_header = vec![3; user];
+        let header = request_of_pieces(pieces, &user_header);
+        let list = usize::from(pieces) * PIECE_BYTES;
+        let behind = if user > REQUEST_INLINE_USER_HEADER_MAX { user + list } else { list };
+        let Ok(FromSender::Request(read)) = parse_from_sender(WIRE_VERSION, &header, behind) else {
+            panic!("not a request: {header:?}")
+        };
+        assert_eq!((read.pieces, read.payload_bytes(), read.user_header_bytes()), (pieces, behind, user));
+        assert_eq!(FromSender::Request(read).encode().0, header.0);
+        for wrong in [behind - 1, behind + 1, behind - list, 0] {
+            let stated = HeaderError::Payload { stated: behind as u64, arrived: wrong };
+            assert_eq!(parse_in(WIRE_VERSION, &header, wrong, true), Some(stated));
+        }
+        // The first version knows no pieces.
+        assert_eq!(parse_in(FIRST_VERSION, &header, behind, true), Some(HeaderError::Reserved));
+        // Where the message lies is said once.
+        for at in [12, 40] {
+            let found = parse_in(WIRE_VERSION, &with(header, at, 1), behind, true);
+            assert_eq!(found, Some(HeaderError::Reserved), "byte {at}");
+        }
+    }
+    for pieces in [1, 17, 255] {
+        let behind = usize::from(pieces) * PIECE_BYTES;
+        let found = parse_in(WIRE_VERSION, &request_of_pieces(pieces, b""), behind, true);
+        assert_eq!(found, Some(HeaderError::Pieces { index: pieces.into() }));
+    }
+}
+
+#[test]
+fn pieces_are_whole_slabs_but_for_the_last_and_together_the_message() {
+    let checked = |pieces: &[(u64, u32)], length| {
+        let list: Vec<_> = pieces.iter().map(|&(address, bytes)| Piece::new(address, bytes, 9)).collect();
+        check_pieces(list.as_bytes(), length).map_err(|error| match error {
+            HeaderError::Pieces { index } => index,
+            other => panic!("{other}"),
+        })
+    };
+    assert_eq!(checked(&[(0, 4096), (1 << 40, 1)], 4097), Ok(()));
+    assert_eq!(checked(&[(3, 8192), (5, 4096), (7, 4000)], 16_288), Ok(()));
+    assert_eq!(checked(&[(u64::MAX - 4096, 4096), (0, 4096)], 8192), Ok(()));
+    assert_eq!(checked(&[(0, 0x8000_0000), (0, u32::MAX)], 0x1_7fff_ffff), Ok(()));
+    assert_eq!(checked(&[(0, 4096); PIECES_MAX], 65_536), Ok(()));
+    for (pieces, length, index) in [
+        (&[][..], 0, 0),
+        (&[(0, 4096)], 4096, 1),
+        (&[(0, 4096); PIECES_MAX + 1], 69_632, PIECES_MAX + 1),
+        (&[(0, 4096), (0, 0)], 4096, 1),
+        (&[(0, 0), (0, 4096)], 4096, 0),
+        (&[(0, 4097), (0, 1)], 4098, 0),
+        (&[(0, 4096), (0, 1), (0, 4096)], 8193, 1),
+        (&[(0, 4096), (u64::MAX - 1, 2)], 4098, 1),
+        (&[(0, 4096), (0, 4096)], 8193, 2),
+        (&[(0, 4096), (0, 4096)], 4096, 2),
+    ] {
+        assert_eq!(checked(pieces, length), Err(index), "{pieces:?}");
+    }
+    for odd in [PIECE_BYTES * 2 - 1, PIECE_BYTES * 2 + 1] {
+        assert!(check_pieces(&vec![1; odd], 0x0101_0101_0202_0202).is_err());
+    }
+    let two = [Piece::new(1, 4096, 2), Piece::new(3, 4, 5)];
+    assert_eq!(pieces(two.as_bytes()), two);
 }
 
 #[test]
@@ -232,6 +310,60 @@ fn control_headers_read_as_they_were_written() {
 }
 
 #[test]
+fn a_reply_reads_as_it_was_written_from_version_2_on_and_no_lie_of_it_does() {
+    for (status, bytes) in
+        [(AckStatus::Consumed, 0), (AckStatus::Rejected(28), 1), (AckStatus::Consumed, 4096)]
+    {
+        let header = ReplyHeader::encode(12, 5, status, bytes);
+        let Ok(FromReceiver::Reply(read)) = parse_from_receiver(WIRE_VERSION, &header, bytes as usize) else {
+            panic!("no reply")
+        };
+        let values = (read.credit_limit.get(), read.sequence(), read.status(), read.payload_bytes.get());
+        assert_eq!(values, (12, 5, status, bytes));
+        let error = parse_from_receiver(WIRE_VERSION, &header, bytes as usize + 1).unwrap_err();
+        assert!(matches!(error, HeaderError::Payload { .. }), "{error}");
+        let earlier = parse_in(FIRST_VERSION, &header, bytes as usize, false);
+        assert!(earlier.is_some(), "version 1 has no replies");
+    }
+    let header = ReplyHeader::encode(12, 5, AckStatus::Consumed, 0);
+    let end = core::mem::offset_of!(ReplyHeader, end);
+    // No sequence, two of them, an end that no application gives, and a count.
+    for (at, byte) in [(end + 8, 0), (end + 8, 2), (end + 10, 2), (4, 1)] {
+        assert!(parse_from_receiver(WIRE_VERSION, &with(header, at, byte), 0).is_err(), "{at}");
+    }
+    let read = SmallHeader::encode(&SmallFields {
+        sequence: 1,
+        tag: 1,
+        payload_bytes: 0,
+        crc32c: None,
+        redelivered: false,
+        wants_reply: true,
+        user_header: &[],
+    });
+    let Ok(FromSender::Small(small)) = parse_from_sender(WIRE_VERSION, &read, 0) else { panic!("not small") };
+    assert!(small.wants_reply());
+    assert_eq!(parse_in(FIRST_VERSION, &read, 0, true), Some(HeaderError::Reserved));
+}
+
+#[test]
+fn what_is_taken_back_reads_as_it_was_written_from_version_2_on() {
+    let header = CancelHeader::encode(5);
+    let Ok(FromSender::Cancel(read)) = parse_from_sender(WIRE_VERSION, &header, 0) else {
+        panic!("nothing is taken back")
+    };
+    assert_eq!(read.sequence.get(), 5);
+    let found = |header, payload_bytes| parse_in(WIRE_VERSION, &header, payload_bytes, true);
+    assert_eq!(found(header, 1), Some(HeaderError::Payload { stated: 0, arrived: 1 }));
+    // A count, and bytes that must be zero.
+    for at in [4, 16, 63] {
+        assert_eq!(found(with(header, at, 1), 0), Some(HeaderError::Reserved), "{at}");
+    }
+    assert_eq!(found(with(header, 64, 1), 0), None, "it is skipped");
+    assert_eq!(parse_in(FIRST_VERSION, &header, 0, true), Some(HeaderError::Kind { found: 9 }));
+    assert_eq!(from_receiver(header), Some(HeaderError::Kind { found: 9 }));
+}
+
+#[test]
 fn fewer_bytes_than_a_header_are_truncated() {
     for bytes in [0, 1, 8, 127] {
         let found = HeaderBytes::from_front(&vec![1; bytes]).err();
@@ -263,7 +395,7 @@ fn another_version_than_was_agreed_is_told_from_everything_else() {
 #[test]
 fn a_kind_that_does_not_exist_or_goes_the_other_way_is_refused() {
     for (header, payload_bytes, sender) in one_of_each() {
-        for found in [0, 8, 255] {
+        for found in [0, 10, 255] {
             let other = with(header, 1, found);
             let expected = if sender || payload_bytes == 0 {
                 HeaderError::Kind { found }
@@ -289,7 +421,8 @@ fn unknown_and_misplaced_flags_are_refused_but_for_the_upper_ones_from_version_2
             let flag = 1u16 << bit;
             let mut other = header;
             other.0[2..4].copy_from_slice(&flag.to_le_bytes());
-            let passes = flag & allowed != 0 || (version > 1 && bit >= 8);
+            let since_second = version > 1 && matches!(header.0[1], 1 | 2) && flag == flags::WANTS_REPLY;
+            let passes = flag & allowed != 0 || (version > 1 && bit >= 8) || since_second;
             let expected = (!passes).then_some(HeaderError::Reserved);
             let found = parse_in(version, &other, payload_bytes, sender);
             assert_eq!(found, expected, "flag {flag:#x} in version {version} on {header:?}");
@@ -463,8 +596,11 @@ fn any_header() -> impl Strategy<Value = HeaderBytes> {
 /// ones.
 fn nearly_valid() -> impl Strategy<Value = (HeaderBytes, usize)> {
     let changes = prop::collection::vec((0..HEADER_BYTES, any::<u8>()), 0..4);
-    (0..one_of_each().len(), changes).prop_map(|(which, changes)| {
-        let (mut header, payload_bytes, _) = one_of_each()[which];
+    let mut all = one_of_each();
+    all.push((ReplyHeader::encode(3, 5, AckStatus::Rejected(28), 100), 100, false));
+    all.push((CancelHeader::encode(5), 0, true));
+    (0..all.len(), changes).prop_map(move |(which, changes)| {
+        let (mut header, payload_bytes, _) = all[which];
         changes.into_iter().for_each(|(at, byte)| header.0[at] = byte);
         (header, payload_bytes)
     })
@@ -503,7 +639,7 @@ proptest! {
     fn random_bytes_never_panic_and_what_parses_encodes_the_same(
         mut header in any_header(),
         version in prop_oneof![Just(FIRST_VERSION), Just(WIRE_VERSION), any::<u8>()],
-        kind in 0u8..9,
+        kind in 0u8..10,
         payload_bytes in prop_oneof![Just(0usize), 0usize..5000, any::<usize>()],
     ) {
         check_both_ways(version, header, payload_bytes)?;

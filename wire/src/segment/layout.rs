@@ -1,12 +1,13 @@
 //! The layout of a session segment, and the two ends made from a mapping of it.
 
 use super::{Delivery, Notice, NoticeWord, Release, SlotWord};
+use crate::SLAB_BYTES;
 use crate::message::USER_HEADER_MAX;
 use crate::ring::{Consumer, Indices, Producer, RingCell};
 use crate::sync::AtomicU64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"JETsegm2");
+const MAGIC: u64 = u64::from_le_bytes(*b"JETsegm3");
 const ALIGN: usize = 128;
 
 /// The sizes of a segment's parts.
@@ -75,11 +76,13 @@ pub struct SegmentLayout {
     notice: usize,
     slots: usize,
     user_headers: usize,
+    replies: usize,
     total: usize,
 }
 
 /// The reason why a mapping does not hold a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SegmentError {
     /// The mapping is smaller than its own header says, or than a header.
     TooSmall {
@@ -119,7 +122,9 @@ impl SegmentLayout {
         let notice = take(size_of::<u64>());
         let slots = take(shape.slots as usize * size_of::<u64>());
         let user_headers = take(shape.messages as usize * size_of::<UserHeaderCell>());
-        let total = at.next_multiple_of(4096);
+        // On pages of their own: those that are never used take no memory.
+        let replies = at.next_multiple_of(SLAB_BYTES);
+        let total = replies + shape.messages as usize * SLAB_BYTES;
         Self {
             shape,
             delivery_indices,
@@ -129,6 +134,7 @@ impl SegmentLayout {
             notice,
             slots,
             user_headers,
+            replies,
             total,
         }
     }
@@ -136,6 +142,11 @@ impl SegmentLayout {
     /// Returns the bytes that the segment's file must have.
     pub fn total_bytes(&self) -> usize {
         self.total
+    }
+
+    /// Returns the bytes at the front that every message may use: all but the reply cells.
+    pub fn used_bytes(&self) -> usize {
+        self.replies
     }
 }
 
@@ -271,6 +282,13 @@ impl Parts {
         // SAFETY: within the user headers' part.
         (message < self.layout.shape.messages).then(|| unsafe { self.base.add(at).cast() })
     }
+
+    /// Returns where a message's reply cell begins.
+    fn reply(&self, message: u32) -> Option<*mut u8> {
+        let at = self.layout.replies + message as usize * SLAB_BYTES;
+        // SAFETY: within the replies' part.
+        (message < self.layout.shape.messages).then(|| unsafe { self.base.add(at) })
+    }
 }
 
 impl DaemonEnd {
@@ -297,6 +315,13 @@ impl DaemonEnd {
         true
     }
 
+    /// Returns the address of a message's reply cell, which has 4096 bytes; `None` if the segment has no
+    /// message of that number. The application may write the bytes at any time, and they may be on a page
+    /// that is not there: whoever reads them copies them once, and is ready for SIGBUS.
+    pub fn reply_cell(&self, message: u32) -> Option<*const u8> {
+        self.parts.reply(message).map(<*mut u8>::cast_const)
+    }
+
     /// Returns the shape of the segment.
     pub fn shape(&self) -> SegmentShape {
         self.parts.layout.shape
@@ -321,6 +346,18 @@ impl AppEnd {
     pub fn read_user_header(&self, message: u32) -> Option<UserHeaderCell> {
         // SAFETY: the cell is within the mapping and any bytes are valid.
         self.parts.user_header(message).map(|cell| unsafe { cell.read_volatile() })
+    }
+
+    /// Writes the reply to a message into its cell, before the message is finished. Returns `false`, and
+    /// writes nothing, if the segment has no message of that number, or the reply is longer than 4096 bytes.
+    pub fn write_reply(&mut self, message: u32, reply: &[u8]) -> bool {
+        let Some(cell) = self.parts.reply(message).filter(|_| reply.len() <= SLAB_BYTES) else {
+            return false;
+        };
+        // SAFETY: the cell has SLAB_BYTES bytes and does not overlap private memory. The daemon reads it only
+        // after the message's release entry.
+        unsafe { cell.copy_from_nonoverlapping(reply.as_ptr(), reply.len()) };
+        true
     }
 
     /// Returns the shape of the segment.
@@ -375,6 +412,12 @@ mod tests {
         assert!(!daemon.write_user_header(8, b"beyond the shape"));
         assert_eq!(&app.read_user_header(7).unwrap()[..10], b"a long one");
         assert!(app.slot(15).is_some() && app.slot(16).is_none());
+        assert!(app.write_reply(7, &[7; SLAB_BYTES]) && app.write_reply(0, b"first"));
+        // SAFETY: both cells have 4096 bytes.
+        let read = |message| unsafe { daemon.reply_cell(message).unwrap().cast::<[u8; SLAB_BYTES]>().read() };
+        assert_eq!((read(7), &read(0)[..6]), ([7; SLAB_BYTES], &b"first\0"[..]));
+        assert!(!app.write_reply(8, b"beyond the shape") && daemon.reply_cell(8).is_none());
+        assert!(!app.write_reply(0, &[1; SLAB_BYTES + 1]));
     }
 
     #[test]

@@ -8,11 +8,14 @@
 //! * the release ring (application to daemon),
 //! * the notice,
 //! * the slot words,
-//! * cells for user headers that do not fit a descriptor.
+//! * cells for user headers that do not fit a descriptor,
+//! * cells for replies, one of 4 KiB for each message number. The application writes the reply to a message
+//!   into its cell before it finishes the message; the daemon copies it out.
 //!
 //! The daemon writes the header once; the application checks it once. After that the daemon reads only
-//! release entries, ring indices, slot words and the application's sleeper word from the segment. It copies
-//! each entry and index once, and checks the copy.
+//! release entries, ring indices, slot words, replies and the application's sleeper word from the segment. It
+//! copies each entry and index once, and checks the copy. Of a reply it copies the bytes once, whatever they
+//! are.
 
 mod layout;
 mod notice;
@@ -35,7 +38,8 @@ pub const DELIVERY_USER_HEADER_MAX: usize = 64;
 pub mod delivery_kind {
     /// A run of slices was delivered.
     pub const SLICES: u8 = 1;
-    /// The rest of a message will not arrive, because its sender went away or the message is corrupt.
+    /// The rest of a message will not arrive, because its sender went away or took the message back, or the
+    /// message is corrupt.
     pub const WITHDRAWN: u8 = 2;
 }
 
@@ -48,8 +52,10 @@ pub mod delivery_flags {
     /// The sender sent this message before on an earlier connection.
     pub const REDELIVERED: u8 = 4;
     /// The message was withdrawn because it is corrupt; otherwise it was withdrawn because its sender went
-    /// away.
+    /// away, or took it back.
     pub const CORRUPT: u8 = 8;
+    /// The sender has memory for a reply to the message.
+    pub const WANTS_REPLY: u8 = 16;
 }
 
 /// A descriptor in the delivery ring: one run of consecutive slabs of one message. Two cache lines.
@@ -131,17 +137,21 @@ pub mod release_kind {
     pub const SLICES_AND_FINISH: u8 = 2;
     /// The application is done with message `index`.
     pub const FINISH: u8 = 3;
+    /// The application is done with message `index`, and its reply is the first `first` bytes of the
+    /// message's reply cell. Only for a message that was delivered with
+    /// [`WANTS_REPLY`](super::delivery_flags::WANTS_REPLY).
+    pub const REPLY: u8 = 4;
 }
 
 /// An entry in the release ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(8))]
 pub struct Release {
-    /// Slot of the run; for `FINISH` the message.
+    /// Slot of the run; for `FINISH` and `REPLY` the message.
     pub index: u32,
     /// Generation of the slot or the message.
     pub generation: u16,
-    /// First slice of the run to free.
+    /// First slice of the run to free; for `REPLY` the bytes of the reply.
     pub first: u16,
     /// Number of slices to free.
     pub count: u16,

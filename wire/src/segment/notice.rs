@@ -27,6 +27,7 @@ const LASTING: u64 = 1 << 40;
 /// The limit that an application has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum HeldLimit {
     /// The pool has no room for more.
     Pool = 1,

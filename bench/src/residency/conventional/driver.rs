@@ -283,6 +283,7 @@ impl Driver {
                 self.post(entry)
             }
             FromSender::CreditReturn(_) => Err("credit was given back that was not asked for".into()),
+            FromSender::Cancel(_) => Err("a message was taken back, and none can be".into()),
         }
     }
 

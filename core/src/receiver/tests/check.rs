@@ -144,7 +144,7 @@ fn what_is_being_checked_counts_as_in_flight_and_not_as_delivered() {
     // next.
     let config = Config { checksums: Checksums::Workers, in_flight_bytes: 192 << 10, ..config() };
     let mut bench = Bench::new(config);
-    let session = bench.receiver.handle_session_opened(name("disk"), 0, true, None).unwrap();
+    let session = bench.open_with(Registration { takes_memory: true, ..Registration::new(name("disk")) });
     bench.receiver.handle_escape_memory(1000);
     let peer = bench.join("disk");
     (1..=6).for_each(|n| bench.request(peer, n, 65_536, Some(65_536)));

@@ -318,7 +318,8 @@ fn two_sessions_that_cross_credit_at_once_are_both_copied() {
 #[test]
 fn memory_is_taken_instead_of_waiting_by_those_who_may_and_a_high_class_goes_ahead() {
     let mut bench = bench(|_| {});
-    let low = bench.receiver.handle_session_opened(name("low"), 2, true, None).unwrap();
+    let low =
+        bench.open_with(Registration { class: 2, takes_memory: true, ..Registration::new(name("low")) });
     let (low_peer, high_peer) = (bench.join("low"), bench.join("high"));
     let high = bench.open("high");
     // The cache is full of what the high class holds.
@@ -344,7 +345,7 @@ fn memory_is_taken_instead_of_waiting_by_those_who_may_and_a_high_class_goes_ahe
 #[test]
 fn no_class_starves_though_the_high_one_never_ends() {
     let mut bench = bench(|config| config.aging_ns = 1_000_000);
-    let low = bench.receiver.handle_session_opened(name("low"), 3, false, None).unwrap();
+    let low = bench.open_with(Registration { class: 3, ..Registration::new(name("low")) });
     let (low_peer, high_peer) = (bench.join("low"), bench.join("high"));
     let high = bench.open("high");
     let mut sequence = 0;

@@ -1,7 +1,9 @@
 //! Tests of the receiver with a driver that remembers everything: single scenarios, and a model with random
 //! operations.
 
+mod cancel;
 mod check;
+mod consumers;
 mod depth;
 mod escape;
 mod heartbeats;
@@ -9,9 +11,11 @@ mod liveness;
 mod memory;
 mod model;
 mod peer_headers;
+mod pieces;
 mod poison;
 mod quarantine;
 mod records;
+mod replies;
 mod scenarios;
 mod shares;
 mod standstill;
@@ -25,14 +29,15 @@ use crate::effects::{
     Remote, SessionEnd, SessionId, SourceId, Standstill, Sums,
 };
 use crate::pool::Run;
+use crate::registry::Registration;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec;
 use alloc::vec::Vec;
 use jet_escape::{EscapeConfig, Thresholds};
-use jet_wire::message::hello::{AppName, Hello};
+use jet_wire::message::hello::{AppName, Hello, features};
 use jet_wire::message::{
-    AckStatus, ByeReason, FromReceiver, HeaderBytes, RequestFields, RequestHeader, SmallFields, SmallHeader,
-    Versions, WaitsFor, parse_from_receiver,
+    AckStatus, ByeReason, CancelHeader, FromReceiver, HeaderBytes, RequestFields, RequestHeader, SmallFields,
+    SmallHeader, Versions, WaitsFor, parse_from_receiver,
 };
 use jet_wire::segment::{Delivery, Release, delivery_flags, delivery_kind, release_kind};
 use memory::Memory;
@@ -67,6 +72,22 @@ struct World {
     /// Payload that the SEND arriving now brought into its slab.
     payload: Vec<u8>,
     standstills: Vec<(u32, Option<Standstill>)>,
+    /// Contents of the slots for replies, as the application's message number says them.
+    reply_slots: BTreeMap<u32, u32>,
+    /// Replies that were sent: to whom, the message, its end, what the slot has, and the reply's bytes.
+    replies: Vec<(u32, u64, AckStatus, u32, u32)>,
+    /// Slots whose SENDs have not completed, with their peers.
+    replies_on_the_way: Vec<(u32, u32)>,
+    /// Whether replies cannot be read.
+    no_reply_cells: bool,
+}
+
+impl World {
+    fn count_send(&mut self, peer: PeerId) {
+        self.sent.push(peer.0);
+        let on_the_way = self.sent.iter().filter(|&&to| to == peer.0).count();
+        assert!(on_the_way <= self.sends_max as usize, "{on_the_way} SENDs at once to one peer");
+    }
 }
 
 impl Commands for World {
@@ -76,16 +97,31 @@ impl Commands for World {
     }
     fn post_read(&mut self, peer: PeerId, read: ReadId, remote: Remote, bytes: u32, runs: &[Run]) {
         runs.iter().for_each(|&run| self.memory.overwrite(run));
-        self.offsets.insert(read.0, remote.address.try_into().expect("requests give address 0"));
+        self.offsets.insert(read.0, pieces::offset_of(remote, bytes));
         self.reads.push_back((peer, read, remote, bytes, runs.to_vec()));
         let in_flight = self.reads.iter().filter(|read| read.0 == peer).count();
         let most = self.reads_max.get(&peer.0).copied().unwrap_or(u32::MAX);
         assert!(in_flight <= most as usize, "{in_flight} READs at once, the connection takes {most}");
     }
+    fn send_reply(&mut self, peer: PeerId, header: &HeaderBytes, slot: u32, bytes: u32) {
+        self.count_send(peer);
+        let parsed = parse_from_receiver(header.version(), header, bytes as usize);
+        let Ok(FromReceiver::Reply(reply)) = parsed else { panic!("{parsed:?}") };
+        let content = *self.reply_slots.get(&slot).expect("something was copied into it");
+        self.replies.push((peer.0, reply.sequence(), reply.status(), content, bytes));
+        self.replies_on_the_way.push((peer.0, slot));
+        self.ends.push((peer.0, reply.sequence(), reply.status()));
+        let limit = self.limits.entry(peer.0).or_default();
+        *limit = (*limit).max(reply.credit_limit.get());
+    }
+    fn take_reply(&mut self, _: SessionId, message: u32, slot: u32, _: u32) -> bool {
+        let on_the_way = self.replies_on_the_way.iter().any(|of| of.1 == slot);
+        assert!(!on_the_way, "the NIC still reads slot {slot}");
+        self.reply_slots.insert(slot, message);
+        !self.no_reply_cells
+    }
     fn send(&mut self, peer: PeerId, header: &HeaderBytes) {
-        self.sent.push(peer.0);
-        let on_the_way = self.sent.iter().filter(|&&to| to == peer.0).count();
-        assert!(on_the_way <= self.sends_max as usize, "{on_the_way} SENDs at once to one peer");
+        self.count_send(peer);
         match parse_from_receiver(header.version(), header, 0).expect("what the receiver writes can be read")
         {
             FromReceiver::Ack(ack) => {
@@ -107,6 +143,7 @@ impl Commands for World {
             }
             FromReceiver::Congestion(signal) => self.signals.push((peer.0, signal.window_permille.get())),
             FromReceiver::Bye(_) => self.byes.push(peer.0),
+            FromReceiver::Reply(_) => unreachable!("it is sent by another call"),
         }
     }
     fn disconnect(&mut self, peer: PeerId, _: ByeReason, _: Option<u64>) {
@@ -203,6 +240,23 @@ struct Bench {
     now_ns: u64,
     /// Number of applications that were let in; each is a process of its own.
     processes: u32,
+    /// Whether the senders' messages want replies.
+    wants_reply: bool,
+    /// Pieces that large messages lie in, as far as they have so many slabs.
+    pieces: u64,
+}
+
+/// Returns the entry that finishes a message.
+fn finish(delivery: &Delivery, code: u32) -> Release {
+    Release {
+        index: delivery.message,
+        generation: delivery.message_generation(),
+        first: 0,
+        count: 0,
+        kind: release_kind::FINISH,
+        reserved: 0,
+        code,
+    }
 }
 
 fn name(text: &str) -> AppName {
@@ -212,7 +266,14 @@ fn name(text: &str) -> AppName {
 impl Bench {
     fn new(config: Config) -> Self {
         let world = World { sends_max: config.sends_per_peer_max(), ..World::default() };
-        let mut bench = Self { receiver: Receiver::new(config, 1).unwrap(), world, now_ns: 0, processes: 0 };
+        let mut bench = Self {
+            receiver: Receiver::new(config, 1).unwrap(),
+            world,
+            now_ns: 0,
+            processes: 0,
+            wants_reply: false,
+            pieces: 1,
+        };
         if config.footprint_follows {
             // The window is always the least that it may become.
             bench.receiver.admission.follow(FootprintWindow::fixed(2 * u64::from(config.fragment_bytes)));
@@ -224,11 +285,20 @@ impl Bench {
     fn open(&mut self, app: &str) -> SessionId {
         self.processes += 1;
         let process = Some(ProcessId(self.processes));
-        self.receiver.handle_session_opened(name(app), 0, false, process).unwrap()
+        self.open_with(Registration { process, ..Registration::new(name(app)) })
+    }
+
+    fn open_with(&mut self, registration: Registration) -> SessionId {
+        self.receiver.handle_session_opened(registration).unwrap()
     }
 
     fn join(&mut self, app: &str) -> PeerId {
-        let peer = self.ask(app);
+        self.join_as(app, 42, features::CONGESTION | features::CANCEL | features::GATHER)
+    }
+
+    /// Lets a sender in that has this identity and these features.
+    fn join_as(&mut self, app: &str, sender_id: u64, features: u32) -> PeerId {
+        let peer = self.ask_as(app, sender_id, features);
         let reads_max = *self.world.reads_max.entry(peer.0).or_insert(self.receiver.config.reads_max);
         self.receiver.handle_connected(peer, reads_max);
         self.flush();
@@ -237,13 +307,12 @@ impl Bench {
 
     /// Lets a sender in whose connection is not established yet.
     fn ask(&mut self, app: &str) -> PeerId {
-        let hello = Hello {
-            versions: Versions::SUPPORTED,
-            features: 2,
-            sender_id: 42,
-            receive_entries: 16,
-            app: name(app),
-        };
+        self.ask_as(app, 42, features::CONGESTION)
+    }
+
+    fn ask_as(&mut self, app: &str, sender_id: u64, features: u32) -> PeerId {
+        let app = name(app);
+        let hello = Hello { versions: Versions::SUPPORTED, features, sender_id, receive_entries: 16, app };
         let joined = self.receiver.handle_hello(self.now_ns, &hello, SourceId(0), &mut self.world).unwrap();
         // SENDs on their way to the previous peer at this place were lost with its connection.
         self.world.sent.retain(|&to| to != joined.peer.0);
@@ -275,6 +344,7 @@ impl Bench {
             payload_bytes: payload.len().try_into().unwrap(),
             crc32c,
             redelivered: false,
+            wants_reply: self.wants_reply,
             user_header: b"user",
         });
         self.arrive(peer, &header, payload);
@@ -285,18 +355,25 @@ impl Bench {
     }
 
     fn request_class(&mut self, peer: PeerId, sequence: u64, length: u64, class: u8, crc32c: Option<u32>) {
+        let pieces = pieces::in_pieces(length, self.pieces);
         let header = RequestHeader::encode(&RequestFields {
             sequence,
             tag: sequence * 10,
             length,
             address: 0,
-            key: 7,
+            key: if pieces.is_empty() { pieces::WHOLE } else { 0 },
             class,
+            pieces: u8::try_from(pieces.len()).unwrap(),
             crc32c,
             redelivered: false,
+            wants_reply: self.wants_reply,
             user_header: b"large user header",
         });
-        self.arrive(peer, &header, &[]);
+        self.arrive(peer, &header, &pieces::list(&pieces));
+    }
+
+    fn cancel(&mut self, peer: PeerId, sequence: u64) {
+        self.arrive(peer, &CancelHeader::encode(sequence), &[]);
     }
 
     fn read_done(&mut self) {
@@ -328,6 +405,23 @@ impl Bench {
             code,
         };
         self.world.memory.release(session.0, delivery.slot);
+        self.receiver.handle_release(self.now_ns, session, release, &mut self.world).unwrap();
+    }
+
+    /// Completes all SENDs to peers.
+    fn sends_complete(&mut self) {
+        for (peer, slot) in core::mem::take(&mut self.world.replies_on_the_way) {
+            self.receiver.handle_reply_sent(PeerId(peer), slot);
+        }
+        for peer in core::mem::take(&mut self.world.sent) {
+            self.receiver.handle_sent(PeerId(peer));
+        }
+        self.flush();
+    }
+
+    /// Finishes a message of which nothing is held, with this code.
+    fn finish(&mut self, session: SessionId, delivery: &Delivery, code: u32) {
+        let release = finish(delivery, code);
         self.receiver.handle_release(self.now_ns, session, release, &mut self.world).unwrap();
     }
 

@@ -27,7 +27,8 @@ impl Check {
 #[derive(Clone, Debug)]
 enum Op {
     Small(u8, u16),
-    Request(u8, u32, u8, Check),
+    Request(u8, u32, u8, Check, u8),
+    Cancel(u8, u64),
     ReadDone(bool),
     Release(u8, u8),
     Flush,
@@ -45,8 +46,9 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         6 => (0..4u8, 0..4096u16).prop_map(|(peer, bytes)| Op::Small(peer, bytes)),
-        4 => (0..4u8, 1..800_000u32, 0..4u8, check())
-            .prop_map(|(peer, bytes, class, check)| Op::Request(peer, bytes, class, check)),
+        4 => (0..4u8, 1..800_000u32, 0..4u8, check(), pieces())
+            .prop_map(|(peer, bytes, class, check, pieces)| Op::Request(peer, bytes, class, check, pieces)),
+        2 => (0..4u8, 0..8u64).prop_map(|(peer, before)| Op::Cancel(peer, before)),
         6 => prop::bool::weighted(0.97).prop_map(Op::ReadDone),
         10 => (0..2u8, 0..20u8).prop_map(|(session, how)| Op::Release(session, how)),
         8 => Just(Op::Flush),
@@ -69,12 +71,19 @@ fn check() -> impl Strategy<Value = Check> {
     prop_oneof![2 => Just(Check::None), 5 => Just(Check::Right), 1 => Just(Check::Wrong)]
 }
 
+/// In how many pieces a message lies.
+fn pieces() -> impl Strategy<Value = u8> {
+    prop_oneof![3 => Just(1), 1 => 2..17u8]
+}
+
 /// The model's state of one sender.
 #[derive(Default)]
 struct Sender {
     peer: Option<PeerId>,
     sent: u64,
     sequence: u64,
+    /// Messages that it may take back.
+    cancels: u64,
     epoch: u32,
 }
 
@@ -98,7 +107,10 @@ proptest! {
         let apps = ["a", "b"];
         let mut sessions: Vec<Option<SessionId>> = apps
             .iter()
-            .map(|app| bench.receiver.handle_session_opened(name(app), 0, takes_memory, None).ok())
+            .map(|app| {
+                let registration = Registration { takes_memory, ..Registration::new(name(app)) };
+                bench.receiver.handle_session_opened(registration).ok()
+            })
             .collect();
         let mut senders: Vec<Sender> = (0..4).map(|_| Sender::default()).collect();
         let mut expected: BTreeMap<(u32, u64), u32> = BTreeMap::new();
@@ -107,6 +119,16 @@ proptest! {
         let mut poisons = 0;
         for op in ops {
             match op {
+                Op::Cancel(n, before) => {
+                    let sender = &mut senders[usize::from(n)];
+                    let Some(peer) = sender.peer else { continue };
+                    if sender.cancels == 0 || bench.world.posted.is_empty() {
+                        continue;
+                    }
+                    sender.cancels -= 1;
+                    let sequence = sender.sequence.saturating_sub(before) + (u64::from(sender.epoch) << 32);
+                    bench.cancel(peer, sequence);
+                }
                 Op::Small(n, _) | Op::Request(n, ..) => {
                     let app = apps[usize::from(n) % 2];
                     let sender = &mut senders[usize::from(n)];
@@ -115,7 +137,7 @@ proptest! {
                         None => {
                             let peer = bench.join(app);
                             sender.peer = Some(peer);
-                            sender.sent = 0;
+                            (sender.sent, sender.cancels) = (0, 0);
                             peer
                         }
                     };
@@ -128,7 +150,9 @@ proptest! {
                     let sequence = sender.sequence + (u64::from(sender.epoch) << 32);
                     match op {
                         Op::Small(_, bytes) => bench.small(peer, sequence, &vec![0; usize::from(bytes)]),
-                        Op::Request(_, bytes, class, check) => {
+                        Op::Request(_, bytes, class, check, pieces) => {
+                            sender.cancels += 1;
+                            bench.pieces = pieces.into();
                             bench.request_class(peer, sequence, u64::from(bytes), class, check.of(bytes))
                         }
                         _ => unreachable!(),
@@ -173,10 +197,9 @@ proptest! {
                     bench.world.deliveries.remove(&session.0);
                     held.remove(&session.0);
                     left.retain(|key, _| key.0 != session.0);
-                    sessions[usize::from(n)] = bench
-                        .receiver
-                        .handle_session_opened(name(apps[usize::from(n)]), 0, takes_memory, None)
-                        .ok();
+                    let app = name(apps[usize::from(n)]);
+                    let registration = Registration { takes_memory, ..Registration::new(app) };
+                    sessions[usize::from(n)] = bench.receiver.handle_session_opened(registration).ok();
                 },
                 Op::Pin(..) | Op::Copied(_) | Op::Checked(_) | Op::NoRoom(_) | Op::Wait | Op::Poison(..) => {}
             }
@@ -278,16 +301,7 @@ fn take_deliveries(
         if delivery.kind == delivery_kind::WITHDRAWN {
             // Like jet-client: a message that is finished already needs no second finish.
             if left.remove(&key).is_some() {
-                let release = Release {
-                    index: delivery.message,
-                    generation: delivery.message_generation(),
-                    first: 0,
-                    count: 0,
-                    kind: release_kind::FINISH,
-                    reserved: 0,
-                    code: 1,
-                };
-                bench.receiver.handle_release(bench.now_ns, session, release, &mut bench.world).unwrap();
+                bench.finish(session, &delivery, 1);
             }
             continue;
         }

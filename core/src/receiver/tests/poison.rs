@@ -307,10 +307,12 @@ fn a_request_is_corrupt_where_its_user_header_lies_in_a_slab_that_was_lost() {
             tag: 0,
             length: FRAGMENT,
             address: 0,
-            key: 7,
+            key: super::pieces::WHOLE,
             class: 0,
+            pieces: 0,
             crc32c: None,
             redelivered: false,
+            wants_reply: false,
             user_header,
         });
         bench.arrive(peer, &header, if in_slab { user_header } else { &[] });

@@ -12,7 +12,8 @@ fn fault(bench: &mut Bench, session: SessionId) {
 }
 
 fn open_as(bench: &mut Bench, app: &str, process: Option<u32>) -> Result<SessionId, OpenError> {
-    bench.receiver.handle_session_opened(name(app), 0, false, process.map(ProcessId))
+    let process = process.map(ProcessId);
+    bench.receiver.handle_session_opened(Registration { process, ..Registration::new(name(app)) })
 }
 
 /// Sends a small message, which the session holds, and breaks the session.

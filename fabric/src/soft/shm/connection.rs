@@ -274,9 +274,8 @@ impl Connection {
         if self.link.is_some() {
             self.link().outgoing.publish();
             self.flush_sends(tables);
-            let received = self.received;
-            self.link().set_fault(end.fault, received);
         }
+        self.tell_end(end.fault);
         self.unwatch(tables);
         tables.deadlines.clear(self.qp.index);
         match tables.qps.get(self.qp).expect("a connection's QP lives").state {
@@ -294,6 +293,13 @@ impl Connection {
             _ => tables.finish(self.qp, end.reason),
         }
         self.leave(tables);
+    }
+
+    /// Tells the peer in the link, if there is one, that this end leaves.
+    pub(super) fn tell_end(&mut self, fault: Fault) {
+        if let Some(link) = &self.link {
+            link.set_fault(fault, self.received);
+        }
     }
 
     /// Gives what the connection has to the thread that frees such things.

@@ -308,6 +308,13 @@ impl Link {
         self.words(self.side).set_fault(fault as u32, received);
     }
 
+    /// Returns whether the other end has left. `false`: what was copied of its memory before this call is
+    /// from before it left.
+    #[inline]
+    pub(super) fn has_peer_left(&self) -> bool {
+        self.words(self.side.other()).has_left()
+    }
+
     /// Returns the fault with which the other end gave up, and how many SENDs it had taken. `None` where it
     /// has not given up.
     pub(super) fn peer_fault(&self) -> Option<(Fault, u32)> {

@@ -98,9 +98,11 @@ impl Shm {
         }
     }
 
-    /// Gives up all connections and strangers without a word, since the NIC is dropped.
+    /// Gives up all connections and strangers without a SEND, since the NIC is dropped. The peers see that
+    /// this end's memory is no longer what they READ.
     pub(super) fn leave(&mut self, tables: &mut Tables) {
-        for connection in self.connections.drain(..).flatten() {
+        for mut connection in self.connections.drain(..).flatten() {
+            connection.tell_end(Fault::Closed);
             connection.leave(tables);
         }
         for (socket, source) in self.strangers.send_all_away(tables) {
@@ -218,7 +220,13 @@ impl Shm {
         let connection = self.connections[index as usize].as_deref_mut().expect("who reads exists");
         match connection.read(tables, READ_BYTES_PER_POLL) {
             Ok(true) => self.reading.push_back(index),
-            Ok(false) => connection.reading = false,
+            Ok(false) => {
+                connection.reading = false;
+                if connection.hung_up {
+                    // It ends once the SENDs were taken that the peer made before it left.
+                    self.make_hot(index);
+                }
+            }
             Err(end) => {
                 connection.reading = false;
                 self.end(tables, index, end);

@@ -29,6 +29,10 @@ impl From<SendError> for Failure {
             SendError::Submit(SubmitError::WouldBlock) => Code::Full.into(),
             SendError::Submit(SubmitError::Closed) => Code::Closed.into(),
             SendError::ForeignBuffer => Code::Key.into(),
+            SendError::NoReplies => Self::fixed(
+                Code::NoReply,
+                c"the sender takes no replies: set jet_sender_options.replies to 1",
+            ),
             error => Self::new(Code::Size, error),
         }
     }

@@ -23,7 +23,10 @@ impl End for Session {
     /// Notice that was reported before the wait began.
     type Memory = Option<Notice>;
     type Error = ReceiveError;
+    type Unheard = ();
     const HAS_TIMES: bool = false;
+
+    fn take_unheard(&mut self) {}
 
     fn sleepers(&self) -> &Sleepers<Wants> {
         &self.sleepers

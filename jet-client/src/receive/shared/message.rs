@@ -2,11 +2,11 @@
 
 use super::Life;
 use super::Wants;
+use super::kept::Kept;
 use super::slice::OwnedSlice;
-use crate::receive::error::SliceError;
+use crate::receive::error::{NotReplied, SliceError};
 use crate::receive::message::Verdict;
 use crate::receive::session::Session;
-use crate::receive::slice::Run;
 use crate::receive::wait::arrived;
 #[cfg(feature = "tokio")]
 use crate::shared::wait::Wait;
@@ -34,13 +34,14 @@ use std::time::{Duration, Instant};
 /// When the daemon is gone, nothing more of the message arrives ([`SliceError::Receive`]), and its end is not
 /// told any more. Drop it then and receive on: the sender sends it again by way of the next daemon.
 pub struct OwnedMessage {
-    life: Arc<Life>,
+    life: Kept,
     index: u32,
     tag: u64,
     sequence: u64,
     sender: u64,
     bytes: u64,
     redelivered: bool,
+    wants_reply: bool,
     user_header: UserHeader,
     /// What the application decided, where it did.
     verdict: Option<Verdict>,
@@ -62,13 +63,14 @@ impl OwnedMessage {
         let entry = session.table.message(index);
         let user_header = session.table.user_header(index);
         Self {
-            life: Arc::clone(life),
+            life: Kept::new(life, session),
             index,
             tag: entry.tag.get(),
             sequence: entry.sequence.get(),
             sender: entry.sender.get(),
             bytes: entry.bytes.get(),
             redelivered: entry.redelivered.get(),
+            wants_reply: entry.wants_reply.get(),
             user_header: UserHeader { first: NonNull::from(user_header).cast(), bytes: user_header.len() },
             verdict: None,
         }
@@ -96,6 +98,11 @@ impl OwnedMessage {
         self.redelivered
     }
 
+    /// Whether the sender has memory for a reply, see [`Self::reply`].
+    pub fn wants_reply(&self) -> bool {
+        self.wants_reply
+    }
+
     /// Returns the length of the whole message, in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -118,8 +125,7 @@ impl OwnedMessage {
     /// [`SliceError::NotYet`]: it has not arrived. Otherwise as [`Self::next`].
     #[inline]
     pub fn try_next(&mut self) -> Result<Option<OwnedSlice>, SliceError> {
-        let run = self.life.lock().end.next_run(self.index)?;
-        Ok(self.slice(run))
+        self.look(&self.life.lock().end)
     }
 
     /// Waits for the next slice. Returns `None` where all slices were given.
@@ -151,10 +157,10 @@ impl OwnedMessage {
     /// Waits for the next slice like [`Self::next`], as a future. Cancelling it loses nothing.
     ///
     /// # Errors
-    /// As [`Self::next`].
+    /// As [`Self::next`]; also where it has to wait and there is no tokio runtime.
     ///
     /// # Panics
-    /// Where it has to wait and there is no tokio runtime, or one without I/O.
+    /// Where it has to wait in a tokio runtime without I/O (`enable_io`).
     #[cfg(feature = "tokio")]
     pub async fn next_async(&mut self) -> Result<Option<OwnedSlice>, SliceError> {
         let mut wait = None;
@@ -177,14 +183,15 @@ impl OwnedMessage {
     ) -> Poll<Result<Option<OwnedSlice>, SliceError>> {
         let index = self.index;
         if wait.is_none()
-            && let Some(found) = arrived(self.life.lock().end.next_run(index))
+            && let Some(found) = arrived(self.look(&self.life.lock().end))
         {
-            return Poll::Ready(found.map(|run| self.slice(run)));
+            return Poll::Ready(found);
         }
-        let waiting = wait.get_or_insert_with(|| Wait::new(&self.life, Wants::Slice { message: index }));
-        waiting.poll(context, |session| arrived(session.next_run(index))).map(|found| {
+        let waiting =
+            wait.get_or_insert_with(|| Wait::new(&self.life.arc(), Wants::Slice { message: index }));
+        waiting.poll(context, |session| arrived(self.look(session))).map(|found| {
             *wait = None;
-            found?.map(|run| self.slice(run))
+            found?
         })
     }
 
@@ -192,15 +199,20 @@ impl OwnedMessage {
         &self,
         timeout: Option<Duration>,
     ) -> Result<Option<OwnedSlice>, SliceError> {
-        let (index, wants) = (self.index, Wants::Slice { message: self.index });
+        let wants = Wants::Slice { message: self.index };
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let found = block(&self.life, wants, deadline, |session| arrived(session.next_run(index)))?;
-        found.unwrap_or(Err(SliceError::NotYet)).map(|run| self.slice(run))
+        if let Some(found) = arrived(self.look(&self.life.lock().end)) {
+            return found;
+        }
+        let found = block(&self.life.arc(), wants, deadline, |session| arrived(self.look(session)))?;
+        found.unwrap_or(Err(SliceError::NotYet))
     }
 
+    /// Looks for the next slice, in the session that is locked.
     #[inline]
-    fn slice(&self, run: Option<Run>) -> Option<OwnedSlice> {
-        run.map(|run| OwnedSlice::new(Arc::clone(&self.life), run))
+    fn look(&self, session: &Session) -> Result<Option<OwnedSlice>, SliceError> {
+        let run = session.next_run(self.index)?;
+        Ok(run.map(|run| OwnedSlice::new(self.life.again(session), run)))
     }
 
     /// Ends the message as consumed, as [`Message::consume`](crate::receive::Message::consume) does. Slices
@@ -218,17 +230,47 @@ impl OwnedMessage {
     pub fn end(mut self, verdict: Verdict) {
         self.verdict = Some(verdict);
     }
+
+    /// Ends the message as consumed, with a reply of at most 4096 bytes, which its sender hears with the end
+    /// ([`Completion::reply`](crate::send::Completion::reply)). Slices that were not taken are released
+    /// unread.
+    ///
+    /// Where the sender connects again before it has heard that, or the daemon is gone, the message comes
+    /// again, marked [redelivered](Self::redelivered), and is to be replied to again. A message that is
+    /// withdrawn before all of it came has no reply.
+    ///
+    /// # Errors
+    /// [`NotReplied`], with the message: its sender wants none ([`Self::wants_reply`]), or the reply is too
+    /// long.
+    pub fn reply(self, reply: &[u8]) -> Result<(), NotReplied<Self>> {
+        self.reply_as(Verdict::Consumed, reply)
+    }
+
+    /// Ends the message with a verdict and a reply, see [`Self::reply`].
+    ///
+    /// # Errors
+    /// As [`Self::reply`].
+    pub fn reply_as(self, verdict: Verdict, reply: &[u8]) -> Result<(), NotReplied<Self>> {
+        let written = self.life.lock().end.write_reply(self.index, reply);
+        if let Err(error) = written {
+            return Err(NotReplied { error, message: self });
+        }
+        self.end(verdict);
+        Ok(())
+    }
 }
 
 impl Drop for OwnedMessage {
     #[inline]
     fn drop(&mut self) {
-        let state = self.life.lock();
-        match self.verdict {
-            Some(verdict) => state.end.end_message(self.index, verdict.code()),
-            None => state.end.drop_message(self.index),
-        }
-        state.end.show_what_is_waited_for();
+        let Self { life, index, verdict, .. } = self;
+        life.give_back(|session| {
+            match verdict {
+                Some(verdict) => session.end_message(*index, verdict.code()),
+                None => session.drop_message(*index),
+            }
+            session.show_what_is_waited_for();
+        });
     }
 }
 

@@ -1,11 +1,12 @@
 //! A session that threads and tasks share, with messages and slices that belong to whoever holds them.
 
 mod end;
+mod kept;
 mod message;
 mod returning;
 mod slice;
 
-use super::error::{ReceiveError, RegisterError};
+use super::error::{HoldsAll, ReceiveError, RegisterError};
 use super::session::{RegisterOptions, Session, SessionStats};
 use super::wait::arrived;
 use crate::shared::hub::Hub;
@@ -15,6 +16,7 @@ use crate::shared::wait::block;
 pub(super) use end::Wants;
 #[cfg(feature = "tokio")]
 use futures_core::Stream;
+pub(super) use kept::Keeping;
 pub use message::OwnedMessage;
 #[cfg(feature = "tokio")]
 pub use message::OwnedSlices;
@@ -93,6 +95,12 @@ impl SharedSession {
         self.registration.find().life.lock().end.flush();
     }
 
+    /// Returns what the application holds, where nothing more arrives before it gives something back; see
+    /// [`Session::holds_all`].
+    pub fn holds_all(&self) -> Option<HoldsAll> {
+        self.registration.find().life.lock().end.holds_all()
+    }
+
     /// Returns the next message, if one has begun to arrive.
     ///
     /// # Errors
@@ -149,10 +157,10 @@ impl SharedSession {
     /// most for [`RegisterOptions::spin_max`].
     ///
     /// # Errors
-    /// As [`Self::receive`].
+    /// As [`Self::receive`]; also where it has to wait and there is no tokio runtime.
     ///
     /// # Panics
-    /// Where it has to wait and there is no tokio runtime, or one without I/O.
+    /// Where it has to wait in a tokio runtime without I/O (`enable_io`).
     #[cfg(feature = "tokio")]
     pub async fn receive_async(&self) -> Result<OwnedMessage, ReceiveError> {
         let mut wait = Receiving::Looks;

@@ -1,10 +1,9 @@
 //! Slices that belong to whoever holds them.
 
-use super::Life;
+use super::kept::Kept;
 use crate::receive::slice::Run;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
 
 /// Bytes of a message like a [`Slice`](crate::receive::Slice), which any thread may read and keep. Dropping
 /// it gives its slabs back.
@@ -13,12 +12,12 @@ use std::sync::Arc;
 ///
 /// With the feature `bytes` it becomes a [`bytes::Bytes`] without a copy.
 pub struct OwnedSlice {
-    life: Arc<Life>,
+    life: Kept,
     run: Run,
 }
 
 impl OwnedSlice {
-    pub(super) fn new(life: Arc<Life>, run: Run) -> Self {
+    pub(super) fn new(life: Kept, run: Run) -> Self {
         Self { life, run }
     }
 
@@ -40,7 +39,9 @@ impl OwnedSlice {
     pub fn split_at_slab(mut self, slabs: usize) -> (Self, Self) {
         self.run.assert_splits(slabs);
         let (head, tail) = std::mem::replace(&mut self.run, Run::NOTHING).split_at_slab(slabs);
-        let of = |run| Self { life: Arc::clone(&self.life), run };
+        // The whole slice, which holds nothing any more, is dropped after this.
+        let state = self.life.lock();
+        let of = |run| Self { life: self.life.again(&state.end), run };
         (of(head), of(tail))
     }
 }
@@ -65,12 +66,13 @@ impl AsRef<[u8]> for OwnedSlice {
 impl Drop for OwnedSlice {
     #[inline]
     fn drop(&mut self) {
-        if self.run.count == 0 {
-            return;
-        }
-        let state = self.life.lock();
-        state.end.release_slices(self.run.slot, self.run.first, self.run.count);
-        state.end.show_what_is_waited_for();
+        let Self { life, run } = self;
+        life.give_back(|session| {
+            if run.count > 0 {
+                session.release_slices(run.slot, run.first, run.count);
+                session.show_what_is_waited_for();
+            }
+        });
     }
 }
 

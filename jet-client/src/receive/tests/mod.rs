@@ -4,6 +4,7 @@ mod consume;
 mod escape;
 mod recycling;
 mod register;
+mod replies;
 mod shared;
 mod standstill;
 

@@ -2,7 +2,7 @@
 
 use crate::receive::{RegisterError, RegisterOptions, Session};
 use jet_control::frame::{FrameDecoder, encode_frame};
-use jet_control::protocol::{Incarnation, PROTOCOL_VERSION};
+use jet_control::protocol::{PROTOCOL_VERSION, Register, Registered};
 use jet_control::{ControlRequest, ControlResponse, ErrorCode};
 use jet_fabric::memory::MapError;
 use jet_fabric::unix::{receive_with_fds, send_with_fds};
@@ -34,23 +34,23 @@ pub(super) fn accept(listener: &UnixListener, expected_class: u8) -> UnixStream 
             break request;
         }
     };
-    let ControlRequest::Register { protocol, app, class, .. } = request else { panic!("{request:?}") };
+    let ControlRequest::Register(register) = request else { panic!("{request:?}") };
+    let Register { protocol, app, class, .. } = register;
     assert_eq!((protocol, app.as_str(), class), (PROTOCOL_VERSION, "store", expected_class));
     stream
 }
 
 fn registered(escape_bytes: u64) -> ControlResponse {
-    ControlResponse::Registered {
+    ControlResponse::Registered(Registered {
         session: 9,
         slab_bytes: SLAB_BYTES_U32,
         pool_bytes: 8192,
         pool_slabs: 2,
         escape_bytes,
         segment_bytes: 4096,
-        incarnation: Incarnation(1),
         class: 2,
-        memory_instead_of_waiting: false,
-    }
+        ..Registered::default()
+    })
 }
 
 /// Makes a control socket, and the options to register there.
@@ -109,14 +109,18 @@ fn options_that_the_daemon_does_not_repeat_are_noticed() {
     let (_folder, listener, options) = socket();
     let mut another_class = registered(0);
     let mut memory = registered(0);
-    if let ControlResponse::Registered { class, .. } = &mut another_class {
-        *class = 0;
+    let mut shares = registered(0);
+    if let ControlResponse::Registered(registered) = &mut another_class {
+        registered.class = 0;
     }
-    if let ControlResponse::Registered { memory_instead_of_waiting, .. } = &mut memory {
-        *memory_instead_of_waiting = true;
+    if let ControlResponse::Registered(registered) = &mut memory {
+        registered.memory_instead_of_waiting = true;
     }
-    let daemon = answer_each(listener, vec![(another_class, 3), (memory, 3)]);
-    for option in ["admission class", "memory_instead_of_waiting"] {
+    if let ControlResponse::Registered(registered) = &mut shares {
+        registered.shares_name = true;
+    }
+    let daemon = answer_each(listener, vec![(another_class, 3), (memory, 3), (shares, 3)]);
+    for option in ["admission class", "memory_instead_of_waiting", "shares_name"] {
         let refused = Session::register(&options).unwrap_err();
         assert!(matches!(refused, RegisterError::Answer(text) if text.contains(option)), "{refused}");
     }

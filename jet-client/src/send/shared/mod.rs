@@ -1,10 +1,14 @@
 //! A sender that threads and tasks share, with a handle for each message's end.
 
+mod call;
 mod end;
 
 use super::buffer::SendBuffer;
 use super::envelope::Envelope;
-use super::error::{BufferError, NotSent, SendConnectError, SendError, WaitError};
+use super::error::{
+    BufferError, DeregisterError, NotGathered, NotSent, SendConnectError, SendError, WaitError,
+};
+use super::memory::SendMemory;
 use super::options::SenderOptions;
 use super::sender::{Completion, Sender, SenderStats};
 use super::submission::Ticket;
@@ -14,6 +18,8 @@ use crate::shared::wait::Wait;
 use crate::shared::wait::block;
 use end::Post;
 pub(crate) use end::Wants;
+use jet_fabric::nic::RegisterError;
+use jet_wire::message::{ByeReason, WaitsFor};
 use std::fmt;
 #[cfg(feature = "tokio")]
 use std::pin::Pin;
@@ -67,6 +73,30 @@ impl SharedSender {
         self.hub.lock().end.buffer(bytes)
     }
 
+    /// Returns `count` registered buffers of `bytes` bytes each, as [`Sender::buffers`] does.
+    ///
+    /// # Errors
+    /// [`BufferError`].
+    pub fn buffers(&self, bytes: usize, count: usize) -> Result<Vec<SendBuffer>, BufferError> {
+        self.hub.lock().end.buffers(bytes, count)
+    }
+
+    /// Registers memory of the program, as [`Sender::register`] does.
+    ///
+    /// # Errors
+    /// [`RegisterError`].
+    pub fn register(&self, memory: &SendMemory) -> Result<(), RegisterError> {
+        self.hub.lock().end.register(memory)
+    }
+
+    /// Ends the registration of memory of the program, as [`Sender::deregister`] does.
+    ///
+    /// # Errors
+    /// [`DeregisterError`].
+    pub fn deregister(&self, memory: &SendMemory) -> Result<(), DeregisterError> {
+        self.hub.lock().end.sender.deregister(memory)
+    }
+
     /// Sends a small message, as [`Sender::send_small`] does.
     ///
     /// # Errors
@@ -109,6 +139,35 @@ impl SharedSender {
         self.submit(|sender| sender.send(envelope, buffer))
     }
 
+    /// Sends a large message that lies in several buffers, as [`Sender::send_gathered`] does.
+    ///
+    /// # Errors
+    /// [`NotGathered`].
+    pub fn send_gathered<'e>(
+        &self,
+        envelope: impl Into<Envelope<'e>>,
+        pieces: Vec<SendBuffer>,
+    ) -> Result<SendHandle, NotGathered> {
+        // Before the lock, because it may be anybody's code.
+        let envelope = envelope.into();
+        self.submit(|sender| sender.send_gathered(envelope, pieces))
+    }
+
+    /// Sends bytes that others may have, too, as [`Sender::send_bytes`] does.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    #[cfg(feature = "bytes")]
+    pub fn send_bytes<'e>(
+        &self,
+        envelope: impl Into<Envelope<'e>>,
+        bytes: &bytes::Bytes,
+    ) -> Result<SendHandle, SendError> {
+        // Before the lock, because it may be anybody's code.
+        let envelope = envelope.into();
+        self.submit(|sender| sender.send_bytes(envelope, bytes))
+    }
+
     /// Takes the ends that there are, which makes room, and submits a message.
     fn submit<E>(&self, send: impl FnOnce(&mut Sender) -> Result<Ticket, E>) -> Result<SendHandle, E> {
         let mut state = self.hub.lock();
@@ -124,7 +183,8 @@ impl SharedSender {
     }
 
     /// Waits until there is room for another message: fewer than [`SenderOptions::in_flight_max`] are without
-    /// an end. Another thread may take the room first.
+    /// an end. Another thread may take the room first. Returns where the sender is closed, too: sending says
+    /// so then.
     ///
     /// # Errors
     /// [`WaitError::System`]: the system refuses to wait.
@@ -149,14 +209,13 @@ impl SharedSender {
     /// Waits until there is room like [`Self::room`], as a future. Cancelling it loses nothing.
     ///
     /// # Errors
-    /// As [`Self::room`]; also where there is no tokio runtime.
+    /// As [`Self::room`]; also where it has to wait and there is no tokio runtime.
+    ///
+    /// # Panics
+    /// Where it has to wait in a tokio runtime without I/O (`enable_io`).
     #[cfg(feature = "tokio")]
     pub async fn room_async(&self) -> Result<(), WaitError> {
-        if self.hub.lock().end.has_room() {
-            return Ok(());
-        }
-        let mut wait = Wait::new(&self.hub, Wants::Room);
-        std::future::poll_fn(|context| wait.poll(context, |post| post.has_room().then_some(()))).await
+        self.wait_async(Wants::Room, Post::has_room).await
     }
 
     /// Sends messages that were accepted and takes ends that have come, without waiting.
@@ -183,6 +242,86 @@ impl SharedSender {
     fn wait_until_drained(&self, deadline: Option<Instant>) -> Result<(), WaitError> {
         let look = |post: &mut Post| post.is_drained().then_some(());
         block(&self.hub, Wants::Drained, deadline, look)?.ok_or(WaitError::NotYet)
+    }
+
+    /// Waits until every message has its end like [`Self::drain`], as a future. Cancelling it loses nothing.
+    ///
+    /// # Errors
+    /// As [`Self::drain`]; also where it has to wait and there is no tokio runtime.
+    ///
+    /// # Panics
+    /// Where it has to wait in a tokio runtime without I/O (`enable_io`).
+    #[cfg(feature = "tokio")]
+    pub async fn drain_async(&self) -> Result<(), WaitError> {
+        self.wait_async(Wants::Drained, Post::is_drained).await
+    }
+
+    /// Accepts no further messages of anybody, waits until every message has its end, and disconnects.
+    /// Handles give their ends afterwards, too.
+    ///
+    /// # Errors
+    /// [`WaitError::System`]: the system refuses to wait.
+    pub fn close(&self) -> Result<(), WaitError> {
+        self.close_until(None)
+    }
+
+    /// Closes the sender like [`Self::close`], and waits for it at most for `timeout` ([`Duration::MAX`]:
+    /// without limit). Where that is too short, the sender stays closed for new messages, and disconnects
+    /// while somebody waits for an end, or for its close, or when it is dropped.
+    ///
+    /// # Errors
+    /// [`WaitError::NotYet`]: it is not closed in time. Otherwise as [`Self::close`].
+    pub fn close_timeout(&self, timeout: Duration) -> Result<(), WaitError> {
+        self.close_until(Instant::now().checked_add(timeout))
+    }
+
+    fn close_until(&self, deadline: Option<Instant>) -> Result<(), WaitError> {
+        self.hub.lock().end.begin_to_close();
+        let look = |post: &mut Post| post.is_closed().then_some(());
+        block(&self.hub, Wants::Closed, deadline, look)?.ok_or(WaitError::NotYet)
+    }
+
+    /// Closes the sender like [`Self::close`], as a future. It accepts nothing more from the first poll on,
+    /// also where the future is dropped before it ends.
+    ///
+    /// # Errors
+    /// As [`Self::close`]; also where it has to wait and there is no tokio runtime.
+    ///
+    /// # Panics
+    /// Where it has to wait in a tokio runtime without I/O (`enable_io`).
+    #[cfg(feature = "tokio")]
+    pub async fn close_async(&self) -> Result<(), WaitError> {
+        self.hub.lock().end.begin_to_close();
+        self.wait_async(Wants::Closed, Post::is_closed).await
+    }
+
+    #[cfg(feature = "tokio")]
+    async fn wait_async(&self, wants: Wants, is_so: fn(&mut Post) -> bool) -> Result<(), WaitError> {
+        if is_so(&mut self.hub.lock().end) {
+            return Ok(());
+        }
+        let mut wait = Wait::new(&self.hub, wants);
+        std::future::poll_fn(|context| wait.poll(context, |post| is_so(post).then_some(()))).await
+    }
+
+    /// Takes the reason why the newest attempt to connect failed; see [`Sender::take_failure`].
+    pub fn take_failure(&self) -> Option<SendConnectError> {
+        self.hub.lock().end.sender.take_failure()
+    }
+
+    /// Returns the reason that the receiver gave for ending the last connection; see [`Sender::farewell`].
+    pub fn farewell(&self) -> Option<ByeReason> {
+        self.hub.lock().end.sender.farewell()
+    }
+
+    /// Returns what the messages wait for at the receiver; see [`Sender::waits_for`].
+    pub fn waits_for(&self) -> Option<WaitsFor> {
+        self.hub.lock().end.sender.waits_for()
+    }
+
+    /// Whether messages that are sent now carry a checksum; see [`Sender::sends_checksums`].
+    pub fn sends_checksums(&self) -> bool {
+        self.hub.lock().end.sender.sends_checksums()
     }
 
     /// Whether the sender is connected.
@@ -225,6 +364,11 @@ impl SendHandle {
     /// Returns the message's ticket.
     pub fn ticket(&self) -> Ticket {
         self.ticket
+    }
+
+    /// Takes the message back, as [`Sender::cancel`] does. Wait for its end as before.
+    pub fn cancel(&self) {
+        self.hub.lock().end.cancel(self.ticket);
     }
 
     /// Waits for the message's end.

@@ -80,7 +80,7 @@ fn nobody_else_can_write_what_the_peer_is_shown() {
         Mapping::map_received(memory.as_fd(), Protection::Read, 1 << 30).unwrap();
     }
     // The owner of the memory can write.
-    driver.copy_area.write(0, b"a payload");
+    driver.copy_area.write(0, 0, b"a payload");
     drop(buffer);
 }
 

@@ -139,6 +139,7 @@ impl Life {
                 FromSender::Small(small) => (small.sequence.get(), small.redelivered(), payload),
                 FromSender::Request(request) => (request.sequence.get(), request.redelivered(), payload),
                 FromSender::CreditReturn(_) => panic!("nobody recalled"),
+                FromSender::Cancel(_) => panic!("nobody took anything back"),
             }
         });
         read.collect()

@@ -2,8 +2,8 @@
 
 use crate::Backoff;
 use crate::send::options::{ProtocolOptions, RetryPolicy};
-use crate::send::protocol::{Action, CREDIT_RETURN_ID, Protocol, SubmitError, Transmit};
-use jet_wire::message::hello::{Refusal, Welcome};
+use crate::send::protocol::{Action, CANCEL_ID, CREDIT_RETURN_ID, Protocol, SubmitError, Transmit};
+use jet_wire::message::hello::{Refusal, Welcome, features};
 use jet_wire::message::{
     AckHeader, AckRange, AckStatus, ByeHeader, ByeReason, CongestionHeader, CreditHeader, HeaderBytes,
     Versions,
@@ -31,7 +31,7 @@ pub(super) fn options() -> ProtocolOptions {
 pub(super) fn welcome(credit_limit: u64, requests_max: u32) -> Welcome {
     Welcome {
         versions: Versions::SUPPORTED,
-        features: 0,
+        features: features::CANCEL,
         incarnation: 1,
         credit_limit,
         message_bytes_max: MESSAGE_MAX,
@@ -59,6 +59,7 @@ pub(super) fn sent(protocol: &mut Protocol) -> Vec<(u64, u64, bool)> {
         .map(|transmit| match transmit {
             Transmit::Message { id, sequence, redelivered, .. } => (id, sequence, redelivered),
             Transmit::CreditReturn { credit_limit } => panic!("a credit return to {credit_limit}"),
+            Transmit::Cancel { sequence, .. } => panic!("{sequence} is taken back"),
         })
         .collect()
 }
@@ -310,6 +311,27 @@ fn closing_lets_what_is_in_flight_end_first() {
     assert_eq!((protocol.poll_action(), protocol.poll_timeout()), (None, None));
 }
 
+#[test]
+fn numbers_begin_where_they_are_to_and_the_oldest_message_is_waited_for() {
+    let mut protocol = connected(options().first_sequence(1 << 40).sequence_span(3), 100, 4);
+    submit_small_ones(&mut protocol, 3);
+    let first = 1 << 40;
+    assert!(!protocol.has_room());
+    assert_eq!(protocol.submit_small(1, 0), Err(SubmitError::WouldBlock));
+    assert_eq!(sent_and_completed(&mut protocol), [first, first + 1, first + 2]);
+    // Those after the oldest one make no room.
+    protocol.handle_header(&ack(100, first + 1, 2, AckStatus::Consumed), 0, 0);
+    assert_eq!(ends(&mut protocol).len(), 2);
+    assert!(!protocol.has_room());
+    assert_eq!(protocol.submit_small(1, 0), Err(SubmitError::WouldBlock));
+    protocol.handle_header(&ack(100, first, 1, AckStatus::Consumed), 0, 0);
+    assert!(!protocol.has_room(), "its end was not polled");
+    assert_eq!(ends(&mut protocol).len(), 1);
+    assert!(protocol.has_room());
+    submit_small_ones(&mut protocol, 3);
+    assert!(!protocol.has_room());
+}
+
 /// Model of a receiver that keeps the rules, in any order of events.
 #[derive(Default)]
 struct Receiver {
@@ -336,6 +358,10 @@ struct World {
     retried: BTreeSet<u64>,
     ends: BTreeMap<u64, AckStatus>,
     consumed: BTreeSet<u64>,
+    /// Messages that were taken back: none of them is sent any more.
+    taken_back: BTreeSet<u64>,
+    /// Messages that have a deadline.
+    limited: BTreeSet<u64>,
     submitted: u64,
     /// Whether some messages may wait to be sent again.
     retries: bool,
@@ -355,17 +381,33 @@ impl World {
             retried: BTreeSet::new(),
             ends: BTreeMap::new(),
             consumed: BTreeSet::new(),
+            taken_back: BTreeSet::new(),
+            limited: BTreeSet::new(),
             submitted: 0,
         }
     }
 
-    fn submit(&mut self, large: bool) {
+    fn take_back(&mut self, choice: usize) {
+        if self.submitted > 0 {
+            let sequence = choice as u64 % self.submitted + 1;
+            self.protocol.cancel(sequence);
+            if !self.ends.contains_key(&sequence) {
+                self.taken_back.insert(sequence);
+            }
+        }
+    }
+
+    fn submit(&mut self, large: bool, deadline: Option<u64>) {
         let taken = if large {
             self.protocol.submit_large(50 << 10, self.now_ns)
         } else {
             self.protocol.submit_small(100, self.now_ns)
         };
-        if let Ok((_, sequence)) = taken {
+        if let Ok((index, sequence)) = taken {
+            if let Some(span_ns) = deadline {
+                self.protocol.set_deadline(index, self.now_ns + span_ns, self.now_ns);
+                self.limited.insert(sequence);
+            }
             self.submitted += 1;
             assert_eq!(sequence, self.submitted);
             self.large.insert(sequence, large);
@@ -398,6 +440,14 @@ impl World {
             if end.status == AckStatus::Consumed {
                 assert!(self.consumed.contains(&end.sequence), "{} was never consumed", end.sequence);
             }
+            if end.status == AckStatus::Cancelled {
+                let sequence = end.sequence;
+                let was_asked = self.taken_back.contains(&sequence) || self.limited.contains(&sequence);
+                assert!(was_asked, "nobody took {sequence} back");
+                let may_be_seen = self.seen.contains(&sequence);
+                assert!(self.large[&sequence] || !may_be_seen, "an application may have {sequence}");
+                assert!(!self.consumed.contains(&sequence), "{sequence} was consumed");
+            }
         }
     }
 
@@ -420,7 +470,7 @@ impl World {
     fn arrive(&mut self, transmit: Transmit) {
         let receiver = &mut self.receiver;
         assert!(receiver.up, "a SEND without a connection");
-        receiver.arrived += 1;
+        receiver.arrived += u64::from(!matches!(transmit, Transmit::Cancel { .. }));
         assert!(receiver.arrived <= receiver.credit_limit, "credit exceeded");
         let (id, sequence, redelivered) = match transmit {
             Transmit::CreditReturn { credit_limit } => {
@@ -431,8 +481,23 @@ impl World {
                 receiver.completing.push(CREDIT_RETURN_ID);
                 return;
             }
+            Transmit::Cancel { sequence, .. } => {
+                assert_eq!(receiver.open.get(&sequence), Some(&true), "only a large one can be given back");
+                let was_asked = self.taken_back.contains(&sequence) || self.limited.contains(&sequence);
+                assert!(was_asked, "nobody took {sequence} back");
+                receiver.completing.push(CANCEL_ID);
+                // Its application has every other one already.
+                if sequence % 2 == 0 {
+                    receiver.open.remove(&sequence);
+                    let limit = if receiver.recalling { 0 } else { receiver.credit_limit };
+                    let header = ack(limit, sequence, 1, AckStatus::Cancelled);
+                    self.protocol.handle_header(&header, 0, self.now_ns);
+                }
+                return;
+            }
             Transmit::Message { id, sequence, redelivered, .. } => (id, sequence, redelivered),
         };
+        assert!(!self.taken_back.contains(&sequence), "{sequence} was taken back, and is sent");
         receiver.completing.push(id);
         let large = self.large[&sequence];
         assert_eq!(receiver.open.insert(sequence, large), None, "{sequence} is sent twice");
@@ -502,7 +567,7 @@ proptest! {
     /// Faults first, then a receiver that works: every message has exactly one end, and none waits for ever.
     #[test]
     fn every_message_ends_once(
-        steps in prop::collection::vec((0u8..14, any::<u8>(), any::<bool>()), 1..300),
+        steps in prop::collection::vec((0u8..17, any::<u8>(), any::<bool>()), 1..300),
         retries in any::<bool>(),
     ) {
         let ms = Duration::from_millis;
@@ -511,7 +576,9 @@ proptest! {
         for (what, choice, flag) in steps {
             let (choice, credit) = (usize::from(choice), u64::from(choice % 5));
             match what {
-                0..=3 => world.submit(flag),
+                0..=3 => world.submit(flag, None),
+                14 => world.submit(flag, Some(choice as u64 * MS / 8)),
+                15 | 16 => world.take_back(choice),
                 4 | 5 => world.end_one(choice, AckStatus::Consumed, credit),
                 6 => {
                     let statuses = [

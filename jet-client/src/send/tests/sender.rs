@@ -218,6 +218,7 @@ impl FakeReceiver {
                 let _ = self.nic.post_read(qp, ReadRequest { id, address, key, scatter: &scatter });
             }
             FromSender::CreditReturn(_) => panic!("nobody recalled"),
+            FromSender::Cancel(_) => panic!("nobody took anything back"),
         }
     }
 

@@ -36,7 +36,7 @@ fn an_end_of_a_later_version_is_the_nearest_and_the_connection_stands() {
         (0x301, AckStatus::Busy),
         (0x401, AckStatus::Denied),
         (0x501, AckStatus::Corrupt),
-        (0x601, AckStatus::AppGone),
+        (0x602, AckStatus::AppGone),
         (0xffff, AckStatus::AppGone),
     ] {
         let mut protocol = sent(2);

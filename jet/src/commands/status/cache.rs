@@ -7,11 +7,16 @@ use jet_control::status::{
 };
 use std::time::Duration;
 
+/// Share of the pool in the cache below which an idle page says that this is no fault.
+const LITTLE: f64 = 0.5;
+
 /// Returns rows on the part of the last-level cache that is reserved, and on how much of the pool is in the
-/// cache.
-pub(super) fn rows(cache: &CacheStatus) -> Vec<(&'static str, String)> {
+/// cache. `idle`: nothing of the pool is in use.
+pub(super) fn rows(cache: &CacheStatus, idle: bool) -> Vec<(&'static str, String)> {
     let mut rows = reservation(&cache.reservation);
-    rows.push(("  resident", resident(&cache.warmer)));
+    // Reserved ways keep the pool in the cache also while nothing arrives.
+    let may_leave = idle && cache.reservation.domains.is_empty();
+    rows.push(("  resident", resident(&cache.warmer, may_leave)));
     rows.extend(registers(&cache.registers).map(|line| ("  registers", line)));
     rows.extend(adjustments(&cache.adjustments).map(|line| ("  adjusted", line)));
     rows.extend(counted(&cache.counters).map(|line| ("  counted", line)));
@@ -61,15 +66,17 @@ fn domain(domain: &CacheDomainStatus) -> String {
     line
 }
 
-fn resident(warmer: &WarmerStatus) -> String {
+/// Describes how much of the pool is in the cache. `may_leave`: nothing keeps the pool there now.
+fn resident(warmer: &WarmerStatus, may_leave: bool) -> String {
     match warmer {
         WarmerStatus::Running(readings) => match readings.resident {
             Some(resident) => format!(
-                "{:.0} % of the pool ({:.0} to {:.0} %, by {} touches), at {:.2} % of a core",
+                "{:.0} % of the pool ({:.0} to {:.0} %, by {} touches){}, at {:.2} % of a core",
                 100.0 * resident.share,
                 100.0 * resident.low,
                 100.0 * resident.high,
                 resident.touches,
+                if may_leave && resident.share < LITTLE { ", which is normal while it is idle" } else { "" },
                 readings.cost_permille / 10.0,
             ),
             None => "not measured yet".to_owned(),
@@ -148,12 +155,12 @@ mod tests {
             "  resident|not measured (cache.warm = false)",
             "  as of|0.4 s ago",
         ];
-        assert_eq!(rows_of(rows(&nothing())), off);
+        assert_eq!(rows_of(rows(&nothing(), true)), off);
         let reservation = ReservationStatus { reason: Some("no resctrl".to_owned()), ..Default::default() };
         let failed = WarmerStatus::Failed { error: "too busy".to_owned() };
         let without = CacheStatus { reservation, warmer: failed, ..nothing() };
         assert_eq!(
-            rows_of(rows(&without)),
+            rows_of(rows(&without, true)),
             ["cache|none reserved: no resctrl", "  resident|too busy", "  as of|0.4 s ago"]
         );
     }
@@ -197,7 +204,7 @@ mod tests {
             ..nothing()
         };
         assert_eq!(
-            rows_of(rows(&status)),
+            rows_of(rows(&status, true)),
             [
                 "cache|group jet, exclusive; domain 0: ways 3e0 (1.00 MiB), 4.00 KiB occupied",
                 "|domain 0: ways 1, where 3e0 were reserved, 4.00 KiB occupied",
@@ -211,5 +218,22 @@ mod tests {
                 "  as of|0.4 s ago",
             ]
         );
+    }
+
+    #[test]
+    fn a_pool_that_left_the_cache_while_idle_frightens_nobody() {
+        let line = |share, idle, domains| {
+            let resident = ResidentShare { share, low: share, high: share, touches: 9, judged_cached: 0 };
+            let readings = WarmerReadings { resident: Some(resident), ..WarmerReadings::default() };
+            let reservation = ReservationStatus { domains, ..Default::default() };
+            let warmer = WarmerStatus::Running(readings);
+            let rows = rows_of(rows(&CacheStatus { reservation, warmer, ..nothing() }, idle));
+            rows.into_iter().find(|row| row.starts_with("  resident|")).unwrap()
+        };
+        let normal = |line: String| line.contains(", which is normal while it is idle, at");
+        assert!(normal(line(0.0, true, vec![])));
+        assert!(!normal(line(0.0, false, vec![])), "data is in it");
+        assert!(!normal(line(0.0, true, vec![CacheDomainStatus::default()])), "ways are reserved for it");
+        assert!(!normal(line(0.9, true, vec![])), "it is there");
     }
 }

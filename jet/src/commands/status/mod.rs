@@ -1,6 +1,7 @@
 //! Subcommand `jet status`: shows the state and the counters of this host's daemon.
 
 mod cache;
+mod legend;
 mod page;
 mod pressure;
 mod rdma;
@@ -22,6 +23,7 @@ const LOOK: Duration = Duration::from_millis(20);
 #[command(after_help = "\
 Examples:
   jet status
+  jet status --legend            what each line and column means
   jet status --json | jq .pool
   jet status --wait-whole 5      exit code 1 where slabs are still out after 5 s")]
 pub(super) struct Args {
@@ -31,6 +33,9 @@ pub(super) struct Args {
     /// Print one JSON object (fields: docs/json.md).
     #[arg(long)]
     json: bool,
+    /// Explain each line and column that this command prints, without asking a daemon.
+    #[arg(long, conflicts_with_all = ["json", "wait_whole"])]
+    legend: bool,
     /// Wait until every slab of the pool is free or posted, for at most this long, in seconds or as 500ms.
     #[arg(long, value_name = "SPAN", value_parser = parse_span_or_seconds)]
     wait_whole: Option<Duration>,
@@ -47,6 +52,10 @@ fn ask_for_all(control_socket: &Path) -> Result<Status, StatusError> {
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
+    if args.legend {
+        print(&legend::legend());
+        return ExitCode::SUCCESS;
+    }
     let deadline = args.wait_whole.map(|wait| Instant::now() + wait);
     let status = loop {
         // The page for people lists only some rows of each kind. Programs get all rows.

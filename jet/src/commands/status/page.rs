@@ -12,6 +12,45 @@ use std::time::Duration;
 /// status, has fewer.
 const SHOWN: usize = 100;
 
+/// Columns of the table of applications.
+pub(super) const SESSIONS: &[&str] = &[
+    "application",
+    "session",
+    "senders",
+    "class",
+    "messages",
+    "bytes",
+    "rate",
+    "held",
+    "stragglers",
+    "replaced",
+    "copied",
+    "memory",
+    "backlog",
+    "post-NIC p50",
+    "p99",
+    "p99.9",
+];
+
+/// Columns of the table of sessions in quarantine.
+pub(super) const QUARANTINED: &[&str] = &["in quarantine", "process", "held", "comes back"];
+
+/// Columns of the table of senders.
+pub(super) const PEERS: &[&str] = &[
+    "sender",
+    "peer",
+    "to",
+    "session",
+    "arrived",
+    "credit",
+    "unfinished",
+    "READs",
+    "in flight",
+    "window",
+    "rate",
+    "oldest READ",
+];
+
 /// Formats a status as text: a head, rows of names and values, and tables.
 pub(super) fn page(status: &Status) -> String {
     let mut out = head(status);
@@ -29,7 +68,8 @@ pub(super) fn page(status: &Status) -> String {
     }
     rows.extend(pressure::escape(&status.escape, slab_bytes));
     rows.extend(pressure::congestion(&status.congestion));
-    rows.extend(status.cache.iter().flat_map(cache::rows));
+    let idle = status.pool.whole;
+    rows.extend(status.cache.iter().flat_map(|cache| cache::rows(cache, idle)));
     rows.extend(status.rdma.iter().flat_map(rdma::rows));
     rows.extend([
         ("ends", counts(status.ends.counts())),
@@ -38,47 +78,13 @@ pub(super) fn page(status: &Status) -> String {
     ]);
     out.push_str(&text::rows(&rows));
     let listed = &status.rows;
-    let sessions = Table {
-        head: &[
-            "application",
-            "session",
-            "class",
-            "messages",
-            "bytes",
-            "rate",
-            "held",
-            "stragglers",
-            "replaced",
-            "copied",
-            "memory",
-            "backlog",
-            "post-NIC p50",
-            "p99",
-            "p99.9",
-        ],
-        more: "more applications",
-    };
+    let sessions = Table { head: SESSIONS, more: "more applications" };
     sessions.put(&mut out, &listed.sessions, status.session_count, session_line);
-    let quarantined =
-        Table { head: &["in quarantine", "process", "held", "comes back"], more: "more in quarantine" };
+    let quarantined = Table { head: QUARANTINED, more: "more in quarantine" };
     quarantined.put(&mut out, &listed.quarantined, status.quarantined_count, quarantine_line);
-    let peers = Table {
-        head: &[
-            "sender",
-            "peer",
-            "to",
-            "arrived",
-            "credit",
-            "unfinished",
-            "READs",
-            "in flight",
-            "window",
-            "rate",
-            "oldest READ",
-        ],
-        more: "more senders",
-    };
+    let peers = Table { head: PEERS, more: "more senders" };
     peers.put(&mut out, &listed.peers, status.peer_count, peer_line);
+    out.push_str("(jet status --legend: what each line and column means)\n");
     out
 }
 
@@ -168,11 +174,12 @@ fn reads(reads: &ReadStatus) -> Vec<(&'static str, String)> {
 
 fn messages(messages: &MessageStatus) -> String {
     format!(
-        "{} small, {} large, {} delivered, {} redelivered, {} without an end",
+        "{} small, {} large, {} delivered, {} redelivered, {} replies, {} without an end",
         messages.small,
         messages.large,
         text::bytes(messages.delivered_bytes),
         messages.redelivered,
+        messages.replies,
         messages.known
     )
 }
@@ -204,6 +211,7 @@ fn session_line(session: &SessionStatus) -> Vec<String> {
     vec![
         format!("{}{}", session.app, unusual(session)),
         session.session.to_string(),
+        session.senders.map_or_else(|| "-".to_owned(), |senders| senders.to_string()),
         session.class.to_string(),
         session.delivered_messages.to_string(),
         text::bytes(session.delivered_bytes),
@@ -234,6 +242,7 @@ fn peer_line(peer: &PeerStatus) -> Vec<String> {
         peer.sender.clone(),
         peer.peer.to_string(),
         peer.app.clone(),
+        peer.session.map_or_else(|| "-".to_owned(), |session| session.to_string()),
         peer.arrived.to_string(),
         peer.credit.to_string(),
         peer.unfinished.to_string(),
@@ -261,9 +270,13 @@ fn share_cells(share: Option<&ShareStatus>) -> [String; 5] {
     ]
 }
 
-/// Formats rows as text, for tests.
+/// Formats rows as text, for tests. The legend must have each of them.
 #[cfg(test)]
 pub(super) fn rows_of(rows: Vec<(&'static str, String)>) -> Vec<String> {
+    for (name, value) in &rows {
+        let explained = name.is_empty() || super::legend::explains(name);
+        assert!(explained, "the legend does not say what {name:?} means: {value}");
+    }
     rows.into_iter().map(|(name, value)| format!("{name}|{value}")).collect()
 }
 
@@ -339,5 +352,11 @@ mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(!text.contains("rejected") && !text.contains("0064"), "{text}");
+        let named = |rows| rows_of(rows).len();
+        let all = named(pool(&status.pool)) + named(reads(&status.reads));
+        assert_eq!(all, 10);
+        for line in ["messages", "longest turn", "lost memory", "ends", "faults", "nic"] {
+            assert!(crate::commands::status::legend::explains(line), "{line}");
+        }
     }
 }

@@ -38,6 +38,8 @@ pub(super) fn of_receiver(error: &jet_core::ConfigError) -> String {
         "messages_max" => "limits.messages",
         "requests_per_peer" => "limits.requests_per_peer",
         "credit_max" => "limits.credit_per_peer",
+        "reply_slots" => "limits.reply_bytes / 4096",
+        "replies_per_peer" => "limits.replies_per_peer",
         "heartbeat_ns" => "limits.heartbeat_ms",
         "session_slots" => "session.slots",
         "session_messages" => "session.messages",

@@ -125,6 +125,12 @@ pub struct Limits {
     pub requests_per_peer: u32,
     /// Limit of SENDs that one sender may have under way.
     pub credit_per_peer: u32,
+    /// Bytes of memory for replies of applications, 4 KiB for each that is promised or under way. 0: senders
+    /// are told that there are no replies. Default: 8 MiB.
+    #[serde(deserialize_with = "values::bytes")]
+    pub reply_bytes: u64,
+    /// Limit of one sender's messages that have memory for a reply, or its promise. Default: 256.
+    pub replies_per_peer: u32,
     /// Time in milliseconds after which a waiting sender that has heard nothing is told that its receiver is
     /// there. Default: 5 s.
     #[serde(deserialize_with = "values::milliseconds")]
@@ -324,6 +330,8 @@ impl Default for Limits {
             messages: core.messages_max,
             requests_per_peer: core.requests_per_peer,
             credit_per_peer: core.credit_max,
+            reply_bytes: 8 << 20,
+            replies_per_peer: core.replies_per_peer,
             heartbeat_ms: core.heartbeat_ns / 1_000_000,
         }
     }

@@ -11,7 +11,7 @@ use crate::daemon::rdma::RdmaView;
 use crate::daemon::reactor::{Command, CommandInbox, Commands, OpenSessionError, Ringer};
 use crate::daemon::status::{About, Sources, StatusCache};
 use jet_control::connection::{ANSWER_TIMEOUT, Look};
-use jet_control::protocol::{Incarnation, PROTOCOL_VERSION};
+use jet_control::protocol::{Incarnation, PROTOCOL_VERSION, Register};
 use jet_control::status::Pages;
 use jet_control::{ControlConnection, ControlRequest, ControlResponse, ErrorCode};
 use jet_core::{Checksums, OpenError};
@@ -143,7 +143,7 @@ impl ControlPlane {
 }
 
 fn register(protocol: u32, memory_instead_of_waiting: bool) -> ControlRequest {
-    ControlRequest::Register { protocol, app: "store".to_owned(), class: 0, memory_instead_of_waiting }
+    ControlRequest::Register(Register { protocol, memory_instead_of_waiting, ..Register::new("store") })
 }
 
 /// Sends a request that must be refused, and returns the reason.

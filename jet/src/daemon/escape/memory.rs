@@ -28,7 +28,7 @@ pub struct Sessions {
 
 impl Sessions {
     fn bytes_left(self) -> usize {
-        self.max.min(SESSIONS_LEFT) as usize * SegmentLayout::new(self.shape).total_bytes()
+        self.max.min(SESSIONS_LEFT) as usize * SegmentLayout::new(self.shape).used_bytes()
     }
 }
 
@@ -177,7 +177,7 @@ mod tests {
         let (ready, refused) = told.iter().last().expect("a last report");
         drop(preparing.unwrap());
         assert!(refused && ready > CHUNK, "{ready} of {limit}");
-        let segment = SegmentLayout::new(sessions(64).shape).total_bytes();
+        let segment = SegmentLayout::new(sessions(64).shape).used_bytes();
         for session in 1..=16 {
             assert!(takes(&room, segment, 0).is_some(), "no room for session {session}");
         }

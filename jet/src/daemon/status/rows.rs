@@ -75,6 +75,7 @@ fn peer_row(peer: u32, stats: &PeerStats) -> PeerStatus {
         peer,
         sender: format!("{:016x}", stats.sender),
         app: stats.app.to_string(),
+        session: stats.session.map(|session| session.0),
         arrived: stats.arrived,
         credit: stats.credit,
         unfinished: stats.unfinished,
@@ -110,6 +111,8 @@ fn session_row(session: u32, stats: &SessionStats) -> SessionStatus {
         slow: stats.slow,
         suspended: stats.suspended,
         memory_instead_of_waiting: stats.takes_memory,
+        shares_name: stats.shares_name,
+        senders: Some(stats.senders),
         delivered_messages: stats.delivered_messages,
         delivered_bytes: stats.delivered_bytes,
         bytes_per_s: stats.bytes_per_ms.saturating_mul(1000),
@@ -128,7 +131,7 @@ mod tests {
     use super::*;
     use jet_control::ControlResponse;
     use jet_control::frame::{FRAME_BYTES_MAX, encode_frame};
-    use jet_core::{ProcessId, ShareStats, StandstillStats};
+    use jet_core::{ProcessId, SessionId, ShareStats, StandstillStats};
     use jet_wire::message::hello::AppName;
     use jet_wire::segment::HeldLimit;
     use serde_json::json;
@@ -155,12 +158,15 @@ mod tests {
             slow: true,
             suspended: false,
             takes_memory: true,
+            shares_name: true,
+            senders: 19,
             standstill: Some(StandstillStats { limit: HeldLimit::Slots, span_ns: 19_000_000 }),
         }
     }
 
     fn peers(numbers: &[u32]) -> Vec<(u32, PeerStats)> {
         let stats = PeerStats {
+            session: Some(SessionId(20)),
             sender: 1,
             app: AppName::new("store").unwrap(),
             arrived: 0,
@@ -249,9 +255,12 @@ mod tests {
             slow: false,
             suspended: false,
             takes_memory: false,
+            shares_name: false,
+            senders: u32::MAX,
             standstill: Some(StandstillStats { limit: HeldLimit::Slots, span_ns: u64::MAX }),
         };
         let peer = PeerStats {
+            session: Some(SessionId(u32::MAX)),
             sender: u64::MAX,
             app,
             arrived: u64::MAX,
@@ -293,6 +302,7 @@ mod tests {
     #[test]
     fn a_sender_is_told_under_the_names_that_readers_look_for() {
         let stats = PeerStats {
+            session: Some(SessionId(4)),
             sender: 0xabc,
             app: AppName::new("store").unwrap(),
             arrived: 1,
@@ -312,7 +322,7 @@ mod tests {
             oldest_read_ns: 11_000_000,
         };
         let told = json!({
-            "peer": 0, "sender": "0000000000000abc", "app": "store", "arrived": 1, "credit": 2,
+            "peer": 0, "sender": "0000000000000abc", "app": "store", "session": 4, "arrived": 1, "credit": 2,
             "unfinished": 3, "reads_max": 4,
             "share": {
                 "reads": 5, "in_flight_bytes": 6, "window_bytes": 7, "bytes_per_s": 8000, "usual_us": 9,
@@ -344,7 +354,8 @@ mod tests {
             "session": 0, "app": "store", "class": 1, "held_slabs": 2, "straggler_slabs": 12,
             "replaced_slabs": 13, "copied_slabs": 14, "memory_slabs": 15, "replaced_total": 16,
             "copied_total": 17, "memory_total": 18,
-            "slow": true, "suspended": false, "memory_instead_of_waiting": true, "delivered_messages": 3,
+            "slow": true, "suspended": false, "memory_instead_of_waiting": true, "shares_name": true,
+            "senders": 19, "delivered_messages": 3,
             "delivered_bytes": 4, "bytes_per_s": 5000, "backlog": 11,
             "standstill": {"limit": "session.slots", "why": HeldLimit::Slots.to_string(), "ms": 19},
             "post_nic_ns": {"mean": 6, "p50": 7, "p99": 8, "p999": 9, "max": 10},

@@ -8,6 +8,9 @@ use crate::soft::tables::Tables;
 
 impl Connection {
     /// Copies at most `bytes_max` bytes for the oldest READs. `true` where READs remain that can go on.
+    ///
+    /// Once the peer has left, its memory may have other bytes. No READ succeeds then, and [`Self::hung_up`]
+    /// is set.
     pub(in crate::soft::shm) fn read(&mut self, tables: &mut Tables, bytes_max: u32) -> Result<bool, End> {
         let mut budget = bytes_max;
         while let Some(slot) = self.reads.front() {
@@ -26,6 +29,11 @@ impl Connection {
                     return Ok(true);
                 }
                 budget -= self.read_pieces(tables, slot, from, budget)?;
+            }
+            if self.link().has_peer_left() {
+                self.hung_up = true;
+                self.flush_reads(tables);
+                return Ok(false);
             }
             self.complete_read(tables, Status::Success);
         }

@@ -5,8 +5,9 @@
 //! A model says what each call may return. A handle that does not live, or a key that is not held, gets its
 //! error, and the call changes nothing: neither the structures nor what is alive. What a call frees is gone
 //! for good: no later handle has its number, no later key of its handle has its key. What an application
-//! receives is what was sent, each byte once. Each message has one end, which is what became of it. Errors
-//! have texts, and calls that succeed leave these alone. Structures are written as far as they go. The
+//! receives is what was sent, each byte once. Each message has one end, which is what became of it, and the
+//! reply that its application gave, which stays as it is until the sender asks for the next end. Errors have
+//! texts, and calls that succeed leave these alone. Structures are written as far as they go. The
 //! library does not panic, and takes no more memory than it may. When all handles are freed, nothing is
 //! left: no memory, descriptor or mapping here, and no session, sender, message or slab at the daemon.
 //!
@@ -59,6 +60,8 @@ fn call(world: &mut World<'_>, letter: u8) {
         b'g' => world.buffer_get_row(),
         b'h' => world.sender_id(),
         b'i' => world.session_options_init(),
+        // The end of a line in a seed.
+        b'j' => {}
         b'k' => world.drain(true),
         b'l' => world.flush(),
         b'm' => world.receive(),
@@ -76,6 +79,8 @@ fn call(world: &mut World<'_>, letter: u8) {
         b'y' => world.release(),
         b'z' => world.session_flush(),
         b'{' => world.sender_options_init(),
+        b'}' => world.envelope_init(),
+        b'~' => world.reply(),
         b'|' => {
             let number = world.input.number() as c_int;
             meaning(jet_code_text, number);

@@ -20,6 +20,8 @@ const ROWS: [usize; 8] = [0, 1, 2, 3, 4, 8, usize::MAX / 4096, usize::MAX / 2];
 const ROW_MAX: usize = 8;
 /// Messages that may be in flight, where the options do not say.
 const IN_FLIGHT_DEFAULT: usize = 256;
+/// Bytes of the options up to `replies`, and with it.
+const REPLIES_END: usize = std::mem::offset_of!(jet_sender_options, replies) + 4;
 
 pub struct SenderEnd {
     pub app: usize,
@@ -32,6 +34,21 @@ pub struct SenderEnd {
     pub closed: bool,
     /// Every message has its end.
     pub drained: bool,
+    /// It has memory for replies.
+    pub replies: bool,
+    /// The reply of the last end that was taken: where it is, and what it is.
+    pub reply: Option<(*const u8, &'static [u8])>,
+}
+
+impl SenderEnd {
+    /// Checks that the last reply is still there.
+    pub fn check_reply(&self) {
+        if let Some((at, reply)) = self.reply.filter(|(_, reply)| !reply.is_empty()) {
+            // SAFETY: the library gave this address with this length, and nobody asked for an end since.
+            let shown = unsafe { std::slice::from_raw_parts(at, reply.len()) };
+            assert!(shown == reply, "a reply changed before the next end was asked for");
+        }
+    }
 }
 
 /// A buffer, filled with bytes that no other has.
@@ -82,7 +99,8 @@ impl World<'_> {
         (options.app, options.address) = (name.as_ptr(), address.as_ptr());
         options.spin_max_ns = 0;
         options.in_flight_max = self.input.one_of([1, 2, 4, 8]);
-        options.crc = self.input.digit(2) as i32;
+        let flags = self.input.digit(4) as i32;
+        (options.crc, options.replies) = (flags & 1, flags >> 1);
         options.retry_all = self.input.digit(2) as i32;
         options.retry_for_ns = 1_000_000;
         options.region_bytes = self.input.one_of([1, 4096, 65_536, 1 << 20]);
@@ -109,6 +127,7 @@ impl World<'_> {
         if !place.is_good() || size < 24 {
             faults.push(Code::Argument);
         }
+        let replies = size >= REPLIES_END && options.replies == 1;
         let in_flight_max = if size < 40 { IN_FLIGHT_DEFAULT } else { options.in_flight_max as usize };
         let mut memory = Structure::new(at);
         let structure = memory.pointer::<jet_sender_options>();
@@ -140,6 +159,8 @@ impl World<'_> {
             sent: 0,
             closed: false,
             drained: true,
+            replies,
+            reply: None,
         };
         // SAFETY: a place for a number.
         let call = || unsafe { jet_sender_id(pointer(handle), &raw mut end.id) };
@@ -154,6 +175,9 @@ impl World<'_> {
     }
 
     pub fn sender_free_at(&mut self, handle: usize, faults: &[Code]) {
+        if let Some(end) = self.senders.get(&handle) {
+            end.check_reply();
+        }
         let call = || jet_sender_free(pointer(handle));
         self.past.calls.check("jet_sender_free", faults, &[Code::Ok], call);
         if let Some(end) = self.senders.remove(&handle) {

@@ -3,11 +3,14 @@
 use crate::call::{Place, Pointer, meaning};
 use crate::daemon::{CLASSES, MESSAGE_BYTES_MAX};
 use crate::senders::{Buffer, pointer};
+use crate::sized::{self, Structure};
 use crate::world::{Sent, World};
 use jet_client_c::{
-    Code, jet_completion, jet_send_buffer, jet_send_small, jet_sender_poll, jet_sender_wait, jet_status_text,
+    Code, jet_completion, jet_envelope, jet_envelope_init_sized, jet_send, jet_send_small,
+    jet_send_small_buffer, jet_sender_poll, jet_sender_wait, jet_status_text,
 };
 use std::ffi::c_int;
+use std::mem::offset_of;
 
 const HEADER_BYTES: [usize; 8] = [0, 1, 8, 96, 97, 256, 257, 32];
 const SMALL_BYTES: [usize; 8] = [0, 1, 5, 100, 4095, 4096, 4097, 9000];
@@ -15,8 +18,10 @@ const SMALL_BYTES: [usize; 8] = [0, 1, 5, 100, 4095, 4096, 4097, 9000];
 const SMALL_HEADER_MAX: usize = 96;
 const SMALL_BYTES_MAX: usize = 4096;
 const LARGE_HEADER_MAX: usize = 256;
-/// Classes: -1 is a small message, 256 none.
-const SENT_CLASSES: [c_int; 8] = [-1, 0, 1, 3, 4, 255, 256, 0];
+/// Classes of messages from buffers; `None`: a small message. 256 is no class.
+const SENT_CLASSES: [Option<c_int>; 8] =
+    [None, Some(0), Some(1), Some(3), Some(4), Some(255), Some(256), Some(0)];
+const FIRST_TAG_WITH_REPLY: usize = 12;
 
 /// Ends of messages, as the header numbers them.
 const CONSUMED: c_int = 0;
@@ -41,6 +46,16 @@ impl Bytes {
     }
 }
 
+/// An envelope, with what the library reads of it.
+struct Said {
+    place: Place,
+    tag: u64,
+    header: &'static [u8],
+    class: c_int,
+    wants_reply: bool,
+    faults: Vec<Code>,
+}
+
 impl World<'_> {
     fn bytes<const N: usize>(&mut self, lengths: [usize; N]) -> Bytes {
         let bytes = self.input.one_of(lengths);
@@ -48,8 +63,8 @@ impl World<'_> {
         Bytes { bytes, is_null: self.input.digit(16) == 15 }
     }
 
-    /// What a sender refuses whatever is sent.
-    fn sender_faults(&self, handle: usize) -> Vec<Code> {
+    /// What a sender refuses whatever the bytes are.
+    fn sender_faults(&self, handle: usize, said: &Said) -> Vec<Code> {
         let Some(end) = self.senders.get(&handle) else { return vec![] };
         let mut faults = vec![];
         if end.closed {
@@ -57,6 +72,9 @@ impl World<'_> {
         }
         if end.in_flight.len() == end.in_flight_max {
             faults.push(Code::Full);
+        }
+        if said.wants_reply && !end.replies {
+            faults.push(Code::NoReply);
         }
         faults
     }
@@ -75,12 +93,73 @@ impl World<'_> {
         self.sent.insert(id, sent);
     }
 
-    fn new_message(&self, handle: usize, tag: u64, header: &'static [u8], payload: &'static [u8]) -> Sent {
+    /// Makes an envelope, from a header, a class and two digits of the input.
+    fn envelope(&mut self, header: &Bytes, class: c_int) -> Said {
+        let tag = self.input.digit(16);
+        let mut envelope = self.new_envelope(tag as u64);
+        (envelope.user_header, envelope.user_header_bytes) = (header.pointer(), header.bytes.len());
+        // The input's last tags are of messages that want a reply.
+        (envelope.class, envelope.wants_reply) = (class, c_int::from(tag >= FIRST_TAG_WITH_REPLY));
+        let mut at = Pointer::Good;
+        match self.input.digit(16) {
+            11 => at = Pointer::Null,
+            12 => at = Pointer::Crooked,
+            13 => envelope.size = self.input.one_of(sized::sizes(envelope.size)),
+            14 => envelope.class = -1,
+            15 => envelope.class = 256,
+            _ => {}
+        }
+        let mut faults = sized::faults(envelope.size, at);
+        let knows = |end: usize| envelope.size >= end;
+        let header_end = offset_of!(jet_envelope, class);
+        let deadline = offset_of!(jet_envelope, deadline_ns);
+        let class = if knows(deadline) { envelope.class } else { 0 };
+        if (knows(header_end) && header.is_lie()) || !(0..=255).contains(&class) {
+            faults.push(Code::Argument);
+        }
+        Said {
+            tag: if knows(offset_of!(jet_envelope, user_header)) { tag as u64 } else { 0 },
+            header: if knows(header_end) { header.bytes } else { &[] },
+            class,
+            wants_reply: knows(deadline) && envelope.wants_reply == 1,
+            faults,
+            place: Place::of(envelope, at),
+        }
+    }
+
+    /// Has the library fill an envelope.
+    fn new_envelope(&mut self, tag: u64) -> jet_envelope {
+        let mut place = Place::new(Pointer::Good);
+        let at = place.pointer();
+        // SAFETY: the place is as long as the structure.
+        let call = || unsafe { jet_envelope_init_sized(at, size_of::<jet_envelope>(), tag) };
+        self.past.calls.check("jet_envelope_init", &[], &[Code::Ok], call);
+        // SAFETY: the library has written it.
+        let envelope = unsafe { place.written::<jet_envelope>() };
+        assert_eq!((envelope.size, envelope.tag), (size_of::<jet_envelope>(), tag), "size and tag");
+        envelope
+    }
+
+    pub fn envelope_init(&mut self) {
+        let pointer = self.pointer();
+        let size = self.input.one_of(sized::sizes(size_of::<jet_envelope>()));
+        let mut memory = Structure::new(pointer);
+        let at = memory.pointer();
+        // SAFETY: the memory is as long as the longest structure; a longer one, null and crooked are refused.
+        let call = || unsafe { jet_envelope_init_sized(at, size, 7) };
+        let faults = sized::faults(size, pointer);
+        if self.past.calls.check("jet_envelope_init", &faults, &[Code::Ok], call) != Code::Ok {
+            return memory.check_unchanged("jet_envelope_init");
+        }
+        assert_eq!(memory.written::<jet_envelope>(size)[0], size as u64, "the envelope's size");
+    }
+
+    fn new_message(&self, handle: usize, said: &Said, payload: &'static [u8]) -> Sent {
         let app = self.senders[&handle].app;
         Sent {
             app,
-            tag,
-            header,
+            tag: said.tag,
+            header: said.header,
             payload,
             large: false,
             denied: false,
@@ -89,6 +168,8 @@ impl World<'_> {
             receiver: None,
             was_received: false,
             finished: None,
+            wants_reply: said.wants_reply,
+            reply: None,
             slices: 0,
             ended: false,
         }
@@ -98,26 +179,29 @@ impl World<'_> {
         let (handle, mut faults) = self.sender();
         let (header, payload) = (self.bytes(HEADER_BYTES), self.bytes(SMALL_BYTES));
         let mut ticket = Place::new(self.pointer());
-        let tag = self.input.digit(16) as u64;
-        if header.is_lie() || payload.is_lie() || ticket.is_crooked() {
+        let mut said = self.envelope(&header, 0);
+        faults.extend_from_slice(&said.faults);
+        if payload.is_lie() || ticket.is_crooked() {
             faults.push(Code::Argument);
         }
-        if header.bytes.len() > SMALL_HEADER_MAX || payload.bytes.len() > SMALL_BYTES_MAX {
+        if said.header.len() > SMALL_HEADER_MAX || payload.bytes.len() > SMALL_BYTES_MAX {
             faults.push(Code::Size);
         }
-        faults.extend(self.sender_faults(handle));
-        let (header_at, payload_at, ticket_at) = (header.pointer(), payload.pointer(), ticket.pointer());
-        let (header, payload) = (header.bytes, payload.bytes);
+        faults.extend(self.sender_faults(handle, &said));
+        let (envelope, payload_at, ticket_at) = (said.place.pointer(), payload.pointer(), ticket.pointer());
+        let payload = payload.bytes;
         let call = || {
-            let (sender, header_bytes, bytes) = (pointer(handle), header.len(), payload.len());
-            // SAFETY: the pointers lead to as many bytes, or are null; the ticket's is refused where it is
-            // crooked.
-            unsafe { jet_send_small(sender, tag, header_at, header_bytes, payload_at, bytes, ticket_at) }
+            let (sender, bytes) = (pointer(handle), payload.len());
+            // SAFETY: the pointers lead to as many bytes, or are null; those of the envelope and the ticket
+            // are refused where they are crooked.
+            unsafe { jet_send_small(sender, envelope, payload_at, bytes, ticket_at) }
         };
-        if self.past.calls.check("jet_send_small", &faults, &[Code::Ok], call) != Code::Ok {
+        let code = self.past.calls.check("jet_send_small", &faults, &[Code::Ok], call);
+        said.place.check_unchanged("jet_send_small");
+        if code != Code::Ok {
             return ticket.check_unchanged("jet_send_small");
         }
-        let sent = self.new_message(handle, tag, header, payload);
+        let sent = self.new_message(handle, &said, payload);
         self.accepted(handle, sent, None, &ticket);
     }
 
@@ -131,37 +215,43 @@ impl World<'_> {
             self.input.one_of([whole, 1, whole / 2, whole + 1, whole - whole / 16, 4097, 0, usize::MAX]);
         let class = self.input.one_of(SENT_CLASSES);
         let mut ticket = Place::new(self.pointer());
-        let tag = self.input.digit(16) as u64;
-        if header.is_lie() || ticket.is_crooked() || class > 255 {
+        let mut said = self.envelope(&header, class.unwrap_or(0));
+        faults.extend_from_slice(&said.faults);
+        if ticket.is_crooked() {
             faults.push(Code::Argument);
         }
-        let large = class >= 0;
+        let large = class.is_some();
         let (header_max, bytes_max) =
             if large { (LARGE_HEADER_MAX, MESSAGE_BYTES_MAX) } else { (SMALL_HEADER_MAX, SMALL_BYTES_MAX) };
         let fits = bytes <= whole.min(bytes_max) && (bytes > 0 || !large);
-        if !fits || header.bytes.len() > header_max {
+        if !fits || said.header.len() > header_max {
             faults.push(Code::Size);
         }
-        faults.extend(self.sender_faults(handle));
-        let (header_at, buffer_at, ticket_at) = (header.pointer(), place.pointer(), ticket.pointer());
-        let header = header.bytes;
+        faults.extend(self.sender_faults(handle, &said));
+        let (envelope, buffer_at, ticket_at) = (said.place.pointer(), place.pointer(), ticket.pointer());
+        let name = if large { "jet_send" } else { "jet_send_small_buffer" };
         let call = || {
-            let (sender, header_bytes) = (pointer(handle), header.len());
+            let sender = pointer(handle);
             // SAFETY: the pointers lead to as many bytes, or are null, or crooked, which is refused.
             unsafe {
-                jet_send_buffer(sender, tag, header_at, header_bytes, buffer_at, bytes, class, ticket_at)
+                match large {
+                    true => jet_send(sender, envelope, buffer_at, bytes, ticket_at),
+                    false => jet_send_small_buffer(sender, envelope, buffer_at, bytes, ticket_at),
+                }
             }
         };
-        match (self.past.calls.check("jet_send_buffer", &faults, &[Code::Ok], call), buffer) {
+        let code = self.past.calls.check(name, &faults, &[Code::Ok], call);
+        said.place.check_unchanged(name);
+        match (code, buffer) {
             (Code::Ok, Some(buffer)) => {
                 self.buffer_gone(handle, buffer, &place);
-                let message = self.new_message(handle, tag, header, &buffer.bytes[..bytes]);
-                let denied = class >= i32::from(CLASSES);
+                let message = self.new_message(handle, &said, &buffer.bytes[..bytes]);
+                let denied = large && said.class >= i32::from(CLASSES);
                 self.accepted(handle, Sent { large, denied, ..message }, Some(buffer), &ticket);
             }
             _ => {
-                place.check_unchanged("jet_send_buffer");
-                ticket.check_unchanged("jet_send_buffer");
+                place.check_unchanged(name);
+                ticket.check_unchanged(name);
             }
         }
     }
@@ -193,6 +283,10 @@ impl World<'_> {
             Some(end) if end.drained => &[Code::Ok],
             _ => &[Code::Ok, Code::Nothing],
         };
+        if let Some(end) = self.senders.get_mut(&handle) {
+            end.check_reply();
+            end.reply = None;
+        }
         let at = place.pointer();
         let (name, code) = match timeout {
             // SAFETY: the place is as long as the structure, or null, or crooked, which is refused.
@@ -237,6 +331,13 @@ impl World<'_> {
         assert!(is_true, "{id:?} ends as {status}: finished {finished:?}, {slices} slices are held");
         let code = if shown.status == REJECTED { finished.unwrap_or(0) } else { 0 };
         assert_eq!(shown.code, code, "{id:?}: the application's code");
+        assert_eq!(shown.tag, sent.tag, "{id:?}: the tag");
+        let reply = sent.reply.filter(|_| matches!(shown.status, CONSUMED | REJECTED));
+        let is_there = (!shown.reply.is_null()).then_some(shown.reply_bytes);
+        assert_eq!(is_there, reply.map(<[u8]>::len), "{id:?}: the reply's length");
+        assert!(reply.is_some() || shown.reply_bytes == 0, "{id:?}: no reply has no bytes");
+        end.reply = reply.map(|reply| (shown.reply.cast(), reply));
+        end.check_reply();
         let Some(buffer) = buffer else {
             let none = &shown.buffer;
             return assert_eq!((none.data.is_null(), none.bytes, none.key), (true, 0, 0), "no buffer");

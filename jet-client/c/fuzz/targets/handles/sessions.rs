@@ -6,16 +6,20 @@ use crate::lent::Lent;
 use crate::sized::{self, Structure};
 use crate::world::{APPS, App, HANDLES_MAX, MessageId, World};
 use jet_client_c::{
-    Code, jet_message, jet_message_finish, jet_message_next, jet_session, jet_session_fd, jet_session_flush,
-    jet_session_free, jet_session_options, jet_session_options_init_sized, jet_session_prepare_sleep,
-    jet_session_receive, jet_session_register, jet_session_stats, jet_session_stats_get, jet_slice,
-    jet_slice_release,
+    Code, jet_message, jet_message_finish, jet_message_next, jet_message_reply, jet_session, jet_session_fd,
+    jet_session_flush, jet_session_free, jet_session_options, jet_session_options_init_sized,
+    jet_session_prepare_sleep, jet_session_receive, jet_session_register, jet_session_stats,
+    jet_session_stats_get, jet_slice, jet_slice_release,
 };
 use std::collections::BTreeMap;
 use std::ffi::CString;
 
 /// Codes with which messages are finished.
 const VERDICTS: [u32; 4] = [0, 0, 28, u32::MAX];
+/// Lengths of replies.
+const REPLY_BYTES: [usize; 8] = [0, 1, 64, 4095, 4096, 4097, 100_000, 100];
+/// Length of the longest reply.
+const REPLY_BYTES_MAX: usize = 4096;
 
 pub struct SessionEnd {
     app: usize,
@@ -213,7 +217,8 @@ impl World<'_> {
         // SAFETY: the message was not finished.
         let header = unsafe { bytes_at(shown.user_header.cast(), shown.user_header_bytes) };
         assert!(header == sent.header, "{id:?}: user header");
-        (sent.receiver, sent.finished, sent.slices) = (Some(handle), None, 0);
+        assert_eq!(shown.wants_reply == 1, sent.wants_reply, "{id:?}: whether it wants a reply");
+        (sent.receiver, sent.finished, sent.reply, sent.slices) = (Some(handle), None, None, 0);
         end.received += 1;
         end.messages.insert(shown.key, Message { id, shown, given: BTreeMap::new(), withdrawn: false });
         true
@@ -244,7 +249,7 @@ impl World<'_> {
             user_header: std::ptr::without_provenance(1),
             user_header_bytes: usize::MAX,
             redelivered: 1,
-            reserved: 1,
+            wants_reply: 1,
         };
         let place = Place::of(shown.unwrap_or(unknown), self.pointer());
         let mut faults = place_faults(&place);
@@ -388,13 +393,55 @@ impl World<'_> {
         if self.past.calls.check("jet_message_finish", faults, &[Code::Ok], call) != Code::Ok {
             return place.check_unchanged("jet_message_finish");
         }
+        self.finished(handle, key, verdict, None, &place);
+    }
+
+    /// Notes that a message was finished.
+    fn finished(
+        &mut self,
+        handle: usize,
+        key: u64,
+        verdict: u32,
+        reply: Option<&'static [u8]>,
+        place: &Place,
+    ) {
         // SAFETY: the library has written it.
         let left = unsafe { place.written::<jet_message>() };
         let emptied = (left.key, left.user_header.is_null(), left.user_header_bytes);
         assert_eq!(emptied, (0, true, 0), "the message is emptied");
         let end = self.sessions.get_mut(&handle).expect("it lives");
         let message = end.messages.held.remove(&key).expect("it was held");
-        self.sent.get_mut(&message.id).expect("it was sent").finished = Some(verdict);
+        let sent = self.sent.get_mut(&message.id).expect("it was sent");
+        (sent.finished, sent.reply) = (Some(verdict), reply);
+    }
+
+    pub fn reply(&mut self) {
+        let (handle, mut faults) = self.session();
+        let (mut place, key, message_faults) = self.message(handle);
+        faults.extend(message_faults);
+        let verdict = self.input.one_of(VERDICTS);
+        let bytes = self.input.one_of(REPLY_BYTES);
+        let is_null = self.input.digit(16) == 15;
+        let reply = self.piece(bytes);
+        if is_null && bytes > 0 {
+            faults.push(Code::Argument);
+        }
+        if bytes > REPLY_BYTES_MAX {
+            faults.push(Code::Size);
+        }
+        let held = self.sessions.get(&handle).and_then(|end| end.messages.held.get(&key));
+        if held.is_some_and(|message| message.shown.wants_reply == 0) {
+            faults.push(Code::NoReply);
+        }
+        let at = place.pointer();
+        let data = if is_null { std::ptr::null() } else { reply.as_ptr().cast() };
+        // SAFETY: the place is as long as the structure, or null, or crooked, which is refused; the reply is
+        // as long as it is said to be, or null.
+        let call = || unsafe { jet_message_reply(pointer(handle), at, verdict, data, bytes) };
+        if self.past.calls.check("jet_message_reply", &faults, &[Code::Ok], call) != Code::Ok {
+            return place.check_unchanged("jet_message_reply");
+        }
+        self.finished(handle, key, verdict, Some(reply), &place);
     }
 
     pub fn session_flush(&mut self) {

@@ -83,6 +83,9 @@ pub struct Sent {
     /// It was received by a session that was freed since.
     pub was_received: bool,
     pub finished: Option<u32>,
+    pub wants_reply: bool,
+    /// What its application replied.
+    pub reply: Option<&'static [u8]>,
     /// Slices that were not given back.
     pub slices: usize,
     pub ended: bool,

@@ -6,7 +6,7 @@ use super::{check, half};
 use crate::Backoff;
 use crate::receive::{OwnedMessage, ReceiveError, RegisterError, RegisterOptions, SharedSession, SliceError};
 use jet_control::frame::encode_frame;
-use jet_control::protocol::Incarnation;
+use jet_control::protocol::Registered;
 use jet_control::{ControlResponse, ErrorCode};
 use jet_fabric::unix::send_with_fds;
 use jet_wire::SLAB_BYTES_U32;
@@ -52,17 +52,14 @@ impl Host {
     fn takes(&self) -> Daemon {
         let stream = accept(self.listener.as_ref().unwrap(), 0);
         let (daemon, parts) = daemon_with_parts(stream, 0);
-        let answer = ControlResponse::Registered {
+        let answer = ControlResponse::Registered(Registered {
             session: 9,
             slab_bytes: SLAB_BYTES_U32,
             pool_bytes: parts.pool_bytes,
             pool_slabs: POOL_SLABS,
-            escape_bytes: 0,
             segment_bytes: 4096,
-            incarnation: Incarnation(1),
-            class: 0,
-            memory_instead_of_waiting: false,
-        };
+            ..Registered::default()
+        });
         let fds = [parts.pool.as_fd(), parts.segment.as_fd(), parts.doorbell.as_fd()];
         send_with_fds(daemon.control.as_fd(), &encode_frame(&answer).unwrap(), &fds).unwrap();
         daemon

@@ -1,40 +1,74 @@
 //! The registry of applications by name: it connects senders with sessions.
+//!
+//! A name has one session, or several that share it: the consumers of the name. Each sender's messages go to
+//! one of them ([`spread`](self) says which).
 
-use crate::effects::ProcessId;
+mod spread;
+#[cfg(test)]
+mod tests;
+
+use crate::effects::{ProcessId, UserId};
 use crate::index::NONE;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 use jet_wire::message::hello::AppName;
+#[cfg(test)]
+pub(crate) use spread::{MOVE_NS, STAYS_NS};
 
-/// An application's name, with its session and the number of its users.
+/// An application's name, and the number of its users.
 #[derive(Clone, Copy, Debug)]
 struct App {
     name: Option<AppName>,
-    session: u32,
+    /// Number of open sessions with that name.
+    sessions: u32,
     /// Number of senders and sessions with that name.
     users: u32,
 }
 
-const NOBODY: App = App { name: None, session: NONE, users: 0 };
+const NOBODY: App = App { name: None, sessions: 0, users: 0 };
 
 /// A connected sender.
 #[derive(Clone, Copy, Debug)]
 struct Sender {
     identity: u64,
-    /// Index of the application that the sender's messages are for.
+    /// Index of the application that the sender's messages are for. [`NONE`]: the sender is gone.
     app: u32,
+    /// Session that the sender's messages go to. [`NONE`]: the name has no session. It stays when the sender
+    /// leaves, for the case that it comes back.
+    session: u32,
+    /// Session that the sender's messages are to go to as soon as all earlier ones have their ends. [`NONE`]:
+    /// the sender stays where it is.
+    next: u32,
+    /// Time when it was last chosen to move; 0: never.
+    chosen_ns: u64,
 }
 
-/// The values that an application registered with.
+const NO_SENDER: Sender = Sender { identity: 0, app: NONE, session: NONE, next: NONE, chosen_ns: 0 };
+
+/// The values with which an application registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Registration {
+pub struct Registration {
+    /// Name that senders address.
     pub name: AppName,
+    /// Admission class of the application's messages; 0 is the most urgent.
     pub class: u8,
-    /// Whether the application's messages may take escape memory instead of waiting for room in the pool.
+    /// Whether the application's messages may take escape memory instead of waiting for room in the pool
+    /// (Jet §5).
     pub takes_memory: bool,
+    /// Process of the application, where that can be told.
     pub process: Option<ProcessId>,
+    /// User with whose other sessions this one shares its name. `None`: it has the name for itself.
+    pub shares_with: Option<UserId>,
+}
+
+impl Registration {
+    /// Returns the values of an application of class 0 that has its name for itself, waits for room in the
+    /// pool, and whose process is not known.
+    pub fn new(name: AppName) -> Self {
+        Self { name, class: 0, takes_memory: false, process: None, shares_with: None }
+    }
 }
 
 /// The state of a session's number.
@@ -61,8 +95,10 @@ pub(crate) enum OpenRefused {
         /// Numbers that the process has.
         has: u32,
     },
-    /// Another open session has the name.
+    /// An open session has the name, and it or this one does not share it.
     NameTaken,
+    /// Sessions of another user share the name.
+    NameOfOtherUser,
 }
 
 /// Free numbers, for each of which one process may have three: the first process gets three quarters of all,
@@ -79,7 +115,10 @@ pub(crate) struct Registry {
     senders: Box<[Sender]>,
     free_senders: Vec<u32>,
     sessions: Box<[Session]>,
+    /// Senders of each session: those whose messages go to it, or are to go to it next.
+    assigned: Box<[u32]>,
     open: u32,
+    spreading: spread::Spreading,
 }
 
 impl Registry {
@@ -89,27 +128,33 @@ impl Registry {
             apps: vec![NOBODY; (senders + sessions) as usize].into_boxed_slice(),
             by_name: BTreeMap::new(),
             free_apps: (0..senders + sessions).rev().collect(),
-            senders: vec![Sender { identity: 0, app: NONE }; senders as usize].into_boxed_slice(),
+            senders: vec![NO_SENDER; senders as usize].into_boxed_slice(),
             free_senders: (0..senders).rev().collect(),
             sessions: vec![Session::Free; sessions as usize].into_boxed_slice(),
+            assigned: vec![0; sessions as usize].into_boxed_slice(),
             open: 0,
+            spreading: spread::Spreading::new(senders, sessions),
         }
     }
 
     /// Adds a sender that connects; returns its number. `None`: there is no room for it.
-    pub fn join(&mut self, app: AppName, identity: u64) -> Option<u32> {
-        let peer = self.free_senders.pop()?;
-        let Some(app) = self.use_app(app) else {
-            self.free_senders.push(peer);
+    pub fn join(&mut self, name: AppName, identity: u64) -> Option<u32> {
+        let app = self.use_app(name)?;
+        let (Some(at), session) = self.place_for(app, identity) else {
+            self.drop_app(app);
             return None;
         };
-        self.senders[peer as usize] = Sender { identity, app };
+        // Usually the last one.
+        let peer = self.free_senders.remove(at);
+        self.senders[peer as usize] = Sender { identity, app, session, ..NO_SENDER };
+        self.count_in(session);
         Some(peer)
     }
 
     /// Removes a sender that is gone.
     pub fn leave(&mut self, peer: u32) {
         let app = core::mem::replace(&mut self.senders[peer as usize].app, NONE);
+        self.left(app, peer);
         self.drop_app(app);
         self.free_senders.push(peer);
     }
@@ -118,8 +163,7 @@ impl Registry {
     #[inline]
     pub fn sender(&self, peer: u32) -> (u64, Option<u32>) {
         let sender = &self.senders[peer as usize];
-        let session = self.apps.get(sender.app as usize).map(|app| app.session);
-        (sender.identity, session.filter(|&session| session != NONE))
+        (sender.identity, Some(sender.session).filter(|&session| session != NONE))
     }
 
     /// Returns the identity that a sender gave.
@@ -154,16 +198,42 @@ impl Registry {
         if has > 0 && has >= free_numbers.saturating_mul(NUMBERS_PER_FREE) {
             return Err(OpenRefused::ProcessShare { has });
         }
+        self.may_have_name(&registration)?;
         let app = self.use_app(registration.name).ok_or(OpenRefused::NumbersTaken)?;
-        if self.apps[app as usize].session != NONE {
-            self.drop_app(app);
-            return Err(OpenRefused::NameTaken);
-        }
         let session = u32::try_from(free).unwrap_or(NONE);
-        self.apps[app as usize].session = session;
+        self.apps[app as usize].sessions += 1;
         self.sessions[free] = Session::Open { app, registration };
         self.open += 1;
+        self.opened(app, session);
         Ok(session)
+    }
+
+    /// Checks whether a session may have its name, beside those that have it.
+    fn may_have_name(&self, registration: &Registration) -> Result<(), OpenRefused> {
+        let Some(&app) = self.by_name.get(&registration.name) else { return Ok(()) };
+        // All who share a name share it with the same user.
+        let Some(other) = self.sessions_of(app).find_map(|session| self.registration(session)) else {
+            return Ok(());
+        };
+        match (registration.shares_with, other.shares_with) {
+            (Some(user), Some(other)) if user == other => Ok(()),
+            (Some(_), Some(_)) => Err(OpenRefused::NameOfOtherUser),
+            _ => Err(OpenRefused::NameTaken),
+        }
+    }
+
+    /// Returns the open sessions with an application's name.
+    fn sessions_of(&self, app: u32) -> impl Iterator<Item = u32> {
+        let count = self.apps[app as usize].sessions as usize;
+        self.numbers().filter(move |&session| self.app_of_session(session) == Some(app)).take(count)
+    }
+
+    /// Returns the application whose session is open; `None`: it is not.
+    fn app_of_session(&self, session: u32) -> Option<u32> {
+        match self.sessions.get(session as usize)? {
+            Session::Open { app, .. } => Some(*app),
+            Session::Free | Session::Over { .. } => None,
+        }
     }
 
     /// Returns how many numbers are free, and how many a process has. One that cannot be told from others has
@@ -180,14 +250,16 @@ impl Registry {
         (free, has)
     }
 
-    /// Closes a session: its name is free at once, its number not before [`Self::free`]. Returns `None` if
-    /// the session was not open.
+    /// Closes a session: its senders go to others of its name, or to none. The name is free at once, if no
+    /// other session has it; the number not before [`Self::free`]. Returns `None` if the session was not
+    /// open.
     pub fn close(&mut self, session: u32) -> Option<Registration> {
         let entry = &mut self.sessions[session as usize];
         let Session::Open { app, registration } = *entry else { return None };
         *entry = Session::Over { process: registration.process };
-        self.apps[app as usize].session = NONE;
+        self.apps[app as usize].sessions -= 1;
         self.open -= 1;
+        self.closed(app, session);
         self.drop_app(app);
         Some(registration)
     }

@@ -1,0 +1,253 @@
+//! A storage server: senders write blocks of 4 KiB to it, and read them. Several tokio tasks share a session.
+//! io_uring writes the bytes from where the NIC put them. Each write has its effect once, whatever dies in
+//! between. How to run it: docs/library.md, "A storage server". `storage_client` is a client of it.
+//!
+//! What it promises: a write that was replied to is on the disk. Writes that are in flight at the same time
+//! take effect in any order, as those of a disk do: who wants an order waits for the reply.
+
+mod index;
+mod log;
+mod protocol;
+mod ring;
+mod store;
+
+use bytes::Bytes;
+use clap::Parser;
+use jet_client::receive::{
+    OwnedMessage, ReceiveError, RegisterError, RegisterOptions, SharedSession, SliceError,
+};
+use protocol::{BLOCK_BYTES, Refusal, Request, Stat, Written};
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use store::{Options, Store, StoreError};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use zerocopy::IntoBytes;
+
+/// Stores the blocks that senders write, each write once. SIGTERM and SIGINT end it, after what it has begun.
+#[derive(Parser)]
+struct Arguments {
+    /// Directory of the store; made where there is none. A new store takes all its room on the disk at once:
+    /// that of its blocks, and 64 MiB.
+    #[arg(long)]
+    store: PathBuf,
+    /// The name that senders address.
+    #[arg(long, default_value = "store")]
+    app: String,
+    /// The daemon's socket.
+    #[arg(long, default_value = jet_client::receive::CONTROL_SOCKET)]
+    control_socket: PathBuf,
+    /// Blocks of 4 KiB of a new store [default: 65536].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(index::BLOCKS_MAX)))]
+    blocks: Option<u32>,
+    /// Messages that are worked on at once, each by a task.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u8).range(1..=64))]
+    tasks: u8,
+    /// Reply before writes are on the disk: a power cut then loses some of them. To see what that costs.
+    #[arg(long)]
+    without_sync: bool,
+    /// Senders that may write. The store keeps up to 16 KiB for each, for good.
+    #[arg(long, default_value_t = 1024)]
+    writers: usize,
+}
+
+/// Longest wait for what a killed server has left: its writes in flight, and its name at the daemon.
+const TAKEOVER_MAX: Duration = Duration::from_secs(60);
+/// Time that messages have to come whole after the server was asked to end.
+const FINISH_MAX: Duration = Duration::from_secs(10);
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    // A task that panics would drop its message, and so reject it, also where its write is on the disk.
+    // A process that ends leaves its messages open: they come again.
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::abort();
+    }));
+    match run(Arguments::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("storage_server: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
+    let (stop, stopped) = watch::channel(false);
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let opening = async { open(&arguments).await };
+    let (store, commits) = tokio::select! {
+        opened = opening => opened?,
+        _ = terminate.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
+    };
+    let committing = tokio::spawn(async {
+        if let Err(error) = commits.await {
+            // Nobody knows which of the newest writes are on the disk. The next start reads it from there,
+            // and their senders send them again. So they must not be ended, not even by being dropped.
+            eprintln!("storage_server: {error}; writes whose replies are open come again after a restart");
+            std::process::exit(1);
+        }
+    });
+    tokio::spawn(async move {
+        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+        stop.send_replace(true);
+        tokio::time::sleep(FINISH_MAX).await;
+        eprintln!("storage_server: messages that did not come whole in {FINISH_MAX:?} are left open");
+        std::process::exit(0);
+    });
+    let Some(session) = register(&arguments, stopped.clone()).await? else { return Ok(()) };
+    let (blocks, version) = store.size();
+    println!("storage_server: {} has {blocks} blocks and {version} writes", arguments.store.display());
+    let mut tasks = JoinSet::new();
+    for _ in 0..arguments.tasks {
+        tasks.spawn(serve(session.clone(), store.clone(), stopped.clone()));
+    }
+    drop((session, store));
+    let mut outcome = Ok(());
+    while let Some(ended) = tasks.join_next().await {
+        // A session that has ended gives each of the tasks its error.
+        outcome = outcome.and(ended?);
+    }
+    committing.await?;
+    Ok(outcome?)
+}
+
+/// Opens the store, when a killed server's writes are over.
+async fn open(
+    arguments: &Arguments,
+) -> Result<(Store, impl Future<Output = Result<(), StoreError>> + use<>), StoreError> {
+    let Arguments { blocks, writers, without_sync, .. } = *arguments;
+    let options = Options { blocks, writers_max: writers, syncs: !without_sync };
+    let began = Instant::now();
+    loop {
+        match Store::open(&arguments.store, options) {
+            Err(StoreError::InUse(_)) if began.elapsed() < TAKEOVER_MAX => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// Registers with the daemon, when one is there and the name is free. `None`: the server is to end.
+async fn register(
+    arguments: &Arguments,
+    mut stopped: watch::Receiver<bool>,
+) -> Result<Option<SharedSession>, RegisterError> {
+    let options = RegisterOptions::new(arguments.app.clone())
+        .control_socket(&arguments.control_socket)
+        .reconnect_for(Duration::MAX);
+    let began = Instant::now();
+    loop {
+        match SharedSession::register(&options) {
+            Err(error) if error.is_passing() && began.elapsed() < TAKEOVER_MAX => {
+                let wait = tokio::time::sleep(Duration::from_millis(50));
+                tokio::select! {
+                    _ = stopped.wait_for(|&stopped| stopped) => return Ok(None),
+                    () = wait => {}
+                }
+            }
+            registered => return registered.map(Some),
+        }
+    }
+}
+
+/// Works on one message after the other, until the server is to end.
+async fn serve(
+    session: SharedSession,
+    store: Store,
+    mut stopped: watch::Receiver<bool>,
+) -> Result<(), ReceiveError> {
+    loop {
+        let received = tokio::select! {
+            biased;
+            _ = stopped.wait_for(|&stopped| stopped) => return Ok(()),
+            received = session.receive_async() => received,
+        };
+        match received {
+            Ok(message) => work(message, &store).await,
+            Err(error) if error.is_final() => return Err(error),
+            // The other tasks hold all of the pool that the server may have, and give it back.
+            Err(error) => eprintln!("storage_server: {error}"),
+        }
+    }
+}
+
+/// Why a message is not done.
+enum Undone {
+    Refused(Refusal),
+    /// It has ended, or comes again: nobody hears what one says of it.
+    Lost,
+}
+
+impl From<Refusal> for Undone {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// Does what a message asks for, and ends it.
+async fn work(mut message: OwnedMessage, store: &Store) {
+    match answer(&mut message, store).await {
+        Ok(reply) => {
+            if let Err(not_replied) = message.reply(&reply) {
+                not_replied.message.consume();
+            }
+        }
+        Err(Undone::Refused(refusal)) => message.reject(refusal.code()),
+        Err(Undone::Lost) => {}
+    }
+}
+
+async fn answer(message: &mut OwnedMessage, store: &Store) -> Result<Bytes, Undone> {
+    match Request::parse(message.user_header())? {
+        Request::Write { first, blocks } => write(message, store, first, blocks).await,
+        Request::Read { block } => {
+            let read = store.read(block).await?;
+            let bytes =
+                read.map_or(Bytes::from_static(&[0; BLOCK_BYTES]), |block| Bytes::copy_from_slice(&block.0));
+            Ok(bytes)
+        }
+        Request::Stat { sender } => {
+            let (blocks, version) = store.size();
+            let writes = store.writes_of(sender).into();
+            let stat = Stat { blocks: (blocks as u64).into(), version: version.into(), writes };
+            Ok(Bytes::copy_from_slice(stat.as_bytes()))
+        }
+    }
+}
+
+async fn write(message: &mut OwnedMessage, store: &Store, first: u64, blocks: u32) -> Result<Bytes, Undone> {
+    if u64::from(blocks) * BLOCK_BYTES as u64 != message.bytes() {
+        return Err(Refusal::WrongLength.into());
+    }
+    let (sender, sequence) = (message.sender(), message.sequence());
+    let version = match store.version_given(sender, sequence) {
+        // It took effect before: it is only ended, with the same reply.
+        Some(version) => version,
+        None => {
+            let mut writing = store.begin(sender, first, blocks)?;
+            loop {
+                match message.next_async().await {
+                    // The slice is given back when it is written. So the message need not fit into the pool.
+                    Ok(Some(slice)) => {
+                        let offset = slice.offset();
+                        writing.write(slice.into(), offset).await?;
+                    }
+                    Ok(None) => break,
+                    // As for messages: the other tasks give something back.
+                    Err(SliceError::HoldsAll(held)) => eprintln!("storage_server: {held}"),
+                    Err(_) => return Err(Undone::Lost),
+                }
+            }
+            writing.commit(sender, sequence).await
+        }
+    };
+    Ok(Bytes::copy_from_slice(Written { version: version.into() }.as_bytes()))
+}
