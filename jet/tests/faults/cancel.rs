@@ -103,10 +103,11 @@ fn deadlines_end_what_nobody_takes_and_say_why() {
     let mut rig = Rig::start(&[]);
     let address = rig.addresses()[0].clone();
     let mut sender = Sender::connect(&options(&address)).expect("let in");
-    let soon = Envelope::new(1).deadline(Some(Duration::from_millis(200)));
-    // Nobody has the name: by default that is tried again for 30 s.
     let began = Instant::now();
-    sender.send_small(soon, b"for nobody").expect("taken");
+    // Nobody has the name: by default that is tried again for 30 s. The deadline leaves a busy host the time
+    // for the first answer.
+    let in_time = Envelope::new(1).deadline(Some(Duration::from_secs(2)));
+    sender.send_small(in_time, b"for nobody").expect("taken");
     assert_eq!(end(&mut sender).status, AckStatus::NoApp);
     // One whose time is over is not sent, and one without end is kept.
     sender.send_small(Envelope::new(2).deadline(Some(Duration::ZERO)), b"too late").expect("taken");
@@ -124,6 +125,7 @@ fn deadlines_end_what_nobody_takes_and_say_why() {
         sender.flush();
     }
     let buffer = sender.buffer(100_000).expect("memory");
+    let soon = Envelope::new(4).deadline(Some(Duration::from_millis(200)));
     sender.send(soon, buffer).expect("taken");
     let end = end(&mut sender);
     assert_eq!((end.status, end.buffer.is_some()), (AckStatus::Cancelled, true));
