@@ -342,9 +342,11 @@ impl Protocol {
         self.stats.sends -= 1;
         match transmit {
             Transmit::Cancel { index, .. } => self.cancel_not_sent(index),
-            Transmit::CreditReturn { .. } => {
+            Transmit::CreditReturn { credit_limit } => {
                 self.connection.not_sent();
-                self.connection.recall(0);
+                // The receiver tells the limit that it asked for until it has the answer. With less than that
+                // in the answer, what it tells meanwhile would give back what was given up.
+                self.connection.recall(credit_limit);
             }
             Transmit::Message { index, .. } => {
                 self.connection.not_sent();

@@ -170,6 +170,22 @@ fn a_recall_is_answered_by_what_was_sent_and_counts_itself() {
 }
 
 #[test]
+fn an_answer_to_a_recall_that_could_not_be_posted_gives_no_more_back_than_was_asked_for() {
+    let mut protocol = connected(options(), 10, 4);
+    protocol.handle_header(&CreditHeader::encode(2, true), 0, 0);
+    let answer = Transmit::CreditReturn { credit_limit: 2 };
+    for _ in 0..3 {
+        assert_eq!(protocol.poll_transmit(), Some(answer));
+        protocol.handle_not_sent(answer);
+    }
+    assert_eq!(protocol.poll_transmit(), Some(answer));
+    // The receiver said so before it had the answer: it gives nothing back.
+    protocol.handle_header(&CreditHeader::encode(2, false), 0, 0);
+    submit_small_ones(&mut protocol, 3);
+    assert_eq!(sent_and_completed(&mut protocol), [1]);
+}
+
+#[test]
 fn what_was_not_acknowledged_is_sent_again_in_order_and_marked() {
     let mut protocol = connected(options(), 3, 4);
     submit_small_ones(&mut protocol, 5);
@@ -338,13 +354,21 @@ struct Receiver {
     up: bool,
     credit_limit: u64,
     arrived: u64,
-    recalling: bool,
+    /// Limit that a recall under way asked for.
+    recalls: Option<u64>,
     /// SENDs that have not completed.
     completing: Vec<u64>,
     /// Messages without an end: sequence number, and whether the message is large.
     open: BTreeMap<u64, bool>,
     /// Highest sequence number of a small message that arrived on this connection.
     small_on_connection: u64,
+}
+
+impl Receiver {
+    /// Returns the limit that an acknowledgement tells.
+    fn limit_to_send(&self) -> u64 {
+        self.recalls.unwrap_or(self.credit_limit)
+    }
 }
 
 struct World {
@@ -363,6 +387,8 @@ struct World {
     /// Messages that have a deadline.
     limited: BTreeSet<u64>,
     submitted: u64,
+    /// Number of the next SENDs that the NIC has no place for.
+    refusals: usize,
     /// Whether some messages may wait to be sent again.
     retries: bool,
 }
@@ -384,6 +410,7 @@ impl World {
             taken_back: BTreeSet::new(),
             limited: BTreeSet::new(),
             submitted: 0,
+            refusals: 0,
         }
     }
 
@@ -430,10 +457,19 @@ impl World {
                 Action::Disconnect => self.disconnect(),
             }
         }
-        while let Some(transmit) = self.protocol.poll_transmit() {
-            self.arrive(transmit);
+        let mut is_refused = false;
+        while !is_refused && let Some(transmit) = self.protocol.poll_transmit() {
+            is_refused = self.refusals > 0;
+            if is_refused {
+                self.refusals -= 1;
+                self.protocol.handle_not_sent(transmit);
+            } else {
+                self.arrive(transmit);
+            }
         }
-        self.check_window();
+        if !is_refused {
+            self.check_window();
+        }
         while let Some(end) = self.protocol.poll_end() {
             let earlier = self.ends.insert(end.sequence, end.status);
             assert_eq!(earlier, None, "message {} ends twice", end.sequence);
@@ -474,10 +510,11 @@ impl World {
         assert!(receiver.arrived <= receiver.credit_limit, "credit exceeded");
         let (id, sequence, redelivered) = match transmit {
             Transmit::CreditReturn { credit_limit } => {
-                assert!(receiver.recalling, "an answer that nobody asked for");
+                let asked = receiver.recalls.take().expect("an answer that nobody asked for");
                 assert!(credit_limit >= receiver.arrived && credit_limit <= receiver.credit_limit);
+                // The receiver goes on saying what it asked for, and what it said last may arrive after this.
+                assert!(credit_limit >= asked, "{credit_limit} is less than {asked}");
                 receiver.credit_limit = credit_limit;
-                receiver.recalling = false;
                 receiver.completing.push(CREDIT_RETURN_ID);
                 return;
             }
@@ -489,7 +526,7 @@ impl World {
                 // Its application has every other one already.
                 if sequence % 2 == 0 {
                     receiver.open.remove(&sequence);
-                    let limit = if receiver.recalling { 0 } else { receiver.credit_limit };
+                    let limit = receiver.limit_to_send();
                     let header = ack(limit, sequence, 1, AckStatus::Cancelled);
                     self.protocol.handle_header(&header, 0, self.now_ns);
                 }
@@ -526,19 +563,19 @@ impl World {
             _ => {}
         }
         // A receiver raises no limit while it recalls credit.
-        if !receiver.recalling {
+        if receiver.recalls.is_none() {
             receiver.credit_limit += credit;
         }
-        let limit = if receiver.recalling { 0 } else { receiver.credit_limit };
+        let limit = receiver.limit_to_send();
         self.protocol.handle_header(&ack(limit, sequence, 1, status), 0, self.now_ns);
     }
 
-    fn recall(&mut self) {
+    fn recall(&mut self, choice: usize) {
         let receiver = &mut self.receiver;
         // Without unused credit there is nothing to recall.
-        if receiver.up && !receiver.recalling && receiver.arrived < receiver.credit_limit {
-            receiver.recalling = true;
-            let keep = receiver.arrived + 1;
+        if receiver.up && receiver.recalls.is_none() && receiver.arrived < receiver.credit_limit {
+            let keep = (receiver.arrived + 1 + choice as u64 % 3).min(receiver.credit_limit);
+            receiver.recalls = Some(keep);
             self.protocol.handle_header(&CreditHeader::encode(keep, true), 0, self.now_ns);
         }
     }
@@ -587,7 +624,8 @@ proptest! {
                     ];
                     world.end_one(choice, statuses[choice % statuses.len()], credit);
                 }
-                7 => world.recall(),
+                7 => world.recall(choice),
+                13 => world.refusals = choice % 4,
                 8 | 9 => world.complete(choice),
                 10 if flag => world.disconnect(),
                 11 => {
@@ -617,7 +655,7 @@ proptest! {
             world.complete(step);
             world.end_one(step, AckStatus::Consumed, 2);
             if world.receiver.up
-                && !world.receiver.recalling
+                && world.receiver.recalls.is_none()
                 && world.receiver.arrived == world.receiver.credit_limit
             {
                 world.receiver.credit_limit += 2;
