@@ -12,8 +12,10 @@
  *   - Slices, messages and buffers belong to their handle, and have keys. A call with one that was given back
  *     gets JET_E_KEY. Freeing the handle frees them all; their bytes must not be touched after that.
  *   - Options structures and envelopes begin with their size. Fill them by their _init function, then change
- *     fields. Fields may be added at the ends of these structures, and functions and codes may be added.
- *     Nothing else changes while the symbols' version is JET_0.
+ *     fields. For structures that the library fills, the functions that end in _sized take the size. The
+ *     functions without it pass the size that this header has.
+ *   - While the symbols' version is JET_0, fields may be added at the ends of all structures but jet_buffer
+ *     and jet_slice, and functions and codes may be added. Nothing else changes.
  *   - After fork() a child must not use its parent's handles; it makes its own.
  *   - Timeouts are in nanoseconds: 0 does not wait, below 0 waits without limit.
  */
@@ -210,8 +212,14 @@ int jet_cancel(jet_sender *sender, uint64_t ticket);
 /* Gets the next end (JET_OK), if there is one (else JET_NOTHING). Both functions make progress: poll or wait
  * while messages are in flight. Waiting returns JET_NOTHING at once where nothing is in flight. Whatever they
  * return, the reply of the end before is gone. */
-int jet_sender_poll(jet_sender *sender, jet_completion *completion);
-int jet_sender_wait(jet_sender *sender, int64_t timeout_ns, jet_completion *completion);
+int jet_sender_poll_sized(jet_sender *sender, jet_completion *completion, size_t size);
+static inline int jet_sender_poll(jet_sender *sender, jet_completion *completion) {
+    return jet_sender_poll_sized(sender, completion, sizeof *completion);
+}
+int jet_sender_wait_sized(jet_sender *sender, int64_t timeout_ns, jet_completion *completion, size_t size);
+static inline int jet_sender_wait(jet_sender *sender, int64_t timeout_ns, jet_completion *completion) {
+    return jet_sender_wait_sized(sender, timeout_ns, completion, sizeof *completion);
+}
 
 /* Sends accepted messages now, as far as the daemon has given credit; otherwise the next poll or wait sends
  * them. What has no credit yet goes with a later flush, poll or wait: a sender that sleeps on its descriptor
@@ -304,7 +312,10 @@ int jet_session_free(jet_session *session);
 /* Gets the next message as it begins to arrive (JET_OK), if there is one (else JET_NOTHING). Errors are final
  * for the session, except for JET_E_HELD: nothing more arrives before slices are given back, or messages
  * finished. jet_error_text() says which limit that is. */
-int jet_session_receive(jet_session *session, int64_t timeout_ns, jet_message *message);
+int jet_session_receive_sized(jet_session *session, int64_t timeout_ns, jet_message *message, size_t size);
+static inline int jet_session_receive(jet_session *session, int64_t timeout_ns, jet_message *message) {
+    return jet_session_receive_sized(session, timeout_ns, message, sizeof *message);
+}
 
 /* Gets the message's next slice (JET_OK). JET_END: all were given. JET_NOTHING: try again. JET_E_WITHDRAWN:
  * the rest will not arrive. Give slices back as you used them: a message may be larger than the pool. A

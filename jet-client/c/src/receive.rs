@@ -4,7 +4,7 @@
 use crate::code::{Code, Failure, answer};
 use crate::handles::{self, Kind};
 use crate::keys::Keys;
-use crate::text::{Out, bytes, put_sized, sized, structure, structure_const, text, timeout};
+use crate::text::{Out, OutSized, bytes, put_sized, sized, text, timeout};
 use jet_client::receive::CONTROL_SOCKET;
 use jet_client::receive::{
     DetachedMessage, DetachedSlice, Message, NotReplied, ReceiveError, RegisterError, RegisterOptions,
@@ -13,6 +13,7 @@ use jet_client::receive::{
 use std::ffi::{c_char, c_int, c_void};
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::NonNull;
 use std::time::Duration;
 
 /// Opaque type of a session handle in C.
@@ -65,10 +66,35 @@ pub struct jet_message {
     pub wants_reply: c_int,
 }
 
-impl jet_message {
+/// A message that the caller has. A program of an older version has less of it than `jet_message` says, so
+/// only what each version has is touched.
+struct Shown(NonNull<jet_message>);
+
+impl Shown {
+    /// Fails where the pointer is null or not aligned.
+    ///
+    /// # Safety
+    /// Where `message` is not null, it is a `jet_message` of any version, and the caller's, until the call
+    /// ends. For [`Self::empty`] it is to be written.
+    unsafe fn new(message: *const jet_message) -> Result<Self, Failure> {
+        let message = NonNull::new(message.cast_mut()).filter(|message| message.is_aligned());
+        message.map(Self).ok_or(Code::Argument.into())
+    }
+
+    fn key(&self) -> u64 {
+        // SAFETY: the promise of `new`; no reference to the whole structure is made.
+        unsafe { (&raw const (*self.0.as_ptr()).key).read() }
+    }
+
     /// Marks the message as ended.
-    fn empty(&mut self) {
-        (self.key, self.user_header, self.user_header_bytes) = (0, std::ptr::null(), 0);
+    fn empty(&self) {
+        let message = self.0.as_ptr();
+        // SAFETY: as above.
+        unsafe {
+            (&raw mut (*message).key).write(0);
+            (&raw mut (*message).user_header).write(std::ptr::null());
+            (&raw mut (*message).user_header_bytes).write(0);
+        }
     }
 }
 
@@ -245,19 +271,21 @@ pub extern "C" fn jet_session_free(session: *mut jet_session) -> c_int {
     })
 }
 
-/// Writes the next message to `message`, or returns [`Code::Nothing`] where none arrived in time.
+/// Writes the next message to `message`, as far as the caller's version of the structure goes, or returns
+/// [`Code::Nothing`] where none arrived in time.
 ///
 /// # Safety
-/// `message` is null or a `jet_message` to be written.
+/// `message` is null or `size` bytes to be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn jet_session_receive(
+pub unsafe extern "C" fn jet_session_receive_sized(
     session: *mut jet_session,
     timeout_ns: i64,
     message: *mut jet_message,
+    size: usize,
 ) -> c_int {
     answer(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { Out::new(message) }?;
+        let place = unsafe { OutSized::new(message, size) }?;
         handles::with(session, |end: &mut SessionEnd| {
             let SessionEnd { session, messages, .. } = end;
             let received = match timeout_ns {
@@ -302,7 +330,7 @@ pub unsafe extern "C" fn jet_message_next(
 ) -> c_int {
     answer(|| {
         // SAFETY: the caller's promise.
-        let (place, message) = unsafe { (Out::new(slice)?, structure_const(message)?) };
+        let (place, message) = unsafe { (Out::new(slice)?, Shown::new(message)?) };
         handles::with(session, |end: &mut SessionEnd| {
             let SessionEnd { session, messages, slices } = end;
             let next = |message| {
@@ -317,7 +345,7 @@ pub unsafe extern "C" fn jet_message_next(
                 let found = found.map(|slice| slice.map(jet_client::receive::Slice::detach));
                 (Some(message.detach()), found)
             };
-            let slice = match messages.with_taken(message.key, next).ok_or(Code::Key)? {
+            let slice = match messages.with_taken(message.key(), next).ok_or(Code::Key)? {
                 Ok(Some(slice)) => slice,
                 Ok(None) => return Ok(Code::End),
                 Err(SliceError::NotYet) => return Ok(Code::Nothing),
@@ -364,9 +392,9 @@ pub unsafe extern "C" fn jet_message_finish(
 ) -> c_int {
     answer(|| {
         // SAFETY: the caller's promise.
-        let message = unsafe { structure(message) }?;
+        let message = unsafe { Shown::new(message) }?;
         handles::with(session, |end: &mut SessionEnd| {
-            let detached = end.messages.take(message.key).ok_or(Code::Key)?;
+            let detached = end.messages.take(message.key()).ok_or(Code::Key)?;
             end.session.finish(detached, verdict(code));
             message.empty();
             Ok(Code::Ok)
@@ -389,10 +417,7 @@ pub unsafe extern "C" fn jet_message_reply(
 ) -> c_int {
     answer(|| {
         // SAFETY: the caller's promise.
-        let (place, reply) = unsafe { (Out::new(message)?, bytes(reply.cast(), reply_bytes)?) };
-        // The reply may be part of the structure, its `bytes` say. So this is a copy until the reply is read.
-        // SAFETY: as above.
-        let mut message = unsafe { message.read() };
+        let (message, reply) = unsafe { (Shown::new(message)?, bytes(reply.cast(), reply_bytes)?) };
         handles::with(session, |end: &mut SessionEnd| {
             let SessionEnd { session, messages, .. } = end;
             let reply = |detached| match session.attach(detached).reply_as(verdict(code), reply) {
@@ -400,10 +425,10 @@ pub unsafe extern "C" fn jet_message_reply(
                 // The message stays the caller's, under the same key.
                 Err(NotReplied { error, message, .. }) => (Some(message.detach()), Err(error)),
             };
-            Ok(messages.with_taken(message.key, reply).ok_or(Code::Key)??)
+            Ok(messages.with_taken(message.key(), reply).ok_or(Code::Key)??)
         })?;
+        // The reply may be part of the structure, its `bytes` say. It was read.
         message.empty();
-        place.put(message);
         Ok(Code::Ok)
     })
 }

@@ -64,32 +64,6 @@ impl<T> Out<T> {
     }
 }
 
-/// Borrows a structure of the caller's, to be read and changed. Fails where the pointer is null or not
-/// aligned.
-///
-/// # Safety
-/// Where `place` is not null, it is a `T`, and the caller's to write, until the call ends.
-pub(crate) unsafe fn structure<'a, T>(place: *mut T) -> Result<&'a mut T, Failure> {
-    if place.is_null() || !place.is_aligned() {
-        return Err(Code::Argument.into());
-    }
-    // SAFETY: the caller's promise.
-    Ok(unsafe { &mut *place })
-}
-
-/// Borrows a structure of the caller's, to be read only. Other threads may read it meanwhile, and it may lie
-/// in read-only memory. Fails where the pointer is null or not aligned.
-///
-/// # Safety
-/// Where `place` is not null, it is a `T` that nobody writes until the call ends.
-pub(crate) unsafe fn structure_const<'a, T>(place: *const T) -> Result<&'a T, Failure> {
-    if place.is_null() || !place.is_aligned() {
-        return Err(Code::Argument.into());
-    }
-    // SAFETY: the caller's promise.
-    Ok(unsafe { &*place })
-}
-
 /// The most bytes that a structure of any version has.
 const STRUCTURE_BYTES_MAX: usize = 4096;
 
@@ -122,27 +96,53 @@ pub(crate) unsafe fn sized<T: Copy>(place: *const T, default: T) -> Result<T, Fa
     Ok(value)
 }
 
-/// Writes as much of a structure as the caller knows, which is `size` bytes. Fields that only a newer header
-/// knows are set to 0.
+/// Place in the caller's memory for a structure, of which the caller knows the first `size` bytes.
+pub(crate) struct OutSized<T> {
+    place: NonNull<T>,
+    size: usize,
+}
+
+impl<T: Copy> OutSized<T> {
+    /// Makes a place of a pointer. Fails where the pointer is null or not aligned, or no structure has that
+    /// size.
+    ///
+    /// # Safety
+    /// Where `place` is not null, `size` bytes there are the caller's to write, until the call ends.
+    pub unsafe fn new(place: *mut T, size: usize) -> Result<Self, Failure> {
+        // SAFETY: only the pointer is looked at.
+        let Out(place) = unsafe { Out::new(place) }?;
+        if !(size_of::<usize>()..=STRUCTURE_BYTES_MAX).contains(&size) {
+            return Err(Failure::new(
+                Code::Argument,
+                format_args!("a structure cannot have {size} bytes: give the sizeof of yours"),
+            ));
+        }
+        Ok(Self { place, size })
+    }
+
+    /// Writes as much as the caller knows. Fields that only a newer header knows are set to 0.
+    #[inline]
+    pub fn put(&self, value: T) {
+        if self.size == size_of::<T>() {
+            // SAFETY: the promise of `new`.
+            return unsafe { self.place.write(value) };
+        }
+        let (first, known) = (self.place.as_ptr().cast::<u8>(), self.size.min(size_of::<T>()));
+        // SAFETY: the promise of `new`, and `value` is as long as what is copied.
+        unsafe {
+            std::ptr::write_bytes(first, 0, self.size);
+            std::ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), first, known);
+        }
+    }
+}
+
+/// Writes as much of a structure as the caller knows, which is `size` bytes; see [`OutSized::put`].
 ///
 /// # Safety
-/// Where `place` is not null, `size` bytes can be written there.
+/// As for [`OutSized::new`].
 pub(crate) unsafe fn put_sized<T: Copy>(place: *mut T, size: usize, value: &T) -> Result<(), Failure> {
-    if place.is_null() || !place.is_aligned() {
-        return Err(Code::Argument.into());
-    }
-    if !(size_of::<usize>()..=STRUCTURE_BYTES_MAX).contains(&size) {
-        return Err(Failure::new(
-            Code::Argument,
-            format_args!("a structure cannot have {size} bytes: give the sizeof of yours"),
-        ));
-    }
-    let known = size.min(size_of::<T>());
-    // SAFETY: the caller's promise, and `value` is as long.
-    unsafe {
-        std::ptr::write_bytes(place.cast::<u8>(), 0, size);
-        std::ptr::copy_nonoverlapping((&raw const *value).cast::<u8>(), place.cast::<u8>(), known);
-    }
+    // SAFETY: the caller's promise.
+    unsafe { OutSized::new(place, size) }?.put(*value);
     Ok(())
 }
 

@@ -37,6 +37,9 @@ struct Known {
     /// Whether it was delivered to somebody who wrote what it liked to the receiver.
     is_scribbled: bool,
     reasons: Reasons,
+    /// The reasons of earlier times that it was sent. An application may have had it then, so it may end for
+    /// one of these where it is taken back.
+    earlier: Reasons,
 }
 
 /// What happened while a message was under way that may end it before its application does.
@@ -48,6 +51,20 @@ struct Reasons {
     name_free: bool,
     /// The receiver drained.
     drained: bool,
+}
+
+impl Known {
+    /// Returns whether the message may end for such a reason.
+    fn may_end_for(&self, reason: impl Fn(&Reasons) -> bool) -> bool {
+        reason(&self.reasons) || (self.taken_back && reason(&self.earlier))
+    }
+
+    /// Forgets the reasons of the time before, as the message is sent now.
+    fn is_sent(&mut self, reasons: Reasons) {
+        let before = std::mem::replace(&mut self.reasons, reasons);
+        self.earlier.app_ended |= before.app_ended;
+        self.earlier.drained |= before.drained;
+    }
 }
 
 /// In words, without the deliveries before the last one: of those there may be thousands.
@@ -170,13 +187,13 @@ impl Fates {
             AckStatus::Busy if self.is_easy || (self.is_fast && !known.large) => {
                 Err(format!("{message} ended {status:?}, and there is room"))
             }
-            AckStatus::AppGone if !known.reasons.app_ended && !known.is_scribbled => {
+            AckStatus::AppGone if !known.may_end_for(|it| it.app_ended) && !known.is_scribbled => {
                 Err(format!("{message} ended {status:?}, and no application did: {known}"))
             }
             AckStatus::NoApp if !known.reasons.name_free && !known.is_scribbled => {
                 Err(format!("{message} ended {status:?}, and its application was there: {known}"))
             }
-            AckStatus::Draining if !known.reasons.drained => {
+            AckStatus::Draining if !known.may_end_for(|it| it.drained) => {
                 Err(format!("{message} ended {status:?}, and nobody drained: {known}"))
             }
             AckStatus::Busy | AckStatus::AppGone | AckStatus::NoApp | AckStatus::Draining => Ok(()),
@@ -222,7 +239,7 @@ impl Checker for Fates {
                 // What was a reason before is none for what is sent now.
                 let reasons = self.reasons(now_ns, app);
                 if let Some(known) = self.open.get_mut(message) {
-                    known.reasons = reasons;
+                    known.is_sent(reasons);
                     known.redelivers |= redelivered;
                 }
             }
@@ -314,6 +331,7 @@ impl Checker for Fates {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use jet_fabric::sim::NicId;
 
     const MESSAGE: MessageName = MessageName { sender: 7, sequence: 1 };
     const LIFE: Life = Life(1);
@@ -359,6 +377,30 @@ mod tests {
             let found = consumed(&[false]).note(0, &delivered(2, redelivered));
             assert!(found.is_err_and(|what| what.contains("came again after its end")));
         }
+    }
+
+    /// Lets a message be sent to a receiver that drains, and again to the next one.
+    fn ended_after_a_drain(taken_back: bool) -> Result<(), String> {
+        let mut fates = Fates::new(&Scenario::of(1));
+        let sent = |redelivered| Event::Sent { message: MESSAGE, redelivered };
+        let mut events = vec![
+            Event::Submitted { message: MESSAGE, app: 0, bytes: 5, large: false },
+            sent(false),
+            Event::Fault(Fault::Drain),
+            Event::ReceiverBegan { nic: NicId(2) },
+            sent(true),
+        ];
+        events.extend(taken_back.then_some(Event::TakenBack { message: MESSAGE }));
+        for event in events {
+            fates.note(0, &event).unwrap_or_else(|what| panic!("{event:?}: {what}"));
+        }
+        fates.note(0, &Event::Ended { message: MESSAGE, status: AckStatus::Draining, retries: false })
+    }
+
+    #[test]
+    fn only_a_message_that_is_taken_back_ends_for_what_happened_before_it_was_sent_again() {
+        assert_eq!(ended_after_a_drain(true), Ok(()));
+        assert!(ended_after_a_drain(false).is_err_and(|what| what.contains("nobody drained")));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::failures::in_time;
 use super::{NO_BUFFER, SenderEnd, jet_buffer, jet_sender, long, ns};
 use crate::code::{Code, answer};
 use crate::handles;
-use crate::text::Out;
+use crate::text::OutSized;
 use jet_client::send::Completion;
 use std::ffi::{c_char, c_int, c_void};
 
@@ -76,16 +76,20 @@ pub extern "C" fn jet_status_text(status: c_int) -> *const c_char {
     text.as_ptr()
 }
 
-/// Writes the next message's end to `completion`, or returns [`Code::Nothing`] where there is none.
-/// The reply of the end before must not be read any more.
+/// Writes the next message's end to `completion`, as far as the caller's version of the structure goes, or
+/// returns [`Code::Nothing`] where there is none. The reply of the end before must not be read any more.
 ///
 /// # Safety
-/// `completion` is null or a `jet_completion` to be written.
+/// `completion` is null or `size` bytes to be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn jet_sender_poll(sender: *mut jet_sender, completion: *mut jet_completion) -> c_int {
+pub unsafe extern "C" fn jet_sender_poll_sized(
+    sender: *mut jet_sender,
+    completion: *mut jet_completion,
+    size: usize,
+) -> c_int {
     answer(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { Out::new(completion) }?;
+        let place = unsafe { OutSized::new(completion, size) }?;
         handles::with(sender, |end: &mut SenderEnd| {
             end.reply = None;
             let Some(found) = end.sender.poll() else { return Ok(Code::Nothing) };
@@ -95,20 +99,20 @@ pub unsafe extern "C" fn jet_sender_poll(sender: *mut jet_sender, completion: *m
     })
 }
 
-/// Waits for the next message's end, and writes it to `completion`. The reply of the end before must not be
-/// read any more.
+/// Waits for the next message's end, and writes it to `completion` like [`jet_sender_poll_sized`].
 ///
 /// # Safety
-/// As for [`jet_sender_poll`].
+/// As for [`jet_sender_poll_sized`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn jet_sender_wait(
+pub unsafe extern "C" fn jet_sender_wait_sized(
     sender: *mut jet_sender,
     timeout_ns: i64,
     completion: *mut jet_completion,
+    size: usize,
 ) -> c_int {
     answer(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { Out::new(completion) }?;
+        let place = unsafe { OutSized::new(completion, size) }?;
         handles::with(sender, |end: &mut SenderEnd| {
             end.reply = None;
             let found = in_time(end.sender.wait_timeout(long(timeout_ns)))?.flatten();

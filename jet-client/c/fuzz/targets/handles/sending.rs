@@ -7,7 +7,7 @@ use crate::sized::{self, Structure};
 use crate::world::{Sent, World};
 use jet_client_c::{
     Code, jet_completion, jet_envelope, jet_envelope_init_sized, jet_send, jet_send_small,
-    jet_send_small_buffer, jet_sender_poll, jet_sender_wait, jet_status_text,
+    jet_send_small_buffer, jet_sender_poll_sized, jet_sender_wait_sized, jet_status_text,
 };
 use std::ffi::c_int;
 use std::mem::offset_of;
@@ -293,14 +293,14 @@ impl World<'_> {
             None => (
                 "jet_sender_poll",
                 self.past.calls.check("jet_sender_poll", faults, good, || unsafe {
-                    jet_sender_poll(pointer(handle), at)
+                    jet_sender_poll_sized(pointer(handle), at, size_of::<jet_completion>())
                 }),
             ),
             // SAFETY: as above.
             Some(ns) => (
                 "jet_sender_wait",
                 self.past.calls.check("jet_sender_wait", faults, good, || unsafe {
-                    jet_sender_wait(pointer(handle), ns, at)
+                    jet_sender_wait_sized(pointer(handle), ns, at, size_of::<jet_completion>())
                 }),
             ),
         };

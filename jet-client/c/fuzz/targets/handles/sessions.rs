@@ -8,7 +8,7 @@ use crate::world::{APPS, App, HANDLES_MAX, MessageId, World};
 use jet_client_c::{
     Code, jet_message, jet_message_finish, jet_message_next, jet_message_reply, jet_session, jet_session_fd,
     jet_session_flush, jet_session_free, jet_session_options, jet_session_options_init_sized,
-    jet_session_prepare_sleep, jet_session_receive, jet_session_register, jet_session_stats,
+    jet_session_prepare_sleep, jet_session_receive_sized, jet_session_register, jet_session_stats,
     jet_session_stats_get, jet_slice, jet_slice_release,
 };
 use std::collections::BTreeMap;
@@ -199,7 +199,7 @@ impl World<'_> {
             if holds { &[Code::Ok, Code::Nothing, Code::Held][..] } else { &[Code::Ok, Code::Nothing] };
         let at = place.pointer();
         // SAFETY: the place is as long as the structure, or null, or crooked, which is refused.
-        let call = || unsafe { jet_session_receive(pointer(handle), timeout, at) };
+        let call = || unsafe { jet_session_receive_sized(pointer(handle), timeout, at, size_of::<jet_message>()) };
         if self.past.calls.check("jet_session_receive", faults, good, call) != Code::Ok {
             place.check_unchanged("jet_session_receive");
             return false;
