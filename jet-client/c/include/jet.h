@@ -43,7 +43,8 @@ enum {
     JET_E_FULL = -5,        /* too many messages are in flight: take ends, then try again */
     JET_E_SIZE = -6,        /* a length is greater than such a message, header or buffer may have */
     JET_E_CLOSED = -7,      /* the sender was closed */
-    JET_E_UNREACHABLE = -8, /* nobody answers at the address, or not in time */
+    JET_E_UNREACHABLE = -8, /* nobody answers at the address or socket, or not in time, or this user may not use
+                               the socket */
     JET_E_REFUSED = -9,     /* the other end refused, with a reason */
     JET_E_BROKEN = -10,     /* the other end sent something invalid: another version, or overwritten memory */
     JET_E_GONE = -11,       /* the daemon is gone: free the session, register again */

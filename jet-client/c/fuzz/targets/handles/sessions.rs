@@ -198,8 +198,9 @@ impl World<'_> {
         let good =
             if holds { &[Code::Ok, Code::Nothing, Code::Held][..] } else { &[Code::Ok, Code::Nothing] };
         let at = place.pointer();
+        let size = size_of::<jet_message>();
         // SAFETY: the place is as long as the structure, or null, or crooked, which is refused.
-        let call = || unsafe { jet_session_receive_sized(pointer(handle), timeout, at, size_of::<jet_message>()) };
+        let call = || unsafe { jet_session_receive_sized(pointer(handle), timeout, at, size) };
         if self.past.calls.check("jet_session_receive", faults, good, call) != Code::Ok {
             place.check_unchanged("jet_session_receive");
             return false;
