@@ -172,9 +172,10 @@ async fn serve(
         };
         match received {
             Ok(message) => work(message, &store).await,
-            Err(error) if error.is_final() => return Err(error),
             // The other tasks hold all of the pool that the server may have, and give it back.
-            Err(error) => eprintln!("storage_server: {error}"),
+            Err(error @ ReceiveError::HoldsAll(_)) => eprintln!("storage_server: {error}"),
+            // The session is over, or the next daemon refuses it for good.
+            Err(error) => return Err(error),
         }
     }
 }
