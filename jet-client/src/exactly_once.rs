@@ -10,30 +10,37 @@
 //!   submits from there on the same messages in the same order, also those whose ends it knew. A sender
 //!   without a log begins above all numbers that it may have used.
 //! * **The application** keeps a [`SeenWindow`] for each sender, and stores it with its data: in the same
-//!   transaction. It asks [`SeenWindow::has_seen`] before it does what a message says, and marks the message
+//!   transaction. It asks [`SeenWindow::standing`] before it does what a message says, and marks the message
 //!   ([`SeenWindow::mark`]) when it stores the effect. What it has seen it only ends, with the same reply.
+//!   What is too old for the window it rejects: whether that had its effect is not known any more. A sender
+//!   that keeps to the rules above sends no such message.
 //!
 //! An end that leaves open what became of a message (`PeerLost`, `AppGone`) must not lead to the same message
 //! under a new number. So such a sender tries for ever (`reconnect_for` and `retry` of [`Duration::MAX`]), or
 //! it comes back with that message as its first one.
 //!
 //! ```
-//! use jet_client::exactly_once::SeenWindow;
+//! use jet_client::exactly_once::{SeenWindow, Standing};
 //!
 //! /// What the application stores: its data, and beside it what it has seen.
 //! #[derive(Default)]
 //! struct Stored { sum: u64, seen: SeenWindow }
 //!
-//! fn add(stored: &mut Stored, sequence: u64, number: u64) {
-//!     if !stored.seen.has_seen(sequence) {
-//!         stored.sum += number;
-//!         stored.seen.mark(sequence);
+//! /// Returns whether the message is consumed. Otherwise it is rejected.
+//! fn add(stored: &mut Stored, sequence: u64, number: u64) -> bool {
+//!     match stored.seen.standing(sequence) {
+//!         Standing::New => {
+//!             stored.sum += number;
+//!             stored.seen.mark(sequence)
+//!         }
+//!         Standing::Seen => true,
+//!         Standing::TooOld => false,
 //!     }
 //! }
 //!
 //! let mut stored = Stored::default();
 //! for (sequence, number) in [(1, 10), (3, 30), (1, 10), (2, 20)] {
-//!     add(&mut stored, sequence, number);
+//!     assert!(add(&mut stored, sequence, number));
 //! }
 //! assert_eq!(stored.sum, 60);
 //! ```
@@ -59,6 +66,18 @@ pub struct SeenWindow {
     bits: [u64; WORDS],
 }
 
+/// What a window knows of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It was not marked: it has had no effect.
+    New,
+    /// It was marked: it has had its effect.
+    Seen,
+    /// It lies below the window. Its sender has had its end, or does not keep to the rules. Whether it had
+    /// its effect is not known any more, so it must not be ended as consumed.
+    TooOld,
+}
+
 /// Bytes that do not come from [`SeenWindow::to_bytes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("these bytes are no window of seen messages: {0}; are they what was stored?")]
@@ -79,13 +98,26 @@ impl SeenWindow {
         Self { newest: 0, bits: [0; WORDS] }
     }
 
-    /// Whether the message with this number was marked, or lies below the window: then it has had its end.
-    /// No message has the number 0.
-    pub fn has_seen(&self, sequence: u64) -> bool {
-        if sequence > self.newest {
-            return false;
+    /// Returns what is known of the message with this number. No message has the number 0, which is always
+    /// too old.
+    pub fn standing(&self, sequence: u64) -> Standing {
+        if sequence == 0 {
+            Standing::TooOld
+        } else if sequence > self.newest {
+            Standing::New
+        } else if self.newest - sequence >= SEQUENCE_SPAN {
+            Standing::TooOld
+        } else if self.bit(sequence) {
+            Standing::Seen
+        } else {
+            Standing::New
         }
-        sequence == 0 || self.newest - sequence >= SEQUENCE_SPAN || self.bit(sequence)
+    }
+
+    /// Whether the message with this number has no effect any more: it was marked, or is
+    /// [too old](Standing::TooOld).
+    pub fn has_seen(&self, sequence: u64) -> bool {
+        self.standing(sequence) != Standing::New
     }
 
     /// Notes that the message with this number has had its effect. Returns whether it is the first time.
@@ -133,7 +165,7 @@ impl SeenWindow {
             window.bits == [0; WORDS]
         } else {
             // Numbers from 1 on have bits, and the newest one was marked.
-            let below = (newest + 1..=SEQUENCE_SPAN).all(|number| !window.bit(number));
+            let below = (newest.saturating_add(1)..=SEQUENCE_SPAN).all(|number| !window.bit(number));
             below && window.bit(newest)
         };
         if is_possible { Ok(window) } else { Err(NoSeenWindow("no messages could leave them")) }
@@ -172,7 +204,12 @@ mod tests {
         assert!(window.mark(5000) && !window.mark(5000));
         assert!(window.has_seen(5000 - 1024) && !window.has_seen(5000 - 1023) && !window.has_seen(5001));
         assert!(!window.mark(0) && !window.mark(1), "they had their ends");
+        let standings =
+            [0, 1, 5000 - 1024, 5000 - 1023, 5000, 5001].map(|sequence| window.standing(sequence));
+        use Standing::{New, Seen, TooOld};
+        assert_eq!(standings, [TooOld, TooOld, TooOld, New, Seen, New]);
         assert!(window.mark(u64::MAX) && window.has_seen(5000));
+        assert_eq!(SeenWindow::from_bytes(&window.to_bytes()), Ok(window));
     }
 
     #[test]

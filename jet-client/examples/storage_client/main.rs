@@ -113,9 +113,10 @@ fn go_on(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         }
     }
     run.print("done:");
-    // Nothing is open, so as many writes took effect as have ended.
+    // Nothing is open, so as many writes took effect as have ended. The question has no number of this
+    // client: its messages are to be the same whenever it begins anew.
     let stat = Request::Stat { sender: run.known.client.id }.header();
-    let sender = SharedSender::from_sender(run.sender)?;
+    let sender = SharedSender::from_sender(connect(&options(arguments))?)?;
     let reply = sender.call(Envelope::new(0).user_header(stat.as_bytes()), b"")?;
     Ok(check::stat_is_right(&run.known, false, &reply)?)
 }

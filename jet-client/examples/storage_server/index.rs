@@ -2,14 +2,16 @@
 //! has seen.
 
 use crate::protocol::{Refusal, WRITE_BLOCKS_MAX};
-use jet_client::exactly_once::{SEQUENCE_SPAN, SeenWindow};
+use jet_client::exactly_once::{SEQUENCE_SPAN, SeenWindow, Standing};
 use std::collections::{BTreeMap, HashMap};
 
 /// Places beside those that the blocks of a full store take: each of 64 writes at once has room.
 pub const SPARE_PLACES: u32 = 64 * WRITE_BLOCKS_MAX;
 
-/// Blocks that a store may have: 256 GiB.
-pub const BLOCKS_MAX: u32 = 1 << 26;
+/// Blocks that a store may have: 16 GiB. A new log has all of them, which is written at once.
+pub const BLOCKS_MAX: u32 = 1 << 22;
+/// Senders that may write, at most.
+pub const WRITERS_MAX: usize = 16 << 10;
 
 /// Places one after the other in the data file, each for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,9 +46,16 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Returns the version that a message's write got, if it took effect; 0 where that is too long ago.
-    pub fn version_given(&self, sequence: u64) -> Option<u64> {
-        self.seen.has_seen(sequence).then(|| self.versions.get(&sequence).copied().unwrap_or(0))
+    /// Returns the version that a message's write got, if it took effect.
+    ///
+    /// # Errors
+    /// [`Refusal::TooOld`]: that is not known any more.
+    pub fn version_given(&self, sequence: u64) -> Result<Option<u64>, Refusal> {
+        match self.seen.standing(sequence) {
+            Standing::New => Ok(None),
+            Standing::Seen => self.versions.get(&sequence).copied().map(Some).ok_or(Refusal::TooOld),
+            Standing::TooOld => Err(Refusal::TooOld),
+        }
     }
 
     /// Notes that a message's write took effect, which was not seen before.
@@ -107,9 +116,15 @@ impl Index {
         self.block(first)
     }
 
-    /// Returns the version that a message's write got, if it took effect; 0 where that is too long ago.
-    pub fn version_given(&self, sender: u64, sequence: u64) -> Option<u64> {
-        self.writers.get(&sender)?.version_given(sequence)
+    /// Returns the version that a message's write got, if it took effect.
+    ///
+    /// # Errors
+    /// [`Refusal::TooOld`]: that is not known any more.
+    pub fn version_given(&self, sender: u64, sequence: u64) -> Result<Option<u64>, Refusal> {
+        match self.writers.get(&sender) {
+            Some(writer) => writer.version_given(sequence),
+            None => Writer::default().version_given(sequence),
+        }
     }
 
     /// Takes free places for so many blocks.

@@ -1,7 +1,9 @@
-//! What the log has: a whole index first, and after it a record for each write.
+//! What the log has: a whole index first, and after it the records of one batch of writes after the other.
 //!
-//! Each of them is a frame, with its length and a checksum (CRC32C). So a power cut in the middle of a frame
-//! is seen, and the log ends before it. Numbers are little-endian.
+//! Each of them is a frame, with its length and a checksum (CRC32C), and begins at a multiple of 4096 bytes.
+//! A frame is on the disk before the next one is written. So a power cut damages the last frame at most, and
+//! nobody was told of its writes: the log ends before it. A damaged frame with a whole one behind it is
+//! another matter: what was acknowledged is lost, and the log is refused. Numbers are little-endian.
 
 use crate::index::{BLOCKS_MAX, Index, Place, Record, Run, Writer};
 use jet_client::exactly_once::SeenWindow;
@@ -64,6 +66,7 @@ struct RecordHeader {
     sender: U64,
     sequence: U64,
     first: U32,
+    runs: U32,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -73,9 +76,13 @@ struct RunEntry {
     count: U32,
 }
 
+/// Each frame begins at a multiple of this: what a disk writes at once belongs to one frame.
+const FRAME_UNIT: usize = 4096;
+
 /// Appends a frame with what `body` writes.
 fn frame(log: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
     let at = log.len();
+    debug_assert_eq!(at % FRAME_UNIT, 0, "frames follow each other");
     let header = size_of::<FrameHeader>();
     log.resize(at + header, 0);
     body(log);
@@ -83,33 +90,38 @@ fn frame(log: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
     let bytes = u32::try_from(body.len()).expect("an index is less than 4 GiB");
     let made = FrameHeader { bytes: bytes.into(), checksum: crc32c::crc32c(body).into() };
     head.copy_from_slice(made.as_bytes());
+    log.resize(log.len().next_multiple_of(FRAME_UNIT), 0);
 }
 
 /// Takes the next frame off the log. `None`: there is none, or not all of it.
 fn next_frame<'l>(log: &mut &'l [u8]) -> Option<&'l [u8]> {
     let (header, rest) = FrameHeader::ref_from_prefix(log).ok()?;
-    let (body, rest) = rest.split_at_checked(header.bytes.get() as usize)?;
+    let (body, _) = rest.split_at_checked(header.bytes.get() as usize)?;
     if body.is_empty() || crc32c::crc32c(body) != header.checksum.get() {
         return None;
     }
-    *log = rest;
+    let bytes = (size_of::<FrameHeader>() + body.len()).next_multiple_of(FRAME_UNIT);
+    *log = log.get(bytes..).unwrap_or_default();
     Some(body)
 }
 
-/// Appends a write's record to a log.
-pub fn append_record(log: &mut Vec<u8>, record: &Record) {
+/// Appends the records of a batch of writes to a log.
+pub fn append_batch(log: &mut Vec<u8>, records: &[Record]) {
     frame(log, |log| {
-        let Record { version, sender, sequence, first, ref runs } = *record;
-        let header = RecordHeader {
-            version: version.into(),
-            sender: sender.into(),
-            sequence: sequence.into(),
-            first: first.into(),
-        };
-        log.extend_from_slice(header.as_bytes());
-        for run in runs {
-            let entry = RunEntry { first: run.first.into(), count: run.count.into() };
-            log.extend_from_slice(entry.as_bytes());
+        for record in records {
+            let Record { version, sender, sequence, first, ref runs } = *record;
+            let header = RecordHeader {
+                version: version.into(),
+                sender: sender.into(),
+                sequence: sequence.into(),
+                first: first.into(),
+                runs: u32::try_from(runs.len()).expect("a write is short").into(),
+            };
+            log.extend_from_slice(header.as_bytes());
+            for run in runs {
+                let entry = RunEntry { first: run.first.into(), count: run.count.into() };
+                log.extend_from_slice(entry.as_bytes());
+            }
         }
     });
 }
@@ -148,18 +160,28 @@ pub fn begin(index: &Index) -> Vec<u8> {
     log
 }
 
-/// Reads a log, as far as it is whole.
+/// Reads a log, as far as it is whole. Returns also how many bytes behind that are not 0: of a batch that a
+/// power cut left unfinished.
 ///
 /// # Errors
-/// [`BadLog`]: what is whole is nothing that a server wrote.
-pub fn read(mut log: &[u8]) -> Result<Index, BadLog> {
+/// [`BadLog`]: what is whole is nothing that a server wrote, or something in the middle is damaged.
+pub fn read(mut log: &[u8]) -> Result<(Index, usize), BadLog> {
     let first = next_frame(&mut log).ok_or(BadLog("it does not begin with a whole index"))?;
     let mut index = read_index(first).ok_or(BadLog("its index contradicts itself"))?;
-    while let Some(body) = next_frame(&mut log) {
-        let record = read_record(body, &mut index).ok_or(BadLog("a record contradicts those before it"))?;
-        index.apply(&record);
+    while let Some(mut body) = next_frame(&mut log) {
+        while !body.is_empty() {
+            let record = read_record(&mut body, &mut index);
+            index.apply(&record.ok_or(BadLog("a record contradicts those before it"))?);
+        }
     }
-    Ok(index)
+    let is_damaged =
+        (FRAME_UNIT..log.len()).step_by(FRAME_UNIT).any(|at| next_frame(&mut &log[at..]).is_some());
+    if is_damaged {
+        return Err(BadLog(
+            "a part of it is damaged, and whole records follow; restore the store from a copy",
+        ));
+    }
+    Ok((index, log.iter().filter(|&&byte| byte != 0).count()))
 }
 
 fn take<'l, T: FromBytes + Immutable + KnownLayout + Unaligned>(body: &mut &'l [u8]) -> Option<&'l T> {
@@ -198,8 +220,8 @@ fn read_index(mut body: &[u8]) -> Option<Index> {
 }
 
 /// Reads a record that may follow what the index has, and takes its places.
-fn read_record(mut body: &[u8], index: &mut Index) -> Option<Record> {
-    let header: &RecordHeader = take(&mut body)?;
+fn read_record(body: &mut &[u8], index: &mut Index) -> Option<Record> {
+    let header: &RecordHeader = take(body)?;
     let mut record = Record {
         version: header.version.get(),
         sender: header.sender.get(),
@@ -208,8 +230,8 @@ fn read_record(mut body: &[u8], index: &mut Index) -> Option<Record> {
         runs: Vec::new(),
     };
     let mut blocks = 0_u32;
-    while !body.is_empty() {
-        let entry: &RunEntry = take(&mut body)?;
+    for _ in 0..header.runs.get() {
+        let entry: &RunEntry = take(body)?;
         let run = Run { first: entry.first.get(), count: entry.count.get() };
         run.first.checked_add(run.count)?;
         run.places().all(|place| index.claim(place)).then_some(())?;
@@ -217,7 +239,7 @@ fn read_record(mut body: &[u8], index: &mut Index) -> Option<Record> {
         record.runs.push(run);
     }
     let is_next = record.version == index.version + 1;
-    let is_new = index.version_given(record.sender, record.sequence).is_none();
+    let is_new = index.version_given(record.sender, record.sequence) == Ok(None);
     (is_next && is_new && index.range(record.first.into(), blocks).is_ok()).then_some(record)
 }
 
@@ -247,11 +269,13 @@ mod tests {
     }
 
     proptest! {
-        /// However the log is cut, it has the writes whose frames are whole, and no others.
+        /// However the log is cut, it has the writes whose frames are whole, and no others. However a frame
+        /// before the last one is damaged, the log is refused.
         #[test]
-        fn a_log_that_is_cut_anywhere_has_what_was_whole(
+        fn a_log_that_is_cut_has_what_was_whole_and_one_that_is_damaged_is_refused(
             before in prop::collection::vec((0u64..3, 0..BLOCKS, 1u32..20), 0..30),
             after in prop::collection::vec((0u64..3, 0..BLOCKS, 1u32..20), 1..30),
+            batch in 1usize..5,
             cut in any::<prop::sample::Index>(),
             junk in prop::collection::vec(any::<u8>(), 0..40),
         ) {
@@ -259,17 +283,37 @@ mod tests {
             write(&mut index, &before);
             let mut log = begin(&index);
             let whole = log.len();
-            let mut ends = vec![(whole, index.version)];
-            for record in write(&mut index, &after) {
-                append_record(&mut log, &record);
-                ends.push((log.len(), record.version));
+            // Where each frame begins, and its bytes that are not there to fill it up.
+            let mut frames = Vec::new();
+            for records in write(&mut index, &after).chunks(batch) {
+                let begin = log.len();
+                append_batch(&mut log, records);
+                let body = u32::from_le_bytes(log[begin..begin + 4].try_into().expect("4 bytes"));
+                let used = begin + size_of::<FrameHeader>() + body as usize;
+                frames.push((begin, used, records.last().expect("some").version));
             }
-            prop_assert_eq!(read(&log).unwrap(), index);
-            let at = whole + cut.index(log.len() - whole + 1);
-            log.truncate(at);
-            log.extend(junk);
-            let expected = ends.iter().rfind(|(end, _)| *end <= at).expect("the index is whole").1;
-            prop_assert_eq!(read(&log).unwrap().version, expected);
+            prop_assert_eq!(read(&log), Ok((index, 0)));
+            let at = whole + cut.index(log.len() - whole);
+            let mut cut_log = log[..at].to_vec();
+            cut_log.extend(junk);
+            let whole = frames.iter().rfind(|(_, used, _)| *used <= at);
+            let expected = whole.map_or(before.len() as u64, |frame| frame.2);
+            prop_assert_eq!(read(&cut_log).unwrap().0.version, expected);
+            if let [.., last] = frames[..] && at < last.0 {
+                let damaged = frames.iter().rfind(|(begin, ..)| *begin <= at).expect("behind the index");
+                log[damaged.0 + (at - damaged.0) % (damaged.1 - damaged.0)] ^= 1;
+                prop_assert!(read(&log).is_err());
+            }
+        }
+
+        #[test]
+        fn numbers_that_only_a_hostile_sender_uses_are_stored(
+            sequence in prop::sample::select(vec![1, 1 << 62, u64::MAX]),
+        ) {
+            let mut index = Index::new(BLOCKS);
+            let runs = index.take(1).expect("there is room");
+            index.apply(&Record { version: 1, sender: 7, sequence, first: 0, runs });
+            prop_assert_eq!(read(&begin(&index)), Ok((index, 0)));
         }
 
         #[test]

@@ -11,7 +11,6 @@ mod protocol;
 mod ring;
 mod store;
 
-use bytes::Bytes;
 use clap::Parser;
 use jet_client::receive::{
     OwnedMessage, ReceiveError, RegisterError, RegisterOptions, SharedSession, SliceError,
@@ -30,8 +29,8 @@ use zerocopy::IntoBytes;
 /// Stores the blocks that senders write, each write once. SIGTERM and SIGINT end it, after what it has begun.
 #[derive(Parser)]
 struct Arguments {
-    /// Directory of the store; made where there is none. A new store takes all its room on the disk at once:
-    /// that of its blocks, and 64 MiB.
+    /// Directory of the store; made where there is none. A new store takes the room of its blocks on the disk
+    /// at once, and 64 MiB. The log takes more: some 80 bytes for each block, up to 80 KiB for each writer.
     #[arg(long)]
     store: PathBuf,
     /// The name that senders address.
@@ -50,8 +49,11 @@ struct Arguments {
     #[arg(long)]
     without_sync: bool,
     /// Senders that may write. The store keeps up to 16 KiB for each, for good.
-    #[arg(long, default_value_t = 1024)]
+    #[arg(long, default_value_t = 1024, value_parser = writers)]
     writers: usize,
+    /// Seconds that a message may take to come whole.
+    #[arg(long, default_value_t = 30)]
+    message_s: u64,
 }
 
 /// Longest wait for what a killed server has left: its writes in flight, and its name at the daemon.
@@ -98,15 +100,16 @@ async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
         tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
         stop.send_replace(true);
         tokio::time::sleep(FINISH_MAX).await;
-        eprintln!("storage_server: messages that did not come whole in {FINISH_MAX:?} are left open");
+        eprintln!("storage_server: messages that were not done in {FINISH_MAX:?} are left open");
         std::process::exit(0);
     });
     let Some(session) = register(&arguments, stopped.clone()).await? else { return Ok(()) };
     let (blocks, version) = store.size();
     println!("storage_server: {} has {blocks} blocks and {version} writes", arguments.store.display());
     let mut tasks = JoinSet::new();
+    let whole_within = Duration::from_secs(arguments.message_s);
     for _ in 0..arguments.tasks {
-        tasks.spawn(serve(session.clone(), store.clone(), stopped.clone()));
+        tasks.spawn(serve(session.clone(), store.clone(), whole_within, stopped.clone()));
     }
     drop((session, store));
     let mut outcome = Ok(());
@@ -162,6 +165,7 @@ async fn register(
 async fn serve(
     session: SharedSession,
     store: Store,
+    whole_within: Duration,
     mut stopped: watch::Receiver<bool>,
 ) -> Result<(), ReceiveError> {
     loop {
@@ -171,7 +175,7 @@ async fn serve(
             received = session.receive_async() => received,
         };
         match received {
-            Ok(message) => work(message, &store).await,
+            Ok(message) => work(message, &store, whole_within).await,
             // The other tasks hold all of the pool that the server may have, and give it back.
             Err(error @ ReceiveError::HoldsAll(_)) => eprintln!("storage_server: {error}"),
             // The session is over, or the next daemon refuses it for good.
@@ -183,7 +187,7 @@ async fn serve(
 /// Why a message is not done.
 enum Undone {
     Refused(Refusal),
-    /// It has ended, or comes again: nobody hears what one says of it.
+    /// Its sender took it back, or its daemon is gone: whatever ends it now, its sender does not hear of it.
     Lost,
 }
 
@@ -194,8 +198,8 @@ impl From<Refusal> for Undone {
 }
 
 /// Does what a message asks for, and ends it.
-async fn work(mut message: OwnedMessage, store: &Store) {
-    match answer(&mut message, store).await {
+async fn work(mut message: OwnedMessage, store: &Store, whole_within: Duration) {
+    match answer(&mut message, store, whole_within).await {
         Ok(reply) => {
             if let Err(not_replied) = message.reply(&reply) {
                 not_replied.message.consume();
@@ -206,49 +210,80 @@ async fn work(mut message: OwnedMessage, store: &Store) {
     }
 }
 
-async fn answer(message: &mut OwnedMessage, store: &Store) -> Result<Bytes, Undone> {
+async fn answer(
+    message: &mut OwnedMessage,
+    store: &Store,
+    whole_within: Duration,
+) -> Result<Vec<u8>, Undone> {
     match Request::parse(message.user_header())? {
-        Request::Write { first, blocks } => write(message, store, first, blocks).await,
+        Request::Write { first, blocks } => {
+            let (sender, sequence) = (message.sender(), message.sequence());
+            let version = match write(message, store, first, blocks, whole_within).await {
+                // It may have come before, and may be about to take effect.
+                Err(Undone::Refused(refusal)) => store.refuse(sender, sequence, refusal).await?,
+                written => written?,
+            };
+            Ok(Written { version: version.into() }.as_bytes().to_vec())
+        }
         Request::Read { block } => {
             let read = store.read(block).await?;
-            let bytes =
-                read.map_or(Bytes::from_static(&[0; BLOCK_BYTES]), |block| Bytes::copy_from_slice(&block.0));
-            Ok(bytes)
+            Ok(read.map_or_else(|| vec![0; BLOCK_BYTES], |block| block.0.to_vec()))
         }
         Request::Stat { sender } => {
             let (blocks, version) = store.size();
             let writes = store.writes_of(sender).into();
             let stat = Stat { blocks: (blocks as u64).into(), version: version.into(), writes };
-            Ok(Bytes::copy_from_slice(stat.as_bytes()))
+            Ok(stat.as_bytes().to_vec())
         }
     }
 }
 
-async fn write(message: &mut OwnedMessage, store: &Store, first: u64, blocks: u32) -> Result<Bytes, Undone> {
+/// Writes a message's blocks, and returns the write's version.
+async fn write(
+    message: &mut OwnedMessage,
+    store: &Store,
+    first: u64,
+    blocks: u32,
+    whole_within: Duration,
+) -> Result<u64, Undone> {
+    let deadline = tokio::time::Instant::now() + whole_within;
     if u64::from(blocks) * BLOCK_BYTES as u64 != message.bytes() {
         return Err(Refusal::WrongLength.into());
     }
     let (sender, sequence) = (message.sender(), message.sequence());
-    let version = match store.version_given(sender, sequence) {
+    if let Some(version) = store.version_given(sender, sequence)? {
         // It took effect before: it is only ended, with the same reply.
-        Some(version) => version,
-        None => {
-            let mut writing = store.begin(sender, first, blocks)?;
-            loop {
-                match message.next_async().await {
-                    // The slice is given back when it is written. So the message need not fit into the pool.
-                    Ok(Some(slice)) => {
-                        let offset = slice.offset();
-                        writing.write(slice.into(), offset).await?;
-                    }
-                    Ok(None) => break,
-                    // As for messages: the other tasks give something back.
-                    Err(SliceError::HoldsAll(held)) => eprintln!("storage_server: {held}"),
-                    Err(_) => return Err(Undone::Lost),
+        return Ok(version);
+    }
+    let mut writing = store.begin(sender, first, blocks)?;
+    loop {
+        let next = tokio::time::timeout_at(deadline, message.next_async()).await;
+        match next.map_err(|_| Refusal::TooSlow)? {
+            // The slice is given back when it is written. So the message need not fit into the pool.
+            Ok(Some(slice)) => {
+                let offset = slice.offset();
+                if let Err(error) = writing.write(slice.into(), offset).await {
+                    fail("cannot write data", &error);
                 }
             }
-            writing.commit(sender, sequence).await
+            Ok(None) => break,
+            // As for messages: the other tasks give something back.
+            Err(SliceError::HoldsAll(held)) => eprintln!("storage_server: {held}"),
+            // The daemon is there, and would hear that the message is dropped.
+            Err(SliceError::Receive(error @ ReceiveError::Wait(_))) => fail("cannot receive", &error),
+            Err(_) => return Err(Undone::Lost),
         }
-    };
-    Ok(Bytes::copy_from_slice(Written { version: version.into() }.as_bytes()))
+    }
+    Ok(writing.commit(sender, sequence).await?)
+}
+
+/// Ends the process, where messages must not be ended: they stay open, and come again.
+fn fail(what: &str, error: &dyn Error) -> ! {
+    eprintln!("storage_server: {what}: {error}; messages that are open come again after a restart");
+    std::process::exit(1);
+}
+
+fn writers(text: &str) -> Result<usize, String> {
+    let range = 1..=index::WRITERS_MAX;
+    text.parse().ok().filter(|count| range.contains(count)).ok_or_else(|| format!("1 to {}", range.end()))
 }

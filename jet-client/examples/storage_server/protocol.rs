@@ -70,8 +70,7 @@ impl Request {
 #[repr(C)]
 pub struct Written {
     /// The write's number among all writes of the store, from 1 on, in the order in which they took effect. A
-    /// write that comes again gets the number that it got first. 0 where that is not known any more: of
-    /// messages that had their ends more than 1024 messages of their sender ago.
+    /// write that comes again gets the number that it got first.
     pub version: U64,
 }
 
@@ -103,16 +102,23 @@ pub enum Refusal {
     TooManyWriters = 5,
     /// The disk failed.
     Disk = 6,
+    /// The message is more than 1024 behind the newest one of its sender. Whether it took effect is not known
+    /// any more.
+    TooOld = 7,
+    /// The message did not come whole in time.
+    TooSlow = 8,
 }
 
 impl Refusal {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 8] = [
         Self::NoRequest,
         Self::OutOfRange,
         Self::WrongLength,
         Self::NoSpace,
         Self::TooManyWriters,
         Self::Disk,
+        Self::TooOld,
+        Self::TooSlow,
     ];
 
     /// Returns the reason of a code that a sender heard.
@@ -135,6 +141,8 @@ impl fmt::Display for Refusal {
             Self::NoSpace => "the server's disk is full; make room there",
             Self::TooManyWriters => "too many senders write; raise --writers of the server",
             Self::Disk => "the server's disk failed; its log says how",
+            Self::TooOld => "the message is too old; does another client use this one's identity?",
+            Self::TooSlow => "the message did not come whole in time",
         })
     }
 }

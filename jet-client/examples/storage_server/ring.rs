@@ -106,10 +106,7 @@ impl Ring {
     async fn perform(&self, file: &Arc<File>, mut work: Work) -> (io::Result<usize>, Work) {
         loop {
             let (answer, ended) = oneshot::channel();
-            let begun = self.lock().begin(InFlight { file: Arc::clone(file), work, answer });
-            if let Err(error) = begun {
-                return (Err(error), Work::Sync);
-            }
+            self.lock().begin(InFlight { file: Arc::clone(file), work, answer });
             let (result, its_work) = ended.await.expect("each operation has an end");
             match result {
                 Err(error) if is_passing(&error) => work = its_work,
@@ -132,7 +129,7 @@ async fn pass_ends_on(event: AsyncFd<OwnedFd>, ring: Ring) {
     loop {
         let mut ready = event.readable().await.expect("an eventfd can be waited for");
         let mut count = [0; 8];
-        // Where there is nothing to read, there was nothing to hear.
+        // A wake-up for nothing is harmless.
         let _ = rustix::io::read(event.get_ref(), &mut count);
         ready.clear_ready();
         ring.lock().take_ends();
@@ -141,10 +138,7 @@ async fn pass_ends_on(event: AsyncFd<OwnedFd>, ring: Ring) {
 
 impl State {
     /// Shows the kernel an operation.
-    ///
-    /// # Errors
-    /// The kernel does not take it now, and may take it later: what it may use then is kept.
-    fn begin(&mut self, operation: InFlight) -> io::Result<()> {
+    fn begin(&mut self, operation: InFlight) {
         let id = self.next_id;
         self.next_id += 1;
         self.in_flight.insert(id, operation);
@@ -152,19 +146,25 @@ impl State {
         // SAFETY: file and memory stay in `in_flight` until `take_ends` has seen the operation's end. The
         // memory is on the heap or in the pool, where it stays when the table grows.
         while unsafe { self.ring.submission().push(&entry) }.is_err() {
-            self.submit(0)?;
+            self.submit(0);
         }
-        self.submit(0)
+        self.submit(0);
     }
 
-    fn submit(&mut self, ends: usize) -> io::Result<()> {
+    /// Lets the kernel take what it was shown. Ends the process where it does not: it could take a write
+    /// later, when another message's data lies in that place.
+    fn submit(&mut self, ends: usize) {
         loop {
             match self.ring.submit_and_wait(ends) {
                 Err(error) if is_passing(&error) || error.raw_os_error() == Some(EBUSY) => {
                     // Busy: there are many ends, which are to be taken first.
                     self.take_ends();
                 }
-                submitted => return submitted.map(drop),
+                Err(error) => {
+                    eprintln!("storage_server: io_uring: {error}; messages that are open come again");
+                    std::process::abort();
+                }
+                Ok(_) => return,
             }
         }
     }
@@ -187,9 +187,7 @@ impl Drop for State {
     fn drop(&mut self) {
         // The kernel may use the memory until then.
         while !self.in_flight.is_empty() {
-            if self.submit(1).is_err() {
-                std::process::abort();
-            }
+            self.submit(1);
             self.take_ends();
         }
     }

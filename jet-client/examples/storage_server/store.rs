@@ -12,9 +12,9 @@ use crate::log::{self, BadLog};
 use crate::protocol::{BLOCK_BYTES, Refusal};
 use crate::ring::{Block, Ring};
 use bytes::Bytes;
-use jet_client::exactly_once::SeenWindow;
+use jet_client::exactly_once::{SeenWindow, Standing};
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -23,8 +23,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{mpsc, oneshot};
 
 /// Bytes of records after which the log begins anew, beside as many as its index has: so most of what is
-/// written to it is records.
-const RECORDS_BYTES: u64 = 16 << 10;
+/// written to it is records. Each batch of writes takes 4 KiB at least.
+const RECORDS_BYTES: u64 = 256 << 10;
 /// Writes that share a sync. Each task has one, so this is more than there are tasks.
 const BATCH_MAX: usize = 256;
 
@@ -37,9 +37,13 @@ pub enum StoreError {
     /// Another server has the store, or the writes of a server that was killed are not over.
     #[error("another server uses {}; end it first, or name another directory", .0.display())]
     InUse(PathBuf),
-    /// The log is none.
-    #[error("{path} is no log of this server: {0}; is it the right directory?", path = .1.display())]
+    /// What the log has cannot be used.
+    #[error("{path} cannot be used as the log: {0}; is it the right directory?", path = .1.display())]
     Log(BadLog, PathBuf),
+    /// There is data, and no log that says where.
+    #[error("{path} has data, and no log beside it that says what it is; restore the log from a copy, or \
+             name another directory", path = .0.display())]
+    NoLog(PathBuf),
     /// The store has another size.
     #[error("the store in {path} has {found} blocks, not {wanted}; leave --blocks out, or name another \
              directory", path = .path.display())]
@@ -82,13 +86,22 @@ struct Shared {
     options: Options,
 }
 
-/// A message whose bytes are written.
+/// A message that is to have its end.
 struct Commit {
     sender: u64,
     sequence: u64,
-    first: u32,
-    runs: Vec<Run>,
-    answer: oneshot::Sender<u64>,
+    wish: Wish,
+    answer: oneshot::Sender<Result<u64, Refusal>>,
+}
+
+/// What a message is to end with, unless it took effect before.
+enum Wish {
+    /// Its bytes lie in `runs`, and are to belong to the blocks from `first` on.
+    Write {
+        first: u32,
+        runs: Vec<Run>,
+    },
+    Refuse(Refusal),
 }
 
 /// The log that records are appended to.
@@ -113,7 +126,7 @@ impl Store {
         directory: &Path,
         options: Options,
     ) -> Result<(Self, impl Future<Output = Result<(), StoreError>> + use<>), StoreError> {
-        fs::create_dir_all(directory).map_err(|error| StoreError::File(directory.into(), error))?;
+        make_directory(directory).map_err(|error| StoreError::File(directory.into(), error))?;
         let data_path = directory.join("data");
         let data = open_data(&data_path).map_err(|error| StoreError::File(data_path.clone(), error))?;
         // The kernel keeps the file, and so its lock, for writes that a killed server has in flight. When
@@ -123,9 +136,19 @@ impl Store {
             locked => locked.map_err(|errno| StoreError::File(data_path.clone(), errno.into()))?,
         }
         let log_path = directory.join("log");
+        let has_data = data.metadata().map_err(|error| StoreError::File(data_path.clone(), error))?.len() > 0;
         let index = match fs::read(&log_path) {
-            Ok(bytes) => log::read(&bytes).map_err(|bad| StoreError::Log(bad, log_path))?,
+            Ok(bytes) => {
+                let (index, unfinished) = log::read(&bytes).map_err(|bad| StoreError::Log(bad, log_path))?;
+                if unfinished > 0 {
+                    eprintln!("storage_server: the log ends with {unfinished} bytes of an unfinished batch");
+                }
+                index
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if has_data {
+                    return Err(StoreError::NoLog(directory.into()));
+                }
                 Index::new(options.blocks.unwrap_or(65_536))
             }
             Err(error) => return Err(StoreError::File(log_path, error)),
@@ -136,11 +159,11 @@ impl Store {
             let found = index.blocks.len();
             return Err(StoreError::Size { path: directory.into(), found, wanted });
         }
+        // A new log at each start: behind the last whole batch of the old one there may be anything. It comes
+        // before the data, so that there is never data without a log.
+        let log = Log::begin(directory, &log::begin(&index))?;
         let places = index.blocks.len() as u64 + u64::from(SPARE_PLACES);
         reserve(&data, places * BLOCK_BYTES as u64).map_err(|error| StoreError::File(data_path, error))?;
-        // A new log at each start: behind the last whole record of the old one there may be anything, also
-        // whole records that were never acknowledged.
-        let log = Log::begin(directory, &log::begin(&index))?;
         let (commits, next_commits) = mpsc::channel(BATCH_MAX);
         let shared = Arc::new(Shared {
             directory: directory.into(),
@@ -164,9 +187,11 @@ impl Store {
         self.shared.lock().writers.get(&sender).map_or(0, |writer| writer.writes)
     }
 
-    /// Returns the version that a message's write got, if it took effect and is on the disk; 0 where that is
-    /// not known any more.
-    pub fn version_given(&self, sender: u64, sequence: u64) -> Option<u64> {
+    /// Returns the version that a message's write got, if it took effect and is on the disk.
+    ///
+    /// # Errors
+    /// [`Refusal::TooOld`].
+    pub fn version_given(&self, sender: u64, sequence: u64) -> Result<Option<u64>, Refusal> {
         self.shared.lock().version_given(sender, sequence)
     }
 
@@ -184,7 +209,10 @@ impl Store {
             let found = find()?;
             let Some(place) = found else { return Ok(None) };
             let read = ring.read(data, u64::from(place.place) * BLOCK_BYTES as u64).await;
-            let bytes = read.map_err(|error| refusal_of("cannot read", &error))?;
+            let bytes = read.map_err(|error| {
+                eprintln!("storage_server: cannot read data: {error}");
+                Refusal::Disk
+            })?;
             // If the block was written meanwhile, its old place may have other bytes by now.
             if find()? == found {
                 return Ok(Some(bytes));
@@ -203,8 +231,27 @@ impl Store {
             return Err(Refusal::TooManyWriters);
         }
         let runs = index.take(blocks)?;
-        index.writers.entry(sender).or_default();
         Ok(Writing { store: self, first, runs, in_flight: false })
+    }
+
+    /// Refuses a message, unless it took effect before, or is about to: then it returns the version that the
+    /// message got.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub async fn refuse(&self, sender: u64, sequence: u64, refusal: Refusal) -> Result<u64, Refusal> {
+        self.decide(sender, sequence, Wish::Refuse(refusal)).await
+    }
+
+    async fn decide(&self, sender: u64, sequence: u64, wish: Wish) -> Result<u64, Refusal> {
+        let (answer, version) = oneshot::channel();
+        // No answer: the store has failed, and the process ends. Until then nobody must hear an end.
+        if self.commits.send(Commit { sender, sequence, wish, answer }).await.is_ok()
+            && let Ok(version) = version.await
+        {
+            return version;
+        }
+        std::future::pending().await
     }
 }
 
@@ -226,15 +273,15 @@ impl Writing<'_> {
     /// Writes bytes of the message, which begin at `offset`. Drops `bytes` when they are written.
     ///
     /// # Errors
-    /// [`Refusal::NoSpace`], [`Refusal::Disk`].
+    /// What the disk says.
     ///
     /// # Panics
     /// Where they do not lie in the blocks that the write began with.
-    pub async fn write(&mut self, bytes: Bytes, offset: u64) -> Result<(), Refusal> {
+    pub async fn write(&mut self, bytes: Bytes, offset: u64) -> io::Result<()> {
         self.in_flight = true;
         let written = self.write_to_places(bytes, offset).await;
         self.in_flight = false;
-        written.map_err(|error| refusal_of("cannot write", &error))
+        written
     }
 
     async fn write_to_places(&self, mut bytes: Bytes, mut offset: u64) -> io::Result<()> {
@@ -256,17 +303,12 @@ impl Writing<'_> {
 
     /// Lets the write take effect: it is on the disk when this returns its version. A message that was seen
     /// before takes no effect again, and gets the version that it got first.
-    pub async fn commit(mut self, sender: u64, sequence: u64) -> u64 {
-        let (answer, version) = oneshot::channel();
-        let runs = std::mem::take(&mut self.runs);
-        let commit = Commit { sender, sequence, first: self.first, runs, answer };
-        // No answer: the store has failed, and the process ends. Until then nobody must hear an end.
-        if self.store.commits.send(commit).await.is_ok()
-            && let Ok(version) = version.await
-        {
-            return version;
-        }
-        std::future::pending().await
+    ///
+    /// # Errors
+    /// [`Refusal::TooOld`], [`Refusal::TooManyWriters`].
+    pub async fn commit(mut self, sender: u64, sequence: u64) -> Result<u64, Refusal> {
+        let wish = Wish::Write { first: self.first, runs: std::mem::take(&mut self.runs) };
+        self.store.decide(sender, sequence, wish).await
     }
 }
 
@@ -292,13 +334,13 @@ async fn commit_all(
     };
     let mut batch = Vec::new();
     while next.recv_many(&mut batch, BATCH_MAX).await > 0 {
-        let (records, answers) = decide(&shared.lock(), &mut batch);
+        let (records, answers) = decide(&shared.lock(), shared.options.writers_max, &mut batch);
         if !records.is_empty() {
             if shared.options.syncs {
                 ring.sync(data).await.map_err(failed("data"))?;
             }
             let mut bytes = Vec::new();
-            records.iter().for_each(|record| log::append_record(&mut bytes, record));
+            log::append_batch(&mut bytes, &records);
             let length = bytes.len() as u64;
             ring.write(&log.file, bytes.into(), log.bytes).await.map_err(failed("log"))?;
             if shared.options.syncs {
@@ -318,6 +360,7 @@ async fn commit_all(
         if log.bytes > log.bytes_max {
             let bytes = log::begin(&shared.lock());
             log = tokio::task::block_in_place(|| Log::begin(&shared.directory, &bytes))?;
+            println!("storage_server: the log begins anew, with {} bytes", bytes.len());
         }
     }
     Ok(())
@@ -325,39 +368,73 @@ async fn commit_all(
 
 /// What a commit is told when its batch is on the disk.
 struct Answer {
-    answer: oneshot::Sender<u64>,
-    version: u64,
-    /// Places of a message that took effect before.
+    answer: oneshot::Sender<Result<u64, Refusal>>,
+    version: Result<u64, Refusal>,
+    /// Places of a message that takes no effect.
     unused: Vec<Run>,
 }
 
 /// Decides which writes of a batch take effect, and in which order.
-fn decide(index: &Index, batch: &mut Vec<Commit>) -> (Vec<Record>, Vec<Answer>) {
+fn decide(index: &Index, writers_max: usize, batch: &mut Vec<Commit>) -> (Vec<Record>, Vec<Answer>) {
     let (mut records, mut answers) = (Vec::new(), Vec::new());
     // What is seen when the records so far have taken effect. A message may be in one batch twice, when it
     // came again by way of another daemon.
     let mut windows: HashMap<u64, SeenWindow> = HashMap::new();
     let mut given = HashMap::new();
-    for Commit { sender, sequence, first, runs, answer } in batch.drain(..) {
+    let mut new_writers = HashSet::new();
+    for Commit { sender, sequence, wish, answer } in batch.drain(..) {
         let known = || index.writers.get(&sender).map_or_else(SeenWindow::new, |writer| writer.seen.clone());
-        let (version, unused) = if windows.entry(sender).or_insert_with(known).mark(sequence) {
-            let version = index.version + 1 + records.len() as u64;
-            given.insert((sender, sequence), version);
-            records.push(Record { version, sender, sequence, first, runs });
-            (version, Vec::new())
-        } else {
-            let of_batch = given.get(&(sender, sequence)).copied();
-            (index.version_given(sender, sequence).or(of_batch).unwrap_or(0), runs)
+        let window = windows.entry(sender).or_insert_with(known);
+        let has_room = index.writers.contains_key(&sender)
+            || new_writers.contains(&sender)
+            || index.writers.len() + new_writers.len() < writers_max;
+        let mut unused = Vec::new();
+        let version = match (window.standing(sequence), wish) {
+            (Standing::New, Wish::Write { first, runs }) if has_room => {
+                window.mark(sequence);
+                if !index.writers.contains_key(&sender) {
+                    new_writers.insert(sender);
+                }
+                let version = index.version + 1 + records.len() as u64;
+                given.insert((sender, sequence), version);
+                records.push(Record { version, sender, sequence, first, runs });
+                Ok(version)
+            }
+            (standing, wish) => {
+                let refusal = match wish {
+                    Wish::Refuse(refusal) => refusal,
+                    Wish::Write { runs, .. } => {
+                        unused = runs;
+                        Refusal::TooManyWriters
+                    }
+                };
+                match (standing, given.get(&(sender, sequence))) {
+                    (Standing::New, _) => Err(refusal),
+                    (Standing::Seen, Some(&version)) => Ok(version),
+                    (Standing::Seen, None) => {
+                        index.version_given(sender, sequence).and_then(|known| known.ok_or(Refusal::TooOld))
+                    }
+                    (Standing::TooOld, _) => Err(Refusal::TooOld),
+                }
+            }
         };
         answers.push(Answer { answer, version, unused });
     }
     (records, answers)
 }
 
-fn refusal_of(what: &str, error: &io::Error) -> Refusal {
-    eprintln!("storage_server: {what} data: {error}");
-    let is_full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-    if is_full { Refusal::NoSpace } else { Refusal::Disk }
+/// Makes a directory, and those that it lies in, so that all of them are there after a power cut.
+fn make_directory(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    make_directory(above)?;
+    match fs::create_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        made => made?,
+    }
+    File::open(above)?.sync_all()
 }
 
 /// Opens the data file: with O_DIRECT, where the file system has it, so that the disk reads from Jet's pool.
@@ -401,28 +478,76 @@ impl Log {
 mod tests {
     use super::*;
 
-    /// Decides on messages of one sender, each with a place, and returns what each is replied to with.
-    fn decide_on(index: &mut Index, sequences: &[u64]) -> Vec<u64> {
+    /// Decides on messages of a sender, each with a place, and returns what each is replied to with.
+    fn decide_on(index: &mut Index, sender: u64, sequences: &[u64]) -> Vec<Result<u64, Refusal>> {
         let mut batch = Vec::new();
         for &sequence in sequences {
-            let runs = index.take(1).expect("there is room");
-            batch.push(Commit { sender: 7, sequence, first: 0, runs, answer: oneshot::channel().0 });
+            let wish = Wish::Write { first: 0, runs: index.take(1).expect("there is room") };
+            batch.push(Commit { sender, sequence, wish, answer: oneshot::channel().0 });
         }
-        let (records, answers) = decide(index, &mut batch);
+        decide_batch(index, batch)
+    }
+
+    fn decide_batch(index: &mut Index, mut batch: Vec<Commit>) -> Vec<Result<u64, Refusal>> {
+        let (records, answers) = decide(index, 2, &mut batch);
         records.iter().for_each(|record| index.apply(record));
         answers.iter().for_each(|answer| index.give_back(&answer.unused));
         answers.iter().map(|answer| answer.version).collect()
     }
 
+    #[tokio::test]
+    async fn data_without_its_log_is_no_new_store() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (path, options) = (directory.path().join("a/b"), Options { blocks: Some(1), ..OPTIONS });
+        let (store, commits) = match Store::open(&path, options) {
+            // Where this is forbidden, there is no store at all.
+            Err(StoreError::Ring(_)) => return,
+            opened => opened.expect("a new store"),
+        };
+        assert_eq!(store.size(), (1, 0));
+        drop((store, commits));
+        open_again(&path, options).await.expect("it is there");
+        fs::remove_file(path.join("log")).expect("there is one");
+        assert!(matches!(open_again(&path, options).await, Err(StoreError::NoLog(_))));
+        assert!(!path.join("log").exists());
+    }
+
+    /// Opens a store. The ring of the one before may keep the data file for a moment.
+    async fn open_again(path: &Path, options: Options) -> Result<(), StoreError> {
+        loop {
+            match Store::open(path, options) {
+                Err(StoreError::InUse(_)) => tokio::task::yield_now().await,
+                opened => return opened.map(drop),
+            }
+        }
+    }
+
+    const OPTIONS: Options = Options { blocks: None, writers_max: 1, syncs: true };
+
     #[test]
     fn a_message_that_two_tasks_have_takes_effect_once_and_has_one_reply() {
         let mut index = Index::new(1);
-        assert_eq!(decide_on(&mut index, &[1, 2, 1]), [1, 2, 1], "in one batch");
-        assert_eq!(decide_on(&mut index, &[2, 3, 1]), [2, 3, 1], "in a later one");
-        // Whoever jumps ahead may have the reply to what lies below its window no more.
-        assert_eq!(decide_on(&mut index, &[5000, 4, 5000]), [4, 0, 4]);
-        assert_eq!(decide_on(&mut index, &[3]), [0]);
+        assert_eq!(decide_on(&mut index, 7, &[1, 2, 1]), [Ok(1), Ok(2), Ok(1)], "in one batch");
+        assert_eq!(decide_on(&mut index, 7, &[2, 3, 1]), [Ok(2), Ok(3), Ok(1)], "in a later one");
+        // Nobody is told that a write took effect of which that is not known.
+        let too_old = Err(Refusal::TooOld);
+        assert_eq!(decide_on(&mut index, 7, &[5000, 4, 5000, 0]), [Ok(4), too_old, Ok(4), too_old]);
+        assert_eq!(decide_on(&mut index, 7, &[3]), [too_old]);
         assert_eq!(index.writers[&7].writes, 4);
+        // A message that is refused after it took effect, or is about to, is not.
+        let refuse = |sequence| {
+            let answer = oneshot::channel().0;
+            Commit { sender: 7, sequence, wish: Wish::Refuse(Refusal::TooSlow), answer }
+        };
+        let wish = Wish::Write { first: 0, runs: index.take(1).expect("there is room") };
+        let written = Commit { sender: 7, sequence: 5001, wish, answer: oneshot::channel().0 };
+        let batch = vec![refuse(5000), written, refuse(5001), refuse(5002)];
+        assert_eq!(decide_batch(&mut index, batch), [Ok(4), Ok(5), Ok(5), Err(Refusal::TooSlow)]);
+        assert_eq!(decide_on(&mut index, 7, &[5002]), [Ok(6)], "it may come again");
+        // Only writes that take effect take a writer's place.
+        assert_eq!(decide_on(&mut index, 8, &[0, 1]), [too_old, Ok(7)]);
+        assert_eq!(decide_on(&mut index, 9, &[1]), [Err(Refusal::TooManyWriters)]);
+        assert_eq!(index.writers.len(), 2);
         // All places but that of the one block are free again.
         assert!(index.take(SPARE_PLACES).is_ok() && index.take(1).is_err());
     }
