@@ -4,9 +4,10 @@
 //! sent it. That memory is promised to a message when it arrives, so an application's reply never waits for
 //! it. A message for which there is none left ends as busy.
 //!
-//! A peer has at most so many promises and replies, and no more than it leaves to others; so has a session,
-//! of promises. So an application that does not reply, and a peer that takes nothing, keep their share, and
-//! leave some to the next one. A peer that takes nothing is disconnected when little is left.
+//! A peer has at most so many promises and replies, and no more than it leaves to others. So has a session,
+//! of promises: what its senders do not take is not its fault. So an application that does not reply, and a
+//! peer that takes nothing, keep their share, and leave some to the next one. A peer that takes nothing is
+//! disconnected when little is left.
 
 use crate::index::NONE;
 use alloc::boxed::Box;
@@ -35,7 +36,7 @@ pub(crate) struct Replies {
     promised: u32,
     /// Promises and slots of each peer.
     of_peer: Box<[u32]>,
-    /// Promises of each session, and replies that it gave and that wait for their messages' ends.
+    /// Promises of each session.
     of_session: Box<[u32]>,
     of_message: Box<[Reply]>,
     /// Session that counts what a message has.
@@ -109,6 +110,8 @@ impl Replies {
         let slot = self.free.pop()?;
         self.promised -= 1;
         self.of_message[message as usize] = Reply::Given { slot, bytes };
+        // The application has done its part. What its peer does not take counts for the peer alone.
+        self.leave_session(message);
         Some(slot)
     }
 
@@ -121,11 +124,13 @@ impl Replies {
     pub fn forget(&mut self, peer: u32, message: u32) {
         match core::mem::replace(&mut self.of_message[message as usize], Reply::None) {
             Reply::None => return,
-            Reply::Promised => self.promised -= 1,
+            Reply::Promised => {
+                self.promised -= 1;
+                self.leave_session(message);
+            }
             Reply::Given { slot, .. } => self.free.push(slot),
         }
         self.of_peer[peer as usize] -= 1;
-        self.leave_session(message);
     }
 
     fn leave_session(&mut self, message: u32) {
@@ -138,7 +143,6 @@ impl Replies {
     pub fn send(&mut self, peer: u32, message: u32) -> Option<(u32, u32)> {
         let Reply::Given { slot, bytes } = self.of_message[message as usize] else { return None };
         self.of_message[message as usize] = Reply::None;
-        self.leave_session(message);
         self.sent_to[slot as usize] = peer;
         Some((slot, bytes))
     }
@@ -190,6 +194,9 @@ mod tests {
         let of_one = (0..8).filter(|&message| replies.promise(message, 0, message)).count();
         let of_next = (0..8).filter(|&message| replies.promise(message, 1, 8 + message)).count();
         assert_eq!((of_one, of_next), (4, 2), "whoever the senders are");
+        // Replies that were given and that nobody takes are no promises of the session any more.
+        assert!((0..4).all(|message| replies.give(message, 1).is_some()));
+        assert!(replies.promise(5, 0, 4) && !replies.promise(6, 1, 10));
     }
 
     #[test]

@@ -12,7 +12,7 @@
  *   - Slices, messages and buffers belong to their handle, and have keys. A call with one that was given back
  *     gets JET_E_KEY. Freeing the handle frees them all; their bytes must not be touched after that.
  *   - Options structures and envelopes begin with their size. Fill them by their _init function, then change
- *     fields. For structures that the library fills, the functions that end in _sized take the size. The
+ *     fields. A field that is set, and that an older library does not know, gets JET_E_ARGUMENT. For structures that the library fills, the functions that end in _sized take the size. The
  *     functions without it pass the size that this header has.
  *   - While the symbols' version is JET_0, fields may be added at the ends of all structures but jet_buffer
  *     and jet_slice, and functions and codes may be added. Nothing else changes.
@@ -107,7 +107,8 @@ struct jet_envelope {
     int class_;               /* admission class of a large message, 0 to 7, 0 the most urgent; small messages
                                  have no class [0] */
     int wants_reply;          /* 1: the application may reply. The sender needs jet_sender_options.replies;
-                                 a receiver without memory for the reply ends the message as JET_BUSY [0] */
+                                 a receiver whose memory for replies is used up ends the message as JET_BUSY;
+                                 one that has none at all passes it on as if no reply were wanted [0] */
     int64_t deadline_ns;      /* time from the call after which the message is taken back as by jet_cancel(),
                                  kept to a millisecond; 0: it is not sent [JET_FOREVER] */
 };
@@ -137,7 +138,7 @@ typedef struct jet_completion {
     uint64_t tag;        /* tag of the message */
     int status;          /* JET_CONSUMED ... */
     uint32_t code;       /* the application's code, where it rejected the message */
-    uint64_t latency_ns; /* time from the submission to the end */
+    uint64_t latency_ns; /* time from the submission until the end was polled */
     jet_buffer buffer;   /* the message's buffer, which is yours again: send it again, or free it by
                             jet_buffer_free(); data is null where the message was copied */
     const void *reply;   /* the application's reply, at most 4096 bytes. Null: there is none. A reply of 0
@@ -184,7 +185,8 @@ int jet_sender_close(jet_sender *sender, int64_t timeout_ns);
 int jet_buffer_get(jet_sender *sender, size_t bytes, jet_buffer *buffer);
 int jet_buffer_free(jet_sender *sender, jet_buffer *buffer);
 
-/* Gets `count` buffers at once. Where `bytes` is a power of two of 4096 or more, each begins where the one
+/* Gets `count` buffers at once, from memory that no row had before: call it once for what you need, and use the
+ * buffers again. Where `bytes` is a power of two of 4096 or more, each begins where the one
  * before ends: together they are one range of memory. */
 int jet_buffer_get_row(jet_sender *sender, size_t bytes, size_t count, jet_buffer *buffers);
 
@@ -332,7 +334,7 @@ int jet_slice_release(jet_session *session, jet_slice *slice);
 int jet_message_finish(jet_session *session, jet_message *message, uint32_t code);
 
 /* Ends a message like jet_message_finish(), with a reply of at most 4096 bytes, which are copied. Its sender
- * gets the reply with the end. Where the sender connects again before it heard that, or the daemon is gone,
+ * gets the reply with the end, unless the message was withdrawn before all of it came. Where the sender connects again before it heard that, or the daemon is gone,
  * the message comes again, marked as redelivered, and is to be replied to again. JET_E_NO_REPLY: the sender
  * wants none. JET_E_SIZE: the reply is too long. Where the call fails, the message has not ended: end it
  * otherwise. */

@@ -67,8 +67,8 @@ impl<T> Out<T> {
 /// The most bytes that a structure of any version has.
 const STRUCTURE_BYTES_MAX: usize = 4096;
 
-/// Reads a structure whose first field is its size as the caller knows it. Fields that the caller or this
-/// library does not know have the value of `default`.
+/// Reads a structure whose first field is its size as the caller knows it. Fields that the caller does not
+/// know have the value of `default`. Fields that this library does not know must be 0: none is lost silently.
 ///
 /// # Safety
 /// Where `place` is not null, as many bytes can be read there as its first `size_t` says.
@@ -82,6 +82,18 @@ pub(crate) unsafe fn sized<T: Copy>(place: *const T, default: T) -> Result<T, Fa
         return Err(Failure::new(
             Code::Argument,
             format_args!("a structure says that it has {size} bytes: fill it by its _init function"),
+        ));
+    }
+    let known = size_of::<T>();
+    // SAFETY: the caller's promise.
+    let newer = (known..size).any(|at| unsafe { place.cast::<u8>().add(at).read() } != 0);
+    if newer {
+        return Err(Failure::new(
+            Code::Argument,
+            format_args!(
+                "a structure of {size} bytes has a setting that this library, which knows {known} of them, \
+                 does not have: link a newer one"
+            ),
         ));
     }
     let mut value = default;

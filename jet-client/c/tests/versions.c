@@ -80,6 +80,14 @@ int main(void) {
     ANSWERS(JET_OK, jet_sender_poll(sender, end));
     CHECK(end->tag == 3);
 
+    /* What only a newer library knows is refused where it is set, and not lost. */
+    struct { jet_envelope envelope; uint64_t newer; } newer = {.envelope = envelope_of(4)};
+    newer.envelope.size = sizeof newer;
+    ANSWERS(JET_OK, jet_send_small(sender, &newer.envelope, "hello", 5, NULL));
+    newer.newer = 1;
+    ANSWERS(JET_E_ARGUMENT, jet_send_small(sender, &newer.envelope, "hello", 5, NULL));
+    CHECK(strstr(jet_error_text(), "newer"));
+
     free(message);
     free(end);
     ANSWERS(JET_OK, jet_sender_free(sender));

@@ -86,7 +86,7 @@ impl Session {
         if !self.end.borrow_mut().write_reply(index, reply) {
             return Err(ReplyError::TooLong { bytes: reply.len() });
         }
-        message.reply_bytes.set(u16::try_from(reply.len()).ok());
+        message.set_reply(u16::try_from(reply.len()).expect("at most 4096"));
         Ok(())
     }
 
@@ -104,18 +104,8 @@ impl Session {
     fn finish_now(&self, index: u32, code: u32) {
         let message = self.table.message(index);
         message.state.set(MessageState::Finished);
-        if let Some(bytes) = message.reply_bytes.get() {
-            let generation = message.generation.get();
-            let kind = release_kind::REPLY;
-            return self.push_release(Release {
-                index,
-                generation,
-                first: bytes,
-                count: 0,
-                kind,
-                reserved: 0,
-                code,
-            });
+        if let Some(bytes) = message.reply_bytes() {
+            return self.finish_with_reply(index, bytes, code);
         }
         if let Some(mut held) = self.held_release.get()
             && held.kind == release_kind::SLICES
@@ -136,6 +126,14 @@ impl Session {
             reserved: 0,
             code,
         });
+    }
+
+    /// Finishes a message with the reply in its cell. Not inline: what has no reply is to be short.
+    #[cold]
+    fn finish_with_reply(&self, index: u32, bytes: u16, code: u32) {
+        let generation = self.table.message(index).generation.get();
+        let kind = release_kind::REPLY;
+        self.push_release(Release { index, generation, first: bytes, count: 0, kind, reserved: 0, code });
     }
 
     #[inline]

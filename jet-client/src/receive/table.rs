@@ -55,15 +55,19 @@ pub(super) enum MessageState {
     Finished,
 }
 
-/// A place for a delivered message, with its state and its runs.
+/// [`MessageEntry::reply_bytes`] of a message without a reply.
+const NO_REPLY: u16 = u16::MAX;
+
+/// A place for a delivered message, with its state and its runs. All but the user header is one cache line.
+#[repr(align(64))]
 pub(super) struct MessageEntry {
     pub state: Cell<MessageState>,
     pub generation: Cell<u16>,
     pub redelivered: Cell<bool>,
     /// Whether the sender has memory for a reply.
     pub wants_reply: Cell<bool>,
-    /// Bytes of the reply in the message's reply cell, where the application gave one.
-    pub reply_bytes: Cell<Option<u16>>,
+    /// Bytes of the reply in the message's reply cell, or [`NO_REPLY`].
+    reply_bytes: Cell<u16>,
     /// Whether the last run was delivered.
     pub complete: Cell<bool>,
     /// Set where the rest will not arrive; `true`: because the message was corrupt.
@@ -82,6 +86,21 @@ pub(super) struct MessageEntry {
     pub sequence: Cell<u64>,
     pub sender: Cell<u64>,
     user_header: UnsafeCell<[u8; USER_HEADER_MAX]>,
+}
+
+const _: () = assert!(size_of::<MessageEntry>() == 64 + USER_HEADER_MAX);
+
+impl MessageEntry {
+    /// Returns the bytes of the reply in the message's reply cell, where the application gave one.
+    #[inline]
+    pub fn reply_bytes(&self) -> Option<u16> {
+        Some(self.reply_bytes.get()).filter(|&bytes| bytes != NO_REPLY)
+    }
+
+    /// Notes that the message's reply cell has its reply.
+    pub fn set_reply(&self, bytes: u16) {
+        self.reply_bytes.set(bytes);
+    }
 }
 
 /// Result of accepting a delivery.
@@ -123,7 +142,7 @@ impl Table {
             generation: Cell::new(0),
             redelivered: Cell::new(false),
             wants_reply: Cell::new(false),
-            reply_bytes: Cell::new(None),
+            reply_bytes: Cell::new(NO_REPLY),
             complete: Cell::new(false),
             withdrawn: Cell::new(None),
             user_header_bytes: Cell::new(0),
@@ -247,7 +266,7 @@ impl Table {
         message.generation.set(delivery.message_generation());
         message.redelivered.set(delivery.flags & delivery_flags::REDELIVERED != 0);
         message.wants_reply.set(delivery.flags & delivery_flags::WANTS_REPLY != 0);
-        message.reply_bytes.set(None);
+        message.reply_bytes.set(NO_REPLY);
         message.complete.set(false);
         message.withdrawn.set(None);
         message.user_header_bytes.set(delivery.user_header_bytes);

@@ -338,6 +338,11 @@ impl Link {
         self.outage_since_ns.map(|since| since.saturating_add(self.reconnect_for_ns))
     }
 
+    /// Returns whether [`Self::poll_action`] has something.
+    pub(super) fn has_action(&self) -> bool {
+        matches!(self.state, State::Due | State::Leaving)
+    }
+
     pub(super) fn poll_action(&mut self) -> Option<Action> {
         match self.state {
             State::Due => {

@@ -212,6 +212,11 @@ impl Driver {
         self.protocol.poll_timeout()
     }
 
+    /// Whether the next call of [`Self::drive`] connects or disconnects.
+    pub(super) fn has_action(&self) -> bool {
+        self.protocol.has_action()
+    }
+
     /// Whether no further attempt to connect is made by itself.
     pub(super) fn has_given_up(&self) -> bool {
         self.protocol.has_given_up()

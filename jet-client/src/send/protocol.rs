@@ -396,6 +396,11 @@ impl Protocol {
         self.link.may_send() && (self.sent > 0 || (queued && !self.connection.has_credit()))
     }
 
+    /// Returns whether there is a request about the connection.
+    pub fn has_action(&self) -> bool {
+        self.link.has_action()
+    }
+
     /// Returns the next request about the connection.
     pub fn poll_action(&mut self) -> Option<Action> {
         if self.closing && self.unfinished == 0 {

@@ -322,8 +322,9 @@ impl Sender {
     /// function again before it sleeps.
     pub fn prepare_sleep(&mut self) -> bool {
         let now_ns = self.clock.now_ns();
-        // What was taken back may have ended without the NIC.
-        !self.has_ended() && self.driver.nic().arm(now_ns)
+        // What was taken back may have ended without the NIC. A message that was submitted since may want a
+        // connection, of which the NIC knows nothing yet.
+        !self.has_ended() && !self.driver.has_action() && self.driver.nic().arm(now_ns)
     }
 
     /// Returns the time after which the sender must be polled even if nothing comes; `None`: never.

@@ -186,6 +186,19 @@ fn an_answer_to_a_recall_that_could_not_be_posted_gives_no_more_back_than_was_as
 }
 
 #[test]
+fn who_submits_at_rest_has_something_to_do_before_it_may_sleep() {
+    let mut protocol = connected(options(), 10, 4);
+    protocol.handle_header(&ByeHeader::encode(ByeReason::Draining), 0, 0);
+    assert_eq!(protocol.poll_action(), Some(Action::Disconnect));
+    protocol.handle_disconnected(0);
+    assert_eq!((protocol.poll_action(), protocol.has_action(), protocol.poll_timeout()), (None, false, None));
+    // No time, and nothing at the NIC, says that this one has to connect.
+    protocol.submit_small(1, 0).unwrap();
+    assert!(protocol.has_action());
+    assert_eq!((protocol.poll_action(), protocol.has_action()), (Some(Action::Connect), false));
+}
+
+#[test]
 fn what_was_not_acknowledged_is_sent_again_in_order_and_marked() {
     let mut protocol = connected(options(), 3, 4);
     submit_small_ones(&mut protocol, 5);
