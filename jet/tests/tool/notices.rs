@@ -207,7 +207,7 @@ fn messages_that_are_rejected_again_and_again_are_told_in_few_lines_and_counted(
     // Eight of each kind in 10 s, and 32 of all kinds where another thread uses the counts just then.
     let lines = said.lines().filter(|line| line.contains("rejected: ")).count();
     // On a busy host more of the latter: a tenth of the messages is still few.
-    assert!((1..=MESSAGES as usize / 10).contains(&lines), "{lines} lines: {said}");
+    assert!(lines > 0 && (lines as u64) < MESSAGES / 10, "{lines} lines: {said}");
     // What has no line is counted: by the receiver where several came at once, by its log where they came one
     // after the other.
     assert!(said.contains(" more messages, ") || said.contains(" more of this kind, left out"), "{said}");
