@@ -21,7 +21,7 @@ const RANGES_OF_HEADER: u32 = ACK_RANGES_MAX as u32;
 const SIGNAL_NS: u64 = 1_000_000;
 /// Nanoseconds without a completed SEND after which a sender whose ends wait counts as unresponsive. READs do
 /// not take that long.
-const UNRESPONSIVE_NS: u64 = 5_000_000_000;
+pub(crate) const UNRESPONSIVE_NS: u64 = 5_000_000_000;
 
 /// Nanoseconds in which a peer without unfinished messages was sent nothing, after which it is idle.
 const IDLE_NS: u64 = 1_000_000_000;
@@ -171,6 +171,11 @@ impl Outbox {
     #[inline]
     pub fn set_turn_time(&mut self, turn_time: TurnTime) {
         self.turn_time = turn_time;
+    }
+
+    /// Returns the time of the receiver's last flush, without that of its stalls.
+    pub fn flushed_stall_free_ns(&self) -> u64 {
+        self.turn_time.stall_free_ns
     }
 
     /// Returns the time of the receiver's last flush.
@@ -527,14 +532,6 @@ impl Outbox {
             .filter(|(_, outbox)| is_unresponsive(outbox))
             .max_by_key(|(_, outbox)| outbox.ends_waiting())
             .map(|(peer, _)| peer)
-    }
-
-    /// Returns whether SENDs to the peer are under way, and nothing was sent to it for long.
-    pub fn takes_nothing(&self, peer: u32, stall_free_ns: u64) -> bool {
-        let outbox = self.of_peer(peer);
-        outbox.link == Link::Established
-            && outbox.sends_in_flight > 0
-            && stall_free_ns.saturating_sub(outbox.last_sent.stall_free_ns) >= UNRESPONSIVE_NS
     }
 
     /// Returns, of the peers that `is_meant` chooses and that are without unfinished messages and were sent

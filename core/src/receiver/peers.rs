@@ -92,7 +92,8 @@ impl<P: GrantPolicy> Receiver<P> {
             return None;
         }
         let peer = self.registry.join(hello.app, hello.sender_id)?;
-        self.places.join(peer, source);
+        let source = self.places.join(peer, source);
+        self.replies.join(peer, source);
         Some(peer)
     }
 

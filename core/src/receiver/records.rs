@@ -14,7 +14,7 @@ use super::Receiver;
 use crate::admission::GrantPolicy;
 use crate::effects::Effects;
 use crate::index::NONE;
-use crate::outbox::Link;
+use crate::outbox::{Link, UNRESPONSIVE_NS};
 use jet_wire::message::ByeReason;
 
 impl<P: GrantPolicy> Receiver<P> {
@@ -54,15 +54,16 @@ impl<P: GrantPolicy> Receiver<P> {
         self.outbox.untold_ends() > self.config.messages_max / 4
     }
 
-    /// Disconnects one unresponsive peer when little memory for replies is left, when many ends wait in
-    /// records, or when only the records for small messages are left, and large ones are refused. It chooses
-    /// the unresponsive peer with the most ends waiting. Time in which the receiver was not called does not
-    /// count as silence of the peer, whose NIC may have taken everything.
+    /// Disconnects one unresponsive peer when many ends wait in records, or when only the records for small
+    /// messages are left, and large ones are refused: the one with the most ends waiting. Where little memory
+    /// for replies is left, it disconnects a peer that has not taken one of its replies for long, whatever
+    /// else it takes. Time in which the receiver was not called does not count as silence of the peer, whose
+    /// NIC may have taken everything.
     pub(super) fn disconnect_unresponsive(&mut self, now_ns: u64, effects: &mut impl Effects) {
         if self.replies.are_short() {
             let stall_free_ns = self.stall_free_ns(now_ns);
-            let takes_nothing = |peer: u32| self.outbox.takes_nothing(peer, stall_free_ns);
-            if let Some(peer) = self.replies.peer_with_most(takes_nothing) {
+            let stands = |peer: u32| self.outbox.link(peer) == Link::Established;
+            if let Some(peer) = self.replies.slowest(stall_free_ns, UNRESPONSIVE_NS, stands) {
                 self.expel(peer, ByeReason::Unresponsive, effects);
             }
         }

@@ -56,6 +56,8 @@ impl<P: GrantPolicy> Receiver<P> {
     pub(super) fn end_with_reply(&mut self, peer: u32, message: u32, status: AckStatus) -> bool {
         let is_the_applications = matches!(status, AckStatus::Consumed | AckStatus::Rejected(_));
         if is_the_applications && self.replies.has(message) {
+            // A message in use has ticks: the last flush is not long ago.
+            self.replies.end(peer, message, self.outbox.flushed_stall_free_ns());
             self.outbox.end_with_reply(peer, message, status, &mut self.messages);
             return true;
         }

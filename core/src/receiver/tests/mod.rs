@@ -242,6 +242,8 @@ struct Bench {
     processes: u32,
     /// Whether the senders' messages want replies.
     wants_reply: bool,
+    /// Where the next sender comes from.
+    source: SourceId,
     /// Pieces that large messages lie in, as far as they have so many slabs.
     pieces: u64,
 }
@@ -272,6 +274,7 @@ impl Bench {
             now_ns: 0,
             processes: 0,
             wants_reply: false,
+            source: SourceId(0),
             pieces: 1,
         };
         if config.footprint_follows {
@@ -313,7 +316,7 @@ impl Bench {
     fn ask_as(&mut self, app: &str, sender_id: u64, features: u32) -> PeerId {
         let app = name(app);
         let hello = Hello { versions: Versions::SUPPORTED, features, sender_id, receive_entries: 16, app };
-        let joined = self.receiver.handle_hello(self.now_ns, &hello, SourceId(0), &mut self.world).unwrap();
+        let joined = self.receiver.handle_hello(self.now_ns, &hello, self.source, &mut self.world).unwrap();
         // SENDs on their way to the previous peer at this place were lost with its connection.
         self.world.sent.retain(|&to| to != joined.peer.0);
         self.world.limits.insert(joined.peer.0, joined.welcome.credit_limit);

@@ -13,8 +13,9 @@ impl Bench {
         bench
     }
 
-    /// Lets a sender in that has memory for replies.
+    /// Lets a sender in that has memory for replies, and is the only one of its host.
     fn join_for_replies(&mut self, app: &str) -> PeerId {
+        self.source.0 += 1;
         self.join_as(app, 42, features::ALL)
     }
 
@@ -236,12 +237,10 @@ fn an_application_that_does_not_reply_leaves_memory_to_others() {
     assert_eq!(bench.world.replies.len(), 20);
 }
 
-#[test]
-fn peers_that_take_nothing_are_disconnected_when_little_memory_is_left() {
-    let mut bench = Bench::with_replies(Config { reply_slots: 8, replies_per_peer: 8, ..config() });
-    let session = bench.open("store");
-    let frozen: Vec<_> = (0..3).map(|_| bench.join_for_replies("store")).collect();
-    for &peer in &frozen {
+/// Lets senders in until little memory is left for replies: none of them takes one.
+fn use_up(bench: &mut Bench, session: SessionId, peers: u32) {
+    for _ in 0..peers {
+        let peer = bench.join_for_replies("store");
         for sequence in 1..=4 {
             bench.small(peer, sequence, b"question");
             if let Some((delivery, _)) = bench.delivery(session) {
@@ -251,16 +250,64 @@ fn peers_that_take_nothing_are_disconnected_when_little_memory_is_left() {
             bench.flush();
         }
     }
-    assert_eq!((bench.used(), bench.world.disconnects.len()), (7, 0));
-    for _ in 0..200 {
-        bench.wait(1_000_000_000);
-        for peer in core::mem::take(&mut bench.world.disconnects) {
-            bench.world.sent.retain(|&to| to != peer);
-            bench.world.replies_on_the_way.retain(|of| of.0 != peer);
-            bench.receiver.handle_peer_lost(PeerId(peer));
-        }
+    assert!(bench.receiver.replies.are_short(), "{} are used", bench.used());
+    assert_eq!(bench.world.disconnects.len(), 0);
+}
+
+/// Lets a second go by, and ends the connections that are to end. Returns how many.
+fn second(bench: &mut Bench) -> usize {
+    bench.wait(1_000_000_000);
+    let ending = core::mem::take(&mut bench.world.disconnects);
+    for &peer in &ending {
+        bench.world.sent.retain(|&to| to != peer);
+        bench.world.replies_on_the_way.retain(|of| of.0 != peer);
+        bench.receiver.handle_peer_lost(PeerId(peer));
     }
-    assert!(bench.used() <= 6, "{} are still used", bench.used());
+    ending.len()
+}
+
+#[test]
+fn peers_that_take_nothing_are_disconnected_when_little_memory_is_left() {
+    let mut bench = Bench::with_replies(Config { reply_slots: 8, replies_per_peer: 8, ..config() });
+    let session = bench.open("store");
+    use_up(&mut bench, session, 5);
+    let ended: usize = (0..20).map(|_| second(&mut bench)).sum();
+    bench.flush();
+    assert!(ended >= 1 && bench.used() <= 6, "{ended} ended, {} are still used", bench.used());
+}
+
+#[test]
+fn peers_that_take_each_reply_late_are_disconnected_when_little_memory_is_left() {
+    // One SEND after the other, each taken at the last moment: at no time was nothing taken for long.
+    let config = Config { reply_slots: 32, control_sends_max: 1, peers_max: 16, ..config() };
+    let mut bench = Bench::with_replies(config);
+    bench.world.sends_max = 2;
+    let session = bench.open("store");
+    use_up(&mut bench, session, 12);
+    let (mut ended, mut sequence) = (0, 4);
+    while sequence < 24 && ended == 0 {
+        sequence += 1;
+        for peer in 0..12 {
+            if let Some(at) = bench.world.sent.iter().position(|&to| to == peer) {
+                bench.world.sent.remove(at);
+                let on_the_way = &mut bench.world.replies_on_the_way;
+                if let Some(at) = on_the_way.iter().position(|of| of.0 == peer) {
+                    let (_, slot) = on_the_way.remove(at);
+                    bench.receiver.handle_reply_sent(PeerId(peer), slot);
+                }
+                bench.receiver.handle_sent(PeerId(peer));
+            }
+            // Each asks for the next one at once.
+            bench.small(PeerId(peer), sequence, b"question");
+            if let Some((delivery, _)) = bench.delivery(session) {
+                bench.release(session, &delivery, false, 0);
+                bench.reply(session, &delivery, 10, 0).unwrap();
+            }
+            bench.flush();
+        }
+        ended += (0..3).map(|_| second(&mut bench)).sum::<usize>();
+    }
+    assert!(ended > 0, "{} are still used", bench.used());
 }
 
 #[test]
