@@ -350,6 +350,11 @@ int jet_session_flush(jet_session *session);
 int jet_session_fd(jet_session *session, int *fd);
 int jet_session_prepare_sleep(jet_session *session);
 
+/* For an event loop, before it waits: JET_E_HELD where nothing more arrives before slices are given back, or
+ * messages finished, and something waits for that. Else JET_NOTHING; the descriptor becomes readable when that
+ * changes. */
+int jet_session_holds_all(jet_session *session);
+
 /* Gets the session's counters. size: sizeof(jet_session_stats). */
 int jet_session_stats_get(jet_session *session, jet_session_stats *stats, size_t size);
 

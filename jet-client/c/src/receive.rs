@@ -472,6 +472,18 @@ pub extern "C" fn jet_session_prepare_sleep(session: *mut jet_session) -> c_int 
     })
 }
 
+/// Returns [`Code::Held`] where nothing more arrives before slices are given back, or messages finished, and
+/// something waits for that; else [`Code::Nothing`].
+#[unsafe(no_mangle)]
+pub extern "C" fn jet_session_holds_all(session: *mut jet_session) -> c_int {
+    answer(|| {
+        handles::with(session, |end: &mut SessionEnd| match end.session.holds_all() {
+            Some(held) => Err(Failure::new(Code::Held, held)),
+            None => Ok(Code::Nothing),
+        })
+    })
+}
+
 /// Writes the session's counters to `stats`, as far as the caller's version of the structure goes.
 ///
 /// # Safety

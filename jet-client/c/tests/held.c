@@ -1,6 +1,7 @@
 /* A receiver that keeps every slice of a message larger than the pool gets an error. It gives some back, and
- * continues. */
+ * continues. One with an event loop of its own is told as well. */
 #include "check.h"
+#include <poll.h>
 
 /* More bytes than the pool and escape memory have together. */
 enum { PAGE = 4096, PAGES = 12 << 10, BYTES = PAGES * PAGE };
@@ -21,9 +22,29 @@ static void check_pages(const jet_slice *slice) {
     }
 }
 
-int main(void) {
-    jet_session *session = session_of("keeper");
-    jet_sender *sender = sender_to("keeper", 1);
+/* Waits in the library. */
+static int wait_inside(jet_session *session, const jet_message *message, jet_slice *slice) {
+    return jet_message_next(session, message, JET_FOREVER, slice);
+}
+
+/* Waits in poll(). */
+static int wait_outside(jet_session *session, const jet_message *message, jet_slice *slice) {
+    struct pollfd wait = {.events = POLLIN};
+    ANSWERS(JET_OK, jet_session_fd(session, &wait.fd));
+    for (;;) {
+        int code = jet_message_next(session, message, 0, slice);
+        if (code != JET_NOTHING) return code;
+        code = jet_session_prepare_sleep(session);
+        if (code == JET_NOTHING) continue;
+        CHECK(code == JET_OK);
+        code = jet_session_holds_all(session);
+        if (code != JET_NOTHING) return code;
+        CHECK(poll(&wait, 1, -1) == 1);
+    }
+}
+
+static void keep_all(jet_session *session, jet_sender *sender,
+                     int (*next)(jet_session *, const jet_message *, jet_slice *)) {
     jet_envelope envelope = envelope_of(1);
     jet_buffer buffer;
     jet_message message;
@@ -35,7 +56,8 @@ int main(void) {
     for (uint64_t page = 0; page < PAGES; page++) memcpy((char *)buffer.data + page * PAGE, &page, sizeof page);
     ANSWERS(JET_OK, jet_send(sender, &envelope, &buffer, BYTES, NULL));
     message = received_from(sender, session);
-    while ((code = jet_message_next(session, &message, JET_FOREVER, &kept[kept_count])) != JET_END) {
+    ANSWERS(JET_NOTHING, jet_session_holds_all(session));
+    while ((code = next(session, &message, &kept[kept_count])) != JET_END) {
         if (code == JET_OK) {
             seen += kept[kept_count].bytes;
             kept_count++;
@@ -58,6 +80,14 @@ int main(void) {
     ANSWERS(JET_OK, jet_sender_wait(sender, JET_FOREVER, &end));
     CHECK(end.status == JET_CONSUMED);
     ANSWERS(JET_OK, jet_buffer_free(sender, &end.buffer));
+}
+
+int main(void) {
+    jet_session *session = session_of("keeper");
+    jet_sender *sender = sender_to("keeper", 1);
+    keep_all(session, sender, wait_inside);
+    keep_all(session, sender, wait_outside);
+    ANSWERS(JET_E_HANDLE, jet_session_holds_all(NULL));
     ANSWERS(JET_OK, jet_sender_free(sender));
     ANSWERS(JET_OK, jet_session_free(session));
     return 0;

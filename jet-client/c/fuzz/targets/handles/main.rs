@@ -86,6 +86,9 @@ fn call(world: &mut World<'_>, letter: u8) {
             meaning(jet_code_text, number);
             meaning(jet_status_text, number);
         }
+        // Delete.
+        0x7f if world.input.is_set() => world.holds_all(),
+        0x7f => world.cancel(),
         _ => {}
     }
 }

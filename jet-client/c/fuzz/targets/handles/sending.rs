@@ -6,7 +6,7 @@ use crate::senders::{Buffer, pointer};
 use crate::sized::{self, Structure};
 use crate::world::{Sent, World};
 use jet_client_c::{
-    Code, jet_completion, jet_envelope, jet_envelope_init_sized, jet_send, jet_send_small,
+    Code, jet_cancel, jet_completion, jet_envelope, jet_envelope_init_sized, jet_send, jet_send_small,
     jet_send_small_buffer, jet_sender_poll_sized, jet_sender_wait_sized, jet_status_text,
 };
 use std::ffi::c_int;
@@ -29,6 +29,7 @@ const REJECTED: c_int = 1;
 const NO_APP: c_int = 3;
 const DENIED: c_int = 4;
 const APP_GONE: c_int = 7;
+const CANCELLED: c_int = 0x601;
 
 /// Bytes that are sent, and the pointer that says where: null in place of some.
 struct Bytes {
@@ -172,6 +173,7 @@ impl World<'_> {
             reply: None,
             slices: 0,
             ended: false,
+            taken_back: false,
         }
     }
 
@@ -256,6 +258,24 @@ impl World<'_> {
         }
     }
 
+    /// Takes one of the last messages back, or one that never was.
+    pub fn cancel(&mut self) {
+        let (handle, faults) = self.sender();
+        let newest = self.senders.get(&handle).map_or(0, |end| end.sent);
+        let ticket = match self.input.digit(8) {
+            7 => self.input.number(),
+            back => newest.saturating_sub(back as u64),
+        };
+        let call = || jet_cancel(pointer(handle), ticket);
+        if self.past.calls.check("jet_cancel", &faults, &[Code::Ok], call) != Code::Ok {
+            return;
+        }
+        let Some(end) = self.senders.get(&handle) else { return };
+        if end.in_flight.contains_key(&ticket) {
+            self.sent.get_mut(&(end.id, ticket)).expect("it was sent").taken_back = true;
+        }
+    }
+
     pub fn poll(&mut self) {
         self.take_end(false);
     }
@@ -326,6 +346,7 @@ impl World<'_> {
             REJECTED => finished.is_some_and(|code| code != 0) && slices == 0,
             NO_APP | APP_GONE => sent.app_is_gone,
             DENIED => sent.denied,
+            CANCELLED => sent.taken_back,
             _ => false,
         };
         assert!(is_true, "{id:?} ends as {status}: finished {finished:?}, {slices} slices are held");

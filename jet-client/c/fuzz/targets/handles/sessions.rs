@@ -7,9 +7,9 @@ use crate::sized::{self, Structure};
 use crate::world::{APPS, App, HANDLES_MAX, MessageId, World};
 use jet_client_c::{
     Code, jet_message, jet_message_finish, jet_message_next, jet_message_reply, jet_session, jet_session_fd,
-    jet_session_flush, jet_session_free, jet_session_options, jet_session_options_init_sized,
-    jet_session_prepare_sleep, jet_session_receive_sized, jet_session_register, jet_session_stats,
-    jet_session_stats_get, jet_slice, jet_slice_release,
+    jet_session_flush, jet_session_free, jet_session_holds_all, jet_session_options,
+    jet_session_options_init_sized, jet_session_prepare_sleep, jet_session_receive_sized,
+    jet_session_register, jet_session_stats, jet_session_stats_get, jet_slice, jet_slice_release,
 };
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -212,7 +212,8 @@ impl World<'_> {
         let sent = self.sent.get_mut(&id).unwrap_or_else(|| panic!("{id:?} was never sent"));
         assert_eq!((sent.app, sent.tag), (end.app, shown.tag), "{id:?}: application and tag");
         assert_eq!(sent.payload.len() as u64, shown.bytes, "{id:?}: length");
-        assert!(!sent.ended || sent.sender_is_gone, "{id:?} has its end already");
+        // One that was taken back may have its end before its application sees it begin.
+        assert!(!sent.ended || sent.sender_is_gone || sent.taken_back, "{id:?} has its end already");
         assert_eq!(sent.receiver, None, "{id:?} is received twice");
         assert!(!sent.was_received || shown.redelivered == 1, "{id:?} was received, and is not redelivered");
         // SAFETY: the message was not finished.
@@ -295,7 +296,7 @@ impl World<'_> {
                     (false, false) => vec![Code::Ok],
                 };
             }
-            if sent.sender_is_gone {
+            if sent.sender_is_gone || sent.taken_back {
                 good.push(Code::Withdrawn);
             }
         }
@@ -459,6 +460,12 @@ impl World<'_> {
         let (handle, faults) = self.session();
         let call = || jet_session_prepare_sleep(pointer(handle));
         self.past.calls.check("jet_session_prepare_sleep", &faults, &[Code::Ok, Code::Nothing], call);
+    }
+
+    pub fn holds_all(&mut self) {
+        let (handle, faults) = self.session();
+        let call = || jet_session_holds_all(pointer(handle));
+        self.past.calls.check("jet_session_holds_all", &faults, &[Code::Nothing, Code::Held], call);
     }
 
     pub fn descriptor(&mut self) {

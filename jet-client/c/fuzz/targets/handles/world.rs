@@ -89,6 +89,8 @@ pub struct Sent {
     /// Slices that were not given back.
     pub slices: usize,
     pub ended: bool,
+    /// Its sender took it back while it had no end.
+    pub taken_back: bool,
 }
 
 /// A message's sender and its number there.
