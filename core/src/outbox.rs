@@ -21,7 +21,7 @@ const RANGES_OF_HEADER: u32 = ACK_RANGES_MAX as u32;
 const SIGNAL_NS: u64 = 1_000_000;
 /// Nanoseconds without a completed SEND after which a sender whose ends wait counts as unresponsive. READs do
 /// not take that long.
-pub(crate) const UNRESPONSIVE_NS: u64 = 5_000_000_000;
+const UNRESPONSIVE_NS: u64 = 5_000_000_000;
 
 /// Nanoseconds in which a peer without unfinished messages was sent nothing, after which it is idle.
 const IDLE_NS: u64 = 1_000_000_000;

@@ -9,7 +9,6 @@ use crate::effects::SourceId;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec;
-use alloc::vec::Vec;
 
 /// Nanoseconds for which places are kept for who was refused one. A sender tries again within it.
 const KEPT_NS: u64 = 2_000_000_000;
@@ -27,18 +26,9 @@ struct Refused {
 pub(crate) struct Places {
     /// The source of each sender.
     sources: Box<[Option<SourceId>]>,
-    /// What each source has that has places.
-    has: BTreeMap<SourceId, Has>,
-    /// Numbers that no source has.
-    free_numbers: Vec<u32>,
+    /// How many places each source has.
+    counts: BTreeMap<SourceId, u32>,
     refused: Option<Refused>,
-}
-
-/// What a source has.
-#[derive(Clone, Copy, Debug)]
-struct Has {
-    places: u32,
-    number: u32,
 }
 
 impl Places {
@@ -46,38 +36,31 @@ impl Places {
     pub fn new(places: u32) -> Self {
         Self {
             sources: vec![None; places as usize].into_boxed_slice(),
-            has: BTreeMap::new(),
-            free_numbers: (0..places).rev().collect(),
+            counts: BTreeMap::new(),
             refused: None,
         }
     }
 
-    /// Notes that a sender has a place. Returns the number of its source, below that of all places, which is
-    /// the same for all of the source's senders.
-    pub fn join(&mut self, peer: u32, source: SourceId) -> u32 {
+    /// Notes that a sender has a place.
+    pub fn join(&mut self, peer: u32, source: SourceId) {
         self.sources[peer as usize] = Some(source);
-        let new =
-            || Has { places: 0, number: self.free_numbers.pop().expect("no more sources than senders") };
-        let has = self.has.entry(source).or_insert_with(new);
-        has.places += 1;
-        has.number
+        *self.counts.entry(source).or_insert(0) += 1;
     }
 
     /// Notes that a sender has left its place.
     pub fn leave(&mut self, peer: u32) {
         let Some(source) = self.sources[peer as usize].take() else { return };
-        if let Some(has) = self.has.get_mut(&source) {
-            has.places -= 1;
-            if has.places == 0 {
-                self.free_numbers.push(has.number);
-                self.has.remove(&source);
+        if let Some(count) = self.counts.get_mut(&source) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&source);
             }
         }
     }
 
     /// Returns how many places a source has.
     pub fn of(&self, source: SourceId) -> u32 {
-        self.has.get(&source).map_or(0, |has| has.places)
+        self.counts.get(&source).copied().unwrap_or(0)
     }
 
     /// Returns how many places the source of a sender has.
@@ -95,7 +78,7 @@ impl Places {
     /// more than it should have beside this one.
     pub fn refuse(&mut self, source: SourceId, now_ns: u64) -> Option<u32> {
         let has = self.of(source);
-        let most = self.has.values().map(|has| has.places).max().filter(|&most| most >= has + 2)?;
+        let most = self.counts.values().copied().max().filter(|&most| most >= has + 2)?;
         self.refused = Some(Refused { has, until_ns: now_ns.saturating_add(KEPT_NS) });
         Some(most)
     }
@@ -109,9 +92,8 @@ mod tests {
     fn who_has_fewer_is_kept_a_place_for_a_while_and_until_all_have_as_many() {
         let mut places = Places::new(6);
         let [rich, poor, other] = [1, 2, 3].map(SourceId);
-        let numbers: Vec<_> = (0..5).map(|peer| places.join(peer, rich)).collect();
-        assert!(numbers.iter().all(|&number| number == numbers[0] && number < 6), "{numbers:?}");
-        assert_ne!(places.join(5, other), numbers[0]);
+        (0..5).for_each(|peer| places.join(peer, rich));
+        places.join(5, other);
         assert_eq!(places.refuse(rich, 0), None, "nobody has more");
         assert!(!places.are_kept_from(rich, 1, 4, 1));
         assert_eq!(places.refuse(poor, 10), Some(5));
@@ -127,7 +109,6 @@ mod tests {
         assert_eq!(places.refuse(other, 20), Some(3));
         assert_eq!(places.refuse(rich, 20), None, "one more is no reason");
         (0..6).for_each(|peer| places.leave(peer));
-        assert!(places.has.is_empty());
-        assert_eq!(places.free_numbers.len(), 6);
+        assert!(places.counts.is_empty());
     }
 }

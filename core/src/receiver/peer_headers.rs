@@ -50,7 +50,8 @@ impl<P: GrantPolicy> Receiver<P> {
     fn send_ends(&mut self, peer: u32, effects: &mut impl Effects) {
         let limit = self.credit.limit_to_send(peer);
         let next = self.outbox.next_reply(peer);
-        let replied = next.and_then(|message| self.replies.send(message));
+        let replied =
+            next.and_then(|message| self.replies.send(message, self.outbox.flushed_stall_free_ns()));
         match replied {
             Some(place) => self.outbox.reply(peer, limit, place, &mut self.messages, effects),
             None => self.outbox.acknowledge(peer, limit, &mut self.messages, effects),

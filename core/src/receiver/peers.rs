@@ -92,8 +92,8 @@ impl<P: GrantPolicy> Receiver<P> {
             return None;
         }
         let peer = self.registry.join(hello.app, hello.sender_id)?;
-        let source = self.places.join(peer, source);
-        self.replies.join(peer, source);
+        self.places.join(peer, source);
+        self.replies.join(peer, source, hello.app);
         Some(peer)
     }
 
@@ -161,6 +161,7 @@ impl<P: GrantPolicy> Receiver<P> {
         for peer in self.lost.drain(..) {
             self.registry.leave(peer);
             self.places.leave(peer);
+            self.replies.leave(peer);
         }
     }
 

@@ -14,7 +14,7 @@ use super::Receiver;
 use crate::admission::GrantPolicy;
 use crate::effects::Effects;
 use crate::index::NONE;
-use crate::outbox::{Link, UNRESPONSIVE_NS};
+use crate::outbox::Link;
 use jet_wire::message::ByeReason;
 
 impl<P: GrantPolicy> Receiver<P> {
@@ -63,7 +63,7 @@ impl<P: GrantPolicy> Receiver<P> {
         if self.replies.are_short() {
             let stall_free_ns = self.stall_free_ns(now_ns);
             let stands = |peer: u32| self.outbox.link(peer) == Link::Established;
-            if let Some(peer) = self.replies.slowest(stall_free_ns, UNRESPONSIVE_NS, stands) {
+            if let Some(peer) = self.replies.slowest(stall_free_ns, stands) {
                 self.expel(peer, ByeReason::Unresponsive, effects);
             }
         }

@@ -350,9 +350,10 @@ int jet_session_flush(jet_session *session);
 int jet_session_fd(jet_session *session, int *fd);
 int jet_session_prepare_sleep(jet_session *session);
 
-/* For an event loop, before it waits: JET_E_HELD where nothing more arrives before slices are given back, or
- * messages finished, and something waits for that. Else JET_NOTHING; the descriptor becomes readable when that
- * changes. */
+/* For an event loop, after jet_session_prepare_sleep() answered JET_OK and before it waits: JET_E_HELD where
+ * nothing more arrives before slices are given back, or messages finished, and something waits for that. Else
+ * JET_NOTHING: the descriptor becomes readable when that changes. The daemon says so after a second of
+ * standstill. */
 int jet_session_holds_all(jet_session *session);
 
 /* Gets the session's counters. size: sizeof(jet_session_stats). */
