@@ -5,15 +5,15 @@
 //! it. A message for which there is none left ends as busy.
 //!
 //! An application that does not reply keeps promises. A peer that takes nothing keeps replies of messages
-//! that have ended. Each of them keeps a share and leaves others as much:
+//! that have ended. Each of them keeps a share and leaves all others together as much:
 //!
 //! * an application's session has no more promises than are left for others;
 //! * the peers of one source that send to one application have no more, promises and replies, than they leave
 //!   to other sources of what that session may still have;
 //! * a peer has no more than it leaves to others like it, and at most a number that is configured.
 //!
-//! Where little is left, a slow peer is disconnected: one of its replies was posted to its connection long
-//! ago, or has waited for that for even longer.
+//! Where little is left, or a peer was refused a promise for what peers keep, a slow peer is disconnected:
+//! one of its replies was posted to its connection long ago, or has waited for that for even longer.
 
 mod groups;
 
@@ -63,6 +63,8 @@ pub(crate) struct Replies {
     /// Session that counts what a message has.
     session_of: Box<[u32]>,
     slots: Box<[Slot]>,
+    /// Whether a promise was refused, since somebody asked, for what peers keep.
+    was_refused: bool,
     /// Slow replies of each peer, while they are counted.
     slow_of_peer: Box<[u32]>,
 }
@@ -88,6 +90,7 @@ impl Replies {
             of_peer: vec![0; peers as usize].into_boxed_slice(),
             of_group: vec![0; peers as usize].into_boxed_slice(),
             groups: Groups::new(peers),
+            was_refused: false,
             slow_of_peer: vec![0; peers as usize].into_boxed_slice(),
             of_session: vec![0; sessions as usize].into_boxed_slice(),
             of_message: vec![Reply::None; messages as usize].into_boxed_slice(),
@@ -110,9 +113,11 @@ impl Replies {
         u32::try_from(self.free.len()).unwrap_or(NONE) - self.promised
     }
 
-    /// Returns whether little is left.
-    pub fn are_short(&self) -> bool {
-        self.are_offered() && self.left() as usize * 4 < self.slots.len()
+    /// Returns whether slow peers keep memory that others want: little is left, or a promise was refused for
+    /// what peers keep, since the last call.
+    pub fn are_wanted(&mut self) -> bool {
+        let were_refused = core::mem::take(&mut self.was_refused);
+        were_refused || (self.are_offered() && self.left() as usize * 4 < self.slots.len())
     }
 
     /// Returns, of the peers that `is_meant` chooses, the one that has most replies that it is slow to take.
@@ -158,11 +163,13 @@ impl Replies {
         let (of_peer, of_session) =
             (&mut self.of_peer[peer as usize], &mut self.of_session[session as usize]);
         let of_group = &mut self.of_group[group];
-        // Each may have half of what is left to those that it is one of: another one may then have as much.
+        // Each may have half of what is left to those that it is one of, and all others together as much.
         let left_to_session = left.saturating_sub(*of_session);
         let left_to_group = left_to_session.div_ceil(2).saturating_sub(*of_group);
         let left_to_peer = left_to_group.div_ceil(2).min(self.per_peer);
         if *of_peer >= left_to_peer {
+            // Neither an application that does not reply, nor a sender's own number, is the fault of peers.
+            self.was_refused |= left_to_session > 0 && *of_peer < self.per_peer;
             return false;
         }
         *of_peer += 1;

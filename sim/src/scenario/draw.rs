@@ -22,8 +22,8 @@ fn one_of<T: Copy>(random: &mut Rng, choices: &[T]) -> T {
     choices[random.usize(..choices.len())]
 }
 
-/// Enough slots for replies that nobody has to leave any to others.
-pub(crate) const MANY_REPLIES: u32 = 1000;
+/// More replies than a sender has messages under way.
+const MANY_REPLIES: u32 = 1000;
 
 impl Scenario {
     /// Draws a scenario in which anything may happen.

@@ -158,10 +158,15 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// Returns whether messages end as busy because there is no memory for replies to them.
+    /// Returns whether messages may end as busy because there is no memory for replies to them: a sender has
+    /// more under way than it may have replies, or all of them have so many that shares count.
     pub fn has_few_replies(&self) -> bool {
         let Config { reply_slots, replies_per_peer, .. } = self.config;
-        reply_slots > 0 && reply_slots.min(replies_per_peer) < draw::MANY_REPLIES
+        let depth = self.senders.iter().map(|sender| sender.depth).max().unwrap_or(0);
+        // Of n senders of one host to one application, each has a quarter of the slots, divided by n + 1.
+        let senders = u32::try_from(self.senders.len()).unwrap_or(u32::MAX);
+        let needed = senders.saturating_add(3).saturating_mul(depth).saturating_mul(4);
+        reply_slots > 0 && (replies_per_peer < depth || reply_slots < needed)
     }
 
     /// Returns the options of the receiver's NIC.

@@ -238,6 +238,11 @@ fn an_application_that_does_not_reply_leaves_memory_to_others() {
     assert_eq!(bench.world.replies.len(), 20);
 }
 
+/// Room for many senders.
+fn config_for_many() -> Config {
+    Config { peers_max: 24, srq_slabs: 240, messages_max: 512, credit_max: 8, ..config() }
+}
+
 /// Has a sender ask, and the application reply, if there is memory for that.
 fn ask(bench: &mut Bench, session: SessionId, peer: PeerId, sequence: u64) {
     bench.small(peer, sequence, b"question");
@@ -255,7 +260,7 @@ fn use_up(bench: &mut Bench, session: SessionId, peers: u32, each: u64) {
         let peer = bench.join_for_replies("store");
         (1..=each).for_each(|sequence| ask(bench, session, peer, sequence));
     }
-    assert!(bench.receiver.replies.are_short(), "{} are used", bench.used());
+    assert!(bench.receiver.replies.are_wanted(), "{} are used", bench.used());
     assert_eq!(bench.world.disconnects.len(), 0);
 }
 
@@ -304,15 +309,7 @@ fn peers_that_take_nothing_are_disconnected_when_little_memory_is_left() {
 fn peers_that_take_each_reply_late_are_disconnected_when_little_memory_is_left() {
     // Each has four under way, and takes one of them every two seconds, so that it always took something not
     // long ago. The first takes all at once, and asks for as much.
-    let config = Config {
-        reply_slots: 128,
-        control_sends_max: 4,
-        peers_max: 24,
-        srq_slabs: 240,
-        messages_max: 512,
-        credit_max: 8,
-        ..config()
-    };
+    let config = Config { reply_slots: 128, control_sends_max: 4, ..config_for_many() };
     let mut bench = Bench::with_replies(config);
     bench.world.sends_max = 5;
     let session = bench.open("store");
@@ -329,6 +326,28 @@ fn peers_that_take_each_reply_late_are_disconnected_when_little_memory_is_left()
         ended.extend(second(&mut bench));
     }
     assert!(!ended.is_empty() && !ended.contains(&0), "{ended:?}; {} are still used", bench.used());
+}
+
+#[test]
+fn peers_that_take_nothing_are_disconnected_when_one_of_their_host_finds_no_memory() {
+    let mut bench = Bench::with_replies(Config { reply_slots: 64, ..config_for_many() });
+    let session = bench.open("store");
+    for _ in 0..12 {
+        let frozen = bench.join_for_replies("store");
+        (1..=7).for_each(|sequence| ask(&mut bench, session, frozen, sequence));
+    }
+    assert!(bench.used() < 24 && bench.world.disconnects.is_empty(), "{} are used", bench.used());
+    let good = bench.join_for_replies("store");
+    let (mut ended, mut sequence) = (0, 0);
+    while !bench.world.replies.iter().any(|reply| reply.0 == good.0) {
+        sequence += 1;
+        assert!(sequence < 20, "{ended} ended, and it still waits");
+        ask(&mut bench, session, good, sequence);
+        while take_one(&mut bench, good.0) {}
+        ended += second(&mut bench).len();
+    }
+    // As many as it took, one after the other.
+    assert!((1..=2).contains(&ended), "{ended}");
 }
 
 #[test]
