@@ -60,8 +60,8 @@ impl<P: GrantPolicy> Receiver<P> {
     /// else it takes. Time in which the receiver was not called does not count as silence of the peer, whose
     /// NIC may have taken everything.
     pub(super) fn disconnect_unresponsive(&mut self, now_ns: u64, effects: &mut impl Effects) {
-        // One at a time: what it keeps comes back when its connection has ended.
-        if self.replies.are_wanted() && self.outbox.leaving() == 0 {
+        // Not one at a time: whoever leaves again and again would hold up what others want.
+        if self.replies.are_wanted() {
             let stall_free_ns = self.stall_free_ns(now_ns);
             let stands = |peer: u32| self.outbox.link(peer) == Link::Established;
             if let Some(peer) = self.replies.slowest(stall_free_ns, stands) {

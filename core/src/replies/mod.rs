@@ -254,11 +254,7 @@ impl Replies {
 
     /// Frees a slot whose reply the NIC has sent to the peer. One that is not the peer's stays as it is.
     pub fn sent(&mut self, peer: u32, slot: u32) {
-        let sent_to = match self.slots.get(slot as usize) {
-            Some(&Slot::Sent { peer, .. }) => peer,
-            _ => NONE,
-        };
-        if sent_to == peer {
+        if matches!(self.slots.get(slot as usize), Some(&Slot::Sent { peer: to, .. }) if to == peer) {
             self.free_slot(slot);
             self.leave_peer(peer);
         }
