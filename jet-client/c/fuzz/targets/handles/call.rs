@@ -93,6 +93,15 @@ impl Place {
         place
     }
 
+    /// Makes a place that has a structure, and a word of zero behind it.
+    pub fn of_given<T: Copy>(value: T, pointer: Pointer) -> Self {
+        let mut place = Self::of(value, pointer);
+        let end = place.offset() + size_of::<T>();
+        place.bytes[end..end + 8].fill(0);
+        place.before = place.bytes;
+        place
+    }
+
     fn offset(&self) -> usize {
         if self.pointer == Pointer::Crooked { 65 } else { 64 }
     }

@@ -123,19 +123,16 @@ impl World<'_> {
             15 => size = self.input.one_of(sized::sizes(size)),
             _ => {}
         }
-        faults.extend(sized::faults(size, at));
+        faults.extend(sized::given_faults(size, size_of::<jet_sender_options>(), at));
         if !place.is_good() || size < 24 {
             faults.push(Code::Argument);
         }
         let replies = size >= REPLIES_END && options.replies == 1;
         let in_flight_max = if size < 40 { IN_FLIGHT_DEFAULT } else { options.in_flight_max as usize };
         let mut memory = Structure::new(at);
+        options.size = size;
+        memory.give(options);
         let structure = memory.pointer::<jet_sender_options>();
-        if at == Pointer::Good {
-            options.size = size;
-            // SAFETY: the place is as long as the structure.
-            unsafe { structure.write(options) };
-        }
         let made = place.pointer();
         // SAFETY: both places are as long as their structures, or null, or crooked, which is refused. Texts
         // end with a zero byte.

@@ -101,16 +101,20 @@ impl World<'_> {
         (envelope.user_header, envelope.user_header_bytes) = (header.pointer(), header.bytes.len());
         // The input's last tags are of messages that want a reply.
         (envelope.class, envelope.wants_reply) = (class, c_int::from(tag >= FIRST_TAG_WITH_REPLY));
-        let mut at = Pointer::Good;
+        let (own, mut at) = (envelope.size, Pointer::Good);
         match self.input.digit(16) {
             11 => at = Pointer::Null,
             12 => at = Pointer::Crooked,
-            13 => envelope.size = self.input.one_of(sized::sizes(envelope.size)),
+            // No longer than the place: the library looks at all of it.
+            13 => match self.input.one_of(sized::sizes(own)) {
+                4096 => envelope.size = own + 16,
+                size => envelope.size = size,
+            },
             14 => envelope.class = -1,
             15 => envelope.class = 256,
             _ => {}
         }
-        let mut faults = sized::faults(envelope.size, at);
+        let mut faults = sized::given_faults(envelope.size, own, at);
         let knows = |end: usize| envelope.size >= end;
         let header_end = offset_of!(jet_envelope, class);
         let deadline = offset_of!(jet_envelope, deadline_ns);
@@ -124,7 +128,7 @@ impl World<'_> {
             class,
             wants_reply: knows(deadline) && envelope.wants_reply == 1,
             faults,
-            place: Place::of(envelope, at),
+            place: Place::of_given(envelope, at),
         }
     }
 

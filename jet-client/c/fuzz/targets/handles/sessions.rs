@@ -122,7 +122,7 @@ impl World<'_> {
             15 => size = self.input.one_of(sized::sizes(size)),
             _ => {}
         }
-        faults.extend(sized::faults(size, at));
+        faults.extend(sized::given_faults(size, size_of::<jet_session_options>(), at));
         faults.extend(place_faults(&place));
         // The address of the name is beyond such a structure.
         if size < 24 {
@@ -133,12 +133,9 @@ impl World<'_> {
             faults.push(Code::Refused);
         }
         let mut memory = Structure::new(at);
+        options.size = size;
+        memory.give(options);
         let structure = memory.pointer::<jet_session_options>();
-        if at == Pointer::Good {
-            options.size = size;
-            // SAFETY: the place is as long as the structure.
-            unsafe { structure.write(options) };
-        }
         let good = if was_freed { &[Code::Ok, Code::Refused][..] } else { &[Code::Ok] };
         let made = place.pointer();
         // SAFETY: both places are as long as their structures, or null, or crooked, which is refused. Texts

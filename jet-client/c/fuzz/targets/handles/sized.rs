@@ -18,6 +18,16 @@ pub fn faults(size: usize, pointer: Pointer) -> Vec<Code> {
     if SIZES.contains(&size) && pointer == Pointer::Good { vec![] } else { vec![Code::Argument] }
 }
 
+/// What the library refuses of a structure that it is given, of which it knows `own` bytes. Of a longer one
+/// the next word is zero, and the others are not: they are settings that it does not know.
+pub fn given_faults(size: usize, own: usize, pointer: Pointer) -> Vec<Code> {
+    let mut faults = faults(size, pointer);
+    if size > own + 8 {
+        faults.push(Code::Argument);
+    }
+    faults
+}
+
 /// Memory of the caller's for a structure of any size.
 pub struct Structure {
     words: Box<[u64; WORDS]>,
@@ -36,6 +46,15 @@ impl Structure {
             Pointer::Null => std::ptr::null_mut(),
             // SAFETY: within the words.
             Pointer::Crooked => unsafe { first.cast::<u8>().add(1).cast() },
+        }
+    }
+
+    /// Gives a structure, if the memory is good. The word behind it is zero.
+    pub fn give<T>(&mut self, structure: T) {
+        if self.pointer == Pointer::Good {
+            self.words[size_of::<T>() / 8] = 0;
+            // SAFETY: the words are longer, and as aligned.
+            unsafe { self.words.as_mut_ptr().cast::<T>().write(structure) };
         }
     }
 
