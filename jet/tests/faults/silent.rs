@@ -10,6 +10,7 @@ use jet_client::send::Sender;
 use jet_control::{ControlConnection, ControlRequest, ControlResponse, ErrorCode};
 use jet_fabric::Address;
 use jet_test_support::waiting::{WAIT_LIMIT, until};
+use rustix::net::{RecvFlags, recv};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -164,6 +165,10 @@ fn who_is_idle_longest_is_told_why_it_goes() {
     assert!(ended.1.contains("idle longest") && ended.1.contains("256"), "{}", ended.1);
     assert!(first.request(&ControlRequest::Status).is_err(), "the daemon has hung up");
     second.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
+    // It is told when the last connection has been accepted, which may be later than the first is. Only then
+    // does it ask.
+    let (read, _) = recv(&second, &mut [0; 1][..], RecvFlags::PEEK).expect("it is told in time");
+    assert_eq!(read, 1, "it is told why it goes");
     let mut second = ControlConnection::from_stream(second, WAIT_LIMIT).unwrap();
     let (answer, _) = second.request(&ControlRequest::Status).expect("its farewell");
     assert!(
