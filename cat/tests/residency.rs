@@ -10,8 +10,9 @@ use jet_cat::residency::{
     Calibration, CalibrationError, LINE_BYTES, PAGE_BYTES, Region, Resident, StartError, Warmer, WarmerError,
     WarmerOptions, WarmerThread,
 };
+use std::arch::asm;
 use std::arch::x86_64::{_mm_clflush, _mm_lfence, _mm_mfence, _rdtsc};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 const REGION_BYTES: usize = 8 << 20;
@@ -40,13 +41,27 @@ fn lines(region: &Region, page: usize) -> impl Iterator<Item = *mut u8> + use<> 
     (0..PAGE_BYTES).step_by(LINE_BYTES).map(move |offset| page.wrapping_add(offset))
 }
 
+/// Whether the processor has the flush that does not wait for the one before.
+fn flushes_side_by_side() -> bool {
+    static FOUND: LazyLock<bool> = LazyLock::new(|| {
+        let processor = std::fs::read_to_string("/proc/cpuinfo").expect("Linux has it");
+        processor.split_whitespace().any(|flag| flag == "clflushopt")
+    });
+    *FOUND
+}
+
+/// Flushes lines, as fast as the processor can: what neighbours drive out meanwhile disturbs the round. On
+/// one host 4 MiB take 9 ms by the older instruction, and 0.2 ms by the other one.
 fn flush(region: &Region, which: impl Fn(usize) -> bool) {
-    // SAFETY: the lines are in this test's own region; flushing changes no byte.
-    (0..region.pages()).filter(|page| which(*page)).flat_map(|page| lines(region, page)).for_each(
-        |line| unsafe {
-            _mm_clflush(line);
-        },
-    );
+    let flushed = (0..region.pages()).filter(|page| which(*page)).flat_map(|page| lines(region, page));
+    if flushes_side_by_side() {
+        // SAFETY: the processor has the instruction, and the lines are in this test's own region; flushing
+        // changes no byte.
+        flushed.for_each(|line| unsafe { asm!("clflushopt [{}]", in(reg) line, options(nostack)) });
+    } else {
+        // SAFETY: as above; every x86_64 has this instruction.
+        flushed.for_each(|line| unsafe { _mm_clflush(line) });
+    }
     // SAFETY: every x86_64 has this instruction.
     unsafe { _mm_mfence() };
 }
