@@ -4,6 +4,7 @@
 //! inodes, and, by swapping, other memory that is not locked. All of that counts as room. A value that cannot
 //! be read counts as room, too: refusing memory on a healthy machine is worse than missing a limit.
 
+use super::room::text_of;
 use std::path::{Path, PathBuf};
 
 /// State of the machine's swap.
@@ -150,7 +151,7 @@ fn room(folder: &Path, limit: &str, usage: &str, dropped: u64) -> Option<u64> {
 }
 
 fn number(folder: &Path, name: &str) -> Option<u64> {
-    std::fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok()
+    text_of(&folder.join(name)).ok()?.trim().parse().ok()
 }
 
 /// Text of a control group's file memory.stat.
@@ -158,7 +159,7 @@ struct Stat(String);
 
 impl Stat {
     fn of(folder: &Path) -> Self {
-        Self(std::fs::read_to_string(folder.join("memory.stat")).unwrap_or_default())
+        Self(text_of(&folder.join("memory.stat")).unwrap_or_default())
     }
 
     fn sum(&self, names: &[&str]) -> u64 {

@@ -5,7 +5,8 @@
 //! take between the check and the taking.
 
 use super::control_groups;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// Bytes left to everything else that the process needs: stacks, page tables, what the kernel keeps for it.
@@ -67,7 +68,7 @@ impl Host<'_> {
     }
 
     fn room_for(&self, wanted: usize, left: u64) -> Result<(), NoRoom> {
-        let read = |name| std::fs::read_to_string(self.proc.join(name)).unwrap_or_default();
+        let read = |name| text_of(&self.proc.join(name)).unwrap_or_default();
         let machine = read("meminfo");
         let free_swap = bytes_of(&machine, "SwapFree:").unwrap_or(0);
         let swap =
@@ -86,6 +87,14 @@ impl Host<'_> {
             _ => Ok(()),
         }
     }
+}
+
+/// Reads a file of the kernel's. Its length is not known before, and most of these files are short: with the
+/// room from the start they take one read instead of several, each of which the kernel makes anew.
+pub(super) fn text_of(path: &Path) -> io::Result<String> {
+    let mut text = String::with_capacity(8 << 10);
+    File::open(path)?.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// Reads a line of /proc/meminfo, and returns its value in bytes.

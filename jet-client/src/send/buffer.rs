@@ -13,6 +13,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 const SMALLEST_LOG2: u32 = 12;
+/// Bytes of the first region, unless the first buffer is larger. The system takes about a millisecond for 2
+/// or 3 MiB of fresh memory, for which a program's first message would wait.
+const FIRST_REGION_BYTES: usize = 256 << 10;
 const CLASSES: usize = 52;
 
 /// A piece of memory to be filled and sent: of a sender's own registered memory, or of a [`SendMemory`]. The
@@ -81,7 +84,10 @@ struct FreeBuffers(Mutex<Vec<Vec<(Region, u64)>>>);
 #[derive(Debug)]
 pub(super) struct BufferPool {
     free: Arc<FreeBuffers>,
+    /// Bytes of a region, once as many are in use.
     region_bytes: usize,
+    /// Whether regions are on huge pages, where there are enough.
+    huge: bool,
     /// All regions of the sender's own memory, kept until the sender is dropped.
     regions: Vec<Region>,
     /// The program's memory, as far as it is registered.
@@ -95,6 +101,7 @@ impl BufferPool {
         Self {
             free: Arc::new(FreeBuffers(Mutex::new(vec![Vec::new(); CLASSES]))),
             region_bytes,
+            huge: true,
             regions: Vec::new(),
             arenas: Vec::new(),
             current: None,
@@ -143,8 +150,8 @@ impl BufferPool {
             *used = end;
             return Ok((region.clone(), offset));
         }
-        let bytes = piece.max(self.region_bytes);
-        let memory = SharedMemory::new("jet-send", bytes, true)
+        let bytes = piece.max(self.next_region_bytes());
+        let memory = SharedMemory::new("jet-send", bytes, self.huge)
             .and_then(|memory| memory.seal_future_writes().map(|()| Arc::new(memory)))
             .map_err(|source| BufferError::Memory { bytes, source })?;
         let region = Region::new(nic, memory)?;
@@ -158,6 +165,13 @@ impl BufferPool {
             self.current = Some((region.clone(), piece));
         }
         Ok((region, 0))
+    }
+
+    /// Returns how large the next region is, if no larger buffer asks for it: as large as all before it, so
+    /// that who needs little does not wait for much.
+    fn next_region_bytes(&self) -> usize {
+        let all = self.regions.iter().fold(0, |all: usize, region| all.saturating_add(region.memory.bytes()));
+        all.max(FIRST_REGION_BYTES).min(self.region_bytes)
     }
 
     /// Registers the program's memory, where it is not registered yet.
@@ -197,6 +211,18 @@ impl BufferPool {
             region.key.store(key.0, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// Makes it a pool whose regions are as long as it wants, on whatever host.
+    #[cfg(test)]
+    pub(super) fn on_small_pages(self) -> Self {
+        Self { huge: false, ..self }
+    }
+
+    /// Returns the bytes of each region of the sender's own memory.
+    #[cfg(test)]
+    pub(super) fn region_sizes(&self) -> impl Iterator<Item = usize> {
+        self.regions.iter().map(|region| region.memory.bytes())
     }
 
     fn of_arena(&self, arena: &Arc<Arena>) -> Option<&Region> {

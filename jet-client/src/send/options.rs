@@ -57,7 +57,9 @@ pub struct SenderOptions {
     pub replies: bool,
     /// Longest time that a wait spins before it sleeps; default 50 us. Zero never spins.
     pub spin_max: Duration,
-    /// Bytes of memory that are registered at a time, from which send buffers are cut; default 8 MiB.
+    /// Bytes of memory that are registered at a time, from which send buffers are cut; default 8 MiB. The
+    /// first registrations are smaller: 256 KiB, or the first buffer's length, and then as much as there is
+    /// already. The program waits for the system's fresh memory when it asks for a buffer that does not fit.
     pub region_bytes: usize,
 }
 

@@ -98,9 +98,27 @@ fn pieces_beyond_all_memory_are_refused() {
     }
     drop((first, second));
     for region_bytes in [0, 1, usize::MAX] {
-        let mut pool = BufferPool::new(region_bytes);
-        assert_eq!(pool.get(nic, 5000).is_ok(), region_bytes < 2);
+        assert!(BufferPool::new(region_bytes).get(nic, 5000).is_ok());
     }
+}
+
+#[test]
+fn regions_are_as_large_as_those_before_up_to_what_the_options_say() {
+    const KIB: usize = 1 << 10;
+    let (mut driver, _script) = made(Address::Tcp("127.0.0.1:1".to_owned()));
+    let nic = driver.nic.as_mut();
+    let mut sizes_of = |region_bytes, pieces: &[usize]| {
+        let mut pool = BufferPool::new(region_bytes).on_small_pages();
+        let held: Vec<_> = pieces.iter().map(|bytes| pool.get(nic, *bytes).unwrap()).collect();
+        drop(held);
+        pool.region_sizes().map(|bytes| bytes / KIB).collect::<Vec<_>>()
+    };
+    assert_eq!(sizes_of(2048 * KIB, &[4 * KIB; 64]), [256], "none before the first is full");
+    assert_eq!(sizes_of(2048 * KIB, &[64 * KIB; 96]), [256, 256, 512, 1024, 2048, 2048]);
+    // A buffer that is larger has a region for itself, and the next one is as large as all before.
+    assert_eq!(sizes_of(2048 * KIB, &[1024 * KIB; 4]), [1024, 1024, 2048]);
+    assert_eq!(sizes_of(8 * KIB, &[4 * KIB; 5]), [8, 8, 8]);
+    assert_eq!(sizes_of(0, &[4 * KIB; 2]), [4, 4]);
 }
 
 #[test]
