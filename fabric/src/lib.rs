@@ -25,6 +25,7 @@
 pub mod address;
 pub mod advice;
 pub mod clock;
+pub mod give_way;
 pub mod limits;
 pub mod memory;
 pub mod nic;
@@ -32,6 +33,7 @@ mod readiness;
 pub mod sim;
 pub mod soft;
 mod source;
+pub mod spin_budget;
 pub mod unix;
 #[cfg(feature = "verbs")]
 pub mod verbs;

@@ -1,39 +1,24 @@
-//! Adaptive spinning before a sleep.
-//!
-//! Waking a sleeper on another core costs 20-30 us, and a spinner about 0.2 us. So a wait spins first. But
-//! spinning in vain takes a core from other threads. The budget for spinning halves when spinning found
-//! nothing. It grows to twice the time that spinning took to find something.
-//!
-//! That rule alone fails where both ends sleep. Each end then waits for a wake-up of the other end, which
-//! takes longer than a short budget, and neither end would ever spin again. So every few waits one wait tries
-//! the longest spin, which is longer than a wake-up. It finds what arrives, and this end is awake when the
-//! next message is due.
+//! Spinning before a sleep, with the thread's clock and its core.
 
+use crate::backoff::nanoseconds;
+use jet_fabric::give_way::GiveWay;
+use jet_fabric::spin_budget::SpinBudget;
 use std::time::{Duration, Instant};
-
-const BUDGET_MIN: Duration = Duration::from_micros(1);
-/// Number of waits in vain, one after another, of which one tries the longest spin.
-const VAIN_PER_TRIAL: u32 = 16;
-/// Polls between two readings of the clock. The thread yields after each reading, because the thread that it
-/// waits for may have only this core. Few polls, because a sender's polls are long: sixty-four of them take
-/// as long as several messages.
-const POLLS_PER_READING: u32 = 16;
 
 /// Default of the longest spin: longer than waking a thread takes.
 pub(crate) const SPIN_MAX: Duration = Duration::from_micros(50);
 
-/// An adaptive budget for spinning.
+/// Spinning for an adaptive time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spin {
-    budget: Duration,
+    budget: SpinBudget,
     max: Duration,
-    /// Waits in vain since the last wait whose spinning found something.
-    vain: u32,
+    give_way: GiveWay,
 }
 
 impl Spin {
     pub(crate) fn new(max: Duration) -> Self {
-        Self { budget: max, max, vain: 0 }
+        Self { budget: SpinBudget::new(nanoseconds(max)), max, give_way: GiveWay::default() }
     }
 
     /// Returns the longest spin.
@@ -51,71 +36,39 @@ impl Spin {
         if self.max.is_zero() {
             return None;
         }
-        let is_trial = self.vain % VAIN_PER_TRIAL == VAIN_PER_TRIAL - 1;
-        let budget = if is_trial { self.max } else { self.budget }.min(left.unwrap_or(Duration::MAX));
+        let budget_ns = self.budget.ns().min(left.map_or(u64::MAX, nanoseconds));
         let start = Instant::now();
-        let mut spent = Duration::ZERO;
+        let mut spent_ns = 0;
         loop {
-            for _ in 0..POLLS_PER_READING {
+            loop {
                 if let Some(found) = poll() {
-                    self.pays(spent);
+                    self.give_way.found_something();
+                    self.budget.pays(spent_ns);
                     return Some(found);
+                }
+                if self.give_way.found_nothing() {
+                    break;
                 }
                 std::hint::spin_loop();
             }
-            spent = start.elapsed();
-            if spent >= budget {
-                self.vain = self.vain.wrapping_add(1);
-                self.budget = (self.budget / 2).max(BUDGET_MIN.min(self.max));
+            let polled_ns = nanoseconds(start.elapsed());
+            if polled_ns >= budget_ns {
+                self.give_way.found_something();
+                self.budget.was_in_vain();
                 return None;
             }
+            // The thread that this one waits for may have only this core.
             rustix::thread::sched_yield();
+            let batch_ns = polled_ns - spent_ns;
+            spent_ns = nanoseconds(start.elapsed());
+            self.give_way.gave_way(batch_ns, spent_ns - polled_ns);
         }
-    }
-
-    /// Notes that spinning for `spent` found something.
-    fn pays(&mut self, spent: Duration) {
-        self.vain = 0;
-        self.budget = self.budget.max(spent.saturating_mul(2)).min(self.max);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_budget_shrinks_when_in_vain_and_grows_when_it_pays() {
-        let max = Duration::from_micros(8);
-        let mut spin = Spin::new(max);
-        assert_eq!(spin.until(None, || None::<()>), None);
-        assert_eq!(spin.budget, max / 2);
-        (0..8).for_each(|_| assert_eq!(spin.until(None, || None::<()>), None));
-        assert_eq!(spin.budget, BUDGET_MIN);
-        spin.pays(Duration::from_micros(3));
-        assert_eq!(spin.budget, Duration::from_micros(6));
-        spin.pays(Duration::from_micros(2));
-        assert_eq!(spin.budget, Duration::from_micros(6));
-        spin.pays(Duration::from_micros(5));
-        assert_eq!(spin.budget, max);
-    }
-
-    #[test]
-    fn a_wait_after_many_in_vain_tries_the_longest_spin() {
-        let max = Duration::from_millis(20);
-        let mut spin = Spin::new(max);
-        let trial = |spin: &mut Spin| {
-            let start = Instant::now();
-            assert_eq!(spin.until(None, || None::<()>), None);
-            start.elapsed() >= max
-        };
-        // The first wait has the whole budget as well. Later waits have less and less, whatever delays the
-        // machine adds.
-        assert!(trial(&mut spin));
-        (1..VAIN_PER_TRIAL - 1).for_each(|_| assert_eq!(spin.until(None, || None::<()>), None));
-        assert!(spin.budget < max / 100);
-        assert!(trial(&mut spin));
-    }
 
     #[test]
     fn no_spin_is_longer_than_the_wait() {

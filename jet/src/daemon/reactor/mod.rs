@@ -17,7 +17,9 @@ pub use snapshot::Snapshot;
 
 use epoll::Woken;
 use jet_core::SessionId;
+use jet_fabric::give_way::GiveWay;
 use jet_fabric::nic::Nic;
+use jet_fabric::spin_budget::SpinBudget;
 use jet_reactor::LostMemory;
 use orders::Orders;
 use std::io;
@@ -65,10 +67,9 @@ pub struct Reactor<N: Nic> {
     /// Core to which the reactor's thread is pinned.
     cpu: Option<usize>,
     started: Instant,
-    spin_ns_max: u64,
-    /// Time in nanoseconds that the reactor spins before it sleeps, at present. The time adapts to the load,
-    /// up to `spin_ns_max`.
-    spin_ns: u64,
+    /// How long the reactor spins before it sleeps.
+    spin: SpinBudget,
+    give_way: GiveWay,
     turns: Turns,
 }
 
@@ -77,8 +78,9 @@ impl<N: Nic> Reactor<N> {
     pub fn new(driver: Driver<N>, inbox: CommandInbox, epoll: Epoll, options: ReactorOptions) -> Self {
         let ReactorOptions { cpu, spin_ns_max } = options;
         let orders = Orders { inbox, escape_error: None, filling: None };
-        let (started, spin_ns) = (Instant::now(), spin_ns_max);
-        Self { driver, orders, epoll, cpu, started, spin_ns_max, spin_ns, turns: Turns::default() }
+        let (started, spin) = (Instant::now(), SpinBudget::new(spin_ns_max));
+        let (give_way, turns) = (GiveWay::default(), Turns::default());
+        Self { driver, orders, epoll, cpu, started, spin, give_way, turns }
     }
 
     /// Runs the reactor on the calling thread until a drain is over.
@@ -95,17 +97,19 @@ impl<N: Nic> Reactor<N> {
         self.driver.start(now_ns);
         let mut idle_since_ns = None;
         let mut idle_turns = 0u32;
+        // Time since which turns found nothing, and the core was not given to others.
+        let mut alone_since_ns = now_ns;
         loop {
             let now_ns = self.now_ns();
             if let Some(late_ns) = self.turns.begin(now_ns) {
                 self.driver.handle_stall(late_ns);
             }
             if self.turn(now_ns) {
-                if idle_since_ns.take().is_some() && idle_turns > 0 {
-                    // Work came before the spinning was over, so spinning longer pays off.
-                    self.spin_ns = (self.spin_ns * 2).min(self.spin_ns_max);
+                if let Some(since_ns) = idle_since_ns.take().filter(|_| idle_turns > 0) {
+                    self.spin.pays(now_ns - since_ns);
                 }
                 idle_turns = 0;
+                self.give_way.found_something();
                 if !self.driver.deadline_is_over(now_ns) {
                     continue;
                 }
@@ -117,18 +121,25 @@ impl<N: Nic> Reactor<N> {
                 return Ok(());
             }
             let idle_ns = now_ns - *idle_since_ns.get_or_insert(now_ns);
-            if idle_ns < self.spin_ns {
+            if idle_ns < self.spin.ns() {
+                if idle_turns == 0 {
+                    alone_since_ns = now_ns;
+                }
                 idle_turns += 1;
-                if idle_turns.is_multiple_of(YIELD_EVERY) {
+                if self.give_way.found_nothing() {
                     // A peer that has work for the reactor may share this core.
+                    let polled_ns = self.now_ns();
                     self.turns.give_way();
                     rustix::thread::sched_yield();
+                    let back_ns = self.now_ns();
+                    self.give_way.gave_way(polled_ns - alone_since_ns, back_ns - polled_ns);
+                    alone_since_ns = back_ns;
                 } else {
                     std::hint::spin_loop();
                 }
                 continue;
             }
-            self.spin_ns = (self.spin_ns / 2).max(SPIN_NS_MIN.min(self.spin_ns_max));
+            self.spin.was_in_vain();
             (idle_since_ns, idle_turns) = (None, 0);
             self.sleep(now_ns).map_err(RunError::Sleep)?;
         }
@@ -189,8 +200,3 @@ fn clear_doorbell<N: Nic>(driver: &mut Driver<N>, epoll: &Epoll, session: Sessio
         epoll.remove(&application.bell);
     }
 }
-
-/// Shortest time in nanoseconds that a reactor spins before it sleeps, if it may spin at all.
-const SPIN_NS_MIN: u64 = 2_000;
-/// Number of turns without work after which the spinning reactor yields its core to other threads.
-const YIELD_EVERY: u32 = 8;

@@ -1,0 +1,103 @@
+//! When a polling thread gives its core to others.
+//!
+//! What a thread waits for may be the work of another one that has only the same core. Then each poll in
+//! vain delays it. Where each has a core of its own, each call of `sched_yield` in vain costs as much as two
+//! or three polls. Which of the two it is, the calls themselves tell: one that comes back at once ran
+//! nobody.
+
+/// Fewest polls in vain before the core is given to others. A single one would give it away between two
+/// messages of a burst.
+const POLLS_MIN: u32 = 2;
+/// Most polls in vain before the core is given to others.
+const POLLS_MAX: u32 = 32;
+/// Time after which a call of `sched_yield` has run somebody else: a call that has not takes a quarter of it.
+const OTHERS_RAN_NS: u64 = 1_000;
+/// Time of polls in vain, one after another, after which there are too many of them. Polls that make system
+/// calls take as long as a hundred others.
+const BATCH_NS_MAX: u64 = 4_000;
+
+/// Decides after how many polls in vain a thread gives its core to others.
+#[derive(Clone, Copy, Debug)]
+pub struct GiveWay {
+    /// Polls in vain before the core is given to others.
+    interval: u32,
+    polls: u32,
+}
+
+impl Default for GiveWay {
+    fn default() -> Self {
+        Self { interval: POLLS_MAX / 4, polls: 0 }
+    }
+}
+
+impl GiveWay {
+    /// Notes that a poll found nothing. `true`: now the core should be given to others.
+    #[inline]
+    pub fn found_nothing(&mut self) -> bool {
+        self.polls += 1;
+        self.polls >= self.interval
+    }
+
+    /// Notes that a poll found something.
+    #[inline]
+    pub fn found_something(&mut self) {
+        self.polls = 0;
+    }
+
+    /// Notes that the core was given to others. `batch_ns`: what the polls in vain before it took. `took_ns`:
+    /// how long the thread was without the core. Both are in nanoseconds.
+    pub fn gave_way(&mut self, batch_ns: u64, took_ns: u64) {
+        self.polls = 0;
+        self.interval = if took_ns >= OTHERS_RAN_NS || batch_ns >= BATCH_NS_MAX {
+            (self.interval / 2).max(POLLS_MIN)
+        } else {
+            (self.interval * 2).min(POLLS_MAX)
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Polls in vain until the core is given to others. Returns how many polls that were.
+    fn polls(give_way: &mut GiveWay) -> u32 {
+        (1..).find(|_| give_way.found_nothing()).unwrap()
+    }
+
+    #[test]
+    fn who_shares_a_core_gives_way_at_once_and_who_has_one_polls_on() {
+        let mut give_way = GiveWay::default();
+        for _ in 0..8 {
+            give_way.gave_way(100, 5 * OTHERS_RAN_NS);
+        }
+        assert_eq!(polls(&mut give_way), POLLS_MIN);
+        for _ in 0..8 {
+            give_way.gave_way(100, OTHERS_RAN_NS / 4);
+        }
+        assert_eq!(polls(&mut give_way), POLLS_MAX);
+    }
+
+    #[test]
+    fn long_polls_are_few() {
+        let mut give_way = GiveWay::default();
+        // Polls of 1 us each.
+        for _ in 0..20 {
+            let batch_ns = 1000 * u64::from(polls(&mut give_way));
+            give_way.gave_way(batch_ns, 0);
+        }
+        assert!((2..=4).contains(&polls(&mut give_way)));
+    }
+
+    #[test]
+    fn only_polls_in_vain_one_after_another_count() {
+        let mut give_way = GiveWay::default();
+        let interval = polls(&mut give_way);
+        give_way.found_something();
+        for _ in 1..interval {
+            assert!(!give_way.found_nothing());
+        }
+        give_way.found_something();
+        assert_eq!(polls(&mut give_way), interval);
+    }
+}
