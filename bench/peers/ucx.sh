@@ -19,6 +19,8 @@ and UCX's own ucx_perftest (tag_bw). As root it installs what is missing of Debi
 
 "each read acknowledged": UCX's receiver says of every message when it has read it, and the sender has 32 messages at most that are
 not read. Jet always does that. Where the row does not say so, UCX's sender waits for its own buffers only.
+"a relay process between": UCX has three processes then, as Jet has. The one between copies each message and passes it on, and says
+the sender what was read. "application linked": Jet's receiver and its application are one thread, so Jet has two, as UCX has.
 
 What it cannot see: a network, an RNIC, and what happens on more than two processors. Both have the same two; UCX's are two processes
 that poll all the time, Jet's are three (sender, daemon, application) that sleep when there is nothing to do. UCX's receiver has
@@ -35,9 +37,14 @@ take_two_processors
 export UCX_NET_DEVICES=lo UCX_LOG_LEVEL=error
 say "$(ucx_info -v | sed -n 's/^# Version /UCX /p'), processors $two"
 
-# ucx_messages FABRIC BYTES DEPTH MESSAGES free|acked
+# ucx_messages FABRIC BYTES DEPTH MESSAGES free|acked|relayed
 ucx_messages() {
     UCX_TLS=$1 timeout 120 "$place/ucx" "${@:2}"
+}
+# jet_linked FABRIC: messages a second, one at a time, to an application that is linked into Jet's receiver.
+jet_linked() {
+    timeout 120 "$jet_bench" --samples 1 ${brief:+--brief} --json alone --fabric "$1" --linked |
+        python3 -c 'import json, sys; print([5e5 / row["value"] for row in map(json.loads, sys.stdin) if row.get("unit") == "us"][0])'
 }
 # ucx_perf FABRIC BYTES MESSAGES: messages a second as ucx_perftest says.
 ucx_perf() {
@@ -59,6 +66,7 @@ for fabric in "${fabrics[@]}"; do
             sample "jet-$key" jet_messages "$fabric" "$bytes" "$depth" "$messages"
             sample "ucx-$key" ucx_messages "$fabric" "$bytes" "$depth" "$messages" free
             sample "acked-$key" ucx_messages "$fabric" "$bytes" "$depth" "$messages" acked
+            sample "relayed-$key" ucx_messages "$fabric" "$bytes" "$depth" "$messages" relayed
             sample "unread-$key" jet_messages "$fabric" "$bytes" "$depth" "$messages" --unread
             sample "perf-$key" ucx_perf "$fabric" "$bytes" "$messages"
         done
@@ -69,6 +77,8 @@ for fabric in "${fabrics[@]}"; do
         figure "$what, read: UCX, each read acknowledged" GB/s "acked-$key" "$gb_per_s"
         ratio "$what, read: Jet / UCX" "jet-$key" "ucx-$key" 1
         ratio "$what, read: Jet / UCX, each read acknowledged" "jet-$key" "acked-$key" 1
+        figure "$what, read: UCX, a relay process between" GB/s "relayed-$key" "$gb_per_s"
+        ratio "$what, read: Jet / UCX, a relay process between" "jet-$key" "relayed-$key"
         figure "$what, not read: Jet" GB/s "unread-$key" "$gb_per_s"
         figure "$what, not read: ucx_perftest" GB/s "perf-$key" "$gb_per_s"
         ratio "$what, not read: Jet / ucx_perftest" "unread-$key" "perf-$key"
@@ -78,10 +88,16 @@ for fabric in "${fabrics[@]}"; do
     for ((turn = 0; turn < turns; turn++)); do
         sample "jet-$fabric-one" jet_messages "$fabric" 64 1 "$one"
         sample "acked-$fabric-one" ucx_messages "$fabric" 64 1 "$one" acked
+        sample "relayed-$fabric-one" ucx_messages "$fabric" 64 1 "$one" relayed
+        sample "linked-$fabric-one" jet_linked "$fabric"
     done
     # Half a round trip is half of what a message takes until its end is known.
     figure "$fabric 64 B, one at once, half a round trip: Jet" us "jet-$fabric-one" /5e5
     figure "$fabric 64 B, one at once, half a round trip: UCX" us "acked-$fabric-one" /5e5
+    figure "$fabric 64 B, one at once, half a round trip: UCX, a relay process between" us "relayed-$fabric-one" /5e5
+    figure "$fabric 64 B, one at once, half a round trip: Jet, application linked" us "linked-$fabric-one" /5e5
     ratio "$fabric 64 B, one at once, rate: Jet / UCX" "jet-$fabric-one" "acked-$fabric-one"
+    ratio "$fabric 64 B, one at once, rate: Jet / UCX, a relay process between" "jet-$fabric-one" "relayed-$fabric-one" 0.8
+    ratio "$fabric 64 B, one at once, rate: Jet, application linked / UCX" "linked-$fabric-one" "acked-$fabric-one" 0.5
 done
 rows

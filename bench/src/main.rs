@@ -5,6 +5,7 @@
 //! row carries.
 
 mod allocations;
+mod alone;
 mod baseline;
 mod cache;
 mod call;
@@ -14,11 +15,13 @@ mod consumer;
 mod core_cost;
 mod e2e;
 mod escape;
+mod first;
 mod handoff;
 mod hosts;
 mod interrupt;
 mod membw;
 mod others;
+mod own_reactor;
 mod pattern;
 mod processor_time;
 mod provenance;
@@ -85,6 +88,12 @@ enum Name {
     Session,
     /// What a reply costs: a call of 64 B that is replied to, beside a message alone
     Call,
+    /// A sender's first message: its memory beside fresh memory of the system, and the message beside a later
+    /// one
+    First,
+    /// One message of 64 B at a time: as three processes, and with the application linked into the receiver,
+    /// beside a number that processes pass on; with --trace what each hand-over takes
+    Alone(alone::Args),
     /// Throughput of sender, daemon and application as three processes, beside memcpy and sockets
     E2e {
         /// Only this fabric: shm or tcp
@@ -217,6 +226,8 @@ fn rows(name: Name, run_size: RunSize) -> Result<Vec<Row>, Box<dyn std::error::E
         Name::Core => Ok([core_cost::run(samples), tables::run(samples)].concat()),
         Name::Session => session_cost::run(run_size),
         Name::Call => call::run(run_size),
+        Name::First => first::run(run_size),
+        Name::Alone(asked) => alone::run(run_size, &asked),
         Name::E2e { fabric, set } => match fabric.as_deref() {
             Some(fabric) => e2e::run(run_size, &[fabric], &set),
             None => e2e::run(run_size, &["shm", "tcp"], &set),

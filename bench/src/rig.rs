@@ -1,6 +1,7 @@
 //! A rig, the receiver that is measured: the daemon and an application as processes of their own, started
 //! from this binary.
 
+use crate::alone::{self, PassArgs, StampingArgs};
 use crate::consumer::{self, ConsumerArgs, Order, Reading, Report};
 use crate::membw;
 use crate::others::{bad_sender, crowd, proxy};
@@ -71,6 +72,10 @@ pub enum Role {
     Proxy(proxy::ProxyArgs),
     /// Connections that behave badly
     Crowd(crowd::CrowdArgs),
+    /// An application that notes when it has each message
+    Stamping(StampingArgs),
+    /// A process that passes a number on
+    Pass(PassArgs),
 }
 
 /// Returns a daemon's default limit of READs at once (Jet §4.1).
@@ -314,6 +319,8 @@ pub fn run_role(role: &Role) -> ExitCode {
         Role::BadSender(args) => bad_sender::run_role(args),
         Role::Proxy(args) => proxy::run_role(args),
         Role::Crowd(args) => crowd::run_role(args),
+        Role::Stamping(args) => alone::run_stamping(args),
+        Role::Pass(args) => alone::run_passing(args),
         #[cfg(feature = "verbs")]
         Role::VerbsBare { address } => crate::verbs::run_role(*address),
     };

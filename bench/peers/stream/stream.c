@@ -1,14 +1,18 @@
 /* The stream: see stream.h.
  *
- *   stream BYTES DEPTH MESSAGES free|acked [ARGUMENT]
+ *   stream BYTES DEPTH MESSAGES free|acked|relayed [ARGUMENT]
  *
  * prints messages a second. An eighth as many messages go before, uncounted; the clock stops when the receiver has said that it read
  * the last one.
  *   free:  the sender waits for nothing but its own buffers; at most DEPTH sends are not complete.
- *   acked: the receiver says of every message when it has read it; at most DEPTH are not read, as it is with Jet. */
+ *   acked: the receiver says of every message when it has read it; at most DEPTH are not read, as it is with Jet.
+ *   relayed: as acked, with a third process between the two, which passes messages and what was read on, as Jet's daemon does. The
+ *            three give their processor to others after every few looks in vain: else they would wait for each other's time slices
+ *            where there are fewer processors than processes. */
 #include "stream.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -20,14 +24,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LIMIT_SECONDS = 120, PAGE_BYTES = 4096, WARM_UP = 8 };
+enum { LIMIT_SECONDS = 120, PAGE_BYTES = 4096, WARM_UP = 8, LOOKS_PER_YIELD = 16 };
 
 struct slot *slots;
 size_t message_bytes;
 unsigned depth;
 uint64_t acknowledged;
 
-static bool acked;
+static bool acked, relayed;
 
 void stop(const char *format, ...)
 {
@@ -83,6 +87,22 @@ static void make_slots(bool sender)
 	}
 }
 
+/* Looks since the last one that found something. */
+static unsigned looks;
+
+/* Looks once for what came. In three processes, gives way after every few looks in vain. */
+static void look(void)
+{
+	peer_progress();
+	if (relayed && ++looks % LOOKS_PER_YIELD == 0)
+		sched_yield();
+}
+
+void found(void)
+{
+	looks = 0;
+}
+
 /* Sends until so many went since the start, and waits until they were read. */
 static void send_until(uint64_t end)
 {
@@ -91,8 +111,9 @@ static void send_until(uint64_t end)
 		while (sent < end && slots[sent % depth].done && (!acked || sent - acknowledged < depth)) {
 			slots[sent % depth].done = false;
 			peer_send((unsigned)(sent++ % depth));
+			found();
 		}
-		peer_progress();
+		look();
 	}
 }
 
@@ -100,11 +121,12 @@ static void receive_until(uint64_t end)
 {
 	uint64_t had = 0, told = 0;
 	while (had < end) {
-		peer_progress();
+		look();
 		for (struct slot *slot; had < end && (slot = &slots[had % depth])->done; had++) {
 			if (read_all(slot->buffer) != sum_expected((unsigned)(had % depth)))
 				stop("message %llu is not what was sent", (unsigned long long)had);
 			slot->done = false;
+			found();
 			if (had + depth < end)
 				peer_receive((unsigned)(had % depth));
 		}
@@ -116,7 +138,7 @@ static void receive_until(uint64_t end)
 	while (told < had) {
 		if (peer_acknowledge(had))
 			told = had;
-		peer_progress();
+		look();
 	}
 }
 
@@ -137,28 +159,65 @@ static size_t number(const char *text, size_t least, size_t most)
 	return (size_t)value;
 }
 
+/* Forks; the child ends with this process. */
+static pid_t begin_child(void)
+{
+	pid_t parent = getpid(), child = fork();
+	if (child < 0)
+		stop("%s", strerror(errno));
+	if (child == 0) {
+		alarm(LIMIT_SECONDS);
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (getppid() != parent)
+			_exit(1);
+	}
+	return child;
+}
+
+static void wait_for(pid_t child, const char *what)
+{
+	int status;
+	if (waitpid(child, &status, 0) != child || status)
+		stop("%s did not end well", what);
+}
+
 int main(int argc, char **argv)
 {
-	if (argc < 5 || argc > 6 || (strcmp(argv[4], "free") && strcmp(argv[4], "acked")))
-		stop("usage: stream BYTES DEPTH MESSAGES free|acked [ARGUMENT]");
+	if (argc < 5 || argc > 6 || (strcmp(argv[4], "free") && strcmp(argv[4], "acked") && strcmp(argv[4], "relayed")))
+		stop("usage: stream BYTES DEPTH MESSAGES free|acked|relayed [ARGUMENT]");
 	message_bytes = number(argv[1], 8, 1 << 24) / 8 * 8;
 	depth = (unsigned)number(argv[2], 1, 1024);
 	uint64_t before = (number(argv[3], 1, 1u << 31) + WARM_UP - 1) / WARM_UP, messages = before * WARM_UP;
-	acked = !strcmp(argv[4], "acked");
+	relayed = !strcmp(argv[4], "relayed");
+	acked = relayed || !strcmp(argv[4], "acked");
 	slots = calloc(depth, sizeof *slots);
 	int channel[2];
 	if (!slots || socketpair(AF_UNIX, SOCK_STREAM, 0, channel))
 		stop("%s", strerror(errno));
 	peer_prepare(argc > 5 ? argv[5] : "");
 
-	pid_t parent = getpid(), child = fork();
-	if (child < 0)
-		stop("%s", strerror(errno));
+	pid_t relay = 0;
+	if (relayed) {
+		/* The relay has an end of each of two channels. */
+		int further[2];
+		if (socketpair(AF_UNIX, SOCK_STREAM, 0, further))
+			stop("%s", strerror(errno));
+		relay = begin_child();
+		if (relay == 0) {
+			close(channel[0]);
+			close(further[1]);
+			make_slots(false);
+			peer_relay(channel[1], further[0], before + messages, look);
+			peer_end();
+			_exit(0);
+		}
+		close(channel[1]);
+		close(further[0]);
+		channel[1] = further[1];
+	}
+	pid_t child = begin_child();
 	alarm(LIMIT_SECONDS);
 	if (child == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		if (getppid() != parent)
-			_exit(1);
 		close(channel[0]);
 		make_slots(false);
 		peer_connect(false, channel[1]);
@@ -168,7 +227,7 @@ int main(int argc, char **argv)
 		receive_until(before + messages);
 		/* Until the sender has it. */
 		for (char byte; recv(channel[1], &byte, 1, MSG_DONTWAIT) < 0;)
-			peer_progress();
+			look();
 		peer_end();
 		_exit(0);
 	}
@@ -182,9 +241,9 @@ int main(int argc, char **argv)
 	send_until(before + messages);
 	double seconds = now_s() - start;
 	shutdown(channel[0], SHUT_WR);
-	int status;
-	if (waitpid(child, &status, 0) != child || status)
-		stop("the receiver did not end well");
+	wait_for(child, "the receiver");
+	if (relay)
+		wait_for(relay, "the relay");
 	peer_end();
 	printf("%.1f\n", (double)messages / seconds);
 	return 0;

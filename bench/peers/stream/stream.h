@@ -36,8 +36,15 @@ void peer_receive(unsigned slot);
 bool peer_acknowledge(uint64_t messages);
 /* Takes what came and drives what is to go. Called only while something is expected, so it may wait. */
 void peer_progress(void);
+/* In a process between the two: connects it to both, and passes on so many messages and what was read of them. Calls `look` in place
+ * of peer_progress, and `found` where that found something. Returns when the sender has heard of the last message. A system that has
+ * no relay stops the program. */
+void peer_relay(int sender_channel, int receiver_channel, uint64_t messages, void (*look)(void));
 /* In each process, at the end. */
 void peer_end(void);
+
+/* Notes that a look found something. */
+void found(void);
 
 /* Prints what is wrong and ends the program. */
 __attribute__((noreturn, format(printf, 1, 2))) void stop(const char *format, ...);

@@ -2,6 +2,7 @@
 #include "../stream/stream.h"
 
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <ucp/api/ucp.h>
 
 enum { ACKNOWLEDGEMENTS = 16 };
@@ -80,9 +81,8 @@ void peer_prepare(const char *argument)
 	(void)argument;
 }
 
-void peer_connect(bool sender, int channel)
+static void open_worker(void)
 {
-	is_sender = sender;
 	ucp_config_t *config;
 	must(ucp_config_read(NULL, NULL, &config), "UCX's configuration");
 	ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES, .features = UCP_FEATURE_TAG};
@@ -93,7 +93,10 @@ void peer_connect(bool sender, int channel)
 		.thread_mode = UCS_THREAD_MODE_SINGLE,
 	};
 	must(ucp_worker_create(context, &single, &worker), "ucp_worker_create");
+}
 
+static ucp_ep_h connect_to(int channel)
+{
 	ucp_address_t *own;
 	size_t bytes, far_bytes;
 	must(ucp_worker_get_address(worker, &own, &bytes), "ucp_worker_get_address");
@@ -106,15 +109,77 @@ void peer_connect(bool sender, int channel)
 		stop("no memory");
 	channel_read(channel, far, far_bytes);
 	ucp_ep_params_t to = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS, .address = far};
-	must(ucp_ep_create(worker, &to, &endpoint), "ucp_ep_create");
+	ucp_ep_h made;
+	must(ucp_ep_create(worker, &to, &made), "ucp_ep_create");
 	free(far);
+	return made;
+}
 
+static void expect_acknowledgements(void)
+{
 	for (unsigned i = 0; i < ACKNOWLEDGEMENTS; i++) {
 		struct acknowledgement *one = &acknowledgements[i];
-		one->done = !sender;
-		if (sender)
-			one->request = receive_bytes(&one->messages, sizeof one->messages, ACKNOWLEDGEMENT, &one->done);
+		one->request = receive_bytes(&one->messages, sizeof one->messages, ACKNOWLEDGEMENT, &one->done);
 	}
+}
+
+void peer_connect(bool sender, int channel)
+{
+	is_sender = sender;
+	open_worker();
+	endpoint = connect_to(channel);
+	if (sender)
+		expect_acknowledgements();
+	else
+		for (unsigned i = 0; i < ACKNOWLEDGEMENTS; i++)
+			acknowledgements[i].done = true;
+}
+
+void peer_relay(int sender_channel, int receiver_channel, uint64_t messages, void (*look)(void))
+{
+	/* It has the sender's part towards the receiver. */
+	is_sender = true;
+	open_worker();
+	ucp_ep_h sender = connect_to(sender_channel), receiver = connect_to(receiver_channel);
+	expect_acknowledgements();
+	char ready;
+	channel_read(receiver_channel, &ready, 1);
+	for (unsigned slot = 0; slot < depth && slot < messages; slot++)
+		peer_receive(slot);
+	channel_write(sender_channel, &ready, 1);
+
+	/* Of each slot: whether its message is on its way to the receiver. A slot takes another message when that was read. */
+	uint64_t passed = 0, expected = depth, told = 0;
+	uint64_t said = 0;
+	bool said_is_gone = true, *gone = calloc(depth, sizeof *gone);
+	if (!gone)
+		stop("no memory");
+	while (told < messages || !said_is_gone) {
+		look();
+		for (; passed < messages && passed < expected && slots[passed % depth].done; passed++) {
+			slots[passed % depth].done = false;
+			endpoint = receiver;
+			send_bytes(slots[passed % depth].buffer, message_bytes, MESSAGE, &gone[passed % depth]);
+			found();
+		}
+		if (acknowledged > told && said_is_gone) {
+			said = acknowledged;
+			said_is_gone = false;
+			endpoint = sender;
+			send_bytes(&said, sizeof said, ACKNOWLEDGEMENT, &said_is_gone);
+			told = said;
+			found();
+		}
+		for (; expected < messages && expected - depth < told && gone[expected % depth]; expected++) {
+			gone[expected % depth] = false;
+			peer_receive((unsigned)(expected % depth));
+		}
+	}
+	free(gone);
+	/* Until the sender has shut its end: it has heard of the last message. */
+	for (char byte; recv(sender_channel, &byte, 1, MSG_DONTWAIT) < 0;)
+		look();
+	shutdown(receiver_channel, SHUT_WR);
 }
 
 void peer_send(unsigned slot)

@@ -1,0 +1,90 @@
+//! A receiver whose application is linked into it: a reactor and an application in one thread, which never
+//! sleeps. Jet has no such form. It shows what Jet's code costs without a third process, and without
+//! wake-ups.
+
+use super::stamps::{At, Stamps, now_ns};
+use crate::own_reactor::OwnReactor;
+use crate::rig::{APP, read_all};
+use jet_client::receive::{ReceiveError, Session, SessionParts};
+use jet_control::ControlConnection;
+use jet_control::connection::ANSWER_TIMEOUT;
+use jet_fabric::Address;
+use jet_fabric::give_way::GiveWay;
+use jet_fabric::unix::Doorbell;
+use std::error::Error;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender as Tell;
+use std::time::Duration;
+
+/// Serves senders until it is told to stop. Tells the address at which it listens.
+///
+/// # Errors
+/// An error of the system, the reactor or the session.
+pub(super) fn serve(
+    listen: &Address,
+    tell: &Tell<Address>,
+    stamps: &Stamps,
+    stop: &AtomicBool,
+) -> Result<(), Box<dyn Error>> {
+    let mut reactor = OwnReactor::start(listen, 4, APP, now_ns())?;
+    let (near_bell, _far_bell) = Doorbell::pair()?;
+    let (near, _far) = UnixStream::pair()?;
+    let parts = SessionParts {
+        number: 1,
+        pool: reactor.pool.as_fd().try_clone_to_owned()?,
+        pool_bytes: reactor.pool.bytes() as u64,
+        pool_slabs: reactor.pool_slabs,
+        segment: reactor.segment.as_fd().try_clone_to_owned()?,
+        doorbell: near_bell.as_fd().try_clone_to_owned()?,
+        escape: None,
+    };
+    let control = ControlConnection::from_stream(near, ANSWER_TIMEOUT)?;
+    let session = Session::assemble(control, parts, Duration::ZERO)?;
+    tell.send(reactor.address.clone())?;
+    // As the daemon's thread has it.
+    let (mut give_way, mut alone_since_ns) = (GiveWay::default(), now_ns());
+    let (mut given_back, mut sum) = (None, 0u64);
+    while !stop.load(Ordering::Relaxed) {
+        let began_ns = now_ns();
+        let worked = reactor.driver.turn(began_ns, |_| false);
+        match session.try_receive() {
+            Ok(mut message) => {
+                let tag = message.tag();
+                stamps.note(tag, At::Turn, began_ns);
+                stamps.note(tag, At::Taken, now_ns());
+                while let Some(slice) = message.try_next()? {
+                    sum = sum.wrapping_add(read_all(&slice));
+                }
+                drop(message);
+                // Before the release is shown, so that it is there when the sender hears of the end.
+                stamps.note(tag, At::GivenBack, now_ns());
+                session.flush();
+                given_back = Some(tag);
+            }
+            Err(ReceiveError::NotYet) if worked => {
+                if let Some(tag) = given_back.take() {
+                    stamps.note(tag, At::Answered, now_ns());
+                }
+            }
+            Err(ReceiveError::NotYet) => {
+                if give_way.found_nothing() {
+                    let polled_ns = now_ns();
+                    rustix::thread::sched_yield();
+                    let back_ns = now_ns();
+                    give_way.gave_way(polled_ns - alone_since_ns, back_ns - polled_ns);
+                    alone_since_ns = back_ns;
+                } else {
+                    std::hint::spin_loop();
+                }
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        give_way.found_something();
+        alone_since_ns = began_ns;
+    }
+    std::hint::black_box(sum);
+    Ok(())
+}
