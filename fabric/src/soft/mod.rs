@@ -8,12 +8,13 @@
 //! * `tcp`, any host: frames over a socket, read straight into the slabs.
 //!
 //! The NIC works only while it is polled, on the thread that polls. [`threaded`] is a thread that polls any
-//! NIC.
+//! NIC. [`attended`] is one that helps only while the user polls nothing.
 //!
 //! docs/architecture.md ("Inside the software NIC") draws which module uses which, and
 //! `fabric/tests/arrows.rs` checks the code against it.
 
 mod accepting;
+pub mod attended;
 mod deadlines;
 #[cfg(test)]
 mod lingering;

@@ -136,14 +136,36 @@ impl SoftNic {
         self.tables.deadlines.end_poll();
     }
 
-    /// Prepares to sleep. To be called between `begin_poll` and `end_poll` of the deadlines. `false` where
-    /// there is work.
-    fn prepare_sleep(&mut self, now_ns: u64) -> bool {
-        // A descriptor that is ready would wake the user at once.
-        if self.tables.has_news() || self.check_events() > 0 {
+    /// Whether completions or events wait for the user's poll.
+    pub(super) fn has_news(&self) -> bool {
+        self.tables.has_news()
+    }
+
+    /// Does what there is to do, for a user that is away. What it finds for the user waits for its poll.
+    /// `true`: there is nothing more to do until the descriptor is readable.
+    pub(super) fn serve(&mut self, now_ns: u64) -> bool {
+        self.progress(now_ns);
+        if self.worked {
             return false;
         }
-        if !self.shm.arm(&mut self.tables) || !self.tcp.arm(&mut self.tables) || self.tables.has_news() {
+        self.tables.deadlines.begin_poll(now_ns);
+        let is_idle = self.prepare_wait(now_ns);
+        self.tables.deadlines.end_poll();
+        self.check_first |= is_idle;
+        is_idle
+    }
+
+    /// Prepares to sleep. To be called between `begin_poll` and `end_poll` of the deadlines. `false` where
+    /// there is work, or news for the user.
+    fn prepare_sleep(&mut self, now_ns: u64) -> bool {
+        !self.tables.has_news() && self.prepare_wait(now_ns) && !self.tables.has_news()
+    }
+
+    /// Prepares to wait for the descriptor. To be called between `begin_poll` and `end_poll` of the
+    /// deadlines. `false` where there is work.
+    fn prepare_wait(&mut self, now_ns: u64) -> bool {
+        // A descriptor that is ready would wake the user at once.
+        if self.check_events() > 0 || !self.shm.arm(&mut self.tables) || !self.tcp.arm(&mut self.tables) {
             return false;
         }
         let wait_ns = match self.tables.deadlines.next_ns() {

@@ -1,12 +1,13 @@
 //! The fabrics that the suite runs on.
 //!
-//! They are software NICs over both transports, polled and on a thread, without limits and with those of a
-//! device; simulated NICs; and an RDMA device, if one is named.
+//! They are software NICs over both transports, polled, on a thread and with a helper, without limits and
+//! with those of a device; simulated NICs; and an RDMA device, if one is named.
 
 use jet_fabric::address::Address;
 use jet_fabric::limits::Profile;
 use jet_fabric::nic::Nic;
 use jet_fabric::sim::{Conditions, Network, SimOptions};
+use jet_fabric::soft::attended::Attended;
 use jet_fabric::soft::threaded::{Threaded, ThreadedOptions};
 use jet_fabric::soft::{SoftNic, SoftOptions};
 use std::sync::OnceLock;
@@ -42,6 +43,10 @@ fn on_a_thread(options: SoftOptions) -> Box<dyn Nic> {
     Box::new(Threaded::new(soft(options), &ThreadedOptions::default()).expect("a NIC thread"))
 }
 
+fn with_a_helper(options: SoftOptions) -> Box<dyn Nic> {
+    Box::new(Attended::new(soft(options)).expect("a helper"))
+}
+
 macro_rules! fabric {
     ($fabric:ident, $name:literal, $nic:expr, $address:expr) => {
         pub struct $fabric;
@@ -63,6 +68,7 @@ fabric!(Shm, "shm", |options| Box::new(soft(options)), shm_address);
 fabric!(Tcp, "tcp", |options| Box::new(soft(options)), tcp_address);
 fabric!(ShmThreaded, "shm_threaded", on_a_thread, shm_address);
 fabric!(TcpThreaded, "tcp_threaded", on_a_thread, tcp_address);
+fabric!(TcpAttended, "tcp_attended", with_a_helper, tcp_address);
 
 /// Sets the profile, unless the case names one, and lowers the SRQ entries to what it has.
 fn on(profile: Profile, options: SoftOptions) -> SoftOptions {

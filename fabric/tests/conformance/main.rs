@@ -124,6 +124,7 @@ conforms! {
     tcp: crate::fabrics::Tcp;
     shm_threaded: crate::fabrics::ShmThreaded;
     tcp_threaded: crate::fabrics::TcpThreaded;
+    tcp_attended: crate::fabrics::TcpAttended;
     shm_smallest: crate::fabrics::ShmSmallest;
     tcp_smallest: crate::fabrics::TcpSmallest;
     shm_threaded_smallest: crate::fabrics::ShmThreadedSmallest;
@@ -142,6 +143,7 @@ outlives_other_processes! {
     tcp_processes: Tcp;
     shm_threaded_processes: ShmThreaded;
     tcp_threaded_processes: TcpThreaded;
+    tcp_attended_processes: TcpAttended;
     shm_smallest_processes: ShmSmallest;
     tcp_smallest_processes: TcpSmallest;
     shm_threaded_smallest_processes: ShmThreadedSmallest;
@@ -171,6 +173,7 @@ refuses_who_answers_no_read! {
     tcp_refusal: Tcp;
     shm_threaded_refusal: ShmThreaded;
     tcp_threaded_refusal: TcpThreaded;
+    tcp_attended_refusal: TcpAttended;
 }
 
 #[cfg(feature = "verbs")]

@@ -3,7 +3,7 @@
 use super::driver::{NicSource, RECEIVE_ENTRIES};
 use super::error::SendConnectError;
 use super::options::{RdmaOptions, SenderOptions};
-use jet_fabric::soft::threaded::{Threaded, ThreadedOptions};
+use jet_fabric::soft::attended::Attended;
 use jet_fabric::soft::{SoftNic, SoftOptions};
 #[cfg(feature = "verbs")]
 use jet_fabric::verbs::{DeviceChoice, VerbsNic, VerbsOptions};
@@ -92,9 +92,7 @@ fn nic_for(
     }
     match address {
         Address::Shm(_) => Ok(Box::new(SoftNic::new(software_options())?)),
-        Address::Tcp(_) => {
-            Ok(Box::new(Threaded::new(SoftNic::new(software_options())?, &ThreadedOptions::default())?))
-        }
+        Address::Tcp(_) => Ok(Box::new(Attended::new(SoftNic::new(software_options())?)?)),
         #[cfg(feature = "verbs")]
         Address::Rdma(text) => Ok(Box::new(VerbsNic::new(verbs_options(text, source, rdma)?)?)),
         #[cfg(not(feature = "verbs"))]

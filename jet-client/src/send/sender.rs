@@ -75,8 +75,9 @@ pub struct SenderStats {
 /// have been sent. [`Self::drain`] and [`Self::close`] wait for their ends.
 ///
 /// Accepted messages are sent at the latest by the next [`Self::poll`], [`Self::wait`] or [`Self::flush`].
-/// Over `shm:` the caller's thread is the NIC: poll or wait while messages are in flight. Over `tcp:` a NIC
-/// thread serves the receiver's READs meanwhile.
+/// The caller's thread is the NIC over `shm:` and `tcp:`: poll or wait while messages are in flight. Over
+/// `tcp:` a helper serves the receiver's READs while the caller does something else, the first of them within
+/// 4 milliseconds.
 pub struct Sender {
     pub(super) driver: Driver,
     pub(super) clock: Clock,
