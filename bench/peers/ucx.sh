@@ -20,7 +20,8 @@ and UCX's own ucx_perftest (tag_bw). As root it installs what is missing of Debi
 "each read acknowledged": UCX's receiver says of every message when it has read it, and the sender has 32 messages at most that are
 not read. Jet always does that. Where the row does not say so, UCX's sender waits for its own buffers only.
 "a relay process between": UCX has three processes then, as Jet has. The one between copies each message and passes it on, and says
-the sender what was read. "application linked": Jet's receiver and its application are one thread, so Jet has two, as UCX has.
+the sender what was read. "application linked": Jet's sender and its receiver with the application are two threads of one process,
+where UCX has two processes.
 
 What it cannot see: a network, an RNIC, and what happens on more than two processors. Both have the same two; UCX's are two processes
 that poll all the time, Jet's are three (sender, daemon, application) that sleep when there is nothing to do. UCX's receiver has

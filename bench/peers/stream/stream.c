@@ -7,8 +7,8 @@
  *   free:  the sender waits for nothing but its own buffers; at most DEPTH sends are not complete.
  *   acked: the receiver says of every message when it has read it; at most DEPTH are not read, as it is with Jet.
  *   relayed: as acked, with a third process between the two, which passes messages and what was read on, as Jet's daemon does. The
- *            three give their processor to others after every few looks in vain: else they would wait for each other's time slices
- *            where there are fewer processors than processes. */
+ *            three give their processor to others after every second look in vain, as Jet's do where they share processors: else
+ *            they would wait for each other's time slices. */
 #include "stream.h"
 
 #include <errno.h>
@@ -24,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LIMIT_SECONDS = 120, PAGE_BYTES = 4096, WARM_UP = 8, LOOKS_PER_YIELD = 16 };
+enum { LIMIT_SECONDS = 120, PAGE_BYTES = 4096, WARM_UP = 8, LOOKS_PER_YIELD = 2 };
 
 struct slot *slots;
 size_t message_bytes;

@@ -1,11 +1,13 @@
 //! What a machine's processes need to pass a number on: the limit of a message that passes them.
 //!
 //! The number lies in a cache line for each hop. A process copies it to the next line when it changes. It
-//! polls as Jet's processes do before they sleep, and gives its core to others every few polls. So the limit
+//! polls as Jet's processes do before they sleep, and gives its core to others by the same rule. So the limit
 //! includes what the scheduler takes where there are more processes than cores.
 
 use crate::rig::role;
+use crate::send_loop::nanoseconds;
 use jet::child_process::ChildProcess;
+use jet_fabric::give_way::GiveWay;
 use jet_fabric::memory::{Mapping, Protection, SharedMemory};
 use std::error::Error;
 use std::fs::File;
@@ -13,14 +15,16 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Lines for the number.
 const LINES: usize = 4;
 const LINE_BYTES: usize = 128;
 const BYTES: usize = LINES * LINE_BYTES;
-/// Polls in vain after which a process gives its core to others, as a wait of jet-client does.
-const POLLS_PER_YIELD: u32 = 16;
+/// Time after which the other processes count as lost.
+const LIMIT: Duration = Duration::from_secs(20);
+/// Looks at the clock are this many times rarer than giving way.
+const WAYS_PER_LOOK: u32 = 1 << 14;
 
 /// A process that passes the number on.
 #[derive(clap::Args)]
@@ -40,16 +44,30 @@ fn line(base: *mut u8, index: usize) -> &'static AtomicU64 {
     unsafe { &*base.add(index * LINE_BYTES).cast() }
 }
 
-/// Waits until a line has another number.
-fn wait_for(line: &AtomicU64, number: u64) {
-    let mut polls = 0u32;
-    while line.load(Ordering::Acquire) != number {
-        polls = polls.wrapping_add(1);
-        if polls.is_multiple_of(POLLS_PER_YIELD) {
-            rustix::thread::sched_yield();
-        } else {
+/// Gives the core to others by the rule that Jet's waits have.
+#[derive(Default)]
+struct Polite {
+    give_way: GiveWay,
+    alone_since: Option<Instant>,
+}
+
+impl Polite {
+    fn found_nothing(&mut self) {
+        if !self.give_way.found_nothing() {
             std::hint::spin_loop();
+            return;
         }
+        let polled = Instant::now();
+        rustix::thread::sched_yield();
+        let back = Instant::now();
+        let batch = polled.saturating_duration_since(self.alone_since.unwrap_or(polled));
+        self.give_way.gave_way(nanoseconds(batch), nanoseconds(back.saturating_duration_since(polled)));
+        self.alone_since = Some(back);
+    }
+
+    fn found_something(&mut self) {
+        self.give_way.found_something();
+        self.alone_since = None;
     }
 }
 
@@ -63,7 +81,7 @@ pub(super) fn run_role(args: &PassArgs) -> Result<(), Box<dyn Error>> {
     let mut hops: Vec<_> = (args.from.iter())
         .map(|&from| (line(mapping.base(), from), line(mapping.base(), from + 1), 0u64))
         .collect();
-    let mut polls = 0u32;
+    let mut polite = Polite::default();
     loop {
         let mut passed = false;
         for (from, to, last) in &mut hops {
@@ -73,11 +91,10 @@ pub(super) fn run_role(args: &PassArgs) -> Result<(), Box<dyn Error>> {
                 (*last, passed) = (number, true);
             }
         }
-        polls = if passed { 0 } else { polls.wrapping_add(1) };
-        if polls > 0 && polls.is_multiple_of(POLLS_PER_YIELD) {
-            rustix::thread::sched_yield();
+        if passed {
+            polite.found_something();
         } else {
-            std::hint::spin_loop();
+            polite.found_nothing();
         }
     }
 }
@@ -88,6 +105,7 @@ pub(super) struct Passing {
     memory: SharedMemory,
     back: usize,
     number: u64,
+    polite: Polite,
 }
 
 impl Passing {
@@ -111,21 +129,33 @@ impl Passing {
             ChildProcess::start(command)
         };
         let processes = froms.iter().map(start).collect::<io::Result<_>>()?;
-        let mut passing = Self { _processes: processes, memory, back, number: 0 };
+        let polite = Polite::default();
+        let mut passing = Self { _processes: processes, memory, back, number: 0, polite };
         // The first comes back when all of them are up.
-        passing.half_round_trip_us(1);
+        passing.half_round_trip_us(1)?;
         Ok(passing)
     }
 
     /// Passes numbers on, one at a time. Returns half of what a round took, in microseconds.
-    pub(super) fn half_round_trip_us(&mut self, rounds: u32) -> f64 {
+    ///
+    /// # Errors
+    /// A number that does not come back in [`LIMIT`].
+    pub(super) fn half_round_trip_us(&mut self, rounds: u32) -> io::Result<f64> {
         let (there, back) = (line(self.memory.base(), 0), line(self.memory.base(), self.back));
         let began = Instant::now();
         for _ in 0..rounds {
             self.number += 1;
             there.store(self.number, Ordering::Release);
-            wait_for(back, self.number);
+            let mut polls = 0u32;
+            while back.load(Ordering::Acquire) != self.number {
+                self.polite.found_nothing();
+                polls = polls.wrapping_add(1);
+                if polls.is_multiple_of(WAYS_PER_LOOK) && began.elapsed() > LIMIT {
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, "a number does not come back"));
+                }
+            }
+            self.polite.found_something();
         }
-        began.elapsed().as_secs_f64() * 1e6 / f64::from(rounds) / 2.0
+        Ok(began.elapsed().as_secs_f64() * 1e6 / f64::from(rounds) / 2.0)
     }
 }

@@ -5,8 +5,8 @@
 //! message's submission to its end.
 //!
 //! * *three processes*: sender, daemon and application, as Jet is;
-//! * *linked*: the application is linked into the receiver, and both are one thread that never sleeps beside
-//!   the sender's. What that saves is what the third process and wake-ups cost;
+//! * *linked*: the application is linked into the receiver, and both are one thread, which never sleeps, of
+//!   the sender's process. What that saves is what the third process and wake-ups cost;
 //! * the limit: a number that as many processes pass on through a cache line, which poll and give way as
 //!   Jet's do. It is what the machine's cores and its scheduler take.
 //!
@@ -91,7 +91,7 @@ pub fn run(run_size: RunSize, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
         if !args.linked {
             case.three_processes(&mut rows, &mut three_us)?;
             for _ in 0..run_size.samples {
-                two_us.push(Passing::start(1)?.half_round_trip_us(case.rounds()));
+                two_us.push(Passing::start(1)?.half_round_trip_us(case.rounds())?);
             }
         }
     }
@@ -193,7 +193,7 @@ impl Case<'_> {
         let (mut alone, mut limit) = (Vec::new(), Vec::new());
         for _ in 0..self.run_size.samples {
             // These processes poll all the time, so they are there only while they are measured.
-            limit.push(Passing::start(2)?.half_round_trip_us(self.rounds()));
+            limit.push(Passing::start(2)?.half_round_trip_us(self.rounds())?);
             sends.half_round_trip_us(self.rounds() / 8)?;
             alone.push(sends.half_round_trip_us(self.rounds())?);
         }
@@ -218,6 +218,7 @@ impl Case<'_> {
         let of_all = || -> std::io::Result<_> {
             Ok([
                 ("the sender", Switches::own()?),
+                ("the sender's helper", Switches::of_threads(std::process::id(), "jet-nic")?),
                 ("the daemon", Switches::of_threads(rig.daemon_pid(), "jet-reactor")?),
                 ("the daemon's NIC", Switches::of_threads(rig.daemon_pid(), "jet-nic")?),
                 ("the application", Switches::of_threads(application.id(), "")?),

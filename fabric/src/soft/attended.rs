@@ -13,6 +13,9 @@
 //! time, because its program's event loop is busy with something else, the helper takes over, too. What it
 //! found for the user then keeps the descriptor readable.
 //!
+//! Only the calls that have the NIC work show that the user is here: `poll`, `poll_event` and `arm`. A user
+//! that posts and registers, and polls nothing, has its READs answered by the helper.
+//!
 //! Differences from the inner NIC: each call takes a lock. It is free, but for the time of the helper's last
 //! step when a user comes back.
 
@@ -50,8 +53,10 @@ pub struct Attended {
 
 struct Shared {
     held: Mutex<Held>,
-    /// Calls of the user so far. Only the user counts. A call counts before it takes the lock, so the helper
-    /// leaves as soon as the user comes.
+    /// The user's calls so far, of all kinds. Only the user counts, and before it takes the lock, so the
+    /// helper lets it go first.
+    calls: AtomicU64,
+    /// Those of them that have the NIC work. The helper leaves as soon as there is one.
     visits: AtomicU64,
     /// Whether the NIC is being dropped.
     stop: AtomicBool,
@@ -83,6 +88,26 @@ enum Served {
     Idle,
 }
 
+/// Time that passes while the user is away, from its last visit on. It begins when that visit is noticed, so
+/// it never runs ahead of the user's own clock.
+struct Absence {
+    noticed: Instant,
+    /// Time that the user gave last, in nanoseconds.
+    from_ns: Option<u64>,
+}
+
+impl Absence {
+    fn begin() -> Self {
+        Self { noticed: Instant::now(), from_ns: None }
+    }
+
+    /// Returns the time in nanoseconds. `given_ns`: the latest that the NIC was given.
+    fn now_ns(&mut self, given_ns: u64) -> u64 {
+        let since_ns = u64::try_from(self.noticed.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.from_ns.get_or_insert(given_ns).saturating_add(since_ns)
+    }
+}
+
 impl Held {
     /// Returns the time that the NIC is given: clocks of user and helper may differ.
     fn advance(&mut self, now_ns: u64) -> u64 {
@@ -93,7 +118,7 @@ impl Held {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().expect("the NIC's helper panicked")
+        self.held.lock().expect("neither the user nor the helper panicked with the NIC in hand")
     }
 
     fn visits(&self) -> u64 {
@@ -105,18 +130,19 @@ impl Shared {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Works for the user until there is nothing to do, or the user has made another call than the last one
-    /// `seen`.
-    fn serve(&self, seen: u64) -> Served {
-        let began = Instant::now();
-        let mut began_ns = None;
+    /// Works for the user until there is nothing to do, or the user has come since its visit number `seen`.
+    fn serve(&self, seen: u64, absence: &mut Absence) -> Served {
+        let mut calls = self.calls.load(Ordering::Relaxed);
         loop {
             if self.visits() != seen || self.is_stopping() {
                 return Served::UserIsBack;
             }
+            if std::mem::replace(&mut calls, self.calls.load(Ordering::Relaxed)) != calls {
+                // The user may wait for the lock, which nobody passes on.
+                std::thread::yield_now();
+            }
             let mut held = self.lock();
-            let since = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            let now_ns = began_ns.get_or_insert(held.now_ns).saturating_add(since);
+            let now_ns = absence.now_ns(held.now_ns);
             let now_ns = held.advance(now_ns);
             let is_idle = held.nic.serve(now_ns);
             if held.asleep && !held.rang && held.nic.has_news() {
@@ -133,18 +159,18 @@ impl Shared {
 
     /// The helper's life.
     fn help(&self) {
-        let mut seen = self.visits();
+        let (mut seen, mut absence) = (self.visits(), Absence::begin());
         // Whether a user that was woken is given a nap's time to come.
         let (mut is_patient, mut nap) = (true, NAP_MIN);
         while !self.is_stopping() {
             std::thread::park_timeout(nap);
             let visits = self.visits();
             if std::mem::replace(&mut seen, visits) != visits {
-                (is_patient, nap) = (true, (nap * 2).min(NAP_MAX));
+                (is_patient, nap, absence) = (true, (nap * 2).min(NAP_MAX), Absence::begin());
                 continue;
             }
             nap = NAP_MIN;
-            while self.serve(seen) == Served::Idle {
+            while self.serve(seen, &mut absence) == Served::Idle {
                 self.wait_for_work();
                 if is_patient && self.lock().asleep {
                     is_patient = false;
@@ -162,6 +188,11 @@ impl Shared {
             Err(error) => panic!("waiting on descriptors of our own failed: {error}"),
         }
     }
+}
+
+/// Counts one more, where nobody else does.
+fn count(calls: &AtomicU64) {
+    calls.store(calls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
 }
 
 fn ring(bell: &OwnedFd) {
@@ -189,6 +220,7 @@ impl Attended {
         let held = Held { nic, asleep: false, rang: false, now_ns: 0 };
         let shared = Arc::new(Shared {
             held: Mutex::new(held),
+            calls: AtomicU64::new(0),
             visits: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             ends: bell()?,
@@ -200,10 +232,17 @@ impl Attended {
         Ok(Self { shared, limits, wait, armed: false, thread: Some(thread) })
     }
 
-    /// Lets the user in.
-    fn enter(&mut self) -> MutexGuard<'_, Held> {
-        let visits = self.shared.visits();
-        self.shared.visits.store(visits.wrapping_add(1), Ordering::Relaxed);
+    /// Lets the user in for a call that does not have the NIC work. A sleeper stays one: another thread of
+    /// its program may make such a call.
+    fn call(&mut self) -> MutexGuard<'_, Held> {
+        count(&self.shared.calls);
+        self.shared.lock()
+    }
+
+    /// Lets the user in for a call that has the NIC work.
+    fn visit(&mut self) -> MutexGuard<'_, Held> {
+        count(&self.shared.calls);
+        count(&self.shared.visits);
         let mut held = self.shared.lock();
         if std::mem::take(&mut self.armed) {
             held.asleep = false;
@@ -225,11 +264,11 @@ impl Nic for Attended {
     }
 
     fn register(&mut self, memory: &Arc<SharedMemory>, access: Access) -> Result<MemoryKey, RegisterError> {
-        self.enter().nic.register(memory, access)
+        self.call().nic.register(memory, access)
     }
 
     fn deregister(&mut self, key: MemoryKey) {
-        self.enter().nic.deregister(key);
+        self.call().nic.deregister(key);
     }
 
     fn remote_address(&self, key: MemoryKey, offset: u64) -> u64 {
@@ -237,53 +276,53 @@ impl Nic for Attended {
     }
 
     fn listen(&mut self, address: &Address) -> Result<Address, ListenError> {
-        self.enter().nic.listen(address)
+        self.call().nic.listen(address)
     }
 
     fn stop_listening(&mut self) {
-        self.enter().nic.stop_listening();
+        self.call().nic.stop_listening();
     }
 
     fn connect(&mut self, address: &Address, private_data: &PrivateData) -> Result<Qp, ConnectError> {
-        self.enter().nic.connect(address, private_data)
+        self.call().nic.connect(address, private_data)
     }
 
     fn accept(&mut self, qp: Qp, private_data: &PrivateData) -> Result<(), PostError> {
-        self.enter().nic.accept(qp, private_data)
+        self.call().nic.accept(qp, private_data)
     }
 
     fn reject(&mut self, qp: Qp, private_data: &PrivateData) {
-        self.enter().nic.reject(qp, private_data);
+        self.call().nic.reject(qp, private_data);
     }
 
     fn disconnect(&mut self, qp: Qp) {
-        self.enter().nic.disconnect(qp);
+        self.call().nic.disconnect(qp);
     }
 
     fn post_srq(&mut self, entry: SrqEntry) -> Result<(), PostError> {
-        self.enter().nic.post_srq(entry)
+        self.call().nic.post_srq(entry)
     }
 
     fn post_send(&mut self, qp: Qp, request: SendRequest<'_>) -> Result<(), PostError> {
-        self.enter().nic.post_send(qp, request)
+        self.call().nic.post_send(qp, request)
     }
 
     fn post_read(&mut self, qp: Qp, request: ReadRequest<'_>) -> Result<(), PostError> {
-        self.enter().nic.post_read(qp, request)
+        self.call().nic.post_read(qp, request)
     }
 
     fn flush(&mut self) {
-        self.enter().nic.flush();
+        self.call().nic.flush();
     }
 
     fn poll(&mut self, now_ns: u64, completions: &mut [Completion]) -> usize {
-        let mut held = self.enter();
+        let mut held = self.visit();
         let now_ns = held.advance(now_ns);
         held.nic.poll(now_ns, completions)
     }
 
     fn poll_event(&mut self, now_ns: u64) -> Option<Event> {
-        let mut held = self.enter();
+        let mut held = self.visit();
         let now_ns = held.advance(now_ns);
         held.nic.poll_event(now_ns)
     }
@@ -293,7 +332,7 @@ impl Nic for Attended {
     }
 
     fn arm(&mut self, now_ns: u64) -> bool {
-        let mut held = self.enter();
+        let mut held = self.visit();
         let now_ns = held.advance(now_ns);
         let may_sleep = held.nic.arm(now_ns);
         held.asleep = may_sleep;

@@ -151,7 +151,8 @@ impl Sender {
     }
 
     /// Returns the next message's end, if there is one. Sends and receives what can be sent and received now,
-    /// and never waits.
+    /// and never waits for a message. Over `tcp:`, after a while without a poll, it may wait for the end of
+    /// what the helper is about to write.
     #[inline]
     pub fn poll(&mut self) -> Option<Completion> {
         if let Some(completion) = self.take_end() {

@@ -91,13 +91,17 @@ impl Pair {
         assert!(found.iter().all(|found| *found == byte));
     }
 
-    /// Posts an entry at the near end, and has the far end send into it.
-    fn send_to_near(&mut self) {
+    /// Posts an entry at the near end, whose user then sleeps.
+    fn post_and_sleep(&mut self) {
         let memory = Arc::new(SharedMemory::new("jet-test", HEADER_BYTES, false).unwrap());
         let key = self.near.register(&memory, Access::LocalWrite).unwrap();
         let header = Sge { key, offset: 0, bytes: u32::try_from(HEADER_BYTES).unwrap() };
         self.near.post_srq(SrqEntry { id: 3, header, payload: None }).unwrap();
         self.sleep();
+    }
+
+    /// Has the far end send into that entry.
+    fn far_sends(&mut self) {
         let request = SendRequest { id: 4, header: &HEADER, payload: Payload::None };
         self.far.post_send(self.far_qp, request).unwrap();
         let began = self.began;
@@ -143,7 +147,8 @@ fn reads_are_answered_while_the_user_is_away() {
 fn what_the_helper_finds_for_a_sleeper_keeps_its_descriptor_readable() {
     let mut pair = Pair::connect();
     // The SEND completes only when the near end has taken it, which is what the helper does.
-    pair.send_to_near();
+    pair.post_and_sleep();
+    pair.far_sends();
     until("the ring", || pair.near.shared.lock().rang.then_some(()));
     assert!(pair.near.shared.lock().nic.has_news());
     for _ in 0..3 {
@@ -199,10 +204,59 @@ fn while_the_user_is_here_the_helper_does_nothing() {
     let shared = Arc::clone(&pair.near.shared);
     let seen = shared.visits();
     poll_once(&mut pair.near, 0);
-    let before = shared.lock().now_ns;
-    assert_eq!(shared.serve(seen), Served::UserIsBack);
-    // A step would have given the NIC a time that the user did not.
-    assert_eq!(shared.lock().now_ns, before);
+    assert_eq!(shared.serve(seen, &mut Absence::begin()), Served::UserIsBack);
+}
+
+#[test]
+fn who_posts_and_polls_nothing_has_its_reads_answered() {
+    let mut pair = Pair::connect();
+    let key = pair.readable(3);
+    let stop = AtomicBool::new(false);
+    let Pair { near, far, far_qp, far_key, began, .. } = &mut pair;
+    let (far_qp, far_key, began) = (*far_qp, *far_key, *began);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                near.flush();
+                std::thread::sleep(NAP_MIN / 10);
+            }
+        });
+        let scatter = [Sge { key: far_key, offset: 0, bytes: BYTES }];
+        let request = ReadRequest { id: 9, address: 0, key: key.0, scatter: &scatter };
+        far.post_read(far_qp, request).unwrap();
+        let done = until("the READ", || poll_once(far, ns_since(began)).0);
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!((done.work, done.status), (Work::Read { id: 9 }, Status::Success));
+    });
+}
+
+#[test]
+fn a_call_that_polls_nothing_leaves_a_sleeper_asleep() {
+    let mut pair = Pair::connect();
+    let other = pair.readable(1);
+    pair.post_and_sleep();
+    // As another thread of the program may do, while one sleeps.
+    pair.near.deregister(other);
+    assert!(pair.near.shared.lock().asleep);
+    pair.far_sends();
+    until("the ring", || pair.near.shared.lock().rang.then_some(()));
+    pair.near.flush();
+    assert!(pair.is_readable(), "a call that polls nothing takes no ring away");
+    pair.received();
+}
+
+#[test]
+fn time_goes_on_while_the_user_is_away() {
+    const PAUSE: Duration = Duration::from_millis(50);
+    let mut pair = Pair::connect();
+    let key = pair.readable(1);
+    // The helper is at work after this.
+    pair.read(key, 1);
+    let before = pair.near.shared.lock().now_ns;
+    std::thread::sleep(PAUSE);
+    pair.read(key, 1);
+    let passed = Duration::from_nanos(pair.near.shared.lock().now_ns - before);
+    assert!(passed >= PAUSE, "{passed:?}: deadlines fall due by this time");
 }
 
 #[test]

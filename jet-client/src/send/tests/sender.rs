@@ -341,7 +341,7 @@ fn who_polls_rarely(running: &Running, options: SenderOptions) {
         std::thread::yield_now();
     }
     // The receiver's NIC is gone with its thread. An end that is under way takes a moment more, and over
-    // `tcp:` a turn of this end's NIC thread. Without regard to the time between polls, `shm:` would look in
+    // `tcp:` a turn of this end's helper. Without regard to the time between polls, `shm:` would look in
     // one poll of 64. So few polls must be enough. The pause between them grows to what a busy machine may
     // need: 16 polls take more than half a minute.
     let mut pause = Duration::from_millis(2);
