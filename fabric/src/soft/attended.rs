@@ -6,7 +6,7 @@
 //! with a bare [`SoftNic`], and so nothing passes to another thread while the user waits for its messages.
 //!
 //! The helper naps, and looks then whether the user was here since. If it was, the helper naps again, longer
-//! each time, up to [`NAP_MAX`]. If it was not, the user is *away*, and the helper answers what arrives at
+//! each time, up to 2 ms. If it was not, the user is *away*, and the helper answers what arrives at
 //! once, until the user is back. So the first READ after a user has left waits for two naps at most.
 //!
 //! A user that sleeps on [`Nic::wait_fd`] is woken by the inner NIC itself. Where it does not come in a nap's
