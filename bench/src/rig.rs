@@ -16,6 +16,7 @@ use jet_control::status::Status;
 use jet_fabric::Address;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -276,6 +277,11 @@ impl ConsumerProcess {
         self.orders.write_all(&line)?;
         consumer::read_report(&mut self.reports)
     }
+}
+
+/// Returns the path by which a child process opens a file of this process that has no name.
+pub fn path_for_children(file: &impl AsFd) -> PathBuf {
+    format!("/proc/{}/fd/{}", std::process::id(), file.as_fd().as_raw_fd()).into()
 }
 
 /// Returns a command that runs this binary in a role, without standard input and output. The caller adds the

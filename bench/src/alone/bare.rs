@@ -4,16 +4,15 @@
 //! polls as Jet's processes do before they sleep, and gives its core to others by the same rule. So the limit
 //! includes what the scheduler takes where there are more processes than cores.
 
-use crate::rig::role;
-use crate::send_loop::nanoseconds;
+use super::polite::Polite;
+use crate::rig::{path_for_children, role};
 use jet::child_process::ChildProcess;
-use jet_fabric::give_way::GiveWay;
 use jet_fabric::memory::{Mapping, Protection, SharedMemory};
 use std::error::Error;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -23,8 +22,8 @@ const LINE_BYTES: usize = 128;
 const BYTES: usize = LINES * LINE_BYTES;
 /// Time after which the other processes count as lost.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Looks at the clock are this many times rarer than giving way.
-const WAYS_PER_LOOK: u32 = 1 << 14;
+/// Polls in vain between two looks whether that time is over.
+const POLLS_PER_LOOK: u32 = 1 << 14;
 
 /// A process that passes the number on.
 #[derive(clap::Args)]
@@ -42,33 +41,6 @@ fn line(base: *mut u8, index: usize) -> &'static AtomicU64 {
     // SAFETY: the mapping has `BYTES` bytes, and lives until its process ends or, in the benchmark's own
     // process, until the last use of what this returns; everybody touches it as atomics.
     unsafe { &*base.add(index * LINE_BYTES).cast() }
-}
-
-/// Gives the core to others by the rule that Jet's waits have.
-#[derive(Default)]
-struct Polite {
-    give_way: GiveWay,
-    alone_since: Option<Instant>,
-}
-
-impl Polite {
-    fn found_nothing(&mut self) {
-        if !self.give_way.found_nothing() {
-            std::hint::spin_loop();
-            return;
-        }
-        let polled = Instant::now();
-        rustix::thread::sched_yield();
-        let back = Instant::now();
-        let batch = polled.saturating_duration_since(self.alone_since.unwrap_or(polled));
-        self.give_way.gave_way(nanoseconds(batch), nanoseconds(back.saturating_duration_since(polled)));
-        self.alone_since = Some(back);
-    }
-
-    fn found_something(&mut self) {
-        self.give_way.found_something();
-        self.alone_since = None;
-    }
 }
 
 /// Passes the number on until the process is ended.
@@ -112,10 +84,7 @@ impl Passing {
     /// Starts one process beside this one, or two: one between this one and the last.
     pub(super) fn start(processes: usize) -> io::Result<Self> {
         let memory = SharedMemory::new("jet-bench", BYTES, false)?;
-        let path = Path::new("/proc")
-            .join(std::process::id().to_string())
-            .join("fd")
-            .join(memory.as_fd().as_raw_fd().to_string());
+        let path = path_for_children(&memory);
         let (froms, back): (&[&[&str]], _) = match processes {
             1 => (&[&["0"]], 1),
             _ => (&[&["0", "2"], &["1"]], 3),
@@ -150,7 +119,7 @@ impl Passing {
             while back.load(Ordering::Acquire) != self.number {
                 self.polite.found_nothing();
                 polls = polls.wrapping_add(1);
-                if polls.is_multiple_of(WAYS_PER_LOOK) && began.elapsed() > LIMIT {
+                if polls.is_multiple_of(POLLS_PER_LOOK) && began.elapsed() > LIMIT {
                     return Err(io::Error::new(io::ErrorKind::TimedOut, "a number does not come back"));
                 }
             }

@@ -2,6 +2,7 @@
 //! sleeps. Jet has no such form. It shows what Jet's code costs without a third process, and without
 //! wake-ups.
 
+use super::polite::Polite;
 use super::stamps::{At, Stamps, now_ns};
 use crate::own_reactor::OwnReactor;
 use crate::rig::{APP, read_all};
@@ -9,7 +10,6 @@ use jet_client::receive::{ReceiveError, Session, SessionParts};
 use jet_control::ControlConnection;
 use jet_control::connection::ANSWER_TIMEOUT;
 use jet_fabric::Address;
-use jet_fabric::give_way::GiveWay;
 use jet_fabric::unix::Doorbell;
 use std::error::Error;
 use std::os::fd::AsFd;
@@ -43,9 +43,7 @@ pub(super) fn serve(
     let control = ControlConnection::from_stream(near, ANSWER_TIMEOUT)?;
     let session = Session::assemble(control, parts, Duration::ZERO)?;
     tell.send(reactor.address.clone())?;
-    // As the daemon's thread has it.
-    let (mut give_way, mut alone_since_ns) = (GiveWay::default(), now_ns());
-    let (mut given_back, mut sum) = (None, 0u64);
+    let (mut polite, mut given_back, mut sum) = (Polite::default(), None, 0u64);
     while !stop.load(Ordering::Relaxed) {
         let began_ns = now_ns();
         let worked = reactor.driver.turn(began_ns, |_| false);
@@ -69,21 +67,12 @@ pub(super) fn serve(
                 }
             }
             Err(ReceiveError::NotYet) => {
-                if give_way.found_nothing() {
-                    let polled_ns = now_ns();
-                    rustix::thread::sched_yield();
-                    let back_ns = now_ns();
-                    give_way.gave_way(polled_ns - alone_since_ns, back_ns - polled_ns);
-                    alone_since_ns = back_ns;
-                } else {
-                    std::hint::spin_loop();
-                }
+                polite.found_nothing();
                 continue;
             }
             Err(error) => return Err(error.into()),
         }
-        give_way.found_something();
-        alone_since_ns = began_ns;
+        polite.found_something();
     }
     std::hint::black_box(sum);
     Ok(())

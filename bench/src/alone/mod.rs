@@ -10,16 +10,17 @@
 //! * the limit: a number that as many processes pass on through a cache line, which poll and give way as
 //!   Jet's do. It is what the machine's cores and its scheduler take.
 //!
-//! The cases take turns. With `--trace` there are rows for each hand-over as well: when the message passed it
-//! after the one before, as the median of 4096 messages. The clock's reading, 25 to 50 ns, is in each. And
-//! there are rows for how often each party slept or gave way. A trace has messages of its own: the figures
-//! above are without it.
+//! The three processes take turns with their limit. With `--trace` there are rows for each hand-over as well:
+//! when the message passed it after the one before, as the median of 4096 messages. The clock's reading, 25
+//! to 50 ns, is in each. And there are rows for how often each party slept or gave way. A trace has messages
+//! of its own: the figures above are without it.
 //!
 //! Neither a network nor an RNIC takes part. Where there are fewer cores than processes, the scheduler's part
 //! is the greatest.
 
 mod bare;
 mod linked;
+mod polite;
 mod stamps;
 mod switches;
 mod trace;
@@ -61,7 +62,7 @@ pub struct Args {
     /// Also show when a message passed each hand-over, and who slept
     #[arg(long)]
     trace: bool,
-    /// Set a key of the daemon's configuration, as in --set reactor.spin_us=0; may be repeated
+    /// Set a key of the daemon's configuration, as in --set reactor.spin_us_max=0; may be repeated
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     set: Vec<String>,
 }

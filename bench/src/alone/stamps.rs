@@ -3,11 +3,12 @@
 //! They lie in memory that both processes map. Time is the system's monotonic clock, which all processes of a
 //! machine share. Reading it takes 25 to 50 ns, which a trace adds to each hand-over.
 
+use crate::rig::path_for_children;
 use jet_fabric::memory::{Mapping, Protection, SharedMemory};
 use rustix::time::{ClockId, clock_gettime};
 use std::error::Error;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -60,9 +61,7 @@ impl Stamps {
     /// Returns the path by which a child process opens this memory.
     pub(super) fn path(&self) -> Option<PathBuf> {
         match self {
-            Self::Own(memory) => {
-                Some(format!("/proc/{}/fd/{}", std::process::id(), memory.as_fd().as_raw_fd()).into())
-            }
+            Self::Own(memory) => Some(path_for_children(memory)),
             Self::Opened(_) => None,
         }
     }
@@ -84,7 +83,7 @@ impl Stamps {
     }
 
     /// Returns when a message passed a hand-over. Whoever asks has heard of the message's end, so what was
-    /// noted before that is there.
+    /// noted before that is there. [`At::Answered`] is noted after it, and may not be there for the last one.
     pub(super) fn read(&self, message: u64, at: At) -> u64 {
         self.place(message, at).load(Ordering::Relaxed)
     }

@@ -4,13 +4,14 @@
 //! The marks lie in memory that both processes map. A mark is a byte, stored once for 4 KiB that are read.
 //! The cost of marking is too small to show in a figure.
 
+use crate::rig::path_for_children;
 use jet_fabric::memory::{Mapping, Protection, SharedMemory};
 use jet_wire::SLAB_BYTES;
 use std::error::Error;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -35,7 +36,7 @@ impl Touched {
 
     /// Returns the path by which a child process opens the memory of the marks.
     pub fn path(&self) -> PathBuf {
-        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_fd().as_raw_fd()).into()
+        path_for_children(&self.0)
     }
 
     fn marks(&self) -> &[AtomicU8] {
