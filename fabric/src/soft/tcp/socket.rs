@@ -16,6 +16,10 @@ const BACKLOG: i32 = 4096;
 /// Unanswered probes after which an idle connection counts as dead. Where the kernel has `TCP_USER_TIMEOUT`,
 /// that decides.
 const KEEPALIVE_PROBES: u32 = 3;
+/// Congestion control of connections within a host: the kernel's simplest, which every kernel has and every
+/// user may choose. Between two processes of one host no network is congested. What the system uses may send
+/// by a timer, as BBR does: the timer of each 64 KiB then costs as much as copying them.
+const WITHIN_HOST: &str = "reno";
 
 /// Stretch of memory of a gather or scatter list.
 pub(super) type IoVec = libc::iovec;
@@ -54,6 +58,10 @@ pub(super) fn resolve(host_port: &str) -> io::Result<Vec<SocketAddr>> {
 /// Makes a listening socket, and returns its real address, too.
 pub(super) fn listen(address: &SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     let socket = open(address)?;
+    if address.ip().is_loopback() {
+        // Those that are accepted inherit it.
+        leave_out_pacing(&socket);
+    }
     sockopt::set_socket_reuseaddr(&socket, true)?;
     rustix::net::bind(&socket, address)?;
     rustix::net::listen(&socket, BACKLOG)?;
@@ -86,11 +94,38 @@ pub(super) fn peek(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> IoOutcome {
 /// Makes a socket that begins to connect. It becomes writable, or fails, when the connect is done.
 pub(super) fn connect(address: &SocketAddr, options: &TcpOptions) -> io::Result<OwnedFd> {
     let socket = open(address)?;
+    if is_own(address) {
+        // Before it is connected: a kernel that has begun to send by a timer goes on with it.
+        leave_out_pacing(&socket);
+    }
     prepare(&socket, options)?;
     match rustix::net::connect(&socket, address) {
         Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(socket),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether the address is one of this host's.
+fn is_own(address: &SocketAddr) -> bool {
+    address.ip().is_loopback() || own_address_towards(address).is_ok_and(|own| own == address.ip())
+}
+
+/// Returns the address that this host uses to reach another one. Nothing is sent.
+fn own_address_towards(address: &SocketAddr) -> io::Result<IpAddr> {
+    let probe = rustix::net::socket_with(
+        family(address),
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        Some(ipproto::UDP),
+    )?;
+    rustix::net::connect(&probe, address)?;
+    Ok(SocketAddr::try_from(rustix::net::getsockname(&probe)?)?.ip())
+}
+
+/// Chooses a congestion control without pacing for a connection within this host.
+fn leave_out_pacing(socket: &OwnedFd) {
+    // Where it cannot be had the system's own one serves: only speed depends on it.
+    let _ = sockopt::set_tcp_congestion(socket, WITHIN_HOST);
 }
 
 /// Sets the options that every connection has. Called before the handshake's first byte.
@@ -181,6 +216,37 @@ pub(super) unsafe fn write(socket: BorrowedFd<'_>, stretches: &mut [IoVec]) -> I
         };
         if let Some(outcome) = io_outcome(result) {
             return outcome;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn connections_within_a_host_are_not_paced_at_either_end() {
+        let (listener, address) = listen(&"127.0.0.1:0".parse().unwrap()).unwrap();
+        let connecting = connect(&address, &TcpOptions::default()).unwrap();
+        let mut ready = [rustix::event::PollFd::new(&listener, rustix::event::PollFlags::IN)];
+        assert_eq!(rustix::event::poll(&mut ready, None), Ok(1));
+        let (accepted, _) = accept(listener.as_fd()).unwrap();
+        for socket in [&connecting, &accepted] {
+            assert_eq!(sockopt::tcp_congestion(socket).unwrap(), WITHIN_HOST);
+        }
+    }
+
+    #[test]
+    fn own_addresses_are_told_from_others() {
+        assert!(is_own(&"127.0.0.1:1".parse().unwrap()));
+        assert!(is_own(&"[::1]:1".parse().unwrap()));
+        // An address for documents (RFC 5737), which no host has.
+        let other = "192.0.2.1:1".parse().unwrap();
+        assert!(!is_own(&other));
+        // Without a route there is no other own address to try.
+        if let Ok(own) = own_address_towards(&other) {
+            assert!(is_own(&SocketAddr::new(own, 1)));
         }
     }
 }
