@@ -79,8 +79,9 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Name {
-    /// The receiver's state machine: nanoseconds a message, and its allocations (it must make none)
-    Core,
+    /// The receiver's state machine: nanoseconds a message, and its allocations (it must make none); with
+    /// --instructions the instructions that a message takes
+    Core(core_cost::Args),
     /// Handing a descriptor from one spinning process to another, beside a bare ring
     Handoff,
     /// What an application's end costs for each slice and message: borrowed ones beside owned ones, which any
@@ -223,7 +224,7 @@ fn measure(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
 fn rows(name: Name, run_size: RunSize) -> Result<Vec<Row>, Box<dyn std::error::Error>> {
     let RunSize { samples, .. } = run_size;
     match name {
-        Name::Core => Ok([core_cost::run(samples), tables::run(samples)].concat()),
+        Name::Core(asked) => core_cost::run(samples, &asked),
         Name::Session => session_cost::run(run_size),
         Name::Call => call::run(run_size),
         Name::First => first::run(run_size),

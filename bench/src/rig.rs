@@ -3,6 +3,7 @@
 
 use crate::alone::{self, PassArgs, StampingArgs};
 use crate::consumer::{self, ConsumerArgs, Order, Reading, Report};
+use crate::core_cost::{self, CountedArgs};
 use crate::membw;
 use crate::others::{bad_sender, crowd, proxy};
 use crate::residency::conventional::{self, ConventionalArgs};
@@ -49,6 +50,8 @@ pub enum Role {
         #[arg(long)]
         touched: Option<PathBuf>,
     },
+    /// The receiver's state machine, in a process whose instructions are counted
+    Counted(CountedArgs),
     /// Two connected NICs over verbs, in a process whose system calls are counted
     #[cfg(feature = "verbs")]
     VerbsBare {
@@ -318,6 +321,10 @@ pub fn run_role(role: &Role) -> ExitCode {
         Role::Daemon(args) => return jet::daemon::run_from_args(args),
         Role::App { control_socket, read, core, touched } => {
             stay_on(*core).and_then(|()| application(control_socket.clone(), *read, touched.as_deref()))
+        }
+        Role::Counted(args) => {
+            core_cost::run_role(args);
+            Ok(())
         }
         Role::Conventional(args) => stay_on(args.core).and_then(|()| conventional::run_role(args)),
         Role::Membw { args, core } => stay_on(Some(*core)).and_then(|()| membw::run_role(*args)),

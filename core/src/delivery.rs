@@ -63,6 +63,7 @@ pub(crate) struct Part {
 
 /// The delivery state of one session.
 #[derive(Debug)]
+#[repr(align(64))]
 struct SessionDelivery {
     /// Record of the message that has each message number, with the number's generation.
     numbers: Box<[(u32, u16)]>,
@@ -378,8 +379,14 @@ impl Delivery {
     #[inline]
     pub fn has_room_for_small(&self, session: u32, slots: &Slots) -> bool {
         let owner = self.owner(session);
-        slots.free(session) > owner.promised_slots + owner.reserve()
+        slots.has_more_free_than(session, owner.promised_slots + owner.reserve())
             && owner.free_numbers.len() > owner.promised_numbers as usize
+    }
+
+    /// Returns whether a small message can be delivered at once: none waits, and there is room.
+    #[inline]
+    pub fn takes_small_now(&self, session: u32, slots: &Slots) -> bool {
+        self.backlog(session) == 0 && self.has_room_for_small(session, slots)
     }
 
     /// Returns whether the session has slots for a fragment even if each slab is a run of its own.

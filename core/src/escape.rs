@@ -179,10 +179,10 @@ impl Escape {
         self.algorithm.since_ns(session, slot)
     }
 
-    /// Notes slabs of the cache that were released.
+    /// Notes slabs of the cache that were released. Returns the time since when their run has been held.
     #[inline]
-    pub fn release(&mut self, session: u32, slot: u16, slabs: u32) {
-        self.algorithm.release(session, slot, slabs);
+    pub fn release(&mut self, session: u32, slot: u16, slabs: u32) -> u64 {
+        self.algorithm.release(session, slot, slabs)
     }
 
     /// Notes released slabs of a run that escaped, lies in a stand-in, or is being copied.

@@ -106,7 +106,7 @@ impl PeerOutbox {
 
     /// Adds an end to the pending ranges, in the form that the peer's version knows. Returns `false` if they
     /// are full.
-    #[inline]
+    #[inline(always)] // on every message's way
     fn add_end(&mut self, sequence: u64, status: AckStatus) -> bool {
         let status = status.known_in(self.version);
         if let Some(last) = self.range_count.checked_sub(1).map(|last| &mut self.ranges[last])
@@ -319,10 +319,25 @@ impl Outbox {
         }
     }
 
-    /// Records the end of one of the peer's messages.
+    /// Records that one of the peer's small messages was consumed. `false`: nothing was recorded, because its
+    /// record has to keep the end until there is room.
     #[inline(always)] // on every message's way
+    pub fn end_small(&mut self, peer: u32, sequence: u64) -> bool {
+        let outbox = &mut self.peers[peer as usize];
+        // Ends that wait in the overflow list go first.
+        if outbox.overflow.len() > 0 || !outbox.add_end(sequence, AckStatus::Consumed) {
+            return false;
+        }
+        outbox.unfinished -= 1;
+        if !outbox.dirty {
+            self.mark_dirty(peer);
+        }
+        true
+    }
+
+    /// Records the end of one of the peer's messages.
     pub fn end(&mut self, peer: u32, message: u32, status: AckStatus, messages: &mut Messages) {
-        let outbox = self.of_peer_mut(peer);
+        let outbox = &mut self.peers[peer as usize];
         outbox.unfinished -= 1;
         // Ends that wait in the overflow list go first.
         let record = &mut messages[message];
@@ -333,7 +348,7 @@ impl Outbox {
             outbox.overflow.push(messages, message);
             self.untold += 1;
         }
-        if !self.of_peer(peer).dirty {
+        if !outbox.dirty {
             self.mark_dirty(peer);
         }
     }

@@ -112,6 +112,12 @@ impl Slots {
         u32::try_from(self.sessions[session as usize].free.len()).unwrap_or(NONE)
     }
 
+    /// Returns whether more than so many slots are free.
+    #[inline]
+    pub fn has_more_free_than(&self, session: u32, slots: u32) -> bool {
+        self.sessions[session as usize].free.len() > slots as usize
+    }
+
     /// Returns the number of runs that were delivered and are not wholly released.
     pub fn used(&self, session: u32) -> u32 {
         let owner = &self.sessions[session as usize];

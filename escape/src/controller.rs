@@ -147,14 +147,15 @@ impl Escape {
         self.held.hold(session, slot, slabs, now_ns);
     }
 
-    /// Notes that `slabs` slabs of the run were released. With its last slab the run leaves its session's
-    /// queue. Nothing happens if it left already, because it was replaced or copied.
+    /// Notes that `slabs` slabs of the run were released, and returns the time since when the run is held.
+    /// With its last slab the run leaves its session's queue. Nothing happens if it left already, because it
+    /// was replaced or copied.
     ///
     /// # Panics
     /// Panics in debug builds if that is more than is held of the run.
     #[inline]
-    pub fn release(&mut self, session: u32, slot: u16, slabs: u32) {
-        self.held.release(session, slot, slabs);
+    pub fn release(&mut self, session: u32, slot: u16, slabs: u32) -> u64 {
+        self.held.release(session, slot, slabs)
     }
 
     /// Returns the time since when the slot's run is held. For a slot that holds none now, that is the time

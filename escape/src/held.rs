@@ -208,7 +208,7 @@ impl Held {
     }
 
     /// Notes that a run of `slabs` slabs was delivered: the newest of its session.
-    #[inline]
+    #[inline(always)] // on every message's way
     pub fn hold(&mut self, session: u32, slot: u16, slabs: u32, now_ns: u64) {
         debug_assert!(slabs > 0, "a run has a slab at least");
         let record = &mut self.sessions[session as usize];
@@ -243,14 +243,15 @@ impl Held {
         self.note_share(session);
     }
 
-    /// Notes that `slabs` slabs of a run are not held any more. Nothing happens to a run that has left its
-    /// queue.
+    /// Notes that `slabs` slabs of a run are not held any more, and returns since when the run is held.
+    /// Nothing happens to a run that has left its queue.
     #[inline]
-    pub fn release(&mut self, session: u32, slot: u16, slabs: u32) {
+    pub fn release(&mut self, session: u32, slot: u16, slabs: u32) -> u64 {
         let record = &mut self.sessions[session as usize];
         let node = &mut record.nodes[usize::from(slot)];
+        let since_ns = node.since_ns;
         if node.slabs == 0 {
-            return;
+            return since_ns;
         }
         debug_assert!(u32::from(node.slabs) >= slabs, "no more slabs are released than are held");
         #[allow(clippy::cast_possible_truncation)] // a run is 64 slabs at most
@@ -261,6 +262,7 @@ impl Held {
         if record.straggler_slabs != 0 {
             self.note_release(session, slot, slabs);
         }
+        since_ns
     }
 
     #[cold]

@@ -207,7 +207,7 @@ impl FreeRuns {
         if self.has_retired { self.give_rest(run) } else { self.give_whole(run) }
     }
 
-    #[inline]
+    #[inline(always)] // on every message's way
     fn give_whole(&mut self, run: Run) {
         // The usual case, small enough to be inlined: the given run begins where the recent one ends, or ends
         // where it begins.

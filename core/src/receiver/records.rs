@@ -40,7 +40,8 @@ impl<P: GrantPolicy> Receiver<P> {
     #[inline]
     pub(super) fn keeps_too_many_records(&self, session: u32) -> bool {
         let half = self.config.messages_max / 2;
-        self.records_left() < half && self.records_of(session) > half / self.registry.open_count().max(1)
+        self.messages.available() < half as usize
+            && self.records_of(session) > half / self.registry.open_count().max(1)
     }
 
     /// Returns the messages that a session has, and those that wait for its slots.

@@ -93,30 +93,33 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Gives the slabs of released slices back, and notes how long they were held.
     #[inline(always)] // on every message's way
     fn give_back(&mut self, now_ns: u64, session: u32, released: &ReleasedSlices) {
-        if released.emptied_slabs > 0 {
-            let stall_free_ns = super::stall_free_ns(now_ns, self.stalled_ns);
-            let span_ns = stall_free_ns.saturating_sub(self.escape.since_ns(session, released.slot));
-            let bytes = self.releases.note(session, released.emptied_slabs, span_ns);
-            self.admission.released(bytes);
-        }
-        if released.cached_and_idle {
-            self.escape.release(session, released.slot, released.run.count);
+        let since_ns = if released.cached_and_idle {
+            let since_ns = self.escape.release(session, released.slot, released.run.count);
             self.pool.give_cached(released.run, released.share);
             if planted!(SlabFreedTwice) && released.share == Share::Read {
                 self.pool.give_cached(released.run, released.share);
             }
+            since_ns
         } else {
-            self.give_back_escaped(session, released.slot, released.run, released.share);
+            self.give_back_escaped(session, released.slot, released.run, released.share)
+        };
+        if released.emptied_slabs > 0 {
+            let span_ns = super::stall_free_ns(now_ns, self.stalled_ns).saturating_sub(since_ns);
+            let bytes = self.releases.note(session, released.emptied_slabs, span_ns);
+            self.admission.released(bytes);
         }
     }
 
-    /// Gives back slices of a run that escaped, lies in a stand-in, or is being copied.
+    /// Gives back slices of a run that escaped, lies in a stand-in, or is being copied. Returns the time since
+    /// when the run has been held.
     #[cold]
-    fn give_back_escaped(&mut self, session: u32, slot: u16, run: Run, share: Share) {
+    fn give_back_escaped(&mut self, session: u32, slot: u16, run: Run, share: Share) -> u64 {
+        let since_ns = self.escape.since_ns(session, slot);
         self.escape.release_escaped(session, slot, run.count, share);
         // While it is being copied the run stays where it is.
         if !self.slots.movable_run(session, slot).copying {
             self.pool.give(run, share);
         }
+        since_ns
     }
 }

@@ -59,7 +59,7 @@ impl<P: GrantPolicy> Receiver<P> {
             self.fail(message, status);
             return;
         }
-        if self.delivery.backlog(session) > 0 || !self.delivery.has_room_for_small(session, &self.slots) {
+        if !self.delivery.takes_small_now(session, &self.slots) {
             self.backlog(now_ns, message, slab, small, effects);
             return;
         }
@@ -80,7 +80,7 @@ impl<P: GrantPolicy> Receiver<P> {
     }
 
     /// Delivers a small message. The session must have a slot and a message number.
-    #[inline]
+    #[inline(always)] // on every message's way
     fn deliver_small(
         &mut self,
         now_ns: u64,

@@ -94,11 +94,13 @@ impl AckStatus {
     /// Returns the status that a sender hears on a connection of that version. It is the status itself where
     /// the version has it, else the nearest that the version has.
     #[must_use]
-    #[inline]
+    #[inline(always)] // on every message's way
     pub fn known_in(self, version: u8) -> Self {
-        if version >= NEWEST_STATUS_SINCE || self == Self::PeerLost {
-            return self;
-        }
+        if version >= NEWEST_STATUS_SINCE || self == Self::PeerLost { self } else { self.nearest_in(version) }
+    }
+
+    #[cold]
+    fn nearest_in(self, version: u8) -> Self {
         let (status, code) = self.to_wire();
         let nearest = nearest_in(&STATUSES, status, version);
         Self::from_wire(nearest, if nearest == REJECTED { code } else { 0 }).unwrap_or(self)

@@ -3,8 +3,11 @@
 //!
 //! The work of a real driver (rings, the NIC) is left out. All caches are warm, as they are at full load.
 
+mod instructions;
+
 use crate::allocations;
 use crate::report::{Bound, Row};
+use crate::tables;
 use jet_core::pool::Run;
 use jet_core::{
     Arrival, Commands, Config, CopyFailed, CopyRefused, EscapeCopy, PeerId, Questions, ReadId, Receiver,
@@ -14,11 +17,16 @@ use jet_wire::message::Versions;
 use jet_wire::message::hello::{AppName, Hello};
 use jet_wire::message::{ByeReason, HeaderBytes, RequestFields, RequestHeader, SmallFields, SmallHeader};
 use jet_wire::segment::{Delivery, Release, release_kind};
+use std::error::Error;
 use std::hint::black_box;
 use std::time::Instant;
 
+pub use instructions::{CountedArgs, run_role};
+
 /// Number of messages between two flushes: as many as one poll of the NIC gives.
 const BATCH: usize = 32;
+/// Rounds before those that are timed.
+const WARM_UP: usize = 2000;
 
 /// Facts about a delivery by which the slabs of the delivery are released again.
 #[derive(Clone, Copy)]
@@ -244,9 +252,9 @@ fn large_header(sequence: u64) -> HeaderBytes {
 }
 
 /// Makes a machine in which credit has grown until a whole batch fits. It doubles when most of it is used.
-fn warm(peer_share_percent: u32, headers: &mut [HeaderBytes]) -> Machine {
+fn warm(peer_share_percent: u32, headers: &mut [HeaderBytes], rounds: usize) -> Machine {
     let mut machine = Machine::new(peer_share_percent);
-    for n in 0..2000 {
+    for n in 0..rounds {
         let fits = BATCH.min(6 << (n / 100).min(8));
         (0..fits).for_each(|at| headers[at] = next_small(&mut machine));
         machine.small_batch(&headers[..fits]);
@@ -283,15 +291,30 @@ fn shares_cost(machines: &mut [Machine; 2], headers: &mut [HeaderBytes], rounds:
     })
 }
 
-/// Runs the benchmark `core`.
-pub fn run(samples: u32) -> Vec<Row> {
+/// What the benchmark `core` is asked for.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only count the instructions of a message, by valgrind: the same on any machine, and on a busy one
+    #[arg(long)]
+    instructions: bool,
+}
+
+/// Runs the benchmark `core`, or its count of instructions.
+///
+/// # Errors
+/// Valgrind is missing, or fails.
+pub fn run(samples: u32, asked: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
+    if asked.instructions { instructions::run() } else { Ok([timed(samples), tables::run(samples)].concat()) }
+}
+
+fn timed(samples: u32) -> Vec<Row> {
     let rounds = 4000usize;
     let mut headers = vec![HeaderBytes::ZERO; BATCH];
     let (mut small_ns, mut by_slice_ns, mut by_run_ns) = (Vec::new(), Vec::new(), Vec::new());
     let shares_percent = Config::default().peer_share_percent;
-    let mut machine = warm(shares_percent, &mut headers);
+    let mut machine = warm(shares_percent, &mut headers, WARM_UP);
     // A share of 100 % is none.
-    let mut machines = [warm(shares_percent, &mut headers), warm(100, &mut headers)];
+    let mut machines = [warm(shares_percent, &mut headers, WARM_UP), warm(100, &mut headers, WARM_UP)];
     let (mut small_shares_ns, mut large_shares_ns) = (Vec::new(), Vec::new());
     let mut worst = 0u64;
     let mut spans = vec![0u128; samples as usize * 3];
