@@ -16,37 +16,61 @@ const OTHERS_RAN_NS: u64 = 1_000;
 /// calls take as long as a hundred others.
 const BATCH_NS_MAX: u64 = 4_000;
 
-/// Decides after how many polls in vain a thread gives its core to others.
+/// Gives a polling thread's core to others, after as many polls in vain as it decides.
 #[derive(Clone, Copy, Debug)]
 pub struct GiveWay {
     /// Polls in vain before the core is given to others.
     interval: u32,
     polls: u32,
+    /// Time in nanoseconds since which polls were in vain and the core was kept. `None`: not known.
+    since_ns: Option<u64>,
 }
 
 impl Default for GiveWay {
     fn default() -> Self {
-        Self { interval: POLLS_MAX / 4, polls: 0 }
+        Self { interval: POLLS_MAX / 4, polls: 0, since_ns: None }
     }
 }
 
 impl GiveWay {
-    /// Notes that a poll found nothing. `true`: now the core should be given to others.
+    /// Notes that a wait begins. Without this call the time of its first polls in vain does not count.
     #[inline]
-    pub fn found_nothing(&mut self) -> bool {
-        self.polls += 1;
-        self.polls >= self.interval
+    pub fn begin(&mut self, now_ns: u64) {
+        (self.polls, self.since_ns) = (0, Some(now_ns));
     }
 
     /// Notes that a poll found something.
     #[inline]
     pub fn found_something(&mut self) {
-        self.polls = 0;
+        (self.polls, self.since_ns) = (0, None);
+    }
+
+    /// Notes that a poll found nothing. `true`: it is time to [`give`](Self::give) the core to others.
+    #[inline]
+    pub fn found_nothing(&mut self) -> bool {
+        self.polls += 1;
+        if self.polls < self.interval {
+            std::hint::spin_loop();
+            return false;
+        }
+        true
+    }
+
+    /// Gives the core to others. `polled_ns`: the time now. Returns the time afterwards, by the same clock
+    /// `now_ns`.
+    #[inline]
+    pub fn give(&mut self, polled_ns: u64, now_ns: impl FnOnce() -> u64) -> u64 {
+        rustix::thread::sched_yield();
+        let back_ns = now_ns();
+        let batch_ns = polled_ns.saturating_sub(self.since_ns.unwrap_or(polled_ns));
+        self.gave_way(batch_ns, back_ns.saturating_sub(polled_ns));
+        self.since_ns = Some(back_ns);
+        back_ns
     }
 
     /// Notes that the core was given to others. `batch_ns`: what the polls in vain before it took. `took_ns`:
     /// how long the thread was without the core. Both are in nanoseconds.
-    pub fn gave_way(&mut self, batch_ns: u64, took_ns: u64) {
+    fn gave_way(&mut self, batch_ns: u64, took_ns: u64) {
         self.polls = 0;
         self.interval = if took_ns >= OTHERS_RAN_NS || batch_ns >= BATCH_NS_MAX {
             (self.interval / 2).max(POLLS_MIN)
@@ -99,5 +123,21 @@ mod tests {
         }
         give_way.found_something();
         assert_eq!(polls(&mut give_way), interval);
+    }
+
+    #[test]
+    fn the_time_of_polls_in_vain_is_that_since_the_wait_began_or_the_core_came_back() {
+        let mut give_way = GiveWay { interval: POLLS_MAX, ..GiveWay::default() };
+        // Nobody ran, and the polls before it were few and slow.
+        give_way.begin(0);
+        assert_eq!(give_way.give(BATCH_NS_MAX, || BATCH_NS_MAX + 1), BATCH_NS_MAX + 1);
+        assert_eq!(give_way.interval, POLLS_MAX / 2);
+        // Since then they were fast.
+        give_way.give(BATCH_NS_MAX + 2, || BATCH_NS_MAX + 3);
+        assert_eq!(give_way.interval, POLLS_MAX);
+        // When the polls began is not known.
+        give_way.found_something();
+        give_way.give(3 * BATCH_NS_MAX, || 3 * BATCH_NS_MAX);
+        assert_eq!(give_way.interval, POLLS_MAX);
     }
 }

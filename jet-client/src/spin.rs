@@ -26,42 +26,40 @@ impl Spin {
         self.max
     }
 
-    /// Calls `poll` again and again until it finds something. Stops when the budget is spent, or after `left`
-    /// where the wait has a limit.
+    /// Calls `poll` again and again until it finds something: once at least. Stops when the budget is spent,
+    /// or after `left` where the wait has a limit.
     pub(crate) fn until<T>(
         &mut self,
         left: Option<Duration>,
         mut poll: impl FnMut() -> Option<T>,
     ) -> Option<T> {
+        // What is there already takes no reading of the clock. It says nothing of spinning, either: it may be
+        // there because this thread slept.
+        if let Some(found) = poll() {
+            return Some(found);
+        }
         if self.max.is_zero() {
             return None;
         }
         let budget_ns = self.budget.ns().min(left.map_or(u64::MAX, nanoseconds));
         let start = Instant::now();
+        let now_ns = || nanoseconds(start.elapsed());
         let mut spent_ns = 0;
+        self.give_way.begin(0);
         loop {
-            loop {
-                if let Some(found) = poll() {
-                    self.give_way.found_something();
-                    self.budget.pays(spent_ns);
-                    return Some(found);
+            if self.give_way.found_nothing() {
+                let polled_ns = now_ns();
+                if polled_ns >= budget_ns {
+                    self.budget.was_in_vain();
+                    return None;
                 }
-                if self.give_way.found_nothing() {
-                    break;
-                }
-                std::hint::spin_loop();
+                // The thread that this one waits for may have only this core.
+                spent_ns = self.give_way.give(polled_ns, now_ns);
             }
-            let polled_ns = nanoseconds(start.elapsed());
-            if polled_ns >= budget_ns {
-                self.give_way.found_something();
-                self.budget.was_in_vain();
-                return None;
+            if let Some(found) = poll() {
+                self.budget.pays(spent_ns);
+                return Some(found);
             }
-            // The thread that this one waits for may have only this core.
-            rustix::thread::sched_yield();
-            let batch_ns = polled_ns - spent_ns;
-            spent_ns = nanoseconds(start.elapsed());
-            self.give_way.gave_way(batch_ns, spent_ns - polled_ns);
         }
     }
 }
@@ -78,7 +76,29 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_of_nothing_looks_never() {
-        assert_eq!(Spin::new(Duration::ZERO).until(None, || Some(1)), None);
+    fn what_was_there_at_once_says_nothing_of_spinning() {
+        let max = Duration::from_micros(50);
+        let mut spin = Spin::new(max);
+        let mut longest_ns = 0;
+        // As where this thread sleeps for each message: it spins in vain, and finds what woke it.
+        for wait in 0..100 {
+            assert_eq!(spin.until(None, || None::<()>), None);
+            assert_eq!(spin.until(None, || Some(())), Some(()));
+            if wait >= 10 {
+                longest_ns = longest_ns.max(spin.budget.ns());
+            }
+        }
+        assert_eq!(longest_ns, nanoseconds(max), "a wait now and then tries the longest spin");
+    }
+
+    #[test]
+    fn a_budget_of_nothing_looks_once() {
+        let mut looks = 0;
+        let mut look = |_| {
+            looks += 1;
+            None::<()>
+        };
+        assert_eq!(Spin::new(Duration::ZERO).until(None, || look(())), None);
+        assert_eq!(looks, 1);
     }
 }

@@ -181,16 +181,8 @@ impl Sender {
 
     fn wait_until(&mut self, deadline: Option<Instant>) -> Result<Option<Completion>, WaitError> {
         loop {
-            if let Some(completion) = self.poll() {
-                return Ok(Some(completion));
-            }
-            if self.driver.in_flight() == 0 {
-                return Ok(None);
-            }
-            let mut spin = self.spin;
-            let found = spin.until(left_until(deadline), || self.poll());
-            self.spin = spin;
-            if found.is_some() {
+            let found = self.spin(left_until(deadline));
+            if found.is_some() || self.driver.in_flight() == 0 {
                 return Ok(found);
             }
             let left = left_until(deadline);
@@ -199,6 +191,18 @@ impl Sender {
             }
             self.sleep(left)?;
         }
+    }
+
+    /// Polls until a message ended, or the budget for spinning is spent. Polls once where nothing is in
+    /// flight.
+    fn spin(&mut self, left: Option<Duration>) -> Option<Completion> {
+        if self.driver.in_flight() == 0 {
+            return self.poll();
+        }
+        let mut spin = self.spin;
+        let found = spin.until(left, || self.poll());
+        self.spin = spin;
+        found
     }
 
     /// Waits for the next message's end. Returns `None` where nothing is in flight. Cancelling the future
@@ -214,16 +218,8 @@ impl Sender {
     pub async fn wait_async(&mut self) -> Result<Option<Completion>, WaitError> {
         use tokio::io::{Interest, unix::AsyncFd};
         loop {
-            if let Some(completion) = self.poll() {
-                return Ok(Some(completion));
-            }
-            if self.driver.in_flight() == 0 {
-                return Ok(None);
-            }
-            let mut spin = self.spin;
-            let found = spin.until(None, || self.poll());
-            self.spin = spin;
-            if found.is_some() {
+            let found = self.spin(None);
+            if found.is_some() || self.driver.in_flight() == 0 {
                 return Ok(found);
             }
             let now_ns = self.clock.now_ns();

@@ -97,8 +97,6 @@ impl<N: Nic> Reactor<N> {
         self.driver.start(now_ns);
         let mut idle_since_ns = None;
         let mut idle_turns = 0u32;
-        // Time since which turns found nothing, and the core was not given to others.
-        let mut alone_since_ns = now_ns;
         loop {
             let now_ns = self.now_ns();
             if let Some(late_ns) = self.turns.begin(now_ns) {
@@ -123,19 +121,14 @@ impl<N: Nic> Reactor<N> {
             let idle_ns = now_ns - *idle_since_ns.get_or_insert(now_ns);
             if idle_ns < self.spin.ns() {
                 if idle_turns == 0 {
-                    alone_since_ns = now_ns;
+                    self.give_way.begin(now_ns);
                 }
                 idle_turns += 1;
                 if self.give_way.found_nothing() {
                     // A peer that has work for the reactor may share this core.
-                    let polled_ns = self.now_ns();
                     self.turns.give_way();
-                    rustix::thread::sched_yield();
-                    let back_ns = self.now_ns();
-                    self.give_way.gave_way(polled_ns - alone_since_ns, back_ns - polled_ns);
-                    alone_since_ns = back_ns;
-                } else {
-                    std::hint::spin_loop();
+                    let Self { give_way, started, .. } = &mut self;
+                    give_way.give(elapsed_ns(started), || elapsed_ns(started));
                 }
                 continue;
             }
@@ -146,7 +139,7 @@ impl<N: Nic> Reactor<N> {
     }
 
     fn now_ns(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        elapsed_ns(&self.started)
     }
 
     fn turn(&mut self, now_ns: u64) -> bool {
@@ -189,6 +182,10 @@ impl<N: Nic> Reactor<N> {
         }
         Ok(())
     }
+}
+
+fn elapsed_ns(since: &Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Takes the waiting rings off a session's doorbell. A closed doorbell is removed from epoll: the control
