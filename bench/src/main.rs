@@ -20,6 +20,7 @@ mod handoff;
 mod hosts;
 mod interrupt;
 mod membw;
+mod ordered_process;
 mod others;
 mod own_reactor;
 mod pattern;
@@ -118,9 +119,9 @@ enum Name {
         #[arg(long, value_parser = ["shm", "tcp"])]
         fabric: Option<String>,
     },
-    /// Throughput with a thousand senders connected and 32 active, beside 32 connected; and the daemon's
-    /// memory
-    Connections,
+    /// Throughput with a thousand senders connected and 32 active, or with --connected of them, beside 32
+    /// connected; how fast they connect; and the daemon's memory
+    Connections(connections::Args),
     /// Jet over an RDMA device, beside perftest; in builds with --features verbs
     Verbs {
         /// Only this part; may be repeated
@@ -241,7 +242,7 @@ fn rows(name: Name, run_size: RunSize) -> Result<Vec<Row>, Box<dyn std::error::E
             Some(fabric) => checksums::run(samples, &[fabric]),
             None => checksums::run(samples, &["shm", "tcp"]),
         },
-        Name::Connections => connections::run(run_size),
+        Name::Connections(asked) => connections::run(run_size, &asked),
         Name::Cache { only } => cache::run(samples, &only),
         Name::Idle => connections::idle(run_size),
         Name::Status => status_cost::run(run_size),

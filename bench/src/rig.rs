@@ -2,6 +2,7 @@
 //! from this binary.
 
 use crate::alone::{self, PassArgs, StampingArgs};
+use crate::connections::{self, IdleArgs};
 use crate::consumer::{self, ConsumerArgs, Order, Reading, Report};
 use crate::core_cost::{self, CountedArgs};
 use crate::membw;
@@ -50,6 +51,8 @@ pub enum Role {
         #[arg(long)]
         touched: Option<PathBuf>,
     },
+    /// Connected senders that send nothing
+    IdleSenders(IdleArgs),
     /// The receiver's state machine, in a process whose instructions are counted
     Counted(CountedArgs),
     /// Two connected NICs over verbs, in a process whose system calls are counted
@@ -322,6 +325,7 @@ pub fn run_role(role: &Role) -> ExitCode {
         Role::App { control_socket, read, core, touched } => {
             stay_on(*core).and_then(|()| application(control_socket.clone(), *read, touched.as_deref()))
         }
+        Role::IdleSenders(args) => connections::run_role(args),
         Role::Counted(args) => {
             core_cost::run_role(args);
             Ok(())

@@ -1,9 +1,9 @@
 //! The bad sender: a process that keeps a number of large messages outstanding, and what stands between it
 //! and the daemon.
 
-use super::process::{OrderedProcess, answer};
 use super::proxy::Proxy;
 use super::{LIMIT, Nothing};
+use crate::ordered_process::{OrderedProcess, answer};
 use crate::pattern::{self, Words};
 use crate::processor_time;
 use crate::rig::{self, Rig};

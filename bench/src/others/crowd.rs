@@ -1,8 +1,8 @@
 //! A crowd: a process that holds many connections over `tcp:` which behave badly. It speaks by hand, since no
 //! sender of Jet does any of this.
 
-use super::process::{OrderedProcess, answer};
 use super::{LIMIT, Nothing, frames};
+use crate::ordered_process::{OrderedProcess, answer};
 use crate::rig::{self, Rig};
 use frames::{FRAME_BYTES, Frame, Kind};
 use jet_fabric::Address;

@@ -31,7 +31,6 @@ pub mod crowd;
 mod frames;
 mod good_sender;
 mod own_reactor;
-mod process;
 pub mod proxy;
 mod slow;
 mod sparse;

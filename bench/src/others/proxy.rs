@@ -11,7 +11,7 @@
 
 use super::Nothing;
 use super::frames::{FRAME_BYTES, Frame, Kind};
-use super::process::{OrderedProcess, answer};
+use crate::ordered_process::{OrderedProcess, answer};
 use crate::rig;
 use rustix::net::sockopt;
 use serde::{Deserialize, Serialize};

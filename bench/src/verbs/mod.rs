@@ -200,10 +200,10 @@ fn connections(fabric: &str, samples: u32, rows: &mut Vec<Row>) -> Result<(), Bo
     let (mut alone, mut beside_idle) = (Vec::new(), Vec::new());
     let (mut posted_few, mut posted_many) = (Vec::new(), Vec::new());
     for _ in 0..samples {
-        few.answer();
+        few.answer()?;
         alone.push(few.send(SPAN_MESSAGES)?);
         posted_few.push(posted_mib(&few)?);
-        many.answer();
+        many.answer()?;
         beside_idle.push(many.send(SPAN_MESSAGES)?);
         posted_many.push(posted_mib(&many)?);
     }

@@ -14,17 +14,43 @@ const COPIED_BYTES_MAX: u32 = 512;
 /// Memory for copied payloads and long user headers: 4 KiB for each message that may be in flight.
 #[derive(Debug)]
 pub(super) struct CopyArea {
-    pub memory: Arc<SharedMemory>,
-    pub key: MemoryKey,
+    memory: Arc<SharedMemory>,
+    /// Key of the memory; `None` while it is not registered.
+    key: Option<MemoryKey>,
+    mode: Mode,
+}
+
+/// How copied payloads reach the receiver.
+#[derive(Clone, Copy, Debug)]
+struct Mode {
+    access: Access,
+    /// The most bytes that the NIC copies once more when they are posted.
+    inline_bytes_max: u32,
+    /// The most bytes that it could copy.
+    inline_bytes_possible: u32,
 }
 
 impl CopyArea {
-    pub(super) fn new(nic: &mut dyn Nic, places: u32, access: Access) -> Result<Self, SendConnectError> {
+    pub(super) fn new(nic: &mut dyn Nic, places: u32, address: &Address) -> Result<Self, SendConnectError> {
         let memory = Arc::new(SharedMemory::new("jet-copies", places as usize * SLAB_BYTES, false)?);
         // The memory may be passed to the peer, which must only read it.
         memory.seal_future_writes()?;
-        let key = nic.register(&memory, access)?;
-        Ok(Self { memory, key })
+        let mut area = Self { memory, key: None, mode: Mode::of(address, nic) };
+        area.move_to(nic, address)?;
+        Ok(area)
+    }
+
+    /// Registers the memory with another NIC.
+    ///
+    /// Where the receiver's NIC reads the payloads itself, that waits for the first of them: a region costs
+    /// the receiver a descriptor, and most senders of large messages never need this one.
+    pub(super) fn move_to(&mut self, nic: &mut dyn Nic, address: &Address) -> Result<(), SendConnectError> {
+        self.mode = Mode::of(address, nic);
+        self.key = match self.mode.access {
+            Access::RemoteRead => None,
+            access => Some(nic.register(&self.memory, access)?),
+        };
+        Ok(())
     }
 
     /// Copies bytes into a message's place, from its byte `at` on.
@@ -46,30 +72,53 @@ impl CopyArea {
         }
     }
 
-    pub(super) fn payload(&self, index: u32, bytes: u32, inline_bytes_max: u32) -> Payload<'_> {
+    /// Returns a message's copied bytes as the payload of its SEND.
+    #[inline]
+    pub(super) fn payload(&mut self, nic: &mut dyn Nic, index: u32, bytes: u32) -> Payload<'_> {
         let offset = u64::from(index) * u64::from(SLAB_BYTES_U32);
         if bytes == 0 {
             return Payload::None;
         }
-        if bytes > inline_bytes_max {
-            return Payload::Registered(Sge { key: self.key, offset, bytes });
+        if bytes > self.mode.inline_bytes_max
+            && let Some(key) = self.key.or_else(|| self.register(nic, bytes))
+        {
+            return Payload::Registered(Sge { key, offset, bytes });
         }
         // SAFETY: within the area (checked by `write`), and only `write`, which borrows mutably, changes it.
         Payload::Inline(unsafe {
             std::slice::from_raw_parts(self.memory.base().add(index as usize * SLAB_BYTES), bytes as usize)
         })
     }
+
+    /// Registers the memory for the first payload that is not inline. `None` where the NIC takes no further
+    /// region: it copies the payload then.
+    #[cold]
+    fn register(&mut self, nic: &mut dyn Nic, bytes: u32) -> Option<MemoryKey> {
+        match nic.register(&self.memory, self.mode.access) {
+            Ok(key) => self.key = Some(key),
+            Err(error) if bytes > self.mode.inline_bytes_possible => {
+                unreachable!("only a NIC that copies any payload registers late: {error}")
+            }
+            Err(_) => {}
+        }
+        self.key
+    }
 }
 
-/// Decides how copied payloads reach the receiver at this address. Returns the access to the memory where
-/// they lie, and the most bytes that the NIC copies once more when they are posted.
-///
-/// Over `shm:` the receiver's NIC reads the payloads itself, which saves that copy. It sees only what is sent
-/// to it. Other NICs send from their own memory.
-pub(super) fn copy_transfer_mode(address: &Address, nic: &dyn Nic) -> (Access, u32) {
-    let inline_bytes_max = nic.limits().inline_bytes_max;
-    match address {
-        Address::Shm(_) => (Access::RemoteRead, inline_bytes_max.min(COPIED_BYTES_MAX)),
-        Address::Tcp(_) | Address::Rdma(_) => (Access::LocalWrite, inline_bytes_max),
+impl Mode {
+    /// Over `shm:` the receiver's NIC reads the payloads itself, which saves that copy. It sees only what is
+    /// sent to it. Other NICs send from their own memory.
+    fn of(address: &Address, nic: &dyn Nic) -> Self {
+        let inline_bytes_possible = nic.limits().inline_bytes_max;
+        match address {
+            Address::Shm(_) if inline_bytes_possible >= SLAB_BYTES_U32 => {
+                Self { access: Access::RemoteRead, inline_bytes_max: COPIED_BYTES_MAX, inline_bytes_possible }
+            }
+            Address::Shm(_) | Address::Tcp(_) | Address::Rdma(_) => Self {
+                access: Access::LocalWrite,
+                inline_bytes_max: inline_bytes_possible,
+                inline_bytes_possible,
+            },
+        }
     }
 }

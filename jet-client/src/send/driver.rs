@@ -7,7 +7,7 @@
 //! [`Driver::next_timeout_ns`]. Then call [`Driver::poll_end`] until it returns `None`.
 
 use super::buffer::{BufferPool, SendBuffer};
-use super::copies::{CopyArea, copy_transfer_mode};
+use super::copies::CopyArea;
 use super::error::SendConnectError;
 use super::exchange::{Action, ProtocolStats, Replied};
 use super::options::{Identity, ProtocolOptions, SenderOptions};
@@ -114,7 +114,6 @@ pub struct Driver {
     early: Vec<(u32, u32)>,
     /// SENDs posted since the NIC's doorbell was rung.
     pub(super) unflushed: u32,
-    pub(super) inline_bytes_max: u32,
     completions: Box<[Completion]>,
     /// Time of the last call of [`Self::drive`], in nanoseconds.
     driven_ns: u64,
@@ -162,8 +161,7 @@ impl Driver {
         let headers_key = nic.register(&headers, Access::LocalWrite)?;
         let replies = options.replies.then(|| Replies::new(nic.as_mut(), options.in_flight_max));
         let replies = replies.transpose()?;
-        let (access, inline_bytes_max) = copy_transfer_mode(&options.address, nic.as_ref());
-        let copy_area = CopyArea::new(nic.as_mut(), options.in_flight_max, access)?;
+        let copy_area = CopyArea::new(nic.as_mut(), options.in_flight_max, &options.address)?;
         let protocol = Protocol::new(ProtocolOptions {
             sender_id,
             first_sequence,
@@ -198,7 +196,6 @@ impl Driver {
             welcomed: false,
             early: Vec::with_capacity(usize::from(RECEIVE_ENTRIES)),
             unflushed: 0,
-            inline_bytes_max,
             completions: vec![Completion::UNUSED; BATCH].into_boxed_slice(),
             failure: None,
             driven_ns: 0,
@@ -511,14 +508,12 @@ impl Driver {
     fn take_another_device(&mut self) -> Result<(), SendConnectError> {
         let mut nic = self.nics.open()?;
         let headers_key = nic.register(&self.headers, Access::LocalWrite)?;
-        let (access, inline_bytes_max) = copy_transfer_mode(&self.address, nic.as_ref());
-        let copies_key = nic.register(&self.copy_area.memory, access)?;
+        self.copy_area.move_to(nic.as_mut(), &self.address)?;
         self.buffers.move_to(nic.as_mut())?;
         if let Some(replies) = &mut self.replies {
             replies.move_to(nic.as_mut())?;
         }
-        (self.headers_key, self.copy_area.key) = (headers_key, copies_key);
-        self.inline_bytes_max = inline_bytes_max;
+        self.headers_key = headers_key;
         (self.nic, self.device) = (nic, DeviceState::There);
         self.devices = self.devices.wrapping_add(1);
         self.post_receives();

@@ -75,7 +75,6 @@ impl Driver {
             }
         };
         let pending = &self.pending[index as usize];
-        let inline_max = self.inline_bytes_max;
         let wants_reply = pending.wants_reply && self.protocol.may_want_replies();
         let (mut header, payload) = if pending.large {
             let long = pending.user_header_bytes > REQUEST_INLINE_USER_HEADER_MAX;
@@ -99,7 +98,7 @@ impl Driver {
             });
             let bytes = behind + usize::from(pieces) * PIECE_BYTES;
             let bytes = u32::try_from(bytes).expect("at most 512");
-            (header, self.copy_area.payload(index, bytes, inline_max))
+            (header, self.copy_area.payload(self.nic.as_mut(), index, bytes))
         } else {
             let payload_bytes = u32::try_from(pending.length).expect("checked when it was accepted");
             let header = SmallHeader::encode(&SmallFields {
@@ -117,7 +116,7 @@ impl Driver {
                     let key = self.buffers.key(buffer).expect(REGISTERED);
                     Payload::Registered(Sge { key, offset: buffer.offset(), bytes: payload_bytes })
                 }
-                _ => self.copy_area.payload(index, payload_bytes, inline_max),
+                _ => self.copy_area.payload(self.nic.as_mut(), index, payload_bytes),
             };
             (header, payload)
         };

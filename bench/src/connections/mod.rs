@@ -1,24 +1,33 @@
 //! Measures what idle connections cost in throughput and in the daemon's memory, with many connected senders
 //! and few active ones. The benchmark `idle`, also here, measures a daemon that has nothing to do.
 //!
-//! All senders live in this process, so the cost of a thousand processes to the host is not seen. The
-//! daemon's memory is what the kernel counts as resident: its pool, its escape memory, its memory for
+//! The idle senders live in processes of a thousand each, so the cost of as many processes to the host is not
+//! seen. The daemon's memory is what the kernel counts as resident: its pool, its escape memory, its memory for
 //! replies, and all else. Two rows stand apart. The daemon also maps the senders' own regions, which count as
 //! the senders' memory. And the pages of the program and its libraries are files of the system: all processes
 //! share them, and the kernel maps them in as large pieces as it likes.
+
+mod idle;
 
 use crate::processor_time::{self, ThreadTime};
 use crate::report::{Bound, Row, RunSize, median};
 use crate::resident_memory::Resident;
 use crate::rig::{APP, Rig};
 use crate::send_loop::{busy_only, written_buffers};
+use idle::IdleSenders;
 use jet_client::send::{AckStatus, SendBuffer, Sender, SenderOptions};
+use jet_fabric::Address;
 use std::error::Error;
 use std::time::{Duration, Instant};
 
+pub use idle::{IdleArgs, run_role};
+
 /// Number of senders that send.
 pub const ACTIVE: usize = 32;
-const CONNECTED: usize = 1000;
+/// Number of senders that are connected unless `--connected` says otherwise.
+const CONNECTED: u32 = 1000;
+/// Connected senders that a daemon takes by default.
+const PEERS_BY_DEFAULT: usize = 4096;
 const LARGE_BYTES: usize = 256 << 10;
 /// Messages that each active sender has in flight.
 const DEPTH: usize = 2;
@@ -44,7 +53,8 @@ const SETTLE_LIMIT: Duration = Duration::from_secs(120);
 pub struct Connections {
     rig: Rig,
     active: Vec<(Sender, Vec<SendBuffer>)>,
-    idle: Vec<Sender>,
+    idle: IdleSenders,
+    connected: usize,
     /// Number of messages that ended as consumed so far.
     consumed: u64,
 }
@@ -56,24 +66,18 @@ impl Connections {
     /// # Errors
     /// An error of the rig or a sender.
     pub fn gather(fabric: &str, connected: usize) -> Result<Self, Box<dyn Error>> {
-        let rig = Rig::start(fabric, true, &[])?;
+        let peers = format!("limits.peers={}", connected + 1);
+        let settings = if connected < PEERS_BY_DEFAULT { vec![] } else { vec![peers] };
+        let rig = Rig::start(fabric, true, &settings)?;
         let address = rig.address()?;
         let mut active = Vec::with_capacity(ACTIVE);
-        let mut idle = Vec::with_capacity(connected - ACTIVE);
-        for n in 0..connected {
-            let options = SenderOptions::new(address.clone(), APP)
-                .in_flight_max(8)
-                .region_bytes(DEPTH * LARGE_BYTES)
-                .retry(busy_only());
-            let mut sender = Sender::connect(&options)?;
-            if n < ACTIVE {
-                let buffers = written_buffers(&mut sender, LARGE_BYTES, DEPTH)?;
-                active.push((sender, buffers));
-            } else {
-                idle.push(sender);
-            }
+        for _ in 0..ACTIVE {
+            let mut sender = Sender::connect(&sender_options(&address))?;
+            let buffers = written_buffers(&mut sender, LARGE_BYTES, DEPTH)?;
+            active.push((sender, buffers));
         }
-        Ok(Self { rig, active, idle, consumed: 0 })
+        let idle = IdleSenders::connect(&address, connected - ACTIVE)?;
+        Ok(Self { rig, active, idle, connected, consumed: 0 })
     }
 
     /// Makes every active sender keep its messages in flight until `messages` have ended. Returns GB/s.
@@ -138,7 +142,7 @@ impl Connections {
         let status = self.rig.status()?;
         #[allow(clippy::cast_precision_loss)] // thousands
         let [senders, consumed, ended, other_ends, cut_off] = [
-            (self.active.len() + self.idle.len()) as u64,
+            self.connected as u64,
             self.consumed,
             status.ends.consumed,
             status.ends.refused(),
@@ -174,6 +178,7 @@ impl Connections {
             let quiet_until = Instant::now() + QUIET_SPAN;
             while Instant::now() < quiet_until {
                 self.active.iter_mut().for_each(|(sender, _)| drop(sender.poll()));
+                self.idle.answer()?;
                 std::thread::sleep(Duration::from_millis(10));
             }
             let now = self.headers()?;
@@ -187,55 +192,94 @@ impl Connections {
     }
 
     /// Makes the idle senders answer what the daemon has sent to them, such as a recall of credit.
-    pub fn answer(&mut self) {
-        for sender in &mut self.idle {
-            while sender.poll().is_some() {}
-        }
+    ///
+    /// # Errors
+    /// A process of theirs has ended.
+    pub fn answer(&mut self) -> std::io::Result<()> {
+        self.idle.answer()
     }
+}
+
+/// Returns the options of each sender here.
+fn sender_options(address: &Address) -> SenderOptions {
+    SenderOptions::new(address.clone(), APP)
+        .in_flight_max(8)
+        .region_bytes(DEPTH * LARGE_BYTES)
+        .retry(busy_only())
+}
+
+/// What the benchmark `connections` is asked for.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The fabric
+    #[arg(long, default_value = "shm", value_parser = ["shm", "tcp"])]
+    fabric: String,
+    /// Senders that are connected; 32 of them send
+    #[arg(long, default_value_t = CONNECTED, value_parser = clap::value_parser!(u32).range(33..=60_000))]
+    connected: u32,
 }
 
 /// Runs the benchmark `connections`.
 ///
 /// # Errors
 /// An error of the rigs or the senders.
-pub fn run(run_size: RunSize) -> Result<Vec<Row>, Box<dyn Error>> {
+pub fn run(run_size: RunSize, asked: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
+    let (fabric, connected) = (&asked.fabric, asked.connected as usize);
     raise_descriptor_limit();
     let messages = run_size.of(SAMPLE_MESSAGES, SAMPLE_MESSAGES_BRIEF);
-    let mut few = Connections::gather("shm", ACTIVE)?;
-    let mut many = Connections::gather("shm", CONNECTED)?;
+    let mut few = Connections::gather(fabric, ACTIVE)?;
+    let mut many = Connections::gather(fabric, connected)?;
     few.send(messages / 4)?;
     many.send(messages / 4)?;
     let (mut alone, mut beside_idle) = (Vec::new(), Vec::new());
     for _ in 0..run_size.samples {
-        few.answer();
+        few.answer()?;
         alone.push(few.send(messages)?);
-        many.answer();
+        many.answer()?;
         beside_idle.push(many.send(messages)?);
     }
     let base = median(&alone);
     let ratios = beside_idle.iter().map(|rate| rate / base).collect();
+    let row = |metric: &str, unit, samples, bound| Row::new("connections", metric, unit, samples, bound);
+    #[allow(clippy::cast_precision_loss)] // thousands
+    let idle = (connected - ACTIVE) as f64;
+    let rate = idle / many.idle.connecting.as_secs_f64();
     let mut rows = vec![
-        Row::new("connections", "32 connected, 32 active", "GB/s", alone, Bound::None),
-        Row::new("connections", "1000 connected, 32 active", "GB/s", beside_idle, Bound::None),
-        Row::new("connections", "1000 connected / 32 connected", "ratio", ratios, Bound::AtLeast(0.9)),
+        row("32 connected, 32 active", "GB/s", alone, Bound::None),
+        row(&format!("{connected} connected, 32 active"), "GB/s", beside_idle, Bound::None),
+        row(&format!("{connected} connected / 32 connected"), "ratio", ratios, Bound::AtLeast(0.9)),
+        row(&format!("{connected} senders connect, one after the other"), "1/s", vec![rate], Bound::None),
     ];
     rows.extend(many.counts("connections")?);
+    many.settle()?;
+    let idle = cpu_percent(many.rig.daemon_pid(), run_size.samples)?;
+    let metric = format!("a daemon with {connected} senders, all idle, of a core");
+    rows.push(row(&metric, "%", idle, Bound::AtMost(2.0)));
+    rows.extend(memory(&many, connected == CONNECTED as usize)?);
+    Ok(rows)
+}
+
+/// Returns rows of the daemon's memory. `is_bounded`: so many senders are connected that it is known what the
+/// daemon may have beyond its pool and the like.
+fn memory(many: &Connections, is_bounded: bool) -> Result<Vec<Row>, Box<dyn Error>> {
     let Resident { pool, escape, replies, senders, program, beyond } = Resident::of(many.rig.daemon_pid())?;
     let all = pool + escape + replies + beyond;
+    let mut rows = Vec::new();
     let mut row = |metric: &str, mebibytes: f64, bound: Bound| {
-        rows.push(Row::exact("connections", metric, "MiB", vec![mebibytes], bound));
+        rows.push(match bound {
+            Bound::None => Row::new("connections", metric, "MiB", vec![mebibytes], bound),
+            bound => Row::exact("connections", metric, "MiB", vec![mebibytes], bound),
+        });
     };
+    let at_most = |mebibytes| if is_bounded { Bound::AtMost(mebibytes) } else { Bound::None };
     let all_max = POOL_MIB + ESCAPE_MIB + REPLIES_MIB + BEYOND_MIB;
-    row("the daemon's memory, without its program's pages", all, Bound::AtMost(all_max));
+    row("the daemon's memory, without its program's pages", all, at_most(all_max));
     row("of it the pool", pool, Bound::Exactly(POOL_MIB));
     row("of it escape memory", escape, Bound::Exactly(ESCAPE_MIB));
     row("of it memory for replies", replies, Bound::Exactly(REPLIES_MIB));
-    row("of it anything else", beyond, Bound::AtMost(BEYOND_MIB));
-    let beside =
-        [("the senders' memory that the daemon maps", senders), ("the daemon's program's pages", program)];
-    for (metric, mebibytes) in beside {
-        rows.push(Row::new("connections", metric, "MiB", vec![mebibytes], Bound::None));
-    }
+    row("of it anything else", beyond, at_most(BEYOND_MIB));
+    row("the senders' memory that the daemon maps", senders, Bound::None);
+    row("the daemon's program's pages", program, Bound::None);
     Ok(rows)
 }
 
