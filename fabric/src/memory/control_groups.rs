@@ -7,6 +7,9 @@
 use super::room::text_of;
 use std::path::{Path, PathBuf};
 
+/// Limit from which on a group of version 1 has none: the kernel says 2^63 less a page then.
+const UNLIMITED: u64 = 1 << 62;
+
 /// State of the machine's swap.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Swap {
@@ -60,6 +63,15 @@ impl Hierarchy {
         group.ancestors().take_while(|up| up.starts_with(&mount)).map(Path::to_owned).collect()
     }
 
+    /// Returns whether a control group has a limit of its own.
+    fn has_limit(self, folder: &Path) -> bool {
+        let limits: &[&str] = match self {
+            Self::One => &["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"],
+            Self::Two => &["memory.max"],
+        };
+        limits.iter().any(|name| number(folder, name).is_some_and(|limit| limit < UNLIMITED))
+    }
+
     fn group(self, folder: &Path, swap: Swap) -> Group {
         match self {
             Self::One => Group::of_one(folder, swap),
@@ -71,6 +83,10 @@ impl Hierarchy {
 /// Finds the control group with the least room in one hierarchy, among the process's group and those above
 /// it.
 fn tightest_of(folders: &[PathBuf], kind: Hierarchy, swap: Swap) -> Option<(u64, PathBuf)> {
+    // The usual case. What is used is in many files, and the kernel adds it up for each reading.
+    if !folders.iter().any(|folder| kind.has_limit(folder)) {
+        return None;
+    }
     let mut groups: Vec<Group> = folders.iter().map(|folder| kind.group(folder, swap)).collect();
     // Swapped memory counts in every group above, too.
     let mut above = u64::MAX;
@@ -219,6 +235,28 @@ mod tests {
         assert_eq!(tightest(tree.path(), MINE, NO_SWAP), Some((50 * MIB, tree.path().join("a"))));
         assert_eq!(room(&tree, "0::/a/c\n", NO_SWAP), Some(15));
         assert_eq!(room(&tree, "0::/seen/only/outside\n", NO_SWAP), None);
+    }
+
+    #[test]
+    fn of_groups_without_a_limit_nothing_else_is_read() {
+        let none = "9223372036854771712";
+        for (group, own, limits) in [
+            ("memory/a", "4:memory:/a\n", &["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"][..]),
+            ("a", "0::/a\n", &["memory.max"]),
+        ] {
+            let tree = tree(&[(group, &[("memory.usage_in_bytes", "9"), ("memory.current", "9")])]);
+            let folder = tree.path().join(group);
+            let unlimited = if limits.len() > 1 { none } else { "max" };
+            limits.iter().for_each(|name| std::fs::write(folder.join(name), unlimited).unwrap());
+            assert_eq!(tightest(tree.path(), own, NO_SWAP), None, "{group}");
+            // A limit of either kind counts.
+            for name in limits {
+                std::fs::write(folder.join(name), "100").unwrap();
+                assert!(
+                    limits.len() > 1 && *name != limits[0] || tightest(tree.path(), own, NO_SWAP).is_some()
+                );
+            }
+        }
     }
 
     #[test]

@@ -89,12 +89,26 @@ impl Host<'_> {
     }
 }
 
-/// Reads a file of the kernel's. Its length is not known before, and most of these files are short: with the
-/// room from the start they take one read instead of several, each of which the kernel makes anew.
+/// Reads a file of the kernel's. Its length is not known before, and the system knows none, so it is not
+/// asked. Most of these files are short: with room from the start they take one read, and one that finds the
+/// end.
 pub(super) fn text_of(path: &Path) -> io::Result<String> {
-    let mut text = String::with_capacity(8 << 10);
-    File::open(path)?.read_to_string(&mut text)?;
-    Ok(text)
+    let mut file = File::open(path)?;
+    let mut bytes = vec![0; 8 << 10];
+    let mut used = 0;
+    loop {
+        match file.read(&mut bytes[used..]) {
+            Ok(0) => break,
+            Ok(more) => used += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if used == bytes.len() {
+            bytes.resize(2 * used, 0);
+        }
+    }
+    bytes.truncate(used);
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 /// Reads a line of /proc/meminfo, and returns its value in bytes.
