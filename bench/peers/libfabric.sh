@@ -22,8 +22,9 @@ libfabric-bin, gcc, python3.
 are not read. Jet always does that. Where the row does not say so, libfabric's sender waits for its own buffers only.
 
 What it cannot see: a network, an RNIC, and what happens on more than two processors. Both have the same two; libfabric's are two
-processes that poll all the time, Jet's are three (sender, daemon, application) that sleep when there is nothing to do. fi_pingpong
-reads nothing of what it gets.
+processes that poll all the time, Jet's are three (sender, daemon, application) that sleep when there is nothing to do. Over
+TCP libfabric has the system's congestion control, and Jet one without pacing, which it chooses within a host. fi_pingpong reads
+nothing of what it gets.
 USAGE
 }
 options "$@"
@@ -31,7 +32,7 @@ install gcc:gcc /usr/include/rdma/fi_tagged.h:libfabric-dev fi_pingpong:libfabri
 build_jet
 build_stream ofi libfabric/ofi.c -lfabric
 take_two_processors
-say "$(fi_info --version | sed -n 's/^libfabric: /libfabric /p'), processors $two"
+say "$(fi_info --version | sed -n 's/^libfabric: /libfabric /p'), processors $two, congestion control $congestion"
 
 declare -A providers=([shm]=shm [tcp]='tcp;ofi_rxm')
 # ofi_messages FABRIC BYTES DEPTH MESSAGES free|acked

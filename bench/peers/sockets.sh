@@ -20,6 +20,8 @@ there, into 32 buffers in turn. As root it installs what is missing of Debian's:
 "each read acknowledged": the receiver answers every message with 8 bytes when it has read it, and the sender has 32 messages at most
 that are not read. Jet always does that. Where the row does not say so, the sender waits for room in the socket only.
 
+Over TCP the sockets have the system's congestion control, and Jet one without pacing, which it chooses within a host.
+
 What it cannot see: a network, many connections, and what happens on more than two processors. Both have the same two; the sockets' are
 two processes, Jet's are three (sender, daemon, application). A socket's buffer takes the place of messages under way: how much is
 in it the kernel decides.
@@ -30,7 +32,7 @@ install gcc:gcc
 build_jet
 build_stream socket sockets/socket.c
 take_two_processors
-say "processors $two"
+say "processors $two, congestion control $congestion"
 
 for fabric in "${fabrics[@]}"; do
     kind=tcp name='TCP socket'

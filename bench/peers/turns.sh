@@ -7,6 +7,8 @@ root=$(readlink -f "$peers/../..")
 target=$(readlink -f "${CARGO_TARGET_DIR:-$root/target}" || echo "${CARGO_TARGET_DIR:-$root/target}")
 place=$target/peers
 script=$(basename "$0" .sh)
+# What the system's TCP uses where a program chooses nothing.
+congestion=$(cat /proc/sys/net/ipv4/tcp_congestion_control 2>/dev/null || echo unknown)
 turns=5 shorter=1 brief='' json='' depth=32 sizes=(4096 65536 262144) fabrics=(shm tcp)
 
 say() { printf 'peers/%s: %s\n' "$script" "$*" >&2; }

@@ -84,7 +84,7 @@ struct jet_sender_options {
     int replies;                 /* 1: messages may want replies. That takes 256 KiB, and 4 KiB for each of
                                     in_flight_max messages, 1024 at most; replies that find all of that in
                                     use are allocated [0] */
-    uint64_t spin_max_ns;        /* longest time that a wait spins before it sleeps [50 us] */
+    uint64_t spin_max_ns;        /* longest time that a wait spins before it sleeps [200 us] */
     size_t region_bytes;         /* bytes that are registered at once for buffers [8 MiB] */
     uint64_t receiver_timeout_ns; /* longest time in which the receiver sends nothing while a message waits,
                                      or names nothing that the message waits for [30 s] */
@@ -263,7 +263,7 @@ struct jet_session_options {
     int class_;                    /* admission class, 0 the most urgent; a sender may ask for a less urgent
                                       one [0] */
     int memory_instead_of_waiting; /* 1: take memory outside the cache instead of waiting for room [0] */
-    uint64_t spin_max_ns;          /* longest time that a wait spins before it sleeps [50 us] */
+    uint64_t spin_max_ns;          /* longest time that a wait spins before it sleeps [200 us] */
     int shares_name;               /* 1: share the name with others of the same user that say so, too; each
                                       sender's messages go to one of them [0] */
     int reserved;                  /* 0 */

@@ -370,7 +370,7 @@ impl Default for Escape {
 
 impl Default for Reactor {
     fn default() -> Self {
-        Self { cpu: None, spin_us_max: 50 }
+        Self { cpu: None, spin_us_max: 100 }
     }
 }
 
