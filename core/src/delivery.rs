@@ -63,7 +63,7 @@ pub(crate) struct Part {
 
 /// The delivery state of one session.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(align(64))] // of 128 bytes, so that finding it by its number takes a shift
 struct SessionDelivery {
     /// Record of the message that has each message number, with the number's generation.
     numbers: Box<[(u32, u16)]>,

@@ -104,6 +104,13 @@ impl PeerOutbox {
         self.overflow.len() + self.replies.len()
     }
 
+    /// Adds an end to the pending ranges. Returns `false` if they are full, or ends wait in the overflow list,
+    /// which go first.
+    #[inline(always)] // on every message's way
+    fn takes_end(&mut self, sequence: u64, status: AckStatus) -> bool {
+        self.overflow.len() == 0 && self.add_end(sequence, status)
+    }
+
     /// Adds an end to the pending ranges, in the form that the peer's version knows. Returns `false` if they
     /// are full.
     #[inline(always)] // on every message's way
@@ -324,8 +331,7 @@ impl Outbox {
     #[inline(always)] // on every message's way
     pub fn end_small(&mut self, peer: u32, sequence: u64) -> bool {
         let outbox = &mut self.peers[peer as usize];
-        // Ends that wait in the overflow list go first.
-        if outbox.overflow.len() > 0 || !outbox.add_end(sequence, AckStatus::Consumed) {
+        if !outbox.takes_end(sequence, AckStatus::Consumed) {
             return false;
         }
         outbox.unfinished -= 1;
@@ -339,9 +345,8 @@ impl Outbox {
     pub fn end(&mut self, peer: u32, message: u32, status: AckStatus, messages: &mut Messages) {
         let outbox = &mut self.peers[peer as usize];
         outbox.unfinished -= 1;
-        // Ends that wait in the overflow list go first.
         let record = &mut messages[message];
-        if outbox.overflow.len() == 0 && outbox.add_end(record.sequence, status) {
+        if outbox.takes_end(record.sequence, status) {
             record.state.mark_acknowledged();
         } else {
             record.state = MessageState::Ended(status);

@@ -5,9 +5,13 @@ use jet_fabric::give_way::GiveWay;
 use jet_fabric::spin_budget::SpinBudget;
 use std::time::{Duration, Instant};
 
+/// Longest spin of a future: while it spins, its thread runs no other task.
+#[cfg(feature = "tokio")]
+pub(crate) const FUTURE_SPIN_MAX: Duration = Duration::from_micros(50);
+
 /// Default of the longest spin: several times what waking a thread takes. That is 20 to 30 us on a machine of
-/// one's own, and 50 us or more where another host's processor is woken first (a virtual machine). What is in
-/// vain halves the budget, so only a wait of sixteen in vain takes so long.
+/// one's own, and 50 us or more in a virtual machine. Each wait in vain halves the budget. So where nothing
+/// comes in time, one wait of sixteen spins so long.
 pub(crate) const SPIN_MAX: Duration = Duration::from_micros(200);
 
 /// Spinning for an adaptive time.

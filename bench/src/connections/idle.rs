@@ -31,9 +31,9 @@ struct Connected {
     nanoseconds: u64,
 }
 
-/// The order to answer whatever the daemon has sent; its answer is the same.
+/// The order to answer whatever the daemon has sent. The process says it back when that is done.
 #[derive(Serialize, Deserialize)]
-struct Answer {}
+struct Turn {}
 
 /// Connected senders that send nothing.
 pub struct IdleSenders {
@@ -69,7 +69,7 @@ impl IdleSenders {
     /// A process has ended.
     pub fn answer(&mut self) -> io::Result<()> {
         for process in &mut self.processes {
-            let Answer {} = process.ask(&Answer {})?;
+            let Turn {} = process.ask(&Turn {})?;
         }
         Ok(())
     }
@@ -87,11 +87,11 @@ pub fn run_role(args: &IdleArgs) -> Result<(), Box<dyn Error>> {
     let mut senders = senders?;
     answer(&Connected { nanoseconds: u64::try_from(start.elapsed().as_nanos())? })?;
     for line in io::stdin().lock().lines() {
-        let Answer {} = serde_json::from_str(&line?)?;
+        let Turn {} = serde_json::from_str(&line?)?;
         for sender in &mut senders {
             while sender.poll().is_some() {}
         }
-        answer(&Answer {})?;
+        answer(&Turn {})?;
     }
     Ok(())
 }

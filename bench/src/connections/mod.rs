@@ -240,7 +240,11 @@ pub fn run(run_size: RunSize, asked: &Args) -> Result<Vec<Row>, Box<dyn Error>> 
     }
     let base = median(&alone);
     let ratios = beside_idle.iter().map(|rate| rate / base).collect();
-    let row = |metric: &str, unit, samples, bound| Row::new("connections", metric, unit, samples, bound);
+    // Rows over `shm:`, the fabric by default, have no name of it.
+    let over = if fabric == "shm" { String::new() } else { format!("{fabric}: ") };
+    let row = |metric: &str, unit, samples, bound| {
+        Row::new("connections", &format!("{over}{metric}"), unit, samples, bound)
+    };
     #[allow(clippy::cast_precision_loss)] // thousands
     let idle = (connected - ACTIVE) as f64;
     let rate = idle / many.idle.connecting.as_secs_f64();
@@ -248,7 +252,7 @@ pub fn run(run_size: RunSize, asked: &Args) -> Result<Vec<Row>, Box<dyn Error>> 
         row("32 connected, 32 active", "GB/s", alone, Bound::None),
         row(&format!("{connected} connected, 32 active"), "GB/s", beside_idle, Bound::None),
         row(&format!("{connected} connected / 32 connected"), "ratio", ratios, Bound::AtLeast(0.9)),
-        row(&format!("{connected} senders connect, one after the other"), "1/s", vec![rate], Bound::None),
+        row("senders connect, one after the other", "1/s", vec![rate], Bound::None),
     ];
     rows.extend(many.counts("connections")?);
     many.settle()?;

@@ -4,11 +4,22 @@ use super::arrivals::{Arrival, Poisson};
 use super::buffers::Kind;
 use super::conventional::{self, ConventionalArgs, Counting};
 use super::touched::Touched;
-use super::traffic::{Shape, Traffic};
+use super::traffic::{self, Shape, Traffic};
+use jet_client::receive::RegisterOptions;
+use jet_client::send::SenderOptions;
 use jet_fabric::Address;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
+
+#[test]
+fn all_receivers_and_their_senders_spin_as_long_as_jets() {
+    let application = RegisterOptions::new("bench").spin_max;
+    let sender = SenderOptions::new(Address::Shm("/nowhere".into()), "bench").spin_max;
+    assert_eq!((conventional::APPLICATION_SPIN, traffic::SPIN), (application, sender));
+    let reactor = jet::daemon::Config::default().reactor.spin_us_max;
+    assert_eq!(conventional::NIC_SPIN, Duration::from_micros(reactor));
+}
 
 struct Rig {
     _directory: tempfile::TempDir,

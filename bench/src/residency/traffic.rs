@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 const RECEIVE_ENTRIES: u16 = 64;
 /// Time for which the senders' thread polls without finding anything before it sleeps, the same as in Jet's
 /// sender.
-const SPIN: Duration = Duration::from_micros(50);
+pub(super) const SPIN: Duration = Duration::from_micros(200);
 /// Time without the end of any message after which the benchmark fails.
 const STALL_LIMIT: Duration = Duration::from_secs(20);
 /// Id of a SEND that carries no message.

@@ -24,7 +24,8 @@ pub(crate) enum Kind {
 /// The record of one message. It lives until the sender has the acknowledgement and the application is done
 /// with the message.
 ///
-/// It is two cache lines long and begins at one, which also makes finding it by its number one instruction.
+/// It is two cache lines long and begins at one. So finding it by its number takes a shift, and no
+/// multiplication.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(crate) struct Message {
@@ -291,6 +292,7 @@ impl Messages {
                     && record.peer != NONE
                     && record.session != NONE =>
             {
+                debug_assert!(record.reads == 0, "a small message has no READs");
                 let Message { peer, session, sequence, .. } = *record;
                 Some(ConsumedSmall { peer, session, number, sequence })
             }
@@ -302,7 +304,9 @@ impl Messages {
     /// end.
     #[inline(always)] // on every message's way
     pub fn free_consumed(&mut self, index: u32) {
-        self.records[index as usize].state = MessageState::Free;
+        let record = &mut self.records[index as usize];
+        debug_assert!(record.state == MessageState::Settling, "message {index} is freed twice");
+        record.state = MessageState::Free;
         self.free.push(index);
     }
 

@@ -238,25 +238,35 @@ mod tests {
     }
 
     #[test]
-    fn of_groups_without_a_limit_nothing_else_is_read() {
-        let none = "9223372036854771712";
-        for (group, own, limits) in [
-            ("memory/a", "4:memory:/a\n", &["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"][..]),
-            ("a", "0::/a\n", &["memory.max"]),
-        ] {
-            let tree = tree(&[(group, &[("memory.usage_in_bytes", "9"), ("memory.current", "9")])]);
-            let folder = tree.path().join(group);
-            let unlimited = if limits.len() > 1 { none } else { "max" };
-            limits.iter().for_each(|name| std::fs::write(folder.join(name), unlimited).unwrap());
-            assert_eq!(tightest(tree.path(), own, NO_SWAP), None, "{group}");
-            // A limit of either kind counts.
-            for name in limits {
-                std::fs::write(folder.join(name), "100").unwrap();
-                assert!(
-                    limits.len() > 1 && *name != limits[0] || tightest(tree.path(), own, NO_SWAP).is_some()
-                );
+    fn a_limit_of_any_kind_counts_and_none_is_none() {
+        const NONE: &str = "9223372036854771712";
+        let cases: [(Hierarchy, &[(&str, &str)], bool); 6] = [
+            (
+                Hierarchy::One,
+                &[("memory.limit_in_bytes", NONE), ("memory.memsw.limit_in_bytes", NONE)],
+                false,
+            ),
+            (Hierarchy::One, &[("memory.limit_in_bytes", NONE), ("memory.memsw.limit_in_bytes", "9")], true),
+            (Hierarchy::One, &[("memory.limit_in_bytes", "9")], true),
+            (Hierarchy::Two, &[("memory.max", "max")], false),
+            (Hierarchy::Two, &[("memory.max", "9")], true),
+            (Hierarchy::Two, &[], false),
+        ];
+        for (kind, files, has_limit) in cases {
+            let folder = tempfile::tempdir().unwrap();
+            for (name, text) in files {
+                std::fs::write(folder.path().join(name), text).unwrap();
             }
+            assert_eq!(kind.has_limit(folder.path()), has_limit, "{kind:?} {files:?}");
         }
+        // A group without a limit has no room of its own, whatever it uses.
+        let files = [("memory.limit_in_bytes", NONE), ("memory.usage_in_bytes", "9")];
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("memory")).unwrap();
+        for (name, text) in files {
+            std::fs::write(root.path().join("memory").join(name), text).unwrap();
+        }
+        assert_eq!(tightest(root.path(), "4:memory:/\n", NO_SWAP), None);
     }
 
     #[test]

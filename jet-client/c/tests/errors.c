@@ -15,7 +15,7 @@ int main(void) {
     ANSWERS(JET_E_ARGUMENT, jet_sender_options_init(NULL));
     ANSWERS(JET_OK, jet_sender_options_init(&options));
     CHECK(options.size == sizeof options && options.in_flight_max == 256 && options.window_bytes == 64 << 20);
-    CHECK(options.spin_max_ns == 50000 && options.region_bytes == 8 << 20 && options.reconnect_for_ns == 30000000000);
+    CHECK(options.spin_max_ns == 200000 && options.region_bytes == 8 << 20 && options.reconnect_for_ns == 30000000000);
     refused(JET_E_ARGUMENT, "address is null", &options);
     options.address = "udp:there:1";
     refused(JET_E_ARGUMENT, "app is null", &options);
@@ -63,7 +63,7 @@ int main(void) {
     ANSWERS(JET_OK, jet_sender_free(sender));
 
     ANSWERS(JET_OK, jet_session_options_init(&session_options));
-    CHECK(session_options.spin_max_ns == 50000);
+    CHECK(session_options.spin_max_ns == 200000);
     ANSWERS(JET_E_ARGUMENT, jet_session_register(&session_options, &session));
     CHECK(!session && strstr(jet_error_text(), "app is null"));
     session_options.app = "store";

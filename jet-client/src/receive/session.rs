@@ -49,7 +49,8 @@ pub struct RegisterOptions {
     /// its own. All of them say so, and run as the same user. Each sender's messages go to one of them, in
     /// their order. Default no: the application has the name for itself.
     pub shares_name: bool,
-    /// Longest time that a wait spins before it sleeps; default 200 us. Zero never spins.
+    /// Longest time that a wait spins before it sleeps; default 200 us. Zero never spins. A future
+    /// spins for 50 us at most.
     pub spin_max: Duration,
     /// Time for which a [`SharedSession`](super::SharedSession) tries to register again when the daemon is
     /// gone; default 30 s. Zero never tries. A [`Session`] never does.

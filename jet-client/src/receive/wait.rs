@@ -110,9 +110,6 @@ impl Session {
         timeout: Option<Duration>,
         mut poll: impl FnMut() -> Option<T>,
     ) -> Result<Option<T>, ReceiveError> {
-        if let Some(found) = poll() {
-            return Ok(Some(found));
-        }
         let reported_before = self.reported_notice.get();
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
@@ -128,9 +125,6 @@ impl Session {
                 self.check_held(false, reported_before)?;
                 self.stats.sleeps.set(self.stats.sleeps.get() + 1);
                 self.sleep(left)?;
-            }
-            if let Some(found) = poll() {
-                return Ok(Some(found));
             }
         }
     }

@@ -15,9 +15,19 @@ const COPIED_BYTES_MAX: u32 = 512;
 #[derive(Debug)]
 pub(super) struct CopyArea {
     memory: Arc<SharedMemory>,
-    /// Key of the memory; `None` while it is not registered.
-    key: Option<MemoryKey>,
+    registration: Registration,
     mode: Mode,
+}
+
+/// Whether the memory is registered with the present NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Registration {
+    /// No payload needed it so far.
+    NotYet,
+    /// The memory has this key.
+    As(MemoryKey),
+    /// The NIC, or the receiver, takes no further region. The NIC copies all payloads.
+    Refused,
 }
 
 /// How copied payloads reach the receiver.
@@ -26,8 +36,6 @@ struct Mode {
     access: Access,
     /// The most bytes that the NIC copies once more when they are posted.
     inline_bytes_max: u32,
-    /// The most bytes that it could copy.
-    inline_bytes_possible: u32,
 }
 
 impl CopyArea {
@@ -35,7 +43,8 @@ impl CopyArea {
         let memory = Arc::new(SharedMemory::new("jet-copies", places as usize * SLAB_BYTES, false)?);
         // The memory may be passed to the peer, which must only read it.
         memory.seal_future_writes()?;
-        let mut area = Self { memory, key: None, mode: Mode::of(address, nic) };
+        let (registration, mode) = (Registration::NotYet, Mode::of(address, nic));
+        let mut area = Self { memory, registration, mode };
         area.move_to(nic, address)?;
         Ok(area)
     }
@@ -46,11 +55,24 @@ impl CopyArea {
     /// the receiver a descriptor, and most senders of large messages never need this one.
     pub(super) fn move_to(&mut self, nic: &mut dyn Nic, address: &Address) -> Result<(), SendConnectError> {
         self.mode = Mode::of(address, nic);
-        self.key = match self.mode.access {
-            Access::RemoteRead => None,
-            access => Some(nic.register(&self.memory, access)?),
+        self.registration = match self.mode.access {
+            Access::RemoteRead => Registration::NotYet,
+            access => Registration::As(nic.register(&self.memory, access)?),
         };
         Ok(())
+    }
+
+    /// Takes the memory back after the receiver did not take one of this sender's regions. `false` where the
+    /// receiver did not have this one.
+    pub(super) fn withdraw(&mut self, nic: &mut dyn Nic) -> bool {
+        match self.registration {
+            Registration::As(key) if self.mode.access == Access::RemoteRead => {
+                nic.deregister(key);
+                self.registration = Registration::Refused;
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Copies bytes into a message's place, from its byte `at` on.
@@ -79,10 +101,13 @@ impl CopyArea {
         if bytes == 0 {
             return Payload::None;
         }
-        if bytes > self.mode.inline_bytes_max
-            && let Some(key) = self.key.or_else(|| self.register(nic, bytes))
-        {
-            return Payload::Registered(Sge { key, offset, bytes });
+        if bytes > self.mode.inline_bytes_max {
+            if self.registration == Registration::NotYet {
+                self.register(nic);
+            }
+            if let Registration::As(key) = self.registration {
+                return Payload::Registered(Sge { key, offset, bytes });
+            }
         }
         // SAFETY: within the area (checked by `write`), and only `write`, which borrows mutably, changes it.
         Payload::Inline(unsafe {
@@ -90,18 +115,14 @@ impl CopyArea {
         })
     }
 
-    /// Registers the memory for the first payload that is not inline. `None` where the NIC takes no further
-    /// region: it copies the payload then.
+    /// Registers the memory for the first payload that is not inline. A NIC that takes no further region
+    /// copies the payloads, however long they are ([`Mode::of`]).
     #[cold]
-    fn register(&mut self, nic: &mut dyn Nic, bytes: u32) -> Option<MemoryKey> {
-        match nic.register(&self.memory, self.mode.access) {
-            Ok(key) => self.key = Some(key),
-            Err(error) if bytes > self.mode.inline_bytes_possible => {
-                unreachable!("only a NIC that copies any payload registers late: {error}")
-            }
-            Err(_) => {}
-        }
-        self.key
+    fn register(&mut self, nic: &mut dyn Nic) {
+        self.registration = match nic.register(&self.memory, self.mode.access) {
+            Ok(key) => Registration::As(key),
+            Err(_) => Registration::Refused,
+        };
     }
 }
 
@@ -109,16 +130,15 @@ impl Mode {
     /// Over `shm:` the receiver's NIC reads the payloads itself, which saves that copy. It sees only what is
     /// sent to it. Other NICs send from their own memory.
     fn of(address: &Address, nic: &dyn Nic) -> Self {
-        let inline_bytes_possible = nic.limits().inline_bytes_max;
+        let inline_bytes_max = nic.limits().inline_bytes_max;
         match address {
-            Address::Shm(_) if inline_bytes_possible >= SLAB_BYTES_U32 => {
-                Self { access: Access::RemoteRead, inline_bytes_max: COPIED_BYTES_MAX, inline_bytes_possible }
+            // Late registration needs a NIC that could copy any payload.
+            Address::Shm(_) if inline_bytes_max >= SLAB_BYTES_U32 => {
+                Self { access: Access::RemoteRead, inline_bytes_max: COPIED_BYTES_MAX }
             }
-            Address::Shm(_) | Address::Tcp(_) | Address::Rdma(_) => Self {
-                access: Access::LocalWrite,
-                inline_bytes_max: inline_bytes_possible,
-                inline_bytes_possible,
-            },
+            Address::Shm(_) | Address::Tcp(_) | Address::Rdma(_) => {
+                Self { access: Access::LocalWrite, inline_bytes_max }
+            }
         }
     }
 }

@@ -476,7 +476,9 @@ impl Driver {
             Event::Disconnected { qp, reason } if self.qp == Some(qp) => {
                 // Why a region was not taken says more than that an earlier attempt found nobody.
                 let is_region = matches!(reason, DisconnectReason::Region(_));
-                if is_region || (!self.protocol.is_connected() && self.failure.is_none()) {
+                if is_region && self.copy_area.withdraw(self.nic.as_mut()) {
+                    // The next connection has one region less. If that is still too many, it says so.
+                } else if is_region || (!self.protocol.is_connected() && self.failure.is_none()) {
                     self.failure = Some(self.failure_of(reason));
                 }
                 self.forget_connection();

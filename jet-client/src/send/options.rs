@@ -55,7 +55,8 @@ pub struct SenderOptions {
     /// sender's messages at a time (`limits.replies_per_peer` there, 256 by default, and fewer where many
     /// ask); others end `Busy`, and are sent again.
     pub replies: bool,
-    /// Longest time that a wait spins before it sleeps; default 200 us. Zero never spins.
+    /// Longest time that a wait spins before it sleeps; default 200 us. Zero never spins. A future
+    /// spins for 50 us at most.
     pub spin_max: Duration,
     /// Bytes of memory that are registered at a time, from which send buffers are cut; default 8 MiB. The
     /// first registrations are smaller: 256 KiB, or the first buffer's length, and then as much as there is

@@ -9,6 +9,8 @@ use super::options::SenderOptions;
 use super::replies::Reply;
 use super::submission::Ticket;
 use crate::backoff::nanoseconds;
+#[cfg(feature = "tokio")]
+use crate::spin::FUTURE_SPIN_MAX;
 use crate::spin::Spin;
 #[cfg(feature = "tokio")]
 use crate::timer::Timer;
@@ -218,7 +220,7 @@ impl Sender {
     pub async fn wait_async(&mut self) -> Result<Option<Completion>, WaitError> {
         use tokio::io::{Interest, unix::AsyncFd};
         loop {
-            let found = self.spin(None);
+            let found = self.spin(Some(FUTURE_SPIN_MAX));
             if found.is_some() || self.driver.in_flight() == 0 {
                 return Ok(found);
             }

@@ -4,6 +4,8 @@ use super::End;
 use super::hub::Hub;
 #[cfg(feature = "tokio")]
 use super::watch;
+#[cfg(feature = "tokio")]
+use crate::spin::FUTURE_SPIN_MAX;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -141,7 +143,7 @@ impl<E: End> Wait<E> {
         mut look: impl FnMut(&mut E) -> Option<T>,
     ) -> Poll<Result<T, E::Error>> {
         if !self.slept
-            && let Some(found) = self.spin(None, &mut look)
+            && let Some(found) = self.spin(Some(FUTURE_SPIN_MAX), &mut look)
         {
             return Poll::Ready(Ok(found));
         }

@@ -16,8 +16,6 @@ use std::fs;
 const DESCRIPTORS: u64 = 96;
 /// Regions of the process that takes its share.
 const SHARE: usize = 36;
-/// Regions that a sender announces before it has buffers.
-const FIRST: usize = 1;
 const FILE_BYTES: usize = 160 << 20;
 
 /// A sender that holds so many regions that few are left to `jet send`: enough to connect, and too few for
@@ -33,7 +31,7 @@ impl Crowd {
         let options = SenderOptions::new(address, "store").region_bytes(4096);
         let mut sender = Sender::connect(&options).expect("the daemon listens");
         let mut held: Vec<_> =
-            (FIRST..SHARE).map(|_| sender.buffer(4096).expect("few regions of its own")).collect();
+            (0..SHARE).map(|_| sender.buffer(4096).expect("few regions of its own")).collect();
         // Regions are taken in their order, and a message out of the last one once it was taken.
         let last = held.pop().expect("there are some");
         sender.send_small_buffer(1, last).expect("room for a message");

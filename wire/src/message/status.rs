@@ -96,11 +96,15 @@ impl AckStatus {
     #[must_use]
     #[inline(always)] // on every message's way
     pub fn known_in(self, version: u8) -> Self {
-        if version >= NEWEST_STATUS_SINCE || self == Self::PeerLost { self } else { self.nearest_in(version) }
+        if version >= NEWEST_STATUS_SINCE || self == Self::PeerLost {
+            self
+        } else {
+            self.nearest_known(version)
+        }
     }
 
     #[cold]
-    fn nearest_in(self, version: u8) -> Self {
+    fn nearest_known(self, version: u8) -> Self {
         let (status, code) = self.to_wire();
         let nearest = nearest_in(&STATUSES, status, version);
         Self::from_wire(nearest, if nearest == REJECTED { code } else { 0 }).unwrap_or(self)

@@ -1,6 +1,6 @@
 //! The thread of a conventional receiver that drives the NIC.
 
-use super::{Arrived, Counting, SPIN, Shared};
+use super::{Arrived, Counting, NIC_SPIN, Shared};
 use crate::residency::buffers::Buffers;
 use crate::residency::traffic::Shape;
 use jet_fabric::memory::SharedMemory;
@@ -178,7 +178,7 @@ impl Driver {
             let since = *idle_since.get_or_insert_with(Instant::now);
             // The application gives messages back without a wake-up. So this thread stays awake while the
             // application has something.
-            if since.elapsed() > SPIN && self.shared.arrived.is_empty() && self.nic.arm(clock.read()) {
+            if since.elapsed() > NIC_SPIN && self.shared.arrived.is_empty() && self.nic.arm(clock.read()) {
                 let bound = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
                 poll(&mut [PollFd::from_borrowed_fd(self.nic.wait_fd(), PollFlags::IN)], Some(&bound))?;
                 idle_since = None;

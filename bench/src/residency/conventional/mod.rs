@@ -37,9 +37,11 @@ use std::time::{Duration, Instant};
 
 /// Name of the memory file of a conventional receiver's buffers, as a process's mappings show it.
 pub const BUFFERS: &str = "jet-buffers";
-/// Time for which each of the two threads polls without finding anything before it sleeps, the same as in
-/// Jet's reactor and applications.
-const SPIN: Duration = Duration::from_micros(50);
+/// Time for which the thread of the NIC polls without finding anything before it sleeps, the same as in Jet's
+/// reactor.
+pub(super) const NIC_SPIN: Duration = Duration::from_micros(100);
+/// Time for which the application's thread does, the same as in Jet's applications.
+pub(super) const APPLICATION_SPIN: Duration = Duration::from_micros(200);
 
 /// The arguments of a conventional receiver.
 #[derive(Clone, Debug, clap::Args)]
@@ -182,7 +184,7 @@ fn consume(shared: &Shared, memory: &SharedMemory, buffer_bytes: usize, marks: &
     while !shared.stop.load(Ordering::Acquire) {
         let Some(arrived) = shared.arrived.pop() else {
             let since = *idle_since.get_or_insert_with(Instant::now);
-            if since.elapsed() < SPIN {
+            if since.elapsed() < APPLICATION_SPIN {
                 // Both threads may share a core, as Jet's threads may.
                 std::thread::yield_now();
                 continue;

@@ -6,7 +6,7 @@ use crate::send::driver::{Driver, NicSource};
 use crate::send::error::{BufferError, SendConnectError};
 use crate::send::options::SenderOptions;
 use jet_fabric::memory::{Mapping, Protection};
-use jet_fabric::nic::{DisconnectReason, PostError, PrivateData, RegionError};
+use jet_fabric::nic::{DisconnectReason, Payload, PostError, PrivateData, RegionError};
 use jet_fabric::{Address, Event, Nic, Qp};
 use jet_wire::message::hello::{Refusal, Welcome};
 use jet_wire::message::{CreditHeader, HeaderBytes, Versions};
@@ -71,6 +71,7 @@ fn credit() -> HeaderBytes {
 fn nobody_else_can_write_what_the_peer_is_shown() {
     let (mut driver, script) = made(Address::Shm("/nowhere/nic.sock".into()));
     let buffer = driver.buffers.get(driver.nic.as_mut(), 10_000).unwrap();
+    let _ = driver.copy_area.payload(driver.nic.as_mut(), 0, 4096);
     // One memory holds copied payloads and long user headers, the other one the buffer.
     let shown = std::mem::take(&mut script.lock().unwrap().shown);
     assert_eq!(shown.len(), 2);
@@ -82,6 +83,39 @@ fn nobody_else_can_write_what_the_peer_is_shown() {
     // The owner of the memory can write.
     driver.copy_area.write(0, 0, b"a payload");
     drop(buffer);
+}
+
+#[test]
+fn what_is_copied_is_shown_when_it_is_needed_and_not_again_where_the_receiver_refused_it() {
+    let (mut driver, script) = made(Address::Shm("/nowhere/nic.sock".into()));
+    let shown = || script.lock().unwrap().shown.len();
+    let payload = |driver: &mut Driver, bytes| match driver.copy_area.payload(driver.nic.as_mut(), 0, bytes) {
+        Payload::None => "none",
+        Payload::Inline(inline) => {
+            assert_eq!(inline.len(), bytes as usize);
+            "inline"
+        }
+        Payload::Registered(_) => "registered",
+    };
+    assert_eq!((payload(&mut driver, 0), payload(&mut driver, 512), shown()), ("none", "inline", 0));
+    assert_eq!((payload(&mut driver, 513), shown()), ("registered", 1));
+    assert_eq!((payload(&mut driver, 4096), shown()), ("registered", 1));
+    driver.protocol.submit_small(600, 0).unwrap();
+    driver.drive(0);
+    script.lock().unwrap().events.push_back(connected(qp(1)));
+    driver.drive(1);
+    let reason = DisconnectReason::Region(RegionError::ReceiverFull);
+    script.lock().unwrap().events.push_back(Event::Disconnected { qp: qp(1), reason });
+    driver.drive(2);
+    assert_eq!((payload(&mut driver, 4096), shown()), ("inline", 1));
+    assert!(driver.take_failure().is_none(), "the next connection has one region less");
+    // What else is too many is told.
+    let again = driver.next_timeout_ns().unwrap();
+    driver.drive(again);
+    assert_eq!(script.lock().unwrap().connects, 2);
+    script.lock().unwrap().events.push_back(Event::Disconnected { qp: qp(2), reason });
+    driver.drive(again + 1);
+    assert!(matches!(driver.take_failure(), Some(SendConnectError::Region { .. })));
 }
 
 #[test]
