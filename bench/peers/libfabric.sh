@@ -7,7 +7,7 @@ set -euo pipefail
 
 usage() {
     cat <<'USAGE'
-usage: bench/peers/libfabric.sh [--turns N] [--brief] [--json]
+usage: bench/peers/libfabric.sh [--turns N] [--brief] [--json] [--congestion NAME]
 
 Streams of 4, 64 and 256 KiB messages, 32 at once, whose receiver reads every byte, in turn through Jet and through libfabric's tagged
 messages, over shared memory (provider shm) and over TCP on loopback (tcp;ofi_rxm); and 64 B with one message at once, where
@@ -16,6 +16,7 @@ libfabric-bin, gcc, python3.
 
   --turns N  samples a figure, each taken in turn with the others' (default 5)
   --json     one JSON object a row
+  --congestion NAME  the congestion control of TCP in a network made for this run (root), as reno; without it the system's
   --brief    one turn of a sixteenth of the messages: whether it all runs, no figure to quote
 
 "each read acknowledged": libfabric's receiver says of every message when it has read it, and the sender has 32 messages at most that

@@ -7,7 +7,7 @@ set -euo pipefail
 
 usage() {
     cat <<'USAGE'
-usage: bench/peers/sockets.sh [--turns N] [--brief] [--json]
+usage: bench/peers/sockets.sh [--turns N] [--brief] [--json] [--congestion NAME]
 
 Streams of 4, 64 and 256 KiB messages whose receiver reads every byte, in turn: Jet over shm: beside a Unix stream socket, Jet over
 tcp: beside TCP on loopback. The sockets are used as plainly as they can be: a blocking write for a message, and reads until it is
@@ -15,6 +15,7 @@ there, into 32 buffers in turn. As root it installs what is missing of Debian's:
 
   --turns N  samples a figure, each taken in turn with the others' (default 5)
   --json     one JSON object a row
+  --congestion NAME  the congestion control of TCP in a network made for this run (root), as reno; without it the system's
   --brief    one turn of a sixteenth of the messages: whether it all runs, no figure to quote
 
 "each read acknowledged": the receiver answers every message with 8 bytes when it has read it, and the sender has 32 messages at most

@@ -7,8 +7,8 @@ root=$(readlink -f "$peers/../..")
 target=$(readlink -f "${CARGO_TARGET_DIR:-$root/target}" || echo "${CARGO_TARGET_DIR:-$root/target}")
 place=$target/peers
 script=$(basename "$0" .sh)
-# What the system's TCP uses where a program chooses nothing.
-congestion=$(cat /proc/sys/net/ipv4/tcp_congestion_control 2>/dev/null || echo unknown)
+# What TCP uses where a program chooses nothing: what is asked for, or else the system's.
+congestion=''
 turns=5 shorter=1 brief='' json='' depth=32 sizes=(4096 65536 262144) fabrics=(shm tcp)
 
 say() { printf 'peers/%s: %s\n' "$script" "$*" >&2; }
@@ -16,16 +16,36 @@ refuse() { say "$*"; exit 2; }
 
 # options ARGUMENT...: what every script takes. The script has a function `usage`.
 options() {
+    given=("$@")
     while (($#)); do
         case $1 in
             --help) usage; exit 0 ;;
             --json) json=--json ;;
             --brief) turns=1 shorter=16 brief=--brief ;;
+            --congestion) [[ ${2:-} =~ ^[a-z0-9_]+$ ]] || refuse '--congestion wants a name'; congestion=$2; shift ;;
             --turns) [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || refuse '--turns wants a number above zero'; turns=$2; shift ;;
             *) refuse "unknown option '$1'; see --help" ;;
         esac
         shift
     done
+    [[ ! $congestion ]] || in_own_network "$congestion"
+    congestion=$(cat /proc/sys/net/ipv4/tcp_congestion_control 2>/dev/null || echo unknown)
+}
+
+# in_own_network NAME: goes on in a network of its own, which has loopback alone, and in which TCP uses that congestion control unless
+# a program chooses one.
+in_own_network() {
+    [[ -z ${JET_PEERS_NETWORK:-} ]] || return 0
+    ((EUID == 0)) || refuse '--congestion needs root: it makes a network of its own'
+    export JET_PEERS_NETWORK=$1
+    exec unshare --net bash -c '
+        set -euo pipefail
+        python3 -c "
+import fcntl, socket, struct
+with socket.socket() as s:
+    fcntl.ioctl(s, 0x8914, struct.pack(\"16sH14x\", b\"lo\", 1))  # SIOCSIFFLAGS: up"
+        echo "$JET_PEERS_NETWORK" >/proc/sys/net/ipv4/tcp_congestion_control
+        exec "$@"' - "$0" "${given[@]}"
 }
 
 # install TOOL:PACKAGE...: what is missing of Debian's packages. A TOOL with a slash is a file.

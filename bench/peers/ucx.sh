@@ -7,7 +7,7 @@ set -euo pipefail
 
 usage() {
     cat <<'USAGE'
-usage: bench/peers/ucx.sh [--turns N] [--brief] [--json]
+usage: bench/peers/ucx.sh [--turns N] [--brief] [--json] [--congestion NAME]
 
 Streams of 4, 64 and 256 KiB messages, 32 at once, through Jet and through UCX in turn, over shared memory and over TCP on loopback;
 and 64 B with one message at once. UCX twice: a program on UCP's tagged messages whose receiver reads every byte, as Jet's does,
@@ -15,6 +15,7 @@ and UCX's own ucx_perftest (tag_bw). As root it installs what is missing of Debi
 
   --turns N  samples a figure, each taken in turn with the others' (default 5)
   --json     one JSON object a row
+  --congestion NAME  the congestion control of TCP in a network made for this run (root), as reno; without it the system's
   --brief    one turn of a sixteenth of the messages: whether it all runs, no figure to quote
 
 "each read acknowledged": UCX's receiver says of every message when it has read it, and the sender has 32 messages at most that are

@@ -104,8 +104,8 @@ impl PeerOutbox {
         self.overflow.len() + self.replies.len()
     }
 
-    /// Adds an end to the pending ranges. Returns `false` if they are full, or ends wait in the overflow list,
-    /// which go first.
+    /// Adds an end to the pending ranges. Returns `false` if they are full, or ends wait in the overflow
+    /// list, which go first.
     #[inline(always)] // on every message's way
     fn takes_end(&mut self, sequence: u64, status: AckStatus) -> bool {
         self.overflow.len() == 0 && self.add_end(sequence, status)

@@ -2,10 +2,10 @@
 //! and few active ones. The benchmark `idle`, also here, measures a daemon that has nothing to do.
 //!
 //! The idle senders live in processes of a thousand each, so the cost of as many processes to the host is not
-//! seen. The daemon's memory is what the kernel counts as resident: its pool, its escape memory, its memory for
-//! replies, and all else. Two rows stand apart. The daemon also maps the senders' own regions, which count as
-//! the senders' memory. And the pages of the program and its libraries are files of the system: all processes
-//! share them, and the kernel maps them in as large pieces as it likes.
+//! seen. The daemon's memory is what the kernel counts as resident: its pool, its escape memory, its memory
+//! for replies, and all else. Two rows stand apart. The daemon also maps the senders' own regions, which
+//! count as the senders' memory. And the pages of the program and its libraries are files of the system: all
+//! processes share them, and the kernel maps them in as large pieces as it likes.
 
 mod idle;
 

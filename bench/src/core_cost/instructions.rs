@@ -2,8 +2,8 @@
 //!
 //! A count is the same on a busy machine, so a regression shows where times say little. The counter is
 //! valgrind's cachegrind, which needs no counters of the processor. Two processes handle a different number
-//! of messages and are equal otherwise: what they differ in is what the messages took. Cachegrind's model of a
-//! first-level cache says how many lines a message takes from farther away, in a state machine that has the
+//! of messages and are equal otherwise: what they differ in is what the messages took. Cachegrind's model of
+//! a first-level cache says how many lines a message takes from farther away, in a state machine that has the
 //! cache to itself.
 
 use super::{BATCH, next_large, next_small, warm};

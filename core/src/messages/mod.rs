@@ -300,8 +300,8 @@ impl Messages {
         }
     }
 
-    /// Frees the record of a message that [`Self::consumed_small`] named, whose sender's pending ends have its
-    /// end.
+    /// Frees the record of a message that [`Self::consumed_small`] named, and whose end is among its sender's
+    /// pending ones.
     #[inline(always)] // on every message's way
     pub fn free_consumed(&mut self, index: u32) {
         let record = &mut self.records[index as usize];

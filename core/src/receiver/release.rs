@@ -110,8 +110,8 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// Gives back slices of a run that escaped, lies in a stand-in, or is being copied. Returns the time since
-    /// when the run has been held.
+    /// Gives back slices of a run that escaped, lies in a stand-in, or is being copied. Returns the time
+    /// since when the run has been held.
     #[cold]
     fn give_back_escaped(&mut self, session: u32, slot: u16, run: Run, share: Share) -> u64 {
         let since_ns = self.escape.since_ns(session, slot);

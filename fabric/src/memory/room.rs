@@ -89,8 +89,8 @@ impl Host<'_> {
     }
 }
 
-/// Reads a file of the kernel's. For its length the system says 0, so it is not asked. Most of these files are short: with room from the start they take one read, and one that finds the
-/// end.
+/// Reads a file of the kernel's. For its length the system says 0, so it is not asked. Most of these files
+/// are short: with room from the start they take one read, and one that finds the end.
 pub(super) fn text_of(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let mut bytes = vec![0; 8 << 10];
