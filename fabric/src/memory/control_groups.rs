@@ -240,7 +240,8 @@ mod tests {
     #[test]
     fn a_limit_of_any_kind_counts_and_none_is_none() {
         const NONE: &str = "9223372036854771712";
-        let cases: [(Hierarchy, &[(&str, &str)], bool); 6] = [
+        type Files = &'static [(&'static str, &'static str)];
+        let cases: [(Hierarchy, Files, bool); 6] = [
             (
                 Hierarchy::One,
                 &[("memory.limit_in_bytes", NONE), ("memory.memsw.limit_in_bytes", NONE)],
