@@ -28,8 +28,10 @@ options() {
         esac
         shift
     done
-    [[ ! $congestion ]] || in_own_network "$congestion"
+    local asked=$congestion
+    [[ ! $asked ]] || in_own_network "$asked"
     congestion=$(cat /proc/sys/net/ipv4/tcp_congestion_control 2>/dev/null || echo unknown)
+    [[ ! $asked || $congestion == "$asked" ]] || refuse "TCP uses $congestion here, and not $asked"
 }
 
 # in_own_network NAME: goes on in a network of its own, which has loopback alone, and in which TCP uses that congestion control unless
@@ -44,7 +46,11 @@ in_own_network() {
 import fcntl, socket, struct
 with socket.socket() as s:
     fcntl.ioctl(s, 0x8914, struct.pack(\"16sH14x\", b\"lo\", 1))  # SIOCSIFFLAGS: up"
-        echo "$JET_PEERS_NETWORK" >/proc/sys/net/ipv4/tcp_congestion_control
+        echo "$JET_PEERS_NETWORK" >/proc/sys/net/ipv4/tcp_congestion_control 2>/dev/null || {
+            echo "no congestion control $JET_PEERS_NETWORK; this kernel has" \
+                "$(cat /proc/sys/net/ipv4/tcp_available_congestion_control)" >&2
+            exit 2
+        }
         exec "$@"' - "$0" "${given[@]}"
 }
 

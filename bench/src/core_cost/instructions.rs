@@ -8,6 +8,7 @@
 
 use super::{BATCH, next_large, next_small, warm};
 use crate::report::{Bound, Row};
+use clap::ValueEnum;
 use jet::child_process::this_program;
 use jet_core::Config;
 use jet_wire::message::HeaderBytes;
@@ -72,16 +73,13 @@ struct Counted {
 
 /// Counts a process that handles so many batches.
 fn count(messages: Messages, batches: usize) -> Result<Counted, Box<dyn Error>> {
-    let kind = match messages {
-        Messages::Small => "small",
-        Messages::Large => "large",
-    };
+    let kind = messages.to_possible_value().expect("no value is skipped");
     let program = this_program()?;
     let said = Command::new("valgrind")
         .args(["--tool=cachegrind", "--cachegrind-out-file=/dev/null", "--cache-sim=yes"])
         .args([format!("--I1={FIRST_LEVEL}"), format!("--D1={FIRST_LEVEL}"), format!("--LL={LAST_LEVEL}")])
         .arg(program.get_program())
-        .args(["role", "counted", kind, &batches.to_string()])
+        .args(["role", "counted", kind.get_name(), &batches.to_string()])
         .output()
         .map_err(|error| format!("cannot run valgrind, which counts instructions; install it: {error}"))?;
     let text = String::from_utf8_lossy(&said.stderr);

@@ -16,9 +16,10 @@ const BACKLOG: i32 = 4096;
 /// Unanswered probes after which an idle connection counts as dead. Where the kernel has `TCP_USER_TIMEOUT`,
 /// that decides.
 const KEEPALIVE_PROBES: u32 = 3;
-/// Congestion control of connections within a host: the kernel's simplest, which every kernel has and every
-/// user may choose. Between two processes of one host no network is congested. What the system uses may send
-/// by a timer, as BBR does: the timer of each 64 KiB then costs as much as copying them.
+/// Congestion control of connections within a host: the kernel's simplest, which every kernel has. Users may
+/// choose it unless the system leaves it out of `net.ipv4.tcp_allowed_congestion_control`. Between two
+/// processes of one host no network is congested. What the system uses may send by a timer, as BBR does: the
+/// timer of each 64 KiB then costs as much as copying them.
 const WITHIN_HOST: &str = "reno";
 
 /// Stretch of memory of a gather or scatter list.
