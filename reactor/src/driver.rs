@@ -57,6 +57,12 @@ impl<N: Nic, A: Application> Driver<N, A> {
         self.handler.nic.counters()
     }
 
+    /// Returns the bytes that were delivered to applications, also to those that are gone.
+    #[inline]
+    pub fn delivered_bytes(&self) -> u64 {
+        self.handler.sessions.delivered_bytes()
+    }
+
     /// Whether the NIC's device was removed. The driver cannot continue then.
     pub fn nic_is_gone(&self) -> bool {
         self.nic_is_gone

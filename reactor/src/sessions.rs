@@ -33,6 +33,8 @@ pub(crate) struct Sessions<A> {
     dirty: Vec<u32>,
     /// Open sessions whose rings turned out to be broken, in that order.
     faulted: VecDeque<SessionId>,
+    /// Bytes delivered to all sessions together, also to those that are closed now.
+    delivered_bytes: u64,
 }
 
 impl<A: Application> Sessions<A> {
@@ -46,6 +48,7 @@ impl<A: Application> Sessions<A> {
             open: Vec::with_capacity(max),
             dirty: Vec::with_capacity(max),
             faulted: VecDeque::with_capacity(max),
+            delivered_bytes: 0,
         }
     }
 
@@ -140,6 +143,12 @@ impl<A: Application> Sessions<A> {
             to.dirty = true;
             self.dirty.push(session.0);
         }
+        self.delivered_bytes += u64::from(delivery.bytes);
+    }
+
+    /// Returns the bytes that were delivered to all sessions together, also to those that are closed now.
+    pub fn delivered_bytes(&self) -> u64 {
+        self.delivered_bytes
     }
 
     /// Closes a session, and reports the end to its application.

@@ -109,6 +109,12 @@ impl<N: Nic> Reactor<N> {
                 idle_turns = 0;
                 self.give_way.found_something();
                 if !self.driver.deadline_is_over(now_ns) {
+                    if self.give_way.handed_on(self.driver.delivered_bytes()) {
+                        // An application that is to read these bytes may share this core.
+                        let worked_ns = self.now_ns();
+                        self.turns.end(worked_ns);
+                        self.give_way_at(worked_ns);
+                    }
                     continue;
                 }
             }
@@ -127,8 +133,7 @@ impl<N: Nic> Reactor<N> {
                 if self.give_way.found_nothing() {
                     // A peer that has work for the reactor may share this core.
                     self.turns.give_way();
-                    let Self { give_way, started, .. } = &mut self;
-                    give_way.give(elapsed_ns(started), || elapsed_ns(started));
+                    self.give_way_at(self.now_ns());
                 }
                 continue;
             }
@@ -136,6 +141,11 @@ impl<N: Nic> Reactor<N> {
             (idle_since_ns, idle_turns) = (None, 0);
             self.sleep(now_ns).map_err(RunError::Sleep)?;
         }
+    }
+
+    fn give_way_at(&mut self, now_ns: u64) {
+        let Self { give_way, started, .. } = self;
+        give_way.give(now_ns, || elapsed_ns(started));
     }
 
     fn now_ns(&self) -> u64 {

@@ -20,11 +20,17 @@ pub(super) struct Turns {
 impl Turns {
     /// Begins a turn, and so ends the one before. Returns by how much it begins later than it should.
     pub fn begin(&mut self, now_ns: u64) -> Option<u64> {
-        if let Some(began_ns) = self.began_ns.replace(now_ns) {
-            self.longest_ns = self.longest_ns.max(now_ns.saturating_sub(began_ns));
-        }
+        self.end(now_ns);
+        self.began_ns = Some(now_ns);
         let due_ns = self.due_ns.replace(due_ns(now_ns, 0));
         due_ns.and_then(|due_ns| now_ns.checked_sub(due_ns))
+    }
+
+    /// Ends the turn before the next one begins: what comes in between is no part of either.
+    pub fn end(&mut self, now_ns: u64) {
+        if let Some(began_ns) = self.began_ns.take() {
+            self.longest_ns = self.longest_ns.max(now_ns.saturating_sub(began_ns));
+        }
     }
 
     /// Notes that the reactor gives its core to others before the next turn. The last turn, which found
@@ -77,8 +83,11 @@ mod tests {
         turns.give_way();
         turns.begin(5_900_000);
         assert_eq!(turns.longest_ns(), 700);
+        turns.end(5_900_800);
+        turns.begin(6_400_000);
+        assert_eq!(turns.longest_ns(), 800, "measured until its end");
         // A stall in the middle of a turn is late, and part of the turn.
-        assert_eq!(turns.begin(5_900_000 + TURN_NS_MAX + 3), Some(3));
+        assert_eq!(turns.begin(6_400_000 + TURN_NS_MAX + 3), Some(3));
         assert_eq!(turns.longest_ns(), TURN_NS_MAX + 3);
     }
 }
