@@ -128,6 +128,8 @@ pub(super) struct Connection {
     /// SENDs of the peer that arrived here. `acknowledged` counts those that the peer was told of.
     pub(super) received: u64,
     acknowledged: u64,
+    /// Time in nanoseconds since which an acknowledgement is owed, where one is.
+    owes_since_ns: u64,
     /// Slots of this end's READs, oldest first. The first `reads_asked` were requested from the peer.
     reads: VecDeque<u32>,
     reads_asked: usize,
@@ -160,6 +162,7 @@ impl Connection {
             bytes_pushed: 0,
             received: 0,
             acknowledged: 0,
+            owes_since_ns: 0,
             reads: VecDeque::with_capacity(reads_max),
             reads_asked: 0,
             reads_completed: 0,
@@ -204,6 +207,11 @@ impl Connection {
     /// Whether the connection waits for an SRQ entry, and for nothing else.
     pub(super) fn waits_for_entry(&self) -> bool {
         self.input.rnr && matches!(self.phase, Phase::Connected) && !self.is_lost()
+    }
+
+    /// Whether nothing but bytes of the peer can change the connection's state.
+    pub(super) fn only_reads(&self) -> bool {
+        matches!(self.phase, Phase::Connected) && !self.blocked && !self.input.rnr && !self.is_lost()
     }
 
     /// Whether the connection is lost: a write failed, or the peer has hung up.
@@ -294,6 +302,8 @@ impl Connection {
         if !keep_sends {
             self.flush_sends(tables, &end);
         }
+        // The peer drops what comes behind the last frame.
+        self.push_ack();
         if let Some(frame) = last {
             assert!(self.output.has_room(FRAME_BYTES, Urgency::Last), "the reserve holds the last frame");
             self.push(&frame.to_bytes());

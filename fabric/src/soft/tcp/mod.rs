@@ -41,8 +41,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 /// Connections that have their turn in one call of `progress`.
 const TURNS_PER_POLL: usize = 16;
-/// Most polls between two checks of the epoll while sockets are open and nothing arrives.
-const EPOLL_INTERVAL_MAX: u32 = 8;
+/// Most polls between two looks for what arrived while sockets are open and nothing arrives.
+const LOOK_INTERVAL_MAX: u32 = 8;
 
 const HUNG_UP: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
 
@@ -56,6 +56,7 @@ struct Slot {
     is_ready: bool,
     is_dirty: bool,
     is_waiting: bool,
+    owes_ack: bool,
 }
 
 /// Transport over `tcp:`: its listeners and connections.
@@ -74,6 +75,12 @@ pub(crate) struct Tcp {
     dirty: VecDeque<u32>,
     /// Indices of connections that need an SRQ entry.
     waiting: VecDeque<u32>,
+    /// Indices of connections that owe an acknowledgement, and when it was due when they got here.
+    owing: VecDeque<(u32, u64)>,
+    /// Index of the connection that began, or had an event, last.
+    last: u32,
+    /// Polls since the socket of the only connection was read without an event.
+    polls_since_read: u32,
     listeners: Vec<Listener>,
     /// Accepted connections whose request has not arrived.
     strangers: Strangers,
@@ -118,7 +125,70 @@ impl Tcp {
         if connection.wants_to_write() && !std::mem::replace(&mut slot.is_dirty, true) {
             self.dirty.push_back(index);
         }
+        if !slot.owes_ack
+            && let Some(due_ns) = connection.ack_due_ns()
+        {
+            slot.owes_ack = true;
+            self.owing.push_back((index, due_ns));
+        }
         outcome
+    }
+
+    /// Writes the acknowledgements that are due by this time, in nanoseconds.
+    fn write_acks(&mut self, tables: &mut Tables, by_ns: u64) {
+        for _ in 0..self.owing.len() {
+            let Some(&(index, _)) = self.owing.front().filter(|&&(_, due_ns)| due_ns <= by_ns) else {
+                return;
+            };
+            self.owing.pop_front();
+            let slot = &mut self.slots[index as usize];
+            slot.owes_ack = false;
+            let due_ns = slot.connection.as_ref().and_then(|connection| connection.ack_due_ns());
+            match due_ns {
+                // It went with something else.
+                None => {}
+                Some(due_ns) if due_ns <= by_ns => {
+                    self.turn(tables, index, |connection, tables, _| connection.write(tables));
+                }
+                // It did, and SENDs were taken since.
+                Some(due_ns) => {
+                    slot.owes_ack = true;
+                    self.owing.push_back((index, due_ns));
+                }
+            }
+        }
+    }
+
+    /// Whether there is one connection alone, and nothing to do but to read what its peer sends.
+    ///
+    /// Then an attempt to read tells as much as the epoll does, and brings the bytes with it.
+    fn only_reads(&self) -> bool {
+        let connection = self.slots.get(self.last as usize).and_then(|slot| slot.connection.as_ref());
+        self.open == 1
+            && self.strangers.count() == 0
+            && self.ready.is_empty()
+            && connection.is_some_and(|connection| connection.only_reads())
+    }
+
+    /// Reads from the only connection, once in so many polls. `true` where something had arrived.
+    fn read_only_one(&mut self, tables: &mut Tables) -> bool {
+        self.polls_since_read = self.polls_since_read.saturating_add(1);
+        if !self.only_reads() || self.polls_since_read < self.idle_interval() {
+            return false;
+        }
+        self.polls_since_read = 0;
+        let read = self.turn(tables, self.last, |connection, tables, staging| {
+            connection.input.readable = true;
+            connection.receive(tables, staging)
+        });
+        // Its end is news, too.
+        read != Some(false)
+    }
+
+    /// Returns how many polls in vain may pass between two looks for what arrived. After empty polls a look
+    /// costs more than it finds.
+    fn idle_interval(&self) -> u32 {
+        (self.idle_polls / 4).clamp(1, LOOK_INTERVAL_MAX)
     }
 
     /// Begins a connection over this socket at the QP's place.
@@ -129,6 +199,7 @@ impl Tcp {
         let reads_max = self.reads_max;
         let mut connection = self.spare.pop().unwrap_or_else(|| Box::new(Connection::new(reads_max)));
         connection.begin(qp, socket, phase);
+        self.last = qp.index;
         tables.deadlines.set(qp.index, Wait::Handshake, tables.options.handshake);
         self.open += 1;
         slot.connection = Some(connection);
@@ -206,6 +277,9 @@ impl Transport for Tcp {
             ready: VecDeque::with_capacity(qps),
             dirty: VecDeque::with_capacity(qps),
             waiting: VecDeque::with_capacity(qps),
+            owing: VecDeque::with_capacity(qps),
+            last: 0,
+            polls_since_read: 0,
             listeners: Vec::new(),
             strangers: Strangers::new(Kind::Tcp),
             accepts_nobody: false,
@@ -322,6 +396,8 @@ impl Transport for Tcp {
             self.turn(tables, index, |connection, tables, staging| connection.receive(tables, staging));
             worked = true;
         }
+        worked = worked || self.read_only_one(tables);
+        self.write_acks(tables, tables.deadlines.now_ns());
         self.idle_polls = if worked { 0 } else { self.idle_polls.saturating_add(1) };
         worked
     }
@@ -341,7 +417,7 @@ impl Transport for Tcp {
             }
             Place::Turns => return,
         };
-        self.idle_polls = 0;
+        (self.idle_polls, self.last) = (0, index);
         let connection = self.slots[index as usize].connection.as_ref();
         if connection.is_some_and(|connection| matches!(connection.phase, Phase::Opening { .. })) {
             return self.connecting(tables, index);
@@ -358,9 +434,11 @@ impl Transport for Tcp {
         if self.open == 0 && self.strangers.count() == 0 {
             return u32::MAX;
         }
-        // While connections have bytes to read, the others can wait a few polls. After empty polls a look
-        // costs more than it finds.
-        if self.ready.is_empty() { (self.idle_polls / 4).clamp(1, EPOLL_INTERVAL_MAX) } else { 4 }
+        if self.only_reads() {
+            return u32::MAX;
+        }
+        // While connections have bytes to read, the others can wait a few polls.
+        if self.ready.is_empty() { self.idle_interval() } else { 4 }
     }
 
     fn expire(&mut self, tables: &mut Tables, place: Place, wait: Wait) {
@@ -378,6 +456,8 @@ impl Transport for Tcp {
     }
 
     fn arm(&mut self, tables: &mut Tables) -> bool {
+        // Nobody is kept waiting by a sleeper.
+        self.write_acks(tables, u64::MAX);
         let can_resume = !self.waiting.is_empty() && !tables.srq.is_empty();
         if !self.ready.is_empty() || !self.dirty.is_empty() || can_resume || self.may_accept() {
             return false;

@@ -25,12 +25,12 @@ const _: () = assert!(PRIVATE_DATA_MAX <= SEND_BYTES_MAX as usize, "no frame of 
 const STRETCHES_MAX: usize = SCATTER_MAX + 1;
 
 impl Connection {
-    /// Reads what the socket has and acts on it, for one turn.
+    /// Reads what the socket has and acts on it, for one turn. Returns whether it had any bytes.
     pub(in crate::soft::tcp) fn receive(
         &mut self,
         tables: &mut Tables,
         staging: &mut [u8; STAGING_BYTES],
-    ) -> Result<(), End> {
+    ) -> Result<bool, End> {
         if self.input.rnr {
             self.resume(tables)?;
         }
@@ -55,7 +55,7 @@ impl Connection {
                 IoOutcome::Failed(errno) => return Err(End::of_errno(errno)),
             }
         }
-        Ok(())
+        Ok(budget < RECEIVE_BYTES_PER_TURN)
     }
 
     /// Continues with the bytes that were kept while there was no SRQ entry.
@@ -379,6 +379,9 @@ impl Connection {
             // SAFETY: `translate` says that the place lies within registered memory, which stays mapped while
             // it is in the table and is no part of the staging buffer; nobody holds references into it.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), base, bytes.len()) };
+        }
+        if !self.owes_ack() {
+            self.owes_since_ns = tables.deadlines.now_ns();
         }
         self.received += 1;
         tables.counters.bytes_in += u64::from(payload_bytes);

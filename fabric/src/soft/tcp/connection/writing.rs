@@ -11,6 +11,13 @@ use crate::soft::tcp::socket::{self, IoOutcome};
 
 /// Bytes written by one connection before another has its turn.
 const WRITE_BYTES_PER_TURN: usize = 1 << 20;
+/// Nanoseconds for which an acknowledgement waits for something else to be written with it.
+///
+/// An application's answer to a small message takes less. Alone, the acknowledgement costs both ends as many
+/// system calls as the answer.
+const ACK_DELAY_NS: u64 = 30_000;
+/// SENDs taken for which an acknowledgement waits no longer: fewer than either end has under way at most.
+const SENDS_PER_ACK: u64 = 8;
 
 impl Lookup for Regions {
     fn local(&self, memory: &Sge) -> Option<*mut u8> {
@@ -29,13 +36,28 @@ impl Connection {
             || !self.blocked
                 && self.broken.is_none()
                 && (self.output.queued() > 0
-                    || self.owes_ack()
+                    || self.received - self.acknowledged >= SENDS_PER_ACK
                     || self.reads_asked < self.reads.len()
                     || !self.served.is_empty())
     }
 
-    pub(super) fn owes_ack(&self) -> bool {
+    /// Whether SENDs of the peer were taken of which it has not heard.
+    pub(in crate::soft::tcp) fn owes_ack(&self) -> bool {
         self.received != self.acknowledged
+    }
+
+    /// Returns the time in nanoseconds by which the peer is to hear of SENDs that were taken. `None`: it has
+    /// heard of all.
+    pub(in crate::soft::tcp) fn ack_due_ns(&self) -> Option<u64> {
+        self.owes_ack().then(|| self.owes_since_ns.saturating_add(ACK_DELAY_NS))
+    }
+
+    /// Queues the acknowledgement that is owed, if there is room.
+    pub(super) fn push_ack(&mut self) {
+        if self.owes_ack() && self.output.has_room(FRAME_BYTES, Urgency::Answer) {
+            self.acknowledged = self.received;
+            self.push(&Frame::SendAck { taken: self.received }.to_bytes());
+        }
     }
 
     pub(super) fn push(&mut self, bytes: &[u8]) {
@@ -63,10 +85,7 @@ impl Connection {
     /// Queues the output that this end owes, as far as there is room: an acknowledgement, READ requests,
     /// answers to READs.
     fn pull(&mut self, tables: &mut Tables) {
-        if self.owes_ack() && self.output.has_room(FRAME_BYTES, Urgency::Answer) {
-            self.acknowledged = self.received;
-            self.push(&Frame::SendAck { taken: self.received }.to_bytes());
-        }
+        self.push_ack();
         if !matches!(self.phase, Phase::Connected) {
             return;
         }

@@ -13,16 +13,6 @@ fn asked_by(server: &mut Host, address: &Address, reads_answered: u64) -> (TcpSt
     (stream, qp)
 }
 
-/// Returns the next frame, once the NIC has sent one.
-fn heard(server: &mut Host, stream: &mut TcpStream) -> Frame {
-    stream.set_nonblocking(true).unwrap();
-    let mut bytes = [0; FRAME_BYTES];
-    until(&mut [server], "an answer", |_| matches!(stream.peek(&mut bytes), Ok(FRAME_BYTES)));
-    stream.set_nonblocking(false).unwrap();
-    stream.read_exact(&mut bytes).unwrap();
-    Frame::parse(&bytes).unwrap()
-}
-
 #[test]
 fn a_connection_has_as_many_reads_as_the_peer_answers_and_no_more_than_this_end_makes() {
     let (mut server, address) = listening(SoftOptions::default());
@@ -86,7 +76,7 @@ fn a_peer_that_asks_for_more_at_once_than_is_answered_is_cut_off() {
     server.nic.accept(qp, &nothing()).unwrap();
     let accepted = Frame::Accept { private_bytes: 0, reads_answered: ANSWERED };
     for expected in [Frame::Asked, accepted] {
-        assert_eq!(heard(&mut server, &mut stream), expected);
+        assert_eq!(next_frame(&mut server, &mut stream), expected);
     }
     server.events.clear();
     let asks = |from: u64, count: u64| -> Vec<u8> {
@@ -97,9 +87,9 @@ fn a_peer_that_asks_for_more_at_once_than_is_answered_is_cut_off() {
     for round in 0..5 {
         stream.write_all(&asks(round * ANSWERED, ANSWERED)).unwrap();
         for id in round * ANSWERED..(round + 1) * ANSWERED {
-            assert_eq!(heard(&mut server, &mut stream), Frame::ReadResponse { id, bytes: 8 });
+            assert_eq!(next_frame(&mut server, &mut stream), Frame::ReadResponse { id, bytes: 8 });
             stream.read_exact(&mut [0; 8]).unwrap();
-            assert_eq!(heard(&mut server, &mut stream), Frame::ReadEnd { id });
+            assert_eq!(next_frame(&mut server, &mut stream), Frame::ReadEnd { id });
         }
     }
     stream.write_all(&asks(5 * ANSWERED, ANSWERED + 1)).unwrap();

@@ -1,7 +1,7 @@
 //! Tests of what is particular to `tcp:`: cut frames, short writes, farewells.
 //!
-//! Peers that break the protocol are in [`hostile`], those that say nothing in [`strangers`], deadlines in
-//! [`deadlines`] and [`read_timeout`]. What every transport must do is in the conformance suite.
+//! Acknowledgements are in [`acks`], peers that break the protocol in [`hostile`], those that say nothing in
+//! [`strangers`], deadlines in [`deadlines`] and [`read_timeout`]. What every transport must do is in the conformance suite.
 
 use super::TURNS_PER_POLL;
 use super::frame::{FRAME_BYTES, Fault, Frame, READ_PIECE_MAX, SEND_BYTES_MAX};
@@ -181,6 +181,9 @@ fn raw_connected(server: &mut Host, address: &Address) -> (TcpStream, Qp) {
 fn next_frame(server: &mut Host, stream: &mut TcpStream) -> Frame {
     server.turn();
     let mut bytes = [0; FRAME_BYTES];
+    stream.set_nonblocking(true).unwrap();
+    until(&mut [server], "a frame", |_| stream.peek(&mut bytes).is_ok_and(|got| got == FRAME_BYTES));
+    stream.set_nonblocking(false).unwrap();
     stream.read_exact(&mut bytes).unwrap();
     Frame::parse(&bytes).unwrap()
 }
@@ -229,8 +232,9 @@ fn sends_cut_at_every_byte_arrive_whole() {
             assert_eq!(completion.work, Work::Receive { entry, payload_bytes: length });
             assert_eq!(server.bytes(Sge { bytes: length, ..server.slab(entry) }), expected);
         }
-        // The SENDs are acknowledged, in any number of frames.
+        // The SENDs are acknowledged, in any number of frames, also where nothing else is written.
         let wanted = (round + 1) * 3;
+        server.now_ns += 30_000;
         while next_frame(&mut server, &mut stream) != (Frame::SendAck { taken: wanted }) {}
     }
 }
@@ -448,6 +452,7 @@ fn a_crowd_that_leaves_at_once_is_ended_a_few_in_each_turn() {
     assert!(most <= TURNS_PER_POLL, "{most} in one turn");
 }
 
+mod acks;
 mod deadlines;
 mod depth;
 mod hostile;

@@ -1,0 +1,145 @@
+//! Tests of acknowledgements: they go with what else is written, and alone only where nothing is for a while.
+
+use super::*;
+use crate::soft::transport::Transport;
+
+/// Nanoseconds for which an acknowledgement waits for something to go with.
+const DELAY_NS: u64 = 30_000;
+
+/// Writes so many SENDs without a payload, and has the server take them. Their acknowledgement is owed since
+/// the server's time now.
+fn taken(server: &mut Host, stream: &mut TcpStream, sends: u32) {
+    server.completions.clear();
+    for entry in 0..sends {
+        server.post_srq(entry);
+        stream.write_all(&Frame::Send { payload_bytes: 0 }.to_bytes()).unwrap();
+        stream.write_all(&[3; HEADER_BYTES]).unwrap();
+    }
+    until(&mut [server], "taken", |ends| ends[0].completions.len() == sends as usize);
+}
+
+/// Polls the server a few times, and returns whether it has written anything.
+fn has_written(server: &mut Host, stream: &TcpStream) -> bool {
+    (0..4).for_each(|_| server.turn());
+    stream.set_nonblocking(true).unwrap();
+    let found = stream.peek(&mut [0]);
+    stream.set_nonblocking(false).unwrap();
+    found.is_ok()
+}
+
+/// Sends a SEND without a payload.
+fn send(server: &mut Host, qp: Qp, id: u64) {
+    let request = SendRequest { id, header: &HeaderBytes::ZERO, payload: Payload::None };
+    server.nic.post_send(qp, request).unwrap();
+    server.nic.flush();
+}
+
+/// Reads a SEND without a payload, and returns the frame behind it.
+fn sent(server: &mut Host, stream: &mut TcpStream) -> Frame {
+    assert_eq!(next_frame(server, stream), Frame::Send { payload_bytes: 0 });
+    stream.read_exact(&mut [0; HEADER_BYTES]).unwrap();
+    next_frame(server, stream)
+}
+
+fn connected() -> (Host, TcpStream, Qp) {
+    let (mut server, address) = listening(SoftOptions::default());
+    let (stream, qp) = raw_connected(&mut server, &address);
+    (server, stream, qp)
+}
+
+#[test]
+fn an_acknowledgement_alone_comes_after_a_while() {
+    let (mut server, mut stream, _) = connected();
+    for round in 1..=3u64 {
+        taken(&mut server, &mut stream, 2);
+        server.now_ns += DELAY_NS - 1;
+        assert!(!has_written(&mut server, &stream));
+        server.now_ns += 1;
+        assert_eq!(next_frame(&mut server, &mut stream), Frame::SendAck { taken: 2 * round });
+        server.now_ns += DELAY_NS;
+        assert!(!has_written(&mut server, &stream), "once");
+    }
+}
+
+#[test]
+fn an_acknowledgement_goes_with_what_is_written_first() {
+    let (mut server, mut stream, qp) = connected();
+    for id in 0..3 {
+        taken(&mut server, &mut stream, 1);
+        server.now_ns += DELAY_NS - 1;
+        send(&mut server, qp, id);
+        assert_eq!(sent(&mut server, &mut stream), Frame::SendAck { taken: id + 1 });
+    }
+}
+
+#[test]
+fn many_sends_are_acknowledged_at_once() {
+    let (mut server, mut stream, _) = connected();
+    taken(&mut server, &mut stream, 8);
+    assert_eq!(next_frame(&mut server, &mut stream), Frame::SendAck { taken: 8 });
+}
+
+#[test]
+fn who_goes_to_sleep_acknowledges_first() {
+    let (mut server, mut stream, _) = connected();
+    taken(&mut server, &mut stream, 1);
+    until(&mut [&mut server], "asleep", |ends| ends[0].nic.arm(0));
+    let mut bytes = [0; FRAME_BYTES];
+    stream.read_exact(&mut bytes).unwrap();
+    assert_eq!(Frame::parse(&bytes), Ok(Frame::SendAck { taken: 1 }));
+}
+
+#[test]
+fn who_disconnects_acknowledges_what_was_taken_before() {
+    let (mut server, mut stream, qp) = connected();
+    taken(&mut server, &mut stream, 1);
+    server.nic.disconnect(qp);
+    assert_eq!(next_frame(&mut server, &mut stream), Frame::SendAck { taken: 1 });
+    assert_eq!(next_frame(&mut server, &mut stream), Frame::Bye);
+}
+
+#[test]
+fn acknowledgements_of_many_connections_are_each_due_in_their_time() {
+    let (mut server, address) = listening(SoftOptions::default());
+    let mut streams: Vec<_> = (0..3).map(|_| raw_connected(&mut server, &address)).collect();
+    for (stream, _) in &mut streams {
+        taken(&mut server, stream, 1);
+        server.now_ns += DELAY_NS / 4;
+    }
+    // The first one's goes with a SEND, and one more is taken of it before the first would have been due.
+    let (first, qp) = &mut streams[0];
+    send(&mut server, *qp, 1);
+    assert_eq!(sent(&mut server, first), Frame::SendAck { taken: 1 });
+    taken(&mut server, first, 1);
+    let mut due = Vec::new();
+    for quarter in 3..=8u32 {
+        for (position, (stream, _)) in streams.iter_mut().enumerate() {
+            if has_written(&mut server, stream) {
+                due.push((quarter, position, next_frame(&mut server, stream)));
+            }
+        }
+        server.now_ns += DELAY_NS / 4;
+    }
+    let ack = |taken| Frame::SendAck { taken };
+    assert_eq!(due, [(5, 1, ack(1)), (6, 2, ack(1)), (7, 0, ack(2))]);
+}
+
+#[test]
+fn the_only_connection_is_read_without_asking_the_epoll_and_newcomers_are_seen() {
+    let (mut server, address) = listening(SoftOptions::default());
+    let (mut stream, _) = raw_connected(&mut server, &address);
+    assert_eq!(server.nic.tcp.epoll_interval(), u32::MAX);
+    taken(&mut server, &mut stream, 1);
+    let (mut second, _) = raw_connected(&mut server, &address);
+    assert!(server.nic.tcp.epoll_interval() <= 8);
+    for stream in [&mut stream, &mut second] {
+        taken(&mut server, stream, 1);
+    }
+    drop(second);
+    until(&mut [&mut server], "ended", |ends| ends[0].ended().is_some());
+    taken(&mut server, &mut stream, 1);
+    assert_eq!(server.nic.tcp.epoll_interval(), u32::MAX);
+    server.events.clear();
+    drop(stream);
+    until(&mut [&mut server], "ended", |ends| ends[0].ended().is_some());
+}
