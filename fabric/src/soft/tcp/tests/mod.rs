@@ -1,7 +1,8 @@
 //! Tests of what is particular to `tcp:`: cut frames, short writes, farewells.
 //!
 //! Acknowledgements are in [`acks`], peers that break the protocol in [`hostile`], those that say nothing in
-//! [`strangers`], deadlines in [`deadlines`] and [`read_timeout`]. What every transport must do is in the conformance suite.
+//! [`strangers`], deadlines in [`deadlines`] and [`read_timeout`]. What every transport must do is in the
+//! conformance suite.
 
 use super::TURNS_PER_POLL;
 use super::frame::{FRAME_BYTES, Fault, Frame, READ_PIECE_MAX, SEND_BYTES_MAX};
