@@ -7,7 +7,8 @@
 //!
 //! A thread that always finds something gives its core away, too, each time that it has handed on as much as
 //! the core's own cache (L2) holds beside the rest. Whoever shares the core then reads these bytes from the
-//! cache. It would read them from further away after more of them came.
+//! cache. It would read them from further away after more of them came. Where somebody keeps the core for
+//! long, which reading these bytes does not take, the thread gives it away less and less often.
 
 /// Fewest polls in vain before the core is given to others. A single one would give it away between two
 /// messages of a burst.
@@ -19,16 +20,22 @@ const OTHERS_RAN_NS: u64 = 1_000;
 /// Time of polls in vain, one after another, after which there are too many of them. Polls that make system
 /// calls take as long as a hundred others.
 const BATCH_NS_MAX: u64 = 4_000;
-/// Bytes handed on after which the core is given to others: a quarter of an L2 cache of 2 MiB. Where nobody
-/// else runs on the core, the call costs a two-hundredth of what handing on so many bytes takes.
-const BYTES: u64 = 512 << 10;
+/// Fewest bytes handed on after which the core is given to others: a quarter of an L2 cache of 2 MiB. Where
+/// nobody else runs on the core, the call costs a two-hundredth of what handing on so many bytes takes.
+const BYTES_MIN: u64 = 512 << 10;
+/// Most bytes handed on after which the core is given to others.
+const BYTES_MAX: u64 = 32 << 20;
+/// Time after which others have kept the core for too long: reading what was handed on takes a fifth of it.
+const OTHERS_STAYED_NS: u64 = 500_000;
 
-/// Gives a polling thread's core to others, after as many polls in vain as it decides.
+/// Gives a polling thread's core to others, after as many polls in vain, or bytes handed on, as it decides.
 #[derive(Clone, Copy, Debug)]
 pub struct GiveWay {
     /// Polls in vain before the core is given to others.
     interval: u32,
     polls: u32,
+    /// Bytes handed on before the core is given to others although there is more to do.
+    bytes_interval: u64,
     /// Time in nanoseconds since which polls were in vain and the core was kept. `None`: not known.
     since_ns: Option<u64>,
     /// Bytes that the thread handed on since it began: all, and those before the core was last given to
@@ -39,7 +46,14 @@ pub struct GiveWay {
 
 impl Default for GiveWay {
     fn default() -> Self {
-        Self { interval: POLLS_MAX / 4, polls: 0, since_ns: None, bytes: 0, given_at_bytes: 0 }
+        Self {
+            interval: POLLS_MAX / 4,
+            polls: 0,
+            bytes_interval: BYTES_MIN,
+            since_ns: None,
+            bytes: 0,
+            given_at_bytes: 0,
+        }
     }
 }
 
@@ -72,7 +86,7 @@ impl GiveWay {
     #[inline]
     pub fn handed_on(&mut self, bytes: u64) -> bool {
         self.bytes = bytes;
-        bytes.wrapping_sub(self.given_at_bytes) >= BYTES
+        bytes.wrapping_sub(self.given_at_bytes) >= self.bytes_interval
     }
 
     /// Gives the core to others. `polled_ns`: the time now. Returns the time afterwards, by the same clock
@@ -90,6 +104,14 @@ impl GiveWay {
     /// Notes that the core was given to others. `batch_ns`: what the polls in vain before it took. `took_ns`:
     /// how long the thread was without the core. Both are in nanoseconds.
     fn gave_way(&mut self, batch_ns: u64, took_ns: u64) {
+        if self.bytes.wrapping_sub(self.given_at_bytes) >= self.bytes_interval {
+            // Who stays for long works at something else, and would get most of the core.
+            self.bytes_interval = if took_ns >= OTHERS_STAYED_NS {
+                (self.bytes_interval * 2).min(BYTES_MAX)
+            } else {
+                (self.bytes_interval / 2).max(BYTES_MIN)
+            };
+        }
         (self.polls, self.given_at_bytes) = (0, self.bytes);
         self.interval = if took_ns >= OTHERS_RAN_NS || batch_ns >= BATCH_NS_MAX {
             (self.interval / 2).max(POLLS_MIN)
@@ -136,17 +158,34 @@ mod tests {
     fn who_always_finds_something_gives_way_after_as_much_as_the_core_s_cache_holds() {
         let (mut give_way, mut bytes) = (GiveWay::default(), 0);
         for _ in 0..3 {
-            assert!(!give_way.handed_on(bytes + BYTES - 1));
-            bytes += BYTES;
+            assert!(!give_way.handed_on(bytes + BYTES_MIN - 1));
+            bytes += BYTES_MIN;
             assert!(give_way.handed_on(bytes) && give_way.handed_on(bytes), "until it is done");
             give_way.gave_way(0, 0);
         }
         // What was handed on before the core was given away for another reason does not count.
-        assert!(!give_way.handed_on(bytes + BYTES - 1));
+        assert!(!give_way.handed_on(bytes + BYTES_MIN - 1));
         polls(&mut give_way);
-        give_way.gave_way(0, 0);
-        assert!(!give_way.handed_on(bytes + 2 * BYTES - 2));
-        assert!(give_way.handed_on(bytes + 2 * BYTES - 1));
+        give_way.gave_way(0, OTHERS_STAYED_NS);
+        assert!(!give_way.handed_on(bytes + 2 * BYTES_MIN - 2));
+        assert!(give_way.handed_on(bytes + 2 * BYTES_MIN - 1));
+    }
+
+    #[test]
+    fn whoever_keeps_the_core_for_long_gets_it_seldom() {
+        let (mut give_way, mut bytes) = (GiveWay::default(), 0);
+        let mut hand_on = |took_ns| {
+            let before = bytes;
+            while !give_way.handed_on(bytes) {
+                bytes += BYTES_MIN;
+            }
+            give_way.gave_way(0, took_ns);
+            bytes - before
+        };
+        let long: Vec<u64> = (0..8).map(|_| hand_on(OTHERS_STAYED_NS) / BYTES_MIN).collect();
+        assert_eq!(long, [1, 2, 4, 8, 16, 32, 64, 64]);
+        let short: Vec<u64> = (0..8).map(|_| hand_on(OTHERS_STAYED_NS - 1) / BYTES_MIN).collect();
+        assert_eq!(short, [64, 32, 16, 8, 4, 2, 1, 1]);
     }
 
     #[test]

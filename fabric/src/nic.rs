@@ -3,7 +3,7 @@
 //! Rules that hold for every implementation (the conformance suite checks them):
 //!
 //! * A work request that was posted completes exactly once: with success, an error, or [`Status::Flushed`].
-//!   SENDs that were posted between two calls of [`Nic::flush`] may complete together.
+//!   SENDs may complete together, and some tens of microseconds after they were taken.
 //! * SENDs of one QP arrive in the order they were posted. Each takes one SRQ entry: its header goes to the
 //!   entry's header area, its payload to the entry's slab.
 //! * A SEND that finds no SRQ entry is not lost: the sender's NIC waits ("receiver not ready", RNR) and tries

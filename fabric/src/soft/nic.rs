@@ -176,20 +176,25 @@ impl SoftNic {
         true
     }
 
-    /// Asks the epoll once, tells the transports, and returns how many descriptors were ready.
+    /// Asks the epoll once, tells the transports, and returns how many descriptors were ready and said
+    /// anything new.
     fn check_events(&mut self) -> usize {
         (self.check_first, self.polls_since_check) = (false, 0);
         self.checked_ns = self.tables.deadlines.now_ns();
         let mut ready = none_ready();
         let count = self.tables.epoll.poll(&mut ready);
+        let mut news = 0;
         for event in &ready[..count] {
-            match Token::from_u64(event.data.u64()) {
-                // The timer's only purpose is to wake the user; it is set anew before the next sleep.
-                None => self.tables.epoll.set_timer(None),
+            news += usize::from(match Token::from_u64(event.data.u64()) {
+                None => {
+                    // The timer's only purpose is to wake the user; it is set anew before the next sleep.
+                    self.tables.epoll.set_timer(None);
+                    true
+                }
                 Some(Token { kind, place }) => carried_by!(self, kind, ready(place, event.flags)),
-            }
+            });
         }
-        count
+        news
     }
 
     /// Checks a SEND's payload against this end's limits and keys.

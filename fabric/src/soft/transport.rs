@@ -90,11 +90,12 @@ pub(crate) trait Transport: Sized + Send {
     /// Does a bounded amount of work. `true` where there was any.
     fn progress(&mut self, tables: &mut Tables) -> bool;
 
-    /// Acts on a ready descriptor that this transport gave to [`Tables::epoll`].
-    fn ready(&mut self, tables: &mut Tables, place: Place, flags: EventFlags);
+    /// Acts on a ready descriptor that this transport gave to [`Tables::epoll`]. `false` where the transport
+    /// knew it before, and the descriptor is not ready any more.
+    fn ready(&mut self, tables: &mut Tables, place: Place, flags: EventFlags) -> bool;
 
-    /// Returns how many polls may pass between two checks of the epoll. Few where data comes through sockets,
-    /// `u32::MAX` where no socket is open.
+    /// Returns how many polls may pass between two checks of the epoll. Few where data comes through sockets
+    /// and the transport waits to be told, `u32::MAX` where no socket is open.
     fn epoll_interval(&self) -> u32;
 
     /// Acts on a deadline of a connection, of the listeners, or of the strangers, that is over. It is no

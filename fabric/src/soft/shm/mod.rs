@@ -422,13 +422,14 @@ impl Transport for Shm {
         self.end(tables, index, end);
     }
 
-    fn ready(&mut self, tables: &mut Tables, place: Place, flags: EventFlags) {
+    fn ready(&mut self, tables: &mut Tables, place: Place, flags: EventFlags) -> bool {
         match place {
             Place::Connection(index) => self.check_socket(tables, index, flags),
             Place::Listener(_) => drop(self.accept_round(tables)),
             Place::Stranger { place, number } => self.stranger_is_ready(tables, place, number, flags),
             Place::Turns => {}
         }
+        true
     }
 
     fn epoll_interval(&self) -> u32 {

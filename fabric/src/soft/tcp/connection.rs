@@ -209,7 +209,7 @@ impl Connection {
         self.input.rnr && matches!(self.phase, Phase::Connected) && !self.is_lost()
     }
 
-    /// Whether nothing but bytes of the peer can change the connection's state.
+    /// Whether an attempt to read tells as much of the connection as the epoll does.
     pub(super) fn only_reads(&self) -> bool {
         matches!(self.phase, Phase::Connected) && !self.blocked && !self.input.rnr && !self.is_lost()
     }

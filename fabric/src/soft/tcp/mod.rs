@@ -7,7 +7,8 @@
 //!
 //! Sockets are watched edge-triggered, and the events are never changed. A socket is on the `ready` list from
 //! the edge until it was read dry. So no system call asks for what the kernel already told, and a socket that
-//! is not read for want of an SRQ entry wakes nobody.
+//! is not read for want of an SRQ entry wakes nobody. The socket of an only connection is tried without
+//! waiting to be told.
 
 mod accepting;
 mod connection;
@@ -43,6 +44,8 @@ use std::os::fd::{AsFd, OwnedFd};
 const TURNS_PER_POLL: usize = 16;
 /// Most polls between two looks for what arrived while sockets are open and nothing arrives.
 const LOOK_INTERVAL_MAX: u32 = 8;
+/// Polls between two checks of the epoll while the only connection is read without it. Newcomers show there.
+const EPOLL_INTERVAL_ALONE: u32 = 32;
 
 const HUNG_UP: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
 
@@ -402,32 +405,38 @@ impl Transport for Tcp {
         worked
     }
 
-    fn ready(&mut self, tables: &mut Tables, place: Place, flags: EventFlags) {
+    fn ready(&mut self, tables: &mut Tables, place: Place, flags: EventFlags) -> bool {
         let index = match place {
             Place::Connection(index) => index,
             Place::Listener(number) => {
                 if let Some(listener) = self.listeners.get_mut(number as usize) {
                     listener.ready = true;
                 }
-                return;
+                return true;
             }
             Place::Stranger { place, number } => {
                 self.idle_polls = 0;
-                return self.stranger_is_ready(tables, place, number, flags);
+                self.stranger_is_ready(tables, place, number, flags);
+                return true;
             }
-            Place::Turns => return,
+            Place::Turns => return true,
         };
         (self.idle_polls, self.last) = (0, index);
         let connection = self.slots[index as usize].connection.as_ref();
         if connection.is_some_and(|connection| matches!(connection.phase, Phase::Opening { .. })) {
-            return self.connecting(tables, index);
+            self.connecting(tables, index);
+            return true;
         }
+        // The edge of bytes that were read without it comes later, and then says only that there is room.
+        let is_news = connection.is_some_and(|connection| connection.blocked)
+            || flags.intersects(EventFlags::IN | HUNG_UP);
         self.turn(tables, index, |connection, _, _| {
             connection.input.readable |= flags.intersects(EventFlags::IN | HUNG_UP);
             connection.input.hung_up |= flags.intersects(HUNG_UP);
             connection.blocked &= !flags.intersects(EventFlags::OUT | HUNG_UP);
             Ok(())
         });
+        is_news
     }
 
     fn epoll_interval(&self) -> u32 {
@@ -435,7 +444,7 @@ impl Transport for Tcp {
             return u32::MAX;
         }
         if self.only_reads() {
-            return u32::MAX;
+            return EPOLL_INTERVAL_ALONE;
         }
         // While connections have bytes to read, the others can wait a few polls.
         if self.ready.is_empty() { self.idle_interval() } else { 4 }

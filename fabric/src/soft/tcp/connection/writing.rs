@@ -11,12 +11,13 @@ use crate::soft::tcp::socket::{self, IoOutcome};
 
 /// Bytes written by one connection before another has its turn.
 const WRITE_BYTES_PER_TURN: usize = 1 << 20;
-/// Nanoseconds for which an acknowledgement waits for something else to be written with it.
+/// Nanoseconds for which an acknowledgement waits for something else to be written with it, at least.
 ///
 /// An application's answer to a small message takes less. Alone, the acknowledgement costs both ends as many
 /// system calls as the answer.
 const ACK_DELAY_NS: u64 = 30_000;
-/// SENDs taken for which an acknowledgement waits no longer: fewer than either end has under way at most.
+/// SENDs taken after which an acknowledgement waits no longer. By default either end may have more of them
+/// under way, so nobody waits for an acknowledgement that waits.
 const SENDS_PER_ACK: u64 = 8;
 
 impl Lookup for Regions {
@@ -46,10 +47,11 @@ impl Connection {
         self.received != self.acknowledged
     }
 
-    /// Returns the time in nanoseconds by which the peer is to hear of SENDs that were taken. `None`: it has
-    /// heard of all.
+    /// Returns the time in nanoseconds from which on the peer is to hear of SENDs that were taken, alone if
+    /// need be. `None`: it has heard of all, or hears of them with what waits for room in the socket.
     pub(in crate::soft::tcp) fn ack_due_ns(&self) -> Option<u64> {
-        self.owes_ack().then(|| self.owes_since_ns.saturating_add(ACK_DELAY_NS))
+        let waits = self.owes_ack() && !self.blocked && self.broken.is_none();
+        waits.then(|| self.owes_since_ns.saturating_add(ACK_DELAY_NS))
     }
 
     /// Queues the acknowledgement that is owed, if there is room.
