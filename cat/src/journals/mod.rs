@@ -8,7 +8,7 @@ pub(crate) use owner::{Life, Owner};
 pub use temporary_change::ForgetOutcome;
 pub(crate) use temporary_change::{Journaled, Record, forget, recover};
 
-use crate::lock::{lock_within, try_lock};
+use crate::lock::{Lock, lock_within, try_lock};
 use crate::resctrl;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -141,12 +141,12 @@ impl Journals {
     }
 
     /// Takes the lock of the journals' folder, waiting up to 2 s. State is read and changed only under this
-    /// lock. Dropping the returned file releases it.
-    pub fn transaction(&self) -> Result<File, JournalError> {
+    /// lock.
+    pub fn transaction(&self) -> Result<Lock, JournalError> {
         let (path, file) = self.lock_file("lock")?;
-        match lock_within(&file) {
-            Ok(true) => Ok(file),
-            Ok(false) => Err(JournalError::Locked { path }),
+        match lock_within(file) {
+            Ok(Some(lock)) => Ok(lock),
+            Ok(None) => Err(JournalError::Locked { path }),
             Err(source) => Err(JournalError::System { action: "lock", path, source }),
         }
     }
@@ -154,19 +154,16 @@ impl Journals {
     /// Takes the lock that marks the owner of the change `name`. Returns `None` where another process has it.
     ///
     /// The lock is held as long as the change is in effect. The kernel releases it however the process ends.
-    pub fn ownership(&self, name: &str) -> Result<Option<File>, JournalError> {
+    pub fn ownership(&self, name: &str) -> Result<Option<Lock>, JournalError> {
         let (path, file) = self.lock_file(&format!("{name}.lock"))?;
-        match try_lock(&file) {
-            Ok(locked) => Ok(locked.then_some(file)),
-            Err(source) => Err(JournalError::System { action: "lock", path, source }),
-        }
+        try_lock(file).map_err(|source| JournalError::System { action: "lock", path, source })
     }
 
     /// Takes the lock of the change `name`, which the process `owner` made. Returns `None` where that process
     /// lives, or where another process has the lock.
     ///
     /// An owner that is just ending is waited for, since its lock is about to be released.
-    pub fn inherit(&self, name: &str, owner: Option<Owner>) -> Result<Option<File>, JournalError> {
+    pub fn inherit(&self, name: &str, owner: Option<Owner>) -> Result<Option<Lock>, JournalError> {
         // A process may retry what it made and could not undo.
         let life = owner.filter(|owner| *owner != Owner::this()).map(Owner::life);
         if life == Some(Life::Living) {
@@ -175,7 +172,7 @@ impl Journals {
         let (path, file) = self.lock_file(&format!("{name}.lock"))?;
         let failed = |source| JournalError::System { action: "lock", path: path.clone(), source };
         if life == Some(Life::Ending) {
-            return Ok(lock_within(&file).map_err(failed)?.then_some(file));
+            return lock_within(file).map_err(failed);
         }
         self.ownership(name)
     }

@@ -4,10 +4,10 @@
 //! the change ends, or by the next start if the process crashed.
 
 use super::{JournalError, Journals, Owner, boot};
+use crate::lock::Lock;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::fs::File;
 use std::path::Path;
 
 /// Temporary change together with everything that is needed to undo it. This is what a journal holds.
@@ -92,8 +92,8 @@ pub(crate) struct Journaled<R: Record> {
     record: R,
     journals: Journals,
     is_restored: bool,
-    /// Lock file that marks the owner. The kernel releases its lock however the process ends.
-    _ownership: File,
+    /// Lock that marks the owner. The kernel releases it however the process ends.
+    _ownership: Lock,
 }
 
 impl<R: Record> fmt::Debug for Journaled<R> {

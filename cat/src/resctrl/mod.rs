@@ -24,7 +24,6 @@ pub use mount::Mount;
 pub use schemata::{DomainId, Line, Resource, Schemata, SchemataError};
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 pub(crate) use tree::MAGIC;
@@ -219,7 +218,7 @@ impl Resctrl {
 /// Lock on resctrl, on which tools that change resctrl agree. Dropping it releases it.
 #[derive(Debug)]
 pub struct Lock {
-    _folder: File,
+    _folder: crate::lock::Lock,
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! reasons for failures.
 
 use super::error::{AccessError, Action};
-use crate::lock::lock_within;
+use crate::lock::{Lock, lock_within};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
@@ -163,14 +163,13 @@ impl Tree {
     }
 
     /// Takes the lock that tools which change resctrl agree on, as the kernel's documentation describes it.
-    /// The lock is held until the returned file is dropped.
-    pub fn lock(&self) -> Result<File, AccessError> {
+    pub fn lock(&self) -> Result<Lock, AccessError> {
         let refused = |source: io::Error| self.refused(Action::Lock, &self.root, None, source);
         let folder = File::open(&self.root).map_err(refused)?;
         // Any user may open the folder and hold its lock, so the wait is limited.
-        match lock_within(&folder) {
-            Ok(true) => Ok(folder),
-            Ok(false) => Err(AccessError::Locked { path: self.root.clone() }),
+        match lock_within(folder) {
+            Ok(Some(lock)) => Ok(lock),
+            Ok(None) => Err(AccessError::Locked { path: self.root.clone() }),
             Err(source) => Err(refused(source)),
         }
     }

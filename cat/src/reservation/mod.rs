@@ -24,12 +24,12 @@ pub use locked::{LockError, LockedRegion};
 pub use restore::{RestoreError, Restored};
 
 use crate::journals::{Journals, boot};
+use crate::lock::Lock;
 use crate::plan::{Exclusiveness, Holder, Holdings, Plan, Request, Ways, plan, schemata};
 use crate::resctrl::{AccessError, DomainId, GroupName, Mode, Resctrl, WayMask};
 use error::CarryError;
 use journal::Journal;
 use leftover::{RecoveryScope, recover_locked};
-use std::fs::File;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -137,7 +137,7 @@ pub struct Reservation {
     /// Whether the group was exclusive, and a repair has made it shareable, or has made it again.
     lost_exclusive: bool,
     /// Lock file that marks the owner. The kernel releases its lock however the process ends.
-    _ownership: File,
+    _ownership: Lock,
     is_restored: bool,
 }
 
@@ -192,7 +192,7 @@ impl Reservation {
         request: &Request,
         plan: Plan,
         ways_all: WayMask,
-        ownership: File,
+        ownership: Lock,
         watch: &mut dyn FnMut(Step),
     ) -> Result<Self, ReserveError> {
         let journal = Journal::of(&plan, boot()?, resctrl);
@@ -237,7 +237,7 @@ impl Reservation {
         journal: &Journal,
         request: &Request,
         found: &Holdings,
-        ownership: File,
+        ownership: Lock,
     ) -> Result<Self, ReserveError> {
         restore::check(resctrl, &journals, journal)?;
         let plan = journal.plan(found);
