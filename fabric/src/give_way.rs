@@ -104,7 +104,7 @@ impl GiveWay {
     /// Notes that the core was given to others. `batch_ns`: what the polls in vain before it took. `took_ns`:
     /// how long the thread was without the core. Both are in nanoseconds.
     fn gave_way(&mut self, batch_ns: u64, took_ns: u64) {
-        if self.bytes.wrapping_sub(self.given_at_bytes) >= self.bytes_interval {
+        if self.handed_on(self.bytes) {
             // Who stays for long works at something else, and would get most of the core.
             self.bytes_interval = if took_ns >= OTHERS_STAYED_NS {
                 (self.bytes_interval * 2).min(BYTES_MAX)

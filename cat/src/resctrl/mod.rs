@@ -211,14 +211,14 @@ impl Resctrl {
     /// # Errors
     /// [`AccessError`].
     pub fn lock(&self) -> Result<Lock, AccessError> {
-        Ok(Lock { _folder: self.tree.lock()? })
+        Ok(Lock { _lock: self.tree.lock()? })
     }
 }
 
 /// Lock on resctrl, on which tools that change resctrl agree. Dropping it releases it.
 #[derive(Debug)]
 pub struct Lock {
-    _folder: crate::lock::Lock,
+    _lock: crate::lock::Lock,
 }
 
 #[cfg(test)]

@@ -136,7 +136,7 @@ pub struct Reservation {
     not_exclusive: Option<String>,
     /// Whether the group was exclusive, and a repair has made it shareable, or has made it again.
     lost_exclusive: bool,
-    /// Lock file that marks the owner. The kernel releases its lock however the process ends.
+    /// Lock that marks the owner. The kernel releases it however the process ends.
     _ownership: Lock,
     is_restored: bool,
 }

@@ -144,21 +144,13 @@ impl Tcp {
                 return;
             };
             self.owing.pop_front();
-            let slot = &mut self.slots[index as usize];
-            slot.owes_ack = false;
-            let due_ns = slot.connection.as_ref().and_then(|connection| connection.ack_due_ns());
-            match due_ns {
-                // It went with something else.
-                None => {}
-                Some(due_ns) if due_ns <= by_ns => {
-                    self.turn(tables, index, |connection, tables, _| connection.write(tables));
-                }
-                // It did, and SENDs were taken since.
-                Some(due_ns) => {
-                    slot.owes_ack = true;
-                    self.owing.push_back((index, due_ns));
-                }
-            }
+            self.slots[index as usize].owes_ack = false;
+            // Where it went with something else, none is due. One of SENDs that were taken since may be due
+            // later.
+            self.turn(tables, index, |connection, tables, _| match connection.ack_due_ns() {
+                Some(due_ns) if due_ns <= by_ns => connection.write(tables),
+                _ => Ok(()),
+            });
         }
     }
 
