@@ -3,7 +3,8 @@
 //! On a busy host neighbours drive lines out of the shared cache within milliseconds. So the lines are placed
 //! again before each round, and a witness tells which rounds were disturbed. The witness has lines of its
 //! own, placed together with the region's, and times them with code and a bound of this test. The metric
-//! under test has no part in that.
+//! under test has no part in that. It also tells whether memory took equally long before a calibration and
+//! after the rounds that used it: a calibration holds only until the machine becomes much busier or quieter.
 #![cfg(target_arch = "x86_64")]
 
 use jet_cat::residency::{
@@ -23,9 +24,15 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Makes a warmer. Its calibration may refuse while a neighbour uses up the cache, and is then repeated.
 fn warmer(region: &Region) -> Warmer {
+    warmer_after(region, || ()).0
+}
+
+/// Makes a warmer as [`warmer`] does. Returns with it what `before` returned just before its calibration.
+fn warmer_after<T>(region: &Region, mut before: impl FnMut() -> T) -> (Warmer, T) {
     for _ in 0..CALIBRATIONS {
+        let before = before();
         match Warmer::new(region.clone(), WarmerOptions::default()) {
-            Ok(warmer) => return warmer,
+            Ok(warmer) => return (warmer, before),
             Err(WarmerError::Calibration(
                 error @ (CalibrationError::Disturbed { .. } | CalibrationError::Indistinct { .. }),
             )) => eprintln!("made again: {error}"),
@@ -222,6 +229,45 @@ impl Counted {
     }
 }
 
+/// Rounds of each kind that use one calibration.
+const CALIBRATED: u32 = 20;
+
+/// Rounds of each kind that used one calibration.
+struct Block {
+    calibration: Calibration,
+    none: Vec<Round>,
+    half: Vec<Round>,
+    all: Vec<Round>,
+    /// What the witness measured of memory before the calibration and after the last round, in ticks.
+    memory_ticks: [u64; 2],
+}
+
+impl Block {
+    fn made(region: &Region, first_seed: u32) -> Self {
+        let (warmer, before) = warmer_after(region, Witness::new);
+        let calibration = warmer.calibration().clone();
+        let mut witness = Witness::new();
+        let [mut none, mut half, mut all] = [(); 3].map(|()| Vec::new());
+        for seed in first_seed..first_seed + CALIBRATED {
+            let mut round = |cached: &dyn Fn(usize) -> bool| {
+                round(region, &calibration, &mut witness, u64::from(seed), cached)
+            };
+            none.push(round(&|_| false));
+            half.push(round(&coin));
+            all.push(round(&|_| true));
+        }
+        let memory_ticks = [before.memory_ticks, Witness::new().memory_ticks];
+        Self { calibration, none, half, all, memory_ticks }
+    }
+
+    /// Whether memory took as long after the rounds as before the calibration, to within an eighth. Otherwise
+    /// the machine has become busier or quieter, and the calibration need not hold any more.
+    fn holds(&self) -> bool {
+        let [before, after] = self.memory_ticks;
+        before.abs_diff(after) <= before.min(after) / 8
+    }
+}
+
 /// Number of undisturbed rounds of each kind that count; and the most rounds that are made to get them.
 const ROUNDS: u32 = 60;
 const ROUNDS_MAX: u32 = 1200;
@@ -229,8 +275,6 @@ const ROUNDS_MAX: u32 = 1200;
 /// %, 57 do on average, and fewer than 47 once in 800 000 runs (binomial). With a metric that is right half
 /// of the time 47 do once in 160 000.
 const HELD_MIN: u32 = 47;
-/// Rounds that use one calibration.
-const CALIBRATED: u32 = 20;
 
 #[test]
 #[ignore = "wants a machine whose caches are not cleared by others all the time: .ci/run has it apart"]
@@ -239,33 +283,34 @@ fn a_reading_is_what_was_put_there() {
     let heads = (0..region.pages()).filter(|page| coin(*page)).count();
     assert!((900..1150).contains(&heads), "{heads} of {}", region.pages());
     let truth = f64::from(u32::try_from(heads).unwrap()) / f64::from(u32::try_from(region.pages()).unwrap());
-    let mut witness = Witness::new();
-    let mut calibration = warmer(&region).calibration().clone();
     let [mut none, mut half, mut all] = [(); 3].map(|()| Counted::default());
     let mut made = 0;
     while (half.rounds < ROUNDS || all.rounds < ROUNDS) && made < ROUNDS_MAX {
-        if made % CALIBRATED == CALIBRATED - 1 {
-            calibration = warmer(&region).calibration().clone();
-            witness = Witness::new();
+        let block = Block::made(&region, made);
+        made += CALIBRATED;
+        let (holds, ticks) = (block.holds(), block.memory_ticks);
+        let wrongly_cached: u32 = block.none.iter().map(|round| round.resident.judged_cached).sum();
+        eprintln!(
+            "counted: {holds}; memory took {ticks:?} ticks; {wrongly_cached} wrongly judged cached; {:?}",
+            block.calibration
+        );
+        if !holds {
+            continue;
         }
-        let seed = u64::from(made);
         // With all lines flushed no round counts as disturbed, since neighbours bring none of them in.
-        none.add(&round(&region, &calibration, &mut witness, seed, |_| false).resident, 0.0);
-        let halved = round(&region, &calibration, &mut witness, seed, coin);
-        if halved.undisturbed {
-            half.add(&halved.resident, truth);
+        block.none.iter().for_each(|round| none.add(&round.resident, 0.0));
+        for (kind, rounds, truth) in [(&mut half, &block.half, truth), (&mut all, &block.all, 1.0)] {
+            rounds
+                .iter()
+                .filter(|round| round.undisturbed)
+                .for_each(|round| kind.add(&round.resident, truth));
         }
-        let whole = round(&region, &calibration, &mut witness, seed, |_| true);
-        if whole.undisturbed {
-            all.add(&whole.resident, 1.0);
-        }
-        made += 1;
     }
-    eprintln!("{made} rounds of each: {none:?} {half:?} {all:?} {calibration:?}");
+    eprintln!("{made} rounds of each: {none:?} {half:?} {all:?}");
     assert!(
         half.rounds >= ROUNDS && all.rounds >= ROUNDS,
         "by the witness only {} and {} of {made} rounds were undisturbed: this machine's cache is cleared by \
-         others",
+         others, or its memory is now quicker and now slower",
         half.rounds,
         all.rounds
     );
