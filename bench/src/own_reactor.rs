@@ -1,11 +1,15 @@
 //! A reactor in this process, which a benchmark drives itself: the daemon's receiver and NIC without the
 //! daemon, its control plane and its thread.
 
+use jet_client::receive::{Session, SessionParts};
+use jet_control::ControlConnection;
+use jet_control::connection::ANSWER_TIMEOUT;
 use jet_core::{Config, Receiver, Registration, SessionEnd, Standstill};
 use jet_fabric::Address;
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{Access, Nic};
 use jet_fabric::soft::{SoftNic, SoftOptions};
+use jet_fabric::unix::Doorbell;
 use jet_reactor::workers::Workers;
 use jet_reactor::{Application, Driver, NewSession, Parts, PoolMemory};
 use jet_wire::SLAB_BYTES;
@@ -13,7 +17,10 @@ use jet_wire::message::HEADER_BYTES;
 use jet_wire::message::hello::AppName;
 use jet_wire::segment::{SegmentLayout, SegmentShape, daemon_end};
 use std::error::Error;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// An application that is never woken: nothing is delivered to it, or it does not sleep.
 pub struct Awake;
@@ -38,6 +45,8 @@ pub struct OwnReactor {
     pub pool_slabs: u32,
     /// The memory of the session's segment.
     pub segment: Arc<SharedMemory>,
+    /// Ends of the application's doorbell and control connection, which stay open.
+    far_ends: Option<(Doorbell, UnixStream)>,
 }
 
 impl OwnReactor {
@@ -82,6 +91,28 @@ impl OwnReactor {
             application: Awake,
         };
         driver.open(session).map_err(|_| "the receiver has no place for a session")?;
-        Ok(Self { driver, address, pool, pool_slabs, segment: memory })
+        Ok(Self { driver, address, pool, pool_slabs, segment: memory, far_ends: None })
+    }
+
+    /// Returns the application's end of the reactor's session. No control plane stands behind it, and no bell
+    /// rings: whoever has it polls.
+    ///
+    /// # Errors
+    /// An error of the system or of the session.
+    pub fn session(&mut self) -> Result<Session, Box<dyn Error>> {
+        let (bell, far_bell) = Doorbell::pair()?;
+        let (near, far) = UnixStream::pair()?;
+        self.far_ends = Some((far_bell, far));
+        let parts = SessionParts {
+            number: 1,
+            pool: self.pool.as_fd().try_clone_to_owned()?,
+            pool_bytes: self.pool.bytes() as u64,
+            pool_slabs: self.pool_slabs,
+            segment: self.segment.as_fd().try_clone_to_owned()?,
+            doorbell: bell.as_fd().try_clone_to_owned()?,
+            escape: None,
+        };
+        let control = ControlConnection::from_stream(near, ANSWER_TIMEOUT)?;
+        Ok(Session::assemble(control, parts, Duration::ZERO)?)
     }
 }

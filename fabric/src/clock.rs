@@ -1,22 +1,31 @@
 //! Clocks for callers that drive a NIC and have no clock of their own.
 
-use std::time::Instant;
+use rustix::time::{ClockId, clock_gettime};
 
 /// Clock that counts nanoseconds since it was made: the form of time that [`crate::Nic`] takes.
 #[derive(Clone, Copy, Debug)]
-pub struct Clock(Instant);
+pub struct Clock {
+    started_ns: u64,
+}
 
 impl Clock {
     /// Starts a clock at zero.
     pub fn start() -> Self {
-        Self(Instant::now())
+        Self { started_ns: monotonic_ns() }
     }
 
     /// Returns the nanoseconds since the clock was started. The value never goes back.
     #[inline]
     pub fn now_ns(&self) -> u64 {
-        u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        monotonic_ns().saturating_sub(self.started_ns)
     }
+}
+
+/// Returns the nanoseconds of the system's monotonic clock. In 64 bits they last for 584 years of running.
+#[inline]
+fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
 /// Turns of a loop between two readings of the clock.

@@ -3,6 +3,7 @@
 use crate::application::{Application, NewSession, SessionTicket};
 use crate::effect_handler::{EffectHandler, Parts};
 use crate::memory::LostMemory;
+use crate::turn::{Polled, nothing_polled};
 use jet_core::{OpenError, Receiver, SessionId};
 use jet_fabric::nic::{Counters, Nic};
 
@@ -31,6 +32,7 @@ pub struct Driver<N: Nic, A> {
     pub(crate) receiver: Receiver,
     pub(crate) handler: EffectHandler<N, A>,
     pub(crate) nic_is_gone: bool,
+    pub(crate) polled: Polled,
     drain: Drain,
 }
 
@@ -38,7 +40,8 @@ impl<N: Nic, A: Application> Driver<N, A> {
     /// Makes a driver that has not started.
     pub fn new(receiver: Receiver, parts: Parts<N>) -> Self {
         let handler = EffectHandler::new(parts, receiver.config());
-        Self { receiver, handler, nic_is_gone: false, drain: Drain::Not }
+        let polled = nothing_polled();
+        Self { receiver, handler, nic_is_gone: false, polled, drain: Drain::Not }
     }
 
     /// Posts the first receive entries to the NIC. To be called before the first [`Self::turn`].

@@ -16,8 +16,14 @@ const EVENTS: usize = 16;
 /// The most release entries of one session taken in one turn.
 const RELEASES: usize = 128;
 
-const NOTHING: Completion =
-    Completion { qp: Qp { index: 0, generation: 0 }, work: Work::Send { id: 0 }, status: Status::Success };
+/// Completions of one poll. They lie in the driver, since a new array for each turn would be written each
+/// time.
+pub(crate) type Polled = Box<[Completion; COMPLETIONS]>;
+
+/// Returns room for the completions of one poll.
+pub(crate) fn nothing_polled() -> Polled {
+    Box::new([Completion::UNUSED; COMPLETIONS])
+}
 
 impl<N: Nic, A: Application> Driver<N, A> {
     /// Runs one turn: takes what the NIC, applications and workers have, calls `others`, and carries out all
@@ -84,14 +90,14 @@ impl<N: Nic, A: Application> Driver<N, A> {
     }
 
     fn poll_nic(&mut self, now_ns: u64) -> bool {
-        let mut completions = [NOTHING; COMPLETIONS];
-        let count = self.handler.nic.poll(now_ns, &mut completions);
+        let count = self.handler.nic.poll(now_ns, &mut *self.polled);
         if count > 0 {
             // A software NIC notes a lost page before it fills the page that took its place.
             self.report_poisoned();
         }
-        for completion in &completions[..count] {
-            self.complete(now_ns, completion);
+        for at in 0..count {
+            let completion = self.polled[at];
+            self.complete(now_ns, &completion);
         }
         let mut worked = count > 0;
         // A connection's end must be handled after its last completion was polled.

@@ -3,7 +3,7 @@
 //! The capacity is a power of two, and the 32-bit indices run freely, each on cache lines of its own. Each
 //! end keeps its own index in private memory and never reads it back. So a peer that scribbles over the
 //! shared words can only make this end report [`RingError`]. A popped item is copied out once, word by word,
-//! before anything reads it.
+//! before anything reads it; or its place is given out, and the caller does so.
 //!
 //! The pairs of orderings, by label:
 //! * *items*: the producer's Release store of `tail` in [`Producer::publish`] pairs with the consumer's
@@ -171,6 +171,32 @@ impl<T: Item> Producer<T> {
     /// index is impossible.
     #[inline]
     pub fn push(&mut self, item: T) -> Result<(), PushError> {
+        let cell = self.next_cell()?;
+        cell.0.with_mut(|place| {
+            // SAFETY: the consumer reads this cell only between our publishing it and its advance past it
+            // (labels *items*, *room*); a hostile one that reads early gets whatever it gets.
+            unsafe { place.write(item) }
+        });
+        self.tail = self.tail.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Returns the place of a new item, which counts as pushed: the caller writes it before
+    /// [`Self::publish`]. So a long item of which a part is used need not be made elsewhere and copied. What
+    /// the caller does not write is of an earlier item.
+    ///
+    /// # Errors
+    /// As [`Self::push`].
+    #[inline]
+    pub fn push_place(&mut self) -> Result<*mut T, PushError> {
+        let place = self.next_cell()?.0.with_mut(|place| place);
+        self.tail = self.tail.wrapping_add(1);
+        Ok(place)
+    }
+
+    /// Returns the cell of the next item.
+    #[inline]
+    fn next_cell(&mut self) -> Result<&RingCell<T>, PushError> {
         if self.tail.wrapping_sub(self.head) == self.capacity {
             self.refresh().map_err(PushError::Broken)?;
             if self.tail.wrapping_sub(self.head) == self.capacity {
@@ -179,14 +205,7 @@ impl<T: Item> Producer<T> {
         }
         let index = self.tail & (self.capacity - 1);
         // SAFETY: `index < capacity`, and the cells are valid by the contract of `new`.
-        let cell = unsafe { &*self.cells.add(index as usize) };
-        cell.0.with_mut(|place| {
-            // SAFETY: the consumer reads this cell only between our publishing it and its advance past it
-            // (labels *items*, *room*); a hostile one that reads early gets whatever it gets.
-            unsafe { place.write(item) }
-        });
-        self.tail = self.tail.wrapping_add(1);
-        Ok(())
+        Ok(unsafe { &*self.cells.add(index as usize) })
     }
 
     /// Reads the consumer's index, and returns how many cells can be written before it must be read again.
@@ -264,6 +283,33 @@ impl<T: Item> Consumer<T> {
     /// [`RingError`] where the producer's index is impossible.
     #[inline]
     pub fn pop(&mut self) -> Result<Option<T>, RingError> {
+        let Some(cell) = self.oldest_cell()? else { return Ok(None) };
+        let item = cell.0.with(|place| {
+            // SAFETY: a cell is 8-byte aligned and valid by the contract of `new`, and its item is whole
+            // words (checked by `check_capacity`).
+            unsafe { copy_once(place) }
+        });
+        self.head = self.head.wrapping_add(1);
+        Ok(Some(item))
+    }
+
+    /// Takes the oldest item where it lies, until [`Self::advance`], and returns its place. So of a long item
+    /// only what is used must be copied. A hostile producer may write there at any time: copy what is checked
+    /// out by [`copy_once`], and look at nothing else.
+    ///
+    /// # Errors
+    /// As [`Self::pop`].
+    #[inline]
+    pub fn pop_place(&mut self) -> Result<Option<*const T>, RingError> {
+        let Some(cell) = self.oldest_cell()? else { return Ok(None) };
+        let place = cell.0.with(|place| place);
+        self.head = self.head.wrapping_add(1);
+        Ok(Some(place))
+    }
+
+    /// Returns the cell of the oldest item, if there is one.
+    #[inline]
+    fn oldest_cell(&mut self) -> Result<Option<&RingCell<T>>, RingError> {
         if self.head == self.tail {
             let found = self.indices().tail.0.load(Ordering::Acquire); // label: items
             let unread = found.wrapping_sub(self.head);
@@ -280,10 +326,7 @@ impl<T: Item> Consumer<T> {
         }
         let index = self.head & (self.capacity - 1);
         // SAFETY: `index < capacity`, and the cells are valid by the contract of `new`.
-        let cell = unsafe { &*self.cells.add(index as usize) };
-        let item = cell.0.with(copy_once);
-        self.head = self.head.wrapping_add(1);
-        Ok(Some(item))
+        Ok(Some(unsafe { &*self.cells.add(index as usize) }))
     }
 
     /// Undoes the last [`Self::pop`] since [`Self::advance`]: its item is the oldest again. The producer,
@@ -333,17 +376,20 @@ impl<T: Item> Consumer<T> {
     }
 }
 
-/// Copies an item that its writer may be changing meanwhile. Each word is read exactly once, so the caller
-/// uses the same values that it checks.
+/// Copies an item, or a part of it that is whole 64-bit words, while its writer may be changing it. Each word
+/// is read exactly once, so the caller uses the same values that it checks.
+///
+/// # Safety
+/// `place` is 8-byte aligned and readable as a `T`. Others may write there meanwhile.
 #[inline]
-fn copy_once<T: Item>(place: *const T) -> T {
+pub unsafe fn copy_once<T: Item>(place: *const T) -> T {
+    const { assert!(size_of::<T>().is_multiple_of(8), "what is copied is whole 64-bit words") }
     let mut item = T::new_zeroed();
     let words = size_of::<T>() / 8;
     let (from, to) = (place.cast::<u64>(), (&raw mut item).cast::<u64>());
     for word in 0..words {
-        // SAFETY: both places hold `words` whole words (checked by `check_capacity`), the cells are 8-byte
-        // aligned by the contract of `new`, and volatile keeps the compiler from reading a word twice. `to`
-        // may be less aligned.
+        // SAFETY: both places hold `words` whole words, `from` is aligned by this function's contract, and
+        // volatile keeps the compiler from reading a word twice. `to` may be less aligned.
         unsafe { to.add(word).write_unaligned(from.add(word).read_volatile()) };
     }
     item

@@ -6,17 +6,11 @@ use super::polite::Polite;
 use super::stamps::{At, Stamps, now_ns};
 use crate::own_reactor::OwnReactor;
 use crate::rig::{APP, read_all};
-use jet_client::receive::{ReceiveError, Session, SessionParts};
-use jet_control::ControlConnection;
-use jet_control::connection::ANSWER_TIMEOUT;
+use jet_client::receive::ReceiveError;
 use jet_fabric::Address;
-use jet_fabric::unix::Doorbell;
 use std::error::Error;
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender as Tell;
-use std::time::Duration;
 
 /// Serves senders until it is told to stop. Tells the address at which it listens.
 ///
@@ -29,19 +23,7 @@ pub(super) fn serve(
     stop: &AtomicBool,
 ) -> Result<(), Box<dyn Error>> {
     let mut reactor = OwnReactor::start(listen, 4, APP, now_ns())?;
-    let (near_bell, _far_bell) = Doorbell::pair()?;
-    let (near, _far) = UnixStream::pair()?;
-    let parts = SessionParts {
-        number: 1,
-        pool: reactor.pool.as_fd().try_clone_to_owned()?,
-        pool_bytes: reactor.pool.bytes() as u64,
-        pool_slabs: reactor.pool_slabs,
-        segment: reactor.segment.as_fd().try_clone_to_owned()?,
-        doorbell: near_bell.as_fd().try_clone_to_owned()?,
-        escape: None,
-    };
-    let control = ControlConnection::from_stream(near, ANSWER_TIMEOUT)?;
-    let session = Session::assemble(control, parts, Duration::ZERO)?;
+    let session = reactor.session()?;
     tell.send(reactor.address.clone())?;
     let (mut polite, mut given_back, mut sum) = (Polite::default(), None, 0u64);
     while !stop.load(Ordering::Relaxed) {
@@ -51,19 +33,19 @@ pub(super) fn serve(
             Ok(mut message) => {
                 let tag = message.tag();
                 stamps.note(tag, At::Turn, began_ns);
-                stamps.note(tag, At::Taken, now_ns());
+                stamps.note_now(tag, At::Taken);
                 while let Some(slice) = message.try_next()? {
                     sum = sum.wrapping_add(read_all(&slice));
                 }
                 drop(message);
                 // Before the release is shown, so that it is there when the sender hears of the end.
-                stamps.note(tag, At::GivenBack, now_ns());
+                stamps.note_now(tag, At::GivenBack);
                 session.flush();
                 given_back = Some(tag);
             }
             Err(ReceiveError::NotYet) if worked => {
                 if let Some(tag) = given_back.take() {
-                    stamps.note(tag, At::Answered, now_ns());
+                    stamps.note_now(tag, At::Answered);
                 }
             }
             Err(ReceiveError::NotYet) => {

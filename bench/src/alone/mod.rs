@@ -1,10 +1,12 @@
 //! Measures one message of 64 B at a time: how long it takes, and what of that is Jet's code, what the
 //! machine's.
 //!
-//! Three figures of each fabric stand beside each other, as half a round trip: half of the time from a
+//! Some figures of each fabric stand beside each other, as half a round trip: half of the time from a
 //! message's submission to its end.
 //!
 //! * *three processes*: sender, daemon and application, as Jet is;
+//! * *one thread*, over `shm:` only: sender, receiver and application take turns in one thread. What that
+//!   takes is Jet's code, without waiting and without cache lines that move;
 //! * *linked*: the application is linked into the receiver, and both are one thread, which never sleeps, of
 //!   the sender's process. What that saves is what the third process and wake-ups cost;
 //! * the limit: a number that as many processes pass on through a cache line, which poll and give way as
@@ -20,6 +22,7 @@
 
 mod bare;
 mod linked;
+mod one_thread;
 mod polite;
 mod stamps;
 mod switches;
@@ -35,7 +38,7 @@ use jet::child_process::ChildProcess;
 use jet_client::receive::{RegisterOptions, Session};
 use jet_client::send::{AckStatus, Sender, SenderOptions};
 use jet_fabric::Address;
-use stamps::{At, MESSAGES, Stamps, now_ns};
+use stamps::{At, FIRST, MESSAGES, Stamps, UNTRACED, now_ns};
 use std::error::Error;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -88,6 +91,9 @@ pub fn run(run_size: RunSize, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     let (mut two_us, mut three_us) = (Vec::new(), Vec::new());
     for fabric in fabrics {
         let case = Case { run_size, args, fabric, stamps: Stamps::new()? };
+        if fabric == "shm" {
+            case.one_thread(&mut rows)?;
+        }
         case.linked(&mut rows)?;
         if !args.linked {
             case.three_processes(&mut rows, &mut three_us)?;
@@ -130,6 +136,15 @@ impl Case<'_> {
 
     fn row(&self, what: &str, unit: &'static str, samples: Vec<f64>) -> Row {
         Row::new("alone", &format!("{}: {what}", self.fabric), unit, samples, Bound::None)
+    }
+
+    /// Measures the three parties in one thread. Over `tcp:` a message is not there at once, so a turn would
+    /// find nothing.
+    fn one_thread(&self, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
+        let folder = crate::interrupt::folder()?;
+        let samples = one_thread::samples(self, &Address::Shm(folder.path().join("one-thread.sock")))?;
+        rows.push(self.row("64 B, half a round trip, all in one thread", "us", samples));
+        Ok(())
     }
 
     /// Measures a receiver with the application linked into it, beside the sender's thread.
@@ -264,7 +279,7 @@ impl OneAtATime {
     fn half_round_trip_us(&mut self, rounds: u32) -> Result<f64, Box<dyn Error>> {
         let began = Instant::now();
         for _ in 0..rounds {
-            self.0.send_small(0, &[7; BYTES])?;
+            self.0.send_small(UNTRACED, &[7; BYTES])?;
             self.wait()?;
         }
         Ok(began.elapsed().as_secs_f64() * 1e6 / f64::from(rounds) / 2.0)
@@ -273,7 +288,7 @@ impl OneAtATime {
     /// Sends messages that are traced, and returns their times at the sender.
     fn traced(&mut self) -> Result<Vec<Times>, Box<dyn Error>> {
         let mut times = Vec::new();
-        for tag in 0..MESSAGES {
+        for tag in FIRST..FIRST + MESSAGES {
             let submitted = now_ns();
             self.0.send_small(tag, &[7; BYTES])?;
             self.0.flush();
@@ -296,13 +311,13 @@ pub fn run_stamping(args: &StampingArgs) -> Result<(), Box<dyn Error>> {
     loop {
         let mut message = session.receive()?;
         let tag = message.tag();
-        stamps.note(tag, At::Taken, now_ns());
+        stamps.note_now(tag, At::Taken);
         while let Some(slice) = message.next()? {
             sum = sum.wrapping_add(read_all(&slice));
         }
         drop(message);
         // Before the release is shown, so that it is there when the sender hears of the end.
-        stamps.note(tag, At::GivenBack, now_ns());
+        stamps.note_now(tag, At::GivenBack);
         session.flush();
         std::hint::black_box(sum);
     }

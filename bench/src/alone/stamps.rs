@@ -14,6 +14,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Messages that have a place. A trace is of so many.
 pub(super) const MESSAGES: u64 = 4096;
+/// Tag of the first message of a trace. The others follow.
+pub(super) const FIRST: u64 = 1;
+/// Tag of messages that are not traced: nothing is noted of them, and no clock is read.
+pub(super) const UNTRACED: u64 = 0;
 /// Hand-overs that have a place: a cache line for each message.
 const PLACES: usize = 8;
 const BYTES: usize = 4096 * PLACES * size_of::<u64>();
@@ -79,7 +83,17 @@ impl Stamps {
     /// Notes when a message passed a hand-over.
     #[inline]
     pub(super) fn note(&self, message: u64, at: At, ns: u64) {
-        self.place(message, at).store(ns, Ordering::Relaxed);
+        if message != UNTRACED {
+            self.place(message, at).store(ns, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that a message passes a hand-over now.
+    #[inline]
+    pub(super) fn note_now(&self, message: u64, at: At) {
+        if message != UNTRACED {
+            self.note(message, at, now_ns());
+        }
     }
 
     /// Returns when a message passed a hand-over. Whoever asks has heard of the message's end, so what was

@@ -1,6 +1,6 @@
 //! Rows of when messages passed their hand-overs.
 
-use super::stamps::{At, Stamps};
+use super::stamps::{At, FIRST, Stamps};
 use crate::report::{Bound, Row, median};
 
 /// When the sender submitted a message, had posted it, and had its end.
@@ -24,7 +24,7 @@ fn interval_rows(fabric: &str, case: &str, times: &[Times], intervals: &[(&str, 
             let span = to.saturating_sub(from) as f64;
             span
         };
-        let spans: Vec<f64> = (0..).zip(times).map(span).collect();
+        let spans: Vec<f64> = (FIRST..).zip(times).map(span).collect();
         let metric = format!("{fabric}, {case}, {number}: {what}");
         rows.push(Row::new("alone", &metric, "ns", vec![median(&spans)], Bound::None));
     }

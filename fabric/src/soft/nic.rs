@@ -124,7 +124,9 @@ impl SoftNic {
         }
         self.flush();
         self.worked = self.shm.progress(&mut self.tables);
-        self.worked |= self.tcp.progress(&mut self.tables);
+        if self.tcp.is_used() {
+            self.worked |= self.tcp.progress(&mut self.tables);
+        }
         // Deadlines expire after the work, so that what arrived before this poll is in time. Those of a crowd
         // may fall due together, and each ends a connection.
         for _ in 0..DEADLINES_PER_POLL {
@@ -364,7 +366,9 @@ impl Nic for SoftNic {
 
     fn flush(&mut self) {
         self.shm.flush(&mut self.tables);
-        self.tcp.flush(&mut self.tables);
+        if self.tcp.is_used() {
+            self.tcp.flush(&mut self.tables);
+        }
     }
 
     fn poll(&mut self, now_ns: u64, completions: &mut [Completion]) -> usize {

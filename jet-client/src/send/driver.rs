@@ -22,6 +22,7 @@ use jet_fabric::nic::{
 use jet_fabric::{Address, Event, Nic, Qp};
 use jet_wire::message::hello::{AppName, Hello, Refusal, Welcome, features};
 use jet_wire::message::{AckStatus, ByeReason, HEADER_BYTES, HeaderBytes, Versions, WaitsFor};
+use jet_wire::ring::copy_once;
 use std::io;
 use std::sync::Arc;
 
@@ -233,6 +234,11 @@ impl Driver {
             // The result does not matter: the poll that follows sees what is there.
             let _ = self.nic.arm(now_ns);
         }
+        // What was submitted goes before anything is waited for: a poll takes as long as a SEND.
+        self.transmit();
+        if self.unflushed > 0 {
+            self.ring();
+        }
         self.take_completions(now_ns);
         while let Some(event) = self.nic.poll_event(now_ns) {
             self.handle_event(event, now_ns);
@@ -248,6 +254,12 @@ impl Driver {
         }
         self.transmit();
         self.ring();
+    }
+
+    /// Returns the time of the last [`Self::drive`], in nanoseconds.
+    #[inline]
+    pub(super) fn driven_ns(&self) -> u64 {
+        self.driven_ns
     }
 
     /// Returns the next message's end.
@@ -420,12 +432,10 @@ impl Driver {
             entry < u32::from(RECEIVE_ENTRIES),
             "the NIC completed entry {entry}, which was never posted"
         );
-        // SAFETY: within the header area. The NIC wrote the header before it completed the entry, and leaves
-        // it alone until the entry is posted again. The header is read once, so that what is checked is what
-        // is used.
-        unsafe {
-            self.headers.base().add(entry as usize * HEADER_BYTES).cast::<HeaderBytes>().read_volatile()
-        }
+        // SAFETY: within the header area, whose headers are 128 bytes each from a page's begin on. The NIC
+        // wrote the header before it completed the entry, and leaves it alone until the entry is posted
+        // again. The header is read once, so that what is checked is what is used.
+        unsafe { copy_once(self.headers.base().add(entry as usize * HEADER_BYTES).cast::<HeaderBytes>()) }
     }
 
     fn post_receives(&mut self) {

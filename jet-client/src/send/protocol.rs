@@ -383,11 +383,15 @@ impl Protocol {
     }
 
     /// Returns the time of the next call of [`Self::handle_timeout`].
+    #[inline]
     pub fn poll_timeout(&self) -> Option<u64> {
-        let receiver_timeout = self.receiver_timeout.poll_timeout().filter(|_| self.waits_for_receiver());
-        let of_messages = [self.next_retry_ns, self.cancels.poll_timeout()];
-        let of_connection = [self.window.poll_timeout(), self.link.poll_timeout(), receiver_timeout];
-        of_messages.into_iter().chain(of_connection).flatten().min()
+        // Whoever waits for an end asks before each look.
+        let at = |time: Option<u64>| time.unwrap_or(u64::MAX);
+        let of_messages = at(self.next_retry_ns).min(at(self.cancels.poll_timeout()));
+        let of_connection = at(self.window.poll_timeout()).min(at(self.link.poll_timeout()));
+        let receiver_timeout = at(self.receiver_timeout.poll_timeout().filter(|_| self.waits_for_receiver()));
+        let next = of_messages.min(of_connection).min(receiver_timeout);
+        (next != u64::MAX).then_some(next)
     }
 
     /// Whether the sender waits for an end or for credit, which only the receiver can give.

@@ -8,14 +8,13 @@ use super::nic::ByAddress;
 use super::options::SenderOptions;
 use super::replies::Reply;
 use super::submission::Ticket;
-use crate::backoff::nanoseconds;
 #[cfg(feature = "tokio")]
 use crate::spin::FUTURE_SPIN_MAX;
 use crate::spin::Spin;
 #[cfg(feature = "tokio")]
 use crate::timer::Timer;
-use jet_fabric::Nic;
 use jet_fabric::nic::Counters;
+use jet_fabric::{Clock, Nic};
 use jet_wire::message::{AckStatus, ByeReason, WaitsFor};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt;
@@ -50,7 +49,8 @@ pub struct Completion {
     /// The application's reply. `None` where the message wanted none, the application gave none, the receiver
     /// passes none on, or the message ended neither consumed nor rejected.
     pub reply: Option<Reply>,
-    /// Time from the submission to the end.
+    /// Time from the submission to when this sender heard of the end: the beginning of the poll or wait that
+    /// heard of it.
     pub latency: Duration,
 }
 
@@ -109,7 +109,7 @@ impl Sender {
         let nics = Box::new(ByAddress::new(options));
         let mut sender = Self {
             driver: Driver::new(options, id, nic, nics)?,
-            clock: Clock::new(),
+            clock: Clock::start(),
             spin: Spin::new(options.spin_max),
             #[cfg(feature = "tokio")]
             timer: None,
@@ -411,7 +411,7 @@ impl Sender {
     fn take_end(&mut self) -> Option<Completion> {
         let ended = self.driver.poll_end()?;
         let Ended { ticket, tag, status, buffer, pieces, reply, submitted_ns, .. } = ended;
-        let latency = Duration::from_nanos(self.clock.now_ns().saturating_sub(submitted_ns));
+        let latency = Duration::from_nanos(self.driver.driven_ns().saturating_sub(submitted_ns));
         Some(Completion {
             ticket,
             tag,
@@ -462,21 +462,6 @@ impl Sender {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
-    }
-}
-
-/// Clock of a sender: nanoseconds since the sender was made.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Clock(Instant);
-
-impl Clock {
-    fn new() -> Self {
-        Self(Instant::now())
-    }
-
-    #[inline]
-    pub(super) fn now_ns(self) -> u64 {
-        nanoseconds(self.0.elapsed())
     }
 }
 

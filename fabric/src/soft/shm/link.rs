@@ -25,10 +25,20 @@ const STAGED_UP: u32 = 32;
 /// headers.
 const STAGED_DOWN: u32 = 8;
 
-/// SEND in the ring: one contiguous write of 256 bytes, whatever its payload.
+/// SEND in the ring: one contiguous write of 152 to 256 bytes.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(super) struct SendItem {
+    pub(super) place: SendPlace,
+    pub(super) header: [u8; HEADER_BYTES],
+    /// The payload, where it lies here. The rest is not written.
+    pub(super) beside: [u8; BESIDE_BYTES],
+}
+
+/// Where the payload of a SEND in the ring lies.
+#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(super) struct SendPlace {
     /// Place of the payload: one of the constants of [`source`].
     pub(super) source: u32,
     /// Length of the payload in bytes.
@@ -37,9 +47,7 @@ pub(super) struct SendItem {
     pub(super) key: u32,
     pub(super) reserved: u32,
     /// Offset of the payload in its region, or the number of its staged place.
-    pub(super) place: u64,
-    pub(super) header: [u8; HEADER_BYTES],
-    pub(super) beside: [u8; BESIDE_BYTES],
+    pub(super) offset: u64,
 }
 
 /// Places where a SEND's payload can lie.

@@ -72,6 +72,8 @@ pub(crate) struct Tcp {
     #[expect(clippy::vec_box, reason = "a connection goes back into its place without being moved")]
     spare: Vec<Box<Connection>>,
     open: usize,
+    /// Whether it ever listened or connected. Until then it need not be asked for work.
+    is_used: bool,
     /// Indices of connections that have bytes to be read.
     ready: VecDeque<u32>,
     /// Indices of connections that have something to write.
@@ -95,6 +97,13 @@ pub(crate) struct Tcp {
 }
 
 impl Tcp {
+    /// Whether it ever listened or connected: where not, [`Transport::flush`] and [`Transport::progress`]
+    /// have nothing to do.
+    #[inline]
+    pub(super) fn is_used(&self) -> bool {
+        self.is_used
+    }
+
     /// Gives a connection a turn, ends it if that is the outcome, and puts it on the lists where it belongs.
     fn turn<T>(
         &mut self,
@@ -269,6 +278,7 @@ impl Transport for Tcp {
             slots: (0..qps).map(|_| Slot::default()).collect(),
             spare: Vec::with_capacity(qps),
             open: 0,
+            is_used: false,
             ready: VecDeque::with_capacity(qps),
             dirty: VecDeque::with_capacity(qps),
             waiting: VecDeque::with_capacity(qps),
@@ -288,6 +298,7 @@ impl Transport for Tcp {
             return Err(ListenError::WrongFabric { address: address.clone() });
         };
         let (listener, bound) = Listener::bind(host_port)?;
+        self.is_used = true;
         let number = u32::try_from(self.listeners.len()).expect("listeners are few");
         let token = Token { kind: Kind::Tcp, place: Place::Listener(number) };
         tables
@@ -318,6 +329,7 @@ impl Transport for Tcp {
         };
         let system = |source| ConnectError::System { address: address.clone(), source };
         let mut others = socket::resolve(host_port).map_err(system)?;
+        self.is_used = true;
         others.reverse();
         let nowhere = io::Error::from(io::ErrorKind::NotFound);
         let socket = self.open_next(&mut others, nowhere).map_err(system)?;

@@ -9,6 +9,7 @@ use crate::soft::shm::regions::{Piece, RegionPlace};
 use crate::soft::tables::Tables;
 use crate::unix::ring;
 use jet_wire::message::HEADER_BYTES;
+use jet_wire::ring::copy_once;
 use std::os::fd::AsFd;
 
 /// SENDs that are taken from one connection before the next connection has its turn.
@@ -17,7 +18,7 @@ const RECEIVE_BURST: u32 = 32;
 /// Memory that a SEND's payload is copied from.
 #[derive(Clone, Copy)]
 enum Source {
-    /// Memory of the link, or this end's copy of the item.
+    /// Memory of the link.
     Memory(*const u8),
     /// Region of the peer.
     Region(RegionPlace),
@@ -41,8 +42,8 @@ impl Connection {
                 self.note_rnr(tables);
                 break;
             }
-            let Some(item) = self.link().incoming.pop()? else { break };
-            if !self.land(tables, &item)? {
+            let Some(item) = self.link().incoming.pop_place()? else { break };
+            if !self.land(tables, item)? {
                 self.link().incoming.put_back();
                 // It waits for no entry.
                 self.rnr_ends(tables);
@@ -87,16 +88,23 @@ impl Connection {
 
     /// Copies one SEND into an SRQ entry. `false` where it waits for announcements, and nothing was done.
     ///
-    /// `item` must be this end's own copy, which the peer cannot change.
+    /// `item` is a cell of the ring, which the peer may write at any time. So what is checked is copied out
+    /// once. Header and payload are copied where they go, and only looked at there.
     #[inline]
-    fn land(&mut self, tables: &mut Tables, item: &SendItem) -> Result<bool, End> {
-        let bytes = item.payload_bytes;
-        let from = match item.source {
-            source::BESIDE if bytes as usize <= BESIDE_BYTES => Source::Memory(item.beside.as_ptr()),
-            source::STAGED if bytes <= PAYLOAD_BYTES_MAX => {
-                Source::Memory(self.link().staged_by_peer(item.place).ok_or(End::PROTOCOL)?)
+    fn land(&mut self, tables: &mut Tables, item: *const SendItem) -> Result<bool, End> {
+        // SAFETY: the ring gave this cell, which stays mapped with the link. It is aligned, and its place,
+        // too.
+        let place = unsafe { copy_once(&raw const (*item).place) };
+        let bytes = place.payload_bytes;
+        let from = match place.source {
+            source::BESIDE if bytes as usize <= BESIDE_BYTES => {
+                // SAFETY: as above; only the address is computed.
+                Source::Memory(unsafe { &raw const (*item).beside }.cast())
             }
-            source::REGISTERED => match self.translate_peer(tables, item.key, item.place, bytes)? {
+            source::STAGED if bytes <= PAYLOAD_BYTES_MAX => {
+                Source::Memory(self.link().staged_by_peer(place.offset).ok_or(End::PROTOCOL)?)
+            }
+            source::REGISTERED => match self.translate_peer(tables, place.key, place.offset, bytes)? {
                 Sought::At(place) => Source::Region(place),
                 Sought::Later => return Ok(false),
                 Sought::Nowhere => return Err(End::work(Status::LocalProtection, Fault::PayloadKey)),
@@ -120,8 +128,8 @@ impl Connection {
         };
         // SAFETY: both places are registered, as long as their entries say, and this NIC's to write while the
         // entry is its own. The two sides are different regions: a pool that is registered for local writing
-        // is never announced.
-        unsafe { to_header.copy_from_nonoverlapping(item.header.as_ptr(), HEADER_BYTES) };
+        // is never announced. The peer may write the header meanwhile: the bytes are copied as they are.
+        unsafe { to_header.copy_from((&raw const (*item).header).cast(), HEADER_BYTES) };
         let landed = match from {
             Source::Memory(from) => {
                 // SAFETY: as above. `from` has `bytes` readable bytes. It may be the peer's memory, which the

@@ -1,9 +1,8 @@
 //! SENDs of this end: put into the ring, then completed as taken, failed or flushed.
 
 use super::{Connection, End, PostedSend};
-use crate::nic::{Access, Payload, PostError, SendRequest, Sge, Status};
-use crate::soft::options::PAYLOAD_BYTES_MAX;
-use crate::soft::shm::link::{BESIDE_BYTES, RING_CELLS, SendItem, source};
+use crate::nic::{Access, Payload, PostError, SendRequest, Status};
+use crate::soft::shm::link::{BESIDE_BYTES, RING_CELLS, SendPlace, source};
 use crate::soft::tables::Tables;
 use crate::unix::ring;
 use jet_wire::ring::PushError;
@@ -20,34 +19,45 @@ impl Connection {
         if self.sends.len() == RING_CELLS as usize || self.broken {
             return Err(PostError::QueueFull);
         }
-        let mut item = SendItem {
-            source: source::BESIDE,
-            payload_bytes: 0,
-            key: 0,
-            reserved: 0,
-            place: 0,
-            header: request.header.0,
-            beside: [0; BESIDE_BYTES],
-        };
-        let mut staged = false;
+        let mut place = SendPlace { source: source::BESIDE, ..SendPlace::default() };
+        let mut from: *const u8 = [].as_ptr();
         match request.payload {
             Payload::None => {}
-            Payload::Inline(bytes) => staged = self.carry(&mut item, bytes)?,
-            Payload::Registered(sge) => match tables.regions.get(sge.key) {
-                Some(region) if region.access == Access::RemoteRead => {
-                    item.source = source::REGISTERED;
-                    (item.payload_bytes, item.key, item.place) = (sge.bytes, sge.key.0, sge.offset);
+            Payload::Inline(bytes) => {
+                from = bytes.as_ptr();
+                place.payload_bytes = u32::try_from(bytes.len()).map_err(|_| PostError::Limit)?;
+            }
+            Payload::Registered(sge) => {
+                (place.payload_bytes, place.key, place.offset) = (sge.bytes, sge.key.0, sge.offset);
+                match tables.regions.get(sge.key) {
+                    Some(region) if region.access == Access::RemoteRead => place.source = source::REGISTERED,
+                    // The peer may not see that region, so its bytes are copied into the link.
+                    _ => from = tables.regions.translate(sge).ok_or(PostError::LocalProtection)?,
                 }
-                // The peer may not see that region, so its bytes are copied into the link.
-                _ => staged = self.carry_local(tables, &mut item, sge)?,
-            },
+            }
         }
-        match self.link().outgoing.push(item) {
-            Ok(()) => {}
+        let bytes = place.payload_bytes as usize;
+        let staged = place.source == source::BESIDE && bytes > BESIDE_BYTES;
+        if staged {
+            (place.source, place.key) = (source::STAGED, 0);
+            // SAFETY: `from` has so many readable bytes: they were given inline, or translated.
+            place.offset = u64::from(unsafe { self.stage(from, bytes) }?);
+        }
+        let item = match self.link().outgoing.push_place() {
+            Ok(item) => item,
             Err(PushError::Full) => return Err(PostError::QueueFull),
             Err(PushError::Broken(_)) => {
                 self.broken = true;
                 return Err(PostError::QueueFull);
+            }
+        };
+        // SAFETY: the cell is this end's to write until it is published. What lies beside the header fits,
+        // and `from` has so many readable bytes.
+        unsafe {
+            (&raw mut (*item).place).write(place);
+            (&raw mut (*item).header).write(request.header.0);
+            if place.source == source::BESIDE {
+                (&raw mut (*item).beside).cast::<u8>().copy_from_nonoverlapping(from, bytes);
             }
         }
         if staged {
@@ -58,35 +68,20 @@ impl Connection {
         Ok(())
     }
 
-    /// Copies a payload into the ring's cell, or into a staged place of the link if the payload is too long
-    /// for the cell. `true` for a staged place.
-    #[inline]
-    fn carry(&mut self, item: &mut SendItem, bytes: &[u8]) -> Result<bool, PostError> {
-        item.payload_bytes = u32::try_from(bytes.len()).map_err(|_| PostError::Limit)?;
-        if let Some(beside) = item.beside.get_mut(..bytes.len()) {
-            beside.copy_from_slice(bytes);
-            return Ok(false);
-        }
-        let place = self.staged_next;
+    /// Copies a payload into the next staged place of the link, and returns its number.
+    ///
+    /// # Safety
+    /// `from` has `bytes` readable bytes, at most 4096.
+    unsafe fn stage(&mut self, from: *const u8, bytes: usize) -> Result<u32, PostError> {
+        let number = self.staged_next;
         if self.staged_held == self.link().staged_places() {
             return Err(PostError::QueueFull);
         }
-        let to = self.link().staged(place);
-        // SAFETY: a staged place holds 4096 bytes, which the payload does not exceed (checked before
-        // posting). No SEND under way uses this one: places are used in turn, and `staged_held` counts those
-        // in use.
-        unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-        (item.source, item.place) = (source::STAGED, u64::from(place));
-        Ok(true)
-    }
-
-    fn carry_local(&mut self, tables: &Tables, item: &mut SendItem, sge: Sge) -> Result<bool, PostError> {
-        let from = tables.regions.translate(sge).ok_or(PostError::LocalProtection)?;
-        let mut bytes = [0u8; PAYLOAD_BYTES_MAX as usize];
-        let bytes = &mut bytes[..sge.bytes as usize];
-        // SAFETY: the stretch is registered and at most 4096 bytes (checked before posting).
-        unsafe { from.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
-        self.carry(item, bytes)
+        let to = self.link().staged(number);
+        // SAFETY: a staged place holds 4096 bytes. No SEND under way uses this one: places are used in turn,
+        // and `staged_held` counts those in use.
+        unsafe { to.copy_from_nonoverlapping(from, bytes) };
+        Ok(number)
     }
 
     /// Shows the peer all SENDs that were posted, and wakes the peer if it sleeps.

@@ -3,13 +3,14 @@
 
 use super::super::connection::Sought;
 use super::super::control::{Control, Received, receive, send_control};
-use super::super::link::{LINK_BYTES, Link, SendItem, source};
+use super::super::link::{LINK_BYTES, Link, SendItem, SendPlace, source};
 use super::super::listener::connect_to;
 use super::*;
 use crate::nic::RegionError;
 
-fn item(from: u32, payload_bytes: u32, place: u64) -> SendItem {
-    SendItem { source: from, payload_bytes, key: 0, reserved: 0, place, header: [3; 128], beside: [4; 104] }
+fn item(from: u32, payload_bytes: u32, offset: u64) -> SendItem {
+    let place = SendPlace { source: from, payload_bytes, offset, ..SendPlace::default() };
+    SendItem { place, header: [3; 128], beside: [4; 104] }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use super::super::VAIN_POLLS;
 use super::super::connection::Sought;
-use super::super::link::{SendItem, source};
+use super::super::link::{SendItem, SendPlace, source};
 use super::*;
 use crate::readiness::{TIMER, none_ready};
 use crate::soft::tables::socket_turns::{OF_ALL, OF_SOURCE, REGION_COST, TURN_COST, TURNS_EVERY};
@@ -80,22 +80,16 @@ impl Peer {
 
     /// Shows a SEND with a payload of so many bytes from the region with this key.
     fn send(&mut self, key: u32, payload_bytes: u32) {
-        let item = SendItem { source: source::REGISTERED, payload_bytes, key, ..beside(0) };
+        let place = SendPlace { source: source::REGISTERED, payload_bytes, key, ..SendPlace::default() };
+        let item = SendItem { place, ..beside(0) };
         show(&mut self.link, item);
     }
 }
 
 /// Makes a SEND whose payload is this byte, and needs no region.
 fn beside(byte: u8) -> SendItem {
-    SendItem {
-        source: source::BESIDE,
-        payload_bytes: 1,
-        key: 0,
-        reserved: 0,
-        place: 0,
-        header: [4; 128],
-        beside: [byte; 104],
-    }
+    let place = SendPlace { source: source::BESIDE, payload_bytes: 1, ..SendPlace::default() };
+    SendItem { place, header: [4; 128], beside: [byte; 104] }
 }
 
 fn show(link: &mut Link, item: SendItem) {
