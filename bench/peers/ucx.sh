@@ -47,7 +47,7 @@ ucx_messages() {
 # jet_linked FABRIC: messages a second, one at a time, to an application that is linked into Jet's receiver.
 jet_linked() {
     timeout 120 "$jet_bench" --samples 1 ${brief:+--brief} --json alone --fabric "$1" --linked |
-        python3 -c 'import json, sys; print([5e5 / row["value"] for row in map(json.loads, sys.stdin) if row.get("unit") == "us"][0])'
+        python3 -c 'import json, sys; print([5e5 / row["value"] for row in map(json.loads, sys.stdin) if "linked" in row.get("metric", "") and row["unit"] == "us"][0])'
 }
 # ucx_perf FABRIC BYTES MESSAGES: messages a second as ucx_perftest says.
 ucx_perf() {

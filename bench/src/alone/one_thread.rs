@@ -4,11 +4,14 @@
 use super::{BYTES, Case, OneAtATime};
 use crate::own_reactor::OwnReactor;
 use crate::rig::{APP, read_all};
-use jet_client::receive::Session;
+use jet_client::receive::{ReceiveError, Session};
 use jet_client::send::AckStatus;
 use jet_fabric::{Address, Clock};
 use std::error::Error;
 use std::time::Instant;
+
+/// Turns in which a message must have come.
+const TURNS_MAX: u32 = 1_000_000;
 
 /// The three parties.
 struct OneThread {
@@ -36,22 +39,42 @@ impl OneThread {
 
     /// Passes a message on from its submission to its end. Returns a sum of its bytes.
     fn pass_on(&mut self) -> Result<u64, Box<dyn Error>> {
-        let Self { reactor, session, sends: OneAtATime(sender), clock } = self;
-        sender.send_small(0, &[7; BYTES])?;
-        sender.flush();
-        reactor.driver.turn(clock.now_ns(), |_| false);
-        let mut message = session.try_receive()?;
-        let mut sum = 0;
-        while let Some(slice) = message.try_next()? {
-            sum += read_all(&slice);
-        }
-        drop(message);
-        session.flush();
-        reactor.driver.turn(clock.now_ns(), |_| false);
-        match sender.poll().ok_or("a message has no end after its turn")?.status {
+        self.sends.0.send_small(0, &[7; BYTES])?;
+        self.sends.0.flush();
+        let sum = self.turn_until("the message", |parties| match parties.session.try_receive() {
+            Ok(mut message) => {
+                let mut sum = 0;
+                while let Some(slice) = message.try_next()? {
+                    sum += read_all(&slice);
+                }
+                Ok(Some(sum))
+            }
+            Err(ReceiveError::NotYet) => Ok(None),
+            Err(error) => Err(error.into()),
+        })?;
+        self.session.flush();
+        let status =
+            self.turn_until("the message's end", |parties| Ok(parties.sends.0.poll().map(|end| end.status)))?;
+        match status {
             AckStatus::Consumed => Ok(sum),
             status => Err(format!("a message ended: {status}").into()),
         }
+    }
+
+    /// Gives the reactor its turn until there is something. That is one turn, except after a pause: then a
+    /// NIC checks the sockets of connections without work once in many polls.
+    fn turn_until<T>(
+        &mut self,
+        what: &str,
+        mut find: impl FnMut(&mut Self) -> Result<Option<T>, Box<dyn Error>>,
+    ) -> Result<T, Box<dyn Error>> {
+        for _ in 0..TURNS_MAX {
+            self.reactor.driver.turn(self.clock.now_ns(), |_| false);
+            if let Some(found) = find(self)? {
+                return Ok(found);
+            }
+        }
+        Err(format!("{what} is not there after {TURNS_MAX} turns").into())
     }
 
     fn half_round_trip_us(&mut self, rounds: u32) -> Result<f64, Box<dyn Error>> {
