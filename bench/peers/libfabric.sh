@@ -49,7 +49,7 @@ pingpong() {
 for fabric in "${fabrics[@]}"; do
     for bytes in "${sizes[@]}"; do
         messages=$((bytes == 4096 ? 200000 : (1 << 30) / bytes))
-        [[ $fabric == shm ]] || messages=$((messages / 2))
+        [[ $fabric == shm || $bytes != 4096 ]] || messages=$((messages / 2))
         messages=$((messages / shorter))
         key=$fabric-$bytes
         say "$(size "$bytes") over $fabric"
