@@ -66,6 +66,12 @@ impl<N: Nic, A: Application> Driver<N, A> {
         self.handler.sessions.delivered_bytes()
     }
 
+    /// Whether there is a message without its end.
+    #[inline]
+    pub fn has_messages(&self) -> bool {
+        self.receiver.has_messages()
+    }
+
     /// Whether the NIC's device was removed. The driver cannot continue then.
     pub fn nic_is_gone(&self) -> bool {
         self.nic_is_gone

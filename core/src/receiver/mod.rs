@@ -213,6 +213,12 @@ impl<P: GrantPolicy> Receiver<P> {
         self.srq_depth().saturating_add(self.small_held_slabs())
     }
 
+    /// Whether there is a message without its end.
+    #[inline]
+    pub fn has_messages(&self) -> bool {
+        self.messages.in_use() > 0
+    }
+
     /// Returns when [`Self::handle_tick`] is due; `None` while nothing changes with time.
     pub fn next_tick_ns(&self) -> Option<u64> {
         let is_measured =

@@ -6,6 +6,7 @@ mod bell;
 mod command;
 mod epoll;
 mod orders;
+mod patience;
 mod snapshot;
 mod turns;
 
@@ -22,6 +23,7 @@ use jet_fabric::nic::Nic;
 use jet_fabric::spin_budget::SpinBudget;
 use jet_reactor::LostMemory;
 use orders::Orders;
+use patience::Patience;
 use std::io;
 use std::time::Instant;
 use turns::Turns;
@@ -70,6 +72,7 @@ pub struct Reactor<N: Nic> {
     /// How long the reactor spins before it sleeps.
     spin: SpinBudget,
     give_way: GiveWay,
+    patience: Patience,
     turns: Turns,
 }
 
@@ -79,8 +82,8 @@ impl<N: Nic> Reactor<N> {
         let ReactorOptions { cpu, spin_ns_max } = options;
         let orders = Orders { inbox, escape_error: None, filling: None };
         let (started, spin) = (Instant::now(), SpinBudget::new(spin_ns_max));
-        let (give_way, turns) = (GiveWay::default(), Turns::default());
-        Self { driver, orders, epoll, cpu, started, spin, give_way, turns }
+        let (give_way, patience, turns) = (GiveWay::default(), Patience::default(), Turns::default());
+        Self { driver, orders, epoll, cpu, started, spin, give_way, patience, turns }
     }
 
     /// Runs the reactor on the calling thread until a drain is over.
@@ -108,6 +111,7 @@ impl<N: Nic> Reactor<N> {
                 }
                 idle_turns = 0;
                 self.give_way.found_something();
+                self.patience.found_work();
                 if !self.driver.deadline_is_over(now_ns) {
                     if self.give_way.handed_on(self.driver.delivered_bytes()) {
                         // An application that is to read these bytes may share this core.
@@ -131,9 +135,11 @@ impl<N: Nic> Reactor<N> {
                 }
                 idle_turns += 1;
                 if self.give_way.found_nothing() {
-                    // A peer that has work for the reactor may share this core.
-                    self.turns.give_way();
-                    self.give_way_at(self.now_ns());
+                    if !self.patience.waits_on(idle_ns, self.driver.has_messages()) {
+                        // A peer that has work for the reactor may share this core.
+                        self.turns.give_way();
+                        self.give_way_at(self.now_ns());
+                    }
                 }
                 continue;
             }
