@@ -134,12 +134,11 @@ impl<N: Nic> Reactor<N> {
                     self.give_way.begin(now_ns);
                 }
                 idle_turns += 1;
-                if self.give_way.found_nothing() {
-                    if !self.patience.waits_on(idle_ns, self.driver.has_messages()) {
-                        // A peer that has work for the reactor may share this core.
-                        self.turns.give_way();
-                        self.give_way_at(self.now_ns());
-                    }
+                let is_time = self.give_way.found_nothing();
+                if is_time && !self.patience.waits_on(idle_ns, self.driver.has_messages()) {
+                    // A peer that has work for the reactor may share this core.
+                    self.turns.give_way();
+                    self.give_way_at(self.now_ns());
                 }
                 continue;
             }

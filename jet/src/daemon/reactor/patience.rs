@@ -1,11 +1,11 @@
 //! How long the reactor waits for senders before it gives its core away, where others share the core.
 //!
 //! With few processors an application or a sender runs on the reactor's own. Where applications have
-//! messages, whoever shares the core may have work to do for the reactor, and gets the core at once. Where they
-//! have none, only a sender brings work. If it has another processor, a change to whoever shares the core and
-//! back takes longer than the work takes to come. If it shares the core itself, each moment of waiting delays
-//! it. Which of the two it is depends on where the scheduler put everybody. So the reactor learns it: it waits
-//! on, and stops doing so for some time where that was in vain.
+//! messages, whoever shares the core may have work to do for the reactor, and gets the core at once. Where
+//! they have none, only a sender brings work. If it has another processor, a change to whoever shares the
+//! core and back takes longer than the work takes to come. If it shares the core itself, each moment of
+//! waiting delays it. Which of the two it is depends on where the scheduler put everybody. So the reactor
+//! learns it: it waits on, and stops doing so for some time where that was in vain.
 
 /// Time in nanoseconds without work for which the reactor waits on: about what a change to another thread and
 /// back takes.
