@@ -59,7 +59,8 @@ ucx_perf() {
 
 for fabric in "${fabrics[@]}"; do
     for bytes in "${sizes[@]}"; do
-        # A tenth of a second and more: in less, where the scheduler puts the processes first decides.
+        # So many that each run takes a tenth of a second at least, but with --brief. What shorter runs show depends on where the
+        # scheduler puts the processes first.
         messages=$((bytes == 4096 ? 200000 : (2 << 30) / bytes))
         [[ $fabric == shm ]] || messages=$((messages / 2))
         messages=$((messages / shorter))

@@ -238,8 +238,9 @@ struct Block {
     none: Vec<Round>,
     half: Vec<Round>,
     all: Vec<Round>,
-    /// What the witness measured of memory before the calibration and after the last round, in ticks.
-    memory_ticks: [u64; 2],
+    /// What a witness measured of memory, in ticks: before the calibration, after it, and after the last
+    /// round.
+    memory_ticks: [u64; 3],
 }
 
 impl Block {
@@ -256,15 +257,16 @@ impl Block {
             half.push(round(&coin));
             all.push(round(&|_| true));
         }
-        let memory_ticks = [before.memory_ticks, Witness::new().memory_ticks];
+        let memory_ticks = [before.memory_ticks, witness.memory_ticks, Witness::new().memory_ticks];
         Self { calibration, none, half, all, memory_ticks }
     }
 
-    /// Whether memory took as long after the rounds as before the calibration, to within an eighth. Otherwise
-    /// the machine has become busier or quieter, and the calibration need not hold any more.
+    /// Whether memory always took equally long, to within an eighth. Otherwise the machine has become busier
+    /// or quieter, and the calibration need not hold any more.
     fn holds(&self) -> bool {
-        let [before, after] = self.memory_ticks;
-        before.abs_diff(after) <= before.min(after) / 8
+        let [first, second, third] = self.memory_ticks;
+        let (least, most) = (first.min(second).min(third), first.max(second).max(third));
+        most - least <= least / 8
     }
 }
 

@@ -66,7 +66,8 @@ impl<N: Nic, A: Application> Driver<N, A> {
         self.handler.sessions.delivered_bytes()
     }
 
-    /// Whether there is a message without its end.
+    /// Whether any message has a record: it is on its way to an application, an application has it, or a
+    /// part of it.
     #[inline]
     pub fn has_messages(&self) -> bool {
         self.receiver.has_messages()

@@ -3,13 +3,14 @@
 //! The capacity is a power of two, and the 32-bit indices run freely, each on cache lines of its own. Each
 //! end keeps its own index in private memory and never reads it back. So a peer that scribbles over the
 //! shared words can only make this end report [`RingError`]. A popped item is copied out once, word by word,
-//! before anything reads it; or its place is given out, and the caller does so.
+//! before anything reads it; or its place is given out, and the caller does so ([`Consumer::pop_place`]). The
+//! model checker sees no use of such a place: it checks the indices, which are the same for both forms.
 //!
 //! The pairs of orderings, by label:
 //! * *items*: the producer's Release store of `tail` in [`Producer::publish`] pairs with the consumer's
-//!   Acquire load in [`Consumer::pop`]: an item is written before it is seen.
+//!   Acquire load in `Consumer::oldest_cell`: an item is written before it is seen.
 //! * *room*: the consumer's Release store of `head` in [`Consumer::advance`] pairs with the producer's
-//!   Acquire load in [`Producer::push`]: an item is read before its cell is written again.
+//!   Acquire load in `Producer::refresh`: an item is read before its cell is written again.
 //! * *sleep*: [`Producer::wake_needed`] and [`Consumer::prepare_sleep`] are the two sides of
 //!   [`crate::sleep`].
 
@@ -181,9 +182,10 @@ impl<T: Item> Producer<T> {
         Ok(())
     }
 
-    /// Returns the place of a new item, which counts as pushed: the caller writes it before
-    /// [`Self::publish`]. So a long item of which a part is used need not be made elsewhere and copied. What
-    /// the caller does not write is of an earlier item.
+    /// Returns the place of a new item, which counts as pushed. The caller writes it before
+    /// [`Self::publish`]. What it does not write there is of an earlier item. So an item need not be made
+    /// elsewhere and copied, and only the part of it that is used is written. A hostile consumer may read it
+    /// early.
     ///
     /// # Errors
     /// As [`Self::push`].
@@ -293,9 +295,9 @@ impl<T: Item> Consumer<T> {
         Ok(Some(item))
     }
 
-    /// Takes the oldest item where it lies, until [`Self::advance`], and returns its place. So of a long item
-    /// only what is used must be copied. A hostile producer may write there at any time: copy what is checked
-    /// out by [`copy_once`], and look at nothing else.
+    /// Takes the oldest item and returns its place, where it lies until [`Self::advance`]. So only the part
+    /// of it that is used is read. A hostile producer may write there at any time: copy what is checked out
+    /// by [`copy_once`], and look at nothing else.
     ///
     /// # Errors
     /// As [`Self::pop`].
@@ -329,8 +331,8 @@ impl<T: Item> Consumer<T> {
         Ok(Some(unsafe { &*self.cells.add(index as usize) }))
     }
 
-    /// Undoes the last [`Self::pop`] since [`Self::advance`]: its item is the oldest again. The producer,
-    /// which may be hostile, can have changed the item when it is popped again.
+    /// Undoes the last [`Self::pop`] or [`Self::pop_place`] since [`Self::advance`]: its item is the oldest
+    /// again. The producer, which may be hostile, can have changed the item when it is popped again.
     ///
     /// # Panics
     /// Where nothing was popped since then.

@@ -91,7 +91,7 @@ pub fn run(run_size: RunSize, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     let (mut two_us, mut three_us) = (Vec::new(), Vec::new());
     for fabric in fabrics {
         let case = Case { run_size, args, fabric, stamps: Stamps::new()? };
-        if fabric == "shm" {
+        if fabric == "shm" && !args.linked {
             case.one_thread(&mut rows)?;
         }
         case.linked(&mut rows)?;

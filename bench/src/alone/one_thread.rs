@@ -1,5 +1,5 @@
-//! Sender, receiver and application in one thread, each in its turn. No cache line moves between processors,
-//! and nobody waits: this is what Jet's code takes.
+//! Sender, receiver and application in one thread, each in its turn. Nobody waits, and no cache line moves to
+//! another processor while the scheduler leaves the thread where it is: this is what Jet's code takes.
 
 use super::{BYTES, Case, OneAtATime};
 use crate::own_reactor::OwnReactor;

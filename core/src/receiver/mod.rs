@@ -213,7 +213,8 @@ impl<P: GrantPolicy> Receiver<P> {
         self.srq_depth().saturating_add(self.small_held_slabs())
     }
 
-    /// Whether there is a message without its end.
+    /// Whether any message has a record: it is on its way to an application, an application has it, or a
+    /// part of it.
     #[inline]
     pub fn has_messages(&self) -> bool {
         self.messages.in_use() > 0

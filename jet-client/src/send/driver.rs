@@ -234,8 +234,7 @@ impl Driver {
             // The result does not matter: the poll that follows sees what is there.
             let _ = self.nic.arm(now_ns);
         }
-        // What was submitted goes before anything is waited for: a poll takes as long as a SEND.
-        self.transmit();
+        // What was posted at its submission goes before the NIC is polled, which takes as long as a SEND.
         if self.unflushed > 0 {
             self.ring();
         }
@@ -254,12 +253,6 @@ impl Driver {
         }
         self.transmit();
         self.ring();
-    }
-
-    /// Returns the time of the last [`Self::drive`], in nanoseconds.
-    #[inline]
-    pub(super) fn driven_ns(&self) -> u64 {
-        self.driven_ns
     }
 
     /// Returns the next message's end.

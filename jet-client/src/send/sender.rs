@@ -49,8 +49,7 @@ pub struct Completion {
     /// The application's reply. `None` where the message wanted none, the application gave none, the receiver
     /// passes none on, or the message ended neither consumed nor rejected.
     pub reply: Option<Reply>,
-    /// Time from the submission to when this sender heard of the end: the beginning of the poll or wait that
-    /// heard of it.
+    /// Time from the submission until the end was polled.
     pub latency: Duration,
 }
 
@@ -411,7 +410,7 @@ impl Sender {
     fn take_end(&mut self) -> Option<Completion> {
         let ended = self.driver.poll_end()?;
         let Ended { ticket, tag, status, buffer, pieces, reply, submitted_ns, .. } = ended;
-        let latency = Duration::from_nanos(self.driver.driven_ns().saturating_sub(submitted_ns));
+        let latency = Duration::from_nanos(self.clock.now_ns().saturating_sub(submitted_ns));
         Some(Completion {
             ticket,
             tag,

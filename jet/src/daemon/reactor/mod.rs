@@ -143,6 +143,7 @@ impl<N: Nic> Reactor<N> {
                 continue;
             }
             self.spin.was_in_vain();
+            self.patience.sleeps();
             (idle_since_ns, idle_turns) = (None, 0);
             self.sleep(now_ns).map_err(RunError::Sleep)?;
         }

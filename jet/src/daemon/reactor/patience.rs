@@ -28,7 +28,7 @@ pub struct Patience {
 
 impl Patience {
     /// Asks, when it is time to give way after `idle_ns` nanoseconds without work, whether to wait on.
-    /// `has_messages`: whether applications have messages.
+    /// `has_messages`: whether there are messages that applications may work on.
     #[inline]
     pub fn waits_on(&mut self, idle_ns: u64, has_messages: bool) -> bool {
         let was_waiting = std::mem::take(&mut self.waits_on);
@@ -43,6 +43,7 @@ impl Patience {
             self.rest -= 1;
         } else {
             self.waits_on = true;
+            std::hint::spin_loop();
         }
         self.waits_on
     }
@@ -52,6 +53,13 @@ impl Patience {
     pub fn found_work(&mut self) {
         if std::mem::take(&mut self.waits_on) {
             self.in_vain = 0;
+        }
+    }
+
+    /// Notes that the wait ends in sleep.
+    pub fn sleeps(&mut self) {
+        if std::mem::take(&mut self.waits_on) {
+            self.was_in_vain();
         }
     }
 
@@ -111,8 +119,25 @@ mod tests {
         for _ in 0..2 * IN_VAIN_MAX {
             assert!(!patience.waits_on(EARLY_NS, true) && !patience.waits_on(WAIT_NS, true));
             patience.found_work();
+            // They came while the reactor waited on.
+            assert!(patience.waits_on(EARLY_NS, false) && !patience.waits_on(WAIT_NS, true));
+            patience.found_work();
         }
         assert!(wait_for_one_of_another(&mut patience));
+    }
+
+    #[test]
+    fn a_wait_that_ends_in_sleep_was_in_vain() {
+        let mut patience = Patience::default();
+        for _ in 0..IN_VAIN_MAX {
+            assert!(patience.waits_on(EARLY_NS, false));
+            patience.sleeps();
+            patience.found_work();
+        }
+        assert!(!patience.waits_on(EARLY_NS, false));
+        // Who did not wait on learned nothing.
+        patience.sleeps();
+        assert_eq!(patience.in_vain, 0);
     }
 
     #[test]

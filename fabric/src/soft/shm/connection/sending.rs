@@ -28,9 +28,12 @@ impl Connection {
                 place.payload_bytes = u32::try_from(bytes.len()).map_err(|_| PostError::Limit)?;
             }
             Payload::Registered(sge) => {
-                (place.payload_bytes, place.key, place.offset) = (sge.bytes, sge.key.0, sge.offset);
+                place.payload_bytes = sge.bytes;
                 match tables.regions.get(sge.key) {
-                    Some(region) if region.access == Access::RemoteRead => place.source = source::REGISTERED,
+                    Some(region) if region.access == Access::RemoteRead => {
+                        place.source = source::REGISTERED;
+                        (place.key, place.offset) = (sge.key.0, sge.offset);
+                    }
                     // The peer may not see that region, so its bytes are copied into the link.
                     _ => from = tables.regions.translate(sge).ok_or(PostError::LocalProtection)?,
                 }
@@ -39,8 +42,9 @@ impl Connection {
         let bytes = place.payload_bytes as usize;
         let staged = place.source == source::BESIDE && bytes > BESIDE_BYTES;
         if staged {
-            (place.source, place.key) = (source::STAGED, 0);
-            // SAFETY: `from` has so many readable bytes: they were given inline, or translated.
+            place.source = source::STAGED;
+            // SAFETY: `from` has so many readable bytes: they were given inline, or translated. They are at
+            // most 4096, which the NIC checked before it called this.
             place.offset = u64::from(unsafe { self.stage(from, bytes) }?);
         }
         let item = match self.link().outgoing.push_place() {

@@ -135,6 +135,29 @@ fn impossible_items_end_the_connection_and_change_no_entry() {
 }
 
 #[test]
+fn a_peer_learns_nothing_of_regions_that_are_not_for_it() {
+    let mut place = Place::new(SoftOptions::default());
+    write_memory(&place.host.pool, 100, &[7; 105]);
+    let (_socket, mut link, qp) = place.raw_peer();
+    for bytes in [1, 104, 105] {
+        let payload = Sge { offset: 100, bytes, ..place.host.slab(0) };
+        place.host.send(qp, u64::from(bytes), Payload::Registered(payload)).unwrap();
+        place.host.turn();
+        let item = link.incoming.pop().unwrap().expect("shown");
+        link.incoming.advance();
+        let SendPlace { source, payload_bytes, key, offset, .. } = item.place;
+        let staged = bytes as usize > item.beside.len();
+        assert_eq!(
+            (payload_bytes, key, offset),
+            (bytes, 0, 0),
+            "no key, and a number of a staged place or 0"
+        );
+        assert_eq!(source, if staged { source::STAGED } else { source::BESIDE });
+        assert!(staged || item.beside[..bytes as usize] == vec![7; bytes as usize]);
+    }
+}
+
+#[test]
 fn impossible_ring_indices_end_the_connection() {
     let mut place = Place::new(SoftOptions::default());
     place.host.post_entries(0..1);

@@ -217,15 +217,16 @@ fn sends_of_every_payload_arrive_in_order() {
     client.send(ours, 3, Payload::Inline(&[7; 4096])).unwrap();
     client.send(ours, 4, Payload::Registered(Sge { key, offset: 5000, bytes: 3000 })).unwrap();
     client.send(ours, 5, Payload::Registered(local)).unwrap();
-    assert_eq!(client.send(ours, 6, Payload::Inline(&[0; 4097])), Err(PostError::Limit));
+    client.send(ours, 6, Payload::Registered(Sge { offset: 10, bytes: 1, ..local })).unwrap();
+    client.send(ours, 7, Payload::Registered(Sge { offset: 20, bytes: 104, ..local })).unwrap();
+    assert_eq!(client.send(ours, 8, Payload::Inline(&[0; 4097])), Err(PostError::Limit));
     until("all sent", || {
         client.turn();
         place.host.turn();
-        client.completions.len() == 6
+        client.completions.len() == 8
     });
-    for (id, (byte, bytes)) in
-        [(0, 0), (5, 104), (6, 105), (7, 4096), (9, 3000), (8, 4096)].into_iter().enumerate()
-    {
+    let sent = [(0, 0), (5, 104), (6, 105), (7, 4096), (9, 3000), (8, 4096), (8, 1), (8, 104)];
+    for (id, (byte, bytes)) in sent.into_iter().enumerate() {
         let entry = u32::try_from(id).unwrap();
         assert_eq!(place.host.bytes_in_slab(entry, bytes), vec![byte; bytes]);
         assert_eq!(read_memory(&place.host.headers, id * 128, 8), (id as u64).to_le_bytes());
