@@ -14,6 +14,7 @@ use crate::report::{Bound, Row, RunSize, median};
 use crate::resident_memory::Resident;
 use crate::rig::{APP, Rig};
 use crate::send_loop::{busy_only, written_buffers};
+use clap::builder::PossibleValuesParser;
 use idle::IdleSenders;
 use jet_client::send::{AckStatus, SendBuffer, Sender, SenderOptions};
 use jet_fabric::Address;
@@ -208,11 +209,14 @@ fn sender_options(address: &Address) -> SenderOptions {
         .retry(busy_only())
 }
 
+/// Fabrics that can be asked for.
+const FABRICS: &[&str] = if cfg!(feature = "verbs") { &["shm", "tcp", "rdma"] } else { &["shm", "tcp"] };
+
 /// What the benchmark `connections` is asked for.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The fabric
-    #[arg(long, default_value = "shm", value_parser = ["shm", "tcp"])]
+    /// The fabric; rdma is the first RDMA device that has an address
+    #[arg(long, default_value = "shm", value_parser = PossibleValuesParser::new(FABRICS))]
     fabric: String,
     /// Senders that are connected; 32 of them send
     #[arg(long, default_value_t = CONNECTED, value_parser = clap::value_parser!(u32).range(33..=60_000))]
@@ -224,7 +228,12 @@ pub struct Args {
 /// # Errors
 /// An error of the rigs or the senders.
 pub fn run(run_size: RunSize, asked: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
-    let (fabric, connected) = (&asked.fabric, asked.connected as usize);
+    let connected = asked.connected as usize;
+    let fabric = match asked.fabric.as_str() {
+        #[cfg(feature = "verbs")]
+        "rdma" => &crate::verbs::listen_at_first_device()?,
+        fabric => fabric,
+    };
     raise_descriptor_limit();
     let messages = run_size.of(SAMPLE_MESSAGES, SAMPLE_MESSAGES_BRIEF);
     let mut few = Connections::gather(fabric, ACTIVE)?;
@@ -241,7 +250,7 @@ pub fn run(run_size: RunSize, asked: &Args) -> Result<Vec<Row>, Box<dyn Error>> 
     let base = median(&alone);
     let ratios = beside_idle.iter().map(|rate| rate / base).collect();
     // Rows over `shm:`, the fabric by default, have no name of it.
-    let over = if fabric == "shm" { String::new() } else { format!("{fabric}: ") };
+    let over = if fabric == "shm" { String::new() } else { format!("{}: ", asked.fabric) };
     let row = |metric: &str, unit, samples, bound| {
         Row::new("connections", &format!("{over}{metric}"), unit, samples, bound)
     };

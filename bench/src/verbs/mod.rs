@@ -27,11 +27,12 @@ use crate::consumer::{Behaviour, Consumer};
 use crate::e2e::Load;
 use crate::report::{Bound, Row, median, pairwise};
 use crate::rig::{Rig, role};
+use jet_fabric::verbs::{LocalAddress, local_addresses};
 use jet_wire::SLAB_BYTES;
 use perftest::{Figure, Place};
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 
 const LARGE: usize = 256 << 10;
@@ -60,18 +61,33 @@ const QUEUES_KIB_LEAST: f64 = 1.0;
 /// Limit, in KiB, of the completion queues' memory that may cycle through the cache.
 const CYCLED_KIB_MAX: f64 = 512.0;
 
+/// Returns the first RDMA device that has an address.
+fn first_device() -> Result<LocalAddress, Box<dyn Error>> {
+    let none = "no RDMA device has an address; docs/rdma.md says how to try it on soft-RoCE";
+    Ok(local_addresses()?.into_iter().next().ok_or(none)?)
+}
+
+fn listen_at(device: &LocalAddress) -> String {
+    format!("rdma:{}", SocketAddr::new(device.address, 0))
+}
+
+/// Returns the address at which a daemon listens over the first RDMA device.
+///
+/// # Errors
+/// An error of the system, or that no RDMA device has an address.
+pub fn listen_at_first_device() -> Result<String, Box<dyn Error>> {
+    Ok(listen_at(&first_device()?))
+}
+
 /// Runs the benchmark `verbs`, or only the parts of it that are named.
 ///
 /// # Errors
 /// An error of the rig, perftest or the system, or that no RDMA device has an address.
 pub fn run(samples: u32, parts: &[String]) -> Result<Vec<Row>, Box<dyn Error>> {
-    let first = jet_fabric::verbs::local_addresses()?
-        .into_iter()
-        .next()
-        .ok_or("no RDMA device has an address; docs/rdma.md says how to try it on soft-RoCE")?;
+    let first = first_device()?;
     let address = first.address;
+    let fabric = listen_at(&first);
     let place = Place { device: first.device, gid_index: first.gid_index.unwrap_or(0), address };
-    let fabric = format!("rdma:{}", std::net::SocketAddr::new(address, 0));
     let mut rows = Vec::new();
     let only = |name: &str| parts.is_empty() || parts.iter().any(|part| part == name);
     if only("throughput") {
