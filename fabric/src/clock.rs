@@ -21,7 +21,7 @@ impl Clock {
 
 /// Returns the nanoseconds of the system's monotonic clock. In 64 bits they last for 584 years of running.
 ///
-/// `Instant` reads the same clock and takes a quarter longer. rustix finds the kernel's fast way to the clock
+/// `Instant` reads the same clock, and takes a little longer for its own arithmetic. rustix finds the kernel's fast way to the clock
 /// by itself, and valgrind, which hides that way, ends the programs that do so.
 #[inline]
 fn monotonic_ns() -> u64 {
