@@ -21,8 +21,9 @@ impl Clock {
 
 /// Returns the nanoseconds of the system's monotonic clock. In 64 bits they last for 584 years of running.
 ///
-/// `Instant` reads the same clock, and takes a little longer for its own arithmetic. rustix finds the kernel's fast way to the clock
-/// by itself, and valgrind, which hides that way, ends the programs that do so.
+/// `Instant` reads the same clock, and takes a little longer for its own arithmetic. rustix finds the
+/// kernel's fast way to the clock by itself. valgrind hides that way, and ends the programs that search for
+/// it.
 #[inline]
 fn monotonic_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
