@@ -40,8 +40,8 @@ int main(void) {
     ANSWERS(JET_E_ARGUMENT, jet_sender_prepare_sleep(sender, NULL));
     ANSWERS(JET_OK, jet_session_fd(session, &waits[0].fd));
     waits[0].events = waits[1].events = POLLIN;
-    /* A daemon that is quick enough leaves no time to sleep: then there are more messages than these. */
-    for (unsigned sent = 0; ended < MESSAGES || !slept;) {
+    /* A daemon that is quick enough leaves no time to sleep: then there are more messages than these. The last one ends, too. */
+    for (unsigned sent = 0; ended < MESSAGES || !slept || ended < sent;) {
         /* One at a time, so that both sides sleep between. */
         if (sent == ended) {
             ANSWERS(JET_OK, send_small(sender, sent, "x", 1));
