@@ -3,8 +3,9 @@
 //! On a busy host neighbours drive lines out of the shared cache within milliseconds. So the lines are placed
 //! again before each round, and a witness tells which rounds were disturbed. The witness has lines of its
 //! own, placed together with the region's, and times them with code and a bound of this test. The metric
-//! under test has no part in that. It also tells whether memory took equally long before a calibration and
-//! after the rounds that used it: a calibration holds only until the machine becomes much busier or quieter.
+//! under test has no part in that. It also tells whether memory took equally long before a calibration, after
+//! it, and after the rounds that used it: a calibration holds only until the machine becomes much busier or
+//! quieter.
 #![cfg(target_arch = "x86_64")]
 
 use jet_cat::residency::{

@@ -138,8 +138,7 @@ impl Case<'_> {
         Row::new("alone", &format!("{}: {what}", self.fabric), unit, samples, Bound::None)
     }
 
-    /// Measures the three parties in one thread. Over `tcp:` a message is not there at once, so a turn would
-    /// find nothing.
+    /// Measures the three parties in one thread. Over `tcp:` the kernel's work would be the most of it.
     fn one_thread(&self, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
         let folder = crate::interrupt::folder()?;
         let samples = one_thread::samples(self, &Address::Shm(folder.path().join("one-thread.sock")))?;
