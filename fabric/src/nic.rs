@@ -552,6 +552,19 @@ pub trait Nic: Send {
     /// [`PostError`]; [`PostError::QueueFull`] where the connection has `reads_max` READs outstanding.
     fn post_read(&mut self, qp: Qp, request: ReadRequest<'_>) -> Result<(), PostError>;
 
+    /// Says that the peer is about to READ memory of this end, because of the SEND that was posted last.
+    ///
+    /// It is a hint: where the fabric can, the bytes go with the SEND, and the READ is done without asking
+    /// for them (`tcp:`, for READs of exactly these bytes, at most 256 KiB). `address` and `key` are those
+    /// that the READ will name.
+    ///
+    /// The bytes may be sent at any time while the memory is registered. A READ of them may bring what they
+    /// were at any time since this call, so they are not to be changed until that READ is done, or is sure
+    /// not to come. Both ends' users must have agreed on it, since NICs of earlier builds know of no offers.
+    fn offer(&mut self, qp: Qp, address: u64, key: u32, bytes: u32) {
+        let _ = (qp, address, key, bytes);
+    }
+
     /// Rings the NIC's doorbell, so that the NIC begins all that was posted since the last call.
     /// [`Self::poll`] does so, too.
     fn flush(&mut self);

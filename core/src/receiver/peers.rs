@@ -66,7 +66,9 @@ impl<P: GrantPolicy> Receiver<P> {
         let replies = if has_replies { features::REPLIES } else { 0 };
         let cancel = if version == FIRST_VERSION { 0 } else { features::CANCEL };
         let gather = if version == FIRST_VERSION { 0 } else { features::GATHER };
-        let offered = features::CONGESTION | checks | reasons | replies | cancel | gather;
+        // What is pushed is the NIC's affair: the receiver READs in any case.
+        let push = if version == FIRST_VERSION { 0 } else { features::PUSH };
+        let offered = features::CONGESTION | checks | reasons | replies | cancel | gather | push;
         let agreed = hello.features & offered;
         self.outbox.join(peer, sends_max, agreed, version);
         self.admission.join(now_ns, peer);

@@ -311,6 +311,10 @@ impl Nic for Attended {
         self.call().nic.post_read(qp, request)
     }
 
+    fn offer(&mut self, qp: Qp, address: u64, key: u32, bytes: u32) {
+        self.call().nic.offer(qp, address, key, bytes);
+    }
+
     fn flush(&mut self) {
         self.call().nic.flush();
     }

@@ -364,6 +364,13 @@ impl Nic for SoftNic {
         Ok(())
     }
 
+    fn offer(&mut self, qp: Qp, address: u64, key: u32, bytes: u32) {
+        // A READ over `shm:` asks nobody.
+        if self.kind_in(qp, QpState::Connected) == Ok(Kind::Tcp) {
+            self.tcp.offer(&mut self.tables, qp, address, key, bytes);
+        }
+    }
+
     fn flush(&mut self) {
         self.shm.flush(&mut self.tables);
         if self.tcp.is_used() {

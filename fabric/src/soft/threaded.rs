@@ -15,6 +15,7 @@
 //! * [`PostError::QueueFull`] may also mean that the thread is behind. Polling and trying again helps then,
 //!   too.
 //! * The time is the thread's own: the thread has a clock, and passes its time to the inner NIC.
+//! * [`Nic::offer`] does nothing: who has a NIC on a thread READs, and offers nothing.
 //! * [`Nic::remote_address`] of the inner NIC must be linear in the offset.
 //!
 //! Neither side makes a system call while the other side is awake. The thread polls while there is work.

@@ -114,10 +114,32 @@ fn read(
     let scatter: Vec<_> =
         stretches.iter().map(|&(offset, bytes)| world.ends[end].read_area(offset, bytes)).collect();
     let qps = pair.qps;
+    // The other end may offer these bytes before or after, or others that nobody reads.
+    let hint = numbers.usize(..5);
+    let mut offer = |world: &mut World, address| {
+        let bytes = u32::try_from(bytes).unwrap();
+        world.ends[1 - end].nic().offer(qps[1 - end], address, key, bytes);
+    };
+    match hint {
+        0 => offer(world, address),
+        1 => {
+            // The offer arrives before the READ is posted, and perhaps the bytes do, too.
+            offer(world, address);
+            for at in [1 - end, end] {
+                world.ends[at].step();
+                check_reads(world, at, running);
+            }
+        }
+        2 => offer(world, address.saturating_sub(1)),
+        _ => {}
+    }
     match world.ends[end].try_read(qps[end], address, key, &scatter) {
         Ok(id) => drop(running.insert((end, id), Running { end, qps, stretches, from })),
         Err(PostError::QueueFull) => {}
         Err(error) => panic!("READ: {error}"),
+    }
+    if hint == 3 {
+        offer(world, address);
     }
 }
 

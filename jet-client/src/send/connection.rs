@@ -175,6 +175,8 @@ pub(super) struct Link {
     /// Whether the receiver READs messages that lie in several pieces. True where none is connected, because
     /// the next one may.
     pub gathers: bool,
+    /// Whether the bytes of large messages may be pushed behind their requests.
+    pub pushes: bool,
 }
 
 impl Link {
@@ -197,6 +199,7 @@ impl Link {
             replies: false,
             cancels: false,
             gathers: true,
+            pushes: false,
         }
     }
 
@@ -241,6 +244,7 @@ impl Link {
         self.replies = welcome.features & features::REPLIES != 0;
         self.cancels = welcome.features & features::CANCEL != 0;
         self.gathers = welcome.features & features::GATHER != 0;
+        self.pushes = welcome.features & features::PUSH != 0;
     }
 
     /// Notes that the connection made progress.

@@ -14,6 +14,12 @@ use jet_wire::message::{
 /// SENDs that are posted before the NIC's doorbell is rung for them. They are enough that ringing costs
 /// little, and few enough that the receiver works on them while the next ones are written.
 const SENDS_PER_RING: u32 = 8;
+/// Longest message whose bytes are offered with its request. What is offered and cannot be taken at once is
+/// sent twice, and other SENDs wait behind it.
+const OFFER_BYTES_MAX: u64 = 64 << 10;
+/// Messages without an end up to which the last one is offered. With more under way the receiver READs one
+/// while it asks for the next, and what was not asked for only interrupts it.
+const OFFER_WITHIN: u32 = 8;
 /// Why a message's memory is known to the NIC.
 const REGISTERED: &str = "checked at the submission, and not deregistered while it is in flight";
 
@@ -76,6 +82,7 @@ impl Driver {
         };
         let pending = &self.pending[index as usize];
         let wants_reply = pending.wants_reply && self.protocol.may_want_replies();
+        let mut offered = None;
         let (mut header, payload) = if pending.large {
             let long = pending.user_header_bytes > REQUEST_INLINE_USER_HEADER_MAX;
             let behind = if long { pending.user_header_bytes } else { 0 };
@@ -83,6 +90,14 @@ impl Driver {
             let put = |at, piece: Piece| area.write(index, behind + at * PIECE_BYTES, &piece.to_bytes());
             let Extent { address, key, pieces } =
                 extent(self.nic.as_ref(), &self.buffers, &pending.held, put);
+            if pieces == 0
+                && pending.length <= OFFER_BYTES_MAX
+                && self.protocol.unfinished() <= OFFER_WITHIN
+                && self.protocol.may_push()
+            {
+                let bytes = u32::try_from(pending.length).expect("it was just compared");
+                offered = Some((address, key, bytes));
+            }
             let header = RequestHeader::encode(&RequestFields {
                 sequence,
                 tag: pending.tag,
@@ -121,7 +136,11 @@ impl Driver {
             (header, payload)
         };
         header.set_version(self.protocol.version());
-        self.nic.post_send(qp, SendRequest { id, header: &header, payload })
+        self.nic.post_send(qp, SendRequest { id, header: &header, payload })?;
+        if let Some((address, key, bytes)) = offered {
+            self.nic.offer(qp, address, key, bytes);
+        }
+        Ok(())
     }
 
     /// Posts a SEND that carries no message.

@@ -237,6 +237,11 @@ impl Protocol {
         self.link.replies
     }
 
+    /// Whether the bytes of large messages may be pushed behind their requests.
+    pub fn may_push(&self) -> bool {
+        self.link.pushes
+    }
+
     /// Handles a header that arrived with `payload_bytes` bytes behind it. A header that cannot be parsed is
     /// counted, and ends the connection. Call [`Self::handle_connected`] before the headers of a connection:
     /// headers before that are counted and ignored. Returns the message that the bytes reply to, if they do.

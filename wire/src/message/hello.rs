@@ -34,8 +34,11 @@ pub mod features {
     pub const CANCEL: u32 = 16;
     /// Large messages may lie in several pieces. Not on connections of version 1.
     pub const GATHER: u32 = 32;
+    /// Bytes of a large message may be pushed behind its request, over `tcp:`. Not on connections of version
+    /// 1.
+    pub const PUSH: u32 = 64;
     /// All features that this build understands.
-    pub const ALL: u32 = CRC32C | CONGESTION | WAITS_FOR | REPLIES | CANCEL | GATHER;
+    pub const ALL: u32 = CRC32C | CONGESTION | WAITS_FOR | REPLIES | CANCEL | GATHER | PUSH;
 }
 
 /// An application's name: 1 to 32 bytes of letters, digits, `.`, `_`, `-`, `/` or `:`.

@@ -55,6 +55,12 @@ impl Read {
         Some(stretch)
     }
 
+    /// Forgets what was written, because it is not valid.
+    pub(crate) fn begin_anew(&mut self) {
+        (self.done, self.entry, self.entry_done) = (0, 0, 0);
+        self.advance(0);
+    }
+
     /// Counts bytes that were written at [`Self::next_stretch`].
     #[inline]
     pub(crate) fn advance(&mut self, bytes: u32) {

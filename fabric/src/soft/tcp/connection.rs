@@ -1,8 +1,10 @@
 //! Connection over `tcp:`: its phases, what it has outstanding, and its end.
 //!
-//! Its SENDs are in [`sending`], its READs in [`reading`], what arrives in [`receiving`], and what is written
-//! in [`writing`].
+//! Its SENDs are in [`sending`], its READs in [`reading`], what arrives in [`receiving`], what is written in
+//! [`writing`], and what is sent before it is asked for in [`pushes`].
 
+mod pushes;
+mod read_queue;
 mod reading;
 mod receiving;
 mod sending;
@@ -18,6 +20,8 @@ use crate::soft::tables::Tables;
 use crate::soft::tables::qps::QpState;
 use crate::soft::token::{Kind, Place, Token};
 use jet_wire::message::HEADER_BYTES;
+use pushes::{Offers, Promises};
+use read_queue::ReadQueue;
 use rustix::event::epoll::EventFlags;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -58,7 +62,7 @@ pub(super) struct End {
     pub(super) reason: DisconnectReason,
     /// SEND that does not complete as flushed: its place in the order of SENDs, and its status.
     pub(super) send: Option<(u64, Status)>,
-    /// Status of the oldest READ, if it does not complete as flushed.
+    /// Status of the READ whose bytes are next, if it does not complete as flushed.
     pub(super) read: Option<Status>,
 }
 
@@ -130,10 +134,11 @@ pub(super) struct Connection {
     acknowledged: u64,
     /// Time in nanoseconds since which an acknowledgement is owed, where one is.
     owes_since_ns: u64,
-    /// Slots of this end's READs, oldest first. The first `reads_asked` were requested from the peer.
-    reads: VecDeque<u32>,
-    reads_asked: usize,
-    reads_completed: u64,
+    /// This end's READs.
+    reads: ReadQueue,
+    /// What this end pushes, and what the peer does.
+    offers: Offers,
+    promises: Promises,
     pub(super) served: VecDeque<Served>,
     pub(super) served_next: u64,
     /// READs that the peer answers at once, as its connection request said.
@@ -163,9 +168,9 @@ impl Connection {
             received: 0,
             acknowledged: 0,
             owes_since_ns: 0,
-            reads: VecDeque::with_capacity(reads_max),
-            reads_asked: 0,
-            reads_completed: 0,
+            reads: ReadQueue::new(reads_max),
+            offers: Offers::default(),
+            promises: Promises::new(),
             served: VecDeque::with_capacity(READS_ANSWERED_MAX as usize),
             served_next: 0,
             peer_answers: 0,
@@ -187,7 +192,10 @@ impl Connection {
         self.served.clear();
         (self.blocked, self.broken, self.peer_done) = (false, None, false);
         (self.sends_completed, self.bytes_pushed, self.received, self.acknowledged) = (0, 0, 0, 0);
-        (self.reads_asked, self.reads_completed, self.served_next, self.peer_answers) = (0, 0, 0, 0);
+        self.reads.begin();
+        self.offers.clear();
+        self.promises.clear();
+        (self.served_next, self.peer_answers) = (0, 0);
         (self.reads_watched, self.reads_moved, self.cut_send_watched) = (false, false, None);
     }
 
@@ -201,7 +209,7 @@ impl Connection {
 
     /// Whether there may be something to read now.
     pub(super) fn wants_to_read(&self) -> bool {
-        self.input.readable || self.input.rnr
+        self.input.readable || self.input.rnr || self.input.push_waits
     }
 
     /// Whether the connection waits for an SRQ entry, and for nothing else.
@@ -211,7 +219,7 @@ impl Connection {
 
     /// Whether an attempt to read tells as much of the connection as the epoll does.
     pub(super) fn only_reads(&self) -> bool {
-        matches!(self.phase, Phase::Connected) && !self.blocked && !self.input.rnr && !self.is_lost()
+        matches!(self.phase, Phase::Connected) && !self.blocked && !self.input.is_held() && !self.is_lost()
     }
 
     /// Whether the connection is lost: a write failed, or the peer has hung up.
@@ -296,6 +304,7 @@ impl Connection {
         tables.deadlines.set(self.qp.index, Wait::Farewell, tables.options.farewell);
         tables.qps.set_state(self.qp, QpState::Closing);
         self.served.clear();
+        self.offers.withdraw();
         self.input.abandon();
         let end = End::of(reason);
         self.flush_reads(tables, &end);

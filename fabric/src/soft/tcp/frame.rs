@@ -13,11 +13,21 @@
 //! | `ReadResponse` | of this piece of the answer | the READ's place in the order of READs | | this piece of the answer |
 //! | `ReadEnd` | | the READ's place in the order of READs | | |
 //! | `ReadError` | | the READ's place in the order of READs | `status` | |
+//! | `AskRoom` | | | | |
+//! | `Room` | | bytes that may be offered since the connection began | | |
+//! | `Offer` | of what will be pushed | | `address`, `key` | |
+//! | `Push` | of what was offered | | | what was offered |
+//! | `PushEnd` | | | `status`, or zero | |
 //! | `Bye` | | | | |
 //!
 //! A piece of an answer to a READ counts only once its `ReadEnd` has arrived. A `ReadError` instead of the
 //! `ReadEnd` says that the memory was deregistered while the piece was being written, and that the bytes of
 //! the piece are not valid.
+//!
+//! What an end offers with `Offer` it pushes later, in the order of the offers: with `Push`, and a `PushEnd`
+//! that says whether the bytes are valid. A `PushEnd` alone says that nothing is pushed for the offer. The
+//! frames of pushing ([`super::connection`]) are sent only where the users of both ends have agreed on it, so
+//! an earlier build never sees one.
 //!
 //! Fields that a kind does not use are zero, and a receiver refuses anything else. This module handles bytes
 //! only: it knows no sockets, and does not decide which frame may follow which.
@@ -79,6 +89,11 @@ mod kind {
     pub(super) const BYE: u8 = 10;
     pub(super) const READ_END: u8 = 11;
     pub(super) const ASKED: u8 = 12;
+    pub(super) const ASK_ROOM: u8 = 13;
+    pub(super) const ROOM: u8 = 14;
+    pub(super) const OFFER: u8 = 15;
+    pub(super) const PUSH: u8 = 16;
+    pub(super) const PUSH_END: u8 = 17;
 }
 
 /// Reason that a peer gives for a failed request of this end.
@@ -191,6 +206,33 @@ pub(super) enum Frame {
         /// Reason for the failure.
         fault: Fault,
     },
+    /// Question for room to push bytes in.
+    AskRoom,
+    /// Room for pushed bytes.
+    Room {
+        /// Bytes that the peer may offer since the connection began, where an offer counts for 16 KiB at
+        /// least.
+        limit: u64,
+    },
+    /// Announcement that these bytes will be pushed, because the peer is about to READ them.
+    Offer {
+        /// Address of the bytes, as the READ will name it.
+        address: u64,
+        /// Key of the region, as the READ will name it.
+        key: u32,
+        /// Number of bytes.
+        bytes: u32,
+    },
+    /// The bytes of the oldest offer.
+    Push {
+        /// Number of bytes, which follow the header.
+        bytes: u32,
+    },
+    /// End of the oldest offer.
+    PushEnd {
+        /// Why the bytes are not valid, or were not sent at all. `None`: they are valid.
+        fault: Option<Fault>,
+    },
     /// Farewell: nothing follows.
     Bye,
 }
@@ -253,6 +295,18 @@ impl Frame {
             kind::READ_ERROR => Self::ReadError { id, fault: Fault::from_code(raw.status)? },
             kind::BYE => Self::Bye,
             kind::ASKED => Self::Asked,
+            kind::ASK_ROOM => Self::AskRoom,
+            kind::ROOM => Self::Room { limit: id },
+            kind::OFFER => Self::Offer {
+                address: raw.address.get(),
+                key: raw.key.get(),
+                bytes: within(1, READ_PIECE_MAX)?,
+            },
+            kind::PUSH => Self::Push { bytes: within(1, READ_PIECE_MAX)? },
+            kind::PUSH_END => {
+                let fault = (raw.status != 0).then(|| Fault::from_code(raw.status));
+                Self::PushEnd { fault: fault.transpose()? }
+            }
             found => return Err(FrameError::Kind { found }),
         })
     }
@@ -301,6 +355,23 @@ impl Frame {
                 (id, status) = (place, fault.code());
                 kind::READ_ERROR
             }
+            Self::AskRoom => kind::ASK_ROOM,
+            Self::Room { limit } => {
+                id = limit;
+                kind::ROOM
+            }
+            Self::Offer { address: at, key: of, bytes } => {
+                (address, key, length) = (at, of, bytes);
+                kind::OFFER
+            }
+            Self::Push { bytes } => {
+                length = bytes;
+                kind::PUSH
+            }
+            Self::PushEnd { fault } => {
+                status = fault.map_or(0, Fault::code);
+                kind::PUSH_END
+            }
             Self::Bye => kind::BYE,
             Self::Asked => kind::ASKED,
         };
@@ -348,6 +419,15 @@ mod tests {
             (any::<u64>(), 0..=READ_PIECE_MAX).prop_map(|(id, bytes)| Frame::ReadResponse { id, bytes }),
             any::<u64>().prop_map(|id| Frame::ReadEnd { id }),
             (any::<u64>(), fault()).prop_map(|(id, fault)| Frame::ReadError { id, fault }),
+            Just(Frame::AskRoom),
+            any::<u64>().prop_map(|limit| Frame::Room { limit }),
+            (any::<(u64, u32)>(), 1..=READ_PIECE_MAX).prop_map(|((address, key), bytes)| Frame::Offer {
+                address,
+                key,
+                bytes
+            }),
+            (1..=READ_PIECE_MAX).prop_map(|bytes| Frame::Push { bytes }),
+            prop::option::of(fault()).prop_map(|fault| Frame::PushEnd { fault }),
             Just(Frame::Bye),
             Just(Frame::Asked),
         ]
@@ -367,7 +447,7 @@ mod tests {
             let mut bytes = bytes;
             if head {
                 bytes[..3].copy_from_slice(&[MAGIC[0], MAGIC[1], FRAME_VERSION]);
-                bytes[3] %= 14;
+                bytes[3] %= 19;
             }
             if let Ok(frame) = Frame::parse(&bytes) {
                 prop_assert_eq!(frame.to_bytes(), bytes);
@@ -396,6 +476,10 @@ mod tests {
             (Frame::Send { payload_bytes: 0 }, HEADER - 1),
             (Frame::Send { payload_bytes: 0 }, SEND_BYTES_MAX + 1),
             (Frame::ReadResponse { id: 0, bytes: 0 }, READ_PIECE_MAX + 1),
+            (Frame::Offer { address: 0, key: 0, bytes: 1 }, 0),
+            (Frame::Offer { address: 0, key: 0, bytes: 1 }, READ_PIECE_MAX + 1),
+            (Frame::Push { bytes: 1 }, 0),
+            (Frame::Push { bytes: 1 }, READ_PIECE_MAX + 1),
             (Frame::Send { payload_bytes: 0 }, u32::MAX),
         ] {
             assert!(

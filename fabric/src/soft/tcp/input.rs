@@ -14,9 +14,9 @@ pub(super) const RECEIVE_BYTES_PER_TURN: usize = 256 << 10;
 pub(super) enum Body {
     /// No body: a header is next.
     None,
-    /// A piece of the answer to this end's oldest READ.
+    /// A piece of the answer to this end's oldest READ, or pushed bytes that a READ waits for.
     Read { left: u32 },
-    /// A piece that has arrived in full; a `ReadEnd` or a `ReadError` is next.
+    /// A piece that has arrived in full; the frame that ends it is next.
     ReadWhole,
     /// Bytes that are no longer wanted.
     Discard { left: u32 },
@@ -35,6 +35,8 @@ pub(super) struct Input {
     pub(super) hung_up: bool,
     /// Whether a SEND waits for an SRQ entry. Nothing is read meanwhile.
     pub(super) rnr: bool,
+    /// Whether pushed bytes wait for their READ. Nothing is read meanwhile.
+    pub(super) push_waits: bool,
     /// Whether `carried` begins with a SEND whose rest has not arrived.
     pub(super) cut_send: bool,
 }
@@ -48,6 +50,7 @@ impl Input {
             readable: false,
             hung_up: false,
             rnr: false,
+            push_waits: false,
             cut_send: false,
         }
     }
@@ -56,6 +59,13 @@ impl Input {
         self.carried.clear();
         (self.body, self.carried_from) = (Body::None, 0);
         (self.readable, self.hung_up, self.rnr, self.cut_send) = (false, false, false, false);
+        self.push_waits = false;
+    }
+
+    /// Whether nothing is read, because the bytes that were read last cannot be used yet.
+    #[inline]
+    pub(super) fn is_held(&self) -> bool {
+        self.rnr || self.push_waits
     }
 
     /// Gives up the READ that an arriving frame was to fill. The rest of the frame's bytes is discarded.

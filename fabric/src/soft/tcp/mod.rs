@@ -104,6 +104,14 @@ impl Tcp {
         self.is_used
     }
 
+    /// Offers the peer memory that it is about to READ.
+    pub(super) fn offer(&mut self, tables: &mut Tables, qp: Qp, address: u64, key: u32, bytes: u32) {
+        self.turn(tables, qp.index, |connection, _, _| {
+            connection.offer(address, key, bytes);
+            Ok(())
+        });
+    }
+
     /// Gives a connection a turn, ends it if that is the outcome, and puts it on the lists where it belongs.
     fn turn<T>(
         &mut self,
@@ -266,6 +274,15 @@ impl Tcp {
             self.turn(tables, index, |connection, tables, _| connection.write(tables));
         }
         count > 0
+    }
+}
+
+#[cfg(test)]
+impl Tcp {
+    /// Returns how many READs of a connection were asked for, and answered.
+    fn asked(&self, qp: Qp) -> u64 {
+        let connection = self.slots[qp.index as usize].connection.as_ref().expect("it stands");
+        connection.reads_answered()
     }
 }
 

@@ -36,6 +36,15 @@ impl Urgency {
     }
 }
 
+/// What registered memory in the stream answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AnswerTo {
+    /// The READ of the peer with this number.
+    Read(u64),
+    /// An offer of this end.
+    Offer,
+}
+
 /// Piece of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Piece {
@@ -43,8 +52,8 @@ enum Piece {
     Bytes(usize),
     /// Payload of a SEND of this end.
     Payload { memory: Sge, send: u64 },
-    /// Answer to a READ of the peer.
-    Answer { read: u64, key: u32, address: u64, bytes: u32 },
+    /// Memory for the peer: the answer to a READ, or what was offered.
+    Answer { to: AnswerTo, key: u32, address: u64, bytes: u32 },
     /// Bytes that a begun frame still needs although its memory is gone.
     Zeros(u32),
 }
@@ -92,10 +101,10 @@ pub(super) enum Revoked {
         /// Place of the SEND in the order of SENDs.
         send: u64,
     },
-    /// The memory of the answer to a READ is gone. Zeros replace the rest of the piece.
+    /// The memory of an answer is gone. Zeros replace the rest of the piece.
     Answer {
-        /// Number with which the answer was pushed.
-        read: u64,
+        /// What it answers.
+        to: AnswerTo,
         /// Place of the frame behind the piece, for [`Output::overwrite`].
         behind: usize,
     },
@@ -134,7 +143,7 @@ impl Output {
         self.queued
     }
 
-    /// Returns how many answers to READs wait.
+    /// Returns how many answers to READs wait, and stretches that were offered.
     pub(super) fn answers(&self) -> usize {
         self.answers
     }
@@ -176,9 +185,9 @@ impl Output {
         self.push_memory(Piece::Payload { memory, send });
     }
 
-    /// Appends a piece of the answer to a READ.
-    pub(super) fn push_answer(&mut self, read: u64, key: u32, address: u64, bytes: u32) {
-        self.push_memory(Piece::Answer { read, key, address, bytes });
+    /// Appends a piece of the answer to a READ, or memory that was offered.
+    pub(super) fn push_answer(&mut self, to: AnswerTo, key: u32, address: u64, bytes: u32) {
+        self.push_memory(Piece::Answer { to, key, address, bytes });
     }
 
     fn push_memory(&mut self, piece: Piece) {
@@ -230,13 +239,13 @@ impl Output {
                     Some(base) => add(base, place.bytes as usize),
                     None => return Err(Revoked::Payload { send }),
                 },
-                Piece::Answer { read, key, address, bytes: length } => {
+                Piece::Answer { to, key, address, bytes: length } => {
                     match memory.remote(key, address, length) {
                         Some(base) => add(base, length as usize),
                         None => {
                             *piece = Piece::Zeros(length);
                             self.answers -= 1;
-                            return Err(Revoked::Answer { read, behind: at });
+                            return Err(Revoked::Answer { to, behind: at });
                         }
                     }
                 }
@@ -375,7 +384,7 @@ mod tests {
                         oracle.extend(slice(at, bytes));
                     },
                     Step::Answer(at, bytes) => if output.has_room(0, Urgency::Answer) {
-                        output.push_answer(0, 1, at, bytes);
+                        output.push_answer(AnswerTo::Read(0), 1, at, bytes);
                         oracle.extend(slice(at, bytes));
                     },
                     Step::Write(bytes) => {
@@ -405,12 +414,13 @@ mod tests {
             // Moves the ring's head to every place.
             output.push(&vec![1; before]);
             output.push(b"header");
-            output.push_answer(5, 1, 0, 40_000);
+            output.push_answer(AnswerTo::Read(5), 1, 0, 40_000);
             output.advance(before);
             output.push(b"end");
             output.advance(6 + 100);
             region.gone = true;
-            let Err(Revoked::Answer { read: 5, behind }) = gather(&mut output, &region, &mut stretches)
+            let Err(Revoked::Answer { to: AnswerTo::Read(5), behind }) =
+                gather(&mut output, &region, &mut stretches)
             else {
                 panic!("the answer is revoked");
             };

@@ -8,8 +8,8 @@ use crate::send::options::SenderOptions;
 use jet_fabric::memory::{Mapping, Protection};
 use jet_fabric::nic::{DisconnectReason, Payload, PostError, PrivateData, RegionError};
 use jet_fabric::{Address, Event, Nic, Qp};
-use jet_wire::message::hello::{Refusal, Welcome};
-use jet_wire::message::{CreditHeader, HeaderBytes, Versions};
+use jet_wire::message::hello::{Refusal, Welcome, features};
+use jet_wire::message::{CreditHeader, FromSender, HeaderBytes, Versions};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
@@ -49,9 +49,9 @@ fn connected(qp: Qp) -> Event {
     connected_to(qp, Versions::SUPPORTED)
 }
 
-/// Returns the event of an established connection, to a receiver that speaks these versions.
-fn connected_to(qp: Qp, versions: Versions) -> Event {
-    let welcome = Welcome {
+/// Returns the welcome of a receiver that speaks these versions and gives no credit.
+fn welcome(versions: Versions) -> Welcome {
+    Welcome {
         versions,
         features: 0,
         incarnation: 1,
@@ -59,8 +59,56 @@ fn connected_to(qp: Qp, versions: Versions) -> Event {
         message_bytes_max: 1 << 20,
         requests_max: 1,
         heartbeat_ms: 0,
-    };
+    }
+}
+
+/// Returns the event of an established connection, to a receiver that speaks these versions.
+fn connected_to(qp: Qp, versions: Versions) -> Event {
+    let welcome = welcome(versions);
     Event::Connected { qp, private_data: PrivateData::new(&welcome.encode()).unwrap(), reads_max: 0 }
+}
+
+#[test]
+fn a_large_message_that_is_not_too_long_is_offered_where_the_receiver_knows_of_it_and_few_are_under_way() {
+    for features in [0, features::PUSH] {
+        let (mut driver, script) = made(Address::Tcp("127.0.0.1:1".to_owned()));
+        let send = |driver: &mut Driver, bytes: usize| {
+            let mut buffer = driver.buffers.get(driver.nic.as_mut(), bytes).unwrap();
+            buffer.fill(1);
+            driver.send(0, 1, buffer).unwrap();
+            driver.drive(1);
+        };
+        // With the first message it begins to connect.
+        send(&mut driver, 64 << 10);
+        let welcome =
+            Welcome { credit_limit: 64, requests_max: 64, features, ..welcome(Versions::SUPPORTED) };
+        let private_data = PrivateData::new(&welcome.encode()).unwrap();
+        script.lock().unwrap().events.push_back(Event::Connected { qp: qp(1), private_data, reads_max: 0 });
+        // Longer ones are not offered.
+        for bytes in [5000, (64 << 10) + 1, 1 << 20] {
+            send(&mut driver, bytes);
+        }
+        let requests: Vec<(u32, u64, u64)> = script
+            .lock()
+            .unwrap()
+            .sent
+            .iter()
+            .map(|(header, payload)| {
+                let version = Versions::SUPPORTED.highest();
+                let parsed = jet_wire::message::parse_from_sender(version, header, payload.len());
+                let Ok(FromSender::Request(request)) = parsed else { panic!("a request: {parsed:?}") };
+                (request.key.get(), request.address.get(), request.length.get())
+            })
+            .collect();
+        assert_eq!(requests.len(), 4);
+        let offered = script.lock().unwrap().offered.clone();
+        let offered: Vec<_> =
+            offered.into_iter().map(|(key, address, bytes)| (key, address, u64::from(bytes))).collect();
+        assert_eq!(offered, if features == 0 { &[] } else { &requests[..2] });
+        // The eighth that is under way is the last one.
+        (0..10).for_each(|_| send(&mut driver, 5000));
+        assert_eq!(script.lock().unwrap().offered.len(), if features == 0 { 0 } else { 6 });
+    }
 }
 
 fn credit() -> HeaderBytes {

@@ -26,6 +26,8 @@ pub(super) struct Script {
     pub connects: u16,
     /// Header and payload of each SEND. A SEND completes only when the test says so.
     pub sent: Vec<(HeaderBytes, Vec<u8>)>,
+    /// Memory that was offered: its region's number, its place there, and its bytes.
+    pub offered: Vec<(u32, u64, u32)>,
     /// SENDs that have not completed.
     pub sending: VecDeque<(Qp, u64)>,
     /// Error with which every SEND is refused.
@@ -163,6 +165,10 @@ impl Nic for ScriptedNic {
 
     fn post_read(&mut self, qp: Qp, _: ReadRequest<'_>) -> Result<(), PostError> {
         panic!("a sender reads from {qp:?}")
+    }
+
+    fn offer(&mut self, _: Qp, address: u64, key: u32, bytes: u32) {
+        self.script().offered.push((key, address, bytes));
     }
 
     fn flush(&mut self) {}

@@ -1,5 +1,6 @@
 //! READs of this end: how they are posted and completed, and the deadline by which bytes of them must arrive.
 
+use super::pushes::Offer;
 use super::{Connection, End, Phase, RING_BYTES};
 use crate::nic::{DisconnectReason, Status};
 use crate::soft::deadlines::Wait;
@@ -16,7 +17,8 @@ impl Connection {
     pub(in crate::soft::tcp) fn watch_reads(&mut self, tables: &mut Tables) {
         let moved = std::mem::take(&mut self.reads_moved);
         // While the connection waits for an SRQ entry it reads nothing.
-        let watched = !self.reads.is_empty() && !self.input.rnr && matches!(self.phase, Phase::Connected);
+        let watched =
+            !self.reads.is_empty() && !self.input.is_held() && matches!(self.phase, Phase::Connected);
         let was_watched = std::mem::replace(&mut self.reads_watched, watched);
         if watched && (moved || !was_watched) {
             tables.deadlines.set(self.qp.index, Wait::ReadAnswer, tables.options.tcp.read_timeout);
@@ -35,7 +37,9 @@ impl Connection {
         for _ in 0..TURNS_BEHIND_SENDS {
             self.input.readable = true;
             self.receive(tables, staging)?;
-            if self.reads_moved || self.input.rnr || !matches!(self.phase, Phase::Connected) {
+            if self.reads_moved || self.input.is_held() || !matches!(self.phase, Phase::Connected) {
+                // What comes behind pushed bytes may be of a READ: another deadline decides.
+                self.reads_watched &= !self.input.push_waits;
                 return Ok(());
             }
             if !self.input.readable {
@@ -47,29 +51,65 @@ impl Connection {
 
     /// Queues the READ in this slot.
     pub(in crate::soft::tcp) fn post_read(&mut self, slot: u32) {
-        self.reads.push_back(slot);
+        self.reads.post(slot);
     }
 
-    /// Returns the slot of the READ that the peer answers now, and its place in the order of READs.
-    pub(in crate::soft::tcp) fn read_answered(&self) -> Option<(u32, u64)> {
-        let slot = *self.reads.front()?;
-        (self.reads_asked > 0).then_some((slot, self.reads_completed))
+    /// Returns the slot of the READ whose bytes arrive now or next.
+    #[inline]
+    pub(super) fn read_arriving(&self) -> Option<u32> {
+        self.promises.landing().or_else(|| self.reads.answered_now().map(|(slot, _)| slot))
     }
 
-    /// Completes the oldest READ with success.
-    pub(in crate::soft::tcp) fn complete_read(&mut self, tables: &mut Tables) {
-        let slot = self.reads.pop_front().expect("it was answered");
-        self.reads_asked -= 1;
-        self.reads_completed += 1;
+    /// Has a READ of which the peer does not know wait for promised bytes, if there are such. Returns whether
+    /// it does.
+    pub(super) fn waits_for_push(&mut self, tables: &Tables, slot: u32) -> bool {
+        let is_promised = self.promises.match_read(slot, Self::bytes_of(tables, slot));
+        if is_promised {
+            self.reads.promise(slot);
+        }
+        is_promised
+    }
+
+    /// Has the READs of which the peer does not know wait for promised bytes, as far as there are such.
+    pub(super) fn match_waiting_reads(&mut self, tables: &Tables) {
+        let mut place = 0;
+        while let Some((at, slot)) = self.reads.waiting_from(place) {
+            self.waits_for_push(tables, slot);
+            place = at + 1;
+        }
+    }
+
+    /// Whether the peer was asked for exactly these bytes.
+    pub(super) fn is_asked_for(&self, tables: &Tables, offer: Offer) -> bool {
+        self.reads.asked().any(|slot| Self::bytes_of(tables, slot) == offer)
+    }
+
+    /// Returns how many READs were asked for and answered.
+    #[cfg(test)]
+    pub(in crate::soft::tcp) fn reads_answered(&self) -> u64 {
+        self.reads.answered()
+    }
+
+    fn bytes_of(tables: &Tables, slot: u32) -> Offer {
+        let read = tables.reads.get(slot);
+        Offer { address: read.address, key: read.key, bytes: read.bytes }
+    }
+
+    /// Notes that the bytes of this READ are here. It completes with success once those before it have.
+    pub(super) fn complete_read(&mut self, tables: &mut Tables, slot: u32) {
         self.reads_moved = true;
-        tables.complete_read(slot, Status::Success);
+        self.reads.arrived(slot);
+        while let Some(done) = self.reads.pop_done() {
+            tables.complete_read(done, Status::Success);
+        }
     }
 
     pub(super) fn flush_reads(&mut self, tables: &mut Tables, end: &End) {
-        let mut status = end.read.unwrap_or(Status::Flushed);
-        while let Some(slot) = self.reads.pop_front() {
-            tables.complete_read(slot, std::mem::replace(&mut status, Status::Flushed));
+        let failed = self.read_arriving();
+        self.promises.clear();
+        while let Some(slot) = self.reads.pop() {
+            let status = end.read.filter(|_| failed == Some(slot)).unwrap_or(Status::Flushed);
+            tables.complete_read(slot, status);
         }
-        self.reads_asked = 0;
     }
 }

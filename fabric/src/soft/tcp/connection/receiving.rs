@@ -3,11 +3,13 @@
 //! The system call that reads the bytes of a begun piece of a READ puts them into their final places. All
 //! else goes through a staging buffer that all connections share. So many small SENDs come with one read, and
 //! the next header comes with a large READ's tail. Staged bytes that cannot be used yet are kept by the
-//! connection until they can: a part of a frame, or SENDs without an SRQ entry.
+//! connection until they can: a part of a frame, SENDs without an SRQ entry, or the beginning of what was
+//! pushed and has no READ yet.
 //!
 //! A SEND takes an SRQ entry only when all of it is here. The entries are shared by all connections, so a
 //! peer that begins SENDs and does not end them takes nothing from the others.
 
+use super::pushes::{Kept, Landing, Offer};
 use super::{Connection, End, Phase, Served};
 use crate::nic::{DisconnectReason, Event, PRIVATE_DATA_MAX, PrivateData, Sge, Status};
 use crate::soft::deadlines::Wait;
@@ -31,7 +33,7 @@ impl Connection {
         tables: &mut Tables,
         staging: &mut [u8; STAGING_BYTES],
     ) -> Result<bool, End> {
-        if self.input.rnr {
+        if self.input.is_held() {
             self.resume(tables)?;
         }
         if self.input.rnr && self.is_lost() {
@@ -39,7 +41,7 @@ impl Connection {
             return Err(End::of(DisconnectReason::Peer));
         }
         let mut budget = RECEIVE_BYTES_PER_TURN;
-        while self.input.readable && !self.input.rnr && budget > 0 {
+        while self.input.readable && !self.input.is_held() && budget > 0 {
             match self.read_once(tables, staging)? {
                 IoOutcome::Bytes(bytes) => {
                     budget = budget.saturating_sub(bytes);
@@ -58,21 +60,21 @@ impl Connection {
         Ok(budget < RECEIVE_BYTES_PER_TURN)
     }
 
-    /// Continues with the bytes that were kept while there was no SRQ entry.
+    /// Continues with the bytes that were kept while there was no SRQ entry, or no READ for what was pushed.
     fn resume(&mut self, tables: &mut Tables) -> Result<(), End> {
-        if matches!(self.phase, Phase::Connected) {
+        if self.input.rnr && matches!(self.phase, Phase::Connected) {
             if tables.srq.is_empty() {
                 return Ok(());
             }
             tables.deadlines.clear_if(self.qp.index, Wait::Rnr);
         }
-        self.input.rnr = false;
+        (self.input.rnr, self.input.push_waits) = (false, false);
         let carried = std::mem::take(&mut self.input.carried);
         let from = self.input.carried_from;
         let result = self.take(tables, &carried[from..]);
         self.input.carried = carried;
         self.input.carried_from = from + result?;
-        if !self.input.rnr {
+        if !self.input.is_held() {
             self.input.carried.drain(..self.input.carried_from);
             self.input.carried_from = 0;
         }
@@ -94,7 +96,7 @@ impl Connection {
         match self.input.body {
             Body::None | Body::ReadWhole | Body::Discard { .. } => {}
             Body::Read { left } => {
-                let (slot, _) = self.read_answered().expect("a body has its READ");
+                let slot = self.read_arriving().expect("a body has its READ");
                 let mut walk = *tables.reads.get(slot);
                 let mut open = left;
                 while open > 0 {
@@ -113,7 +115,8 @@ impl Connection {
         let part = self.input.carried.len();
         staging[..part].copy_from_slice(&self.input.carried);
         self.input.carried.clear();
-        let room = if self.read_answered().is_some() { STAGED_WITH_READS } else { STAGING_BYTES };
+        let are_long = self.promises.are_expected() || self.read_arriving().is_some();
+        let room = if are_long { STAGED_WITH_READS } else { STAGING_BYTES };
         let staged = part..(part + room).min(STAGING_BYTES);
         add(staging[staged.clone()].as_mut_ptr(), staged.len());
         // SAFETY: the stretches lie in registered memory that was looked up just now and stays mapped while
@@ -130,10 +133,14 @@ impl Connection {
             self.input.readable = self.input.hung_up;
         }
         self.filled(tables, bytes.min(direct));
+        if direct == 0 && bytes == staged.len() {
+            // An offer among them says otherwise.
+            self.promises.note_others();
+        }
         let arrived = &staging[..part + bytes.saturating_sub(direct)];
         let used = self.take(tables, arrived)?;
         let left = &arrived[used..];
-        assert!(self.input.rnr || left.len() < CARRIED_FRAME_MAX, "only a part of a frame is left");
+        assert!(self.input.is_held() || left.len() < CARRIED_FRAME_MAX, "only a part of a frame is left");
         self.input.carried.extend_from_slice(left);
         self.input.carried_from = 0;
         Ok(outcome)
@@ -155,7 +162,7 @@ impl Connection {
                 *left -= bytes;
                 let whole = *left == 0;
                 self.reads_moved |= bytes > 0;
-                let (slot, _) = self.read_answered().expect("a body has its READ");
+                let slot = self.read_arriving().expect("a body has its READ");
                 tables.reads.get_mut(slot).advance(bytes);
                 tables.counters.bytes_in += u64::from(bytes);
                 if whole {
@@ -164,6 +171,8 @@ impl Connection {
             }
             Body::Discard { left } => {
                 *left -= bytes;
+                // What a READ waits for comes behind pushed bytes, which the room bounds.
+                self.reads_moved |= self.promises.is_in_progress();
                 if *left == 0 {
                     self.input.body = Body::None;
                 }
@@ -171,7 +180,8 @@ impl Connection {
         }
     }
 
-    /// Uses staged bytes, and returns how many. The rest is a part of a frame, or waits for an SRQ entry.
+    /// Uses staged bytes, and returns how many. The rest is a part of a frame, or waits for an SRQ entry or a
+    /// READ.
     fn take(&mut self, tables: &mut Tables, input: &[u8]) -> Result<usize, End> {
         let mut used = 0;
         self.input.cut_send = false;
@@ -202,7 +212,7 @@ impl Connection {
             let most = u32::try_from(bytes.len()).expect("staged bytes are few");
             let stretch = match self.input.body {
                 Body::Read { .. } => {
-                    let (slot, _) = self.read_answered().expect("a body has its READ");
+                    let slot = self.read_arriving().expect("a body has its READ");
                     tables.reads.get(slot).next_stretch(most)
                 }
                 Body::Discard { .. } => {
@@ -269,13 +279,18 @@ impl Connection {
         behind: &[u8],
     ) -> Result<Option<usize>, End> {
         // After a piece only the frame may follow that says whether the piece counts.
+        if self.promises.is_in_progress() {
+            let Frame::PushEnd { fault } = frame else { return Err(End::PROTOCOL) };
+            self.push_ended(tables, fault)?;
+            return Ok(Some(0));
+        }
         if matches!(self.input.body, Body::ReadWhole) {
             self.act_read_whole(tables, frame)?;
             return Ok(Some(0));
         }
         match frame {
             Frame::Send { payload_bytes } => return self.act_send(tables, payload_bytes, behind),
-            // Credit and READs bound all that a peer says but this, so it has to say something each time.
+            // Credit, READs and room bound all that a peer says but this: it has to say something each time.
             Frame::SendAck { taken } if taken == self.sends_completed => return Err(End::PROTOCOL),
             Frame::SendAck { taken } => self.acknowledge(tables, taken)?,
             Frame::SendError { taken, fault } => return Err(self.send_failed(tables, taken, fault)),
@@ -290,7 +305,7 @@ impl Connection {
             }
             Frame::ReadResponse { id, bytes } => {
                 let (slot, _) =
-                    self.read_answered().filter(|&(_, first)| first == id).ok_or(End::PROTOCOL)?;
+                    self.reads.answered_now().filter(|&(_, first)| first == id).ok_or(End::PROTOCOL)?;
                 let read = tables.reads.get(slot);
                 let left = read.bytes - read.done;
                 if bytes > left || (bytes == 0) != (left == 0) {
@@ -299,6 +314,27 @@ impl Connection {
                 self.input.body = if bytes == 0 { Body::ReadWhole } else { Body::Read { left: bytes } };
             }
             Frame::ReadError { id, fault } => return Err(self.read_failed(id, fault)),
+            Frame::AskRoom => {
+                let reads = tables.qps.get(self.qp).is_some_and(|entry| entry.reads_max > 0);
+                self.promises.ask(reads).then_some(()).ok_or(End::PROTOCOL)?;
+            }
+            Frame::Room { limit } => self.offers.grant(limit).then_some(()).ok_or(End::PROTOCOL)?,
+            Frame::Offer { address, key, bytes } => {
+                let offer = Offer { address, key, bytes };
+                let is_too_late = self.is_asked_for(tables, offer);
+                self.promises.add(offer, is_too_late).then_some(()).ok_or(End::PROTOCOL)?;
+            }
+            Frame::Push { bytes } => {
+                self.input.body = match self.push_begins(tables, bytes)? {
+                    Landing::Read(_) => Body::Read { left: bytes },
+                    Landing::Nowhere => Body::Discard { left: bytes },
+                    Landing::Later => {
+                        self.input.push_waits = true;
+                        return Ok(None);
+                    }
+                };
+            }
+            Frame::PushEnd { fault } => self.push_ended(tables, fault)?,
             Frame::Bye => {
                 self.peer_done = true;
                 self.begin_closing(tables, DisconnectReason::Peer, None, false);
@@ -315,13 +351,14 @@ impl Connection {
     }
 
     fn act_read_whole(&mut self, tables: &mut Tables, frame: Frame) -> Result<(), End> {
-        let (slot, first) = self.read_answered().expect("a body has its READ");
+        let (slot, first) = self.reads.answered_now().expect("a body has its READ");
         match frame {
             Frame::ReadEnd { id } if id == first => {
                 self.input.body = Body::None;
                 let read = tables.reads.get(slot);
                 if read.done == read.bytes {
-                    self.complete_read(tables);
+                    self.promises.read_done();
+                    self.complete_read(tables, slot);
                 }
                 Ok(())
             }
@@ -331,13 +368,37 @@ impl Connection {
     }
 
     fn read_failed(&self, id: u64, fault: Fault) -> End {
-        match self.read_answered() {
+        match self.reads.answered_now() {
             Some((_, first)) if first == id => {
                 let status = fault.status();
                 End { reason: DisconnectReason::WorkRequest(status), send: None, read: Some(status) }
             }
             _ => End::PROTOCOL,
         }
+    }
+
+    /// Decides where the bytes of a push go that has begun to arrive.
+    fn push_begins(&mut self, tables: &mut Tables, bytes: u32) -> Result<Landing, End> {
+        // A READ that was posted since the last output was written may be for them.
+        self.match_waiting_reads(tables);
+        self.promises.begin(bytes, tables.deadlines.now_ns()).ok_or(End::PROTOCOL)
+    }
+
+    /// Acts on the end of a push.
+    fn push_ended(&mut self, tables: &mut Tables, fault: Option<Fault>) -> Result<(), End> {
+        self.input.body = Body::None;
+        match self.promises.end(fault.is_none()).ok_or(End::PROTOCOL)? {
+            Kept::Read(slot) => {
+                self.promises.read_done();
+                self.complete_read(tables, slot);
+            }
+            Kept::Broken(slot) => {
+                tables.reads.get_mut(slot).begin_anew();
+                self.reads.take_back(slot);
+            }
+            Kept::Nobody => {}
+        }
+        Ok(())
     }
 
     /// Receives a SEND that has arrived in full. Returns the bytes behind its header, or `None` where the
@@ -434,7 +495,9 @@ impl Connection {
             Frame::Send { payload_bytes } => {
                 self.input.body = Body::Discard { left: HEADER + payload_bytes };
             }
-            Frame::ReadResponse { bytes: left, .. } if left > 0 => self.input.body = Body::Discard { left },
+            Frame::ReadResponse { bytes: left, .. } | Frame::Push { bytes: left } if left > 0 => {
+                self.input.body = Body::Discard { left };
+            }
             Frame::SendAck { taken } if self.has_sends() => {
                 self.acknowledge(tables, taken)?;
                 self.end_if_closed()?;
@@ -450,6 +513,11 @@ impl Connection {
                 return Err(End::PROTOCOL);
             }
             Frame::ReadResponse { .. }
+            | Frame::AskRoom
+            | Frame::Room { .. }
+            | Frame::Offer { .. }
+            | Frame::Push { .. }
+            | Frame::PushEnd { .. }
             | Frame::SendAck { .. }
             | Frame::SendError { .. }
             | Frame::ReadRequest { .. }

@@ -1,12 +1,13 @@
 //! Writing to a connection's stream: frames of this end, the answers that this end owes, and registered
 //! memory between them.
 
+use super::pushes::Offer;
 use super::{Connection, End, Phase};
 use crate::nic::{PrivateData, Sge};
 use crate::soft::tables::Tables;
 use crate::soft::tables::regions::Regions;
 use crate::soft::tcp::frame::{FRAME_BYTES, Fault, Frame, READ_PIECE_MAX};
-use crate::soft::tcp::output::{Lookup, Revoked, Urgency, no_stretches};
+use crate::soft::tcp::output::{AnswerTo, Lookup, Revoked, Urgency, no_stretches};
 use crate::soft::tcp::socket::{self, IoOutcome};
 
 /// Bytes written by one connection before another has its turn.
@@ -38,7 +39,9 @@ impl Connection {
                 && self.broken.is_none()
                 && (self.output.queued() > 0
                     || self.received - self.acknowledged >= SENDS_PER_ACK
-                    || self.reads_asked < self.reads.len()
+                    || self.reads.first_waiting().is_some()
+                    || self.promises.must_grant()
+                    || !self.offers.is_empty()
                     || !self.served.is_empty())
     }
 
@@ -91,11 +94,20 @@ impl Connection {
         if !matches!(self.phase, Phase::Connected) {
             return;
         }
-        while self.reads_asked < self.reads.len() && self.output.has_room(FRAME_BYTES, Urgency::Request) {
-            let read = tables.reads.get(self.reads[self.reads_asked]);
-            let id = self.reads_completed + self.reads_asked as u64;
+        if self.promises.should_grant() && self.output.has_room(FRAME_BYTES, Urgency::Answer) {
+            let limit = self.promises.grant();
+            self.push(&Frame::Room { limit }.to_bytes());
+        }
+        while let Some(slot) = self.reads.first_waiting() {
+            if self.waits_for_push(tables, slot) {
+                continue;
+            }
+            if !self.output.has_room(FRAME_BYTES, Urgency::Request) {
+                break;
+            }
+            let id = self.reads.ask(slot);
+            let read = tables.reads.get(slot);
             let (address, key, bytes) = (read.address, read.key, read.bytes);
-            self.reads_asked += 1;
             self.push(&Frame::ReadRequest { id, address, key, bytes }.to_bytes());
         }
         // Two answers at most: one being written, and one behind it. More would only delay SENDs.
@@ -118,9 +130,45 @@ impl Connection {
                 self.served.pop_front();
             }
             self.push(&Frame::ReadResponse { id, bytes: piece }.to_bytes());
-            self.output.push_answer(id, key, address, piece);
+            self.output.push_answer(AnswerTo::Read(id), key, address, piece);
             self.bytes_pushed += u64::from(piece);
             self.push(&Frame::ReadEnd { id }.to_bytes());
+        }
+        self.push_offers(tables);
+    }
+
+    /// Queues the bytes of the oldest offers, behind what the peer has asked for.
+    fn push_offers(&mut self, tables: &Tables) {
+        while self.served.is_empty()
+            && self.output.answers() < 2
+            && self.output.has_room(2 * FRAME_BYTES, Urgency::Answer)
+        {
+            let Some(Offer { address, key, bytes }) = self.offers.pop() else { break };
+            if tables.regions.translate_remote(key, address, bytes).is_none() {
+                let fault = Some(Fault::RemoteAccess);
+                self.push(&Frame::PushEnd { fault }.to_bytes());
+                continue;
+            }
+            self.push(&Frame::Push { bytes }.to_bytes());
+            self.output.push_answer(AnswerTo::Offer, key, address, bytes);
+            self.bytes_pushed += u64::from(bytes);
+            self.push(&Frame::PushEnd { fault: None }.to_bytes());
+        }
+    }
+
+    /// Offers memory that the peer is about to READ, if it has room for it.
+    pub(in crate::soft::tcp) fn offer(&mut self, address: u64, key: u32, bytes: u32) {
+        if !matches!(self.phase, Phase::Connected)
+            || !(1..=READ_PIECE_MAX).contains(&bytes)
+            || !self.output.has_room(FRAME_BYTES, Urgency::Request)
+        {
+            return;
+        }
+        if self.offers.ask() {
+            self.push(&Frame::AskRoom.to_bytes());
+        } else if self.offers.has_room(bytes) {
+            self.offers.add(Offer { address, key, bytes });
+            self.push(&Frame::Offer { address, key, bytes }.to_bytes());
         }
     }
 
@@ -135,7 +183,13 @@ impl Connection {
             }
             let (count, _) = match self.output.gather(&tables.regions, &mut stretches, budget) {
                 Ok(listed) => listed,
-                Err(Revoked::Answer { read: id, behind }) => {
+                Err(Revoked::Answer { to: AnswerTo::Offer, behind }) => {
+                    // Nobody asked for it, so nothing has failed.
+                    let fault = Some(Fault::RemoteAccess);
+                    self.output.overwrite(behind, &Frame::PushEnd { fault }.to_bytes());
+                    continue;
+                }
+                Err(Revoked::Answer { to: AnswerTo::Read(id), behind }) => {
                     // The rest of the piece is sent as zeros. The frame behind the piece then says that it is
                     // worth nothing.
                     let fault = Fault::RemoteAccess;

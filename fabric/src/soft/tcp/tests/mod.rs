@@ -459,5 +459,6 @@ mod depth;
 mod hostile;
 pub(in crate::soft) mod lost_memory;
 mod one_sge;
+mod pushes;
 mod read_timeout;
 mod strangers;
