@@ -116,7 +116,7 @@ fn read(
     let qps = pair.qps;
     // The other end may offer these bytes before or after, or others that nobody reads.
     let hint = numbers.usize(..5);
-    let mut offer = |world: &mut World, address| {
+    let offer = |world: &mut World, address| {
         let bytes = u32::try_from(bytes).unwrap();
         world.ends[1 - end].nic().offer(qps[1 - end], address, key, bytes);
     };
